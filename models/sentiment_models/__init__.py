@@ -1,0 +1,1 @@
+"""Offline: makes the bundles that the service loads. May import torch, transformers and optimum; the service never imports it."""

@@ -1,0 +1,17 @@
+"""What can go wrong while a bundle is made, each with the exit code of the command line."""
+
+
+class ModelsError(Exception):
+    """Base class: the message is meant for the person at the terminal, without a traceback."""
+
+
+class BadData(ModelsError):
+    """A data file cannot be used; the message names file, line, what stands there and what is wanted."""
+
+
+class BadCheckpoint(ModelsError):
+    """A checkpoint directory cannot be used; the message names what is missing or damaged."""
+
+
+class ParityFailed(ModelsError):
+    """An exported graph does not compute what the checkpoint computes; the message gives both bounds."""

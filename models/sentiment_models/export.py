@@ -1,0 +1,239 @@
+"""A checkpoint becomes a bundle: weights once in fp16, the int8 and the fp32 graph, a manifest that proves both."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sentiment.model.classifier import load_classifier
+from sentiment.model.session import Session
+from sentiment.model.tokenizer import Row, Tokenizer
+from sentiment_models.checkpoint import INPUTS, Checkpoint, one_thread
+from sentiment_models.data import Example
+from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
+from sentiment_models.golden import GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
+from sentiment_models.graph import serialize
+from sentiment_models.inference import Graph, answer
+from sentiment_models.manifest import MANIFEST_FILE, TOKENIZER_FILE, WEIGHTS_FILE, file_entries, graph_file, write_object
+from sentiment_models.metrics import Figures, abstain_threshold, figures, fit_temperature, probabilities
+from sentiment_models.provenance import Json, library_versions, without_folders
+from sentiment_models.quantize import Embeddings, quantize
+from sentiment_models.verify import INVARIANCE, Movement, Parity, check_movement, check_parity, interleave, movement, parity, spread
+from sentiment_models.weights import refer
+
+PRECISIONS = ("int8", "fp32")
+"""In the order of preference: a server serves the first graph that proves itself on its machine."""
+
+PARITY_DEV_ROWS = 48
+INVARIANCE_DEV_ROWS = 48
+
+Say = Callable[[str], object]
+"""Told of each step of a long piece of work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a bundle is called, and what it is made from where the checkpoint does not say."""
+
+    name: str
+    version: int
+    # Name of the pre-trained model; None: as training.json has it.
+    base: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How logits become probabilities; ``dev`` is how good they then are on the development set."""
+
+    temperature: float = 1.0
+    # Without a development set nothing is known of certainty, and nothing is called a guess.
+    abstain_below: float = 0.0
+    dev: Figures | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was made, and what each graph proved, by precision."""
+
+    parity: dict[str, Parity]
+    movement: dict[str, Movement]
+    golden: GoldenSet
+    calibration: Calibration
+
+
+def export(
+    checkpoint: Path,
+    bundle: Path,
+    *,
+    name: str,
+    version: int,
+    dev: Sequence[Example] | None = None,
+    base: str | None = None,
+    embeddings: Embeddings = "int8",
+    force: bool = False,
+    say: Say = lambda _: None,
+) -> Exported:
+    """Make ``bundle`` out of a checkpoint directory that transformers saved. Repeated on one machine it makes the same bytes.
+
+    It is built in ``<bundle>.part`` and renamed once everything is proved; a failure leaves nothing, nor does it touch a
+    bundle that was there. What a killed export left is removed by the next one.
+
+    Args:
+        checkpoint: the directory.
+        bundle: the directory to make.
+        name: the bundle's name.
+        version: the bundle's version, from 1.
+        dev: labelled texts for calibration, never those that accuracy is reported on; None: not calibrated.
+        base: name of the pre-trained model, where training.json knows it only by its folder.
+        embeddings: how int8.onnx stores the embedding tables.
+        force: replace ``bundle`` if it exists.
+        say: told of each step.
+
+    Raises:
+        BadCheckpoint: the checkpoint cannot be used, or is of a family that is not supported.
+        ParityFailed: a graph does not compute what torch computes, or its answers depend on batch mates.
+        BadData: ``dev`` has labels that the model has not.
+        ModelsError: ``bundle`` exists.
+        sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
+    """
+    if bundle.exists() and not force:
+        raise ModelsError(f"{bundle}: exists; --force replaces it")
+    part = bundle.with_name(bundle.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+        with one_thread():
+            exported = _build(Checkpoint(checkpoint), part, Identity(name, version, base), dev or (), embeddings, say)
+        say("loading it as the service does")
+        for precision in PRECISIONS:
+            load_classifier(part, precision)
+        _put_in_place(part, bundle)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return exported
+
+
+def _build(checkpoint: Checkpoint, part: Path, identity: Identity, dev: Sequence[Example], embeddings: Embeddings, say: Say) -> Exported:
+    say("weights in fp16")
+    weights = checkpoint.save(part)
+    say("fp32 and int8 graphs")
+    whole = checkpoint.to_onnx(weights)
+    (part / graph_file("fp32")).write_bytes(serialize(refer(whole, part / WEIGHTS_FILE)))
+    (part / graph_file("int8")).write_bytes(serialize(quantize(whole, embeddings)))
+    tokenizer = Tokenizer(part / TOKENIZER_FILE, checkpoint.max_tokens)
+    graphs = {p: Graph(tokenizer, Session(part / graph_file(p), labels=len(checkpoint.labels))) for p in PRECISIONS}
+    say("parity with torch, and rows alone against rows in batches")
+    parities, movements = _prove(graphs, checkpoint, [example.text for example in dev])
+    golden = golden_set(graphs, checkpoint.labels)
+    say("calibration" if dev else "no development set: not calibrated")
+    exported = Exported(parities, movements, golden, calibrate(graphs[PRECISIONS[0]], dev, len(checkpoint.labels)))
+    provenance = _provenance(checkpoint.path, identity.base, embeddings, exported)
+    write_object(part / MANIFEST_FILE, _manifest(checkpoint, identity, graphs, exported, provenance, file_entries(part)))
+    return exported
+
+
+def _prove(graphs: Mapping[str, Graph], checkpoint: Checkpoint, texts: Sequence[str]) -> tuple[dict[str, Parity], dict[str, Movement]]:
+    tokenizer = graphs[PRECISIONS[0]].tokenizer
+    # The shortest row there is, the longest that is read, and what people write.
+    always = [tokenizer.encode(""), tokenizer.encode(" ".join([PARAGRAPH] * 12)), *tokenizer.encode_many(GOLDEN_TEXTS)]
+    read: list[Row] = tokenizer.encode_many(texts) if texts else []
+    parities: dict[str, Parity] = {}
+    movements: dict[str, Movement] = {}
+    for precision, graph in graphs.items():
+        parities[precision] = parity(graph, checkpoint.logits, interleave([*always, *spread(read, PARITY_DEV_ROWS)]))
+        check_parity(precision, parities[precision])
+        movements[precision] = movement(graph, [*always, *spread(read, INVARIANCE_DEV_ROWS)])
+        check_movement(precision, movements[precision])
+    return parities, movements
+
+
+def calibrate(graph: Graph, dev: Sequence[Example], labels: int) -> Calibration:
+    """Fit the temperature, and the probability below which an answer is a guess, on a development set.
+
+    Raises:
+        BadData: it has labels that the model has not.
+    """
+    if not dev:
+        return Calibration()
+    wanted = np.array([example.label for example in dev], np.int64)
+    if wanted.max() >= labels:
+        raise BadData(f"the development set has label {wanted.max()}; the model's labels are 0 to {labels - 1}")
+    logits = answer(graph, [example.text for example in dev], "calibrating").logits
+    temperature = fit_temperature(logits, wanted)
+    threshold = abstain_threshold(probabilities(logits, temperature).max(axis=1))
+    return Calibration(temperature, threshold, figures(logits, wanted, temperature))
+
+
+def _manifest(
+    checkpoint: Checkpoint,
+    identity: Identity,
+    graphs: Mapping[str, Graph],
+    exported: Exported,
+    provenance: dict[str, Json],
+    files: dict[str, Json],
+) -> dict[str, Json]:
+    calibration = exported.calibration
+    return {
+        "format": 1,
+        "name": identity.name,
+        "version": identity.version,
+        "labels": checkpoint.labels,
+        "architecture": checkpoint.architecture,
+        "max_tokens": checkpoint.max_tokens,
+        "pairs": False,
+        "default_truncation": "head",
+        "inputs": list(INPUTS),
+        "graphs": {"classify": [_graph_entry(graphs[p], p, exported.golden.tolerance[p]) for p in PRECISIONS]},
+        "calibration": {"temperature": round(calibration.temperature, 5), "abstain_below": round(calibration.abstain_below, 5)},
+        "padding_side": "right",
+        "windows": None,
+        "golden": exported.golden.entries,
+        "accuracy": {"dev": calibration.dev.rounded()} if calibration.dev else {},
+        "provenance": provenance,
+        "files": files,
+    }
+
+
+def _graph_entry(graph: Graph, precision: str, tolerance: float) -> dict[str, Json]:
+    return {
+        "file": graph_file(precision),
+        "precision": precision,
+        "providers": ["CPUExecutionProvider"],
+        "inputs": list(graph.session.inputs),
+        "outputs": [graph.session.output],
+        "invariance": INVARIANCE,
+        "tolerance": tolerance,
+    }
+
+
+def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, exported: Exported) -> dict[str, Json]:
+    path = checkpoint / "training.json"
+    try:
+        training: Json = without_folders(json.loads(path.read_bytes())) if path.exists() else None
+    except ValueError as error:
+        raise BadCheckpoint(f"{path}: not JSON: {error}") from error
+    recipe = training.get("recipe") if isinstance(training, dict) else None
+    return {
+        "base": base or (recipe.get("base") if isinstance(recipe, dict) else None),
+        "training": training,
+        "embeddings": embeddings,
+        "parity": {p: _three_digits(asdict(measured)) for p, measured in exported.parity.items()},
+        "batch_mates": {p: _three_digits(asdict(measured)) for p, measured in exported.movement.items()},
+        "libraries": library_versions(),
+    }
+
+
+def _three_digits(values: dict[str, float]) -> dict[str, Json]:
+    return {name: float(f"{value:.3g}") if isinstance(value, float) else value for name, value in values.items()}
+
+
+def _put_in_place(part: Path, bundle: Path) -> None:
+    old = bundle.with_name(bundle.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if bundle.exists():
+        bundle.rename(old)
+    part.rename(bundle)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,164 @@
+"""Per-row dynamic int8: a graph several times smaller and faster whose answer for a row does not depend on its batch mates.
+
+The usual dynamic int8 takes one activation scale for the whole tensor, so that an outlier in one row coarsens all others: on
+SST-2 dev in shuffled batches the probability moved by up to 0.38 and 11 of 872 labels flipped. Here each row (token) has its
+own scale. Knows nothing of files, of torch or of a runtime.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from sentiment_models.errors import BadCheckpoint
+from sentiment_models.graph import initializers, opset, replace_initializers, replace_nodes, resolve_aliases
+
+Embeddings = Literal["int8", "fp16", "fp32"]
+"""How the embedding tables are stored; the arithmetic after the look-up is fp32 in each case."""
+
+# ReduceMax takes its axes as an input from 18 on.
+OPSET_MIN = 18
+# int8 without -128, so that weights are symmetric; activations use the same 127 levels around 128.
+LEVELS = 127.0
+# Stands in for the maximum of a row of zeros: its reciprocal is finite, and 0 stays 0.
+ROW_MAX_MIN = 1e-30
+
+
+def quantize(model: ModelProto, embeddings: Embeddings = "int8") -> ModelProto:
+    """Return a copy with every MatMul by a weight in int8 and the embedding tables as ``embeddings`` says.
+
+    ``model`` is an fp32 graph with its weights inside. Gemm (the pooler and the head, one row a text) and MatMul of two
+    activations stay fp32.
+
+    Raises:
+        BadCheckpoint: the graph is older than opset 18, or a weight has a shape that has no int8 form here.
+    """
+    if opset(model) < OPSET_MIN:
+        raise BadCheckpoint(f"the graph has opset {opset(model)}; quantising needs at least {OPSET_MIN}")
+    if embeddings not in get_args(Embeddings):
+        raise BadCheckpoint(f"embeddings {embeddings!r}; wanted {', '.join(get_args(Embeddings))}")
+    result = ModelProto()
+    result.CopyFrom(model)
+    resolve_aliases(result)
+    rewriter = _Rewriter(initializers(result), embeddings)
+    for node in result.graph.node:
+        rewriter.add(node)
+    replace_nodes(result, rewriter.nodes)
+    replace_initializers(result, rewriter.tensors)
+    left = weight_matmuls(result)
+    if left:
+        raise BadCheckpoint(f"{len(left)} MatMul by a weight stayed fp32, the first {left[0]}; wanted a matrix on the right")
+    return result
+
+
+def weight_matmuls(model: ModelProto) -> list[str]:
+    """Return the names of the MatMul nodes that multiply by a constant, directly or through Identity."""
+    constant = {tensor.name for tensor in model.graph.initializer}
+    found: list[str] = []
+    for node in model.graph.node:
+        if node.op_type == "Constant" or (node.op_type == "Identity" and node.input[0] in constant):
+            constant.add(node.output[0])
+        elif node.op_type == "MatMul" and not constant.isdisjoint(node.input):
+            found.append(node.name)
+    return found
+
+
+def columns_int8(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Round a matrix to int8 with one scale per column: ``weight`` is about ``int8 * scale``."""
+    scale = np.maximum(np.abs(weight).max(axis=0), ROW_MAX_MIN) / np.float32(LEVELS)
+    return np.rint(weight / scale).clip(-LEVELS, LEVELS).astype(np.int8), scale.astype(np.float32)
+
+
+@dataclass(slots=True)
+class _Rewriter:
+    """The graph so far. ``tensors`` keeps what it had: unused ones are dropped at the end, for several nodes may share one."""
+
+    tensors: dict[str, TensorProto]
+    embeddings: Embeddings
+    nodes: list[NodeProto] = field(default_factory=list)
+    # Activation -> (uint8 rows, scale of each row): Q, K and V read one activation and share its rounding.
+    rows: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def add(self, node: NodeProto) -> None:
+        dims = [list(self.tensors[name].dims) if name in self.tensors else None for name in node.input]
+        if node.op_type == "MatMul" and dims[0] is None and dims[1] is not None and len(dims[1]) == 2:
+            self._matmul(node)
+        elif node.op_type == "Gather" and self.embeddings != "fp32" and self._is_table(node):
+            self._table(node)
+        else:
+            self.nodes.append(node)
+
+    def _matmul(self, node: NodeProto) -> None:
+        activation, weight = node.input
+        rows, row_scale = self._quantised_rows(activation)
+        columns, column_scale = f"{weight}.int8", f"{weight}.scale"
+        if columns not in self.tensors:
+            whole, scale = columns_int8(self._array(weight))
+            self._store(columns, whole)
+            self._store(column_scale, scale)
+        zero = self._constant("zero_point", np.uint8(128))
+        name = node.name or node.output[0]
+        sums = self._node("MatMulInteger", [rows, columns, zero], f"{name}.sums")
+        real = self._node("Cast", [sums], f"{name}.real", to=TensorProto.FLOAT)
+        # Two Mul nodes, the column scale first: of a product of both scales ORT's fusion of MatMulInteger, Cast and Mul
+        # takes the row scale for a scalar and answers wrongly without a word (SST-2 dev accuracy 0.84 instead of 0.90).
+        scaled = self._node("Mul", [real, column_scale], f"{name}.scaled")
+        self._node("Mul", [scaled, row_scale], node.output[0])
+
+    def _quantised_rows(self, activation: str) -> tuple[str, str]:
+        if activation not in self.rows:
+            last = self._constant("last_axis", np.array([-1], np.int64))
+            levels = self._constant("levels", np.float32(LEVELS))
+            floor = self._constant("row_max_min", np.float32(ROW_MAX_MIN))
+            size = self._node("Abs", [activation], f"{activation}.abs")
+            top = self._node("ReduceMax", [size, last], f"{activation}.max", keepdims=1)
+            top = self._node("Max", [top, floor], f"{activation}.max_guarded")
+            scale = self._node("Div", [top, levels], f"{activation}.row_scale")
+            steps = self._node("Div", [activation, scale], f"{activation}.steps")
+            one, zero = self._constant("one", np.float32(1)), self._constant("zero_point", np.uint8(128))
+            self.rows[activation] = self._node("QuantizeLinear", [steps, one, zero], f"{activation}.uint8"), scale
+        return self.rows[activation]
+
+    def _is_table(self, node: NodeProto) -> bool:
+        table = self.tensors.get(node.input[0])
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        return table is not None and len(table.dims) == 2 and table.data_type == TensorProto.FLOAT and axis == 0
+
+    def _table(self, node: NodeProto) -> None:
+        table, indices = node.input
+        output = node.output[0]
+        array = self._array(table)
+        stored = f"{table}.{self.embeddings}"
+        if self.embeddings == "fp16":
+            self._store(stored, array.astype(np.float16))
+            rows = self._node("Gather", [stored, indices], f"{output}.fp16")
+            self._node("Cast", [rows], output, to=TensorProto.FLOAT)
+            return
+        transposed, scale = columns_int8(array.T)
+        self._store(stored, np.ascontiguousarray(transposed.T))
+        self._store(f"{table}.scale", scale[:, np.newaxis])
+        rows = self._node("Gather", [stored, indices], f"{output}.int8")
+        real = self._node("Cast", [rows], f"{output}.real", to=TensorProto.FLOAT)
+        scales = self._node("Gather", [f"{table}.scale", indices], f"{output}.scale")
+        self._node("Mul", [real, scales], output)
+
+    def _node(self, kind: str, inputs: list[str], output: str, **attributes: int) -> str:
+        node = helper.make_node(kind, inputs, [output], name=f"{output}/{kind}")
+        node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+        self.nodes.append(node)
+        return output
+
+    def _constant(self, name: str, value: np.generic | NDArray[np.int64]) -> str:
+        full = f"int8.{name}"
+        if full not in self.tensors:
+            self._store(full, np.asarray(value))
+        return full
+
+    def _store(self, name: str, array: NDArray[np.generic]) -> None:
+        self.tensors[name] = numpy_helper.from_array(array, name)
+
+    def _array(self, name: str) -> NDArray[np.float32]:
+        array: NDArray[np.float32] = numpy_helper.to_array(self.tensors[name])
+        return array

@@ -1,0 +1,1 @@
+"""A sentiment classification service over gRPC, its client and its command line."""

@@ -1,0 +1,236 @@
+"""The composition root: builds every part, warms up, serves, drains. Alone knows all concrete classes and owns the signals."""
+
+import asyncio
+import gc
+import importlib.metadata
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
+
+from sentiment.batching.batcher import Batcher, Waiting
+from sentiment.batching.cost import Cost
+from sentiment.batching.scheduler import BatchLimits, Scheduler
+from sentiment.errors import BadBundle, CannotServe
+from sentiment.logs import logger
+from sentiment.metrics import Metrics
+from sentiment.model.bundle import bundle_roots, find_bundle
+from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.cores import cores_granted
+from sentiment.model.runner import Runner, run_batch
+from sentiment.model.session import RUNTIME_VERSION
+from sentiment.model.tokenizer import Row
+from sentiment.pipeline import Models, Served, Watcher
+from sentiment.rpc.calls import CODE_NAMES, METHODS, CallLimits, Calls
+from sentiment.rpc.health import Health
+from sentiment.rpc.server import SERVICE, ServerOptions, make_server
+from sentiment.rpc.servicer import SentimentService, ServiceLimits
+from sentiment.rpc.stream import Streams
+from sentiment.settings import Settings
+from sentiment.web.server import Web
+
+WATCHDOG_S = 0.5
+# Lengths that are run once before the server is ready: ONNX Runtime's first run of a size allocates.
+WARM_UP_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A classifier that is warm, and what its warm-up taught."""
+
+    classifier: Classifier
+    limits: BatchLimits
+    cost: Cost
+
+
+def load(settings: Settings) -> Loaded:
+    """Find, check and warm up the default bundle. Blocks for a second or two.
+
+    Raises:
+        BadBundle: it cannot be served.
+    """
+    path = find_bundle(settings.model, bundle_roots(settings.bundles))
+    classifier = load_classifier(path, None if settings.precision == "auto" else settings.precision)
+    limits = BatchLimits(
+        settings.batch_rows_max, settings.batch_tokens_max, settings.batch_scores_bytes_max, classifier.bundle.attention_heads
+    )
+    cost = Cost()
+    for length in WARM_UP_LENGTHS:
+        if length <= classifier.manifest.max_tokens:
+            rows = [Row([classifier.tokenizer.pad_id] * length, None, False)] * limits.rows_at(length)
+            cost.observe(length * len(rows), run_batch(classifier, rows).run_s)
+    return Loaded(classifier, limits, cost)
+
+
+def make_served(loaded: Loaded, settings: Settings, metrics: Metrics, runners: Sequence[Runner]) -> Served:
+    """Put a loaded model behind its queue; must be called in the event loop that serves it."""
+    classifier = loaded.classifier
+    counted = metrics.model(classifier.bundle.id, [runner.name for runner in runners])
+    scheduler: Scheduler[Waiting] = Scheduler(loaded.limits, settings.queue_rows_max)
+    batcher = Batcher(classifier, scheduler, runners, Watcher(counted), loaded.cost)
+    counted.watch_queue(lambda: scheduler.rows_waiting, lambda: batcher.backlog_s)
+    bundle = classifier.bundle
+    counted.describe(
+        name=bundle.manifest.name,
+        version=str(bundle.manifest.version),
+        digest=bundle.digest,
+        precision=classifier.graph.precision,
+        provider=classifier.session.provider,
+    )
+    return Served(classifier, batcher, counted, settings.text_bytes_max, settings.call_rows_max)
+
+
+def make_runners(settings: Settings) -> list[Runner]:
+    """Start as many runners as the settings say or the machine grants."""
+    return [Runner(f"cpu-{number}") for number in range(settings.runners or cores_granted())]
+
+
+class App:
+    """The server's life from its ports to its exit code."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._log = logger()
+        self._metrics = Metrics(METHODS, CODE_NAMES)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._metrics.registry)
+        self._metrics.build_info.info({"version": importlib.metadata.version("sentiment-service"), "onnxruntime": RUNTIME_VERSION})
+        self._models = Models(settings.model)
+        limits = CallLimits(settings.message_bytes_max, settings.deadline_default_s, settings.deadline_max_s)
+        self._calls = Calls(self._metrics, limits)
+        stated = ServiceLimits(settings.text_bytes_max, settings.batch_items_max, settings.message_bytes_max, settings.call_rows_max)
+        service = SentimentService(self._models, self._calls, stated)
+        self._streams = Streams(service, self._calls, settings.call_rows_max, settings.deadline_default_s)
+        self._health = Health((SERVICE,))
+        self._ready = False
+        self._stop = asyncio.Event()
+        options = ServerOptions(
+            settings.grpc_listen,
+            settings.message_bytes_max,
+            settings.keepalive_min_ping_s,
+            settings.connection_age_max_s,
+            settings.connection_age_grace_s,
+            settings.reflection,
+        )
+        self._grpc, self.grpc_port = make_server(options, service, self._streams, self._calls, self._health)
+        self._web = Web(service, self._calls, self._metrics, lambda: self._ready, settings.message_bytes_max)
+        self._runners: list[Runner] = []
+
+    async def run(self) -> None:
+        """Serve until a signal, then drain.
+
+        Raises:
+            BadBundle: the model cannot be served.
+            CannotServe: a port cannot be bound.
+        """
+        begun = time.monotonic()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        http_port = await self._web.start(self._settings.http_listen) if self._settings.http_listen else None
+        await self._grpc.start()
+        loading = asyncio.create_task(asyncio.to_thread(load, self._settings))
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                served = self._serve(loading.result())
+                await self._set_ready(True)
+                self._say_ready(served, http_port, time.monotonic() - begun)
+                await self._watch(served, stopping)
+                await self._drain(served)
+        finally:
+            await self._shut_down()
+
+    def _on_signal(self, number: int) -> None:
+        if self._stop.is_set():
+            self._log.warning("second_signal", signal=signal.Signals(number).name)
+            os._exit(1)
+        self._log.info(
+            "draining", signal=signal.Signals(number).name, wait_s=self._settings.drain_wait_s, grace_s=self._settings.drain_grace_s
+        )
+        self._stop.set()
+
+    def _serve(self, loaded: Loaded) -> Served:
+        self._runners = make_runners(self._settings)
+        served = make_served(loaded, self._settings, self._metrics, self._runners)
+        self._models.add(served)
+        # What is alive now lives as long as the process: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        return served
+
+    def _say_ready(self, served: Served, http_port: int | None, seconds: float) -> None:
+        classifier = served.classifier
+        for reason in classifier.passed_over:
+            self._log.warning("graph_passed_over", reason=reason, serving=classifier.graph.precision)
+        self._log.info(
+            "ready",
+            model=served.id,
+            digest=classifier.bundle.digest[:12],
+            precision=classifier.graph.precision,
+            runners=len(self._runners),
+            grpc=_address(self._settings.grpc_listen, self.grpc_port),
+            http=None if http_port is None else _address(self._settings.http_listen, http_port),
+            seconds=round(seconds, 2),
+        )
+
+    async def _set_ready(self, ready: bool) -> None:
+        self._ready = ready
+        await self._health.set_ready(ready)
+
+    async def _watch(self, served: Served, stopping: "asyncio.Task[bool]") -> None:
+        """Until the stop: not ready while work is there and nothing moves."""
+        while not stopping.done():
+            stalled_s = served.batcher.stalled_s()
+            if self._ready is (stalled_s > self._settings.stall_s):
+                self._log.error(
+                    "stalled" if self._ready else "moving_again",
+                    seconds=round(stalled_s, 1),
+                    queue_rows=served.batcher.scheduler.rows_waiting,
+                )
+                await self._set_ready(not self._ready)
+            await asyncio.wait({stopping}, timeout=WATCHDOG_S)
+
+    async def _drain(self, served: Served) -> None:
+        """Not ready but answering, then GOAWAY, then until everything accepted is answered."""
+        await self._set_ready(False)
+        await asyncio.sleep(self._settings.drain_wait_s)
+        # GOAWAY is the refusal: a client takes its next call elsewhere without an error.
+        stopping = asyncio.create_task(self._grpc.stop(self._settings.drain_grace_s))
+        self._streams.end()
+        self._health.end_watches()
+        await stopping
+        await self._web.stop()
+        await served.batcher.drained()
+        served.batcher.close()
+        served.close()
+        self._log.info("drained")
+
+    async def _shut_down(self) -> None:
+        await self._set_ready(False)
+        self._health.end_watches()
+        await self._grpc.stop(0)
+        await self._web.stop()
+        for runner in self._runners:
+            runner.close(wait_s=1.0)
+
+
+def _address(listen: str, port: int) -> str:
+    return f"{listen.rpartition(':')[0]}:{port}"
+
+
+async def serve(settings: Settings) -> None:
+    """Run the server until SIGTERM or SIGINT has drained it.
+
+    Raises:
+        BadBundle, CannotServe: it could not start.
+    """
+    try:
+        await App(settings).run()
+    except (BadBundle, CannotServe) as error:
+        logger().error("cannot_serve", reason=str(error))
+        raise

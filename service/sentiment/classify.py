@@ -1,0 +1,137 @@
+"""``sentiment classify``: texts in, answers out, in order and in bounded memory, from a server or in this process."""
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from sentiment.client import CallFailed, Classification, Client, Result
+from sentiment.errors import SentimentError
+from sentiment.files import BadFile, LineOutput, read_texts
+
+# Nothing is shown for work that ends sooner.
+PROGRESS_AFTER_S = 2.0
+PROGRESS_EVERY_S = 1.0
+
+
+class NoServer(SentimentError):
+    """Nothing answers at the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the command line asked for."""
+
+    texts: Sequence[str]
+    input: Path | None
+    column: str
+    output: Path | None
+    json: bool
+    target: str
+    model: str
+    truncation: str
+    timeout_s: float
+    local: bool
+    bundles: tuple[Path, ...] = ()
+
+
+def classify(job: Job) -> int:
+    """Classify the job's texts; returns how many have no answer. Each is shown with its reason.
+
+    Raises:
+        SentimentError: input or output cannot be used, or no text can be answered at all.
+    """
+    with ExitStack() as stack:
+        output = stack.enter_context(LineOutput(job.output)) if job.output else None
+        source = read_texts(job.input, job.column) if job.input else iter(job.texts)
+        done = output.lines if output else 0
+        if sum(1 for _ in itertools.islice(source, done)) < done:
+            raise BadFile(f"{job.output}.part: has {done} lines and {job.input} has fewer texts; delete it to start again")
+        for_results, for_lines = itertools.tee(source)
+        results = stack.enter_context(_results(job, for_results))
+        progress = _Progress(done)
+        failed = 0
+        for text, result in zip(for_lines, results, strict=True):
+            failed += isinstance(result, CallFailed)
+            if isinstance(result, CallFailed) and result.code is grpc.StatusCode.UNAVAILABLE:
+                raise result
+            if output:
+                output.write(_json_line(text, result))
+            else:
+                print(_json_line(text, result) if job.json else _line(text, result))
+            progress.advance()
+        progress.close(failed)
+        if output:
+            output.complete()
+        return failed
+
+
+@contextmanager
+def _results(job: Job, texts: Iterable[str]) -> Iterator[Iterator[Result]]:
+    if job.local:
+        from sentiment.local import LocalClassifier  # noqa: PLC0415  # the client's way needs no model runtime
+
+        with LocalClassifier(job.model, job.bundles) as local:
+            yield local.classify_all(texts, truncation=job.truncation)
+    else:
+        with Client(job.target) as client:
+            # Fails within a second if no server is there, before any input is read.
+            try:
+                client.get_model(job.model)
+            except CallFailed as error:
+                if error.code is grpc.StatusCode.UNAVAILABLE:
+                    raise NoServer(
+                        f"no server answers at {job.target} (start one with 'sentiment serve', or use --local): {error.message}"
+                    ) from error
+                raise
+            yield client.classify_all(texts, model=job.model, truncation=job.truncation, timeout_s=job.timeout_s)
+
+
+def _line(text: str, result: Result) -> str:
+    shown = " ".join(text.split())
+    if isinstance(result, CallFailed):
+        return f"{'-':10} {'':6}  {shown}  ({result})"
+    undecided = "  (undecided)" if result.abstain else ""
+    return f"{result.label:10} {result.score:.4f}  {shown}{undecided}"
+
+
+def _json_line(text: str, result: Result) -> str:
+    if isinstance(result, Classification):
+        return json.dumps(result.to_json(text), ensure_ascii=False)
+    return json.dumps({"text": text, "error": {"code": result.code.name, "message": result.message}}, ensure_ascii=False)
+
+
+class _Progress:
+    """A line on standard error that shows how far long work is."""
+
+    def __init__(self, skipped: int) -> None:
+        self._begun_at = time.monotonic()
+        self._next_at = self._begun_at + PROGRESS_AFTER_S
+        self._skipped = skipped
+        self._rows = 0
+        self._shown = False
+
+    def advance(self) -> None:
+        self._rows += 1
+        now = time.monotonic()
+        if now >= self._next_at:
+            self._next_at = now + PROGRESS_EVERY_S
+            self._show("\r" if sys.stderr.isatty() else "\n")
+
+    def close(self, failed: int) -> None:
+        if self._shown:
+            self._show("\n")
+        if failed:
+            print(f"{failed} of {self._rows} texts have no answer", file=sys.stderr)
+
+    def _show(self, end: str) -> None:
+        self._shown = True
+        rate = self._rows / max(1e-9, time.monotonic() - self._begun_at)
+        skipped = f" after {self._skipped:,} done before" if self._skipped else ""
+        print(f"{self._rows:,} texts{skipped}, {rate:,.0f} a second", end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,142 @@
+"""The command line: ``sentiment serve | classify | check | settings``.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sentiment.errors import BadBundle, BadSettings, SentimentError
+from sentiment.settings import Settings, add_flags, load_settings, markdown_table, settings_table
+
+DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except BadSettings as error:
+        return _fail(error, WRONG_USAGE)
+    except BadBundle as error:
+        return _fail(error, BAD_BUNDLE)
+    except SentimentError as error:
+        return _fail(error, FAILED)
+    except KeyboardInterrupt:
+        return FAILED
+    except BrokenPipeError:
+        # The reader of our output, such as head, has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _fail(error: Exception, code: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sentiment", description="Serve and call a fine-tuned BERT sentiment classifier.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="run the server", description="Run the server until SIGTERM or Ctrl-C.")
+    _add_settings(serve)
+    serve.set_defaults(run=_serve)
+
+    classify = commands.add_parser(
+        "classify", help="classify texts", description="Classify texts with a running server, or in this process."
+    )
+    classify.add_argument("texts", nargs="*", metavar="TEXT", help="a text")
+    classify.add_argument("--input", type=Path, metavar="FILE", help=".txt: one text a line; .tsv, .csv, .jsonl, .parquet: a column")
+    classify.add_argument("--column", default="text", metavar="NAME", help="column of the input that holds the text (default: text)")
+    classify.add_argument(
+        "--output", type=Path, metavar="FILE", help="write JSON lines there; an interrupted run is continued when repeated"
+    )
+    classify.add_argument("--json", action="store_true", help="print one JSON object a line")
+    classify.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT", help="the server (default: 127.0.0.1:50051)")
+    classify.add_argument("--model", default="", metavar="NAME[/VERSION]", help="the model (default: the server's)")
+    classify.add_argument(
+        "--truncation", default="", choices=("", "refuse", "head"), help="what to do with over-long texts (default: the model's)"
+    )
+    classify.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="time limit of a call (default: 60)")
+    classify.add_argument("--local", action="store_true", help="run the bundle in this process, without a server")
+    classify.add_argument("--bundles", default=None, metavar="FOLDERS", help="with --local: folders that hold bundles, separated by ':'")
+    classify.set_defaults(run=_classify)
+
+    check = commands.add_parser("check", help="check a bundle", description="Check a bundle's files, and its golden set on this machine.")
+    check.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, or NAME or NAME/VERSION to look for")
+    check.set_defaults(run=_check)
+
+    settings = commands.add_parser("settings", help="list the settings", description="List every setting of serve with its default.")
+    settings.add_argument("--markdown", action="store_true", help="as a Markdown table")
+    settings.set_defaults(run=_settings)
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, default=None, metavar="FILE", help="TOML file with settings (or SENTIMENT_CONFIG)")
+    add_flags(parser)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from sentiment import app, logs  # noqa: PLC0415  # the client's commands run without a model runtime
+
+    flags = {name: value for name, value in vars(options).items() if name in Settings.model_fields}
+    config = options.config or (Path(os.environ["SENTIMENT_CONFIG"]) if os.environ.get("SENTIMENT_CONFIG") else None)
+    settings, ignored = load_settings(flags, os.environ, config)
+    logs.configure(settings.log_level, settings.log_format)
+    if ignored:
+        logs.logger().info("variables_ignored", reason="Kubernetes injects such names", names=ignored)
+    asyncio.run(app.serve(settings))
+    return DONE
+
+
+def _classify(options: argparse.Namespace) -> int:
+    from sentiment.classify import Job, classify  # noqa: PLC0415  # grpc loads in a tenth of a second that settings need not wait
+
+    if bool(options.texts) == bool(options.input):
+        raise BadSettings("give either texts or --input FILE")
+    if options.output and options.texts:
+        raise BadSettings("--output goes with --input")
+    job = Job(
+        texts=options.texts,
+        input=options.input,
+        column=options.column,
+        output=options.output,
+        json=options.json,
+        target=options.target,
+        model=options.model,
+        truncation=options.truncation,
+        timeout_s=options.timeout,
+        local=options.local,
+        bundles=tuple(Path(part) for part in (options.bundles or os.environ.get("SENTIMENT_BUNDLES", "")).split(os.pathsep) if part),
+    )
+    return FAILED if classify(job) else DONE
+
+
+def _check(options: argparse.Namespace) -> int:
+    from sentiment.model.bundle import bundle_roots, find_bundle  # noqa: PLC0415  # only check and serve need the runtime
+    from sentiment.model.check import check_bundle  # noqa: PLC0415  # as above
+
+    path = Path(options.bundle)
+    configured = [Path(part) for part in os.environ.get("SENTIMENT_BUNDLES", "").split(os.pathsep) if part]
+    if not path.is_dir():
+        path = find_bundle(options.bundle, bundle_roots(configured))
+    for line in check_bundle(path):
+        print(line)
+    return DONE
+
+
+def _settings(options: argparse.Namespace) -> int:
+    rows = settings_table()
+    if options.markdown:
+        print(markdown_table(rows))
+        return DONE
+    for variable, flag, default, text in rows:
+        print(f"{variable}  {flag}  (default: {default or 'empty'})\n    {text}")
+    return DONE

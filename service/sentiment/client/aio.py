@@ -1,0 +1,131 @@
+"""The asyncio client."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+import grpc
+
+from sentiment.client import requests
+from sentiment.client.policy import ATTEMPTS_MAX, channel_options
+from sentiment.client.requests import TextOrPair
+from sentiment.client.results import CallFailed, Classification, Result, classification_of, failure_of_rpc, result_of
+from sentiment.client.sync import DEFAULT_TARGET
+from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+
+R = TypeVar("R")
+
+
+class AsyncClient:
+    """As ``Client``, for asyncio. Must be made and used in one event loop."""
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        timeout_s: float = 5.0,
+        credentials: grpc.ChannelCredentials | None = None,
+        options: Sequence[tuple[str, Any]] = (),
+    ) -> None:
+        """Connect lazily; arguments as in ``Client``."""
+        arguments = [*channel_options(), *options]
+        self._channel = (
+            grpc.aio.secure_channel(target, credentials, arguments) if credentials else grpc.aio.insecure_channel(target, arguments)
+        )
+        # The stub class is typed for both kinds of channel.
+        self._stub = cast(Any, pb_grpc.SentimentServiceStub(self._channel))
+        self._timeout_s = timeout_s
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; calls under way fail."""
+        await self._channel.close()
+
+    async def classify(
+        self, text: str, text_pair: str | None = None, *, model: str = "", truncation: str = "", timeout_s: float | None = None
+    ) -> Classification:
+        """Classify one text or pair. Cancelling withdraws it from the server's queue.
+
+        Raises:
+            CallFailed: there is no answer; ``code`` says why.
+        """
+        item = text if text_pair is None else (text, text_pair)
+        response = await self._call(self._stub.Classify, requests.one(item, model, truncation), timeout_s)
+        return classification_of(response)
+
+    async def classify_batch(
+        self, texts: Sequence[TextOrPair], *, model: str = "", truncation: str = "", timeout_s: float | None = None
+    ) -> list[Result]:
+        """Classify up to 1,024 texts in one call; results come in order, an item that failed as a CallFailed.
+
+        Raises:
+            CallFailed: the call as a whole failed.
+        """
+        response = await self._call(self._stub.ClassifyBatch, requests.many(texts, model, truncation), timeout_s)
+        return [result_of(result) for result in response.results]
+
+    async def classify_stream(
+        self, items: AsyncIterable[tuple[str, TextOrPair]], *, model: str = "", truncation: str = "", timeout_s: float | None = None
+    ) -> AsyncIterator[tuple[str, Result]]:
+        """Classify (id, text) items as they come; yields (id, result) as they finish, out of order.
+
+        A stream belongs to one server and is not retried: when it ends early, send what is unanswered again.
+
+        Args:
+            items: ids are the caller's and at most 256 bytes.
+            model: as in ``classify``.
+            truncation: as in ``classify``.
+            timeout_s: of the whole stream; None for no limit. Each item has the server's default limit.
+
+        Raises:
+            CallFailed: the stream ended early.
+        """
+        options = pb.StreamOptions(model=model, truncation=requests.truncation_of(truncation))
+
+        async def send() -> AsyncIterator[pb.ClassifyStreamRequest]:
+            async for item_id, text in items:
+                yield pb.ClassifyStreamRequest(id=item_id, item=requests.item_of(text), options=options)
+
+        call = self._stub.ClassifyStream(send(), timeout=timeout_s)
+        try:
+            async for response in call:
+                yield response.id, result_of(response)
+        except grpc.aio.AioRpcError as error:
+            raise failure(error) from error
+        finally:
+            call.cancel()
+
+    async def list_models(self, *, timeout_s: float | None = None) -> pb.ListModelsResponse:
+        """The loaded models as the server describes them."""
+        return cast(pb.ListModelsResponse, await self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s))
+
+    async def get_model(self, model: str = "", *, timeout_s: float | None = None) -> pb.Model:
+        """One loaded model with its card."""
+        return cast(pb.GetModelResponse, await self._call(self._stub.GetModel, pb.GetModelRequest(model=model), timeout_s)).model
+
+    async def _call(self, method: Callable[..., Awaitable[R]], request: object, timeout_s: float | None) -> R:
+        deadline_at = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                return await method(request, timeout=max(0.0, deadline_at - time.monotonic()))
+            except grpc.aio.AioRpcError as error:
+                # A server that stops can drop a call that it had just been given and say CANCELLED (grpc.aio). Our caller's own
+                # cancelling arrives as asyncio.CancelledError.
+                stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
+                if not stopped:
+                    raise failure(error) from error
+                await asyncio.sleep(0)
+        raise AssertionError("the last attempt returns or raises")
+
+
+def failure(error: grpc.aio.AioRpcError) -> CallFailed:
+    """Our error of a failed call."""
+    return failure_of_rpc(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))

@@ -1,0 +1,43 @@
+"""How our clients behave by default: balancing, retries, keepalive, message sizes. Also published in README for other languages."""
+
+import json
+
+from sentiment.v1 import sentiment_pb2 as pb
+
+SERVICE = pb.DESCRIPTOR.services_by_name["SentimentService"].full_name
+ATTEMPTS_MAX = 4
+
+SERVICE_CONFIG = {
+    # One connection a server address, calls in turn; pick_first would send everything to one.
+    "loadBalancingConfig": [{"round_robin": {}}],
+    # A server that drains says NOT_SERVING first and gets no new calls.
+    "healthCheckConfig": {"serviceName": SERVICE},
+    "methodConfig": [
+        {
+            "name": [{"service": SERVICE}],
+            "retryPolicy": {
+                "maxAttempts": ATTEMPTS_MAX,
+                "initialBackoff": "0.05s",
+                "maxBackoff": "1s",
+                "backoffMultiplier": 2,
+                # The server's pushback sets the delay, but only for codes that stand here.
+                "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
+            },
+        }
+    ],
+    # Retries stop while more than half of the calls fail: they would only feed an overload.
+    "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
+}
+
+
+def channel_options() -> list[tuple[str, str | int]]:
+    """Channel arguments of our clients."""
+    return [
+        ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
+        # A peer that vanished is noticed within 15 s; without pings a call would wait for its whole deadline.
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.max_receive_message_length", 64 * 2**20),
+    ]

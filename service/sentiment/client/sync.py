@@ -1,0 +1,158 @@
+"""The blocking client."""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+import grpc
+
+from sentiment.client import requests
+from sentiment.client.policy import ATTEMPTS_MAX, channel_options
+from sentiment.client.requests import TextOrPair
+from sentiment.client.results import CallFailed, Classification, Result, classification_of, failure_of_rpc, result_of, retryable
+from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+
+R = TypeVar("R")
+DEFAULT_TARGET = "127.0.0.1:50051"
+# classify_all sends so many texts a call and so many calls at once: enough to keep a server's runners busy.
+CHUNK = 128
+CALLS_AHEAD = 4
+
+
+class Client:
+    """Calls the service with deadlines, retries, round-robin balancing and keepalive. Safe to share between threads.
+
+    Use it as a context manager, or call ``close``.
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        timeout_s: float = 5.0,
+        credentials: grpc.ChannelCredentials | None = None,
+        options: Sequence[tuple[str, Any]] = (),
+    ) -> None:
+        """Connect lazily.
+
+        Args:
+            target: ``host:port`` or any gRPC target; a name with several addresses is balanced over all of them.
+            timeout_s: deadline of each call that names none.
+            credentials: for TLS, from ``grpc.ssl_channel_credentials``; None for plaintext.
+            options: channel arguments beside and over the default ones.
+        """
+        arguments = [*channel_options(), *options]
+        self._channel = grpc.secure_channel(target, credentials, arguments) if credentials else grpc.insecure_channel(target, arguments)
+        # The stub class is typed for both kinds of channel.
+        self._stub = cast(Any, pb_grpc.SentimentServiceStub(self._channel))
+        self._timeout_s = timeout_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; calls under way fail."""
+        self._channel.close()
+
+    def classify(
+        self, text: str, text_pair: str | None = None, *, model: str = "", truncation: str = "", timeout_s: float | None = None
+    ) -> Classification:
+        """Classify one text or pair.
+
+        Raises:
+            CallFailed: there is no answer; ``code`` says why.
+        """
+        item = text if text_pair is None else (text, text_pair)
+        response = self._call(self._stub.Classify, requests.one(item, model, truncation), timeout_s)
+        return classification_of(response)
+
+    def classify_batch(
+        self, texts: Sequence[TextOrPair], *, model: str = "", truncation: str = "", timeout_s: float | None = None
+    ) -> list[Result]:
+        """Classify up to 1,024 texts in one call; results come in order, an item that failed as a CallFailed.
+
+        Raises:
+            CallFailed: the call as a whole failed.
+        """
+        response = self._call(self._stub.ClassifyBatch, requests.many(texts, model, truncation), timeout_s)
+        return [result_of(result) for result in response.results]
+
+    def classify_all(
+        self, texts: Iterable[TextOrPair], *, model: str = "", truncation: str = "", timeout_s: float = 60.0, attempts_max: int = 8
+    ) -> Iterator[Result]:
+        """Classify any number of texts, lazily, in order and in bounded memory: at most ``CHUNK * CALLS_AHEAD`` at a time.
+
+        What the server refuses for lack of room or time is sent again, up to ``attempts_max`` times; what fails for good comes
+        as a CallFailed in its place.
+        """
+        under_way: deque[tuple[Sequence[TextOrPair], Any]] = deque()
+        source = iter(texts)
+        while True:
+            while len(under_way) < CALLS_AHEAD and (taken := list(itertools.islice(source, CHUNK))):
+                request = requests.many(taken, model, truncation)
+                under_way.append((taken, self._stub.ClassifyBatch.future(request, timeout=timeout_s)))
+            if not under_way:
+                return
+            chunk, future = under_way.popleft()
+            yield from self._finish(chunk, future, model, truncation, timeout_s, attempts_max)
+
+    def _finish(
+        self, chunk: Sequence[TextOrPair], future: Any, model: str, truncation: str, timeout_s: float, attempts_max: int
+    ) -> Sequence[Result]:
+        results = _results(future.result, len(chunk))
+        for attempt in range(1, attempts_max):
+            again = [index for index, result in enumerate(results) if retryable(result)]
+            if not again:
+                break
+            time.sleep(_pause_s([results[index] for index in again], attempt))
+            request = requests.many([chunk[index] for index in again], model, truncation)
+            answers = _results(lambda request=request: self._stub.ClassifyBatch(request, timeout=timeout_s), len(again))  # type: ignore[misc]  # default binds the loop's value
+            for index, answer in zip(again, answers, strict=True):
+                results[index] = answer
+        return results
+
+    def list_models(self, *, timeout_s: float | None = None) -> pb.ListModelsResponse:
+        """The loaded models as the server describes them."""
+        return cast(pb.ListModelsResponse, self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s))
+
+    def get_model(self, model: str = "", *, timeout_s: float | None = None) -> pb.Model:
+        """One loaded model with its card."""
+        return cast(pb.GetModelResponse, self._call(self._stub.GetModel, pb.GetModelRequest(model=model), timeout_s)).model
+
+    def _call(self, method: Callable[..., R], request: object, timeout_s: float | None) -> R:
+        deadline_at = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                return method(request, timeout=max(0.0, deadline_at - time.monotonic()))
+            except grpc.RpcError as error:
+                # A server that stops can drop a call that it had just been given and say CANCELLED (grpc.aio): nobody here did.
+                stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
+                if not stopped:
+                    raise failure(error) from error
+        raise AssertionError("the last attempt returns or raises")
+
+
+def failure(error: grpc.RpcError) -> CallFailed:
+    """Our error of a failed call."""
+    # At run time the error of a call is the call itself, with its status.
+    call = cast(grpc.Call, error)
+    return failure_of_rpc(call.code(), call.details() or "", tuple(call.trailing_metadata() or ()))
+
+
+def _results(call: Callable[[], pb.ClassifyBatchResponse], count: int) -> list[Result]:
+    try:
+        return [result_of(result) for result in call().results]
+    except grpc.RpcError as error:
+        return [failure(error)] * count
+
+
+def _pause_s(failures: Sequence[Result], attempt: int) -> float:
+    told_s = max(failed.retry_after_s or 0.0 for failed in failures if isinstance(failed, CallFailed))
+    return min(10.0, max(told_s, 0.05 * 2.0**attempt))

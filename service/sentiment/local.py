@@ -1,0 +1,74 @@
+"""A bundle in this process, behind the same pipeline as the server's and with the client's results."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+from sentiment.app import load, make_runners, make_served
+from sentiment.client import CallFailed, Classification, ModelId, Result, Timing
+from sentiment.metrics import Metrics
+from sentiment.pipeline import Answer, Outcome, Query
+from sentiment.rpc.status import code_of
+from sentiment.settings import Settings
+
+# Rows that are planned together: enough to find rows of like length, few enough to bound memory.
+CHUNK = 1024
+# Nobody waits for a single row here, so its deadline only bounds a hang.
+DEADLINE_S = 3600.0
+
+
+class LocalClassifier:
+    """Classifies with a bundle, without a server. Not thread-safe. Use it as a context manager."""
+
+    def __init__(self, model: str = "", bundles: Sequence[Path] = ()) -> None:
+        """Load and warm up.
+
+        Raises:
+            BadBundle: it cannot be served.
+        """
+        settings = Settings(model=model or "english", bundles=tuple(bundles), call_rows_max=CHUNK)
+        loaded = load(settings)
+        self._loop = asyncio.new_event_loop()
+        self._runners = make_runners(settings)
+
+        async def build() -> None:
+            self._served = make_served(loaded, settings, Metrics(("local",), ("OK",)), self._runners)
+
+        self._loop.run_until_complete(build())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._served.close()
+        for runner in self._runners:
+            runner.close(wait_s=1.0)
+        self._loop.close()
+
+    def classify_all(self, texts: Iterable[str], *, truncation: str = "") -> Iterator[Result]:
+        """Classify texts lazily, in order and in bounded memory; one that fails comes as a CallFailed in its place."""
+        source = iter(texts)
+        while chunk := list(itertools.islice(source, CHUNK)):
+            queries = [Query(text, truncation=truncation or None) for text in chunk]
+            now = time.monotonic()
+            outcomes = self._loop.run_until_complete(self._served.classify_many(queries, now, now + DEADLINE_S))
+            yield from map(self._result, outcomes)
+
+    def _result(self, outcome: Outcome) -> Result:
+        if not isinstance(outcome, Answer):
+            return CallFailed(code_of(outcome), str(outcome))
+        bundle, scored = self._served.classifier.bundle, outcome.scored
+        return Classification(
+            label=scored.label,
+            score=scored.score,
+            scores=MappingProxyType(dict(zip(bundle.manifest.labels, scored.scores, strict=True))),
+            abstain=scored.abstain,
+            model=ModelId(bundle.manifest.name, bundle.manifest.version, bundle.digest),
+            tokens=outcome.tokens,
+            truncated=outcome.truncated,
+            timing=Timing(outcome.total_s, outcome.tokenize_s, outcome.queue_s, outcome.run_s, outcome.batch_rows),
+        )

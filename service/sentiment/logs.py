@@ -1,0 +1,35 @@
+"""Structured logs on standard error: one line an event, fields not prose, never a user's text."""
+
+import logging
+import sys
+
+import structlog
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure(level: str, form: str) -> None:
+    """Set up logging for the process.
+
+    Args:
+        level: least level that is written, a key of ``LEVELS``.
+        form: ``json`` (one object a line) or ``console``.
+    """
+    render: structlog.typing.Processor = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            render,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def logger() -> structlog.typing.FilteringBoundLogger:
+    """The process's logger."""
+    found: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+    return found

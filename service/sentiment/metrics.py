@@ -1,0 +1,107 @@
+"""Every metric of the service, defined once. Base units, bounded labels, label values present from the start."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, disable_created_metrics
+
+# An edge stands at each service level objective: 10 ms and 100 ms for interactive calls, 500 ms at high load on a CPU.
+REQUEST_EDGES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+STAGE_EDGES_S = (2e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5)
+ROWS_EDGES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+TOKENS_EDGES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+STAGES = ("receive", "tokenize", "queue", "pad", "run", "score", "send")
+# The client's ..._created series double the exposition and answer no question that process_start_time_seconds does not.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves it untyped
+
+# Label value of requests that name no loaded model.
+NO_MODEL = ""
+
+
+class Metrics:
+    """The registry and what is counted in it. Incremented at the edges, from the event loop only."""
+
+    def __init__(self, methods: Sequence[str], codes: Sequence[str]) -> None:
+        """Define everything.
+
+        Args:
+            methods: the names that ``method`` takes.
+            codes: the status names that ``code`` takes.
+        """
+        self.registry = CollectorRegistry()
+        self.methods, self.codes = tuple(methods), tuple(codes)
+        histogram = partial(Histogram, namespace="sentiment", registry=self.registry)
+        counter = partial(Counter, namespace="sentiment", registry=self.registry)
+        gauge = partial(Gauge, namespace="sentiment", registry=self.registry)
+        info = partial(Info, namespace="sentiment", registry=self.registry)
+        self.request_seconds = histogram(
+            "request_seconds", "Time from a request's arrival to its answer.", ["method", "model"], buckets=REQUEST_EDGES_S
+        )
+        self.stage_seconds = histogram(
+            "stage_seconds", "Time spent in each stage; pad and run once a batch.", ["stage", "model"], buckets=STAGE_EDGES_S
+        )
+        self.batch_rows = histogram("batch_rows", "Rows of each batch.", ["model"], buckets=ROWS_EDGES)
+        self.batch_tokens = histogram("batch_tokens", "Padded tokens of each batch.", ["model"], buckets=TOKENS_EDGES)
+        self.requests = counter("requests", "Calls by how they ended.", ["method", "code", "model"])
+        self.items = counter("items", "Texts by how they ended: one in Classify, many in a batch or stream.", ["method", "code", "model"])
+        self.tokens = counter("tokens", "Tokens run: those of texts and those of padding.", ["kind", "model"])
+        self.batches = counter("batches", "Batches by why they were not larger.", ["reason", "model"])
+        self.refused = counter("refused", "Rows refused at the door.", ["reason", "model"])
+        self.dropped = counter("dropped", "Rows dropped before they ran.", ["reason", "model"])
+        self.wasted_rows = counter("wasted_rows", "Rows run for nobody.", ["reason", "model"])
+        self.deadline_outcome = counter("deadline_outcome", "Rows by what became of their deadline.", ["outcome", "model"])
+        self.runner_busy_seconds = counter("runner_busy_seconds", "Time each runner spent in batches.", ["runner"])
+        self.queue_rows = gauge("queue_rows", "Rows waiting for a runner.", ["model"])
+        self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that comes now would start.", ["model"])
+        self.model_info = info("model", "The loaded models.", ["model"])
+        self.build_info = info("build", "This service and its runtime.")
+
+    def model(self, model: str, runners: Sequence[str]) -> "ModelMetrics":
+        """Make every series of a loaded model present, at zero."""
+        for runner in runners:
+            self.runner_busy_seconds.labels(runner)
+        return ModelMetrics(self, model)
+
+
+class CallMetrics:
+    """How calls ended, label look-ups done. ``model`` is a loaded model's id or NO_MODEL."""
+
+    def __init__(self, metrics: Metrics, model: str) -> None:
+        self.requests = {(m, c): metrics.requests.labels(m, c, model).inc for m in metrics.methods for c in metrics.codes}
+        self.request_seconds = {method: metrics.request_seconds.labels(method, model).observe for method in metrics.methods}
+
+
+class ModelMetrics(CallMetrics):
+    """The metrics of one loaded model, label look-ups done."""
+
+    def __init__(self, metrics: Metrics, model: str) -> None:
+        super().__init__(metrics, model)
+        self.model = model
+        self.stage = {stage: metrics.stage_seconds.labels(stage, model).observe for stage in STAGES}
+        self.items = {(m, c): metrics.items.labels(m, c, model).inc for m in metrics.methods for c in metrics.codes}
+        self.batch_rows = metrics.batch_rows.labels(model).observe
+        self.batch_tokens = metrics.batch_tokens.labels(model).observe
+        self.real_tokens = metrics.tokens.labels("real", model).inc
+        self.padded_tokens = metrics.tokens.labels("padded", model).inc
+        self.batches = {reason: metrics.batches.labels(reason, model).inc for reason in ("full", "alike", "retry")}
+        self.refused = {reason: metrics.refused.labels(reason, model).inc for reason in ("queue_full", "unavailable")}
+        self.dropped = {reason: metrics.dropped.labels(reason, model).inc for reason in ("cancelled", "expired")}
+        self.wasted = {reason: metrics.wasted_rows.labels(reason, model).inc for reason in ("abandoned", "failed")}
+        self.outcome = {
+            name: metrics.deadline_outcome.labels(name, model).inc for name in ("met", "expired", "refused", "cancelled", "failed")
+        }
+        self._metrics = metrics
+
+    def runner_busy(self, runner: str, seconds: float) -> None:
+        """Add a batch's time to its runner."""
+        self._metrics.runner_busy_seconds.labels(runner).inc(seconds)
+
+    def watch_queue(self, rows: Callable[[], float], backlog_s: Callable[[], float]) -> None:
+        """Read the gauges when they are scraped."""
+        self._metrics.queue_rows.labels(self.model).set_function(rows)
+        self._metrics.backlog_seconds.labels(self.model).set_function(backlog_s)
+
+    def describe(self, **facts: str) -> None:
+        """Say what the model is."""
+        self._metrics.model_info.labels(self.model).info(facts)

@@ -1,0 +1,1 @@
+"""A bundle in memory: tokenizer, session, scores. Knows no request, no queue and no network."""

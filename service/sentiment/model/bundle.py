@@ -1,0 +1,205 @@
+"""Bundles on disk: finding one, reading its manifest, checking every byte before it is used."""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sentiment.errors import BadBundle
+
+MANIFEST = "manifest.json"
+CARD = "MODEL_CARD.md"
+# The whole bundle is a few dozen MB; a manifest beyond this is not one.
+MANIFEST_BYTES_MAX = 2**22
+CHECKOUT_BUNDLES = Path(__file__).resolve().parents[3] / "models" / "bundles"
+
+
+class _Part(BaseModel):
+    # Manifests of later versions may say more; what this version does not know it does not use.
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, protected_namespaces=())
+
+
+class GraphSpec(_Part):
+    """One ONNX graph of a bundle."""
+
+    file: str
+    precision: str
+    providers: tuple[str, ...] = Field(min_length=1, strict=False)
+    inputs: tuple[str, ...] = Field(min_length=1, strict=False)
+    outputs: tuple[str, ...] = Field(min_length=1, strict=False)
+    # The most that a probability may differ with the row's batch mates.
+    invariance: float
+    # The most that a logit of the golden set may differ from the recorded one on this machine.
+    tolerance: float = Field(gt=0)
+
+
+class Graphs(_Part):
+    """The graphs by use; the first one that answers the golden set is served."""
+
+    classify: tuple[GraphSpec, ...] = Field(min_length=1, strict=False)
+
+
+class Calibration(_Part):
+    """How logits become probabilities: softmax(logits / temperature)."""
+
+    temperature: float = Field(gt=0)
+    abstain_below: float = Field(ge=0, le=1)
+
+
+class Golden(_Part):
+    """A text with its known answer; ``logits`` are raw, one per label."""
+
+    text: str
+    text_pair: str | None = None
+    label: str
+    logits: tuple[float, ...] = Field(strict=False)
+
+
+class Measured(_Part):
+    """Accuracy of the served graph on one data set, by the bundle's maker."""
+
+    accuracy: float
+    macro_f1: float
+    ece: float
+    rows: int
+
+
+class FileSpec(_Part):
+    """What a file must be."""
+
+    sha256: str
+    bytes: int
+
+
+class Manifest(_Part):
+    """manifest.json, format 1."""
+
+    format: int = Field(ge=1, le=1)
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
+    version: int = Field(ge=1, lt=2**31)
+    labels: tuple[str, ...] = Field(min_length=2, strict=False)
+    architecture: str
+    max_tokens: int = Field(ge=8, le=8192)
+    pairs: bool
+    default_truncation: str = Field(pattern="^(refuse|head|head_tail|windows)$")
+    graphs: Graphs
+    calibration: Calibration
+    padding_side: str = Field(pattern="^(left|right)$")
+    golden: tuple[Golden, ...] = Field(min_length=1, strict=False)
+    accuracy: dict[str, Measured] = {}
+    files: dict[str, FileSpec]
+
+    @model_validator(mode="after")
+    def _agree(self) -> "Manifest":
+        labels = set(self.labels)
+        if len(labels) != len(self.labels):
+            raise ValueError(f"labels repeat: {list(self.labels)}")
+        for number, golden in enumerate(self.golden):
+            if golden.label not in labels or len(golden.logits) != len(labels):
+                raise ValueError(
+                    f"golden[{number}] has label {golden.label!r} and {len(golden.logits)} logits; the labels are {list(self.labels)}"
+                )
+        for wanted in ("tokenizer.json", *(graph.file for graph in self.graphs.classify)):
+            if wanted not in self.files:
+                raise ValueError(f"files does not list {wanted}")
+        for path in self.files:
+            if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", path):
+                raise ValueError(f"files lists {path!r}; only plain names in the bundle's own folder are read")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle whose files are what its manifest says. ``digest`` is the manifest's SHA-256 in hex."""
+
+    path: Path
+    manifest: Manifest
+    digest: str
+
+    @property
+    def id(self) -> str:
+        """``name/version``."""
+        return f"{self.manifest.name}/{self.manifest.version}"
+
+    @property
+    def attention_heads(self) -> int:
+        """Heads of a layer, as config.json says under one of its families' names; 16, the most of them, if it does not."""
+        try:
+            config = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return 16
+        return next((int(config[key]) for key in ("num_attention_heads", "n_heads", "n_head") if key in config), 16)
+
+    @property
+    def card(self) -> str:
+        """The model card in Markdown, empty if there is none."""
+        path = self.path / CARD
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def load_bundle(path: Path) -> Bundle:
+    """Read a bundle directory and check size and SHA-256 of every file it lists.
+
+    Raises:
+        BadBundle: names the first thing that is wrong, what stands there and what should.
+    """
+    file = path / MANIFEST
+    try:
+        content = file.read_bytes()
+        if len(content) > MANIFEST_BYTES_MAX:
+            raise BadBundle(f"{file}: has {len(content)} bytes; the limit is {MANIFEST_BYTES_MAX}")
+        manifest = Manifest.model_validate(json.loads(content))
+        for name, spec in manifest.files.items():
+            _check_file(path / name, spec)
+    except OSError as error:
+        raise BadBundle(f"{error.filename}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise BadBundle(f"{file}: {where + ': ' if where else ''}{first['msg']}") from error
+    except ValueError as error:
+        raise BadBundle(f"{file}: not JSON: {error}") from error
+    return Bundle(path, manifest, hashlib.sha256(content).hexdigest())
+
+
+def _check_file(path: Path, spec: FileSpec) -> None:
+    size = path.stat().st_size
+    if size != spec.bytes:
+        raise BadBundle(f"{path}: has {size} bytes; the manifest says {spec.bytes}")
+    with path.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != spec.sha256:
+        raise BadBundle(f"{path}: SHA-256 is {found}; the manifest says {spec.sha256}")
+
+
+def find_bundle(model: str, roots: Sequence[Path]) -> Path:
+    """Find ``name`` (its highest version) or ``name/version`` in the first root that has it.
+
+    Raises:
+        BadBundle: no root has it; names the roots and what they hold.
+    """
+    name, _, version = model.partition("/")
+    for root in roots:
+        versions = _versions(root / name)
+        if version.isdigit() and int(version) in versions:
+            return root / name / version
+        if not version and versions:
+            return root / name / str(max(versions))
+    held = sorted(f"{path.parent.name}/{path.name}" for root in roots for path in root.glob("*/*") if (path / MANIFEST).is_file())
+    looked = ", ".join(str(root) for root in roots)
+    raise BadBundle(f"no bundle {model!r} in {looked}; found there: {', '.join(held) or 'none'}")
+
+
+def _versions(folder: Path) -> list[int]:
+    if not folder.is_dir():
+        return []
+    return [int(path.name) for path in folder.iterdir() if path.name.isdigit() and (path / MANIFEST).is_file()]
+
+
+def bundle_roots(configured: Sequence[Path]) -> list[Path]:
+    """Where bundles are looked for: the configured roots, then /models, then the checkout this package runs from."""
+    return [*configured, Path("/models"), CHECKOUT_BUNDLES]

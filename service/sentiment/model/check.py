@@ -1,0 +1,44 @@
+"""Everything that can be said of a bundle before it is served."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sentiment.errors import BadBundle
+from sentiment.model.bundle import load_bundle
+from sentiment.model.classifier import Classifier, golden_error
+from sentiment.model.session import RUNTIME_VERSION, Session
+from sentiment.model.tokenizer import Tokenizer
+
+
+def check_bundle(path: Path) -> Iterator[str]:
+    """Check files, then every graph on the golden set; yields a line for each finding.
+
+    Raises:
+        BadBundle: the files are not what the manifest says, or no graph can be served here.
+    """
+    bundle = load_bundle(path)
+    manifest = bundle.manifest
+    size = sum(spec.bytes for spec in manifest.files.values())
+    yield f"{bundle.id}  {manifest.architecture}, {', '.join(manifest.labels)}, {manifest.max_tokens} tokens, digest {bundle.digest}"
+    yield f"ok    files: {len(manifest.files)} with {size / 1e6:.1f} MB have the size and SHA-256 of the manifest"
+    tokenizer = Tokenizer(path / "tokenizer.json", manifest.max_tokens)
+    served = None
+    for graph in manifest.graphs.classify:
+        try:
+            session = Session(path / graph.file, graph.providers[0], len(manifest.labels))
+            classifier = Classifier(bundle, graph, tokenizer, session)
+            results = [(golden, *golden_error(classifier, golden)) for golden in manifest.golden]
+        except BadBundle as error:
+            yield f"BAD   {graph.file}: {error}"
+            continue
+        wrong = [golden.label for golden, label, _ in results if label != golden.label]
+        largest = max(error for _, _, error in results)
+        good = not wrong and largest <= graph.tolerance
+        served = served or (graph.file if good else None)
+        yield (
+            f"{'ok   ' if good else 'BAD  '} {graph.file}: {len(results) - len(wrong)} of {len(results)} golden labels, logits at most "
+            f"{largest:.4f} off (tolerance {graph.tolerance}) with ONNX Runtime {RUNTIME_VERSION}"
+        )
+    if served is None:
+        raise BadBundle(f"{path}: no graph answers its golden set on this machine")
+    yield f"serves {served}"

@@ -1,0 +1,90 @@
+"""A bundle made ready to answer: the first of its graphs that computes the golden set rightly on this machine."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sentiment.errors import BadBundle
+from sentiment.model.bundle import Bundle, Golden, GraphSpec, load_bundle
+from sentiment.model.scores import Scored, score
+from sentiment.model.session import Session
+from sentiment.model.tensors import Feeds, pad
+from sentiment.model.tokenizer import Row, Tokenizer
+
+
+class Classifier:
+    """Tokenizer, session and calibration of one bundle. Immutable; every method may be called from any thread."""
+
+    def __init__(self, bundle: Bundle, graph: GraphSpec, tokenizer: Tokenizer, session: Session, passed_over: Sequence[str] = ()) -> None:
+        self.bundle = bundle
+        self.manifest = bundle.manifest
+        self.graph = graph
+        self.tokenizer = tokenizer
+        self.session = session
+        # Why graphs that the bundle prefers are not served here; empty if the first one is.
+        self.passed_over = tuple(passed_over)
+
+    def feeds(self, rows: Sequence[Row]) -> Feeds:
+        """Pad rows for the session."""
+        return pad(rows, self.session.inputs, self.tokenizer.pad_id, self.manifest.padding_side == "left")
+
+    def run(self, rows: Sequence[Row]) -> list[list[float]]:
+        """Pad, run and return the raw logits of each row, in order."""
+        logits: list[list[float]] = self.session.run(self.feeds(rows)).tolist()
+        return logits
+
+    def score(self, logits: Sequence[float]) -> Scored:
+        """Calibrated answer of one row's raw logits."""
+        calibration = self.manifest.calibration
+        return score(logits, self.manifest.labels, calibration.temperature, calibration.abstain_below)
+
+
+def load_classifier(path: Path, precision: str | None = None) -> Classifier:
+    """Load a bundle and prove it on its golden set.
+
+    Args:
+        path: the bundle's directory.
+        precision: serve this graph or none; None: the first that passes, in the manifest's order.
+
+    Raises:
+        BadBundle: no graph can be served here; names every graph's reason.
+    """
+    bundle = load_bundle(path)
+    manifest = bundle.manifest
+    tokenizer = Tokenizer(path / "tokenizer.json", manifest.max_tokens)
+    reasons: list[str] = []
+    for graph in manifest.graphs.classify:
+        if precision not in (None, graph.precision):
+            continue
+        try:
+            session = Session(path / graph.file, graph.providers[0], len(manifest.labels))
+            classifier = Classifier(bundle, graph, tokenizer, session, reasons)
+            for failure in golden_failures(classifier):
+                raise BadBundle(f"{path / graph.file}: {failure}")
+            return classifier
+        except BadBundle as error:
+            reasons.append(str(error))
+    if not reasons:
+        held = ", ".join(graph.precision for graph in manifest.graphs.classify)
+        raise BadBundle(f"{path}: has no {precision} graph; it has {held}")
+    raise BadBundle("; ".join(reasons))
+
+
+def golden_failures(classifier: Classifier) -> Iterator[str]:
+    """Compare the classifier with its golden set, one text at a time, and tell each difference."""
+    for number, golden in enumerate(classifier.manifest.golden):
+        label, error = golden_error(classifier, golden)
+        if label != golden.label:
+            yield f"golden[{number}] is {golden.label} and this machine answers {label}"
+        elif not error <= classifier.graph.tolerance:  # also true for NaN
+            yield f"golden[{number}] has logits {error:.4f} off; the tolerance is {classifier.graph.tolerance}"
+
+
+def golden_error(classifier: Classifier, golden: Golden) -> tuple[str, float]:
+    """Label and the largest distance to the recorded logits."""
+    logits = classifier.run([classifier.tokenizer.encode(golden.text, golden.text_pair)])[0]
+    if len(logits) != len(golden.logits):
+        raise BadBundle(f"{classifier.graph.file} gives {len(logits)} logits; the manifest has {len(golden.logits)} labels")
+    errors = [abs(found - known) for found, known in zip(logits, golden.logits, strict=True)]
+    label = classifier.manifest.labels[max(range(len(logits)), key=logits.__getitem__)]
+    return label, max(errors, key=lambda error: (math.isnan(error), error))

@@ -1,0 +1,52 @@
+"""How many cores this process may use. A container's quota counts, the host's core count never does."""
+
+import os
+from pathlib import Path
+
+
+def cores_granted(root: Path = Path("/")) -> int:
+    """Whole cores granted by affinity and by the cgroup's quota (v2 cpu.max or v1 cpu.cfs_quota_us), at least 1.
+
+    A quota of 2.5 cores gives 2: a third runner would be throttled while it holds a batch.
+    """
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    quotas = [quota for quota in (_quota_v2(root), _quota_v1(root)) if quota is not None]
+    return max(1, min([affinity, *(int(quota) for quota in quotas)]))
+
+
+def _quota_v2(root: Path) -> float | None:
+    """The smallest cpu.max from this process's cgroup up to the top."""
+    base = root / "sys/fs/cgroup"
+    folder = base / _own_group(root, "0::").lstrip("/")
+    found = []
+    while True:
+        fields = _read(folder / "cpu.max").split()
+        if len(fields) == 2 and fields[0].isdigit():
+            found.append(int(fields[0]) / int(fields[1]))
+        if folder == base or base not in folder.parents:
+            return min(found, default=None)
+        folder = folder.parent
+
+
+def _quota_v1(root: Path) -> float | None:
+    base = root / "sys/fs/cgroup/cpu"
+    own = base / _own_group(root, "cpu,", ":cpu:", "cpuacct,cpu").lstrip("/")
+    for folder in (own, base):
+        quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit():
+            return int(quota) / int(period)
+    return None
+
+
+def _own_group(root: Path, *marks: str) -> str:
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        if any(line.startswith(mark) or mark in line for mark in marks):
+            return line.rsplit(":", 1)[-1]
+    return ""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,66 @@
+"""A runner: one thread that runs one batch at a time.
+
+Whatever a batch does, its outcome is reported exactly once: somebody is waiting for it.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sentiment.model.classifier import Classifier
+from sentiment.model.tokenizer import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a batch's run gave: raw logits per row in order, and the seconds it took to pad and to run."""
+
+    logits: list[list[float]]
+    pad_s: float
+    run_s: float
+
+
+Outcome = Ran | BaseException
+Report = Callable[[Outcome], None]
+
+
+class Runner:
+    """One thread over a classifier's session. ``start`` hands it a batch; the report is called in the runner's thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._jobs: queue.SimpleQueue[tuple[Classifier, Sequence[Row], Report] | None] = queue.SimpleQueue()
+        # A daemon: a kernel that never returns cannot be ended from Python and must not keep the process alive.
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._thread.start()
+
+    def start(self, classifier: Classifier, rows: Sequence[Row], report: Report) -> None:
+        """Run ``rows`` as one batch and call ``report`` with the outcome. The caller sees to it that the runner is free."""
+        self._jobs.put((classifier, rows, report))
+
+    def close(self, wait_s: float) -> None:
+        """End the thread after the batch it runs; wait for that at most ``wait_s`` seconds."""
+        self._jobs.put(None)
+        self._thread.join(wait_s)
+
+    def _loop(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            classifier, rows, report = job
+            outcome: Outcome
+            try:
+                outcome = run_batch(classifier, rows)
+            except BaseException as error:  # rows wait for this outcome, whatever it is
+                outcome = error
+            report(outcome)
+            del job, rows, report, outcome  # or the last batch would live until the next one comes
+
+
+def run_batch(classifier: Classifier, rows: Sequence[Row]) -> Ran:
+    """Pad and run rows as one batch in the calling thread."""
+    begun = time.perf_counter()
+    feeds = classifier.feeds(rows)
+    padded = time.perf_counter()
+    logits: list[list[float]] = classifier.session.run(feeds).tolist()
+    return Ran(logits, padded - begun, time.perf_counter() - padded)

@@ -1,0 +1,184 @@
+"""What every call has in common: parsing, its deadline, its one fate, and how that is told and counted."""
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from sentiment.errors import Broken, InvalidInput, RequestError
+from sentiment.logs import logger
+from sentiment.metrics import NO_MODEL, CallMetrics, Metrics
+from sentiment.pipeline import Served
+from sentiment.rpc.status import CODES, PUSHBACK, code_of, pushback_ms, status_of
+
+METHODS = ("Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel")
+CODE_NAMES = tuple(sorted({"OK", "CANCELLED", *(code.name for code in CODES.values())}))
+REQUEST_ID = "x-request-id"
+
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
+T = TypeVar("T")
+# grpc's context class is generic over both messages; here both are bytes.
+Context = grpc.aio.ServicerContext[bytes, Any]
+
+
+@dataclass(slots=True)
+class Call:
+    """One call on its way: when it came, when its answer is worth nothing, whom it is for once that is known."""
+
+    method: str
+    arrived_at: float
+    deadline_at: float
+    request_id: Callable[[], str]
+    served: Served | None = None
+
+    def time_left_s(self) -> float:
+        """Seconds until the deadline; negative after it."""
+        return self.deadline_at - time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """Bounds of every call."""
+
+    message_bytes_max: int
+    deadline_default_s: float
+    deadline_max_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Q, A]):
+    """A unary method: its name, how its request is parsed, what answers it."""
+
+    name: str
+    request: type[Q]
+    answer: Callable[[Q, Call], Awaitable[A]] = field(repr=False)
+
+
+class Calls:
+    """The door: every call, gRPC or HTTP, goes through ``settle`` and has exactly one fate there."""
+
+    def __init__(self, metrics: Metrics, limits: CallLimits) -> None:
+        self._no_model = CallMetrics(metrics, NO_MODEL)
+        self._limits = limits
+        self._serial = itertools.count(1)
+        # Unique across restarts without a draw for each request.
+        self._run = os.urandom(4).hex()
+
+    def new_request_id(self) -> str:
+        """An id for a call that brought none."""
+        return f"{self._run}-{next(self._serial):x}"
+
+    def metrics_of(self, call: Call) -> CallMetrics:
+        """Where the call is counted."""
+        return self._no_model if call.served is None else call.served.metrics
+
+    def begin(self, method: str, time_left_s: float | None, request_id: Callable[[], str]) -> Call:
+        """A call that arrives now. ``time_left_s``: what its client gives it, None for the default; cut to the maximum."""
+        now = time.monotonic()
+        allowed_s = self._limits.deadline_default_s if time_left_s is None else self.bounded_s(time_left_s)
+        return Call(method, now, now + allowed_s, request_id)
+
+    def bounded_s(self, time_left_s: float) -> float:
+        """A client's time limit, cut to the maximum."""
+        return min(max(0.0, time_left_s), self._limits.deadline_max_s)
+
+    def parse(self, request: type[Q], data: bytes) -> Q:
+        """Read a message.
+
+        Raises:
+            InvalidInput: too large, not this message, or bad UTF-8 in it.
+        """
+        if len(data) > self._limits.message_bytes_max:
+            raise InvalidInput("", f"the message has {len(data)} bytes; the limit is {self._limits.message_bytes_max}")
+        try:
+            return request.FromString(data)
+        except (DecodeError, UnicodeDecodeError) as error:
+            raise InvalidInput(
+                "", f"the message of {len(data)} bytes is no {request.DESCRIPTOR.full_name} in protobuf with valid UTF-8"
+            ) from error
+
+    async def settle(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
+        """Run a call's work and give it its one fate.
+
+        Raises:
+            RequestError: how it failed; anything unforeseen is logged and becomes Broken.
+            asyncio.CancelledError: nobody waits for it any more.
+        """
+        code = "CANCELLED"
+        try:
+            result = await work
+            code = "OK"
+            return result
+        except RequestError as error:
+            code = code_of(error).name
+            raise
+        except asyncio.CancelledError:
+            if call.time_left_s() <= 0:
+                code = "DEADLINE_EXCEEDED"
+            raise
+        except Exception as error:  # somebody waits: whatever it is, it gets an answer
+            code = "INTERNAL"
+            request_id = call.request_id()
+            logger().exception("call_failed", method=call.method, request_id=request_id)
+            raise Broken(f"internal error; the server's log has it under request id {request_id}") from error
+        finally:
+            metrics = self.metrics_of(call)
+            metrics.requests[call.method, code]()
+            metrics.request_seconds[call.method](time.monotonic() - call.arrived_at)
+
+    async def _work(self, method: Method[Q, A], data: bytes, call: Call) -> A:
+        return await method.answer(self.parse(method.request, data), call)
+
+    def unary(self, method: Method[Q, A]) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """The handler of a unary method. It takes bytes: what cannot be parsed is answered and counted like any other fault."""
+
+        async def handle(data: bytes, context: Context) -> bytes:
+            call = self.begin(method.name, context.time_remaining(), lambda: request_id_of(context, self.new_request_id))
+            try:
+                response = await self.settle(call, self._work(method, data, call))
+            except RequestError as error:
+                await abort(context, call, error)
+            begun = time.monotonic()
+            sent = response.SerializeToString()
+            if call.served is not None:
+                call.served.metrics.stage["send"](time.monotonic() - begun)
+            return sent
+
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+    def refusing_stream(self, method: Method[Q, A]) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """The handler of a server-streaming method that is not built yet."""
+
+        async def handle(data: bytes, context: Context) -> None:
+            call = self.begin(method.name, context.time_remaining(), lambda: request_id_of(context, self.new_request_id))
+            try:
+                await self.settle(call, self._work(method, data, call))
+            except RequestError as error:
+                await abort(context, call, error)
+
+        return grpc.unary_stream_rpc_method_handler(handle)
+
+
+async def abort(context: Context, call: Call, error: RequestError) -> None:
+    """Tell the client why there is no answer. Never returns."""
+    status = status_of(error)
+    trailers = [("grpc-status-details-bin", status.SerializeToString()), (REQUEST_ID, call.request_id())]
+    pushback = pushback_ms(error, call.time_left_s())
+    if pushback is not None:
+        trailers.append((PUSHBACK, str(pushback)))
+    await context.abort(code_of(error), status.message, tuple(trailers))
+
+
+def request_id_of(context: Context, new: Callable[[], str]) -> str:
+    """The client's x-request-id if it is one, else a new id."""
+    for key, value in context.invocation_metadata() or ():
+        if key == REQUEST_ID and isinstance(value, str) and value.isascii() and value.isprintable() and 0 < len(value) <= 128:
+            return value
+    return new()

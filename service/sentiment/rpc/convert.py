@@ -1,0 +1,119 @@
+"""Between messages and the pipeline's dataclasses. Pure."""
+
+from google.protobuf.duration_pb2 import Duration
+
+from sentiment.errors import InvalidInput, NotBuilt
+from sentiment.model.bundle import Manifest
+from sentiment.pipeline import Answer, Outcome, Query, Served
+from sentiment.rpc.status import status_of
+from sentiment.v1 import sentiment_pb2 as pb
+
+TRUNCATIONS = {
+    pb.TRUNCATION_UNSPECIFIED: None,
+    pb.TRUNCATION_REFUSE: "refuse",
+    pb.TRUNCATION_HEAD: "head",
+    pb.TRUNCATION_HEAD_TAIL: "head_tail",
+    pb.TRUNCATION_WINDOWS: "windows",
+}
+PRIORITIES = frozenset(pb.Priority.values())
+STREAM_ID_BYTES_MAX = 256
+
+
+def check_options(options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.StreamOptions, field: str = "") -> str | None:
+    """Check truncation, priority and explain, which every request has.
+
+    Returns:
+        The truncation for a Query.
+
+    Raises:
+        InvalidInput: an enum has an unknown value.
+        NotBuilt: an explanation is asked for.
+    """
+    if options.truncation not in TRUNCATIONS:
+        raise InvalidInput(field + "truncation", f"is {options.truncation}; known are 0 to {max(TRUNCATIONS)}")
+    if options.priority not in PRIORITIES:
+        raise InvalidInput(field + "priority", f"is {options.priority}; known are 0 to {max(PRIORITIES)}")
+    if options.HasField("explain"):
+        raise NotBuilt("explain is not built yet; leave it unset")
+    return TRUNCATIONS[options.truncation]
+
+
+def query_of(item: pb.ClassifyRequest | pb.Item, truncation: str | None, field: str = "text") -> Query:
+    """The query of one text or pair; ``field`` is how errors name the text."""
+    return Query(item.text, item.text_pair if item.HasField("text_pair") else None, truncation, field)
+
+
+def duration(seconds: float) -> Duration:
+    """Seconds as a message."""
+    whole = int(seconds)
+    return Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
+
+
+def model_id(served: Served) -> pb.ModelId:
+    """Who answers."""
+    bundle = served.classifier.bundle
+    return pb.ModelId(name=bundle.manifest.name, version=bundle.manifest.version, digest=bundle.digest)
+
+
+def response_of(answer: Answer, served: Served) -> pb.ClassifyResponse:
+    """The message of an answer."""
+    scored = answer.scored
+    labels = served.classifier.manifest.labels
+    return pb.ClassifyResponse(
+        prediction=pb.Prediction(
+            label=scored.label,
+            score=scored.score,
+            scores=[pb.LabelScore(label=label, score=score) for label, score in zip(labels, scored.scores, strict=True)],
+            abstain=scored.abstain,
+        ),
+        model=model_id(served),
+        tokens=answer.tokens,
+        truncated=answer.truncated,
+        timing=pb.Timing(
+            total=duration(answer.total_s),
+            tokenize=duration(answer.tokenize_s),
+            queue=duration(answer.queue_s),
+            run=duration(answer.run_s),
+            batch_rows=answer.batch_rows,
+        ),
+    )
+
+
+def result_of(outcome: Outcome, served: Served) -> pb.ClassifyResult:
+    """The message of one item's outcome in a batch."""
+    if isinstance(outcome, Answer):
+        return pb.ClassifyResult(response=response_of(outcome, served))
+    return pb.ClassifyResult(error=status_of(outcome))
+
+
+def truncation_of(manifest: Manifest) -> pb.Truncation.ValueType:
+    """The enum value of a manifest's default truncation."""
+    return next(pb.Truncation.ValueType(value) for value, name in TRUNCATIONS.items() if name == manifest.default_truncation)
+
+
+def model_of(served: Served, is_default: bool, limits: pb.Limits, with_card: bool) -> pb.Model:
+    """Describe a loaded model."""
+    classifier = served.classifier
+    manifest = classifier.manifest
+    graph = classifier.graph
+    return pb.Model(
+        id=model_id(served),
+        is_default=is_default,
+        labels=manifest.labels,
+        architecture=manifest.architecture,
+        max_tokens=manifest.max_tokens,
+        pairs=manifest.pairs,
+        default_truncation=truncation_of(manifest),
+        classify_graph=pb.Graph(
+            file=graph.file, precision=graph.precision, provider=classifier.session.provider, invariance=graph.invariance
+        ),
+        calibration=pb.Calibration(temperature=manifest.calibration.temperature, abstain_below=manifest.calibration.abstain_below),
+        accuracy=[
+            pb.Accuracy(
+                dataset=name, accuracy=found.accuracy, macro_f1=found.macro_f1, expected_calibration_error=found.ece, rows=found.rows
+            )
+            for name, found in sorted(manifest.accuracy.items())
+        ],
+        card=classifier.bundle.card if with_card else "",
+        limits=limits,
+    )

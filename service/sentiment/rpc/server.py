@@ -1,0 +1,93 @@
+"""The grpc.aio server: its options, its services, its port."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from sentiment.errors import CannotServe
+from sentiment.rpc.calls import Calls
+from sentiment.rpc.health import Health
+from sentiment.rpc.servicer import SentimentService
+from sentiment.rpc.stream import METHOD, Streams
+from sentiment.v1 import sentiment_pb2 as pb
+
+SERVICE = pb.DESCRIPTOR.services_by_name["SentimentService"].full_name
+HEALTH_SERVICE = "grpc.health.v1.Health"
+REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
+# Far above our own limit, so that a message over the limit gets our INVALID_ARGUMENT and not the transport's
+# RESOURCE_EXHAUSTED, which looks like overload and is retried.
+TRANSPORT_BYTES_MIN = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What the transport is told; times in seconds, 0 for never."""
+
+    listen: str
+    message_bytes_max: int
+    keepalive_min_ping_s: float
+    connection_age_max_s: float
+    connection_age_grace_s: float
+    reflection: bool
+
+
+def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
+    """The server's channel arguments."""
+    arguments = [
+        # Else a second server on the port starts without a word and takes half of the traffic.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", max(TRANSPORT_BYTES_MIN, 4 * options.message_bytes_max)),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", int(options.keepalive_min_ping_s * 1000)),
+        # A peer that went away without a word is noticed within 40 s.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+    ]
+    if options.connection_age_max_s:
+        arguments += [
+            ("grpc.max_connection_age_ms", int(options.connection_age_max_s * 1000)),
+            ("grpc.max_connection_age_grace_ms", int(options.connection_age_grace_s * 1000)),
+        ]
+    return arguments
+
+
+def make_server(
+    options: ServerOptions, service: SentimentService, streams: Streams, calls: Calls, health: Health
+) -> tuple[grpc.aio.Server, int]:
+    """Assemble the server and bind its port, without starting it.
+
+    Returns:
+        The server and the port it is bound to.
+
+    Raises:
+        CannotServe: the port cannot be bound.
+    """
+    server = grpc.aio.server(options=channel_options(options))
+    handlers = {method.name: calls.unary(method) for method in service.unary_methods}
+    handlers[METHOD] = streams.handler()
+    handlers[service.explain_method.name] = calls.refusing_stream(service.explain_method)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    if options.reflection:
+        add_reflection((SERVICE, HEALTH_SERVICE), server)
+    try:
+        port = server.add_insecure_port(options.listen)
+    except RuntimeError as error:
+        raise CannotServe(f"gRPC cannot listen on {options.listen}: {error}") from error
+    return server, port
+
+
+def add_reflection(services: Sequence[str], server: grpc.aio.Server) -> None:
+    """Serve reflection as v1alpha and as v1; their messages are the same on the wire and grpcio-reflection knows only the first."""
+    servicer = reflection.aio.ReflectionServicer((*services, reflection.SERVICE_NAME))
+    handler = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    for name in (reflection.SERVICE_NAME, REFLECTION_V1):
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": handler}),))

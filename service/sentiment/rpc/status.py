@@ -1,0 +1,85 @@
+"""The one table of status codes: how each error of ours is told in gRPC and in HTTP."""
+
+import math
+
+import grpc
+from google.protobuf.any_pb2 import Any
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import BadRequest, RetryInfo
+from google.rpc.status_pb2 import Status
+
+from sentiment.errors import (
+    Broken,
+    Expired,
+    InvalidInput,
+    ModelFailed,
+    ModelNotFound,
+    NotBuilt,
+    Refused,
+    RequestError,
+    Unavailable,
+    Unsupported,
+)
+
+Code = grpc.StatusCode
+
+CODES: dict[type[RequestError], grpc.StatusCode] = {
+    InvalidInput: Code.INVALID_ARGUMENT,
+    ModelNotFound: Code.NOT_FOUND,
+    Unsupported: Code.FAILED_PRECONDITION,
+    NotBuilt: Code.UNIMPLEMENTED,
+    Expired: Code.DEADLINE_EXCEEDED,
+    Refused: Code.RESOURCE_EXHAUSTED,
+    Unavailable: Code.UNAVAILABLE,
+    ModelFailed: Code.INTERNAL,
+    Broken: Code.INTERNAL,
+}
+
+# As google/rpc/code.proto maps them.
+HTTP_STATUS: dict[grpc.StatusCode, int] = {
+    Code.OK: 200,
+    Code.INVALID_ARGUMENT: 400,
+    Code.FAILED_PRECONDITION: 400,
+    Code.NOT_FOUND: 404,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.CANCELLED: 499,
+    Code.INTERNAL: 500,
+    Code.UNIMPLEMENTED: 501,
+    Code.UNAVAILABLE: 503,
+    Code.DEADLINE_EXCEEDED: 504,
+}
+
+PUSHBACK = "grpc-retry-pushback-ms"
+
+
+def code_of(error: RequestError) -> grpc.StatusCode:
+    """The status code of an error."""
+    return CODES[type(error)]
+
+
+def status_of(error: RequestError) -> Status:
+    """The google.rpc.Status of an error, with BadRequest or RetryInfo where it has one."""
+    status = Status(code=code_of(error).value[0], message=str(error))
+    if isinstance(error, InvalidInput):
+        _attach(status, BadRequest(field_violations=[BadRequest.FieldViolation(field=error.field, description=error.description)]))
+    elif isinstance(error, Refused):
+        _attach(status, RetryInfo(retry_delay=_duration(error.retry_after_s)))
+    return status
+
+
+def pushback_ms(error: RequestError, time_left_s: float) -> int | None:
+    """When the client should retry a refused call: milliseconds, -1 for never within its deadline, None for its own policy."""
+    if not isinstance(error, Refused):
+        return None
+    return -1 if error.retry_after_s >= time_left_s else max(1, math.ceil(error.retry_after_s * 1000))
+
+
+def _attach(status: Status, detail: BadRequest | RetryInfo) -> None:
+    packed = Any()
+    packed.Pack(detail)
+    status.details.append(packed)
+
+
+def _duration(seconds: float) -> Duration:
+    whole = int(seconds)
+    return Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))

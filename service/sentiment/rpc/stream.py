@@ -1,0 +1,176 @@
+"""ClassifyStream: items in, answers out as they finish, in bounded memory.
+
+An item holds its place among the ``call_rows_max`` until its answer has been written: a client that does not read is not read
+from either.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import grpc
+
+from sentiment.batching.batcher import RowTicket
+from sentiment.errors import InvalidInput, RequestError
+from sentiment.pipeline import Answer, Outcome, Served
+from sentiment.rpc import convert
+from sentiment.rpc.calls import Call, Calls, Context, abort, request_id_of
+from sentiment.rpc.servicer import SentimentService, count_item
+from sentiment.rpc.status import status_of
+from sentiment.v1 import sentiment_pb2 as pb
+
+METHOD = "ClassifyStream"
+
+
+class Streams:
+    """The open streams, so that a drain can end them."""
+
+    def __init__(self, service: SentimentService, calls: Calls, rows_max: int, deadline_default_s: float) -> None:
+        self._service = service
+        self._calls = calls
+        self._rows_max = rows_max
+        self._deadline_default_s = deadline_default_s
+        self._open: set[_Stream] = set()
+        self._ending = False
+
+    def end(self) -> None:
+        """Read no more from any stream; each answers what it has accepted and ends with OK."""
+        self._ending = True
+        for stream in self._open:
+            stream.end()
+
+    def handler(self) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """The handler of the method."""
+        return grpc.stream_stream_rpc_method_handler(self._handle)
+
+    async def _handle(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        # A stream has no default deadline: its items have.
+        remaining = context.time_remaining()
+        call = self._calls.begin(METHOD, remaining, lambda: request_id_of(context, self._calls.new_request_id))
+        call.deadline_at = float("inf") if remaining is None else call.arrived_at + remaining
+        stream = _Stream(self._service, self._calls, call, self._rows_max, self._deadline_default_s)
+        try:
+            await self._calls.settle(call, self._converse(stream, requests, context))
+        except RequestError as error:
+            await abort(context, call, error)
+
+    async def _converse(self, stream: "_Stream", requests: AsyncIterator[bytes], context: Context) -> None:
+        reader = asyncio.create_task(stream.read(requests))
+        self._open.add(stream)
+        try:
+            if self._ending:
+                stream.end()
+            await stream.write(context)
+            # Raises what ended the reading, if it was more than the client's or the drain's wish.
+            await reader
+        finally:
+            reader.cancel()
+            stream.close()
+            self._open.discard(stream)
+
+
+class _Stream:
+    def __init__(self, service: SentimentService, calls: Calls, call: Call, rows_max: int, deadline_default_s: float) -> None:
+        self._service = service
+        self._calls = calls
+        self._call = call
+        self._deadline_default_s = deadline_default_s
+        self._room = asyncio.Semaphore(rows_max)
+        self._tickets: dict[int, tuple[Served, RowTicket]] = {}
+        self._outcomes: asyncio.Queue[tuple[str, Served | None, Outcome] | None] = asyncio.Queue()
+        self._unanswered = 0
+        self._serial = 0
+        self._ended = False
+        # The reader while it waits for room or for a message: only then may it be cancelled, or an accepted item is lost.
+        self._waiting: asyncio.Task[None] | None = None
+
+    def end(self) -> None:
+        """Accept nothing more."""
+        self._ended = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def read(self, requests: AsyncIterator[bytes]) -> None:
+        """Accept items until the client, or ``end``, ends the stream."""
+        messages = aiter(requests)
+        try:
+            while (data := await self._next(messages)) is not None:
+                await self._accept(data)
+        finally:
+            self._outcomes.put_nowait(None)
+
+    async def _next(self, messages: AsyncIterator[bytes]) -> bytes | None:
+        if self._ended:
+            return None
+        self._waiting = asyncio.current_task()
+        try:
+            await self._room.acquire()
+            return await anext(messages, None)
+        except asyncio.CancelledError:
+            if self._ended:
+                return None
+            raise
+        finally:
+            self._waiting = None
+
+    async def write(self, context: Context) -> None:
+        """Write answers as they come; returns after the last one."""
+        reading = True
+        while reading or self._unanswered:
+            entry = await self._outcomes.get()
+            if entry is None:
+                reading = False
+                continue
+            item_id, served, outcome = entry
+            begun = time.monotonic()
+            await context.write(self._message(item_id, served, outcome).SerializeToString())
+            self._unanswered -= 1
+            self._room.release()
+            if served is not None:
+                served.metrics.stage["send"](time.monotonic() - begun)
+
+    def close(self) -> None:
+        """Withdraw what is still queued: nobody reads any more."""
+        for served, ticket in self._tickets.values():
+            served.withdraw(ticket)
+            served.metrics.items[METHOD, "CANCELLED"]()
+        self._tickets.clear()
+
+    async def _accept(self, data: bytes) -> None:
+        arrived_at = time.monotonic()
+        request = self._calls.parse(pb.ClassifyStreamRequest, data)
+        self._serial += 1
+        self._unanswered += 1
+        serial, item_id, served = self._serial, request.id, None
+        try:
+            if len(item_id.encode()) > convert.STREAM_ID_BYTES_MAX:
+                item_id, size = item_id[:64], len(item_id.encode())
+                raise InvalidInput("id", f"has {size} bytes; the limit is {convert.STREAM_ID_BYTES_MAX}")
+            found = served = self._call.served = self._service.models.find(request.options.model)
+            query = convert.query_of(request.item, convert.check_options(request.options, "options."), "item.text")
+            deadline_at = self._deadline(request, arrived_at)
+            found.metrics.stage["receive"](time.monotonic() - arrived_at)
+            ticket = await found.begin(query, arrived_at, deadline_at, lambda outcome: self._settle(serial, item_id, found, outcome))
+            self._tickets[serial] = (found, ticket)
+        except RequestError as error:
+            self._settle(serial, item_id, served, error)
+
+    def _deadline(self, request: pb.ClassifyStreamRequest, arrived_at: float) -> float:
+        if not request.HasField("timeout"):
+            return min(self._call.deadline_at, arrived_at + self._deadline_default_s)
+        timeout_s = request.timeout.seconds + request.timeout.nanos / 1e9
+        if timeout_s <= 0:
+            raise InvalidInput("timeout", f"is {timeout_s} s; it must be positive")
+        return min(self._call.deadline_at, arrived_at + self._calls.bounded_s(timeout_s))
+
+    def _settle(self, serial: int, item_id: str, served: Served | None, outcome: Outcome) -> None:
+        self._tickets.pop(serial, None)
+        if served is not None:
+            count_item(served, METHOD, outcome)
+        self._outcomes.put_nowait((item_id, served, outcome))
+
+    def _message(self, item_id: str, served: Served | None, outcome: Outcome) -> pb.ClassifyStreamResponse:
+        if isinstance(outcome, Answer):
+            assert served is not None
+            return pb.ClassifyStreamResponse(id=item_id, response=convert.response_of(outcome, served))
+        return pb.ClassifyStreamResponse(id=item_id, error=status_of(outcome))

@@ -1,0 +1,156 @@
+"""Every setting, once: a field here is a flag of ``sentiment serve``, a SENTIMENT_* variable and a key of the TOML file."""
+
+import argparse
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from sentiment.errors import BadSettings
+
+PREFIX = "SENTIMENT_"
+# Kubernetes injects names of this shape for a Service called sentiment; none of ours may look so.
+INJECTED = re.compile(r"_PORT(_|$)|_SERVICE_")
+
+Seconds = Annotated[float, Field(ge=0, le=3600)]
+
+
+class Settings(BaseModel):
+    """What the server is told at its start. Immutable; each part gets only what it needs of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    grpc_listen: str = Field("127.0.0.1:50051", description="address and port of gRPC; port 0 takes a free one", pattern=r"^\S+:\d{1,5}$")
+    http_listen: str = Field(
+        "127.0.0.1:8080", description="address and port of HTTP (metrics, health, JSON); empty: no HTTP", pattern=r"^(\S+:\d{1,5})?$"
+    )
+    bundles: tuple[Path, ...] = Field(
+        (), description="folders that hold bundles, separated by ':', looked in before /models and the checkout"
+    )
+    model: str = Field("english", description="the default model: name or name/version", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}(/\d{1,9})?$")
+    precision: Literal["auto", "int8", "fp32"] = Field(
+        "auto", description="graph to serve; auto: the bundle's first that passes its golden set here"
+    )
+    runners: int = Field(
+        0, description="batches that run at once, one core each; 0: the cores that affinity and cgroup quota grant", ge=0, le=256
+    )
+    batch_rows_max: int = Field(16, description="rows in a batch", ge=1, le=1024)
+    batch_tokens_max: int = Field(1024, description="rows x longest length of a batch; a single row may be longer", ge=8, le=1_000_000)
+    batch_scores_bytes_max: int = Field(
+        64 * 2**20, description="bytes of one layer's attention scores of a batch: rows x heads x length^2 x 4", ge=2**16, le=2**36
+    )
+    queue_rows_max: int = Field(4096, description="rows that may wait; one more is refused with RESOURCE_EXHAUSTED", ge=1, le=1_000_000)
+    call_rows_max: int = Field(256, description="unanswered rows of one batch or stream call", ge=1, le=100_000)
+    text_bytes_max: int = Field(2**20, description="UTF-8 bytes of a text", ge=1, le=2**26)
+    batch_items_max: int = Field(1024, description="items of a ClassifyBatch", ge=1, le=100_000)
+    message_bytes_max: int = Field(4 * 2**20, description="bytes of a request message", ge=2**10, le=2**28)
+    deadline_default_s: float = Field(5.0, description="time limit of a request that brings none", gt=0, le=3600)
+    deadline_max_s: float = Field(60.0, description="longest time limit; a longer one is cut to it", gt=0, le=3600)
+    drain_wait_s: Seconds = Field(3.0, description="after SIGTERM: not ready but still answering for so long, until balancers have noticed")
+    drain_grace_s: Seconds = Field(30.0, description="then: time for accepted requests to finish before they are cut off")
+    stall_s: float = Field(10.0, description="not ready when rows wait or run and nothing has started or ended for so long", gt=0, le=3600)
+    keepalive_min_ping_s: Seconds = Field(
+        5.0, description="clients that ping more often are sent away; accept what clients are told to use (10 s)"
+    )
+    connection_age_max_s: Seconds = Field(
+        0.0, description="ask a connection to leave after so long, so that clients find new servers; 0: never"
+    )
+    connection_age_grace_s: Seconds = Field(60.0, description="then: time for its calls to finish")
+    reflection: bool = Field(True, description="serve gRPC reflection")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+    log_format: Literal["json", "console"] = Field("json", description="one JSON object a line, or coloured text for a terminal")
+
+    @field_validator("bundles", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(part for part in value.split(os.pathsep) if part) if isinstance(value, str) else value
+
+
+def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], config: Path | None = None) -> tuple[Settings, list[str]]:
+    """Combine flags, environment and TOML file; the first that names a setting wins.
+
+    Returns:
+        The settings, and the names of variables that were ignored because Kubernetes injects such.
+
+    Raises:
+        BadSettings: an unknown name (the nearest known one is told) or a value outside its limits.
+    """
+    values: dict[str, Any] = {}
+    ignored: list[str] = []
+    if config is not None:
+        values.update(_read_toml(config))
+    for variable, value in sorted(environment.items()):
+        if not variable.startswith(PREFIX) or variable == PREFIX + "CONFIG":
+            continue
+        if INJECTED.search(variable):
+            ignored.append(variable)
+            continue
+        values[_known(variable.removeprefix(PREFIX).lower(), variable)] = value
+    values.update(flags)
+    try:
+        return Settings.model_validate(values), ignored
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        raise BadSettings(f"{name} = {first['input']!r}: {first['msg']} ({flag_of(name)} or {PREFIX}{name.upper()})") from error
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        read = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadSettings(f"{path}: {error}") from error
+    return {_known(name, f"{path}: {name}"): value for name, value in read.items()}
+
+
+def _known(name: str, shown: str) -> str:
+    if name in Settings.model_fields:
+        return name
+    nearest = difflib.get_close_matches(name, Settings.model_fields, 1, 0)
+    hint = f"; the nearest known is {PREFIX}{nearest[0].upper()}" if nearest else ""
+    raise BadSettings(f"{shown} is no setting{hint}")
+
+
+def flag_of(name: str) -> str:
+    """The command-line flag of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add a flag for every setting; those that are not given stay out of the parsed namespace."""
+    for name, field in Settings.model_fields.items():
+        annotation = field.annotation
+        kind: dict[str, Any] = {"metavar": "VALUE"}
+        if annotation is bool:
+            kind = {"action": argparse.BooleanOptionalAction}
+        elif get_origin(annotation) is Literal:
+            kind = {"choices": get_args(annotation)}
+        parser.add_argument(flag_of(name), dest=name, default=argparse.SUPPRESS, help=field.description, **kind)
+
+
+def settings_table() -> list[tuple[str, str, str, str]]:
+    """Variable, flag, default and help of every setting."""
+    rows = []
+    for name, field in Settings.model_fields.items():
+        default = field.default
+        shown = (
+            ":".join(map(str, default))
+            if isinstance(default, tuple)
+            else str(default).lower()
+            if isinstance(default, bool)
+            else str(default)
+        )
+        rows.append((PREFIX + name.upper(), flag_of(name), shown, field.description or ""))
+    return rows
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """The settings as README shows them."""
+    lines = ["| variable | flag | default | what it is |", "|---|---|---|---|"]
+    lines += [f"| `{variable}` | `{flag}` | {f'`{default}`' if default else ''} | {text} |" for variable, flag, default, text in rows]
+    return "\n".join(lines)

@@ -1,0 +1,131 @@
+"""aiohttp in the same event loop: /metrics, /healthz, /readyz, /v1/classify, /v1/explain.
+
+It installs no signal handlers and never ends the process: ``app`` alone does.
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+import grpc
+from aiohttp import web
+from google.protobuf.json_format import MessageToDict, MessageToJson, Parse, ParseError
+from google.protobuf.message import Message
+from prometheus_client.exposition import choose_encoder
+
+from sentiment.errors import CannotServe, InvalidInput, RequestError
+from sentiment.metrics import Metrics
+from sentiment.rpc.calls import REQUEST_ID, A, Call, Calls, Method, Q
+from sentiment.rpc.servicer import SentimentService
+from sentiment.rpc.status import HTTP_STATUS, code_of, pushback_ms, status_of
+
+# As gRPC writes a timeout in its header of the same name: 1 to 8 digits and a unit.
+TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
+UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+# JSON escapes may take six bytes for one of the text's.
+BODY_BYTES_PER_MESSAGE_BYTE = 6
+
+
+class Web:
+    """The HTTP server."""
+
+    def __init__(
+        self, service: SentimentService, calls: Calls, metrics: Metrics, ready: Callable[[], bool], message_bytes_max: int
+    ) -> None:
+        self._calls = calls
+        self._metrics = metrics
+        self._ready = ready
+        self._message_bytes_max = message_bytes_max
+        application = web.Application(client_max_size=BODY_BYTES_PER_MESSAGE_BYTE * message_bytes_max)
+        application.router.add_get("/metrics", self._get_metrics)
+        application.router.add_get("/healthz", self._get_healthz)
+        application.router.add_get("/readyz", self._get_readyz)
+        application.router.add_post("/v1/classify", partial(self._post, service.classify_method))
+        application.router.add_post("/v1/explain", partial(self._post, service.explain_method))
+        # A client that goes away cancels its request, as in gRPC.
+        self._runner = web.AppRunner(application, handler_cancellation=True, access_log=None, shutdown_timeout=5)
+
+    async def start(self, listen: str) -> int:
+        """Listen on ``host:port``; returns the port.
+
+        Raises:
+            CannotServe: the port cannot be bound.
+        """
+        host, _, port = listen.rpartition(":")
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host.strip("[]"), int(port)).start()
+        except (OSError, OverflowError) as error:
+            raise CannotServe(f"HTTP cannot listen on {listen}: {error}") from error
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Finish requests that are under way, then close."""
+        await self._runner.cleanup()
+
+    async def _get_metrics(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(self._metrics.registry), headers={"Content-Type": content_type})
+
+    async def _get_healthz(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _get_readyz(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ready\n") if self._ready() else web.Response(text="not ready\n", status=503)
+
+    async def _post(self, method: Method[Q, A], request: web.Request) -> web.Response:
+        call = self._calls.begin(method.name, None, self._calls.new_request_id)
+        try:
+            response = await self._calls.settle(call, self._work(method, request, call))
+        except RequestError as error:
+            return _refusal(call, error)
+        text = MessageToJson(response, preserving_proto_field_name=True, always_print_fields_with_no_presence=True, indent=None)
+        return web.Response(text=text + "\n", content_type="application/json")
+
+    async def _work(self, method: Method[Q, A], request: web.Request, call: Call) -> A:
+        time_left_s = _time_left_s(request.headers.get("Grpc-Timeout"))
+        if time_left_s is not None:
+            call.deadline_at = call.arrived_at + self._calls.bounded_s(time_left_s)
+        return await method.answer(self._parse(method.request, await self._body(request)), call)
+
+    async def _body(self, request: web.Request) -> bytes:
+        try:
+            return await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            limit = BODY_BYTES_PER_MESSAGE_BYTE * self._message_bytes_max
+            raise InvalidInput("", f"the body has more bytes than the limit of {limit}") from None
+
+    def _parse(self, message: type[Q], body: bytes) -> Q:
+        try:
+            parsed = Parse(body.decode(), message())
+        except UnicodeError as error:
+            raise InvalidInput(
+                "", f"the body is not valid UTF-8: {error.reason if isinstance(error, UnicodeDecodeError) else 'a lone surrogate'}"
+            ) from error
+        except (ParseError, ValueError, RecursionError) as error:
+            raise InvalidInput(
+                "", f"the body of {len(body)} bytes is no {message.DESCRIPTOR.full_name} in JSON: {str(error)[:200]}"
+            ) from error
+        if (size := parsed.ByteSize()) > self._message_bytes_max:
+            raise InvalidInput("", f"the message has {size} bytes; the limit is {self._message_bytes_max}")
+        return parsed
+
+
+def _time_left_s(header: str | None) -> float | None:
+    if header is None:
+        return None
+    match = TIMEOUT.fullmatch(header)
+    if match is None:
+        raise InvalidInput("Grpc-Timeout", f"is {header[:32]!r}; wanted 1 to 8 digits and one of H M S m u n, such as 500m for 0.5 s")
+    return int(match[1]) * UNITS_S[match[2]]
+
+
+def _refusal(call: Call, error: RequestError) -> web.Response:
+    code = code_of(error)
+    status: Message = status_of(error)
+    headers = {REQUEST_ID: call.request_id()}
+    pushback = pushback_ms(error, call.time_left_s())
+    if pushback is not None and pushback > 0:
+        headers["Retry-After"] = str(-(-pushback // 1000))
+    body = {"error": {"status": code.name, **MessageToDict(status, preserving_proto_field_name=True)}}
+    return web.json_response(body, status=HTTP_STATUS.get(code, HTTP_STATUS[grpc.StatusCode.INTERNAL]), headers=headers)

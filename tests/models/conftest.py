@@ -1,0 +1,32 @@
+"""What several tests of the offline package share: made once a session, read by all, changed by none."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Before numpy and torch are imported: tiny models are slower on two threads than on one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from sentiment_models.data import Example
+from sentiment_models.export import Exported, export
+from tests.models.tiny_bert import save_tiny_bert, sentences
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random classifier's checkpoint directory."""
+    return save_tiny_bert(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="session")
+def dev() -> list[Example]:
+    """A development set."""
+    return [Example(text, label) for label, text in sentences(60, seed=5)]
+
+
+@pytest.fixture(scope="session")
+def exported(checkpoint: Path, dev: list[Example], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Exported]:
+    """The checkpoint as a bundle, and what its export proved."""
+    bundle = tmp_path_factory.mktemp("bundles") / "tiny" / "1"
+    return bundle, export(checkpoint, bundle, name="tiny", version=1, dev=dev)

@@ -1,0 +1,126 @@
+"""Reading labelled files, carving, batching."""
+
+import gzip
+import random
+from pathlib import Path
+
+import pytest
+
+from sentiment_models.data import Example, Source, batches, carve, read_examples
+from sentiment_models.errors import BadData
+from tests.models.tiny_bert import LABELS
+
+
+def _read(path: Path, content: bytes) -> list[Example]:
+    path.write_bytes(content)
+    return list(read_examples(path, LABELS))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "where", "what"),
+    [
+        ("a.tsv", b"1\tgood\n7\tbad\n", ":2:", "label '7'; wanted 0 to 1 or one of negative, positive"),
+        ("a.tsv", b"1\tgood\n-1\tbad\n", ":2:", "label '-1'"),
+        ("a.tsv", b"1\tgood\n0 bad\n", ":2:", "no tab"),
+        ("a.tsv", b"1\tgood\n0\t  \n", ":2:", "the text is empty"),
+        ("a.tsv", b"", ":", "holds no example"),
+        ("a.tsv", b"1\tgood\n0\t\xff\xfe\n", "after line", "not UTF-8"),
+        ("a.csv", b"label,body\n1,good\n", ":1:", "no column text; the header is ['label', 'body']"),
+        ("a.jsonl", b'{"label": 1, "text": "good"}\n{"label": 1}\n', ":2:", "not an object with label and text"),
+        ("a.jsonl", b'{"label": 1, "text": "good"}\n[1]\n', ":2:", "not an object with label and text"),
+        ("a.txt", b"good\n", ":", ".tsv, .csv and .jsonl are read"),
+        ("a.tsv.gz", gzip.compress(b"1\tgood\n" * 1000)[:-12], "after line", "cannot be read"),
+        ("a.tsv.gz", b"1\tgood\n", "after line", "cannot be read"),
+    ],
+)
+def test_an_error_in_a_file_names_file_line_and_what_is_wanted(tmp_path: Path, name: str, content: bytes, where: str, what: str) -> None:
+    path = tmp_path / name
+
+    with pytest.raises(BadData) as caught:
+        _read(path, content)
+
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    assert where in message
+    assert what in message
+
+
+def test_a_missing_file_is_bad_data(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="No such file"):
+        list(read_examples(tmp_path / "none.tsv", LABELS))
+
+
+def test_every_kind_of_file_gives_the_same_examples(tmp_path: Path) -> None:
+    wanted = [Example('a "quoted", text', 1), Example("naïve 😍", 0)]
+
+    tsv = _read(tmp_path / "a.tsv", '1\ta "quoted", text\nnegative\tnaïve 😍\n'.encode())
+    csv = _read(tmp_path / "a.csv", 'text,label\n"a ""quoted"", text",positive\nnaïve 😍,0\n'.encode())
+    jsonl = _read(tmp_path / "a.jsonl.gz", gzip.compress('{"label":1,"text":"a \\"quoted\\", text"}\n{"label":"negative","text":"naïve 😍"}\n'.encode()))
+
+    assert tsv == csv == jsonl == wanted
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    text = "one\u2028two\rthree\u0085four"
+
+    assert _read(tmp_path / "a.tsv", f"1\t{text}\n0\tx\n".encode()) == [Example(text, 1), Example("x", 0)]
+
+
+def test_times_is_read_off_the_end_and_bounded() -> None:
+    assert Source.parse("dir/a.tsv:3") == Source(Path("dir/a.tsv"), 3)
+    assert Source.parse("c:/a.tsv") == Source(Path("c:/a.tsv"))
+
+    with pytest.raises(BadData, match="the limits are 1 and 100"):
+        Source.parse("a.tsv:0")
+
+
+def test_copies_that_differ_in_case_spacing_or_punctuation_stand_on_one_side() -> None:
+    plain = [Example(f"sentence number {n}", n % 2) for n in range(400)]
+    other = [Example(f"Sentence,  NUMBER {n}!!", n % 2) for n in range(400)]
+
+    split = carve([(plain, 3), (other, 1)], 0.2, seed=1)
+
+    def letters(examples: list[Example]) -> set[str]:
+        return {"".join(filter(str.isalnum, example.text.lower())) for example in examples}
+
+    assert not letters(split.train) & letters(split.dev)
+    assert len(split.dev) == len(letters(split.dev))
+    assert 0.1 < len(split.dev) / 400 < 0.3
+    assert len(split.train) == 4 * (400 - len(split.dev))
+
+
+def test_the_split_does_not_depend_on_the_order_of_files() -> None:
+    one = [Example(f"one {n}", 0) for n in range(100)]
+    two = [Example(f"two {n}", 1) for n in range(100)]
+
+    forth, back = carve([(one, 1), (two, 1)], 0.2, seed=1), carve([(two, 1), (one, 1)], 0.2, seed=1)
+
+    assert sorted(example.text for example in forth.dev) == sorted(example.text for example in back.dev)
+
+
+def test_an_empty_side_is_refused() -> None:
+    with pytest.raises(BadData, match="the dev split is empty"):
+        carve([([Example("x", 0)], 1)], 1e-9, seed=1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_batches_hold_every_row_once_and_keep_both_limits(seed: int) -> None:
+    rng = random.Random(seed)
+    lengths = [rng.randint(2, 300) for _ in range(1000)]
+
+    groups = batches(lengths, rows_max=16, tokens_max=512, rng=rng)
+
+    assert sorted(index for group in groups for index in group) == list(range(1000))
+    assert all(len(group) <= 16 for group in groups)
+    assert all(len(group) == 1 or len(group) * max(lengths[index] for index in group) <= 512 for group in groups)
+
+
+def test_batches_are_of_like_length_and_in_random_order() -> None:
+    lengths = [length for length in range(2, 130) for _ in range(8)]
+
+    groups = batches(lengths, rows_max=16, tokens_max=4096, rng=random.Random(0))
+
+    padded = sum(len(group) * max(lengths[index] for index in group) for group in groups)
+    assert padded < 1.05 * sum(lengths)
+    longest = [max(lengths[index] for index in group) for group in groups]
+    assert longest != sorted(longest)

@@ -1,0 +1,241 @@
+"""Checkpoint to bundle, end to end on a tiny random BERT."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification
+
+import sentiment_models.export as export_module
+from sentiment.errors import BadBundle
+from sentiment.model.classifier import load_classifier
+from sentiment.model.scores import probabilities
+from sentiment_models.data import Example
+from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, ParityFailed
+from sentiment_models.export import Exported, export
+from tests.models.tiny_bert import save_tiny_bert, sentences
+
+FILES = {"config.json", "fp32.onnx", "int8.onnx", "manifest.json", "model.safetensors", "tokenizer.json"}
+
+
+def _bytes(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_bundle_holds_these_files_and_lists_the_hash_of_each(exported: tuple[Path, Exported]) -> None:
+    bundle = exported[0]
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+
+    assert {path.name for path in bundle.iterdir()} == FILES
+    assert manifest["files"].keys() == FILES - {"manifest.json"}
+    for name, entry in manifest["files"].items():
+        content = (bundle / name).read_bytes()
+        assert entry == {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    assert not list(bundle.parent.glob("*.part"))
+
+
+def test_the_manifest_keeps_the_contract(exported: tuple[Path, Exported]) -> None:
+    manifest = json.loads((exported[0] / "manifest.json").read_bytes())
+
+    fixed = {
+        "format": 1,
+        "name": "tiny",
+        "version": 1,
+        "labels": ["negative", "positive"],
+        "architecture": "bert",
+        "max_tokens": 64,
+        "pairs": False,
+        "default_truncation": "head",
+        "inputs": ["input_ids", "attention_mask", "token_type_ids"],
+        "padding_side": "right",
+        "windows": None,
+    }
+    assert {name: manifest[name] for name in fixed} == fixed
+    assert manifest.keys() == fixed.keys() | {"graphs", "calibration", "golden", "accuracy", "provenance", "files"}
+    int8, fp32 = manifest["graphs"]["classify"]
+    assert (int8["file"], int8["precision"], fp32["file"], fp32["precision"]) == ("int8.onnx", "int8", "fp32.onnx", "fp32")
+    for graph in (int8, fp32):
+        assert graph["providers"] == ["CPUExecutionProvider"]
+        assert graph["outputs"] == ["logits"]
+        assert graph["invariance"] == 1e-4
+    assert 1e-3 == fp32["tolerance"] <= int8["tolerance"] < 0.2
+    assert manifest["accuracy"]["dev"]["rows"] == 60
+    assert 0.5 <= manifest["calibration"]["abstain_below"] <= 0.6
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp32"])
+def test_the_service_loads_each_graph_and_answers_as_torch(exported: tuple[Path, Exported], checkpoint: Path, precision: str) -> None:
+    classifier = load_classifier(exported[0], precision)
+    model = AutoModelForSequenceClassification.from_pretrained(checkpoint).eval().half().float()
+
+    for _, text in sentences(5, seed=9):
+        row = classifier.tokenizer.encode(text)
+        with torch.no_grad():
+            wanted = model(input_ids=torch.tensor([list(row.ids)])).logits[0].tolist()
+        found = classifier.run([row])[0]
+
+        assert probabilities(found) == pytest.approx(probabilities(wanted), abs=1e-5 if precision == "fp32" else 0.05)
+
+
+def test_the_saved_weights_are_the_checkpoints_in_fp16_and_transformers_reads_them(exported: tuple[Path, Exported], checkpoint: Path) -> None:
+    bundle = exported[0]
+    before, after = load_file(checkpoint / "model.safetensors"), load_file(bundle / "model.safetensors")
+
+    model = AutoModelForSequenceClassification.from_pretrained(bundle)
+
+    assert all(torch.equal(after[name], tensor.half()) for name, tensor in before.items())
+    assert model.dtype == torch.float16
+    assert model.config.id2label == {0: "negative", 1: "positive"}
+
+
+def test_the_saved_tokenizer_neither_cuts_nor_pads(exported: tuple[Path, Exported]) -> None:
+    saved = json.loads((exported[0] / "tokenizer.json").read_bytes())
+
+    assert saved["truncation"] is None
+    assert saved["padding"] is None
+
+
+def test_golden_answers_are_those_of_fp32_and_sure_within_the_tolerance(exported: tuple[Path, Exported]) -> None:
+    bundle = exported[0]
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    fp32 = load_classifier(bundle, "fp32")
+    tolerance = max(graph["tolerance"] for graph in manifest["graphs"]["classify"])
+
+    assert len(manifest["golden"]) >= 4
+    for golden in manifest["golden"]:
+        assert fp32.run([fp32.tokenizer.encode(golden["text"])])[0] == pytest.approx(golden["logits"], abs=1e-5)
+        best, other = sorted(golden["logits"], reverse=True)
+        assert golden["label"] == manifest["labels"][golden["logits"].index(best)]
+        assert best - other > 2 * tolerance
+
+
+def test_the_same_checkpoint_gives_the_same_bytes_in_another_process_and_folder(
+    exported: tuple[Path, Exported], checkpoint: Path, dev: list[Example], tmp_path: Path
+) -> None:
+    listed = tmp_path / "dev.jsonl"
+    listed.write_text("".join(json.dumps({"label": one.label, "text": one.text}) + "\n" for one in dev))
+    again = tmp_path / "deep" / "down" / "tiny" / "1"
+    command = [sys.executable, "-m", "sentiment_models.cli", "export", str(checkpoint), "--out", str(again), "--dev", str(listed)]
+
+    # Another hash seed: sets and the exporter's dictionaries are walked in another order.
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "2"}, capture_output=True)
+
+    assert _bytes(again) == _bytes(exported[0])
+
+
+def test_without_a_development_set_nothing_is_calibrated(checkpoint: Path, tmp_path: Path) -> None:
+    export(checkpoint, tmp_path / "1", name="tiny", version=1)
+
+    manifest = json.loads((tmp_path / "1" / "manifest.json").read_bytes())
+    assert manifest["calibration"] == {"temperature": 1.0, "abstain_below": 0.0}
+    assert manifest["accuracy"] == {}
+
+
+def test_training_json_lands_in_the_manifest_without_a_machine_path(tmp_path: Path) -> None:
+    checkpoint = save_tiny_bert(tmp_path / "home" / "somebody" / "best", seed=1)
+    recipe = {"base": "/home/somebody/minilm", "sources": ["/home/somebody/sst2/train.tsv:3"], "epochs": 1}
+    (checkpoint / "training.json").write_text(json.dumps({"recipe": recipe, "steps": 7}))
+
+    export(checkpoint, tmp_path / "1", name="tiny", version=1, embeddings="fp16")
+
+    content = (tmp_path / "1" / "manifest.json").read_text()
+    provenance = json.loads(content)["provenance"]
+    assert provenance["training"] == {"recipe": {"base": "minilm", "sources": ["train.tsv:3"], "epochs": 1}, "steps": 7}
+    assert provenance["base"] == "minilm"
+    assert provenance["embeddings"] == "fp16"
+    assert not [name for name, kept in _bytes(tmp_path / "1").items() if b"somebody" in kept or str(tmp_path).encode() in kept]
+
+
+def test_an_existing_bundle_is_kept_unless_forced(exported: tuple[Path, Exported], checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "mine.txt").write_text("mine")
+
+    with pytest.raises(ModelsError, match="exists; --force replaces it"):
+        export(checkpoint, tmp_path / "1", name="tiny", version=1)
+    assert (tmp_path / "1" / "mine.txt").read_text() == "mine"
+
+    export(checkpoint, tmp_path / "1", name="tiny", version=1, force=True)
+    assert {path.name for path in (tmp_path / "1").iterdir()} == FILES
+    assert {path.name for path in tmp_path.iterdir()} == {"1"}
+
+
+def test_a_failed_export_leaves_nothing_and_keeps_what_was_there(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "mine.txt").write_text("mine")
+    (tmp_path / "1.part").mkdir()
+    (tmp_path / "1.part" / "left by a killed export").write_text("")
+    quantize = export_module.quantize
+
+    def broken(*arguments: object) -> object:
+        graph = quantize(*arguments)  # type: ignore[arg-type]  # passes on what it was given
+        scale = next(tensor for tensor in graph.graph.initializer if tensor.name.endswith("value.weight.transposed.scale"))
+        scale.raw_data = (np.frombuffer(scale.raw_data, np.float32) * 30).tobytes()
+        return graph
+
+    monkeypatch.setattr(export_module, "quantize", broken)
+    with pytest.raises(ParityFailed, match="the int8 graph has probabilities .* off torch's in the mean; the bound is 0.02"):
+        export(checkpoint, tmp_path / "1", name="tiny", version=1, force=True)
+
+    assert {path.name for path in tmp_path.iterdir()} == {"1"}
+    assert {path.name for path in (tmp_path / "1").iterdir()} == {"mine.txt"}
+
+
+def test_a_name_that_the_service_refuses_makes_no_bundle(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadBundle, match="name"):
+        export(checkpoint, tmp_path / "1", name="Not A Name", version=1)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_labels_that_the_model_has_not_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="label 2; the model's labels are 0 to 1"):
+        export(checkpoint, tmp_path / "1", name="tiny", version=1, dev=[Example("good", 2)])
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadCheckpoint, match="holds no config.json"):
+        export(tmp_path, tmp_path / "1", name="tiny", version=1)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"model_type": "roberta", "architectures": ["RobertaForSequenceClassification"]}, "is a roberta; exported are bert"),
+        ({"model_type": "nonsense"}, "cannot be loaded as a classifier"),
+    ],
+)
+def test_another_family_is_refused(tmp_path: Path, edit: dict[str, object], message: str) -> None:
+    checkpoint = save_tiny_bert(tmp_path / "best")
+    config = json.loads((checkpoint / "config.json").read_bytes())
+    (checkpoint / "config.json").write_text(json.dumps({**config, **edit}))
+
+    with pytest.raises(BadCheckpoint, match=message):
+        export(checkpoint, tmp_path / "1", name="tiny", version=1)
+
+
+def test_an_encoder_without_a_trained_head_is_refused(tmp_path: Path) -> None:
+    checkpoint = save_tiny_bert(tmp_path / "best")
+    weights = load_file(checkpoint / "model.safetensors")
+    save_file({name: tensor for name, tensor in weights.items() if "classifier" not in name}, checkpoint / "model.safetensors", {"format": "pt"})
+
+    with pytest.raises(BadCheckpoint, match="lacks classifier.bias, classifier.weight; wanted a fine-tuned classifier"):
+        export(checkpoint, tmp_path / "1", name="tiny", version=1)
+
+
+def test_a_weight_beyond_fp16_is_refused(tmp_path: Path) -> None:
+    checkpoint = save_tiny_bert(tmp_path / "best")
+    weights = load_file(checkpoint / "model.safetensors")
+    weights["classifier.bias"][0] = 1e6
+    save_file(weights, checkpoint / "model.safetensors", {"format": "pt"})
+
+    with pytest.raises(BadCheckpoint, match="classifier.bias is not finite in fp16"):
+        export(checkpoint, tmp_path / "1", name="tiny", version=1)

@@ -1,0 +1,121 @@
+"""A tiny classifier made in the test: a real ONNX graph, a real tokenizer, a real bundle, no download.
+
+Each word has a weight for positive; a text's positive logit is the sum over its words, its negative logit the opposite. So a test
+can tell from an answer which text it belongs to.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import tokenizers
+from onnx import TensorProto, helper, numpy_helper
+
+WEIGHTS = {
+    "good": 1.0,
+    "great": 2.0,
+    "bad": -1.0,
+    "awful": -2.0,
+    "film": 0.0,
+    "a": 0.0,
+    "the": 0.0,
+    "and": 0.0,
+    **{f"w{number}": number / 64 for number in range(-32, 33)},
+}
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+MAX_TOKENS = 32
+LABELS = ("negative", "positive")
+
+
+def make_bundle(root: Path, name: str = "tiny", version: int = 1, *, pairs: bool = False, max_tokens: int = MAX_TOKENS) -> Path:
+    """Write a bundle ``root/name/version`` and return its folder."""
+    path = root / name / str(version)
+    path.mkdir(parents=True)
+    make_tokenizer().save(str(path / "tokenizer.json"))
+    (path / "config.json").write_text(json.dumps({"num_attention_heads": 2}))
+    onnx.save(make_graph(), path / "fp32.onnx")
+    golden = [{"text": "a good film", "label": "positive", "logits": [-1.0, 1.0]}, {"text": "awful", "label": "negative", "logits": [2.0, -2.0]}]
+    manifest = {
+        "format": 1,
+        "name": name,
+        "version": version,
+        "labels": list(LABELS),
+        "architecture": "bag-of-words",
+        "max_tokens": max_tokens,
+        "pairs": pairs,
+        "default_truncation": "head",
+        "inputs": ["input_ids", "attention_mask"],
+        "graphs": {
+            "classify": [
+                {
+                    "file": "fp32.onnx",
+                    "precision": "fp32",
+                    "providers": ["CPUExecutionProvider"],
+                    "inputs": ["input_ids", "attention_mask"],
+                    "outputs": ["logits"],
+                    "invariance": 1e-4,
+                    "tolerance": 1e-3,
+                }
+            ]
+        },
+        "calibration": {"temperature": 1.0, "abstain_below": 0.6},
+        "padding_side": "right",
+        "windows": None,
+        "golden": golden,
+        "accuracy": {"made-up": {"accuracy": 0.5, "macro_f1": 0.5, "ece": 0.1, "rows": 2}},
+        "provenance": {},
+    }
+    write_manifest(path, manifest)
+    (path / "MODEL_CARD.md").write_text("# Tiny\n")
+    return path
+
+
+def write_manifest(path: Path, manifest: dict[str, object]) -> None:
+    """Write manifest.json over the files that stand in the folder now."""
+    files = [file for file in sorted(path.iterdir()) if file.name not in ("manifest.json", "MODEL_CARD.md")]
+    manifest["files"] = {file.name: {"sha256": hashlib.sha256(file.read_bytes()).hexdigest(), "bytes": file.stat().st_size} for file in files}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def read_manifest(path: Path) -> dict[str, object]:
+    """The manifest as plain JSON."""
+    loaded: dict[str, object] = json.loads((path / "manifest.json").read_text())
+    return loaded
+
+
+def make_tokenizer() -> tokenizers.Tokenizer:
+    """An uncased WordPiece tokenizer whose vocabulary is ``WEIGHTS``."""
+    vocabulary = {token: index for index, token in enumerate((*SPECIAL, *WEIGHTS))}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    # "w-3" is one word here.
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return tokenizer
+
+
+def make_graph() -> onnx.ModelProto:
+    """logits[b] = sum over tokens t of mask[b, t] * (-w, +w)[ids[b, t]]."""
+    weights = np.array([0.0] * len(SPECIAL) + list(WEIGHTS.values()), np.float32)
+    table = numpy_helper.from_array(np.stack([-weights, weights], 1), "table")
+    axes = numpy_helper.from_array(np.array([1], np.int64), "axes")
+    last = numpy_helper.from_array(np.array([2], np.int64), "last")
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["rows"]),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask", "last"], ["wide"]),
+        helper.make_node("Mul", ["rows", "wide"], ["masked"]),
+        helper.make_node("ReduceSum", ["masked", "axes"], ["logits"], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]) for name in ("input_ids", "attention_mask")],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 2])],
+        [table, axes, last],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
