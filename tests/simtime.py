@@ -149,7 +149,9 @@ class _Day:
         self.check(len(step.batches) <= self.free, "more batches than free runners")
         for batch in step.batches:
             self.start(batch)
-        self.check(self.free == 0 or self.scheduler.rows_waiting == 0, f"{self.free} runners idle and {self.scheduler.rows_waiting} rows wait")
+        self.check(
+            self.free == 0 or self.scheduler.rows_waiting == 0, f"{self.free} runners idle and {self.scheduler.rows_waiting} rows wait"
+        )
         live = [row.ticket for row in self.rows if row.ticket and row.ticket.state in (State.WAITING, State.RUNNING)]
         # Rows that come back from a failed batch were admitted before and are not turned away now.
         admitted = sum(ticket.state is State.WAITING and not ticket.retrying for ticket in live)
@@ -184,7 +186,9 @@ class _Day:
         # As the batcher does: a row whose deadline has come is not answered, whatever the run gave.
         for ticket in self.scheduler.fail(batch) if fails else self.scheduler.finish(self.in_time(batch)):
             ticket.payload.fates.append("failed" if fails else "answered")
-            self.check(not fails or len(batch.tickets) == 1 or sum(t.state is State.FAILED for t in batch.tickets) <= 1, "mates fail together")
+            self.check(
+                not fails or len(batch.tickets) == 1 or sum(t.state is State.FAILED for t in batch.tickets) <= 1, "mates fail together"
+            )
 
     def in_time(self, batch: Batch[Row]) -> Batch[Row]:
         return Batch([ticket for ticket in batch.tickets if ticket.deadline_at > self.now], batch.reason)
@@ -193,6 +197,8 @@ class _Day:
         for row in self.rows:
             self.check(len(row.fates) == 1, f"row {row.number} has the fates {row.fates}")
             self.check(row.fates != ["answered"] or not row.poison, "poison was answered")
-        self.check(self.scheduler.rows_waiting == self.scheduler.rows_running == self.scheduler.tokens_waiting == 0, "something is left over")
+        self.check(
+            self.scheduler.rows_waiting == self.scheduler.rows_running == self.scheduler.tokens_waiting == 0, "something is left over"
+        )
         self.check(self.free == self.world.runners, "a runner is lost")
         return Counter(row.fates[0] for row in self.rows)

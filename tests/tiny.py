@@ -36,7 +36,10 @@ def make_bundle(root: Path, name: str = "tiny", version: int = 1, *, pairs: bool
     make_tokenizer().save(str(path / "tokenizer.json"))
     (path / "config.json").write_text(json.dumps({"num_attention_heads": 2}))
     onnx.save(make_graph(), path / "fp32.onnx")
-    golden = [{"text": "a good film", "label": "positive", "logits": [-1.0, 1.0]}, {"text": "awful", "label": "negative", "logits": [2.0, -2.0]}]
+    golden = [
+        {"text": "a good film", "label": "positive", "logits": [-1.0, 1.0]},
+        {"text": "awful", "label": "negative", "logits": [2.0, -2.0]},
+    ]
     manifest = {
         "format": 1,
         "name": name,
@@ -75,7 +78,9 @@ def make_bundle(root: Path, name: str = "tiny", version: int = 1, *, pairs: bool
 def write_manifest(path: Path, manifest: dict[str, object]) -> None:
     """Write manifest.json over the files that stand in the folder now."""
     files = [file for file in sorted(path.iterdir()) if file.name not in ("manifest.json", "MODEL_CARD.md")]
-    manifest["files"] = {file.name: {"sha256": hashlib.sha256(file.read_bytes()).hexdigest(), "bytes": file.stat().st_size} for file in files}
+    manifest["files"] = {
+        file.name: {"sha256": hashlib.sha256(file.read_bytes()).hexdigest(), "bytes": file.stat().st_size} for file in files
+    }
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 

@@ -107,6 +107,9 @@ class App:
         self._health = Health((SERVICE,))
         self._ready = False
         self._stop = asyncio.Event()
+        # Set when the model answers.
+        self.started = asyncio.Event()
+        self.http_port = 0
         options = ServerOptions(
             settings.grpc_listen,
             settings.message_bytes_max,
@@ -127,10 +130,8 @@ class App:
             CannotServe: a port cannot be bound.
         """
         begun = time.monotonic()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal, number)
-        http_port = await self._web.start(self._settings.http_listen) if self._settings.http_listen else None
+        if self._settings.http_listen:
+            self.http_port = await self._web.start(self._settings.http_listen)
         await self._grpc.start()
         loading = asyncio.create_task(asyncio.to_thread(load, self._settings))
         stopping = asyncio.create_task(self._stop.wait())
@@ -139,20 +140,18 @@ class App:
             if loading.done():
                 served = self._serve(loading.result())
                 await self._set_ready(True)
-                self._say_ready(served, http_port, time.monotonic() - begun)
+                self._say_ready(served, time.monotonic() - begun)
+                self.started.set()
                 await self._watch(served, stopping)
                 await self._drain(served)
         finally:
             await self._shut_down()
 
-    def _on_signal(self, number: int) -> None:
-        if self._stop.is_set():
-            self._log.warning("second_signal", signal=signal.Signals(number).name)
-            os._exit(1)
-        self._log.info(
-            "draining", signal=signal.Signals(number).name, wait_s=self._settings.drain_wait_s, grace_s=self._settings.drain_grace_s
-        )
+    def stop(self) -> bool:
+        """Begin to drain; returns at once. False if it has begun before."""
+        begins = not self._stop.is_set()
         self._stop.set()
+        return begins
 
     def _serve(self, loaded: Loaded) -> Served:
         self._runners = make_runners(self._settings)
@@ -163,7 +162,7 @@ class App:
         gc.freeze()
         return served
 
-    def _say_ready(self, served: Served, http_port: int | None, seconds: float) -> None:
+    def _say_ready(self, served: Served, seconds: float) -> None:
         classifier = served.classifier
         for reason in classifier.passed_over:
             self._log.warning("graph_passed_over", reason=reason, serving=classifier.graph.precision)
@@ -174,7 +173,7 @@ class App:
             precision=classifier.graph.precision,
             runners=len(self._runners),
             grpc=_address(self._settings.grpc_listen, self.grpc_port),
-            http=None if http_port is None else _address(self._settings.http_listen, http_port),
+            http=_address(self._settings.http_listen, self.http_port) if self.http_port else "off",
             seconds=round(seconds, 2),
         )
 
@@ -230,7 +229,18 @@ async def serve(settings: Settings) -> None:
         BadBundle, CannotServe: it could not start.
     """
     try:
-        await App(settings).run()
+        app = App(settings)
+
+        def on_signal(number: int) -> None:
+            name = signal.Signals(number).name
+            if not app.stop():
+                logger().warning("second_signal", signal=name)
+                os._exit(1)
+            logger().info("draining", signal=name, wait_s=settings.drain_wait_s, grace_s=settings.drain_grace_s)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
+        await app.run()
     except (BadBundle, CannotServe) as error:
         logger().error("cannot_serve", reason=str(error))
         raise

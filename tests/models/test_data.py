@@ -55,7 +55,10 @@ def test_every_kind_of_file_gives_the_same_examples(tmp_path: Path) -> None:
 
     tsv = _read(tmp_path / "a.tsv", '1\ta "quoted", text\nnegative\tnaïve 😍\n'.encode())
     csv = _read(tmp_path / "a.csv", 'text,label\n"a ""quoted"", text",positive\nnaïve 😍,0\n'.encode())
-    jsonl = _read(tmp_path / "a.jsonl.gz", gzip.compress('{"label":1,"text":"a \\"quoted\\", text"}\n{"label":"negative","text":"naïve 😍"}\n'.encode()))
+    jsonl = _read(
+        tmp_path / "a.jsonl.gz",
+        gzip.compress('{"label":1,"text":"a \\"quoted\\", text"}\n{"label":"negative","text":"naïve 😍"}\n'.encode()),
+    )
 
     assert tsv == csv == jsonl == wanted
 

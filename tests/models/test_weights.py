@@ -43,7 +43,9 @@ def test_no_fp32_weight_is_left_inside_the_graph(exported: tuple[Path, object]) 
 
     inside = [tensor for tensor in graph.graph.initializer if tensor.data_location != TensorProto.EXTERNAL]
     assert sum(len(tensor.raw_data) for tensor in inside) < 256
-    assert {tensor.name.removesuffix(".fp16") for tensor in graph.graph.initializer if tensor not in inside} == set(load_file(bundle / "model.safetensors"))
+    assert {tensor.name.removesuffix(".fp16") for tensor in graph.graph.initializer if tensor not in inside} == set(
+        load_file(bundle / "model.safetensors")
+    )
     onnx.checker.check_model(str(bundle / "fp32.onnx"))
 
 

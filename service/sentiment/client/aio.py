@@ -31,7 +31,7 @@ class AsyncClient:
         options: Sequence[tuple[str, Any]] = (),
     ) -> None:
         """Connect lazily; arguments as in ``Client``."""
-        arguments = [*channel_options(), *options]
+        arguments = list({**dict(channel_options()), **dict(options)}.items())
         self._channel = (
             grpc.aio.secure_channel(target, credentials, arguments) if credentials else grpc.aio.insecure_channel(target, arguments)
         )

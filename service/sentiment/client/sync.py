@@ -45,7 +45,7 @@ class Client:
             credentials: for TLS, from ``grpc.ssl_channel_credentials``; None for plaintext.
             options: channel arguments beside and over the default ones.
         """
-        arguments = [*channel_options(), *options]
+        arguments = list({**dict(channel_options()), **dict(options)}.items())
         self._channel = grpc.secure_channel(target, credentials, arguments) if credentials else grpc.insecure_channel(target, arguments)
         # The stub class is typed for both kinds of channel.
         self._stub = cast(Any, pb_grpc.SentimentServiceStub(self._channel))

@@ -1,0 +1,137 @@
+"""Servers for the tests, and the tools that a machine may lack."""
+
+import asyncio
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentiment.app import App
+from sentiment.client import Client
+from sentiment.settings import Settings
+from tests.tiny import make_bundle
+
+# The client retries refusals; tests of refusals want the first answer.
+NO_RETRIES = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+# Without health checking too: a client that goes on calling a server that drains.
+PLAIN = [*NO_RETRIES, ("grpc.service_config", "{}")]
+
+
+class RunningServer:
+    """A real server in a thread with its own event loop, on free ports of 127.0.0.1."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.failure: BaseException | None = None
+        started = threading.Event()
+
+        async def run() -> None:
+            self.loop = asyncio.get_running_loop()
+            self.app = App(settings)
+            running = asyncio.create_task(self.app.run())
+            waiting = asyncio.create_task(self.app.started.wait())
+            await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            started.set()
+            waiting.cancel()
+            await running
+
+        def main() -> None:
+            try:
+                asyncio.run(run())
+            except BaseException as error:  # handed to the test
+                self.failure = error
+            finally:
+                started.set()
+
+        self._thread = threading.Thread(target=main, name="server", daemon=True)
+        self._thread.start()
+        started.wait(20)
+        if self.failure is not None:
+            raise self.failure
+        self.target = f"127.0.0.1:{self.app.grpc_port}"
+        self.url = f"http://127.0.0.1:{self.app.http_port}"
+        self.url_of_grpc = f"http://{self.target}"
+
+    def client(self, **arguments: Any) -> Client:
+        return Client(self.target, **{"options": NO_RETRIES, **arguments})
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A sample's value now; 0 if it is not there."""
+        return self.app._metrics.registry.get_sample_value(name, labels) or 0.0
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.app.stop)
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the server did not stop within 30 s"
+        if self.failure is not None:
+            raise self.failure
+
+
+@pytest.fixture(scope="session")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with the bundles tiny/1 and paired/1."""
+    root = tmp_path_factory.mktemp("bundles")
+    make_bundle(root)
+    make_bundle(root, "paired", pairs=True)
+    return root
+
+
+@pytest.fixture(scope="session")
+def settings(bundles: Path) -> Settings:
+    """A server of tiny/1 on free ports that drains without waiting."""
+    return Settings(
+        bundles=(bundles,), model="tiny", grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", drain_wait_s=0, drain_grace_s=5, runners=2
+    )
+
+
+@pytest.fixture
+def start(settings: Settings) -> Iterator[Callable[..., RunningServer]]:
+    """Start servers with settings of one's own; each is stopped at the end."""
+    servers: list[RunningServer] = []
+
+    def begin(**changes: Any) -> RunningServer:
+        servers.append(RunningServer(settings.model_copy(update=changes)))
+        return servers[-1]
+
+    yield begin
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def server(settings: Settings) -> Iterator[RunningServer]:
+    """One server that all tests share: they leave it as they found it."""
+    running = RunningServer(settings)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def client(server: RunningServer) -> Iterator[Client]:
+    with server.client() as shared:
+        yield shared
+
+
+_left_out: set[str] = set()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs_tool"):
+        tool = mark.args[0]
+        if shutil.which(tool) is None:
+            _left_out.add(tool)
+            if os.environ.get("REQUIRE_ALL"):
+                pytest.fail(f"{tool} is not installed and REQUIRE_ALL is set", pytrace=False)
+            pytest.skip(f"{tool} is not installed")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        return
+    tools = ", ".join(sorted(_left_out))
+    print(f"\nleft out for want of tools: {tools or 'nothing'}")

@@ -1,0 +1,141 @@
+"""A killed training run goes on as if nothing had happened."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sentiment_models.data import read_examples
+from sentiment_models.errors import BadCheckpoint, BadData
+from sentiment_models.train import Recipe, train
+from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
+
+# Runs the recipe in argv[1] into argv[2] and is killed by the kernel in the middle of step 5: after the checkpoint of step
+# 4, with step 5's weights changed in memory only.
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from sentiment_models import train as module
+step = module._Run._step
+def dies(run, batch):
+    loss = step(run, batch)
+    if run.progress.step == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return loss
+module._Run._step = dies
+recipe = json.loads(sys.argv[1])
+module.train(module.Recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in recipe.items()}), Path(sys.argv[2]), checkpoint_steps=2)
+"""
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    """16 steps of 8 rows, with dropout; two files of one name."""
+    folder = tmp_path_factory.mktemp("training")
+    base = save_tiny_bert(folder / "tiny-base")
+    (folder / "one").mkdir()
+    (folder / "two").mkdir()
+    one = write_tsv(folder / "one" / "train.tsv", sentences(60, seed=1))
+    two = write_tsv(folder / "two" / "train.tsv", sentences(50, seed=2))
+    return Recipe(
+        str(base), (f"{one}:2", str(two)), learning_rate=1e-3, batch_rows=8, max_tokens=32, dev_fraction=0.2, evaluations_per_epoch=2
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run's folder after an uninterrupted run."""
+    out = tmp_path_factory.mktemp("whole")
+    train(recipe, out, checkpoint_steps=2)
+    return out
+
+
+def _final_weights(out: Path) -> dict[str, torch.Tensor]:
+    weights: dict[str, torch.Tensor] = torch.load(out / "checkpoint.pt", weights_only=True)["model"]
+    return weights
+
+
+def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_an_uninterrupted_one(
+    recipe: Recipe, whole: Path, tmp_path: Path
+) -> None:
+    asdict = {name: getattr(recipe, name) for name in Recipe.__dataclass_fields__}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+
+    killed = subprocess.run([sys.executable, "-c", KILLED, json.dumps(asdict), str(tmp_path)], env=environment, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]["step"] == 4
+    train(recipe, tmp_path, checkpoint_steps=2)
+
+    resumed, uninterrupted = _final_weights(tmp_path), _final_weights(whole)
+    assert all(torch.equal(resumed[name], tensor) for name, tensor in uninterrupted.items())
+    best, wanted = load_file(tmp_path / "best" / "model.safetensors"), load_file(whole / "best" / "model.safetensors")
+    assert all(torch.equal(best[name], tensor) for name, tensor in wanted.items())
+    assert (tmp_path / "best" / "training.json").read_bytes() == (whole / "best" / "training.json").read_bytes()
+
+
+def test_training_changes_the_weights_and_is_told_in_full(recipe: Recipe, whole: Path) -> None:
+    record = json.loads((whole / "best" / "training.json").read_bytes())
+
+    before = load_file(Path(recipe.base) / "model.safetensors")
+    after = _final_weights(whole)
+    assert not torch.equal(before["bert.encoder.layer.0.output.dense.weight"], after["bert.encoder.layer.0.output.dense.weight"])
+    assert [(file["file"], file["rows"], file["times"]) for file in record["files"]] == [("one/train.tsv", 60, 2), ("two/train.tsv", 50, 1)]
+    assert record["files"][0]["sha256"] != record["files"][1]["sha256"]
+    assert record["steps"] == record["history"][-1]["step"] > 10
+    assert 0 <= record["dev_accuracy"] <= 1
+
+
+def test_no_folder_of_this_machine_lands_in_the_record(recipe: Recipe, whole: Path) -> None:
+    content = (whole / "best" / "training.json").read_text()
+
+    assert json.loads(content)["recipe"]["base"] == "tiny-base"
+    assert str(Path(recipe.base).parent) not in content
+
+
+def test_the_development_set_is_written_and_shares_no_text_with_training(whole: Path, recipe: Recipe) -> None:
+    record = json.loads((whole / "best" / "training.json").read_bytes())
+
+    dev = list(read_examples(whole / "dev.jsonl", LABELS))
+
+    assert len(dev) == record["dev_examples"]
+    everything = [one for source in recipe.sources for one in read_examples(Path(source.removesuffix(":2")), LABELS)]
+    labels = {example.text: example.label for example in everything}
+    assert all(labels[example.text] == example.label for example in dev)
+
+
+def test_a_finished_run_is_not_trained_again(recipe: Recipe, whole: Path) -> None:
+    before = (whole / "checkpoint.pt").read_bytes()
+
+    train(recipe, whole, checkpoint_steps=2)
+
+    assert (whole / "checkpoint.pt").read_bytes() == before
+
+
+def test_a_run_of_another_recipe_is_not_continued(recipe: Recipe, whole: Path) -> None:
+    dev = (whole / "dev.jsonl").read_bytes()
+
+    with pytest.raises(BadCheckpoint, match="belongs to another recipe or other data"):
+        train(replace(recipe, seed=2), whole)
+
+    assert (whole / "dev.jsonl").read_bytes() == dev
+
+
+def test_a_damaged_checkpoint_is_named(recipe: Recipe, whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.pt").write_bytes((whole / "checkpoint.pt").read_bytes()[:5000])
+
+    with pytest.raises(BadCheckpoint, match="checkpoint.pt: damaged .*; delete it to start again"):
+        train(recipe, tmp_path)
+
+
+def test_a_base_that_is_not_there_and_a_missing_file_are_named(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(BadCheckpoint, match="cannot be loaded as a classifier"):
+        train(replace(recipe, base=str(tmp_path)), tmp_path / "out")
+    with pytest.raises(BadData, match=r"none\.tsv"):
+        train(replace(recipe, sources=(str(tmp_path / "none.tsv"),)), tmp_path / "out")

@@ -1,0 +1,228 @@
+"""Classify, ClassifyBatch and the model calls through a real server: what each input gets."""
+
+import math
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import BadRequest
+from grpc_status import rpc_status
+
+from sentiment.client import CallFailed, Classification, Client
+from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from tests.conftest import RunningServer
+
+Code = grpc.StatusCode
+
+
+def failure_of(client: Client, text: str, **arguments: str) -> CallFailed:
+    with pytest.raises(CallFailed) as caught:
+        client.classify(text, **arguments)  # type: ignore[arg-type]  # str only
+    return caught.value
+
+
+def test_a_text_gets_its_label_calibrated_scores_and_model(client: Client) -> None:
+    answer = client.classify("a good film")
+
+    assert answer.label == "positive"
+    assert answer.score == pytest.approx(1 / (1 + math.exp(-2)), abs=1e-6)
+    assert list(answer.scores) == ["negative", "positive"]
+    assert sum(answer.scores.values()) == pytest.approx(1)
+    assert (answer.model.name, answer.model.version, len(answer.model.digest)) == ("tiny", 1, 64)
+    assert (answer.tokens, answer.truncated, answer.abstain) == (5, False, False)
+    assert 0 < answer.timing.run_s < answer.timing.total_s
+    assert answer.timing.batch_rows == 1
+
+
+def test_a_score_under_the_threshold_abstains(client: Client) -> None:
+    assert client.classify("a film").abstain
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("good \U0001f600", "positive"),  # emoji: an unknown token
+        ("\u05d8\u05d5\u05d1 bad", "negative"),  # right to left
+        ("\x00go\x07od\x00", "positive"),  # NUL and control characters are dropped by the tokenizer
+        ("GREAT", "positive"),
+        ("a" * 2**20, "negative"),  # exactly 1 MiB; one unknown word, a tie that the first label wins
+    ],
+    ids=["emoji", "right-to-left", "control", "upper-case", "1MiB"],
+)
+def test_unusual_texts_are_answered(client: Client, text: str, label: str) -> None:
+    assert client.classify(text).label == label
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "text: has 0 characters and none but white space; at least one other is needed"),
+        (" \t\n\u2003", "text: has 4 characters and none but white space; at least one other is needed"),
+        ("\x00\x01", "text: has 2 characters and none that the model reads; at least one is needed"),
+        ("a" * (2**20 + 1), "text: has 1048577 bytes; the limit is 1048576"),
+        ("\u00e9" * (2**19 + 1), "text: has 1048578 bytes; the limit is 1048576"),
+    ],
+    ids=["empty", "white-space", "control-only", "over-1MiB", "over-1MiB-in-two-byte-characters"],
+)
+def test_a_text_that_cannot_be_answered_is_invalid_with_field_value_and_limit(client: Client, text: str, message: str) -> None:
+    failed = failure_of(client, text)
+
+    assert failed.code is Code.INVALID_ARGUMENT
+    assert failed.message == message
+    assert [violation.field for violation in failed.violations] == ["text"]
+    assert failed.request_id
+
+
+def test_an_over_long_text_is_cut_and_says_so(client: Client) -> None:
+    answer = client.classify("good " * 20 + "bad " * 100)
+
+    assert (answer.tokens, answer.truncated) == (32, True)
+    assert answer.label == "positive"
+
+
+def test_an_over_long_text_is_refused_where_that_is_asked(client: Client) -> None:
+    failed = failure_of(client, "good " * 100, truncation="refuse")
+
+    assert failed.code is Code.INVALID_ARGUMENT
+    assert "the limit is 32" in failed.message
+    assert client.classify("good", truncation="refuse").label == "positive"
+
+
+def test_an_unknown_model_is_not_found(client: Client) -> None:
+    for model in ("nosuch", "tiny/2", "tiny/x", "x" * 10_000):
+        failed = failure_of(client, "good", model=model)
+
+        assert failed.code is Code.NOT_FOUND
+        assert "loaded are tiny/1" in failed.message
+        assert len(failed.message) < 300
+
+
+def test_the_model_may_be_named_with_and_without_version(client: Client) -> None:
+    assert client.classify("good", model="tiny").model == client.classify("good", model="tiny/1").model
+
+
+def test_a_pair_is_refused_by_a_model_without_pairs(client: Client) -> None:
+    with pytest.raises(CallFailed, match="reads one text; a pair was given") as caught:
+        client.classify("good", "bad")
+    assert caught.value.code is Code.FAILED_PRECONDITION
+
+
+def test_a_pair_is_read_by_a_model_with_pairs(start) -> None:  # type: ignore[no-untyped-def]  # a fixture's factory
+    with start(model="paired").client() as client:
+        answer = client.classify("good", "great film")
+
+        assert answer.tokens == 6
+        assert answer.scores["positive"] == pytest.approx(1 / (1 + math.exp(-6)), abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def stub(server: RunningServer):  # type: ignore[no-untyped-def]  # a generator of an untyped stub
+    with grpc.insecure_channel(server.target) as channel:
+        yield pb_grpc.SentimentServiceStub(channel)
+
+
+def violations(error: grpc.RpcError) -> list[tuple[str, str]]:
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]  # the error is the call
+    assert status is not None
+    bad = BadRequest()
+    assert status.details[0].Unpack(bad)
+    return [(entry.field, entry.description) for entry in bad.field_violations]
+
+
+def test_an_unknown_enum_value_is_invalid(stub) -> None:  # type: ignore[no-untyped-def]
+    for field in ("truncation", "priority"):
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Classify(pb.ClassifyRequest(text="good", **{field: 99}))
+
+        assert caught.value.code() is Code.INVALID_ARGUMENT
+        assert violations(caught.value)[0][0] == field
+        assert "is 99; known are 0 to" in violations(caught.value)[0][1]
+
+
+def test_what_is_not_built_yet_says_so(stub) -> None:  # type: ignore[no-untyped-def]
+    calls = [
+        lambda: stub.Classify(pb.ClassifyRequest(text="good", explain=pb.ExplainOptions())),
+        lambda: stub.Classify(pb.ClassifyRequest(text="good", truncation=pb.TRUNCATION_WINDOWS)),
+        lambda: list(stub.Explain(pb.ExplainRequest(text="good"))),
+    ]
+    for call in calls:
+        with pytest.raises(grpc.RpcError) as caught:
+            call()
+
+        assert caught.value.code() is Code.UNIMPLEMENTED
+        assert "not built yet" in caught.value.details()
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff", b"\x0a\x02\xff\xfe", b"\x0a\xff\xff\xff\xff\x0f"], ids=["garbage", "bad-utf8", "cut"])
+def test_malformed_bytes_are_invalid_and_counted(server: RunningServer, data: bytes) -> None:
+    labels = {"method": "Classify", "code": "INVALID_ARGUMENT", "model": ""}
+    before = server.metric("sentiment_requests_total", **labels)
+
+    with grpc.insecure_channel(server.target) as channel, pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary("/sentiment.v1.SentimentService/Classify")(data)
+
+    assert caught.value.code() is Code.INVALID_ARGUMENT  # type: ignore[attr-defined]  # the error is the call
+    assert server.metric("sentiment_requests_total", **labels) == before + 1
+
+
+def test_a_message_over_our_limit_gets_our_answer_and_not_the_transports(server: RunningServer) -> None:
+    with server.client() as client, pytest.raises(CallFailed, match="the limit is 4194304") as caught:
+        client.classify_batch(["a" * 2**20] * 5)
+
+    assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+def test_a_batch_answers_in_order_and_a_bad_item_leaves_the_others_alone(client: Client) -> None:
+    results = client.classify_batch(["good", "", "bad", ("a", "pair"), "great"])
+
+    assert [result.label if isinstance(result, Classification) else result.code.name for result in results] == [
+        "positive",
+        "INVALID_ARGUMENT",
+        "negative",
+        "FAILED_PRECONDITION",
+        "positive",
+    ]
+    assert isinstance(results[1], CallFailed)
+    assert results[1].violations[0].field == "items[1].text"
+
+
+def test_a_batch_has_from_1_to_1024_items(client: Client) -> None:
+    assert len(client.classify_batch(["good"] * 1024)) == 1024
+    for count in (0, 1025):
+        with pytest.raises(CallFailed, match=f"items: has {count} items; the limits are 1 and 1024") as caught:
+            client.classify_batch(["good"] * count)
+        assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+def test_every_answer_of_a_large_batch_belongs_to_its_text(client: Client) -> None:
+    weights = [(number * 7) % 65 - 32 for number in range(1000)]
+    texts = [f"w{weight}" + " film" * (number % 20) for number, weight in enumerate(weights)]
+
+    results = client.classify_batch(texts)
+
+    for weight, result in zip(weights, results, strict=True):
+        assert isinstance(result, Classification)
+        assert result.scores["positive"] == pytest.approx(1 / (1 + math.exp(-2 * weight / 64)), abs=1e-6)
+
+
+def test_a_call_without_a_chance_is_expired(server: RunningServer) -> None:
+    with server.client() as client, pytest.raises(CallFailed) as caught:
+        client.classify("good", timeout_s=0)
+
+    assert caught.value.code is Code.DEADLINE_EXCEEDED
+
+
+def test_models_are_listed_and_described(client: Client) -> None:
+    listed = client.list_models().models
+    model = client.get_model("tiny")
+
+    assert [(entry.id.name, entry.is_default, entry.card) for entry in listed] == [("tiny", True, "")]
+    assert list(model.labels) == ["negative", "positive"]
+    assert (model.max_tokens, model.pairs, model.default_truncation) == (32, False, pb.TRUNCATION_HEAD)
+    assert (model.classify_graph.precision, model.classify_graph.provider) == ("fp32", "CPUExecutionProvider")
+    assert model.card == "# Tiny\n"
+    assert model.limits.batch_items == 1024
+    assert model.accuracy[0].dataset == "made-up"
+    with pytest.raises(CallFailed) as caught:
+        client.get_model("nosuch")
+    assert caught.value.code is Code.NOT_FOUND

@@ -1,0 +1,107 @@
+"""grpc.health.v1 and reflection through a real server."""
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Callable
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
+
+from sentiment.rpc.health import LIVENESS
+from sentiment.rpc.server import REFLECTION_V1, SERVICE
+from tests.conftest import RunningServer
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def check(server: RunningServer, service: str) -> int:
+    with grpc.insecure_channel(server.target) as channel:
+        return int(health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service)).status)
+
+
+def test_a_ready_server_serves_under_every_name(server: RunningServer) -> None:
+    assert [check(server, service) for service in ("", SERVICE, LIVENESS)] == [SERVING] * 3
+
+
+def test_an_unknown_service_is_not_found(server: RunningServer) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        check(server, "nosuch")
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND  # type: ignore[attr-defined]  # the error is the call
+
+
+async def test_a_watch_sees_the_drain_and_is_ended_by_it(start: Callable[..., RunningServer]) -> None:
+    server = start(drain_wait_s=0.2, drain_grace_s=20.0)
+    async with grpc.aio.insecure_channel(server.target) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
+        seen = [(await watch.read()).status]
+
+        stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+        while (response := await watch.read()) is not grpc.aio.EOF:
+            seen.append(response.status)
+        await asyncio.wait_for(stopping, 10)
+
+    # The grace is 20 s: that the server is gone shows that the open Watch did not keep it.
+    assert seen == [SERVING, NOT_SERVING]
+    assert await watch.code() is grpc.StatusCode.OK
+
+
+async def test_not_ready_while_work_is_there_and_nothing_moves(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start(stall_s=1.0)
+    batcher = server.app._models.find("").batcher
+    async with grpc.aio.insecure_channel(server.target) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
+        assert (await watch.read()).status == SERVING
+
+        monkeypatch.setattr(batcher, "stalled_s", lambda: 5.0)
+        assert (await watch.read()).status == NOT_SERVING
+        assert check(server, LIVENESS) == SERVING
+
+        monkeypatch.undo()
+        assert (await watch.read()).status == SERVING
+
+
+@pytest.mark.parametrize("name", ["grpc.reflection.v1alpha.ServerReflection", REFLECTION_V1])
+def test_reflection_tells_the_services_and_their_messages(server: RunningServer, name: str) -> None:
+    requests = [
+        reflection_pb2.ServerReflectionRequest(list_services=""),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE),
+    ]
+    with grpc.insecure_channel(server.target) as channel:
+        method = channel.stream_stream(
+            f"/{name}/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        listed, described = method(iter(requests))
+
+    names = [service.name for service in listed.list_services_response.service]
+    assert {SERVICE, "grpc.health.v1.Health"} <= set(names)
+    assert described.file_descriptor_response.file_descriptor_proto
+
+
+@pytest.mark.needs_tool("buf")
+@pytest.mark.parametrize("version", ["grpc-v1", "grpc-v1alpha"])
+def test_a_foreign_client_calls_through_reflection(server: RunningServer, version: str) -> None:
+    curl = ["buf", "curl", "--http2-prior-knowledge", "--protocol", "grpc", "--reflect", "--reflect-protocol", version]
+    methods = subprocess.run([*curl, "--list-methods", server.url_of_grpc], capture_output=True, text=True, timeout=30, check=True).stdout
+    called = subprocess.run(
+        [*curl, "--data", '{"text": "a good film"}', f"{server.url_of_grpc}/{SERVICE}/Classify"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    ).stdout
+
+    assert f"{SERVICE}/ClassifyStream" in methods
+    assert json.loads(called)["prediction"]["label"] == "positive"
+
+
+def test_reflection_can_be_switched_off(start: Callable[..., RunningServer]) -> None:
+    server = start(reflection=False)
+    with grpc.insecure_channel(server.target) as channel, pytest.raises(grpc.RpcError) as caught:
+        list(channel.stream_stream(f"/{REFLECTION_V1}/ServerReflectionInfo")(iter([b""])))
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]  # the error is the call

@@ -1,0 +1,148 @@
+"""ClassifyStream through a real server."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+import pytest
+
+from sentiment.client import AsyncClient, CallFailed, Classification
+from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from tests.conftest import RunningServer
+
+Code = grpc.StatusCode
+
+
+async def items(count: int) -> AsyncIterator[tuple[str, str]]:
+    for number in range(count):
+        yield str(number), f"w{number % 65 - 32} " + "film " * (number % 25)
+
+
+async def test_every_item_is_answered_once_under_its_own_id(server: RunningServer) -> None:
+    seen: dict[str, Classification] = {}
+
+    async with AsyncClient(server.target) as client:
+        async for item_id, result in client.classify_stream(items(1000)):
+            assert isinstance(result, Classification)
+            assert item_id not in seen
+            seen[item_id] = result
+
+    assert len(seen) == 1000
+    for item_id, result in seen.items():
+        weight = (int(item_id) % 65 - 32) / 64
+        assert result.scores["positive"] == pytest.approx(1 / (1 + math.exp(-2 * weight)), abs=1e-6)
+
+
+async def test_a_bad_item_has_an_error_of_its_own(server: RunningServer) -> None:
+    async def mixed() -> AsyncIterator[tuple[str, str]]:
+        for item in (("a", "good"), ("b", ""), ("c" * 300, "good"), ("d", "bad")):
+            yield item
+
+    async with AsyncClient(server.target) as client:
+        results = [pair async for pair in client.classify_stream(mixed())]
+
+    found = {item_id: result.code.name if isinstance(result, CallFailed) else result.label for item_id, result in results}
+    assert found == {"a": "positive", "b": "INVALID_ARGUMENT", "c" * 64: "INVALID_ARGUMENT", "d": "negative"}
+
+
+async def raw_stream(server: RunningServer, *requests: pb.ClassifyStreamRequest) -> list[pb.ClassifyStreamResponse]:
+    async with grpc.aio.insecure_channel(server.target) as channel:
+        call = pb_grpc.SentimentServiceStub(channel).ClassifyStream(iter(requests))
+        return [response async for response in call]
+
+
+async def test_an_items_own_timeout_is_kept_and_must_be_positive(server: RunningServer) -> None:
+    short, wrong = pb.ClassifyStreamRequest(id="short", item=pb.Item(text="good")), pb.ClassifyStreamRequest(id="wrong", item=pb.Item(text="good"))
+    short.timeout.nanos = 1
+    wrong.timeout.seconds = -1
+
+    responses = {response.id: response for response in await raw_stream(server, short, wrong)}
+
+    assert responses["short"].error.code == Code.DEADLINE_EXCEEDED.value[0]
+    assert responses["wrong"].error.code == Code.INVALID_ARGUMENT.value[0]
+
+
+async def test_options_belong_to_each_item(server: RunningServer) -> None:
+    good = pb.ClassifyStreamRequest(id="good", item=pb.Item(text="good"), options=pb.StreamOptions(model="tiny/1"))
+    lost = pb.ClassifyStreamRequest(id="lost", item=pb.Item(text="good"), options=pb.StreamOptions(model="nosuch"))
+    explained = pb.ClassifyStreamRequest(id="explained", item=pb.Item(text="good"), options=pb.StreamOptions(explain=pb.ExplainOptions()))
+
+    responses = {response.id: response for response in await raw_stream(server, good, lost, explained)}
+
+    assert responses["good"].response.prediction.label == "positive"
+    assert responses["lost"].error.code == Code.NOT_FOUND.value[0]
+    assert responses["explained"].error.code == Code.UNIMPLEMENTED.value[0]
+
+
+async def test_a_malformed_message_ends_the_stream_as_invalid(server: RunningServer) -> None:
+    async with grpc.aio.insecure_channel(server.target) as channel:
+        call = channel.stream_stream("/sentiment.v1.SentimentService/ClassifyStream")(iter([b"\xff\xff"]))
+
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            [response async for response in call]
+
+    assert caught.value.code() is Code.INVALID_ARGUMENT
+
+
+async def test_a_client_that_does_not_read_is_not_read_from(start: Callable[..., RunningServer]) -> None:
+    server = start(call_rows_max=8)
+    sent = 0
+
+    async def endless() -> AsyncIterator[pb.ClassifyStreamRequest]:
+        nonlocal sent
+        while True:
+            # Large ids fill the transport's own windows soon.
+            yield pb.ClassifyStreamRequest(id="x" * 256, item=pb.Item(text="good " + "film " * 2000))
+            sent += 1
+
+    # A fixed window: an estimated one grows to megabytes.
+    async with grpc.aio.insecure_channel(server.target, [("grpc.http2.bdp_probe", 0)]) as channel:
+        call = pb_grpc.SentimentServiceStub(channel).ClassifyStream(endless())
+        before = -1
+        while sent != before:
+            before = sent
+            await asyncio.sleep(0.2)
+        answered = server.metric("sentiment_items_total", method="ClassifyStream", code="OK", model="tiny/1")
+        call.cancel()
+
+    # What is answered and unread lies in the transport's windows and among the 8 places, not in our memory.
+    assert answered < 2000
+    assert server.metric("sentiment_queue_rows", model="tiny/1") == 0
+
+
+async def test_leaving_a_stream_withdraws_what_is_queued(start: Callable[..., RunningServer]) -> None:
+    server = start()
+    async with AsyncClient(server.target) as client:
+        async for _ in client.classify_stream(items(500)):
+            break
+
+    async with AsyncClient(server.target) as client:
+        assert (await client.classify("good")).label == "positive"
+    while server.metric("sentiment_requests_total", method="ClassifyStream", code="CANCELLED", model="tiny/1") == 0:
+        await asyncio.sleep(0.01)
+    assert server.metric("sentiment_queue_rows", model="tiny/1") == 0
+
+
+async def test_a_drain_answers_every_item_it_accepted_and_ends_the_stream_with_ok(start: Callable[..., RunningServer]) -> None:
+    server = start(drain_grace_s=20.0)
+    received = 0
+
+    async def endless() -> AsyncIterator[pb.ClassifyStreamRequest]:
+        while True:
+            yield pb.ClassifyStreamRequest(item=pb.Item(text="good " + "film " * (received % 20)))
+
+    async with grpc.aio.insecure_channel(server.target) as channel:
+        call = pb_grpc.SentimentServiceStub(channel).ClassifyStream(endless())
+        async for response in call:
+            assert response.response.prediction.label == "positive"
+            received += 1
+            if received == 200:
+                server.loop.call_soon_threadsafe(server.app.stop)
+        code = await call.code()
+    await asyncio.to_thread(server.stop)
+
+    assert code is grpc.StatusCode.OK
+    assert received == server.metric("sentiment_items_total", method="ClassifyStream", code="OK", model="tiny/1")
+    assert server.metric("sentiment_items_total", method="ClassifyStream", code="CANCELLED", model="tiny/1") == 0

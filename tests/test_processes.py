@@ -1,0 +1,251 @@
+"""Real server processes: signals, drains, ports, start-up, what is logged."""
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from sentiment.client import AsyncClient, CallFailed, Client
+from tests.conftest import PLAIN
+from tests.tiny import make_bundle, read_manifest
+
+SECRET = "great XyzzySecret film"
+
+
+class Process:
+    """A ``sentiment serve`` of one's own."""
+
+    def __init__(self, bundles: Path, *flags: str, environment: dict[str, str] | None = None) -> None:
+        self.command = [sys.executable, "-m", "sentiment", "serve", "--bundles", str(bundles), "--model", "tiny", *flags]
+        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+        self.lines: list[dict[str, object]] = []
+        self.pid = self.process.pid
+
+    def wait_ready(self) -> "Process":
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(json.loads(line))
+            if self.lines[-1]["event"] == "ready":
+                self.target, self.url = str(self.lines[-1]["grpc"]), str(self.lines[-1]["http"])
+                return self
+        raise AssertionError(f"it ended with {self.process.wait()}: {self.lines}")
+
+    def finish(self, timeout: float = 20) -> int:
+        _, rest = self.process.communicate(timeout=timeout)
+        self.lines += [json.loads(line) for line in rest.splitlines()]
+        return self.process.returncode
+
+    def events(self) -> list[object]:
+        return [line["event"] for line in self.lines]
+
+
+@pytest.fixture
+def spawn(bundles: Path) -> Iterator[Callable[..., Process]]:
+    processes: list[Process] = []
+
+    def begin(*flags: str, **arguments: dict[str, str]) -> Process:
+        ports = [] if "--grpc-listen" in flags else ["--grpc-listen", "127.0.0.1:0"]
+        web = [] if "--http-listen" in flags else ["--http-listen", "127.0.0.1:0"]
+        processes.append(Process(bundles, *ports, *web, *flags, **arguments))
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.process.kill()
+        process.process.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_exits_0(spawn: Callable[..., Process], number: signal.Signals) -> None:
+    server = spawn("--drain-wait-s", "0").wait_ready()
+
+    server.process.send_signal(number)
+
+    assert server.finish() == 0
+    assert server.events() == ["ready", "draining", "drained"]
+
+
+def test_a_second_signal_exits_at_once(spawn: Callable[..., Process]) -> None:
+    server = spawn("--drain-wait-s", "60").wait_ready()
+    server.process.terminate()
+    with Client(server.target, options=PLAIN) as client:
+        # Not ready, and still answering everything.
+        assert client.classify("good").label == "positive"
+
+    server.process.terminate()
+
+    assert server.finish(5) == 1
+    assert server.events()[-1] == "second_signal"
+
+
+def test_a_lone_server_answers_every_call_it_accepted(spawn: Callable[..., Process]) -> None:
+    """SIGTERM under load: a call either has its answer or was never accepted; the process exits 0."""
+    server = spawn("--drain-wait-s", "0.3").wait_ready()
+
+    async def run() -> tuple[int, list[CallFailed]]:
+        answered, failed, going = 0, [], True
+
+        async def call() -> None:
+            nonlocal answered, going
+            async with AsyncClient(server.target, options=PLAIN) as client:
+                while going:
+                    try:
+                        answer = await client.classify("a good film " + "and a film " * 10)
+                        assert answer.label == "positive"
+                        answered += 1
+                    except CallFailed as error:
+                        failed.append(error)
+                        return
+
+        calls = [asyncio.create_task(call()) for _ in range(16)]
+        await asyncio.sleep(0.5)
+        server.process.terminate()
+        await asyncio.wait(calls, timeout=15)
+        going = False
+        return answered, failed
+
+    answered, failed = asyncio.run(run())
+
+    assert server.finish() == 0
+    assert answered > 100
+    # Once the port is closed a client that goes on calling is told so; nothing else happened to anybody.
+    assert {error.code for error in failed} <= {grpc.StatusCode.UNAVAILABLE}
+    assert server.events() == ["ready", "draining", "drained"]
+
+
+def test_two_servers_behind_a_round_robin_client_lose_no_call_when_one_is_stopped(spawn: Callable[..., Process]) -> None:
+    servers = [spawn("--drain-wait-s", "1").wait_ready() for _ in range(2)]
+
+    async def run() -> tuple[int, dict[str, int]]:
+        answered, failures, going = 0, {}, True
+        target = "ipv4:" + ",".join(server.target for server in servers)
+        async with AsyncClient(target) as client:
+
+            async def call() -> None:
+                nonlocal answered
+                while going:
+                    try:
+                        await client.classify("a good film")
+                        answered += 1
+                    except CallFailed as error:
+                        failures[error.message] = failures.get(error.message, 0) + 1
+
+            calls = [asyncio.create_task(call()) for _ in range(16)]
+            await asyncio.sleep(0.5)
+            before = answered
+            servers[0].process.terminate()
+            stopped_code = await asyncio.to_thread(servers[0].finish)
+            await asyncio.sleep(0.5)
+            assert stopped_code == 0
+            assert answered > before
+            going = False
+            await asyncio.wait(calls)
+        return answered, failures
+
+    answered, failures = asyncio.run(run())
+
+    assert failures == {}
+    assert answered > 200
+
+
+def test_a_second_server_on_the_port_fails_loudly(spawn: Callable[..., Process]) -> None:
+    first = spawn().wait_ready()
+
+    second = spawn("--grpc-listen", first.target)
+    third = spawn("--http-listen", first.url)
+
+    for server, side in ((second, "gRPC"), (third, "HTTP")):
+        assert server.process.wait(20) == 1
+        assert server.process.stderr is not None
+        assert f"{side} cannot listen on" in server.process.stderr.read()
+
+
+def test_a_bad_bundle_exits_3_and_bad_settings_exit_2(bundles: Path) -> None:
+    for flags, code, says in (
+        (["--model", "nosuch"], 3, "no bundle 'nosuch'"),
+        (["--queue-rows-max", "0"], 2, "greater than or equal to 1"),
+        (["--nosuch"], 2, "unrecognized arguments"),
+    ):
+        server = Process(bundles, "--grpc-listen", "127.0.0.1:0", "--http-listen", "", *flags)
+        _, errors = server.process.communicate(timeout=20)
+
+        assert (server.process.returncode, says in errors) == (code, True), errors
+        assert "Traceback" not in errors
+
+
+def test_no_text_of_a_user_is_ever_logged(spawn: Callable[..., Process]) -> None:
+    server = spawn("--log-level", "debug", "--drain-wait-s", "0").wait_ready()
+    with Client(server.target, options=PLAIN) as client:
+        client.classify(SECRET)
+        client.classify_batch([SECRET, ""])
+        for arguments in ({"model": "nosuch"}, {"text_pair": SECRET}, {"truncation": "refuse"}):
+            try:
+                client.classify(SECRET * 20, **arguments)  # type: ignore[arg-type]  # strings only
+            except CallFailed as error:
+                assert "Xyzzy" not in error.message
+
+    server.process.terminate()
+    server.finish()
+
+    assert "Xyzzy" not in json.dumps(server.lines)
+
+
+def test_it_says_that_it_is_starting_until_the_model_is_there(spawn: Callable[..., Process], tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path)
+    manifest = read_manifest(bundle)
+    # A file that cannot be read to its end before the test opens the other one: loading takes as long as the test wants.
+    os.mkfifo(bundle / "slow")
+    manifest["files"]["slow"] = {"sha256": hashlib.sha256(b"").hexdigest(), "bytes": 0}  # type: ignore[index]  # plain JSON
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    server = spawn("--bundles", str(tmp_path), "--grpc-listen", f"127.0.0.1:{free_port()}", "--drain-wait-s", "0")
+    target = server.process.args[server.process.args.index("--grpc-listen") + 1]  # type: ignore[union-attr,index]  # a list here
+
+    with grpc.insecure_channel(target, PLAIN) as channel:
+        grpc.channel_ready_future(channel).result(20)
+        health = health_pb2_grpc.HealthStub(channel)
+        statuses = [health.Check(health_pb2.HealthCheckRequest(service=name)).status for name in ("liveness", "")]
+    with Client(target, options=PLAIN) as client:
+        with pytest.raises(CallFailed) as caught:
+            client.classify("good")
+        (bundle / "slow").open("wb").close()
+        server.wait_ready()
+        assert client.classify("good").label == "positive"
+
+    assert statuses == [health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING]
+    assert (caught.value.code, caught.value.message) == (grpc.StatusCode.UNAVAILABLE, "the server is starting")
+
+
+def test_a_signal_during_the_start_exits_0(spawn: Callable[..., Process]) -> None:
+    server = spawn("--drain-wait-s", "60")
+    # Whether it comes before the handlers, while the model loads or after: the process ends, soon.
+    server.process.send_signal(signal.SIGTERM)
+
+    assert server.process.wait(20) in (0, -signal.SIGTERM)
+
+
+def test_the_log_is_one_json_object_a_line_with_time_level_and_event(spawn: Callable[..., Process]) -> None:
+    server = spawn("--drain-wait-s", "0", environment={"SENTIMENT_SERVICE_HOST": "10.0.0.1"}).wait_ready()
+    server.process.terminate()
+    server.finish()
+
+    assert server.events()[0] == "variables_ignored"
+    for line in server.lines:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT.*Z", str(line["timestamp"]))
+        assert line["level"] in ("info", "warning", "error")

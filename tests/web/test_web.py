@@ -1,0 +1,95 @@
+"""The HTTP side of a real server."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+import pytest
+
+from sentiment.client import Client
+from tests.conftest import RunningServer
+
+
+def call(server: RunningServer, path: str, body: bytes | None = None, **headers: str) -> tuple[int, str, dict[str, str]]:
+    request = urllib.request.Request(server.url + path, body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.status, response.read().decode(), dict(response.headers)
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(), dict(error.headers)
+
+
+def test_it_answers_what_grpc_answers(server: RunningServer, client: Client) -> None:
+    status, body, _ = call(server, "/v1/classify", b'{"text": "a good film"}')
+
+    answer = json.loads(body)
+    assert status == 200
+    assert answer["prediction"]["label"] == "positive"
+    assert answer["prediction"]["score"] == pytest.approx(client.classify("a good film").score)
+    assert (answer["tokens"], answer["truncated"], answer["prediction"]["abstain"]) == (5, False, False)
+    assert set(answer["timing"]) == {"total", "tokenize", "queue", "run", "batch_rows"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "says"),
+    [
+        (b'{"text": ""}', 400, "INVALID_ARGUMENT", "text: has 0 characters"),
+        (b'{"text": "\\ud800"}', 400, "INVALID_ARGUMENT", "surrogate"),
+        (b'{"text": "\xff"}', 400, "INVALID_ARGUMENT", "not valid UTF-8"),
+        (b'{"text": 3}', 400, "INVALID_ARGUMENT", "no sentiment.v1.ClassifyRequest in JSON"),
+        (b'{"txt": "good"}', 400, "INVALID_ARGUMENT", "txt"),
+        (b"[" * 100_000, 400, "INVALID_ARGUMENT", "in JSON"),
+        (b"", 400, "INVALID_ARGUMENT", "in JSON"),
+        (b'{"text": "good", "truncation": 99}', 400, "INVALID_ARGUMENT", "truncation"),
+        (b'{"text": "good", "model": "nosuch"}', 404, "NOT_FOUND", "nosuch"),
+        (b'{"text": "good", "text_pair": "bad"}', 400, "FAILED_PRECONDITION", "pair"),
+        (b'{"text": "good", "explain": {}}', 501, "UNIMPLEMENTED", "explain"),
+    ],
+    ids=["empty", "surrogate", "utf8", "type", "unknown-field", "deep", "no-body", "enum", "model", "pair", "explain"],
+)
+def test_each_bad_request_has_its_status(server: RunningServer, body: bytes, status: int, code: str, says: str) -> None:
+    found, text, headers = call(server, "/v1/classify", body)
+
+    error = json.loads(text)["error"]
+    assert (found, error["status"]) == (status, code)
+    assert says in error["message"]
+    assert headers["x-request-id"]
+
+
+def test_a_body_over_the_limit_is_refused(server: RunningServer) -> None:
+    for size in (5 * 2**20, 30 * 2**20):
+        status, text, _ = call(server, "/v1/classify", b'{"text": "' + b"a" * size + b'"}')
+
+        assert status == 400
+        assert "limit" in json.loads(text)["error"]["message"]
+
+
+def test_the_clients_time_limit_is_kept(server: RunningServer) -> None:
+    assert call(server, "/v1/classify", b'{"text": "good"}', **{"Grpc-Timeout": "1n"})[0] == 504
+    assert call(server, "/v1/classify", b'{"text": "good"}', **{"Grpc-Timeout": "5S"})[0] == 200
+    status, text, _ = call(server, "/v1/classify", b'{"text": "good"}', **{"Grpc-Timeout": "soon"})
+    assert status == 400
+    assert "Grpc-Timeout: is 'soon'" in json.loads(text)["error"]["message"]
+
+
+def test_explain_is_not_built_yet(server: RunningServer) -> None:
+    assert call(server, "/v1/explain", b'{"text": "good"}')[0] == 501
+
+
+def test_health_and_readiness(server: RunningServer) -> None:
+    assert call(server, "/healthz")[:2] == (200, "ok\n")
+    assert call(server, "/readyz")[:2] == (200, "ready\n")
+    assert call(server, "/nosuch")[0] == 404
+
+
+def test_a_refusal_for_want_of_room_says_when_to_come_back(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start()
+    scheduler = server.app._models.find("").batcher.scheduler
+    monkeypatch.setattr(scheduler, "queue_rows_max", 0)
+
+    status, text, headers = call(server, "/v1/classify", b'{"text": "good"}')
+
+    assert status == 429
+    assert json.loads(text)["error"]["status"] == "RESOURCE_EXHAUSTED"
+    assert int(headers["Retry-After"]) >= 1
