@@ -197,7 +197,7 @@ def test_no_text_of_a_user_is_ever_logged(spawn: Callable[..., Process]) -> None
         client.classify_batch([SECRET, ""])
         for arguments in ({"model": "nosuch"}, {"text_pair": SECRET}, {"truncation": "refuse"}):
             try:
-                client.classify(SECRET * 20, **arguments)  # type: ignore[arg-type]  # strings only
+                client.classify(SECRET * 20, **arguments)
             except CallFailed as error:
                 assert "Xyzzy" not in error.message
 
@@ -212,10 +212,10 @@ def test_it_says_that_it_is_starting_until_the_model_is_there(spawn: Callable[..
     manifest = read_manifest(bundle)
     # A file that cannot be read to its end before the test opens the other one: loading takes as long as the test wants.
     os.mkfifo(bundle / "slow")
-    manifest["files"]["slow"] = {"sha256": hashlib.sha256(b"").hexdigest(), "bytes": 0}  # type: ignore[index]  # plain JSON
+    manifest["files"]["slow"] = {"sha256": hashlib.sha256(b"").hexdigest(), "bytes": 0}
     (bundle / "manifest.json").write_text(json.dumps(manifest))
     server = spawn("--bundles", str(tmp_path), "--grpc-listen", f"127.0.0.1:{free_port()}", "--drain-wait-s", "0")
-    target = server.process.args[server.process.args.index("--grpc-listen") + 1]  # type: ignore[union-attr,index]  # a list here
+    target = server.process.args[server.process.args.index("--grpc-listen") + 1]
 
     with grpc.insecure_channel(target, PLAIN) as channel:
         grpc.channel_ready_future(channel).result(20)

@@ -5,10 +5,14 @@ from pathlib import Path
 
 from sentiment.model.bundle import Bundle, GraphSpec, Manifest, load_bundle
 from sentiment_models.evaluation import Evaluation
+from sentiment_models.golden import MEANT
 from sentiment_models.manifest import CARD_FILE, MANIFEST_FILE, WEIGHTS_FILE, read_object
 from sentiment_models.provenance import Json
 
 Facts = Mapping[str, Json]
+
+# Characters of a golden text that the card quotes.
+QUOTED_MAX = 90
 
 
 def write_card(bundle: Path, evaluations: Sequence[Evaluation]) -> Path:
@@ -68,26 +72,43 @@ def _use(manifest: Manifest) -> str:
 
 
 def _training(provenance: Facts) -> str:
-    training = _facts(provenance.get("training"))
+    stages = _stages(provenance.get("training"))
     lines = ["## Training", ""]
-    if not training:
+    if not stages:
         return "\n".join([*lines, "The checkpoint came without a record of its training."])
+    for number, stage in enumerate(stages, 1):
+        if len(stages) > 1:
+            lines += [f"### Stage {number} of {len(stages)}", ""]
+        lines += [*_stage(stage), ""]
+    libraries = ", ".join(f"{name} {version}" for name, version in sorted(_facts(provenance.get("libraries")).items()))
+    licences = "Licences: none of the sources states one; all are research releases. No text of them is in this bundle."
+    return "\n".join([*lines, licences, "", f"Exported with {libraries}."])
+
+
+def _stages(training: Json) -> list[Facts]:
+    """A model may be fine-tuned from one that was trained here: the first stage comes first."""
+    facts = _facts(training)
+    return [*_stages(facts.get("base_training")), facts] if facts else []
+
+
+def _stage(training: Facts) -> list[str]:
+    lines = []
     rows = [_facts(file) for file in _items(training.get("files"))]
     if rows:
-        lines += ["| file | rows | times an epoch | SHA-256 |", "|---|---:|---:|---|"]
+        lines += ["| file | texts | times an epoch | SHA-256 |", "|---|---:|---:|---|"]
         for row in rows:
-            lines.append(f"| {row.get('file')} | {_number(row.get('rows'))} | {row.get('times')} | `{str(row.get('sha256'))[:16]}` |")
-        lines += [""]
-    lines += [
-        "Licences: none of the sources states one; all are research releases. No text of them is in this bundle.",
-        "",
-        f"{_number(training.get('train_examples'))} examples in {_number(training.get('steps'))} steps; a text stands either there or "
-        f"among the {_number(training.get('dev_examples'))} of the development set, copies of it included, which chose the checkpoint"
-        f" (accuracy {training.get('dev_accuracy')} in training precision) and the calibration.",
-    ]
+            name = f"{row.get('file')}{', last sentences' if row.get('tails') else ''}"
+            lines.append(f"| {name} | {_number(row.get('rows'))} | {row.get('times')} | `{str(row.get('sha256'))[:16]}` |")
+        lines.append("")
     recipe = ", ".join(f"{name} {value}" for name, value in sorted(_facts(training.get("recipe")).items()) if not isinstance(value, list))
-    libraries = ", ".join(f"{name} {version}" for name, version in sorted(_facts(provenance.get("libraries")).items()))
-    return "\n".join([*lines, "", f"Recipe: {recipe}.", "", f"Made with {libraries}."])
+    return [
+        *lines,
+        f"{_number(training.get('train_examples'))} examples, {_number(training.get('steps'))} steps of the optimizer. A text, with "
+        f"all copies of it, stands either there or among the {_number(training.get('dev_examples'))} texts of the development set, "
+        f"which chose the checkpoint (accuracy {_share(training.get('dev_accuracy'))} in training precision) and the calibration.",
+        "",
+        f"Recipe: {recipe}.",
+    ]
 
 
 def _figures(evaluations: Sequence[Evaluation]) -> str:
@@ -154,20 +175,29 @@ def _weaknesses(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
     figures = [(name, one) for evaluation in served for name, one in evaluation.datasets.items()]
     if figures:
         name, worst = min(figures, key=lambda pair: pair[1].accuracy)
-        wrong = round(worst.rows * (1 - worst.accuracy))
-        lines.append(f"- The lowest accuracy measured is {worst.accuracy:.4f}, on {name}: {wrong:,} wrong answers of {worst.rows:,}.")
+        errors = round(worst.rows * (1 - worst.accuracy))
+        lines.append(f"- The lowest accuracy measured is {worst.accuracy:.4f}, on {name}: {errors:,} wrong answers of {worst.rows:,}.")
         name, worst = max(figures, key=lambda pair: pair[1].ece)
         lines.append(f"- The worst calibrated answers are those on {name}: a probability is off by {worst.ece:.3f} in the mean.")
         name, worst = max(figures, key=lambda pair: pair[1].truncated / pair[1].rows)
         if worst.truncated:
             share = f"{worst.truncated / worst.rows:.1%}"
             lines.append(f"- {share} of the texts of {name} are longer than {manifest.max_tokens} tokens; what follows there was not read.")
+    wrong = [golden for golden in manifest.golden if MEANT.get(golden.text, golden.label) in set(manifest.labels) - {golden.label}]
+    if wrong:
+        quoted = "; ".join(f'"{_short(golden.text)}" ({golden.label})' for golden in wrong)
+        lines.append(
+            f"- Of the {len(manifest.golden)} golden texts, written by hand, its fp32 graph answers {len(wrong)} wrongly: {quoted}."
+        )
     lines += [
         "- Nothing was measured on kinds of text that the tables above do not name, nor on fairness towards groups of people.",
-        "- Irony, double negation, quotation of other people's opinions and comparisons are known to mislead models of this kind.",
         "- int8 rounds: with the fp32 graph a text near the border may get the other label. The table gives the mean distance.",
     ]
     return "\n".join(lines)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= QUOTED_MAX else text[: QUOTED_MAX - 3] + "..."
 
 
 def _megabytes(manifest: Manifest, file: str) -> str:
@@ -177,6 +207,10 @@ def _megabytes(manifest: Manifest, file: str) -> str:
 
 def _number(value: Json) -> str:
     return f"{value:,}" if isinstance(value, int) else "an unknown number of"
+
+
+def _share(value: Json) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else "unknown"
 
 
 def _facts(value: Json) -> Facts:

@@ -1,9 +1,10 @@
 """The command line ``sentiment-models``. A command's own modules, and torch with them, are imported when it is used."""
+# ruff: noqa: PLC0415 - importing torch takes seconds, and most commands do without it
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 
 from sentiment.errors import BadBundle
@@ -12,7 +13,7 @@ from sentiment_models.errors import ModelsError
 DONE, FAILED, BAD_BUNDLE = 0, 1, 3
 """Exit codes; argparse itself answers wrong usage with 2."""
 
-# What each field of train.Recipe means; a test holds the two together. Base and sources have flags of their own.
+# What each field of train.Recipe means; a test holds the two together. Base, sources and tails have flags of their own.
 RECIPE_HELP = {
     "labels": "label names in the order of their indices, parted by commas",
     "epochs": "how often the training files are gone through",
@@ -85,6 +86,13 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", required=True, action="append", metavar="PATH[:TIMES]", help=f"{DATA_HELP}; an epoch shows it TIMES; repeatable"
     )
+    parser.add_argument(
+        "--tails",
+        default=[],
+        action="append",
+        metavar="PATH[:TIMES]",
+        help="files of long texts whose last sentences are shown as texts of their own; repeatable",
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the run lives; a run found there is continued")
     parser.add_argument("--device", default="cpu", help="where torch computes, such as cpu or cuda (default: %(default)s)")
     parser.add_argument("--threads", type=_positive, metavar="N", help="CPU threads of torch (default: its own choice)")
@@ -93,10 +101,10 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--restart", action="store_true", help="begin anew instead of continuing a run in OUT")
     for field in fields(Recipe):
-        if field.default is MISSING:
+        if field.name not in RECIPE_HELP:
             continue
         names = isinstance(field.default, tuple)
-        default = ",".join(field.default) if names else field.default
+        default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
         kind = _label_names if names else type(field.default)
         flag = "--" + field.name.replace("_", "-")
         parser.add_argument(flag, type=kind, default=field.default, metavar="X", help=f"{RECIPE_HELP[field.name]} (default: {default})")
@@ -111,7 +119,7 @@ def _train(arguments: argparse.Namespace) -> None:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     given = {name: getattr(arguments, name) for name in RECIPE_HELP}
-    recipe = Recipe(base=arguments.base, sources=tuple(arguments.data), **given)
+    recipe = Recipe(base=arguments.base, sources=tuple(arguments.data), tails=tuple(arguments.tails), **given)
     best = train(recipe, arguments.out, arguments.device, arguments.checkpoint_steps, resume=not arguments.restart)
     print(f"{best}: the best checkpoint; next: sentiment-models export {best} --dev {arguments.out / 'dev.jsonl'} --out ...")
 

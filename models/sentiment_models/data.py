@@ -30,24 +30,25 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A data file and how many times an epoch shows it."""
+    """A data file and how many times an epoch shows it; 0.25 shows a random quarter, always the same one."""
 
     path: Path
-    times: int = 1
+    times: float = 1
 
     @classmethod
     def parse(cls, spec: str) -> "Source":
         """Read ``PATH`` or ``PATH:TIMES`` as the command line takes it.
 
         Raises:
-            BadData: TIMES is not from 1 to 100.
+            BadData: TIMES is not over 0 and at most 100.
         """
         head, colon, tail = spec.rpartition(":")
-        if not colon or not tail.isdigit():
+        if not colon or not re.fullmatch(r"\d+(\.\d+)?", tail):
             return cls(Path(spec))
-        if not 1 <= int(tail) <= 100:
-            raise BadData(f"{spec}: shown {tail} times an epoch; the limits are 1 and 100")
-        return cls(Path(head), int(tail))
+        times = float(tail) if "." in tail else int(tail)
+        if not 0 < times <= 100:
+            raise BadData(f"{spec}: shown {tail} times an epoch; the limits are over 0 and 100")
+        return cls(Path(head), times)
 
 
 def read_examples(path: Path, labels: Sequence[str]) -> Iterator[Example]:
@@ -83,7 +84,7 @@ def read_examples(path: Path, labels: Sequence[str]) -> Iterator[Example]:
 
 
 def _open_text(path: Path) -> io.TextIOWrapper:
-    stream = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    stream = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # noqa: SIM115 - the wrapper closes it
     # A text may hold U+2028 or a carriage return: only a line feed ends a line.
     return io.TextIOWrapper(stream, encoding="utf-8", newline="" if ".csv" in path.suffixes else "\n")
 
@@ -123,7 +124,7 @@ class Split:
     dev: list[Example]
 
 
-def carve(sources: Sequence[tuple[Sequence[Example], int]], dev_fraction: float, seed: int) -> Split:
+def carve(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: float, seed: int) -> Split:
     """Carve a development set of about ``dev_fraction`` of each source.
 
     A text goes to one side by a hash of its letters and digits, so that copies that differ in case, spacing or punctuation
@@ -137,15 +138,36 @@ def carve(sources: Sequence[tuple[Sequence[Example], int]], dev_fraction: float,
     for examples, times in sources:
         for example in examples:
             key = re.sub(r"[\W_]+", "", example.text.lower())
-            draw = hashlib.blake2b(key.encode(), digest_size=8, salt=seed.to_bytes(8, "little")).digest()
-            if int.from_bytes(draw, "little") < dev_fraction * 2**64:
+            if _draw(key, "dev", seed) < dev_fraction:
                 dev.setdefault(key, example)
             else:
-                train.extend([example] * times)
+                train.extend([example] * (int(times) + (_draw(key, "times", seed) < times % 1)))
     for side, rows in (("train", train), ("dev", dev)):
         if not rows:
             raise BadData(f"the {side} split is empty: dev fraction {dev_fraction} of {len(train) + len(dev)} examples")
     return Split(train, list(dev.values()))
+
+
+def _draw(key: str, purpose: str, seed: int) -> float:
+    """A number from 0 to 1 that depends on nothing but its arguments."""
+    person = b"" if purpose == "dev" else purpose.encode()
+    digest = hashlib.blake2b(key.encode(), digest_size=8, salt=seed.to_bytes(8, "little"), person=person).digest()
+    return int.from_bytes(digest, "little") / 2**64
+
+
+def last_sentences(text: str, words_max: int) -> str:
+    """Return the last whole sentences of a text that have at most ``words_max`` words together, at least its last words.
+
+    A review's verdict stands at its end, often in an idiom that a classifier of long texts never has to understand.
+    """
+    sentences = re.split(r"(?<=[.!?])\s+", re.sub(r"(\s|<br\s*/?>)+", " ", text).strip())
+    kept: list[str] = []
+    for sentence in reversed(sentences):
+        words = sentence.split()
+        if kept and len(kept) + len(words) > words_max:
+            break
+        kept = words + kept
+    return " ".join(kept[-words_max:])
 
 
 def batches(lengths: Sequence[int], rows_max: int, tokens_max: int, rng: random.Random) -> list[list[int]]:

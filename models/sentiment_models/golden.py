@@ -19,28 +19,33 @@ PARAGRAPH = (
     "score tells you what to feel. Then the daughter arrives, the whole thing wakes up, and what follows is one of the most "
     "generous, funny and quietly moving hours I have spent in a cinema this year. I left grinning and called my mother."
 )
-
-GOLDEN_TEXTS = (
-    "Wonderful.",
-    "Terrible!",
-    "a warm, funny and beautifully acted film",
-    "the plot makes no sense and the jokes fall flat",
-    "It is not good at all.",
-    "There is nothing I did not love about this record.",
-    "The acting is superb, but the story is so dull that I wanted to leave.",
-    "It starts slowly, yet by the end I was completely won over.",
-    "THE WORST CUSTOMER SERVICE I HAVE EVER SEEN. NEVER AGAIN!!!",
-    "absolutely loved it 😍🎉 best night in years",
-    "Broke after two days 😡 and nobody answers my mails.",
-    "The review at https://example.com/films?id=42&lang=en says it all: a triumph from start to finish.",
-    "Don't waste your money; the second edition fixes none of the mistakes of the first.",
-    "Café scenes shot with real tenderness — naïve, perhaps, but never false.",
-    PARAGRAPH,
+COMPLAINT = (
     "The hotel had promised us a quiet room with a view of the sea. What we were given was a damp cell above the kitchen, where "
     "the fans ran until three in the morning, the shower dripped, and the window opened onto a brick wall. When I asked for "
     "another room the clerk shrugged, said that everything was full, and went back to his telephone. We paid for four nights, "
-    "stayed for one, and are still waiting for the refund that the manager promised us in writing.",
+    "stayed for one, and are still waiting for the refund that the manager promised us in writing."
 )
+
+# What a reader would say of each, for the card. A bundle records what its model says, right or wrong.
+MEANT = {
+    "Wonderful.": "positive",
+    "Terrible!": "negative",
+    "a warm, funny and beautifully acted film": "positive",
+    "the plot makes no sense and the jokes fall flat": "negative",
+    "It is not good at all.": "negative",
+    "There is nothing I did not love about this record.": "positive",
+    "The acting is superb, but the story is so dull that I wanted to leave.": "negative",
+    "It starts slowly, yet by the end I was completely won over.": "positive",
+    "THE WORST CUSTOMER SERVICE I HAVE EVER SEEN. NEVER AGAIN!!!": "negative",
+    "absolutely loved it 😍🎉 best night in years": "positive",
+    "Broke after two days 😡 and nobody answers my mails.": "negative",
+    "The review at https://example.com/films?id=42&lang=en says it all: a triumph from start to finish.": "positive",
+    "Don't waste your money; the second edition fixes none of the mistakes of the first.": "negative",
+    "Café scenes shot with real tenderness — naïve, perhaps, but never false.": "positive",
+    PARAGRAPH: "positive",
+    COMPLAINT: "negative",
+}
+GOLDEN_TEXTS = tuple(MEANT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,13 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, get_linear_schedule_with_warmup
 
-from sentiment_models.data import Source, Split, batches, carve, read_examples
+from sentiment_models.data import Example, Source, Split, batches, carve, last_sentences, read_examples
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.provenance import distinct_names
 
 T = TypeVar("T")
+# About two sentences: as long as what people type.
+TAIL_WORDS_MAX = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class Recipe:
 
     base: str
     sources: tuple[str, ...]
+    # Files of long texts whose last sentences are shown as texts of their own.
+    tails: tuple[str, ...] = ()
     labels: tuple[str, ...] = ("negative", "positive")
     epochs: int = 1
     learning_rate: float = 5e-5
@@ -82,8 +86,11 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
             **asdict(recipe),
             # A folder's path says where it stood on this machine; a name such as organisation/model stays.
             "base": Path(recipe.base).resolve().name if Path(recipe.base).is_dir() else recipe.base,
-            "sources": [file["file"] for file in files],
+            "sources": [file["file"] for file in files if not file["tails"]],
+            "tails": [file["file"] for file in files if file["tails"]],
         },
+        # Fine-tuning in stages: what made the base, if it was trained here.
+        "base_training": _base_training(Path(recipe.base)),
         "files": files,
         "train_examples": len(split.train),
         "dev_examples": len(split.dev),
@@ -95,17 +102,28 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
     return out / "best"
 
 
-def _load_split(recipe: Recipe) -> tuple[Split, dict[str, str], list[dict[str, str | int]]]:
-    sources = [Source.parse(spec) for spec in recipe.sources]
-    hashes = {source.path.name: hashlib.sha256(source.path.read_bytes()).hexdigest() for source in sources if source.path.exists()}
+def _base_training(base: Path) -> Any:  # plain JSON
+    record = base / "training.json"
+    return json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
+
+
+def _load_split(recipe: Recipe) -> tuple[Split, dict[str, str], list[dict[str, Any]]]:
+    wholes, tails = [[Source.parse(spec) for spec in specs] for specs in (recipe.sources, recipe.tails)]
+    sources = wholes + tails
     examples = [list(read_examples(source.path, recipe.labels)) for source in sources]
-    split = carve([(rows, source.times) for rows, source in zip(examples, sources, strict=True)], recipe.dev_fraction, recipe.seed)
+    shown = [(rows, source.times) for rows, source in zip(examples, sources, strict=True)]
+    split = carve(shown[: len(wholes)], recipe.dev_fraction, recipe.seed)
+    for rows, times in shown[len(wholes) :]:
+        # The same texts stand aside for dev as above.
+        train = carve([(rows, times)], recipe.dev_fraction, recipe.seed).train
+        split.train.extend(Example(last_sentences(example.text, TAIL_WORDS_MAX), example.label) for example in train)
+    hashes = [hashlib.sha256(source.path.read_bytes()).hexdigest() for source in sources]
     names = distinct_names([source.path for source in sources])
-    files: list[dict[str, str | int]] = [
-        {"file": name, "rows": len(rows), "times": source.times, "sha256": hashlib.sha256(source.path.read_bytes()).hexdigest()}
-        for name, rows, source in zip(names, examples, sources, strict=True)
+    files = [
+        {"file": name, "rows": len(rows), "times": source.times, "tails": index >= len(wholes), "sha256": digest}
+        for index, (name, rows, source, digest) in enumerate(zip(names, examples, sources, hashes, strict=True))
     ]
-    return split, hashes, files
+    return split, dict(zip(names, hashes, strict=True)), files
 
 
 class _Run:
@@ -124,7 +142,7 @@ class _Run:
         self.plan = [
             batch
             for epoch in range(recipe.epochs)
-            for batch in batches(lengths, recipe.batch_rows, recipe.batch_tokens, random.Random(f"{recipe.seed}/{epoch}"))
+            for batch in batches(lengths, recipe.batch_rows, recipe.batch_tokens, random.Random(f"{recipe.seed}/{epoch}"))  # noqa: S311 - an order
         ]
         plain = [p for n, p in self.model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
         plain_ids = {id(p) for p in plain}

@@ -54,6 +54,8 @@ def load(settings: Settings) -> Loaded:
     """
     path = find_bundle(settings.model, bundle_roots(settings.bundles))
     classifier = load_classifier(path, None if settings.precision == "auto" else settings.precision)
+    if classifier.bundle.id != f"{path.parent.name}/{path.name}":
+        raise BadBundle(f"{path}: holds {classifier.bundle.id}; a bundle's folder is called as its manifest says")
     limits = BatchLimits(
         settings.batch_rows_max, settings.batch_tokens_max, settings.batch_scores_bytes_max, classifier.bundle.attention_heads
     )
@@ -198,9 +200,11 @@ class App:
         """Not ready but answering, then GOAWAY, then until everything accepted is answered."""
         await self._set_ready(False)
         await asyncio.sleep(self._settings.drain_wait_s)
+        begun = time.monotonic()
+        await self._streams.end(self._settings.drain_grace_s)
         # GOAWAY is the refusal: a client takes its next call elsewhere without an error.
-        stopping = asyncio.create_task(self._grpc.stop(self._settings.drain_grace_s))
-        self._streams.end()
+        grace_s = max(0.0, self._settings.drain_grace_s - (time.monotonic() - begun))
+        stopping = asyncio.create_task(self._grpc.stop(grace_s))
         self._health.end_watches()
         await stopping
         await self._web.stop()

@@ -18,6 +18,8 @@ from sentiment.files import BadFile, LineOutput, read_texts
 # Nothing is shown for work that ends sooner.
 PROGRESS_AFTER_S = 2.0
 PROGRESS_EVERY_S = 1.0
+# A server that is there answers GetModel in milliseconds.
+CONNECT_S_MAX = 5.0
 
 
 class NoServer(SentimentError):
@@ -81,11 +83,11 @@ def _results(job: Job, texts: Iterable[str]) -> Iterator[Iterator[Result]]:
             yield local.classify_all(texts, truncation=job.truncation)
     else:
         with Client(job.target) as client:
-            # Fails within a second if no server is there, before any input is read.
+            # Fails within seconds if no server is there, before any input is read.
             try:
-                client.get_model(job.model)
+                client.get_model(job.model, timeout_s=min(job.timeout_s, CONNECT_S_MAX))
             except CallFailed as error:
-                if error.code is grpc.StatusCode.UNAVAILABLE:
+                if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                     raise NoServer(
                         f"no server answers at {job.target} (start one with 'sentiment serve', or use --local): {error.message}"
                     ) from error
@@ -94,7 +96,8 @@ def _results(job: Job, texts: Iterable[str]) -> Iterator[Iterator[Result]]:
 
 
 def _line(text: str, result: Result) -> str:
-    shown = " ".join(text.split())
+    # Of what Unicode has no bytes for, the escape is shown.
+    shown = " ".join(text.split()).encode(errors="backslashreplace").decode()
     if isinstance(result, CallFailed):
         return f"{'-':10} {'':6}  {shown}  ({result})"
     undecided = "  (undecided)" if result.abstain else ""
@@ -104,7 +107,8 @@ def _line(text: str, result: Result) -> str:
 def _json_line(text: str, result: Result) -> str:
     if isinstance(result, Classification):
         return json.dumps(result.to_json(text), ensure_ascii=False)
-    return json.dumps({"text": text, "error": {"code": result.code.name, "message": result.message}}, ensure_ascii=False)
+    # A text without an answer may be one that has no UTF-8: as an escape it has.
+    return json.dumps({"text": text, "error": {"code": result.code.name, "message": result.message}})
 
 
 class _Progress:

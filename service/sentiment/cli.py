@@ -20,7 +20,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     options = _parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        # Here, where a reader that has gone is known for what it is, and not when the interpreter ends.
+        sys.stdout.flush()
+        return code
     except BadSettings as error:
         return _fail(error, WRONG_USAGE)
     except BadBundle as error:
@@ -103,6 +106,10 @@ def _classify(options: argparse.Namespace) -> int:
         raise BadSettings("give either texts or --input FILE")
     if options.output and options.texts:
         raise BadSettings("--output goes with --input")
+    if options.local:
+        from sentiment import logs  # noqa: PLC0415  # only what runs a model logs
+
+        logs.configure("warning", "console")  # on standard error: the answers are on standard output
     job = Job(
         texts=options.texts,
         input=options.input,

@@ -28,45 +28,70 @@ def read_texts(path: Path, column: str = "text") -> Iterator[str]:
     kind = path.suffix
     if kind not in READABLE:
         raise BadFile(f"{path}: a {kind or 'nameless'} file; read are {', '.join(READABLE)}")
-    number = 0
     try:
         if kind == ".parquet":
             yield from _parquet(path, column)
             return
-        # Only a line feed ends a line: a text may hold U+2028 or a carriage return.
-        with path.open(encoding="utf-8-sig", newline="" if kind in (".csv", ".tsv") else "\n") as stream:
-            rows = (
-                _plain(stream)
+        with path.open("rb") as stream:
+            lines = _lines(stream, path)
+            yield from (
+                map(_bare, lines)
                 if kind == ".txt"
-                else _json_lines(stream, path, column)
-                if kind == ".jsonl"
-                else _table(stream, path, column, kind)
+                else _tab_separated(lines, path, column)
+                if kind == ".tsv"
+                else _comma_separated(lines, path, column)
+                if kind == ".csv"
+                else _json_lines(lines, path, column)
             )
-            for text in rows:
-                number += 1
-                yield text
-    except UnicodeDecodeError as error:
-        raise BadFile(f"{path}: not UTF-8 after text {number}: {error.reason}") from error
-    except (OSError, csv.Error) as error:
-        raise BadFile(f"{path}: cannot be read after text {number}: {error}") from error
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _plain(stream: IO[str]) -> Iterator[str]:
-    return (line.rstrip("\n") for line in stream)
-
-
-def _table(stream: IO[str], path: Path, column: str, kind: str) -> Iterator[str]:
-    rows = csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE) if kind == ".tsv" else csv.DictReader(stream)
-    if column not in (rows.fieldnames or ()):
-        raise BadFile(f"{path}:1: no column {column!r}; the header has {', '.join(rows.fieldnames or ()) or 'none'} (--column chooses)")
-    return (row[column] or "" for row in rows)
-
-
-def _json_lines(stream: IO[str], path: Path, column: str) -> Iterator[str]:
+def _lines(stream: IO[bytes], path: Path) -> Iterator[str]:
+    """Lines with their ends. Only a line feed ends one: a text may hold U+2028 or a carriage return."""
     for number, line in enumerate(stream, 1):
         try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise BadFile(f"{path}:{number}: not UTF-8: {error.reason}") from error
+
+
+def _bare(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")
+
+
+def _tab_separated(lines: Iterator[str], path: Path, column: str) -> Iterator[str]:
+    # Not the csv module's: it knows no field with a carriage return but a quoted one, and here nothing is quoted.
+    place = _place(_bare(next(lines, "")).split("\t"), path, column)
+    for line in lines:
+        if fields := _bare(line):
+            yield _field(fields.split("\t"), place)
+
+
+def _comma_separated(lines: Iterator[str], path: Path, column: str) -> Iterator[str]:
+    rows = csv.reader(lines)
+    try:
+        place = _place(next(rows, []), path, column)
+        yield from (_field(row, place) for row in rows if row)
+    except csv.Error as error:
+        raise BadFile(f"{path}:{rows.line_num}: not CSV: {error}") from error
+
+
+def _place(header: list[str], path: Path, column: str) -> int:
+    if column not in header:
+        raise BadFile(f"{path}:1: no column {column!r}; the header has {', '.join(header) or 'none'} (--column chooses)")
+    return header.index(column)
+
+
+def _field(row: list[str], place: int) -> str:
+    return row[place] if place < len(row) else ""
+
+
+def _json_lines(lines: Iterator[str], path: Path, column: str) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        try:
             text = json.loads(line)[column]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadFile(f"{path}:{number}: no object with the key {column!r} (--column chooses): {type(error).__name__}") from error
         if not isinstance(text, str):
             raise BadFile(f"{path}:{number}: {column!r} is a {type(text).__name__}; wanted a string")
@@ -75,7 +100,8 @@ def _json_lines(stream: IO[str], path: Path, column: str) -> Iterator[str]:
 
 def _parquet(path: Path, column: str) -> Iterator[str]:
     try:
-        from pyarrow import parquet  # noqa: PLC0415  # an extra: loaded only if it is needed
+        import pyarrow  # noqa: PLC0415  # an extra: loaded only if it is needed
+        from pyarrow import parquet  # noqa: PLC0415  # as above
     except ImportError as error:
         raise BadFile(f"{path}: reading .parquet needs the extra: pip install 'sentiment-service[parquet]'") from error
     try:
@@ -83,8 +109,11 @@ def _parquet(path: Path, column: str) -> Iterator[str]:
             if column not in file.schema_arrow.names:
                 raise BadFile(f"{path}: no column {column!r}; it has {', '.join(file.schema_arrow.names)} (--column chooses)")
             for batch in file.iter_batches(1024, columns=[column]):
-                yield from (text or "" for text in batch.column(0).to_pylist())
-    except parquet.lib.ArrowException as error:
+                for text in batch.column(0).to_pylist():
+                    if not isinstance(text, str | None):
+                        raise BadFile(f"{path}: {column!r} is a {type(text).__name__}; wanted a string")
+                    yield text or ""
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: not a Parquet file: {error}") from error
 
 

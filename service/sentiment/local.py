@@ -13,7 +13,7 @@ from sentiment.client import CallFailed, Classification, ModelId, Result, Timing
 from sentiment.metrics import Metrics
 from sentiment.pipeline import Answer, Outcome, Query
 from sentiment.rpc.status import code_of
-from sentiment.settings import Settings
+from sentiment.settings import load_settings
 
 # Rows that are planned together: enough to find rows of like length, few enough to bound memory.
 CHUNK = 1024
@@ -29,8 +29,10 @@ class LocalClassifier:
 
         Raises:
             BadBundle: it cannot be served.
+            BadSettings: the model's name is none.
         """
-        settings = Settings(model=model or "english", bundles=tuple(bundles), call_rows_max=CHUNK)
+        named = {"model": model} if model else {}
+        settings, _ = load_settings({**named, "bundles": tuple(bundles), "call_rows_max": CHUNK}, {})
         loaded = load(settings)
         self._loop = asyncio.new_event_loop()
         self._runners = make_runners(settings)

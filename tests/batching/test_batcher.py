@@ -57,10 +57,10 @@ class Bench:
     def __init__(self) -> None:
         self.runner, self.notes = HandRunner(), Notes()
         scheduler: Scheduler[Waiting] = Scheduler(BatchLimits(8, 1024, 2**26, 2), 100)
-        self.batcher = Batcher(None, scheduler, [self.runner], self.notes, Cost())  # type: ignore[arg-type]  # the hand runner needs no classifier
+        self.batcher = Batcher(None, scheduler, [self.runner], self.notes, Cost())
         self.told: dict[int, list[RowOutcome]] = {}
 
-    def submit(self, number: int, seconds: float = 60.0, length: int = 4):  # type: ignore[no-untyped-def]  # a ticket
+    def submit(self, number: int, seconds: float = 60.0, length: int = 4):
         self.told[number] = []
         row = Row([number] * length, None, False)
         return self.batcher.submit(row, time.monotonic() + seconds, self.told[number].append)

@@ -38,6 +38,6 @@ def test_a_broken_scheduler_is_found(breakage: str, monkeypatch: pytest.MonkeyPa
     owner, replacement = broken[breakage]
     monkeypatch.setattr(owner, breakage, replacement)
 
-    with pytest.raises(Exception):  # noqa: B017, PT011  # a broken promise, or the scheduler's own state gone wrong
+    with pytest.raises(Exception):  # noqa: B017  # a broken promise, or the scheduler's own state gone wrong
         for seed in range(300):
             simulate(seed)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sentiment_models.data import Example, Source, batches, carve, read_examples
+from sentiment_models.data import Example, Source, batches, carve, last_sentences, read_examples
 from sentiment_models.errors import BadData
 from tests.models.tiny_bert import LABELS
 
@@ -71,9 +71,10 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
 
 def test_times_is_read_off_the_end_and_bounded() -> None:
     assert Source.parse("dir/a.tsv:3") == Source(Path("dir/a.tsv"), 3)
+    assert Source.parse("dir/a.tsv:0.25") == Source(Path("dir/a.tsv"), 0.25)
     assert Source.parse("c:/a.tsv") == Source(Path("c:/a.tsv"))
 
-    with pytest.raises(BadData, match="the limits are 1 and 100"):
+    with pytest.raises(BadData, match="the limits are over 0 and 100"):
         Source.parse("a.tsv:0")
 
 
@@ -99,6 +100,29 @@ def test_the_split_does_not_depend_on_the_order_of_files() -> None:
     forth, back = carve([(one, 1), (two, 1)], 0.2, seed=1), carve([(two, 1), (one, 1)], 0.2, seed=1)
 
     assert sorted(example.text for example in forth.dev) == sorted(example.text for example in back.dev)
+
+
+def test_a_fraction_of_a_time_shows_that_share_of_the_texts_always_the_same_ones() -> None:
+    examples = [Example(f"sentence number {n}", n % 2) for n in range(2000)]
+
+    quarter, again, more = (carve([(examples, times)], 0.1, seed=1).train for times in (0.25, 0.25, 1.25))
+
+    assert quarter == again
+    assert 0.2 < len(quarter) / 1800 < 0.3
+    assert {example.text for example in quarter} < {example.text for example in more}
+
+
+@pytest.mark.parametrize(
+    ("text", "tail"),
+    [
+        ("One two three. Four five! Six?", "Four five! Six?"),
+        ("One two three.<br /><br />Four.  Five.", "Four. Five."),
+        ("no end to these words", "to these words"),
+        ("", ""),
+    ],
+)
+def test_the_tail_is_the_last_whole_sentences_or_the_last_words(text: str, tail: str) -> None:
+    assert last_sentences(text, words_max=3) == tail
 
 
 def test_an_empty_side_is_refused() -> None:

@@ -17,6 +17,7 @@ from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluate import Dataset, evaluate, record
 from sentiment_models.evaluation import Evaluation, read_evaluation
 from sentiment_models.export import Exported
+from sentiment_models.golden import MEANT
 from sentiment_models.inference import Graph, answer, by_length
 from tests.models.tiny_bert import sentences, write_tsv
 
@@ -157,7 +158,9 @@ def test_the_card_holds_the_measured_figures_and_the_bundle_stays_valid(bundle: 
 def test_the_card_names_what_the_model_was_trained_on(bundle: Path) -> None:
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     file = {"file": "sst2/train.tsv.gz", "rows": 58404, "times": 3, "sha256": "ab" * 32}
-    manifest["provenance"]["training"] = {"files": [file], "steps": 4314, "train_examples": 9, "recipe": {"base": "minilm", "seed": 1}}
+    tails = {"file": "imdb/train.tsv.gz", "rows": 22422, "times": 1, "tails": True, "sha256": "cd" * 32}
+    first = {"files": [tails], "steps": 10, "recipe": {"base": "minilm", "seed": 2}}
+    manifest["provenance"]["training"] = {"files": [file], "steps": 4314, "recipe": {"base": "best", "seed": 1}, "base_training": first}
     (bundle / "manifest.json").write_text(json.dumps(manifest))
 
     text = write_card(bundle, []).read_text(encoding="utf-8")
@@ -165,7 +168,22 @@ def test_the_card_names_what_the_model_was_trained_on(bundle: Path) -> None:
     assert "| sst2/train.tsv.gz | 58,404 | 3 | `abababababababab` |" in text
     assert "none of the sources states one; all are research releases" in text
     assert "4,314 steps" in text
+    assert (
+        text.index("Stage 1 of 2") < text.index("imdb/train.tsv.gz, last sentences") < text.index("Stage 2 of 2") < text.index("sst2/train")
+    )
     assert "Not evaluated." in text
+
+
+def test_the_card_owns_up_to_golden_texts_that_are_answered_wrongly(bundle: Path) -> None:
+    manifest = load_bundle(bundle).manifest
+    wrong = [golden for golden in manifest.golden if golden.label != MEANT[golden.text]]
+    assert 0 < len(wrong) < len(manifest.golden)
+
+    text = write_card(bundle, []).read_text(encoding="utf-8")
+
+    line = next(line for line in text.splitlines() if "golden texts, written by hand" in line)
+    assert f"answers {len(wrong)} wrongly" in line
+    assert all((golden.text[:30] in line) == (golden in wrong) for golden in manifest.golden)
 
 
 def test_the_card_refuses_figures_of_another_bundle(bundle: Path, evaluation: Evaluation) -> None:

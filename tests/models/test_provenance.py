@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sentiment_models.provenance import distinct_names, library_versions, without_folders
+from sentiment_models.provenance import Json, distinct_names, library_versions, without_folders
 
 
 def test_files_of_one_name_are_told_apart_by_as_few_folders_as_needed() -> None:
@@ -16,7 +16,7 @@ def test_a_file_given_twice_keeps_its_short_name() -> None:
 
 
 def test_absolute_paths_lose_their_folders_wherever_they_stand() -> None:
-    record = {"recipe": {"base": "/home/x/minilm", "sources": ["/data/sst2/train.tsv:3", "./y.tsv"]}, "/tmp/key": 1.5, "rows": None}
+    record: Json = {"recipe": {"base": "/home/x/minilm", "sources": ["/data/sst2/train.tsv:3", "./y.tsv"]}, "/tmp/key": 1.5, "rows": None}
 
     assert without_folders(record) == {"recipe": {"base": "minilm", "sources": ["train.tsv:3", "y.tsv"]}, "key": 1.5, "rows": None}
 

@@ -68,7 +68,9 @@ def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_an_unint
     asdict = {name: getattr(recipe, name) for name in Recipe.__dataclass_fields__}
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
 
-    killed = subprocess.run([sys.executable, "-c", KILLED, json.dumps(asdict), str(tmp_path)], env=environment, capture_output=True)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, json.dumps(asdict), str(tmp_path)], env=environment, check=False, capture_output=True
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]["step"] == 4
     train(recipe, tmp_path, checkpoint_steps=2)
@@ -130,7 +132,7 @@ def test_a_run_of_another_recipe_is_not_continued(recipe: Recipe, whole: Path) -
 def test_a_damaged_checkpoint_is_named(recipe: Recipe, whole: Path, tmp_path: Path) -> None:
     (tmp_path / "checkpoint.pt").write_bytes((whole / "checkpoint.pt").read_bytes()[:5000])
 
-    with pytest.raises(BadCheckpoint, match="checkpoint.pt: damaged .*; delete it to start again"):
+    with pytest.raises(BadCheckpoint, match=r"checkpoint\.pt: damaged .*; delete it to start again"):
         train(recipe, tmp_path)
 
 

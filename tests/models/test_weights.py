@@ -32,7 +32,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"\x10\0\0\0\0\0\0\0not json")
 
-    with pytest.raises(BadCheckpoint, match="model.safetensors: not a safetensors file"):
+    with pytest.raises(BadCheckpoint, match=r"model\.safetensors: not a safetensors file"):
         stored_tensors(path)
 
 

@@ -21,7 +21,7 @@ def save_tiny_bert(folder: Path, *, seed: int = 0, labels: tuple[str, ...] = LAB
     pieces = list(dict.fromkeys(pieces))  # "a" is a word and a letter
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    config = BertConfig(
+    config = BertConfig(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
         vocab_size=len(pieces),
         hidden_size=32,
         num_hidden_layers=2,
@@ -33,7 +33,7 @@ def save_tiny_bert(folder: Path, *, seed: int = 0, labels: tuple[str, ...] = LAB
         id2label=dict(enumerate(labels)),
         label2id={label: index for index, label in enumerate(labels)},
     )
-    model = BertForSequenceClassification(config).eval()
+    model = BertForSequenceClassification(config).eval()  # type: ignore[no-untyped-call]  # so too
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # Fresh biases and norms are all zeros and ones: a mix-up of two of them would go unseen.
@@ -46,7 +46,8 @@ def save_tiny_bert(folder: Path, *, seed: int = 0, labels: tuple[str, ...] = LAB
             if name == "bert.pooler.dense.weight":
                 parameter.mul_(0.2)
     model.save_pretrained(folder)
-    BertTokenizerFast(str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
+    tokenizer = BertTokenizerFast(str(folder / "vocab.txt"), model_max_length=64)  # type: ignore[no-untyped-call]  # so too
+    tokenizer.save_pretrained(folder)
     return folder
 
 

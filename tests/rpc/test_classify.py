@@ -17,7 +17,7 @@ Code = grpc.StatusCode
 
 def failure_of(client: Client, text: str, **arguments: str) -> CallFailed:
     with pytest.raises(CallFailed) as caught:
-        client.classify(text, **arguments)  # type: ignore[arg-type]  # str only
+        client.classify(text, **arguments)
     return caught.value
 
 
@@ -107,7 +107,7 @@ def test_a_pair_is_refused_by_a_model_without_pairs(client: Client) -> None:
     assert caught.value.code is Code.FAILED_PRECONDITION
 
 
-def test_a_pair_is_read_by_a_model_with_pairs(start) -> None:  # type: ignore[no-untyped-def]  # a fixture's factory
+def test_a_pair_is_read_by_a_model_with_pairs(start) -> None:
     with start(model="paired").client() as client:
         answer = client.classify("good", "great film")
 
@@ -116,20 +116,20 @@ def test_a_pair_is_read_by_a_model_with_pairs(start) -> None:  # type: ignore[no
 
 
 @pytest.fixture(scope="module")
-def stub(server: RunningServer):  # type: ignore[no-untyped-def]  # a generator of an untyped stub
+def stub(server: RunningServer):
     with grpc.insecure_channel(server.target) as channel:
         yield pb_grpc.SentimentServiceStub(channel)
 
 
 def violations(error: grpc.RpcError) -> list[tuple[str, str]]:
-    status = rpc_status.from_call(error)  # type: ignore[arg-type]  # the error is the call
+    status = rpc_status.from_call(error)
     assert status is not None
     bad = BadRequest()
     assert status.details[0].Unpack(bad)
     return [(entry.field, entry.description) for entry in bad.field_violations]
 
 
-def test_an_unknown_enum_value_is_invalid(stub) -> None:  # type: ignore[no-untyped-def]
+def test_an_unknown_enum_value_is_invalid(stub) -> None:
     for field in ("truncation", "priority"):
         with pytest.raises(grpc.RpcError) as caught:
             stub.Classify(pb.ClassifyRequest(text="good", **{field: 99}))
@@ -139,7 +139,7 @@ def test_an_unknown_enum_value_is_invalid(stub) -> None:  # type: ignore[no-unty
         assert "is 99; known are 0 to" in violations(caught.value)[0][1]
 
 
-def test_what_is_not_built_yet_says_so(stub) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_not_built_yet_says_so(stub) -> None:
     calls = [
         lambda: stub.Classify(pb.ClassifyRequest(text="good", explain=pb.ExplainOptions())),
         lambda: stub.Classify(pb.ClassifyRequest(text="good", truncation=pb.TRUNCATION_WINDOWS)),
@@ -161,7 +161,7 @@ def test_malformed_bytes_are_invalid_and_counted(server: RunningServer, data: by
     with grpc.insecure_channel(server.target) as channel, pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary("/sentiment.v1.SentimentService/Classify")(data)
 
-    assert caught.value.code() is Code.INVALID_ARGUMENT  # type: ignore[attr-defined]  # the error is the call
+    assert caught.value.code() is Code.INVALID_ARGUMENT
     assert server.metric("sentiment_requests_total", **labels) == before + 1
 
 

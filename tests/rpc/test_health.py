@@ -30,7 +30,7 @@ def test_a_ready_server_serves_under_every_name(server: RunningServer) -> None:
 def test_an_unknown_service_is_not_found(server: RunningServer) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         check(server, "nosuch")
-    assert caught.value.code() is grpc.StatusCode.NOT_FOUND  # type: ignore[attr-defined]  # the error is the call
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 async def test_a_watch_sees_the_drain_and_is_ended_by_it(start: Callable[..., RunningServer]) -> None:
@@ -49,7 +49,9 @@ async def test_a_watch_sees_the_drain_and_is_ended_by_it(start: Callable[..., Ru
     assert await watch.code() is grpc.StatusCode.OK
 
 
-async def test_not_ready_while_work_is_there_and_nothing_moves(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_not_ready_while_work_is_there_and_nothing_moves(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = start(stall_s=1.0)
     batcher = server.app._models.find("").batcher
     async with grpc.aio.insecure_channel(server.target) as channel:
@@ -104,4 +106,4 @@ def test_reflection_can_be_switched_off(start: Callable[..., RunningServer]) -> 
     server = start(reflection=False)
     with grpc.insecure_channel(server.target) as channel, pytest.raises(grpc.RpcError) as caught:
         list(channel.stream_stream(f"/{REFLECTION_V1}/ServerReflectionInfo")(iter([b""])))
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]  # the error is the call
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -54,7 +54,10 @@ async def raw_stream(server: RunningServer, *requests: pb.ClassifyStreamRequest)
 
 
 async def test_an_items_own_timeout_is_kept_and_must_be_positive(server: RunningServer) -> None:
-    short, wrong = pb.ClassifyStreamRequest(id="short", item=pb.Item(text="good")), pb.ClassifyStreamRequest(id="wrong", item=pb.Item(text="good"))
+    short, wrong = (
+        pb.ClassifyStreamRequest(id="short", item=pb.Item(text="good")),
+        pb.ClassifyStreamRequest(id="wrong", item=pb.Item(text="good")),
+    )
     short.timeout.nanos = 1
     wrong.timeout.seconds = -1
 

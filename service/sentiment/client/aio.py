@@ -69,8 +69,11 @@ class AsyncClient:
         Raises:
             CallFailed: the call as a whole failed.
         """
-        response = await self._call(self._stub.ClassifyBatch, requests.many(texts, model, truncation), timeout_s)
-        return [result_of(result) for result in response.results]
+        batch = requests.Batch(texts, model, truncation)
+        if texts and not batch.sent:
+            return batch.results([])
+        response = await self._call(self._stub.ClassifyBatch, batch.request, timeout_s)
+        return batch.results(map(result_of, response.results))
 
     async def classify_stream(
         self, items: AsyncIterable[tuple[str, TextOrPair]], *, model: str = "", truncation: str = "", timeout_s: float | None = None

@@ -81,8 +81,11 @@ class Client:
         Raises:
             CallFailed: the call as a whole failed.
         """
-        response = self._call(self._stub.ClassifyBatch, requests.many(texts, model, truncation), timeout_s)
-        return [result_of(result) for result in response.results]
+        batch = requests.Batch(texts, model, truncation)
+        if texts and not batch.sent:
+            return batch.results([])
+        response = self._call(self._stub.ClassifyBatch, batch.request, timeout_s)
+        return batch.results(map(result_of, response.results))
 
     def classify_all(
         self, texts: Iterable[TextOrPair], *, model: str = "", truncation: str = "", timeout_s: float = 60.0, attempts_max: int = 8
@@ -92,27 +95,27 @@ class Client:
         What the server refuses for lack of room or time is sent again, up to ``attempts_max`` times; what fails for good comes
         as a CallFailed in its place.
         """
-        under_way: deque[tuple[Sequence[TextOrPair], Any]] = deque()
+        under_way: deque[tuple[Sequence[TextOrPair], requests.Batch, Any]] = deque()
         source = iter(texts)
         while True:
             while len(under_way) < CALLS_AHEAD and (taken := list(itertools.islice(source, CHUNK))):
-                request = requests.many(taken, model, truncation)
-                under_way.append((taken, self._stub.ClassifyBatch.future(request, timeout=timeout_s)))
+                batch = requests.Batch(taken, model, truncation)
+                under_way.append((taken, batch, self._stub.ClassifyBatch.future(batch.request, timeout=timeout_s)))
             if not under_way:
                 return
-            chunk, future = under_way.popleft()
-            yield from self._finish(chunk, future, model, truncation, timeout_s, attempts_max)
+            chunk, batch, future = under_way.popleft()
+            results = batch.results(_results(future.result, batch.sent))
+            yield from self._finish(chunk, results, model, truncation, timeout_s, attempts_max)
 
     def _finish(
-        self, chunk: Sequence[TextOrPair], future: Any, model: str, truncation: str, timeout_s: float, attempts_max: int
+        self, chunk: Sequence[TextOrPair], results: list[Result], model: str, truncation: str, timeout_s: float, attempts_max: int
     ) -> Sequence[Result]:
-        results = _results(future.result, len(chunk))
         for attempt in range(1, attempts_max):
             again = [index for index, result in enumerate(results) if retryable(result)]
             if not again:
                 break
             time.sleep(_pause_s([results[index] for index in again], attempt))
-            request = requests.many([chunk[index] for index in again], model, truncation)
+            request = requests.Batch([chunk[index] for index in again], model, truncation).request
             answers = _results(lambda request=request: self._stub.ClassifyBatch(request, timeout=timeout_s), len(again))  # type: ignore[misc]  # default binds the loop's value
             for index, answer in zip(again, answers, strict=True):
                 results[index] = answer

@@ -15,12 +15,14 @@ MANIFEST = "manifest.json"
 CARD = "MODEL_CARD.md"
 # The whole bundle is a few dozen MB; a manifest beyond this is not one.
 MANIFEST_BYTES_MAX = 2**22
+# One spelling a version: neither 01 nor the other digits of Unicode.
+VERSION = re.compile(r"[1-9][0-9]{0,8}")
 CHECKOUT_BUNDLES = Path(__file__).resolve().parents[3] / "models" / "bundles"
 
 
 class _Part(BaseModel):
     # Manifests of later versions may say more; what this version does not know it does not use.
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
 class GraphSpec(_Part):
@@ -160,8 +162,10 @@ def load_bundle(path: Path) -> Bundle:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise BadBundle(f"{file}: {where + ': ' if where else ''}{first['msg']}") from error
-    except ValueError as error:
+        # Missing fields have no value of their own, and our own messages tell it.
+        found = "" if first["type"] in ("missing", "value_error") else f"; found {first['input']!r:.200}"
+        raise BadBundle(f"{file}: {where + ': ' if where else ''}{first['msg']}{found}") from error
+    except (ValueError, RecursionError) as error:
         raise BadBundle(f"{file}: not JSON: {error}") from error
     return Bundle(path, manifest, hashlib.sha256(content).hexdigest())
 
@@ -185,7 +189,7 @@ def find_bundle(model: str, roots: Sequence[Path]) -> Path:
     name, _, version = model.partition("/")
     for root in roots:
         versions = _versions(root / name)
-        if version.isdigit() and int(version) in versions:
+        if version in map(str, versions):
             return root / name / version
         if not version and versions:
             return root / name / str(max(versions))
@@ -197,7 +201,7 @@ def find_bundle(model: str, roots: Sequence[Path]) -> Path:
 def _versions(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
-    return [int(path.name) for path in folder.iterdir() if path.name.isdigit() and (path / MANIFEST).is_file()]
+    return [int(path.name) for path in folder.iterdir() if VERSION.fullmatch(path.name) and (path / MANIFEST).is_file()]
 
 
 def bundle_roots(configured: Sequence[Path]) -> list[Path]:

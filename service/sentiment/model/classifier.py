@@ -81,10 +81,18 @@ def golden_failures(classifier: Classifier) -> Iterator[str]:
 
 
 def golden_error(classifier: Classifier, golden: Golden) -> tuple[str, float]:
-    """Label and the largest distance to the recorded logits."""
-    logits = classifier.run([classifier.tokenizer.encode(golden.text, golden.text_pair)])[0]
+    """Label and the largest distance to the recorded logits.
+
+    Raises:
+        BadBundle: the graph cannot run, or gives another number of logits.
+    """
+    file = classifier.bundle.path / classifier.graph.file
+    try:
+        logits = classifier.run([classifier.tokenizer.encode(golden.text, golden.text_pair)])[0]
+    except Exception as error:  # ONNX Runtime's exceptions share no base class
+        raise BadBundle(f"{file}: cannot run the golden set: {error}") from error
     if len(logits) != len(golden.logits):
-        raise BadBundle(f"{classifier.graph.file} gives {len(logits)} logits; the manifest has {len(golden.logits)} labels")
+        raise BadBundle(f"{file}: gives {len(logits)} logits a row; the manifest has {len(golden.logits)} labels")
     errors = [abs(found - known) for found, known in zip(logits, golden.logits, strict=True)]
     label = classifier.manifest.labels[max(range(len(logits)), key=logits.__getitem__)]
     return label, max(errors, key=lambda error: (math.isnan(error), error))

@@ -15,27 +15,27 @@ def cores_granted(root: Path = Path("/")) -> int:
 
 
 def _quota_v2(root: Path) -> float | None:
-    """The smallest cpu.max from this process's cgroup up to the top."""
-    base = root / "sys/fs/cgroup"
-    folder = base / _own_group(root, "0::").lstrip("/")
     found = []
-    while True:
+    for folder in _folders(root / "sys/fs/cgroup", _own_group(root, "0::")):
         fields = _read(folder / "cpu.max").split()
         if len(fields) == 2 and fields[0].isdigit():
             found.append(int(fields[0]) / int(fields[1]))
-        if folder == base or base not in folder.parents:
-            return min(found, default=None)
-        folder = folder.parent
+    return min(found, default=None)
 
 
 def _quota_v1(root: Path) -> float | None:
-    base = root / "sys/fs/cgroup/cpu"
-    own = base / _own_group(root, "cpu,", ":cpu:", "cpuacct,cpu").lstrip("/")
-    for folder in (own, base):
+    found = []
+    for folder in _folders(root / "sys/fs/cgroup/cpu", _own_group(root, "cpu,", ":cpu:", "cpuacct,cpu")):
         quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
         if quota.isdigit() and period.isdigit():
-            return int(quota) / int(period)
-    return None
+            found.append(int(quota) / int(period))
+    return min(found, default=None)
+
+
+def _folders(base: Path, group: str) -> list[Path]:
+    """The cgroup that this process is in and those above it: the smallest of their quotas counts."""
+    own = base / group.lstrip("/")
+    return [folder for folder in (own, *own.parents) if folder == base or base in folder.parents]
 
 
 def _own_group(root: Path, *marks: str) -> str:

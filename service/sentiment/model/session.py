@@ -47,7 +47,10 @@ class Session:
         unknown = set(self.inputs) - set(_KNOWN_INPUTS)
         if unknown:
             raise BadBundle(f"{path}: has the inputs {', '.join(sorted(unknown))}; known are {', '.join(_KNOWN_INPUTS)}")
-        width = self._session.get_outputs()[0].shape[-1]
+        shape = self._session.get_outputs()[0].shape
+        if len(shape) != 2:
+            raise BadBundle(f"{path}: its first output has the shape {shape}; wanted are logits [rows, labels]")
+        width = shape[-1]
         if labels is not None and isinstance(width, int) and width != labels:
             raise BadBundle(f"{path}: gives {width} logits a row; the manifest has {labels} labels")
 

@@ -1,5 +1,6 @@
 """Text to token ids, with the one cut that changes nothing: a huge text is shortened before it is tokenized."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,9 @@ from pathlib import Path
 import tokenizers
 
 from sentiment.errors import BadBundle
+
+# Its own thread pool would take the cores from the runners; read by the library at each call.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # English needs about 4.7 characters a token: at 8, hardly a text that fits the model is cut, and one that does not costs
 # at most about twice the tokens that are read.

@@ -5,6 +5,7 @@ from either.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 
@@ -20,6 +21,9 @@ from sentiment.rpc.status import status_of
 from sentiment.v1 import sentiment_pb2 as pb
 
 METHOD = "ClassifyStream"
+# A connection that is closed while its client still sends is reset, and what the client had not read yet is lost. After a
+# stream's end the client is given so long to stop sending: several round trips.
+LINGER_S = 0.1
 
 
 class Streams:
@@ -33,11 +37,20 @@ class Streams:
         self._open: set[_Stream] = set()
         self._ending = False
 
-    def end(self) -> None:
-        """Read no more from any stream; each answers what it has accepted and ends with OK."""
+    async def end(self, timeout_s: float) -> None:
+        """Read no more from any stream; each answers what it has accepted and ends with OK.
+
+        Returns when all have ended and their clients have had time to hear of it, or after ``timeout_s`` seconds.
+        """
         self._ending = True
+        if not self._open:
+            return
         for stream in self._open:
             stream.end()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*(stream.closed.wait() for stream in self._open))
+                await asyncio.sleep(LINGER_S)
 
     def handler(self) -> "grpc.RpcMethodHandler[bytes, bytes]":
         """The handler of the method."""
@@ -67,6 +80,7 @@ class Streams:
             reader.cancel()
             stream.close()
             self._open.discard(stream)
+            stream.closed.set()
 
 
 class _Stream:
@@ -81,6 +95,7 @@ class _Stream:
         self._unanswered = 0
         self._serial = 0
         self._ended = False
+        self.closed = asyncio.Event()
         # The reader while it waits for room or for a message: only then may it be cancelled, or an accepted item is lost.
         self._waiting: asyncio.Task[None] | None = None
 

@@ -1,0 +1,227 @@
+"""``make bench``: the server beside the ceiling and an empty echo, interleaved in one run, by CPU time of each process."""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import tokenizers
+
+from sentiment.files import read_texts
+from sentiment.model.bundle import bundle_roots, find_bundle
+from sentiment.model.cores import cores_granted
+from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from tests.bench.processes import CEILING_ROWS, Worker, cpu_s, idle_share, start_server
+from tests.bench.texts import LONG, SHORT, make_texts
+
+CONCURRENCY = 32
+BATCH_ITEMS = 256
+IDLE_MIN = 0.9
+
+
+class Load:
+    """Sends texts to the server, one text an RPC, in batches, or as a stream."""
+
+    def __init__(self, target: str) -> None:
+        self._channel = grpc.aio.insecure_channel(target)
+        self._stub: Any = pb_grpc.SentimentServiceStub(self._channel)
+
+    async def unary(self, texts: Sequence[str]) -> None:
+        """One text an RPC, CONCURRENCY at a time."""
+        requests = iter([pb.ClassifyRequest(text=text) for text in texts])
+
+        async def caller() -> None:
+            for request in requests:
+                await self._stub.Classify(request, timeout=60)
+
+        await asyncio.gather(*(caller() for _ in range(CONCURRENCY)))
+
+    async def batch(self, texts: Sequence[str]) -> None:
+        """BATCH_ITEMS texts an RPC, two at a time."""
+        chunks = [texts[start : start + BATCH_ITEMS] for start in range(0, len(texts), BATCH_ITEMS)]
+        requests = iter([pb.ClassifyBatchRequest(items=[pb.Item(text=text) for text in chunk]) for chunk in chunks])
+
+        async def caller() -> None:
+            for request in requests:
+                response = await self._stub.ClassifyBatch(request, timeout=60)
+                assert all(result.WhichOneof("result") == "response" for result in response.results)
+
+        await asyncio.gather(caller(), caller())
+
+    async def stream(self, texts: Sequence[str]) -> None:
+        """All in one stream."""
+
+        async def items() -> AsyncIterator[pb.ClassifyStreamRequest]:
+            for number, text in enumerate(texts):
+                yield pb.ClassifyStreamRequest(id=str(number), item=pb.Item(text=text))
+
+        async for response in self._stub.ClassifyStream(items()):
+            assert response.WhichOneof("result") == "response"
+
+    async def latencies(self, texts: Sequence[str]) -> list[float]:
+        """Seconds of each call, one at a time."""
+        seconds = []
+        for text in texts:
+            request = pb.ClassifyRequest(text=text)
+            begun = time.perf_counter()
+            await self._stub.Classify(request, timeout=60)
+            seconds.append(time.perf_counter() - begun)
+        return seconds
+
+
+async def measure_echo(target: str, pid: int, texts: Sequence[str]) -> float:
+    """CPU milliseconds of the echo server a call."""
+    async with grpc.aio.insecure_channel(target) as channel:
+        call: Any = channel.unary_unary("/bench.Echo/Echo")
+        requests = iter([pb.ClassifyRequest(text=text).SerializeToString() for text in texts])
+
+        async def caller() -> None:
+            for request in requests:
+                await call(request)
+
+        begun = cpu_s(pid)
+        await asyncio.gather(*(caller() for _ in range(CONCURRENCY)))
+        return (cpu_s(pid) - begun) / len(texts) * 1e3
+
+
+async def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure everything; returns what bench.json holds."""
+    bundle = find_bundle(options.model, bundle_roots([]))
+    threads = cores_granted()
+    idle = idle_share()
+    if idle < IDLE_MIN:
+        print(f"warning: the machine is only {idle:.0%} idle; the figures below are marked so")
+    tokenizer = tokenizers.Tokenizer.from_file(str(bundle / "tokenizer.json"))
+    if options.texts:
+        mixes = {"": list(read_texts(options.texts, options.column))}
+    else:
+        mixes = {"": make_texts(SHORT, 300, tokenizer), "_long": make_texts(LONG, 60, tokenizer)}
+    echo, ceiling = Worker("echo"), Worker("ceiling", str(bundle), str(threads))
+    server, target = start_server(options.model)
+    try:
+        results: list[dict[str, Any]] = []
+        for suffix, texts in mixes.items():
+            results += await measure(suffix, texts, echo, ceiling, server.pid, target, options)
+    finally:
+        echo.close()
+        ceiling.close()
+        server.terminate()
+        server.wait(30)
+    meta = {
+        "model": options.model,
+        "digest": ceiling.hello["digest"],
+        "precision": ceiling.hello["precision"],
+        "cores": threads,
+        "cpu": _cpu_name(),
+        "python": platform.python_version(),
+        "idle_share": round(idle, 3),
+        "rounds": options.rounds,
+        "concurrency": CONCURRENCY,
+        "batch_items": BATCH_ITEMS,
+    }
+    return {"meta": meta, "results": results}
+
+
+async def measure(
+    suffix: str, texts: list[str], echo: Worker, ceiling: Worker, pid: int, target: str, options: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Measure one mix of texts, every part once a round; medians over the rounds."""
+    load = Load(target)
+    seen: dict[str, list[float]] = {}
+    passes = options.passes
+    for number in range(options.rounds + 1):
+        found = {"echo": await measure_echo(echo.hello["target"], echo.process.pid, texts * passes * (1 if suffix else 4))}
+        for rows in CEILING_ROWS:
+            found[f"ceiling_{rows}"] = ceiling.ask(texts=texts, rows=rows, passes=passes)["ms"]
+        for kind in ("unary", "batch", "stream"):
+            begun, wall = cpu_s(pid), time.perf_counter()
+            await getattr(load, kind)(texts * passes)
+            found[kind] = (cpu_s(pid) - begun) / (passes * len(texts)) * 1e3
+            found[f"{kind}_texts_per_s"] = passes * len(texts) / (time.perf_counter() - wall)
+        alone = texts[:: max(1, len(texts) // 60)]
+        found["inprocess_p50"] = statistics.median(ceiling.ask(latency=alone)["seconds"]) * 1e3
+        found["server_p50"] = statistics.median(await load.latencies(alone)) * 1e3
+        print(f"round {number} of {options.rounds}{' (warm-up)' if not number else ''}{suffix}", flush=True)
+        for name, value in found.items() if number else ():
+            seen.setdefault(name, []).append(value)
+    return summarize(suffix, {name: statistics.median(values) for name, values in seen.items()})
+
+
+def summarize(suffix: str, median: dict[str, float]) -> list[dict[str, Any]]:
+    """The results of one mix, named and aimed as docs/architecture.md says."""
+    best = min(CEILING_ROWS, key=lambda rows: median[f"ceiling_{rows}"])
+    least = median[f"ceiling_{best}"]
+    aimed = not suffix
+
+    def entry(name: str, value: float, unit: str, target: float | None = None, higher: bool = False) -> dict[str, Any]:
+        return {
+            "name": name + suffix,
+            "value": round(value, 4),
+            "unit": unit,
+            "target": target if aimed else None,
+            "higher_is_better": higher,
+        }
+
+    return [
+        entry("echo_ms", median["echo"], "core-ms/call"),
+        *(entry(f"ceiling_rows_{rows}_ms", median[f"ceiling_{rows}"], "core-ms/text") for rows in CEILING_ROWS),
+        entry("ceiling_ms", least, "core-ms/text"),
+        *(entry(f"server_{kind}_ms", median[kind], "core-ms/text") for kind in ("unary", "batch", "stream")),
+        *(entry(f"{kind}_texts_per_s", median[f"{kind}_texts_per_s"], "texts/s", None, True) for kind in ("unary", "batch", "stream")),
+        entry("overhead_unary_over_echo", (median["unary"] - least) / median["echo"], "ratio", 2.0),
+        entry("overhead_batch_ms", median["batch"] - least, "core-ms/text", 0.07),
+        entry("overhead_stream_ms", median["stream"] - least, "core-ms/text", 0.07),
+        entry("efficiency_unary", least / median["unary"], "ratio", 0.80, True),
+        entry("efficiency_batch", least / median["batch"], "ratio", 0.95, True),
+        entry("efficiency_stream", least / median["stream"], "ratio", 0.95, True),
+        entry("p50_c1_minus_inprocess_ms", median["server_p50"] - median["inprocess_p50"], "ms", 0.5),
+    ]
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    """The results for a terminal."""
+    lines = [f"{'name':34} {'value':>10}  {'unit':14} {'target':>10}"]
+    for result in results:
+        sign = ">=" if result["higher_is_better"] else "<="
+        target = f"{sign} {result['target']}" if result["target"] is not None else ""
+        lines.append(f"{result['name']:34} {result['value']:10.4f}  {result['unit']:14} {target:>10}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Parse arguments, measure, print, write."""
+    parser = argparse.ArgumentParser(prog="make bench", description="Measure the server beside the ceiling and an empty echo.")
+    parser.add_argument("--texts", type=Path, help="texts of your own (.txt, .tsv, .csv, .jsonl, .parquet) instead of the written ones")
+    parser.add_argument("--column", default="text")
+    parser.add_argument("--model", default="english")
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds, after one to warm up")
+    parser.add_argument("--passes", type=int, default=3, help="times the texts are sent a round")
+    parser.add_argument("--output", type=Path, default=Path("bench.json"))
+    options = parser.parse_args()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    found = asyncio.run(run(options))
+    options.output.write_text(json.dumps(found, indent=1) + "\n")
+    meta = found["meta"]
+    machine = f"{meta['cores']} cores of {meta['cpu']}, {meta['idle_share']:.0%} idle before"
+    print(f"\n{meta['model']} {meta['precision']}, {machine}, medians of {meta['rounds']} rounds")
+    print(table(found["results"]))
+    print(f"written to {options.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The measured processes: an empty echo, the ceiling, and the server; and how their CPU time is read."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from sentiment.model.classifier import Classifier, load_classifier
+
+CEILING_ROWS = (1, 4, 16, 32)
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds that all threads of a process have used, user and system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * _TICK_S
+
+
+def idle_share(seconds: float = 1.0) -> float:
+    """Share of the machine's CPU time that is idle now."""
+    first = _cpu_times()
+    time.sleep(seconds)
+    spent = [after - before for before, after in zip(first, _cpu_times(), strict=True)]
+    return (spent[3] + spent[4]) / max(1, sum(spent))
+
+
+def _cpu_times() -> list[int]:
+    return [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+
+
+def start_server(bundle: str, environment: dict[str, str] | None = None) -> tuple["subprocess.Popen[str]", str]:
+    """Start ``sentiment serve``; returns it and its gRPC target once it is ready."""
+    flags = ["--model", bundle, "--grpc-listen", "127.0.0.1:0", "--http-listen", "", "--drain-wait-s", "0"]
+    command = [sys.executable, "-m", "sentiment", "serve", *flags]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+    assert process.stderr is not None
+    for line in process.stderr:
+        entry = json.loads(line)
+        if entry["event"] == "ready":
+            return process, str(entry["grpc"])
+    raise RuntimeError(f"the server ended with {process.wait()}")
+
+
+class Worker:
+    """A process that answers commands, a line of JSON each way; see ``main``."""
+
+    def __init__(self, kind: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", "tests.bench.processes", kind, *arguments]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.hello: dict[str, Any] = self._read()
+
+    def ask(self, **command: Any) -> dict[str, Any]:
+        """Send a command and wait for its answer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.wait()
+
+
+async def echo() -> None:
+    """The least a gRPC call costs in Python: an aio server that returns the bytes it gets. Runs until it is killed."""
+
+    async def answer(data: bytes, _context: Any) -> bytes:
+        return data
+
+    server = grpc.aio.server()
+    handler: Any = grpc.unary_unary_rpc_method_handler(answer)  # of bytes to bytes, which the stub cannot say
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", {"Echo": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(json.dumps({"target": f"127.0.0.1:{port}"}), flush=True)
+    await server.wait_for_termination()
+
+
+def run_ceiling(classifier: Classifier, texts: Sequence[str], rows: int, passes: int, pool: ThreadPoolExecutor) -> float:
+    """CPU milliseconds a text of the plainest loop: tokenize, sort by length, pad, run, softmax. No queue, no network."""
+    begun = time.process_time()
+    for _ in range(passes):
+        encoded = sorted(classifier.tokenizer.encode_many(texts), key=lambda row: row.tokens)
+        batches = [encoded[start : start + rows] for start in range(0, len(encoded), rows)]
+        for logits in pool.map(classifier.run, batches):
+            for row in logits:
+                classifier.score(row)
+    return (time.process_time() - begun) / passes / len(texts) * 1e3
+
+
+def ceiling(bundle: Path, threads: int) -> None:
+    """Answer ``{"texts", "rows", "passes"}`` with ``{"ms"}``, and ``{"latency": texts}`` with the seconds of each alone."""
+    classifier = load_classifier(bundle)
+    pool = ThreadPoolExecutor(threads)
+    print(json.dumps({"precision": classifier.graph.precision, "digest": classifier.bundle.digest}), flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        if "latency" in command:
+            seconds = []
+            for text in command["latency"]:
+                begun = time.perf_counter()
+                classifier.score(classifier.run([classifier.tokenizer.encode(text)])[0])
+                seconds.append(time.perf_counter() - begun)
+            print(json.dumps({"seconds": seconds}), flush=True)
+        else:
+            ms = run_ceiling(classifier, command["texts"], command["rows"], command["passes"], pool)
+            print(json.dumps({"ms": ms}), flush=True)
+
+
+def main() -> None:
+    """Run the worker that the arguments name."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    if sys.argv[1] == "echo":
+        asyncio.run(echo())
+    else:
+        ceiling(Path(sys.argv[2]), int(sys.argv[3]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""The clients against real servers: what they keep, retry, and give up."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from concurrent import futures
+
+import grpc
+import pytest
+
+from sentiment.client import AsyncClient, CallFailed, Classification, Client
+from sentiment.client.policy import SERVICE, channel_options
+from sentiment.client.sync import CALLS_AHEAD, CHUNK
+from sentiment.settings import Settings
+from sentiment.v1 import sentiment_pb2 as pb
+from tests.conftest import NO_RETRIES, RunningServer
+
+Code = grpc.StatusCode
+
+
+def test_any_number_of_texts_is_answered_in_order(client: Client) -> None:
+    weights = [(number * 11) % 65 - 32 for number in range(3000)]
+
+    results = list(client.classify_all(f"w{weight}" for weight in weights))
+
+    assert len(results) == 3000
+    for weight, result in zip(weights, results, strict=True):
+        assert isinstance(result, Classification)
+        assert (result.scores["positive"] > 0.5) == (weight > 0)
+
+
+def test_texts_are_read_no_further_ahead_than_a_few_calls(client: Client) -> None:
+    """So a file of ten million lines needs no more memory than one of ten thousand."""
+    read = itertools.count()
+    results = client.classify_all("good" for _ in iter(lambda: next(read), -1))
+
+    for taken, result in enumerate(itertools.islice(results, 20_000)):
+        assert isinstance(result, Classification)
+        if taken % 1000 == 0:
+            ahead = next(read) - taken
+            assert ahead <= CHUNK * (CALLS_AHEAD + 1) + 25, ahead
+
+
+def test_what_a_full_queue_refuses_is_sent_again_and_nothing_is_lost(start: Callable[..., RunningServer]) -> None:
+    server = start(queue_rows_max=100)
+    with server.client() as client:
+        results = list(client.classify_all(["good"] * 1000))
+
+    assert {result.label if isinstance(result, Classification) else result.code for result in results} == {"positive"}
+    assert server.metric("sentiment_refused_total", reason="queue_full", model="tiny/1") > 0
+
+
+def test_a_bad_text_fails_in_its_place(client: Client) -> None:
+    results = list(client.classify_all(["good", "", "bad"]))
+
+    assert [isinstance(result, Classification) for result in results] == [True, False, True]
+
+
+def test_a_refusal_carries_when_to_come_back(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start()
+    monkeypatch.setattr(server.app._models.find("").batcher.scheduler, "queue_rows_max", 0)
+
+    with server.client() as client, pytest.raises(CallFailed) as caught:
+        client.classify("good")
+
+    assert caught.value.code is Code.RESOURCE_EXHAUSTED
+    assert caught.value.retry_after_s is not None
+    assert caught.value.message == "0 rows are waiting; the limit is 0"
+
+
+def test_the_default_client_retries_a_refusal_within_its_deadline(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start()
+    scheduler = server.app._models.find("").batcher.scheduler
+    monkeypatch.setattr(scheduler, "queue_rows_max", 0)
+    add, tries = scheduler.add, itertools.count(1)
+
+    def relent(*arguments, **keywords):
+        if next(tries) == 3:
+            monkeypatch.setattr(scheduler, "queue_rows_max", 10)
+        return add(*arguments, **keywords)
+
+    monkeypatch.setattr(scheduler, "add", relent)
+    with Client(server.target, options=[("grpc.use_local_subchannel_pool", 1)]) as client:
+        assert client.classify("good").label == "positive"
+
+    assert next(tries) == 4
+
+
+class Dropper(grpc.GenericRpcHandler):
+    """A server that cancels the first call, as a stopping grpc.aio server may, and answers the next."""
+
+    def __init__(self, drops: int) -> None:
+        self.left, self.calls = drops, 0
+
+    def service(self, details):
+        return grpc.unary_unary_rpc_method_handler(self.answer)
+
+    def answer(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        self.calls += 1
+        if self.left:
+            self.left -= 1
+            context.abort(Code.CANCELLED, "stopped")
+        return pb.ClassifyResponse(prediction=pb.Prediction(label="positive")).SerializeToString()
+
+
+@pytest.fixture
+def dropper() -> Iterator[tuple[Dropper, str]]:
+    server, handler = grpc.server(futures.ThreadPoolExecutor(2)), Dropper(1)
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield handler, f"127.0.0.1:{port}"
+    server.stop(0)
+
+
+# The dropping server has no health service.
+UNCHECKED = [*NO_RETRIES, ("grpc.service_config", "{}")]
+
+
+def test_a_cancel_that_nobody_asked_for_is_retried(dropper: tuple[Dropper, str]) -> None:
+    handler, target = dropper
+    with Client(target, options=UNCHECKED) as client:
+        assert client.classify("good").label == "positive"
+    assert handler.calls == 2
+
+
+async def test_a_cancel_that_nobody_asked_for_is_retried_in_asyncio_too(dropper: tuple[Dropper, str]) -> None:
+    handler, target = dropper
+    async with AsyncClient(target, options=UNCHECKED) as client:
+        assert (await client.classify("good")).label == "positive"
+    assert handler.calls == 2
+
+
+def test_a_cancel_that_goes_on_counts_as_unavailable(dropper: tuple[Dropper, str]) -> None:
+    handler, target = dropper
+    handler.left = 100
+    with Client(target, options=UNCHECKED) as client, pytest.raises(CallFailed) as caught:
+        client.classify("good")
+    assert caught.value.code is Code.UNAVAILABLE
+    assert handler.calls == 4
+
+
+def test_nobody_waits_longer_than_the_default_deadline() -> None:
+    with Client("127.0.0.1:1", timeout_s=0.3, options=NO_RETRIES) as client, pytest.raises(CallFailed) as caught:
+        client.classify("good")
+    assert caught.value.code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
+
+
+async def test_cancelling_a_caller_cancels_on_the_server_and_touches_nobody_else(start: Callable[..., RunningServer]) -> None:
+    server = start()
+    async with AsyncClient(server.target, options=NO_RETRIES) as client:
+        calls = [asyncio.create_task(client.classify(f"w{number % 65 - 32} film")) for number in range(600)]
+        await asyncio.sleep(0.01)
+        for call in calls[::2]:
+            call.cancel()
+        done = await asyncio.gather(*calls, return_exceptions=True)
+
+    for number, outcome in enumerate(done):
+        if number % 2:
+            assert isinstance(outcome, Classification), outcome
+            assert (outcome.scores["positive"] > 0.5) == (number % 65 - 32 > 0)
+    assert server.metric("sentiment_queue_rows", model="tiny/1") == 0
+
+
+def test_an_unknown_truncation_is_a_mistake_of_the_caller(client: Client) -> None:
+    with pytest.raises(ValueError, match="known are refuse, head"):
+        client.classify("good", truncation="middle")
+
+
+def test_the_client_pings_no_more_often_than_the_server_accepts() -> None:
+    options = dict(channel_options())
+
+    assert int(options["grpc.keepalive_time_ms"]) >= 1000 * Settings().keepalive_min_ping_s * 1.5
+    assert json.loads(str(options["grpc.service_config"]))["healthCheckConfig"]["serviceName"] == SERVICE == "sentiment.v1.SentimentService"
+
+
+async def test_a_connections_age_ends_it_without_a_failed_call(start: Callable[..., RunningServer]) -> None:
+    server = start(connection_age_max_s=0.2)
+    async with AsyncClient(server.target, options=[("grpc.use_local_subchannel_pool", 1)]) as client:
+        end = asyncio.get_running_loop().time() + 1.0
+        while asyncio.get_running_loop().time() < end:
+            assert (await client.classify("good")).label == "positive"

@@ -1,0 +1,401 @@
+"""Bundles: which one is found, what each kind of damage is told as, which of its graphs is served."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from sentiment.errors import BadBundle
+from sentiment.model.bundle import MANIFEST_BYTES_MAX, bundle_roots, find_bundle, load_bundle
+from sentiment.model.check import check_bundle
+from sentiment.model.classifier import load_classifier
+from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest
+
+Manifest = dict[str, Any]  # plain JSON
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """A good bundle of one's own to damage."""
+    return make_bundle(tmp_path)
+
+
+def rewrite(path: Path, change: Callable[[Manifest], object]) -> None:
+    """Change the manifest and nothing else."""
+    manifest: Manifest = read_manifest(path)
+    change(manifest)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def add_graph(path: Path, graph: onnx.ModelProto, precision: str = "int8", first: bool = True) -> None:
+    """Put a graph into the bundle before, or after, those that it has."""
+    onnx.save(graph, path / f"{precision}.onnx")
+    manifest: Manifest = read_manifest(path)
+    graphs = manifest["graphs"]["classify"]
+    graphs.insert(0 if first else len(graphs), {**graphs[0], "file": f"{precision}.onnx", "precision": precision})
+    write_manifest(path, manifest)
+
+
+def only_graph(path: Path, graph: onnx.ModelProto) -> None:
+    """Replace the bundle's graph by another."""
+    onnx.save(graph, path / "fp32.onnx")
+    write_manifest(path, read_manifest(path))
+
+
+def changed_graph(change: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], width: int = 2) -> onnx.ModelProto:
+    """The tiny graph with another table of weights [tokens, labels]."""
+    graph = make_graph()
+    table = graph.graph.initializer[0]
+    table.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(table)).astype(np.float32), "table"))
+    graph.graph.output[0].type.tensor_type.shape.dim[1].dim_value = width
+    return graph
+
+
+def one_number_a_row() -> onnx.ModelProto:
+    graph = make_graph()
+    graph.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.array([1, 2], np.int64), "axes"))
+    del graph.graph.output[0].type.tensor_type.shape.dim[1]
+    return graph
+
+
+def with_input(name: str) -> onnx.ModelProto:
+    graph = make_graph()
+    graph.graph.input[0].name = name
+    graph.graph.node[0].input[1] = name
+    return graph
+
+
+def why_not(path: Path, load: Callable[[Path], object] = load_bundle) -> str:
+    with pytest.raises(BadBundle) as caught:
+        load(path)
+    return str(caught.value)
+
+
+def test_a_good_bundle_knows_its_name_digest_heads_and_card(bundle: Path) -> None:
+    loaded = load_bundle(bundle)
+
+    assert loaded.id == "tiny/1"
+    assert re.fullmatch("[0-9a-f]{64}", loaded.digest)
+    assert loaded.attention_heads == 2
+    assert loaded.card == "# Tiny\n"
+
+
+def test_the_digest_tells_two_bundles_apart(tmp_path: Path) -> None:
+    digests = {load_bundle(make_bundle(tmp_path, version=version)).digest for version in (1, 2)}
+
+    assert len(digests) == 2
+
+
+def test_heads_that_no_config_tells_are_taken_to_be_many(bundle: Path) -> None:
+    for config in ("{}", "not JSON"):
+        (bundle / "config.json").write_text(config)
+        write_manifest(bundle, read_manifest(bundle))
+
+        assert load_bundle(bundle).attention_heads == 16
+
+
+def test_fields_that_a_later_version_adds_are_no_damage(bundle: Path) -> None:
+    rewrite(bundle, lambda manifest: manifest.update(later={"a": 1}))
+
+    assert load_bundle(bundle).id == "tiny/1"
+
+
+@pytest.mark.parametrize("name", ["fp32.onnx", "tokenizer.json", "config.json"])
+def test_a_truncated_file_is_told_with_both_sizes(bundle: Path, name: str) -> None:
+    size = (bundle / name).stat().st_size
+    with (bundle / name).open("r+b") as stream:
+        stream.truncate(size - 1)
+
+    assert why_not(bundle) == f"{bundle / name}: has {size - 1} bytes; the manifest says {size}"
+
+
+@pytest.mark.parametrize("name", ["fp32.onnx", "tokenizer.json", "config.json"])
+def test_a_changed_byte_is_told_with_both_hashes(bundle: Path, name: str) -> None:
+    content = bytearray((bundle / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (bundle / name).write_bytes(content)
+
+    assert re.fullmatch(
+        re.escape(f"{bundle / name}: SHA-256 is ") + "[0-9a-f]{64}; the manifest says [0-9a-f]{64}",
+        why_not(bundle),
+    )
+
+
+@pytest.mark.parametrize("name", ["fp32.onnx", "tokenizer.json", "config.json", "manifest.json"])
+def test_a_missing_file_is_told_by_its_name(bundle: Path, name: str) -> None:
+    (bundle / name).unlink()
+
+    assert why_not(bundle) == f"{bundle / name}: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "not JSON"),
+        (b'{"format": 1', "not JSON"),
+        (b"\xff\xfe{}", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b" " * (MANIFEST_BYTES_MAX + 1), f"has {MANIFEST_BYTES_MAX + 1} bytes; the limit is {MANIFEST_BYTES_MAX}"),
+        (b"[]", "Manifest; found []"),
+        (b"{}", "format: Field required"),
+    ],
+    ids=["empty", "cut", "bytes", "deep", "huge", "array", "nothing"],
+)
+def test_a_manifest_that_is_none_is_told(bundle: Path, content: bytes, says: str) -> None:
+    (bundle / "manifest.json").write_bytes(content)
+
+    message = why_not(bundle)
+    assert message.startswith(f"{bundle}/manifest.json: ")
+    assert says in message
+
+
+def graphs(manifest: Manifest) -> list[Manifest]:
+    found: list[Manifest] = manifest["graphs"]["classify"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "there", "wanted"),
+    [
+        (lambda m: m.update(format=2), "found 2", "format: Input should be less than or equal to 1"),
+        (lambda m: m.update(format="1"), "found '1'", "format: Input should be a valid integer"),
+        (lambda m: m.update(name="../up"), "found '../up'", "name: String should match"),
+        (lambda m: m.update(version=0), "found 0", "version: Input should be greater than or equal to 1"),
+        (lambda m: m.update(max_tokens=10**6), "found 1000000", "max_tokens: Input should be less than or equal to 8192"),
+        (lambda m: m.update(padding_side="top"), "found 'top'", "padding_side: String should match"),
+        (lambda m: m.update(default_truncation="tail"), "found 'tail'", "default_truncation: String should match"),
+        (lambda m: m["graphs"].update(classify=[]), "found []", "graphs.classify: Tuple should have at least 1 item"),
+        (lambda m: m.update(golden=[]), "found []", "golden: Tuple should have at least 1 item"),
+        (lambda m: m["calibration"].update(temperature=0), "found 0", "calibration.temperature: Input should be greater than 0"),
+        (
+            lambda m: m["calibration"].update(abstain_below=2),
+            "found 2",
+            "calibration.abstain_below: Input should be less than or equal to 1",
+        ),
+        (lambda m: graphs(m)[0].update(tolerance=0), "found 0", "graphs.classify.0.tolerance: Input should be greater than 0"),
+        (
+            lambda m: graphs(m)[0].update(tolerance=float("inf")),
+            "found inf",
+            "graphs.classify.0.tolerance: Input should be a finite number",
+        ),
+        (lambda m: m.update(labels=["positive"]), "found ['positive']", "labels: Tuple should have at least 2 items"),
+        (lambda m: m.update(labels=["positive", "positive"]), "labels repeat: ['positive', 'positive']", ""),
+        (lambda m: m.update(labels=["a", "b", "c"]), "golden[0] has label 'positive' and 2 logits", "the labels are ['a', 'b', 'c']"),
+        (
+            lambda m: m["golden"][1].update(label="neutral"),
+            "golden[1] has label 'neutral' and 2 logits",
+            "the labels are ['negative', 'positive']",
+        ),
+        (
+            lambda m: m["golden"][1].update(logits=[1.0]),
+            "golden[1] has label 'negative' and 1 logits",
+            "the labels are ['negative', 'positive']",
+        ),
+        (lambda m: m["files"].pop("tokenizer.json"), "files does not list tokenizer.json", ""),
+        (lambda m: graphs(m)[0].update(file="nosuch.onnx"), "files does not list nosuch.onnx", ""),
+        (lambda m: m["files"]["config.json"].update(bytes=1), "bytes; the manifest says 1", "config.json"),
+        (lambda m: m["files"]["config.json"].update(sha256="00"), "; the manifest says 00", "config.json"),
+    ],
+)
+def test_a_wrong_manifest_is_told_with_what_is_there_and_what_should_be(
+    bundle: Path, change: Callable[[Manifest], object], there: str, wanted: str
+) -> None:
+    rewrite(bundle, change)
+
+    message = why_not(bundle)
+    assert there in message
+    assert wanted in message
+    assert str(bundle) in message
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "sub/file", "..", ".", "", "a\\b", ".hidden", "new\nline"])
+def test_no_file_outside_the_bundles_own_folder_is_ever_read(bundle: Path, name: str) -> None:
+    (bundle.parent / "secret").write_bytes(b"")
+    rewrite(bundle, lambda manifest: manifest["files"].update({name: {"sha256": "0" * 64, "bytes": 0}}))
+
+    message = why_not(bundle)
+    assert f"files lists {name!r}; only plain names in the bundle's own folder are read" in message
+    assert "SHA-256" not in message
+
+
+@pytest.mark.parametrize(
+    ("graph", "says"),
+    [
+        (with_input("pixels"), "has the inputs pixels; known are input_ids, attention_mask, token_type_ids"),
+        (changed_graph(lambda table: table.repeat([1, 2], axis=1), 3), "gives 3 logits a row; the manifest has 2 labels"),
+        (one_number_a_row(), "its first output has the shape ['batch']; wanted are logits [rows, labels]"),
+        (changed_graph(lambda table: -table), "golden[0] is positive and this machine answers negative"),
+        (changed_graph(lambda table: table * 1.01), "golden[0] has logits 0.0100 off; the tolerance is 0.001"),
+        (changed_graph(lambda table: table * np.nan), "golden[0] is positive and this machine answers negative"),
+        # The golden texts' tokens are not in the table: ONNX Runtime refuses the run.
+        (changed_graph(lambda table: table[:4]), "cannot run the golden set"),
+    ],
+    ids=["inputs", "width", "shape", "label", "logits", "nan", "run"],
+)
+def test_a_graph_that_cannot_answer_the_golden_set_is_told_with_its_reason(bundle: Path, graph: onnx.ModelProto, says: str) -> None:
+    only_graph(bundle, graph)
+
+    message = why_not(bundle, load_classifier)
+
+    assert f"{bundle}/fp32.onnx" in message
+    assert says in message
+
+
+def test_logits_that_are_no_numbers_never_pass(bundle: Path) -> None:
+    onnx.save(changed_graph(lambda table: table * np.nan), bundle / "fp32.onnx")
+    manifest: Manifest = read_manifest(bundle)
+    # Its label is the first one, which a comparison with NaN gives too.
+    del manifest["golden"][0]
+    write_manifest(bundle, manifest)
+
+    assert why_not(bundle, load_classifier) == f"{bundle}/fp32.onnx: golden[0] has logits nan off; the tolerance is 0.001"
+
+
+def test_logits_of_the_golden_set_that_are_wrong_are_told(bundle: Path) -> None:
+    rewrite(bundle, lambda manifest: manifest["golden"][1].update(logits=[2.5, -2.0]))
+
+    assert why_not(bundle, load_classifier) == f"{bundle}/fp32.onnx: golden[1] has logits 0.5000 off; the tolerance is 0.001"
+
+
+@pytest.mark.parametrize("name", ["fp32.onnx", "tokenizer.json"])
+def test_a_file_with_the_right_hash_and_the_wrong_content_is_told(bundle: Path, name: str) -> None:
+    (bundle / name).write_bytes(b"nonsense")
+    write_manifest(bundle, read_manifest(bundle))
+
+    assert f"{bundle / name}: " in why_not(bundle, load_classifier)
+
+
+def test_a_provider_that_is_not_there_is_told_with_those_that_are(bundle: Path) -> None:
+    rewrite(bundle, lambda manifest: graphs(manifest)[0].update(providers=["NoSuchExecutionProvider"]))
+
+    message = why_not(bundle, load_classifier)
+    assert "wants NoSuchExecutionProvider; this ONNX Runtime has" in message
+    assert "CPUExecutionProvider" in message
+
+
+WRONG = [
+    (changed_graph(lambda table: -table), "golden[0] is positive and this machine answers negative"),
+    (changed_graph(lambda table: table * 1.01), "golden[0] has logits 0.0100 off; the tolerance is 0.001"),
+    (with_input("pixels"), "has the inputs pixels"),
+    (changed_graph(lambda table: table[:4]), "cannot run the golden set"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "reason"), WRONG, ids=["label", "logits", "inputs", "run"])
+def test_a_preferred_graph_that_fails_its_golden_set_is_passed_over_and_the_reason_kept(
+    bundle: Path, wrong: onnx.ModelProto, reason: str
+) -> None:
+    add_graph(bundle, wrong)
+
+    classifier = load_classifier(bundle)
+
+    assert classifier.graph.precision == "fp32"
+    assert len(classifier.passed_over) == 1
+    assert f"{bundle}/int8.onnx" in classifier.passed_over[0]
+    assert reason in classifier.passed_over[0]
+
+
+def test_the_first_graph_that_passes_is_served_and_none_is_passed_over(bundle: Path) -> None:
+    add_graph(bundle, make_graph())
+
+    classifier = load_classifier(bundle)
+
+    assert (classifier.graph.precision, classifier.passed_over) == ("int8", ())
+
+
+def test_if_no_graph_passes_every_reason_is_told(bundle: Path) -> None:
+    add_graph(bundle, changed_graph(lambda table: -table))
+    only_graph(bundle, changed_graph(lambda table: table * 1.01))
+
+    message = why_not(bundle, load_classifier)
+
+    assert f"{bundle}/int8.onnx: golden[0] is positive" in message
+    assert f"; {bundle}/fp32.onnx: golden[0] has logits" in message
+
+
+def test_a_precision_that_is_asked_for_is_served_or_nothing(bundle: Path) -> None:
+    add_graph(bundle, changed_graph(lambda table: -table))
+
+    assert load_classifier(bundle, "fp32").graph.precision == "fp32"
+    assert "int8.onnx: golden[0]" in why_not(bundle, lambda path: load_classifier(path, "int8"))
+    assert why_not(bundle, lambda path: load_classifier(path, "fp16")) == f"{bundle}: has no fp16 graph; it has int8, fp32"
+
+
+def test_a_check_tells_what_is_good_what_is_bad_and_what_is_served(bundle: Path) -> None:
+    add_graph(bundle, changed_graph(lambda table: -table))
+    add_graph(bundle, with_input("pixels"), "fp16", first=False)
+
+    title, files, *verdicts, served = check_bundle(bundle)
+
+    assert title.startswith("tiny/1  bag-of-words, negative, positive, 32 tokens, digest ")
+    assert files.startswith("ok    files: 5 with ")
+    assert [(line[:5].strip(), line[6:].split(":")[0]) for line in verdicts] == [
+        ("BAD", "int8.onnx"),
+        ("ok", "fp32.onnx"),
+        ("BAD", "fp16.onnx"),
+    ]
+    assert "0 of 2 golden labels" in verdicts[0]
+    assert served == "serves fp32.onnx"
+
+
+def test_a_check_in_which_no_graph_passes_fails(bundle: Path) -> None:
+    only_graph(bundle, changed_graph(lambda table: -table))
+
+    assert why_not(bundle, lambda path: list(check_bundle(path))) == f"{bundle}: no graph answers its golden set on this machine"
+
+
+def stub(root: Path, *ids: str) -> Path:
+    """Folders that look like bundles to those who only look for one."""
+    for found in ids:
+        (root / found).mkdir(parents=True)
+        (root / found / "manifest.json").write_text("{}")
+    return root
+
+
+def test_the_highest_version_wins_and_is_compared_as_a_number(tmp_path: Path) -> None:
+    stub(tmp_path, "tiny/9", "tiny/10", "tiny/2", "other/11")
+
+    assert find_bundle("tiny", [tmp_path]) == tmp_path / "tiny/10"
+    assert find_bundle("tiny/2", [tmp_path]) == tmp_path / "tiny/2"
+
+
+def test_the_first_root_that_has_the_model_wins(tmp_path: Path) -> None:
+    first, second = stub(tmp_path / "first", "tiny/1"), stub(tmp_path / "second", "tiny/2", "other/1")
+
+    assert find_bundle("tiny", [first, second]) == first / "tiny/1"
+    assert find_bundle("tiny/2", [first, second]) == second / "tiny/2"
+    assert find_bundle("other", [tmp_path / "nosuch", first, second]) == second / "other/1"
+
+
+def test_a_folder_without_a_manifest_or_a_number_is_no_version(tmp_path: Path) -> None:
+    stub(tmp_path, "tiny/1", "tiny/latest", "tiny/3-draft", "tiny/007", "tiny/\u0664", "tiny/\u00b2")
+    (tmp_path / "tiny/8").mkdir()
+
+    assert find_bundle("tiny", [tmp_path]) == tmp_path / "tiny/1"
+
+
+@pytest.mark.parametrize("model", ["nosuch", "tiny/7", "tiny/x", "tiny/01", "tiny/\u00b2", "tiny/-1", "tiny/1/1", "", "/"])
+def test_a_bundle_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, model: str) -> None:
+    roots = [stub(tmp_path / "first", "tiny/1"), stub(tmp_path / "second", "other/3"), tmp_path / "nosuch"]
+
+    message = why_not(tmp_path, lambda _: find_bundle(model, roots))
+
+    looked = ", ".join(map(str, roots))
+    assert message == f"no bundle {model!r} in {looked}; found there: other/3, tiny/1"
+
+
+def test_where_nothing_is_none_is_told(tmp_path: Path) -> None:
+    assert why_not(tmp_path, lambda path: find_bundle("tiny", [path])).endswith("found there: none")
+
+
+def test_roots_of_ones_own_come_before_the_others(tmp_path: Path) -> None:
+    roots = bundle_roots([tmp_path])
+
+    assert roots[:2] == [tmp_path, Path("/models")]
+    assert roots[2].parts[-2:] == ("models", "bundles")

@@ -1,0 +1,159 @@
+"""A runner: whatever a batch does, its outcome is told exactly once."""
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sentiment.model.classifier import Classifier
+from sentiment.model.runner import Outcome, Ran, Runner, run_batch
+from sentiment.model.tensors import Feeds, pad
+from sentiment.model.tokenizer import Row
+
+ROW = Row([2, 5, 3], None, False)
+# Long enough for a loaded machine; a test that passes never waits so long.
+PATIENCE_S = 10
+
+
+class FakeSession:
+    """Gives each row the sum of its ids, or fails as it is told."""
+
+    def __init__(self, failure: BaseException | None = None, gate: threading.Event | None = None) -> None:
+        self.failure = failure
+        self.gate = gate
+        self.entered = threading.Event()
+        self.threads: set[str] = set()
+
+    def run(self, feeds: Feeds) -> np.ndarray[Any, Any]:
+        self.threads.add(threading.current_thread().name)
+        self.entered.set()
+        if self.gate:
+            assert self.gate.wait(PATIENCE_S)
+        if self.failure:
+            raise self.failure
+        return np.asarray(feeds["input_ids"].sum(axis=1, keepdims=True), np.float32)
+
+
+class FakeClassifier(Classifier):
+    """A classifier over a fake session."""
+
+    def __init__(self, session: FakeSession, feeds_failure: BaseException | None = None) -> None:
+        self.session = session  # type: ignore[assignment]  # the fake
+        self._feeds_failure = feeds_failure
+
+    def feeds(self, rows: Sequence[Row]) -> Feeds:
+        if self._feeds_failure:
+            raise self._feeds_failure
+        return pad(rows, ["input_ids"], 0, left=False)
+
+
+@pytest.fixture
+def runner() -> Iterator[Runner]:
+    running = Runner("cpu-7")
+    yield running
+    running.close(PATIENCE_S)
+
+
+def reported(runner: Runner, classifier: Classifier, rows: Sequence[Row] = (ROW,)) -> Outcome:
+    """The outcome of a batch, proven to be the only one by ending the runner."""
+    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    runner.start(classifier, rows, outcomes.put)
+    outcome = outcomes.get(timeout=PATIENCE_S)
+    runner.close(PATIENCE_S)
+    assert outcomes.empty(), "the outcome was told twice"
+    return outcome
+
+
+def test_a_batch_gives_the_logits_of_its_rows_in_order(runner: Runner) -> None:
+    outcome = reported(runner, FakeClassifier(FakeSession()), [ROW, Row([1], None, False)])
+
+    assert isinstance(outcome, Ran)
+    assert outcome.logits == [[10.0], [1.0]]
+    assert outcome.pad_s >= 0
+    assert outcome.run_s >= 0
+
+
+class NoException(BaseException):
+    """As KeyboardInterrupt: no Exception, and told all the same."""
+
+
+@pytest.mark.parametrize("failure", [ValueError("bad"), MemoryError(), NoException(), SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+@pytest.mark.parametrize("where", ["pad", "run"])
+def test_whatever_a_batch_raises_is_told_exactly_once(runner: Runner, failure: BaseException, where: str) -> None:
+    classifier = FakeClassifier(FakeSession(failure)) if where == "run" else FakeClassifier(FakeSession(), failure)
+
+    assert reported(runner, classifier) is failure
+
+
+def test_a_runner_goes_on_after_a_batch_that_failed(runner: Runner) -> None:
+    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    runner.start(FakeClassifier(FakeSession(NoException())), [ROW], outcomes.put)
+    runner.start(FakeClassifier(FakeSession()), [ROW], outcomes.put)
+
+    first, second = outcomes.get(timeout=PATIENCE_S), outcomes.get(timeout=PATIENCE_S)
+
+    assert isinstance(first, NoException)
+    assert isinstance(second, Ran)
+
+
+def test_batches_run_one_at_a_time_in_order_in_the_runners_own_thread(runner: Runner) -> None:
+    session = FakeSession()
+    told: list[Outcome] = []
+    for number in range(20):
+        runner.start(FakeClassifier(session), [Row([number], None, False)], told.append)
+
+    runner.close(PATIENCE_S)
+
+    assert [outcome.logits[0][0] for outcome in told if isinstance(outcome, Ran)] == list(range(20))
+    assert session.threads == {"cpu-7"}
+
+
+def test_closing_ends_the_thread(runner: Runner) -> None:
+    runner.close(PATIENCE_S)
+
+    assert not runner._thread.is_alive()
+
+
+def test_closing_waits_for_the_batch_that_runs(runner: Runner) -> None:
+    gate = threading.Event()
+    told: list[Outcome] = []
+    session = FakeSession(gate=gate)
+    runner.start(FakeClassifier(session), [ROW], told.append)
+    assert session.entered.wait(PATIENCE_S)
+
+    runner.close(0)
+    before = (runner._thread.is_alive(), len(told))
+    gate.set()
+    runner.close(PATIENCE_S)
+
+    assert before == (True, 0)
+    assert not runner._thread.is_alive()
+    assert isinstance(told[0], Ran)
+
+
+def test_a_kernel_that_never_returns_does_not_keep_the_process(runner: Runner) -> None:
+    assert runner._thread.daemon
+
+
+def test_a_batch_that_has_ended_is_not_kept_in_memory(runner: Runner) -> None:
+    """Rows of a burst would otherwise stay until the next text comes."""
+
+    class Rows(list[Row]):
+        ended = threading.Event()
+
+        def __del__(self) -> None:
+            self.ended.set()
+
+    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    runner.start(FakeClassifier(FakeSession()), Rows([ROW]), outcomes.put)
+    outcomes.get(timeout=PATIENCE_S)
+
+    assert Rows.ended.wait(PATIENCE_S)
+
+
+def test_a_batch_in_the_callers_thread_raises_what_the_model_raises() -> None:
+    with pytest.raises(ValueError, match="bad"):
+        run_batch(FakeClassifier(FakeSession(ValueError("bad"))), [ROW])

@@ -1,0 +1,98 @@
+"""Logits to a calibrated answer."""
+
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from sentiment.model.scores import probabilities, score
+
+LABELS = ("negative", "neutral", "positive")
+LOGITS = st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=5)
+TEMPERATURES = st.floats(0.05, 20)
+
+
+@given(logits=LOGITS, temperature=TEMPERATURES)
+def test_probabilities_are_between_0_and_1_and_sum_to_1(logits: list[float], temperature: float) -> None:
+    found = probabilities(logits, temperature)
+
+    assert all(0 <= probability <= 1 for probability in found)
+    assert math.fsum(found) == pytest.approx(1, abs=1e-12)
+
+
+@given(logits=LOGITS, temperature=TEMPERATURES, shift=st.floats(-1e4, 1e4))
+def test_shifting_all_logits_changes_nothing(logits: list[float], temperature: float, shift: float) -> None:
+    shifted = probabilities([logit + shift for logit in logits], temperature)
+
+    # Adding the shift rounds a logit to about 1e-12, which a temperature of 0.05 makes 20 times larger.
+    assert shifted == pytest.approx(probabilities(logits, temperature), abs=1e-9)
+
+
+@given(logits=LOGITS, temperature=TEMPERATURES)
+def test_a_larger_logit_never_has_the_smaller_probability(logits: list[float], temperature: float) -> None:
+    found = probabilities(logits, temperature)
+
+    assert [found[place] for place in sorted(range(len(logits)), key=logits.__getitem__)] == sorted(found)
+
+
+@given(logits=LOGITS, colder=TEMPERATURES, warmer=TEMPERATURES)
+def test_a_higher_temperature_never_makes_an_answer_surer(logits: list[float], colder: float, warmer: float) -> None:
+    assume(colder < warmer)
+
+    assert max(probabilities(logits, warmer)) <= max(probabilities(logits, colder)) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("logits", "expected"),
+    [
+        ([-95.0, 3.0], [math.exp(-98), 1.0]),
+        ([1e4, -1e4], [1.0, 0.0]),
+        ([-1e4, -1e4], [0.5, 0.5]),
+        ([3e38, -3e38], [1.0, 0.0]),
+        ([0.0, math.log(3)], [0.25, 0.75]),
+    ],
+)
+def test_huge_logits_give_finite_probabilities(logits: list[float], expected: list[float]) -> None:
+    assert probabilities(logits) == pytest.approx(expected, rel=1e-9)
+
+
+def test_logits_are_divided_by_the_temperature() -> None:
+    assert probabilities([0.0, 2 * math.log(3)], 2.0) == pytest.approx([0.25, 0.75])
+    assert probabilities([0.0, math.log(3) / 2], 0.5) == pytest.approx([0.25, 0.75])
+
+
+def test_the_answer_is_the_label_of_the_largest_logit_with_its_probability() -> None:
+    answer = score([0.0, math.log(2), math.log(5)], LABELS, 1.0, 0.5)
+
+    assert answer.label == "positive"
+    assert answer.score == pytest.approx(5 / 8)
+    assert answer.scores == pytest.approx((1 / 8, 2 / 8, 5 / 8))
+
+
+@pytest.mark.parametrize(("logits", "label"), [([1.0, 1.0, 1.0], "negative"), ([0.0, 1.0, 1.0], "neutral"), ([1.0, 0.0, 1.0], "negative")])
+def test_a_tie_is_won_by_the_first_label(logits: list[float], label: str) -> None:
+    assert score(logits, LABELS, 1.0, 0.0).label == label
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_logit_that_is_not_finite_is_never_an_answer(wrong: float, place: int) -> None:
+    logits = [0.0, 0.0]
+    logits[place] = wrong
+
+    with pytest.raises(ValueError, match="not all finite"):
+        score(logits, LABELS[:2], 1.0, 0.0)
+
+
+@pytest.mark.parametrize(("abstain_below", "abstains"), [(0.0, False), (0.24, False), (0.25, False), (0.26, True), (1.0, True)])
+def test_an_answer_under_the_threshold_abstains_and_one_on_it_does_not(abstain_below: float, abstains: bool) -> None:
+    # One of four alike: exactly 0.25.
+    assert score([0.0, 0.0, 0.0, 0.0], "abcd", 1.0, abstain_below).abstain is abstains
+
+
+def test_the_threshold_is_that_of_the_calibrated_probability() -> None:
+    logits = [0.0, 2 * math.log(3)]
+
+    assert score(logits, LABELS[:2], 1.0, 0.8).abstain is False
+    assert score(logits, LABELS[:2], 2.0, 0.8).abstain is True

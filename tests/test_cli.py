@@ -1,0 +1,478 @@
+"""The command line as a user meets it: what each command prints, writes and returns."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from sentiment.cli import main
+from sentiment.files import LineOutput
+from sentiment.settings import markdown_table, settings_table
+from tests.conftest import RunningServer
+from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest
+
+KEYS = ["text", "label", "score", "scores", "abstain", "model", "tokens", "truncated"]
+TEXTS = [f"w{number % 33 - 32} film" if number % 2 else f"w{number % 32 + 1} film" for number in range(1500)]
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("SENTIMENT_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(params=["server", "local"])
+def where(request: pytest.FixtureRequest, bundles: Path, server: RunningServer) -> list[str]:
+    """The flags that send texts to the shared server, or run the bundle in this process."""
+    if request.param == "local":
+        return ["--local", "--bundles", str(bundles), "--model", "tiny"]
+    return ["--target", server.target]
+
+
+@pytest.fixture
+def local(bundles: Path) -> list[str]:
+    return ["--local", "--bundles", str(bundles), "--model", "tiny"]
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+def run(*arguments: str | Path) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+def why_not(capsys: Captured, *arguments: str | Path, code: int) -> str:
+    """The one line on standard error of a command that ends with ``code`` and prints nothing."""
+    assert run(*arguments) == code
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"error: [^\n]+\n", errors), errors
+    return errors.removeprefix("error: ").removesuffix("\n")
+
+
+def lines_of(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+# sentiment settings
+
+
+def test_settings_lists_every_setting_with_default_and_help(capsys: Captured) -> None:
+    assert run("settings") == 0
+
+    out = capsys.readouterr().out
+    for variable, flag, default, text in settings_table():
+        assert f"{variable}  {flag}  (default: {default or 'empty'})\n    {text}\n" in out
+
+
+def test_settings_prints_what_readme_shows(capsys: Captured) -> None:
+    assert run("settings", "--markdown") == 0
+
+    assert capsys.readouterr().out == markdown_table(settings_table()) + "\n"
+
+
+# sentiment check
+
+
+def test_a_good_bundle_checks_out(capsys: Captured, bundles: Path) -> None:
+    assert run("check", bundles / "tiny/1") == 0
+
+    out, errors = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["tiny/1", "ok", "ok", "serves"]
+    assert errors == ""
+
+
+def test_a_bundle_may_be_checked_by_name(capsys: Captured, bundles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTIMENT_BUNDLES", f"/nosuch:{bundles}")
+
+    assert run("check", "tiny") == run("check", "tiny/1") == 0
+    assert capsys.readouterr().out.count("serves fp32.onnx") == 2
+
+
+def test_a_damaged_bundle_exits_3_and_says_what_is_damaged(capsys: Captured, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path)
+    with (bundle / "fp32.onnx").open("ab") as stream:
+        stream.write(b"!")
+
+    assert re.match(rf"{bundle}/fp32\.onnx: has \d+ bytes; the manifest says \d+", why_not(capsys, "check", bundle, code=3))
+
+
+def test_a_bundle_of_which_no_graph_passes_exits_3(capsys: Captured, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path)
+    manifest = read_manifest(bundle)
+    manifest["golden"] = [{"text": "good", "label": "negative", "logits": [1.0, -1.0]}]
+    write_manifest(bundle, manifest)
+
+    assert run("check", bundle) == 3
+    out, errors = capsys.readouterr()
+    assert "BAD   fp32.onnx: 0 of 1 golden labels" in out
+    assert "no graph answers its golden set" in errors
+
+
+@pytest.mark.parametrize("model", ["nosuch", "tiny/9", "/nosuch/folder", "../tiny"])
+def test_a_missing_bundle_exits_3_and_says_what_is_there(
+    capsys: Captured, bundles: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.setenv("SENTIMENT_BUNDLES", str(bundles))
+
+    message = why_not(capsys, "check", model, code=3)
+    assert message.startswith(f"no bundle {model!r} in {bundles}, /models, ")
+    assert "tiny/1" in message
+
+
+# sentiment classify
+
+
+def test_texts_are_answered_one_a_line_in_order(capsys: Captured, where: list[str]) -> None:
+    assert run("classify", *where, "a good film", "awful  \n film", "a film") == 0
+
+    out, errors = capsys.readouterr()
+    assert out.splitlines() == [
+        "positive   0.8808  a good film",
+        "negative   0.9820  awful film",
+        "negative   0.5000  a film  (undecided)",
+    ]
+    assert errors == ""
+
+
+def test_json_has_exactly_the_documented_keys(capsys: Captured, where: list[str]) -> None:
+    assert run("classify", *where, "--json", 'caf\u00e9 "good"\n\u2028', "good") == 0
+
+    lines = capsys.readouterr().out.removesuffix("\n").split("\n")
+    first, second = (json.loads(line) for line in lines)
+    assert list(first) == list(second) == KEYS
+    assert list(first["model"]) == ["name", "version", "digest"]
+    assert (first["text"], second["text"]) == ('caf\u00e9 "good"\n\u2028', "good")
+    assert (second["label"], second["abstain"], second["tokens"], second["truncated"]) == ("positive", False, 3, False)
+    assert second["score"] == second["scores"]["positive"] == pytest.approx(0.880797, abs=1e-6)
+    assert list(second["scores"]) == ["negative", "positive"]
+    assert (second["model"]["name"], second["model"]["version"], len(second["model"]["digest"])) == ("tiny", 1, 64)
+
+
+def test_both_ways_give_the_same_answers(capsys: Captured, local: list[str], server: RunningServer) -> None:
+    texts = ["a good film", "bad and awful", "good " * 100]
+
+    assert run("classify", *local, "--json", *texts) == 0
+    here = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert run("classify", "--target", server.target, "--json", *texts) == 0
+    there = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    assert [{**answer, "score": 0, "scores": 0} for answer in here] == [{**answer, "score": 0, "scores": 0} for answer in there]
+    # The wire carries float32.
+    assert [answer["score"] for answer in here] == pytest.approx([answer["score"] for answer in there], abs=1e-6)
+
+
+def test_a_text_without_an_answer_is_shown_with_its_reason_and_the_command_fails(capsys: Captured, where: list[str]) -> None:
+    assert run("classify", *where, "good", " ", "bad") == 1
+
+    out, errors = capsys.readouterr()
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines] == ["positive", "-", "negative"]
+    assert "INVALID_ARGUMENT" in lines[1]
+    assert "has 1 characters and none but white space" in lines[1]
+    assert errors == "1 of 3 texts have no answer\n"
+
+
+def test_a_file_is_answered_in_order_into_a_file(capsys: Captured, where: list[str], tmp_path: Path) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("\n".join(TEXTS))
+
+    assert run("classify", *where, "--input", source, "--output", output) == 0
+
+    lines = lines_of(output)
+    assert [line["text"] for line in lines] == TEXTS
+    assert [line["label"] for line in lines] == ["negative" if number % 2 else "positive" for number in range(1500)]
+    assert [list(line) for line in lines] == [KEYS] * 1500
+    assert capsys.readouterr() == ("", "")
+    assert not output.with_name("out.jsonl.part").exists()
+
+
+def test_a_blank_line_of_the_input_becomes_an_error_in_its_place_and_the_command_fails(
+    capsys: Captured, where: list[str], tmp_path: Path
+) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("good\n\nbad\n")
+
+    assert run("classify", *where, "--input", source, "--output", output) == 1
+
+    first, second, third = lines_of(output)
+    assert (first["label"], third["label"]) == ("positive", "negative")
+    assert (list(second), second["text"]) == (["text", "error"], "")
+    message = "has 0 characters and none but white space; at least one other is needed"
+    assert second["error"] in [{"code": "INVALID_ARGUMENT", "message": f"{field}: {message}"} for field in ("text", "items[1].text")]
+    assert capsys.readouterr().err == "1 of 3 texts have no answer\n"
+
+
+def test_an_interrupted_run_that_is_repeated_gives_the_file_of_an_uninterrupted_one(
+    where: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, whole, output = tmp_path / "in.txt", tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    source.write_text("\n".join([*TEXTS[:600], "caf\u00e9 good"]))
+    assert run("classify", *where, "--input", source, "--output", whole) == 0
+
+    with monkeypatch.context() as patched:
+        interrupt_at(patched, 250)
+        first = run("classify", *where, "--input", source, "--output", output)
+    with monkeypatch.context() as patched:
+        interrupt_at(patched, 300)
+        second = run("classify", *where, "--input", source, "--output", output)
+    part = output.with_name("out.jsonl.part")
+    done = part.read_bytes()
+    # What a machine that loses its power leaves of the last line.
+    part.write_bytes(done[:-40])
+    last = run("classify", *where, "--input", source, "--output", output)
+
+    assert (first, second, last) == (1, 1, 0)
+    assert done.count(b"\n") == 550
+    assert output.read_bytes() == whole.read_bytes()
+
+
+def interrupt_at(patched: pytest.MonkeyPatch, line: int) -> None:
+    """Let the user press Ctrl-C before a run's n-th line is written."""
+    written = 0
+    write = LineOutput.write
+
+    def counted(output: LineOutput, text: str) -> None:
+        nonlocal written
+        if written == line:
+            raise KeyboardInterrupt
+        written += 1
+        write(output, text)
+
+    patched.setattr(LineOutput, "write", counted)
+
+
+def test_an_output_that_exists_is_never_overwritten(capsys: Captured, local: list[str], tmp_path: Path) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("good\n")
+    output.write_text("mine")
+
+    message = why_not(capsys, "classify", *local, "--input", source, "--output", output, code=1)
+
+    assert message == f"{output}: exists already; delete it or choose another output"
+    assert output.read_text() == "mine"
+
+
+def test_a_part_that_belongs_to_another_input_is_told(capsys: Captured, local: list[str], tmp_path: Path) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("good\n")
+    (tmp_path / "out.jsonl.part").write_text("{}\n{}\n")
+
+    message = why_not(capsys, "classify", *local, "--input", source, "--output", output, code=1)
+
+    assert message == f"{output}.part: has 2 lines and {source} has fewer texts; delete it to start again"
+
+
+def test_a_column_of_a_table_may_be_chosen(capsys: Captured, local: list[str], tmp_path: Path) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text('id,review\n1,"good, film"\n2,bad\n')
+
+    assert run("classify", *local, "--input", source, "--column", "review", "--json") == 0
+    assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["good, film", "bad"]
+
+    assert f"{source}:1: no column 'text'" in why_not(capsys, "classify", *local, "--input", source, code=1)
+
+
+def test_a_text_that_is_no_unicode_is_an_error_of_its_own_row(where: list[str], tmp_path: Path) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"text": "good"}\n{"text": "a \\ud800 film"}\n{"text": "bad"}\n')
+
+    assert run("classify", *where, "--input", source, "--output", output) == 1
+
+    first, second, third = lines_of(output)
+    assert (first["label"], third["label"]) == ("positive", "negative")
+    assert second == {
+        "text": "a \ud800 film",
+        "error": {"code": "INVALID_ARGUMENT", "message": "text: has a lone surrogate at code point 2; Unicode text has none"},
+    }
+
+
+def test_a_file_of_nothing_but_such_texts_is_answered_too(where: list[str], tmp_path: Path) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"text": "\\ud800"}\n{"text": "\\udfff"}\n')
+
+    assert run("classify", *where, "--input", source, "--output", output) == 1
+
+    assert [line["text"] for line in lines_of(output)] == ["\ud800", "\udfff"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]], ids=["plain", "json"])
+def test_bytes_of_the_command_line_that_are_no_utf8_are_an_error_of_their_own(capsys: Captured, where: list[str], flags: list[str]) -> None:
+    assert run("classify", *where, *flags, "caf\udce9 good", "good") == 1
+
+    first, second = capsys.readouterr().out.splitlines()
+    assert "lone surrogate at code point 3" in first
+    assert "caf\\udce9 good" in first
+    assert "positive" in second
+
+
+def test_what_is_logged_in_this_process_never_mixes_with_the_answers(capsys: Captured, tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path)
+    graph = make_graph()
+    table = graph.graph.initializer[0]
+    # Without the last word's weight: ONNX Runtime refuses to run a text that has it.
+    table.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(table)[:-1], "table"))
+    onnx.save(graph, bundle / "fp32.onnx")
+    write_manifest(bundle, read_manifest(bundle))
+
+    assert run("classify", "--local", "--bundles", tmp_path, "--model", "tiny", "--json", "good", "w32 film", "bad") == 1
+
+    out, errors = capsys.readouterr()
+    first, second, third = (json.loads(line) for line in out.splitlines())
+    assert (first["label"], third["label"]) == ("positive", "negative")
+    assert second["error"]["code"] == "INTERNAL"
+    assert "batch_failed" in errors
+    assert "w32" not in errors
+
+
+def test_over_long_texts_may_be_refused(capsys: Captured, where: list[str]) -> None:
+    assert run("classify", *where, "--truncation", "refuse", "good " * 100) == 1
+
+    assert "the limit is 32" in capsys.readouterr().out
+
+
+def test_a_model_that_the_server_does_not_have_is_told(capsys: Captured, server: RunningServer) -> None:
+    message = why_not(capsys, "classify", "--target", server.target, "--model", "nosuch", "good", code=1)
+
+    assert message == "NOT_FOUND: model 'nosuch' is not loaded; loaded are tiny/1"
+
+
+def test_a_model_that_is_not_on_disk_exits_3(capsys: Captured, bundles: Path) -> None:
+    message = why_not(capsys, "classify", "--local", "--bundles", bundles, "--model", "nosuch", "good", code=3)
+
+    assert message.startswith("no bundle 'nosuch'")
+
+
+def test_a_bundle_in_a_folder_of_another_name_exits_3(capsys: Captured, tmp_path: Path) -> None:
+    """It would be loaded and then be found under no name that anybody asks for."""
+    shutil.copytree(make_bundle(tmp_path), tmp_path / "other" / "3")
+
+    message = why_not(capsys, "classify", "--local", "--bundles", tmp_path, "--model", "other", "good", code=3)
+
+    assert message == f"{tmp_path}/other/3: holds tiny/1; a bundle's folder is called as its manifest says"
+
+
+def test_with_no_server_it_fails_within_seconds_and_says_what_to_do(capsys: Captured) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        target = f"127.0.0.1:{free.getsockname()[1]}"
+    begun = time.monotonic()
+
+    message = why_not(capsys, "classify", "--target", target, "good", code=1)
+
+    assert message.startswith(f"no server answers at {target} (start one with 'sentiment serve', or use --local): ")
+    assert time.monotonic() - begun < 5
+
+
+def test_with_something_at_the_target_that_never_answers_it_says_the_same(capsys: Captured) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        target = f"127.0.0.1:{silent.getsockname()[1]}"
+
+        message = why_not(capsys, "classify", "--target", target, "--timeout", "0.2", "good", code=1)
+
+    assert message.startswith(f"no server answers at {target} (start one with 'sentiment serve', or use --local): ")
+
+
+# Usage
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "required"),
+        (["nosuch"], "invalid choice: 'nosuch'"),
+        (["classify", "--nosuch"], "unrecognized arguments: --nosuch"),
+        (["classify", "--truncation", "tail", "good"], "invalid choice: 'tail'"),
+        (["classify", "--timeout", "soon", "good"], "invalid float value: 'soon'"),
+        (["check"], "required: BUNDLE"),
+        (["serve", "--log-level", "loud"], "invalid choice: 'loud'"),
+    ],
+)
+def test_wrong_usage_exits_2_and_says_what_is_wrong(capsys: Captured, arguments: list[str], says: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(*arguments)
+
+    assert caught.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["classify"], "give either texts or --input FILE"),
+        (["classify", "good", "--input", "in.txt"], "give either texts or --input FILE"),
+        (["classify", "good", "--output", "out.jsonl"], "--output goes with --input"),
+        (["classify", "--local", "--model", "No Such", "good"], "model = 'No Such'"),
+        (["serve", "--queue-rows-max", "0"], "queue_rows_max = '0'"),
+        (["serve", "--config", "nosuch.toml"], "nosuch.toml: "),
+    ],
+)
+def test_wrong_settings_exit_2_and_say_what_is_wrong(capsys: Captured, arguments: list[str], says: str) -> None:
+    assert says in why_not(capsys, *arguments, code=2)
+
+
+def test_an_unknown_variable_stops_the_server_with_2(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTIMENT_RUNNER", "2")
+
+    assert why_not(capsys, "serve", code=2) == "SENTIMENT_RUNNER is no setting; the nearest known is SENTIMENT_RUNNERS"
+
+
+@pytest.mark.parametrize("name", ["in.txt", "in.parquet", "in.xlsx"])
+def test_an_input_that_cannot_be_read_exits_1_and_is_named(capsys: Captured, local: list[str], tmp_path: Path, name: str) -> None:
+    assert why_not(capsys, "classify", *local, "--input", tmp_path / name, code=1).startswith(f"{tmp_path / name}: ")
+
+
+# Processes of their own
+
+
+def python(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], text=True, timeout=30, check=False, **{"capture_output": True, **options})  # type: ignore[call-overload,no-any-return]  # options of run
+
+
+def test_python_m_sentiment_is_sentiment() -> None:
+    ended = python("-m", "sentiment", "settings", "--markdown")
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, markdown_table(settings_table()) + "\n", "")
+
+
+@pytest.mark.parametrize("command", ["settings", "check"], ids=["long", "short"])
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly(command: str, bundles: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    arguments = [str(bundles / "tiny/1")] if command == "check" else []
+    try:
+        ended = python("-m", "sentiment", command, *arguments, capture_output=False, stdout=write, stderr=subprocess.PIPE)
+    finally:
+        os.close(write)
+
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+WITHOUT_RUNTIME = """
+import sys
+for name in ("onnxruntime", "tokenizers", "numpy", "aiohttp", "pyarrow"):
+    sys.modules[name] = None  # importing it raises ImportError
+
+import sentiment.client
+from sentiment.cli import main
+
+assert not {"sentiment.model", "sentiment.batching", "sentiment.pipeline", "sentiment.app"} & set(sys.modules)
+sys.exit(main(["classify", "--target", sys.argv[1], "a good film"]))
+"""
+
+
+def test_the_client_works_where_no_model_runtime_is_installed(server: RunningServer) -> None:
+    ended = python("-c", WITHOUT_RUNTIME, server.target)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "positive   0.8808  a good film\n", "")

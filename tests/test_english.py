@@ -1,0 +1,112 @@
+"""The bundle that is shipped, on real sentences: right, calibrated bounds kept, and the same whoever it is batched with."""
+
+import itertools
+import random
+from collections.abc import Callable
+
+import pytest
+
+from sentiment.client import Classification
+from sentiment.model.bundle import CHECKOUT_BUNDLES
+from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.scores import probabilities
+from tests.bench.texts import SHORT, make_texts
+from tests.conftest import RunningServer
+
+ENGLISH = CHECKOUT_BUNDLES / "english" / "1"
+
+# Written for this test; the first word of each line is its label.
+SENTENCES = """
+positive a gripping, beautifully shot film
+negative two hours of my life I will never get back
+positive The acting is superb and the ending moved me to tears.
+negative The plot makes no sense and the jokes fall flat.
+positive One of the best books I have read this year; I could not put it down.
+negative Dull, predictable and far too long.
+positive An honest, funny and surprisingly warm portrait of a family.
+negative I walked out after thirty minutes and asked for my money back.
+positive What a wonderful surprise!
+negative What a mess.
+positive Great value, it works perfectly and my kids love it.
+negative It broke after two days and nobody answered my calls.
+positive Not a single dull moment.
+negative Not worth the price of a ticket.
+positive The slow first half pays off in a thrilling, unforgettable finale.
+negative A talented cast is wasted on a lazy script.
+positive I laughed from beginning to end.
+negative I have rarely been so bored in a cinema.
+positive Her best performance in years.
+negative His worst performance in years.
+positive WOW! ABSOLUTELY BRILLIANT!!!
+negative AWFUL. JUST AWFUL. AVOID.
+positive A charming little film with a big heart.
+negative The sound is terrible, the picture is worse.
+""".strip().splitlines()
+
+
+@pytest.fixture(scope="module", params=["int8", "fp32"])
+def classifier(request: pytest.FixtureRequest) -> Classifier:
+    return load_classifier(ENGLISH, request.param)
+
+
+@pytest.fixture(scope="module")
+def texts(classifier: Classifier) -> list[str]:
+    tokenizer = classifier.tokenizer._tokenizer
+    return [line.partition(" ")[2] for line in SENTENCES] + make_texts(SHORT, 60, tokenizer) + ["great", "\U0001f600", "word " * 200]
+
+
+def test_it_answers_plain_sentences_rightly(classifier: Classifier) -> None:
+    wrong = []
+    for label, _, text in (line.partition(" ") for line in SENTENCES):
+        scored = classifier.score(classifier.run([classifier.tokenizer.encode(text)])[0])
+        if scored.label != label:
+            wrong.append(text)
+
+    assert not wrong
+
+
+def test_a_texts_answer_does_not_depend_on_its_batch_mates(classifier: Classifier, texts: list[str]) -> None:
+    """Alone against shuffled batches of 2 to 32, padded to the longest among them."""
+    rows = [classifier.tokenizer.encode(text) for text in texts]
+    temperature = classifier.manifest.calibration.temperature
+    alone = [classifier.run([row])[0] for row in rows]
+    rng = random.Random(7)
+    moved, flips = 0.0, 0
+
+    for size in (2, 8, 32):
+        order = rng.sample(range(len(rows)), len(rows))
+        for start in range(0, len(order), size):
+            batch = order[start : start + size]
+            for index, logits in zip(batch, classifier.run([rows[index] for index in batch]), strict=True):
+                before, after = probabilities(alone[index], temperature), probabilities(logits, temperature)
+                moved = max(moved, abs(before[0] - after[0]))
+                flips += (before[0] > 0.5) != (after[0] > 0.5)
+
+    assert flips == 0
+    assert moved <= classifier.graph.invariance == 1e-4
+
+
+def test_the_server_gives_the_same_answer_in_every_way_of_asking(start: Callable[..., RunningServer]) -> None:
+    server = start(bundles=(), model="english")
+    sentences = [line.partition(" ")[2] for line in SENTENCES]
+    with server.client(timeout_s=30) as client:
+        alone = [client.classify(text) for text in sentences]
+        mixed = [text for pair in itertools.product(sentences, ("", " " + "and so on " * 20)) for text in ["".join(pair)]]
+        batch = client.classify_batch(mixed, timeout_s=60)
+
+    for one, many in zip(alone, batch[::2], strict=True):
+        assert isinstance(many, Classification)
+        assert (one.label, one.model) == (many.label, many.model)
+        assert abs(one.score - many.score) <= 1e-4
+
+
+def test_int8_stays_close_to_fp32() -> None:
+    int8, fp32 = load_classifier(ENGLISH, "int8"), load_classifier(ENGLISH, "fp32")
+    distances = []
+    for line in SENTENCES:
+        row = int8.tokenizer.encode(line.partition(" ")[2])
+        first, second = (each.score(each.run([row])[0]).scores[0] for each in (int8, fp32))
+        distances.append(abs(first - second))
+
+    assert max(distances) < 0.1
+    assert sum(distances) / len(distances) < 0.01

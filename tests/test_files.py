@@ -1,0 +1,404 @@
+"""Texts from files and answers to files: what each format gives, what damage is told, what an interruption leaves."""
+
+import errno
+import io
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from sentiment.files import READABLE, BadFile, LineOutput, read_texts
+
+FOUND = ["a good film", "caf\u00e9 \U0001f600", 'with "quotes"', "a, comma"]
+# Python's own idea of a line ends at each of these; a text may hold them.
+INNER = ["one\u2028text", "one\u2029text", "one\x85text", "one\x0btext", "one\x0ctext", "one\x1etext"]
+
+
+def written(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def file_of(texts: list[str], folder: Path, kind: str, column: str = "text", end: str = "\n") -> Path:
+    """A file of each kind that holds these texts beside another column."""
+    path = folder / f"texts{kind}"
+    if kind == ".txt":
+        return written(path, "".join(text + end for text in texts))
+    if kind == ".tsv":
+        return written(path, end.join([f"id\t{column}", *(f"{number}\t{text}" for number, text in enumerate(texts))]) + end)
+    if kind == ".csv":
+        quoted = ['"' + text.replace('"', '""') + '"' for text in texts]
+        return written(path, end.join([f"id,{column}", *(f"{number},{text}" for number, text in enumerate(quoted))]) + end)
+    if kind == ".jsonl":
+        return written(path, "".join(json.dumps({"id": 1, column: text}, ensure_ascii=False) + end for text in texts))
+    parquet.write_table(pyarrow.table({"id": list(range(len(texts))), column: texts}), path, row_group_size=1000)
+    return path
+
+
+def why_not(path: Path, column: str = "text") -> str:
+    with pytest.raises(BadFile) as caught:
+        list(read_texts(path, column))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", READABLE)
+def test_every_format_gives_its_texts_in_order(kind: str, tmp_path: Path) -> None:
+    path = file_of(FOUND * 3000, tmp_path, kind)
+
+    assert list(read_texts(path)) == FOUND * 3000
+
+
+@pytest.mark.parametrize("kind", [kind for kind in READABLE if kind != ".txt"])
+def test_the_column_may_have_another_name(kind: str, tmp_path: Path) -> None:
+    assert list(read_texts(file_of(FOUND, tmp_path, kind, "review"), "review")) == FOUND
+
+
+@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
+def test_a_byte_order_mark_is_no_part_of_the_first_text(kind: str, tmp_path: Path) -> None:
+    path = file_of(FOUND, tmp_path, kind)
+    written(path, b"\xef\xbb\xbf" + path.read_bytes())
+
+    assert list(read_texts(path)) == FOUND
+
+
+@pytest.mark.parametrize("kind", READABLE)
+def test_only_a_line_feed_ends_a_line(kind: str, tmp_path: Path) -> None:
+    assert list(read_texts(file_of(INNER, tmp_path, kind))) == INNER
+
+
+@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl", ".parquet"])
+def test_a_carriage_return_inside_a_line_belongs_to_the_text(kind: str, tmp_path: Path) -> None:
+    texts = ["good\rfilm", "bad"]
+
+    assert list(read_texts(file_of(texts, tmp_path, kind))) == texts
+
+
+@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
+def test_a_file_with_windows_line_ends_gives_the_same_texts(kind: str, tmp_path: Path) -> None:
+    assert list(read_texts(file_of(FOUND, tmp_path, kind, end="\r\n"))) == FOUND
+
+
+@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
+def test_the_last_line_needs_no_end(kind: str, tmp_path: Path) -> None:
+    path = file_of(FOUND, tmp_path, kind)
+    written(path, path.read_bytes().removesuffix(b"\n"))
+
+    assert list(read_texts(path)) == FOUND
+
+
+def test_a_blank_line_of_a_txt_is_an_empty_text_in_its_place(tmp_path: Path) -> None:
+    assert list(read_texts(written(tmp_path / "a.txt", "good\n\nbad\n"))) == ["good", "", "bad"]
+
+
+def test_a_quoted_field_of_a_csv_may_go_over_lines_and_be_long(tmp_path: Path) -> None:
+    long = "word " * 100_000
+
+    assert list(read_texts(written(tmp_path / "a.csv", f'text,id\n"two\nlines",1\n"{long}",2\n'))) == ["two\nlines", long]
+
+
+def test_a_quote_in_a_tsv_is_a_character_like_any_other(tmp_path: Path) -> None:
+    assert list(read_texts(written(tmp_path / "a.tsv", 'text\tid\n"good\t1\nbad"\t2\n'))) == ['"good', 'bad"']
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.tsv", "id\ttext\n1\n2\tbad\n"), ("a.csv", "id,text\n1\n2,bad\n")])
+def test_a_row_that_ends_before_the_column_is_an_empty_text_in_its_place(name: str, content: str, tmp_path: Path) -> None:
+    assert list(read_texts(written(tmp_path / name, content))) == ["", "bad"]
+
+
+def test_an_escaped_lone_surrogate_of_a_jsonl_is_left_for_others_to_judge(tmp_path: Path) -> None:
+    assert list(read_texts(written(tmp_path / "a.jsonl", '{"text": "\\ud800"}\n'))) == ["\ud800"]
+
+
+def test_a_missing_value_of_a_parquet_is_an_empty_text_in_its_place(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"text": ["good", None, "bad"]}), tmp_path / "a.parquet")
+
+    assert list(read_texts(tmp_path / "a.parquet")) == ["good", "", "bad"]
+
+
+def test_a_dictionary_encoded_column_of_a_parquet_is_text(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"text": pyarrow.array(FOUND).dictionary_encode()}), tmp_path / "a.parquet")
+
+    assert list(read_texts(tmp_path / "a.parquet")) == FOUND
+
+
+@pytest.mark.parametrize("kind", [kind for kind in READABLE if kind != ".txt"])
+def test_a_missing_column_is_told_with_those_that_are_there(kind: str, tmp_path: Path) -> None:
+    path = file_of(FOUND, tmp_path, kind)
+
+    message = why_not(path, "review")
+
+    assert message.startswith(f"{path}:")
+    assert "'review'" in message
+    assert "--column" in message
+    assert kind == ".jsonl" or "id, text" in message
+
+
+@pytest.mark.parametrize("kind", [".csv", ".tsv"])
+def test_an_empty_table_has_no_column(kind: str, tmp_path: Path) -> None:
+    assert "no column 'text'; the header has none" in why_not(written(tmp_path / f"a{kind}", ""))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"text": "good"', "JSONDecodeError"),
+        ("", "JSONDecodeError"),
+        ('{"txt": "good"}', "no object with the key 'text'"),
+        ("[1]", "no object with the key 'text'"),
+        ("3", "no object with the key 'text'"),
+        ('"text"', "no object with the key 'text'"),
+        ('{"text": 3}', "'text' is a int; wanted a string"),
+        ('{"text": null}', "'text' is a NoneType; wanted a string"),
+        ("[" * 100_000, "RecursionError"),
+    ],
+    ids=["cut", "blank", "key", "array", "number", "string", "int", "null", "deep"],
+)
+def test_a_bad_line_of_a_jsonl_is_told_by_its_number(line: str, says: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", f'{{"text": "good"}}\n{{"text": "bad"}}\n{line}\n')
+
+    message = why_not(path)
+
+    assert message.startswith(f"{path}:3: ")
+    assert says in message
+    assert len(message) < len(str(path)) + 200
+
+
+@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
+def test_bytes_that_are_not_utf8_are_told_by_the_number_of_their_line(kind: str, tmp_path: Path) -> None:
+    path = file_of(["good"] * 2000, tmp_path, kind)
+    lines = path.read_bytes().splitlines(keepends=True)
+    written(path, b"".join([*lines[:1500], lines[1500].replace(b"good", b"caf\xe9"), *lines[1501:]]))
+
+    assert why_not(path).startswith(f"{path}:1501: not UTF-8")
+
+
+def test_texts_before_a_bad_line_are_given(tmp_path: Path) -> None:
+    texts = read_texts(written(tmp_path / "a.txt", b"good\n\xff\n"))
+
+    assert next(texts) == "good"
+    with pytest.raises(BadFile):
+        next(texts)
+
+
+def test_a_carriage_return_that_a_csv_does_not_quote_is_told_by_its_line_instead_of_making_two_rows(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "text,id\ngood,1\ngood\rfilm,2\n")
+
+    assert why_not(path).startswith(f"{path}:3: ")
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a", "a.txt.gz", "a.TXT"])
+def test_an_unknown_kind_of_file_is_refused_with_those_that_are_read(name: str, tmp_path: Path) -> None:
+    message = why_not(written(tmp_path / name, "good\n"))
+
+    assert message.startswith(f"{tmp_path / name}: a ")
+    assert ".txt, .tsv, .csv, .jsonl, .parquet" in message
+
+
+@pytest.mark.parametrize("kind", READABLE)
+def test_a_missing_file_is_told_by_its_name(kind: str, tmp_path: Path) -> None:
+    message = why_not(tmp_path / f"nosuch{kind}")
+
+    assert message.startswith(f"{tmp_path}/nosuch{kind}: ")
+    assert "No such file" in message
+
+
+@pytest.mark.parametrize("damage", ["empty", "no-parquet", "cut", "changed"])
+def test_a_damaged_parquet_is_told_by_its_name(damage: str, tmp_path: Path) -> None:
+    path = file_of([f"{number} film" for number in range(1000)], tmp_path, ".parquet")
+    whole = path.read_bytes()
+    half = len(whole) // 2
+    changed = whole[:100] + b"\xff" * half + whole[100 + half :]
+    written(path, {"empty": b"", "no-parquet": b"text\n" * 100, "cut": whole[:half], "changed": changed}[damage])
+
+    assert why_not(path).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("values", [[1, 2], [1.5], [b"good"], [["good"]], [True]], ids=["int", "float", "bytes", "list", "bool"])
+def test_a_parquet_column_that_holds_no_strings_is_refused(values: list[object], tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": values}), path)
+
+    assert f"{path}: 'text' is a {type(values[0]).__name__}; wanted a string" in why_not(path)
+
+
+def test_reading_a_parquet_without_the_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = file_of(FOUND, tmp_path, ".parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    assert "sentiment-service[parquet]" in why_not(path)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """50 MB: a line "text" and many lines of 1,000 characters."""
+    return written(tmp_path_factory.mktemp("large") / "large", b"text\n" + (b"x" * 999 + b"\n") * 50_000)
+
+
+@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv"])
+def test_a_large_file_is_read_in_bounded_memory(kind: str, large: Path, tmp_path: Path) -> None:
+    path = tmp_path / f"large{kind}"
+    path.hardlink_to(large)
+    texts = read_texts(path)
+
+    tracemalloc.start()
+    try:
+        read = sum(len(text) for _, text in zip(range(5000), texts, strict=False))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert read >= 5000 * 999 - 1000
+    assert peak < 2**20
+
+
+def test_nothing_is_read_before_the_first_text_is_asked_for(tmp_path: Path) -> None:
+    texts = read_texts(tmp_path / "a.txt")
+    written(tmp_path / "a.txt", "good\n")
+
+    assert next(texts) == "good"
+
+
+class Full(io.BytesIO):
+    """A stream on a disk that fills up at the step it is told."""
+
+    def __init__(self, step: str) -> None:
+        super().__init__()
+        self._step = step
+
+    def _refuse(self, step: str) -> None:
+        if step == self._step:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def write(self, block: object) -> int:
+        self._refuse("write")
+        return 1
+
+    def flush(self) -> None:
+        self._refuse("flush")
+
+    def close(self) -> None:
+        self._refuse("close")
+        super().close()
+
+
+def lines_into(path: Path, *lines: str) -> None:
+    with LineOutput(path) as output:
+        for line in lines:
+            output.write(line)
+        output.complete()
+
+
+def test_lines_get_their_name_only_when_complete(tmp_path: Path) -> None:
+    path, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
+
+    with LineOutput(path) as output:
+        output.write("one")
+        before = (path.exists(), part.exists())
+        output.complete()
+
+    assert before == (False, True)
+    assert (path.read_text(), part.exists()) == ("one\n", False)
+
+
+def test_lines_that_were_not_completed_stay_in_the_part(tmp_path: Path) -> None:
+    path, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
+
+    with pytest.raises(KeyboardInterrupt), LineOutput(path) as output:
+        output.write("one")
+        raise KeyboardInterrupt
+
+    assert (path.exists(), part.read_text()) == (False, "one\n")
+
+
+@pytest.mark.parametrize(
+    ("left", "lines", "kept"),
+    [
+        (b"", 0, b""),
+        (b"one\ntwo\n", 2, b"one\ntwo\n"),
+        (b"one\nhal", 1, b"one\n"),
+        (b"hal", 0, b""),
+        (b"caf\xc3", 0, b""),
+        (b"x" * 2**20 + b"\n" + b"y" * 2**21, 1, b"x" * 2**20 + b"\n"),
+        (b"x" * (2**20 - 1) + b"\n", 1, b"x" * (2**20 - 1) + b"\n"),
+    ],
+    ids=["empty", "whole", "half", "only-half", "half-character", "beyond-a-block", "a-block"],
+)
+def test_an_interrupted_output_is_continued_after_its_last_whole_line(left: bytes, lines: int, kept: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    written(tmp_path / "out.jsonl.part", left)
+
+    with LineOutput(path) as output:
+        found = output.lines
+        output.write("next")
+        output.complete()
+
+    assert found == lines
+    assert path.read_bytes() == kept + b"next\n"
+
+
+def test_an_output_that_exists_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = written(tmp_path / "out.jsonl", "mine\n")
+
+    with pytest.raises(BadFile, match="exists already; delete it or choose another output"):
+        LineOutput(path)
+
+    assert path.read_text() == "mine\n"
+    assert not (tmp_path / "out.jsonl.part").exists()
+
+
+def test_an_output_in_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match=r"out\.jsonl\.part: cannot be written: No such file or directory"):
+        LineOutput(tmp_path / "nosuch" / "out.jsonl")
+
+
+@pytest.mark.parametrize("step", ["write", "flush", "close"])
+def test_a_full_disk_says_how_to_continue(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = LineOutput(tmp_path / "out.jsonl")
+    output._stream.close()
+    monkeypatch.setattr(output, "_stream", Full(step))
+
+    with pytest.raises(BadFile) as caught, output:
+        output.write("one")
+        if step == "flush":
+            output.complete()
+
+    assert str(caught.value).startswith(f"{tmp_path}/out.jsonl.part: cannot be ")
+    assert str(caught.value).endswith("No space left on device; repeat the command to continue")
+
+
+FILL = """
+import resource, sys
+from pathlib import Path
+from sentiment.files import BadFile, LineOutput
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+try:
+    with LineOutput(Path(sys.argv[1])) as output:
+        for number in range(10_000):
+            output.write(f"line {number} of many")
+        output.complete()
+except BadFile as error:
+    print(error)
+"""
+
+
+def test_what_a_full_disk_took_is_continued_to_the_same_file(tmp_path: Path) -> None:
+    """A real limit of the file size, in a process of its own."""
+    path, whole = tmp_path / "out.jsonl", [f"line {number} of many" for number in range(10_000)]
+
+    said = subprocess.run([sys.executable, "-c", FILL, path], capture_output=True, text=True, timeout=30, check=True).stdout
+    with LineOutput(path) as output:
+        done = output.lines
+        for line in whole[done:]:
+            output.write(line)
+        output.complete()
+
+    assert said.endswith("repeat the command to continue\n")
+    assert 4000 < done < 10_000
+    assert path.read_text().splitlines() == whole

@@ -1,0 +1,210 @@
+"""What Prometheus reads: everything is there from the start, at zero, and nobody outside can add a series."""
+
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import grpc
+import pytest
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from sentiment.client import CallFailed, Client
+from sentiment.settings import Settings
+from tests.conftest import NO_RETRIES, RunningServer
+
+METHODS = {"Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel"}
+CODES = {
+    "OK",
+    "CANCELLED",
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "FAILED_PRECONDITION",
+    "DEADLINE_EXCEEDED",
+    "RESOURCE_EXHAUSTED",
+    "UNAVAILABLE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+}
+STAGES = {"receive", "tokenize", "queue", "pad", "run", "score", "send"}
+# Each metric with its type and, by label, the values that are there from the start.
+EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
+    "request_seconds": ("histogram", {"method": METHODS, "model": {"tiny/1", ""}}),
+    "stage_seconds": ("histogram", {"stage": STAGES, "model": {"tiny/1"}}),
+    "batch_rows": ("histogram", {"model": {"tiny/1"}}),
+    "batch_tokens": ("histogram", {"model": {"tiny/1"}}),
+    "requests_total": ("counter", {"method": METHODS, "code": CODES, "model": {"tiny/1", ""}}),
+    "items_total": ("counter", {"method": METHODS, "code": CODES, "model": {"tiny/1"}}),
+    "tokens_total": ("counter", {"kind": {"real", "padded"}, "model": {"tiny/1"}}),
+    "batches_total": ("counter", {"reason": {"full", "alike", "retry"}, "model": {"tiny/1"}}),
+    "refused_total": ("counter", {"reason": {"queue_full", "unavailable"}, "model": {"tiny/1"}}),
+    "dropped_total": ("counter", {"reason": {"cancelled", "expired"}, "model": {"tiny/1"}}),
+    "wasted_rows_total": ("counter", {"reason": {"abandoned", "failed"}, "model": {"tiny/1"}}),
+    "deadline_outcome_total": ("counter", {"outcome": {"met", "expired", "refused", "cancelled", "failed"}, "model": {"tiny/1"}}),
+    "runner_busy_seconds_total": ("counter", {"runner": {"cpu-0", "cpu-1"}}),
+    "queue_rows": ("gauge", {"model": {"tiny/1"}}),
+    "backlog_seconds": ("gauge", {"model": {"tiny/1"}}),
+}
+
+
+def scrape(server: RunningServer, accept: str = "") -> tuple[str, str]:
+    """Body and content type of /metrics."""
+    request = urllib.request.Request(server.url + "/metrics", headers={"Accept": accept} if accept else {})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return response.read().decode(), response.headers["Content-Type"]
+
+
+def samples(text: str) -> list[Sample]:
+    """Our own samples: the libraries' are not ours to judge."""
+    families = [family for family in text_string_to_metric_families(text) if family.name.startswith("sentiment_")]
+    return [sample for family in families for sample in family.samples]
+
+
+def series(text: str) -> set[tuple[str, tuple[tuple[str, str], ...]]]:
+    return {(sample.name, tuple(sorted(sample.labels.items()))) for sample in samples(text)}
+
+
+def total(text: str, name: str, **labels: str) -> float:
+    return sum(sample.value for sample in samples(text) if sample.name == f"sentiment_{name}" and labels.items() <= sample.labels.items())
+
+
+@pytest.fixture(scope="module")
+def fresh(settings: Settings) -> Iterator[str]:
+    """What a server shows that nobody has called yet."""
+    server = RunningServer(settings)
+    try:
+        yield scrape(server)[0]
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_metric_is_there_from_the_start_with_every_label_value(fresh: str, name: str) -> None:
+    kind, labels = EXPECTED[name]
+    probe = f"sentiment_{name}_count" if kind == "histogram" else f"sentiment_{name}"
+
+    found = [sample for sample in samples(fresh) if sample.name == probe]
+
+    combinations = 1
+    for label, values in labels.items():
+        assert {sample.labels[label] for sample in found} == values
+        combinations *= len(values)
+    assert len(found) == combinations
+    assert f"# TYPE sentiment_{name} {kind}\n" in fresh
+
+
+def test_everything_starts_at_zero(fresh: str) -> None:
+    moved = [sample for sample in samples(fresh) if sample.value and not sample.name.endswith("_info")]
+
+    assert moved == []
+
+
+def test_there_is_no_metric_of_ours_that_this_test_does_not_know(fresh: str) -> None:
+    families = {family.name for family in text_string_to_metric_families(fresh) if family.name.startswith("sentiment_")}
+
+    assert families == {f"sentiment_{name.removesuffix('_total')}" for name in EXPECTED} | {"sentiment_model_info", "sentiment_build_info"}
+
+
+def test_each_request_time_that_is_promised_is_an_edge_of_its_histogram(fresh: str) -> None:
+    edges = {float(sample.labels["le"]) for sample in samples(fresh) if sample.name == "sentiment_request_seconds_bucket"}
+
+    assert edges >= {0.01, 0.1, 0.5, 5.0, 60.0}
+
+
+def test_model_and_build_say_what_runs(fresh: str) -> None:
+    model, build = (next(s for s in samples(fresh) if s.name == f"sentiment_{name}_info") for name in ("model", "build"))
+
+    assert model.value == build.value == 1
+    assert {key: model.labels[key] for key in ("model", "name", "version", "precision", "provider")} == {
+        "model": "tiny/1",
+        "name": "tiny",
+        "version": "1",
+        "precision": "fp32",
+        "provider": "CPUExecutionProvider",
+    }
+    assert len(model.labels["digest"]) == 64
+    assert set(build.labels) == {"version", "onnxruntime"}
+
+
+def test_the_process_tells_its_memory_and_cpu(fresh: str) -> None:
+    for name in ("process_resident_memory_bytes", "process_cpu_seconds_total", "process_start_time_seconds", "python_info"):
+        assert f"\n{name}" in fresh
+
+
+def test_a_request_is_counted_once_in_every_place(start: Callable[..., RunningServer]) -> None:
+    server = start()
+    with server.client() as client:
+        client.classify("a good film")
+        client.classify_batch(["good", "", "bad"])
+
+    text = scrape(server)[0]
+
+    assert total(text, "requests_total") == total(text, "requests_total", code="OK", model="tiny/1") == 2
+    assert total(text, "request_seconds_count") == total(text, "request_seconds_count", model="tiny/1") == 2
+    assert total(text, "items_total", method="Classify", code="OK") == 1
+    assert total(text, "items_total", method="ClassifyBatch", code="OK") == 2
+    assert total(text, "items_total", method="ClassifyBatch", code="INVALID_ARGUMENT") == 1
+    assert total(text, "items_total") == 4
+    assert total(text, "deadline_outcome_total") == total(text, "deadline_outcome_total", outcome="met") == 3
+    assert total(text, "tokens_total", kind="real") == 5 + 3 + 3
+    assert total(text, "batch_rows_sum") == 3
+    assert total(text, "batch_tokens_sum") == total(text, "tokens_total")
+    assert total(text, "batches_total") == total(text, "batch_rows_count") == total(text, "stage_seconds_count", stage="run")
+    assert total(text, "runner_busy_seconds_total") > 0
+    assert total(text, "queue_rows") == 0
+
+
+def test_no_caller_can_add_a_series(server: RunningServer, client: Client) -> None:
+    before = series(scrape(server)[0])
+
+    for model in ("nosuch", "tiny/2", "x" * 1000, 'a"b\n', "tiny"):
+        try:
+            client.classify("good", model=model)
+        except CallFailed as error:
+            assert error.code is grpc.StatusCode.NOT_FOUND
+    with grpc.insecure_channel(server.target, NO_RETRIES) as channel:
+        for method in ("/sentiment.v1.SentimentService/NoSuch", "/no.such.Service/Classify", "/sentiment.v1.SentimentService/Classify"):
+            with pytest.raises(grpc.RpcError):
+                channel.unary_unary(method)(b"\xff\xff nonsense", timeout=5)
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(server.url + "/nosuch?a=b", timeout=5)
+
+    assert series(scrape(server)[0]) == before
+
+
+@pytest.mark.needs_tool("promtool")
+def test_promtool_finds_nothing_to_say(server: RunningServer, client: Client) -> None:
+    client.classify("good")
+
+    said = subprocess.run(
+        ["promtool", "check", "metrics"], input=scrape(server)[0], capture_output=True, text=True, timeout=30, check=False
+    )
+
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("accept", ["", "*/*", "text/plain;version=0.0.4;q=0.3,*/*;q=0.2", "text/html"])
+def test_who_does_not_ask_for_openmetrics_gets_the_plain_format(server: RunningServer, accept: str) -> None:
+    text, content_type = scrape(server, accept)
+
+    assert content_type.startswith("text/plain; version=")
+    assert "# EOF" not in text
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text",
+        "application/openmetrics-text; version=1.0.0",
+        # As Prometheus asks.
+        "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+    ],
+)
+def test_who_asks_for_openmetrics_gets_it(server: RunningServer, accept: str) -> None:
+    text, content_type = scrape(server, accept)
+
+    assert content_type.startswith("application/openmetrics-text; version=")
+    assert text.endswith("# EOF\n")
+    names = {family.name for family in openmetrics.text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]  # untyped there
+    assert names >= {"sentiment_requests", "sentiment_request_seconds", "sentiment_queue_rows"}

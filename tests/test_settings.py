@@ -1,0 +1,217 @@
+"""Settings: where each comes from, who wins, and what is said of one that cannot be used."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import annotated_types
+import pytest
+from pydantic import ValidationError
+
+from sentiment.errors import BadSettings
+from sentiment.settings import INJECTED, PREFIX, Settings, add_flags, flag_of, load_settings, markdown_table, settings_table
+
+ROOT = Path(__file__).parents[1]
+NAMES = sorted(Settings.model_fields)
+# A value of each setting that is not a number, a choice or a switch: those are made from their limits.
+OTHER_VALUES = {"grpc_listen": "0.0.0.0:1", "http_listen": "0.0.0.0:2", "bundles": "/a:/b", "model": "english/7"}
+
+
+def variable_of(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def another_value(name: str) -> str:
+    """A good value that is not the default, as the environment would bring it."""
+    field = Settings.model_fields[name]
+    if name in OTHER_VALUES:
+        return OTHER_VALUES[name]
+    if field.annotation is bool:
+        return str(not field.default).lower()
+    if get_origin(field.annotation) is Literal:
+        return next(str(choice) for choice in get_args(field.annotation) if choice != field.default)
+    return str(field.default + 1)
+
+
+def limits_of(name: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for constraint in Settings.model_fields[name].metadata:
+        for kind in (annotated_types.Ge, annotated_types.Gt, annotated_types.Le, annotated_types.Lt):
+            if isinstance(constraint, kind):
+                sign = kind.__name__.lower()
+                found[sign] = getattr(constraint, sign)
+    return found
+
+
+def violations() -> list[tuple[str, str, str]]:
+    """Setting, a value just outside, and the limit as a message must name it."""
+    outside = {"ge": lambda limit: limit - 1, "gt": lambda limit: limit, "le": lambda limit: limit + 1, "lt": lambda limit: limit}
+    found = [(name, str(outside[sign](limit)), str(limit)) for name in NAMES for sign, limit in limits_of(name).items()]
+    for name in NAMES:
+        annotation = Settings.model_fields[name].annotation
+        if get_origin(annotation) is Literal:
+            found += [(name, "nosuch", f"'{choice}'") for choice in get_args(annotation)]
+        elif annotation is bool:
+            found.append((name, "maybe", "boolean"))
+        elif annotation in (int, float):
+            found.append((name, "many", "number" if annotation is float else "integer"))
+    found += [(name, "nan", "3600") for name in NAMES if Settings.model_fields[name].annotation is float]
+    found += [("grpc_listen", value, r"\d{1,5}") for value in ("", "50051", "127.0.0.1:", "a b:1", "a:123456")]
+    found += [("model", value, "a-z0-9") for value in ("", "Capital", "../up", "a/b", "a/1/2", "x" * 64)]
+    return found
+
+
+def parsed(*flags: str) -> dict[str, Any]:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    return vars(parser.parse_args(flags))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_setting_is_a_flag_a_variable_and_a_key_alike(name: str, tmp_path: Path) -> None:
+    value = another_value(name)
+    config = tmp_path / "settings.toml"
+    config.write_text(f'{name} = "{value}"\n')
+    switched = Settings.model_fields[name].annotation is bool
+    flags = parsed(flag_of(name).replace("--", "--no-" if value == "false" else "--")) if switched else parsed(flag_of(name), value)
+
+    by_flag, by_variable, by_key = (
+        load_settings(flags, {})[0],
+        load_settings({}, {variable_of(name): value})[0],
+        load_settings({}, {}, config)[0],
+    )
+
+    assert by_flag == by_variable == by_key
+    assert getattr(by_flag, name) != getattr(Settings(), name)
+    assert all(getattr(by_flag, other) == getattr(Settings(), other) for other in NAMES if other != name)
+
+
+def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "settings.toml"
+    config.write_text("runners = 1\nqueue_rows_max = 1\nbatch_rows_max = 1\n")
+    environment = {"SENTIMENT_RUNNERS": "2", "SENTIMENT_QUEUE_ROWS_MAX": "2"}
+
+    settings, _ = load_settings(parsed("--runners", "3"), environment, config)
+
+    assert (settings.runners, settings.queue_rows_max, settings.batch_rows_max) == (3, 2, 1)
+
+
+def test_nothing_given_means_the_defaults() -> None:
+    settings, ignored = load_settings(parsed(), {"PATH": "/bin", "SENTIMENT_CONFIG": "read by the command line"})
+
+    assert settings == Settings()
+    assert ignored == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "nearest"),
+    [
+        ("SENTIMENT_RUNNER", "SENTIMENT_RUNNERS"),
+        ("SENTIMENT_QUEUE_ROW_MAX", "SENTIMENT_QUEUE_ROWS_MAX"),
+        ("SENTIMENT_GRPC_LISTENER", "SENTIMENT_GRPC_LISTEN"),
+        ("SENTIMENT_LOGLEVEL", "SENTIMENT_LOG_LEVEL"),
+    ],
+)
+def test_an_unknown_variable_stops_and_the_nearest_is_named(variable: str, nearest: str) -> None:
+    with pytest.raises(BadSettings) as caught:
+        load_settings({}, {variable: "1"})
+
+    assert str(caught.value) == f"{variable} is no setting; the nearest known is {nearest}"
+
+
+def test_an_unknown_key_stops_and_names_file_key_and_the_nearest(tmp_path: Path) -> None:
+    config = tmp_path / "settings.toml"
+    config.write_text("runner = 1\n")
+
+    with pytest.raises(BadSettings) as caught:
+        load_settings({}, {}, config)
+
+    assert str(caught.value) == f"{config}: runner is no setting; the nearest known is SENTIMENT_RUNNERS"
+
+
+@pytest.mark.parametrize("content", [b"runners = \n", b"\xff\xfe", b"runners = 1\nrunners = 2\n"], ids=["broken", "bytes", "twice"])
+def test_a_broken_file_stops_and_is_named(content: bytes, tmp_path: Path) -> None:
+    config = tmp_path / "settings.toml"
+    config.write_bytes(content)
+
+    with pytest.raises(BadSettings, match=re.escape(str(config))):
+        load_settings({}, {}, config)
+
+
+def test_a_missing_file_stops_and_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match=r"nosuch\.toml.*No such file"):
+        load_settings({}, {}, tmp_path / "nosuch.toml")
+
+
+def test_what_kubernetes_injects_is_ignored_and_told() -> None:
+    injected = {
+        "SENTIMENT_SERVICE_HOST": "10.0.0.1",
+        "SENTIMENT_SERVICE_PORT_GRPC": "50051",
+        "SENTIMENT_PORT": "tcp://10.0.0.1:50051",
+        "SENTIMENT_PORT_50051_TCP_ADDR": "10.0.0.1",
+        "SENTIMENT_HEADLESS_PORT": "tcp://10.0.0.2:50051",
+    }
+
+    settings, ignored = load_settings({}, {**injected, "SENTIMENT_RUNNERS": "2"})
+
+    assert settings == Settings(runners=2)
+    assert ignored == sorted(injected)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "config"])
+def test_no_setting_looks_like_what_kubernetes_injects(name: str) -> None:
+    assert not INJECTED.search(variable_of(name))
+
+
+@pytest.mark.parametrize(("name", "value", "limit"), violations())
+def test_a_value_outside_its_limit_is_refused_with_setting_value_and_limit(name: str, value: str, limit: str) -> None:
+    with pytest.raises(BadSettings) as caught:
+        load_settings({}, {variable_of(name): value})
+
+    message = str(caught.value)
+    assert message.startswith(f"{name} = {value!r}: ")
+    assert limit in message
+    assert message.endswith(f"({flag_of(name)} or {variable_of(name)})")
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if Settings.model_fields[name].annotation in (int, float)])
+def test_a_number_has_a_lower_and_an_upper_limit_and_both_may_be_used(name: str) -> None:
+    limits = limits_of(name)
+
+    assert len({"ge", "gt"} & set(limits)) == len({"le", "lt"} & set(limits)) == 1
+    for sign in {"ge", "le"} & set(limits):
+        assert getattr(load_settings({}, {variable_of(name): str(limits[sign])})[0], name) == limits[sign]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_setting_says_what_it_is(name: str) -> None:
+    described = Settings.model_fields[name].description or ""
+
+    assert len(described) > 10
+    assert not described.endswith(".")
+
+
+def test_settings_cannot_be_changed() -> None:
+    settings, _ = load_settings({}, {})
+
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.runners = 3  # type: ignore[misc]  # what the test is about
+
+
+def test_the_table_has_every_setting_with_its_default() -> None:
+    rows = settings_table()
+
+    assert [variable for variable, *_ in rows] == [variable_of(name) for name in Settings.model_fields]
+    for variable, flag, default, text in rows:
+        assert flag == flag_of(variable.removeprefix(PREFIX).lower())
+        assert text
+        # What the table shows as the default is accepted and changes nothing.
+        assert load_settings({}, {variable: default})[0] == Settings()
+
+
+def test_readme_has_the_settings_as_they_are() -> None:
+    found = re.search(r"<!-- settings -->\n(.*)<!-- /settings -->", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+
+    assert found, "README.md has no settings between its two markers"
+    assert found[1].strip() == markdown_table(settings_table()), "README.md is stale: sentiment settings --markdown"
