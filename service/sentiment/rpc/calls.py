@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -35,8 +35,16 @@ class Call:
     method: str
     arrived_at: float
     deadline_at: float
-    request_id: Callable[[], str]
+    # Looked for only when somebody asks: few calls need it.
+    find_request_id: Callable[[], str]
     served: Served | None = None
+    _request_id: str = ""
+
+    @property
+    def request_id(self) -> str:
+        """The client's x-request-id, or one of ours; the same each time."""
+        self._request_id = self._request_id or self.find_request_id()
+        return self._request_id
 
     def time_left_s(self) -> float:
         """Seconds until the deadline; negative after it."""
@@ -50,6 +58,8 @@ class CallLimits:
     message_bytes_max: int
     deadline_default_s: float
     deadline_max_s: float
+    # Log every call, at debug level.
+    log_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +128,8 @@ class Calls:
             return result
         except RequestError as error:
             code = code_of(error).name
+            if code == "INTERNAL":
+                logger().error("call_failed", method=call.method, request_id=call.request_id, reason=str(error))
             raise
         except asyncio.CancelledError:
             if call.time_left_s() <= 0:
@@ -125,13 +137,15 @@ class Calls:
             raise
         except Exception as error:  # somebody waits: whatever it is, it gets an answer
             code = "INTERNAL"
-            request_id = call.request_id()
-            logger().exception("call_failed", method=call.method, request_id=request_id)
-            raise Broken(f"internal error; the server's log has it under request id {request_id}") from error
+            logger().exception("call_failed", method=call.method, request_id=call.request_id)
+            raise Broken(f"internal error; the server's log has it under request id {call.request_id}") from error
         finally:
             metrics = self.metrics_of(call)
             metrics.requests[call.method, code]()
-            metrics.request_seconds[call.method](time.monotonic() - call.arrived_at)
+            seconds = time.monotonic() - call.arrived_at
+            metrics.request_seconds[call.method](seconds)
+            if self._limits.log_calls:
+                logger().debug("call", method=call.method, code=code, seconds=round(seconds, 6), request_id=call.request_id)
 
     async def _work(self, method: Method[Q, A], data: bytes, call: Call) -> A:
         return await method.answer(self.parse(method.request, data), call)
@@ -169,7 +183,7 @@ class Calls:
 async def abort(context: Context, call: Call, error: RequestError) -> None:
     """Tell the client why there is no answer. Never returns."""
     status = status_of(error)
-    trailers = [("grpc-status-details-bin", status.SerializeToString()), (REQUEST_ID, call.request_id())]
+    trailers = [("grpc-status-details-bin", status.SerializeToString()), (REQUEST_ID, call.request_id)]
     pushback = pushback_ms(error, call.time_left_s())
     if pushback is not None:
         trailers.append((PUSHBACK, str(pushback)))
@@ -177,8 +191,13 @@ async def abort(context: Context, call: Call, error: RequestError) -> None:
 
 
 def request_id_of(context: Context, new: Callable[[], str]) -> str:
-    """The client's x-request-id if it is one, else a new id."""
-    for key, value in context.invocation_metadata() or ():
-        if key == REQUEST_ID and isinstance(value, str) and value.isascii() and value.isprintable() and 0 < len(value) <= 128:
+    """The x-request-id of a gRPC call."""
+    return request_id_in(context.invocation_metadata() or (), new)
+
+
+def request_id_in(headers: Iterable[tuple[str, str | bytes]], new: Callable[[], str]) -> str:
+    """The client's x-request-id if it is one, printable and at most 128 characters, else a new id."""
+    for key, value in headers:
+        if key.lower() == REQUEST_ID and isinstance(value, str) and value.isascii() and value.isprintable() and 0 < len(value) <= 128:
             return value
     return new()

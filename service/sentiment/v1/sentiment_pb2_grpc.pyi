@@ -16,7 +16,7 @@ Status codes, the same for every rpc of this service:
                        come back (-1: a retry within the deadline cannot help).
   UNAVAILABLE          the server is starting, or the connection went away. Retry, on another server if there is one.
   UNIMPLEMENTED        part of the contract, not built yet.
-  INTERNAL             our fault; the message carries the request id under which the server logged the cause.
+  INTERNAL             our fault; the server logged the cause under the request id of the trailer x-request-id.
 An rpc fails as a whole only if its envelope is wrong; one bad item of many has an error of its own.
 """
 

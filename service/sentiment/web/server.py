@@ -15,7 +15,7 @@ from prometheus_client.exposition import choose_encoder
 
 from sentiment.errors import CannotServe, InvalidInput, RequestError
 from sentiment.metrics import Metrics
-from sentiment.rpc.calls import REQUEST_ID, A, Call, Calls, Method, Q
+from sentiment.rpc.calls import REQUEST_ID, A, Call, Calls, Method, Q, request_id_in
 from sentiment.rpc.servicer import SentimentService
 from sentiment.rpc.status import HTTP_STATUS, code_of, pushback_ms, status_of
 
@@ -74,7 +74,7 @@ class Web:
         return web.Response(text="ready\n") if self._ready() else web.Response(text="not ready\n", status=503)
 
     async def _post(self, method: Method[Q, A], request: web.Request) -> web.Response:
-        call = self._calls.begin(method.name, None, self._calls.new_request_id)
+        call = self._calls.begin(method.name, None, lambda: request_id_in(request.headers.items(), self._calls.new_request_id))
         try:
             response = await self._calls.settle(call, self._work(method, request, call))
         except RequestError as error:
@@ -123,7 +123,7 @@ def _time_left_s(header: str | None) -> float | None:
 def _refusal(call: Call, error: RequestError) -> web.Response:
     code = code_of(error)
     status: Message = status_of(error)
-    headers = {REQUEST_ID: call.request_id()}
+    headers = {REQUEST_ID: call.request_id}
     pushback = pushback_ms(error, call.time_left_s())
     if pushback is not None and pushback > 0:
         headers["Retry-After"] = str(-(-pushback // 1000))

@@ -1,0 +1,86 @@
+"""Faults of our own: somebody waits, so somebody is told, under one request id."""
+
+import json
+from collections.abc import Callable
+
+import grpc
+import pytest
+import structlog
+
+from sentiment.client import CallFailed
+from sentiment.v1 import sentiment_pb2 as pb
+from tests.conftest import NO_RETRIES, RunningServer
+
+Code = grpc.StatusCode
+
+
+def break_tokenizer(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(text: str) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(server.app._models.find("").classifier.tokenizer, "encode", fail)
+
+
+def test_a_bug_is_internal_says_nothing_of_internals_and_is_logged_under_its_request_id(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start()
+    break_tokenizer(server, monkeypatch)
+
+    with structlog.testing.capture_logs() as logs, server.client() as client, pytest.raises(CallFailed) as caught:
+        client.classify("good")
+
+    logged = next(entry for entry in logs if entry["event"] == "call_failed")
+    assert caught.value.code is Code.INTERNAL
+    assert caught.value.request_id == logged["request_id"]
+    assert caught.value.message == f"internal error; the server's log has it under request id {logged['request_id']}"
+    assert server.metric("sentiment_requests_total", method="Classify", code="INTERNAL", model="tiny/1") == 1
+
+
+@pytest.mark.parametrize(("sent", "kept"), [("abc-123", True), ("x" * 129, False), ("", False)])
+def test_the_clients_request_id_is_kept_if_it_is_one(server: RunningServer, sent: str, kept: bool) -> None:
+    with grpc.insecure_channel(server.target, NO_RETRIES) as channel, pytest.raises(grpc.RpcError) as caught:
+        call = channel.unary_unary("/sentiment.v1.SentimentService/Classify")
+        call(pb.ClassifyRequest().SerializeToString(), metadata=(("x-request-id", sent),))
+
+    found = dict(caught.value.trailing_metadata())["x-request-id"]
+    assert (found == sent) is kept
+    assert 0 < len(found) <= 128
+
+
+def test_a_failing_model_fails_only_the_text_that_it_fails_on(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start()
+    session = server.app._models.find("").classifier.session
+    run = session.run
+    poison = server.app._models.find("").classifier.tokenizer.encode("awful").ids[1]
+
+    def fail_on_poison(feeds):
+        if (feeds["input_ids"] == poison).any():
+            raise RuntimeError("kernel failed")
+        return run(feeds)
+
+    monkeypatch.setattr(session, "run", fail_on_poison)
+    texts = ["good"] * 40
+    texts[17] = "awful"
+
+    with server.client() as client:
+        results = client.classify_batch(texts)
+
+    codes = [result.code if isinstance(result, CallFailed) else result.label for result in results]
+    assert codes == [Code.INTERNAL if number == 17 else "positive" for number in range(40)]
+    assert "kernel" not in str(results[17])
+
+
+def test_logits_that_are_not_numbers_are_a_failure_and_not_an_answer(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start()
+    session = server.app._models.find("").classifier.session
+    run = session.run
+    monkeypatch.setattr(session, "run", lambda feeds: run(feeds) * float("nan"))
+
+    with server.client() as client, pytest.raises(CallFailed) as caught:
+        client.classify("good")
+
+    assert caught.value.code is Code.INTERNAL
+    json.dumps(caught.value.message)
