@@ -59,12 +59,25 @@ def load(settings: Settings) -> Loaded:
     limits = BatchLimits(
         settings.batch_rows_max, settings.batch_tokens_max, settings.batch_scores_bytes_max, classifier.bundle.attention_heads
     )
+    return Loaded(classifier, limits, warm_up(classifier, limits))
+
+
+def warm_up(classifier: Classifier, limits: BatchLimits) -> Cost:
+    """Run the largest batch of each length once; returns what that taught of their cost.
+
+    Raises:
+        BadBundle: the graph cannot run one of them.
+    """
     cost = Cost()
     for length in WARM_UP_LENGTHS:
         if length <= classifier.manifest.max_tokens:
             rows = [Row([classifier.tokenizer.pad_id] * length, None, False)] * limits.rows_at(length)
-            cost.observe(length * len(rows), run_batch(classifier, rows).run_s)
-    return Loaded(classifier, limits, cost)
+            try:
+                ran = run_batch(classifier, rows)
+            except Exception as error:  # ONNX Runtime's exceptions share no base class
+                raise BadBundle(f"{classifier.bundle.path}: cannot run {len(rows)} rows of {length} tokens: {error}") from error
+            cost.observe(length * len(rows), ran.run_s)
+    return cost
 
 
 def make_served(loaded: Loaded, settings: Settings, metrics: Metrics, runners: Sequence[Runner]) -> Served:

@@ -99,16 +99,21 @@ def _line(text: str, result: Result) -> str:
     # Of what Unicode has no bytes for, the escape is shown.
     shown = " ".join(text.split()).encode(errors="backslashreplace").decode()
     if isinstance(result, CallFailed):
-        return f"{'-':10} {'':6}  {shown}  ({result})"
+        return f"{'-':10} {'':6}  {shown}  ({result.code.name}: {_reason(result)})"
     undecided = "  (undecided)" if result.abstain else ""
     return f"{result.label:10} {result.score:.4f}  {shown}{undecided}"
+
+
+def _reason(failed: CallFailed) -> str:
+    """Why a text has no answer; its place in the client's call means nothing here."""
+    return f"text: {failed.violations[0].description}" if failed.violations else failed.message
 
 
 def _json_line(text: str, result: Result) -> str:
     if isinstance(result, Classification):
         return json.dumps(result.to_json(text), ensure_ascii=False)
     # A text without an answer may be one that has no UTF-8: as an escape it has.
-    return json.dumps({"text": text, "error": {"code": result.code.name, "message": result.message}})
+    return json.dumps({"text": text, "error": {"code": result.code.name, "message": _reason(result)}})
 
 
 class _Progress:
