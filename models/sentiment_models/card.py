@@ -100,6 +100,10 @@ def _stage(training: Facts) -> list[str]:
             name = f"{row.get('file')}{', last sentences' if row.get('tails') else ''}"
             lines.append(f"| {name} | {_number(row.get('rows'))} | {row.get('times')} | `{str(row.get('sha256'))[:16]}` |")
         lines.append("")
+    others = _items(training.get("averaged_with"))
+    if others:
+        earlier = "the stage before" if len(others) == 1 else f"{len(others)} earlier stages"
+        lines += [f"The bundle's weights are the mean of this stage's and of {earlier}'s.", ""]
     recipe = ", ".join(f"{name} {value}" for name, value in sorted(_facts(training.get("recipe")).items()) if not isinstance(value, list))
     return [
         *lines,

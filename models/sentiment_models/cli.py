@@ -62,6 +62,14 @@ def _parser(with_train: bool) -> argparse.ArgumentParser:
     )
     if with_train:
         _add_train(train)
+    mean = commands.add_parser(
+        "average",
+        help="average fine-tunes of one model",
+        description="Average the weights of checkpoints of one model into OUT. The last one's training.json is told first.",
+    )
+    mean.add_argument("checkpoints", type=Path, nargs="+", metavar="CHECKPOINT", help="folders with fine-tuned classifiers, at least two")
+    mean.add_argument("--out", required=True, type=Path, metavar="DIR", help="the checkpoint to write")
+    mean.set_defaults(run=_average)
     _add_export(commands.add_parser("export", help="make a bundle out of a checkpoint", description=_EXPORT))
     _add_evaluate(commands.add_parser("evaluate", help="measure a bundle on labelled texts", description=_EVALUATE))
     _add_card(commands.add_parser("card", help="write a bundle's MODEL_CARD.md", description=_CARD))
@@ -122,6 +130,13 @@ def _train(arguments: argparse.Namespace) -> None:
     recipe = Recipe(base=arguments.base, sources=tuple(arguments.data), tails=tuple(arguments.tails), **given)
     best = train(recipe, arguments.out, arguments.device, arguments.checkpoint_steps, resume=not arguments.restart)
     print(f"{best}: the best checkpoint; next: sentiment-models export {best} --dev {arguments.out / 'dev.jsonl'} --out ...")
+
+
+def _average(arguments: argparse.Namespace) -> None:
+    from sentiment_models.average import average
+
+    average(arguments.checkpoints, arguments.out)
+    print(f"{arguments.out}: the average of {len(arguments.checkpoints)} checkpoints")
 
 
 def _add_export(parser: argparse.ArgumentParser) -> None:

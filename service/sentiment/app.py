@@ -33,6 +33,8 @@ from sentiment.settings import Settings
 from sentiment.web.server import Web
 
 WATCHDOG_S = 0.5
+# So many times the limit after which it is not ready, a server that does not move is not alive either: its supervisor restarts it.
+DEAD_STALLS = 3
 # Lengths that are run once before the server is ready: ONNX Runtime's first run of a size allocates.
 WARM_UP_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 
@@ -156,7 +158,7 @@ class App:
             await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if loading.done():
                 served = self._serve(loading.result())
-                await self._set_ready(True)
+                self._set_ready(True)
                 self._say_ready(served, time.monotonic() - begun)
                 self.started.set()
                 await self._watch(served, stopping)
@@ -194,29 +196,28 @@ class App:
             seconds=round(seconds, 2),
         )
 
-    async def _set_ready(self, ready: bool) -> None:
+    def _set_ready(self, ready: bool) -> None:
         self._ready = ready
-        await self._health.set_ready(ready)
+        self._health.set_ready(ready)
 
     async def _watch(self, served: Served, stopping: "asyncio.Task[bool]") -> None:
-        """Until the stop: not ready while work is there and nothing moves."""
+        """Until the stop: not ready while a batch does not come back, and not alive if that lasts."""
         while not stopping.done():
             stalled_s = served.batcher.stalled_s()
             if self._ready is (stalled_s > self._settings.stall_s):
-                self._log.error(
-                    "stalled" if self._ready else "moving_again",
-                    seconds=round(stalled_s, 1),
-                    queue_rows=served.batcher.scheduler.rows_waiting,
-                )
-                await self._set_ready(not self._ready)
+                event = "stalled" if self._ready else "moving_again"
+                self._log.error(event, seconds=round(stalled_s, 1), queue_rows=served.batcher.scheduler.rows_waiting)
+                self._set_ready(not self._ready)
+            self._health.set_alive(stalled_s <= DEAD_STALLS * self._settings.stall_s)
             await asyncio.wait({stopping}, timeout=WATCHDOG_S)
 
     async def _drain(self, served: Served) -> None:
         """Not ready but answering, then GOAWAY, then until everything accepted is answered."""
-        await self._set_ready(False)
+        self._set_ready(False)
         await asyncio.sleep(self._settings.drain_wait_s)
         begun = time.monotonic()
-        await self._streams.end(self._settings.drain_grace_s)
+        # At most half of the grace: a stream whose client does not read must not cost other calls theirs.
+        await self._streams.end(self._settings.drain_grace_s / 2)
         # GOAWAY is the refusal: a client takes its next call elsewhere without an error.
         grace_s = max(0.0, self._settings.drain_grace_s - (time.monotonic() - begun))
         stopping = asyncio.create_task(self._grpc.stop(grace_s))
@@ -229,7 +230,7 @@ class App:
         self._log.info("drained")
 
     async def _shut_down(self) -> None:
-        await self._set_ready(False)
+        self._set_ready(False)
         self._health.end_watches()
         await self._grpc.stop(0)
         await self._web.stop()

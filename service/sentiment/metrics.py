@@ -69,6 +69,7 @@ class CallMetrics:
 
     def __init__(self, metrics: Metrics, model: str) -> None:
         self.requests = {(m, c): metrics.requests.labels(m, c, model).inc for m in metrics.methods for c in metrics.codes}
+        self.items = {(m, c): metrics.items.labels(m, c, model).inc for m in metrics.methods for c in metrics.codes}
         self.request_seconds = {method: metrics.request_seconds.labels(method, model).observe for method in metrics.methods}
 
 
@@ -79,7 +80,6 @@ class ModelMetrics(CallMetrics):
         super().__init__(metrics, model)
         self.model = model
         self.stage = {stage: metrics.stage_seconds.labels(stage, model).observe for stage in STAGES}
-        self.items = {(m, c): metrics.items.labels(m, c, model).inc for m in metrics.methods for c in metrics.codes}
         self.batch_rows = metrics.batch_rows.labels(model).observe
         self.batch_tokens = metrics.batch_tokens.labels(model).observe
         self.real_tokens = metrics.tokens.labels("real", model).inc

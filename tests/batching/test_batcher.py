@@ -211,3 +211,33 @@ async def test_the_backlog_is_predicted_from_what_batches_cost(bench: Bench) -> 
         bench.submit(number, length=10)
     # 1 ms for 10 tokens was seen.
     assert bench.batcher.backlog_s == pytest.approx(0.02)
+
+
+async def test_a_mate_that_cannot_be_told_does_not_keep_the_others_from_being_told(bench: Bench) -> None:
+    def refuse(outcome: RowOutcome) -> None:
+        raise asyncio.InvalidStateError("nobody there")
+
+    bench.batcher.submit(Row([7] * 4, None, False), time.monotonic() + 60, refuse)
+    bench.submit(1)
+    await bench.turn()
+    bench.runner.finish()
+    await bench.turn()
+
+    assert isinstance(bench.told[1][0], RowResult)
+    assert bench.notes.ran == 1
+
+
+async def test_a_mate_that_cannot_be_told_of_its_expiry_does_not_stop_the_clock(bench: Bench) -> None:
+    def refuse(outcome: RowOutcome) -> None:
+        raise asyncio.InvalidStateError("nobody there")
+
+    bench.submit(0)
+    await bench.turn()
+    bench.batcher.submit(Row([7] * 4, None, False), time.monotonic() + 0.01, refuse)
+    bench.submit(1, seconds=0.01)
+    bench.submit(2, seconds=0.03)
+
+    while not (bench.told[1] and bench.told[2]):
+        await asyncio.sleep(0.005)
+
+    assert isinstance(bench.told[2][0], Expired)

@@ -166,3 +166,14 @@ def test_why_a_batch_is_not_larger_is_said() -> None:
     reasons = [batch.reason for batch in scheduler.step(0.0, 2).batches]
 
     assert reasons == ["full", "alike"]
+
+
+def test_a_row_whose_only_mate_has_left_is_tried_alone_before_it_fails() -> None:
+    scheduler = make()
+    poison, _ = (scheduler.add(8, 0.0, 9.0, name) for name in ("poison", "good"))
+    batch = scheduler.step(0.0, 1).batches[0]
+    scheduler.cancel(poison)
+
+    assert scheduler.fail(batch) == []
+
+    assert [names(again) for again in scheduler.step(0.0, 1).batches] == [["good"]]

@@ -11,7 +11,7 @@ import pytest
 
 from sentiment.client import AsyncClient, CallFailed, Classification, Client
 from sentiment.client.policy import SERVICE, channel_options
-from sentiment.client.sync import CALLS_AHEAD, CHUNK
+from sentiment.client.sync import CALLS_AHEAD, CHUNK, chunks
 from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import NO_RETRIES, RunningServer
@@ -183,3 +183,12 @@ async def test_a_connections_age_ends_it_without_a_failed_call(start: Callable[.
         end = asyncio.get_running_loop().time() + 1.0
         while asyncio.get_running_loop().time() < end:
             assert (await client.classify("good")).label == "positive"
+
+
+def test_long_texts_do_not_make_their_neighbours_call_too_large(client: Client) -> None:
+    texts = ["good " + "film " * 10_000] * 128 + ["bad", "a" * 2**20, "great"] + ["a" * 2**20] * 5
+
+    results = list(client.classify_all(texts))
+
+    assert all(isinstance(result, Classification) for result in results)
+    assert [len(chunk) for chunk in chunks(["x"] * 300)] == [CHUNK, CHUNK, 300 - 2 * CHUNK]

@@ -49,7 +49,7 @@ async def test_a_watch_sees_the_drain_and_is_ended_by_it(start: Callable[..., Ru
     assert await watch.code() is grpc.StatusCode.OK
 
 
-async def test_not_ready_while_work_is_there_and_nothing_moves(
+async def test_not_ready_while_nothing_moves_and_not_alive_if_that_lasts(
     start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start(stall_s=1.0)
@@ -58,12 +58,18 @@ async def test_not_ready_while_work_is_there_and_nothing_moves(
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
         assert (await watch.read()).status == SERVING
 
-        monkeypatch.setattr(batcher, "stalled_s", lambda: 5.0)
+        monkeypatch.setattr(batcher, "stalled_s", lambda: 2.0)
         assert (await watch.read()).status == NOT_SERVING
         assert check(server, LIVENESS) == SERVING
 
+        monkeypatch.setattr(batcher, "stalled_s", lambda: 3.5)
+        while check(server, LIVENESS) == SERVING:
+            await asyncio.sleep(0.05)
+
         monkeypatch.undo()
         assert (await watch.read()).status == SERVING
+        while check(server, LIVENESS) == NOT_SERVING:
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("name", ["grpc.reflection.v1alpha.ServerReflection", REFLECTION_V1])

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncIterator, Callable
 
 import grpc
@@ -10,7 +11,7 @@ import pytest
 from sentiment.client import AsyncClient, CallFailed, Classification
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
-from tests.conftest import RunningServer
+from tests.conftest import PLAIN, RunningServer
 
 Code = grpc.StatusCode
 
@@ -128,24 +129,109 @@ async def test_leaving_a_stream_withdraws_what_is_queued(start: Callable[..., Ru
     assert server.metric("sentiment_queue_rows", model="tiny/1") == 0
 
 
-async def test_a_drain_answers_every_item_it_accepted_and_ends_the_stream_with_ok(start: Callable[..., RunningServer]) -> None:
+async def test_a_drain_answers_every_item_it_accepted_and_ends_the_stream_with_ok(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = start(drain_grace_s=20.0)
-    received = 0
+    session = server.app._models.find("").classifier.session
+    run = session.run
+    monkeypatch.setattr(session, "run", lambda feeds: time.sleep(0.02) or run(feeds))
+    received, all_sent = 0, asyncio.Event()
 
-    async def endless() -> AsyncIterator[pb.ClassifyStreamRequest]:
-        while True:
-            yield pb.ClassifyStreamRequest(item=pb.Item(text="good " + "film " * (received % 20)))
+    async def many_and_then_none() -> AsyncIterator[pb.ClassifyStreamRequest]:
+        for number in range(200):
+            yield pb.ClassifyStreamRequest(item=pb.Item(text="good " + "film " * (number % 20)))
+        all_sent.set()
+        # Open and silent: grpc.aio's client takes an end that meets its own write for an internal error.
+        await asyncio.Event().wait()
 
     async with grpc.aio.insecure_channel(server.target) as channel:
-        call = pb_grpc.SentimentServiceStub(channel).ClassifyStream(endless())
+        call = pb_grpc.SentimentServiceStub(channel).ClassifyStream(many_and_then_none())
         async for response in call:
             assert response.response.prediction.label == "positive"
             received += 1
-            if received == 200:
+            if received == 1:
+                await all_sent.wait()
                 server.loop.call_soon_threadsafe(server.app.stop)
         code = await call.code()
     await asyncio.to_thread(server.stop)
 
     assert code is grpc.StatusCode.OK
-    assert received == server.metric("sentiment_items_total", method="ClassifyStream", code="OK", model="tiny/1")
+    assert received == server.metric("sentiment_items_total", method="ClassifyStream", code="OK", model="tiny/1") > 20
     assert server.metric("sentiment_items_total", method="ClassifyStream", code="CANCELLED", model="tiny/1") == 0
+
+
+async def test_a_bug_in_one_item_is_that_items_error_and_the_stream_goes_on(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start()
+    tokenizer = server.app._models.find("").classifier.tokenizer
+    encode = tokenizer.encode
+
+    def fail_on_awful(text: str, pair: str | None = None):
+        if text == "awful":
+            raise RuntimeError("a bug")
+        return encode(text, pair)
+
+    monkeypatch.setattr(tokenizer, "encode", fail_on_awful)
+
+    async def three() -> AsyncIterator[tuple[str, str]]:
+        for text in ("good", "awful", "great"):
+            yield text, text
+
+    async with AsyncClient(server.target) as client:
+        found = {item_id: result async for item_id, result in client.classify_stream(three())}
+
+    assert isinstance(found["awful"], CallFailed)
+    assert found["awful"].code is Code.INTERNAL
+    assert "a bug" not in found["awful"].message
+    assert isinstance(found["good"], Classification)
+    assert isinstance(found["great"], Classification)
+
+
+async def test_a_stream_that_the_server_ends_early_is_told_to_its_caller(start: Callable[..., RunningServer]) -> None:
+    server = start(drain_grace_s=20.0)
+
+    async def endless() -> AsyncIterator[tuple[str, str]]:
+        while True:
+            yield "x", "good"
+
+    with pytest.raises(CallFailed) as caught:
+        async with AsyncClient(server.target) as client:
+            async for _ in client.classify_stream(endless()):
+                server.loop.call_soon_threadsafe(server.app.stop)
+
+    assert caught.value.code is Code.UNAVAILABLE
+    await asyncio.to_thread(server.stop)
+
+
+async def test_a_stream_that_is_not_read_costs_no_other_call_its_answer_in_a_drain(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start(drain_grace_s=2.0, call_rows_max=4)
+    session = server.app._models.find("").classifier.session
+    run = session.run
+
+    async def endless() -> AsyncIterator[pb.ClassifyStreamRequest]:
+        while True:
+            yield pb.ClassifyStreamRequest(id="x" * 256, item=pb.Item(text="good"))
+
+    async with grpc.aio.insecure_channel(server.target, [("grpc.http2.bdp_probe", 0)]) as channel:
+        stream = pb_grpc.SentimentServiceStub(channel).ClassifyStream(endless())
+        # Its windows fill; nobody reads.
+        before = -1.0
+        while (now := server.metric("sentiment_items_total", method="ClassifyStream", code="OK", model="tiny/1")) != before:
+            before = now
+            await asyncio.sleep(0.2)
+        monkeypatch.setattr(session, "run", lambda feeds: time.sleep(0.3) or run(feeds))
+        async with AsyncClient(server.target, options=PLAIN) as client:
+            call = asyncio.create_task(client.classify("good"))
+            await asyncio.sleep(0.05)
+            stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+            await asyncio.sleep(0.9)
+            late = asyncio.create_task(client.classify("bad"))
+
+            assert (await call).label == "positive"
+            assert (await late).label == "negative"
+        stream.cancel()
+        await stopping

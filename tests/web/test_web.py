@@ -1,6 +1,7 @@
 """The HTTP side of a real server."""
 
 import json
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -93,3 +94,20 @@ def test_a_refusal_for_want_of_room_says_when_to_come_back(start: Callable[..., 
     assert status == 429
     assert json.loads(text)["error"]["status"] == "RESOURCE_EXHAUSTED"
     assert int(headers["Retry-After"]) >= 1
+
+
+def test_a_body_that_is_not_what_its_encoding_says_is_the_callers_fault(server: RunningServer) -> None:
+    status, text, _ = call(server, "/v1/classify", b"no gzip", **{"Content-Encoding": "gzip"})
+
+    assert status == 400
+    assert json.loads(text)["error"]["status"] == "INVALID_ARGUMENT"
+
+
+def test_a_body_that_never_comes_ends_at_the_deadline(server: RunningServer) -> None:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nGrpc-Timeout: 200m\r\nContent-Length: 100\r\n\r\n{")
+
+        answer = connection.recv(65536)
+
+    assert answer.startswith(b"HTTP/1.1 504")

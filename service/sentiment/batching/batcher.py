@@ -13,6 +13,7 @@ from typing import Protocol
 from sentiment.batching.cost import Cost
 from sentiment.batching.scheduler import Batch, Scheduler, State, Ticket
 from sentiment.errors import Expired, ModelFailed, RequestError
+from sentiment.logs import logger
 from sentiment.model.classifier import Classifier
 from sentiment.model.runner import Outcome, Ran, Report
 from sentiment.model.tokenizer import Row
@@ -80,7 +81,8 @@ class Batcher:
         self._pump_soon = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._moved_at = time.monotonic()
+        # When each busy runner was given its batch.
+        self._started_at: dict[str, float] = {}
 
     @property
     def backlog_s(self) -> float:
@@ -88,9 +90,8 @@ class Batcher:
         return self._cost.predict_s(self.scheduler.tokens_waiting) / self._runners
 
     def stalled_s(self) -> float:
-        """Seconds since anything started or ended while rows wait or run; 0 when there is nothing to do."""
-        busy = self.scheduler.rows_waiting or len(self._free) < self._runners
-        return time.monotonic() - self._moved_at if busy else 0.0
+        """Seconds that the longest-running batch has run; 0 when none runs."""
+        return time.monotonic() - min(self._started_at.values()) if self._started_at else 0.0
 
     def submit(self, row: Row, deadline_at: float, tell: Callable[[RowOutcome], None]) -> RowTicket:
         """Queue a row. ``tell`` is called once, later and in the event loop, unless the ticket is cancelled before.
@@ -104,8 +105,6 @@ class Batcher:
             Refused: the queue is full.
             Unavailable: the batcher is closed.
         """
-        if not self.scheduler.rows_waiting and len(self._free) == self._runners:
-            self._moved_at = time.monotonic()
         ticket = self.scheduler.add(row.tokens, time.monotonic(), deadline_at, Waiting(row, tell), self.backlog_s)
         self._idle.clear()
         if not self._pump_soon:
@@ -138,15 +137,21 @@ class Batcher:
         step = self.scheduler.step(now, len(self._free))
         for batch in step.batches:
             runner = self._free.pop()
-            self._moved_at = now
+            self._started_at[runner.name] = now
             rows = [ticket.payload.row for ticket in batch.tickets]
             runner.start(self.classifier, rows, partial(self._report, runner, batch))
+        self._set_timer(step.wake_at)
+        self._note_idle()
         for ticket in step.expired:
             if not ticket.started_at:
                 self._watcher.row_dropped("expired")
-            ticket.payload.tell(Expired(f"no answer within {ticket.deadline_at - ticket.queued_at:.3f} s of waiting"))
-        self._set_timer(step.wake_at)
-        self._note_idle()
+            self._tell(ticket, Expired(f"no answer within {ticket.deadline_at - ticket.queued_at:.3f} s of waiting"))
+
+    def _tell(self, ticket: RowTicket, outcome: RowOutcome) -> None:
+        try:
+            ticket.payload.tell(outcome)
+        except Exception:  # the others of its batch wait to be told too
+            logger().exception("tell_failed", tokens=ticket.length)
 
     def _set_timer(self, wake_at: float | None) -> None:
         if self._timer is not None:
@@ -170,7 +175,8 @@ class Batcher:
 
     def _ended(self, runner: Runs, batch: Batch[Waiting], outcome: Outcome) -> None:
         self._free.append(runner)
-        self._moved_at = now = time.monotonic()
+        del self._started_at[runner.name]
+        now = time.monotonic()
         if isinstance(outcome, Ran) and len(outcome.logits) == len(batch.tickets):
             self._answer(runner, batch, outcome, now)
         else:
@@ -180,10 +186,10 @@ class Batcher:
                 else ValueError(f"{len(outcome.logits)} answers for {len(batch.tickets)} rows")
             )
             lost = self.scheduler.fail(batch)
-            self._watcher.batch_failed(batch, runner.name, error, len(lost))
             self._pump()
             for ticket in lost:
-                ticket.payload.tell(ModelFailed("the model could not compute this text"))
+                self._tell(ticket, ModelFailed("the model could not compute this text"))
+            self._watcher.batch_failed(batch, runner.name, error, len(lost))
 
     def _answer(self, runner: Runs, batch: Batch[Waiting], ran: Ran, now: float) -> None:
         self._cost.observe(batch.tokens, ran.run_s)
@@ -192,9 +198,10 @@ class Batcher:
         answered = self.scheduler.finish(Batch([ticket for ticket in batch.tickets if ticket.number in in_time], batch.reason))
         # The next batch first: a runner waits for it.
         self._pump()
-        self._watcher.batch_ran(batch, runner.name, ran, len(batch.tickets) - len(answered))
         for ticket in answered:
-            ticket.payload.tell(RowResult(in_time[ticket.number], ticket.started_at - ticket.queued_at, ran.run_s, len(batch.tickets)))
+            logits, rows = in_time[ticket.number], len(batch.tickets)
+            self._tell(ticket, RowResult(logits, ticket.started_at - ticket.queued_at, ran.run_s, rows))
+        self._watcher.batch_ran(batch, runner.name, ran, len(batch.tickets) - len(answered))
 
     def _note_idle(self) -> None:
         if not self.scheduler.rows_waiting and not self.scheduler.rows_running:

@@ -169,12 +169,12 @@ class Scheduler(Generic[P]):
         return [ticket for ticket in batch.tickets if self._end(ticket, State.ANSWERED)]
 
     def fail(self, batch: Batch[P]) -> list[Ticket[P]]:
-        """A batch could not run. Returns the tickets that fail by it: none of several rows, which are retried in halves."""
+        """A batch could not run. Returns the ticket that fails by it: one that ran alone. Several rows are retried in halves."""
         alive = [ticket for ticket in batch.tickets if ticket.state is State.RUNNING]
-        if len(alive) <= 1:
+        if len(batch.tickets) == 1:
             return [ticket for ticket in alive if self._end(ticket, State.FAILED)]
         middle = len(alive) // 2
-        for half in (alive[:middle], alive[middle:]):
+        for half in filter(None, (alive[:middle], alive[middle:])):
             for ticket in half:
                 ticket.state, ticket.retrying = State.WAITING, True
                 self.rows_running -= 1

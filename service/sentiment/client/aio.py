@@ -17,6 +17,8 @@ from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 
 R = TypeVar("R")
+# What grpc.aio makes of a server's end of a stream that meets a write of the client's; servers do not send it.
+ENDED_WHILE_WRITING = "Internal error from Core"
 
 
 class AsyncClient:
@@ -80,7 +82,8 @@ class AsyncClient:
     ) -> AsyncIterator[tuple[str, Result]]:
         """Classify (id, text) items as they come; yields (id, result) as they finish, out of order.
 
-        A stream belongs to one server and is not retried: when it ends early, send what is unanswered again.
+        A stream belongs to one server and is not retried: when it ends early, as it does when that server is stopped, send what
+        is unanswered again.
 
         Args:
             items: ids are the caller's and at most 256 bytes.
@@ -93,11 +96,16 @@ class AsyncClient:
         """
         options = pb.StreamOptions(model=model, truncation=requests.truncation_of(truncation))
         failed: list[Exception] = []
+        sent = received = 0
+        complete = False
 
         async def send() -> AsyncIterator[pb.ClassifyStreamRequest]:
+            nonlocal sent, complete
             try:
                 async for item_id, text in items:
+                    sent += 1
                     yield pb.ClassifyStreamRequest(id=item_id, item=requests.item_of(text), options=options)
+                complete = True
             except Exception as error:  # whatever it is, the caller is told below
                 failed.append(error)
                 raise
@@ -105,7 +113,12 @@ class AsyncClient:
         call = self._stub.ClassifyStream(send(), timeout=timeout_s)
         try:
             async for response in call:
+                received += 1
                 yield response.id, result_of(response)
+            if not complete or received < sent:
+                raise CallFailed(
+                    grpc.StatusCode.UNAVAILABLE, f"the server ended the stream: {received} of at least {sent} items are answered"
+                )
         except grpc.aio.AioRpcError as error:
             raise failure(error) from error
         except asyncio.CancelledError:
@@ -141,4 +154,7 @@ class AsyncClient:
 
 def failure(error: grpc.aio.AioRpcError) -> CallFailed:
     """Our error of a failed call."""
-    return failure_of_rpc(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
+    code, message = error.code(), error.details() or ""
+    if code is grpc.StatusCode.INTERNAL and message == ENDED_WHILE_WRITING:
+        code, message = grpc.StatusCode.UNAVAILABLE, "the server ended the stream"
+    return failure_of_rpc(code, message, tuple(error.trailing_metadata() or ()))

@@ -1,6 +1,5 @@
 """The blocking client."""
 
-import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +20,8 @@ DEFAULT_TARGET = "127.0.0.1:50051"
 # classify_all sends so many texts a call and so many calls at once: enough to keep a server's runners busy.
 CHUNK = 128
 CALLS_AHEAD = 4
+# Well under the server's limit for a message: one long text must not make its neighbours' call too large.
+CHUNK_BYTES = 2**21
 
 
 class Client:
@@ -96,9 +97,25 @@ class Client:
         as a CallFailed in its place.
         """
         under_way: deque[tuple[Sequence[TextOrPair], requests.Batch, Any]] = deque()
-        source = iter(texts)
+        source = chunks(texts)
+        try:
+            yield from self._in_order(source, under_way, model, truncation, timeout_s, attempts_max)
+        finally:
+            # The caller may stop early.
+            for *_, future in under_way:
+                future.cancel()
+
+    def _in_order(
+        self,
+        source: Iterator[list[TextOrPair]],
+        under_way: "deque[tuple[Sequence[TextOrPair], requests.Batch, Any]]",
+        model: str,
+        truncation: str,
+        timeout_s: float,
+        attempts_max: int,
+    ) -> Iterator[Result]:
         while True:
-            while len(under_way) < CALLS_AHEAD and (taken := list(itertools.islice(source, CHUNK))):
+            while len(under_way) < CALLS_AHEAD and (taken := next(source, None)):
                 batch = requests.Batch(taken, model, truncation)
                 under_way.append((taken, batch, self._stub.ClassifyBatch.future(batch.request, timeout=timeout_s)))
             if not under_way:
@@ -140,6 +157,22 @@ class Client:
                 if not stopped:
                     raise failure(error) from error
         raise AssertionError("the last attempt returns or raises")
+
+
+def chunks(texts: Iterable[TextOrPair]) -> Iterator[list[TextOrPair]]:
+    """Cut texts into lists of at most CHUNK texts and, but for a single text, CHUNK_BYTES bytes."""
+    chunk: list[TextOrPair] = []
+    size = 0
+    for text in texts:
+        # At most four bytes a character; exact sizes would cost an encoding.
+        added = sum(len(part) * (1 if part.isascii() else 4) for part in ([text] if isinstance(text, str) else text))
+        if chunk and (len(chunk) == CHUNK or size + added > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(text)
+        size += added
+    if chunk:
+        yield chunk
 
 
 def failure(error: grpc.RpcError) -> CallFailed:

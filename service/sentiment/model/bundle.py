@@ -134,7 +134,7 @@ class Bundle:
             config = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return 16
-        return next((int(config[key]) for key in ("num_attention_heads", "n_heads", "n_head") if key in config), 16)
+        return max(1, next((int(config[key]) for key in ("num_attention_heads", "n_heads", "n_head") if key in config), 16))
 
     @property
     def card(self) -> str:

@@ -11,6 +11,8 @@ from sentiment.model.session import Session
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row, Tokenizer
 
+SERVED_TRUNCATIONS = ("head", "refuse")
+
 
 class Classifier:
     """Tokenizer, session and calibration of one bundle. Immutable; every method may be called from any thread."""
@@ -51,6 +53,9 @@ def load_classifier(path: Path, precision: str | None = None) -> Classifier:
     """
     bundle = load_bundle(path)
     manifest = bundle.manifest
+    if manifest.default_truncation not in SERVED_TRUNCATIONS:
+        known = " and ".join(SERVED_TRUNCATIONS)
+        raise BadBundle(f"{path}: default_truncation is {manifest.default_truncation}; this version serves {known}")
     tokenizer = Tokenizer(path / "tokenizer.json", manifest.max_tokens)
     reasons: list[str] = []
     for graph in manifest.graphs.classify:

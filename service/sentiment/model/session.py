@@ -1,10 +1,14 @@
 """An ONNX Runtime session over one graph. The only module that imports onnxruntime."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
+
+# From 1.29 on, ONNX Runtime reports sessions and graph hashes to its maker unless told otherwise before it loads.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+import onnxruntime  # after the line above
 
 from sentiment.errors import BadBundle
 from sentiment.model.tensors import Feeds

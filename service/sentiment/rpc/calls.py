@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -11,15 +12,18 @@ from typing import Any, Generic, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from sentiment.errors import Broken, InvalidInput, RequestError
+from sentiment.errors import Broken, Expired, InvalidInput, RequestError
 from sentiment.logs import logger
 from sentiment.metrics import NO_MODEL, CallMetrics, Metrics
 from sentiment.pipeline import Served
 from sentiment.rpc.status import CODES, PUSHBACK, code_of, pushback_ms, status_of
 
+OK = "OK"
 METHODS = ("Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel")
-CODE_NAMES = tuple(sorted({"OK", "CANCELLED", *(code.name for code in CODES.values())}))
+CODE_NAMES = tuple(sorted({OK, "CANCELLED", *(code.name for code in CODES.values())}))
 REQUEST_ID = "x-request-id"
+# What ends by its deadline is told by the scheduler; this much later a call ends wherever else it hangs.
+DEADLINE_SLACK_S = 0.01
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
@@ -45,6 +49,10 @@ class Call:
         """The client's x-request-id, or one of ours; the same each time."""
         self._request_id = self._request_id or self.find_request_id()
         return self._request_id
+
+    def left_code(self) -> str:
+        """How a call ended that was cancelled: by its deadline, or by its client before."""
+        return "DEADLINE_EXCEEDED" if self.time_left_s() <= DEADLINE_SLACK_S else "CANCELLED"
 
     def time_left_s(self) -> float:
         """Seconds until the deadline; negative after it."""
@@ -75,7 +83,7 @@ class Calls:
     """The door: every call, gRPC or HTTP, goes through ``settle`` and has exactly one fate there."""
 
     def __init__(self, metrics: Metrics, limits: CallLimits) -> None:
-        self._no_model = CallMetrics(metrics, NO_MODEL)
+        self.no_model = CallMetrics(metrics, NO_MODEL)
         self._limits = limits
         self._serial = itertools.count(1)
         # Unique across restarts without a draw for each request.
@@ -87,12 +95,12 @@ class Calls:
 
     def metrics_of(self, call: Call) -> CallMetrics:
         """Where the call is counted."""
-        return self._no_model if call.served is None else call.served.metrics
+        return self.no_model if call.served is None else call.served.metrics
 
     def begin(self, method: str, time_left_s: float | None, request_id: Callable[[], str]) -> Call:
         """A call that arrives now. ``time_left_s``: what its client gives it, None for the default; cut to the maximum."""
         now = time.monotonic()
-        allowed_s = self._limits.deadline_default_s if time_left_s is None else self.bounded_s(time_left_s)
+        allowed_s = self.bounded_s(self._limits.deadline_default_s if time_left_s is None else time_left_s)
         return Call(method, now, now + allowed_s, request_id)
 
     def bounded_s(self, time_left_s: float) -> float:
@@ -123,19 +131,25 @@ class Calls:
         """
         code = "CANCELLED"
         try:
-            result = await work
-            code = "OK"
+            # Work that hangs outside the queue, such as reading a body or waiting for the tokenizer, ends here.
+            async with asyncio.timeout_at(call.deadline_at + DEADLINE_SLACK_S if math.isfinite(call.deadline_at) else None):
+                result = await work
+            code = OK
             return result
         except RequestError as error:
             code = code_of(error).name
             if code == "INTERNAL":
                 logger().error("call_failed", method=call.method, request_id=call.request_id, reason=str(error))
             raise
+        except TimeoutError as error:
+            code = "DEADLINE_EXCEEDED"
+            raise Expired(f"no answer within {call.deadline_at - call.arrived_at:.3f} s") from error
         except asyncio.CancelledError:
-            if call.time_left_s() <= 0:
-                code = "DEADLINE_EXCEEDED"
+            code = call.left_code()
             raise
-        except Exception as error:  # somebody waits: whatever it is, it gets an answer
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # somebody waits: whatever it is, even a panic of the tokenizer, it gets an answer
             code = "INTERNAL"
             logger().exception("call_failed", method=call.method, request_id=call.request_id)
             raise Broken(f"internal error; the server's log has it under request id {call.request_id}") from error

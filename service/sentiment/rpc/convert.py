@@ -1,11 +1,9 @@
 """Between messages and the pipeline's dataclasses. Pure."""
 
-from google.protobuf.duration_pb2 import Duration
-
 from sentiment.errors import InvalidInput, NotBuilt
 from sentiment.model.bundle import Manifest
 from sentiment.pipeline import Answer, Outcome, Query, Served
-from sentiment.rpc.status import status_of
+from sentiment.rpc.status import duration, status_of
 from sentiment.v1 import sentiment_pb2 as pb
 
 TRUNCATIONS = {
@@ -41,12 +39,6 @@ def check_options(options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.Str
 def query_of(item: pb.ClassifyRequest | pb.Item, truncation: str | None, field: str = "text") -> Query:
     """The query of one text or pair; ``field`` is how errors name the text."""
     return Query(item.text, item.text_pair if item.HasField("text_pair") else None, truncation, field)
-
-
-def duration(seconds: float) -> Duration:
-    """Seconds as a message."""
-    whole = int(seconds)
-    return Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
 
 
 def model_id(served: Served) -> pb.ModelId:

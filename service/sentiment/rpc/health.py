@@ -1,44 +1,72 @@
-"""grpc.health.v1: ``liveness`` while the process runs, "" and the service while it is ready."""
+"""grpc.health.v1: ``liveness`` while the process makes progress, "" and the service while it is ready."""
 
 import asyncio
+import contextlib
+from collections.abc import Mapping
 from typing import Any
 
-from grpc_health.v1 import health, health_pb2
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 LIVENESS = "liveness"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+# A watcher that does not take a status for so long is let go; it would hold up a stop.
+WATCHER_TAKES_S = 5.0
 
 
-class Health(health.aio.HealthServicer):
-    """The reference servicer, not ready until told so, whose Watch streams can be ended: a stop would wait for them else."""
+class Health(health_pb2_grpc.HealthServicer):
+    """Check and Watch. Unlike grpcio's own servicer it holds no lock while it writes: a watcher that does not read delays
+    nobody, and a drain can end all watches.
+    """
 
     def __init__(self, services: tuple[str, ...]) -> None:
-        super().__init__()
         self._services = ("", *services)
-        self._server_status = dict.fromkeys(self._services, NOT_SERVING) | {LIVENESS: SERVING}
-        self._watches: set[asyncio.Task[None]] = set()
+        self._statuses = dict.fromkeys(self._services, NOT_SERVING) | {LIVENESS: SERVING}
+        self._watchers: set[asyncio.Event] = set()
         self._ended = False
 
-    async def set_ready(self, ready: bool) -> None:
-        """Tell Check and every Watch."""
-        for service in self._services:
-            await self.set(service, SERVING if ready else NOT_SERVING)
+    def set_ready(self, ready: bool) -> None:
+        """Set the status of "" and the services."""
+        self._set(dict.fromkeys(self._services, SERVING if ready else NOT_SERVING))
 
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802  # context: as the base class
-        """Stream a service's status until the client leaves or the server drains."""
-        watch = asyncio.create_task(super().Watch(request, context))
-        self._watches.add(watch)
-        try:
-            if not self._ended:
-                await asyncio.wait({watch})
-        finally:
-            self._watches.discard(watch)
-            watch.cancel()
-            await asyncio.wait({watch})
+    def set_alive(self, alive: bool) -> None:
+        """Set the status of ``liveness``."""
+        self._set({LIVENESS: SERVING if alive else NOT_SERVING})
 
     def end_watches(self) -> None:
-        """End every Watch with OK; new ones end at once."""
+        """End every Watch with OK; new ones end after their first status."""
         self._ended = True
-        for watch in self._watches:
-            watch.cancel()
+        self._set({})
+
+    def _set(self, statuses: Mapping[str, Any]) -> None:  # Any: the enum's type has no name in the stub
+        self._statuses.update(statuses)
+        for watcher in self._watchers:
+            watcher.set()
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> health_pb2.HealthCheckResponse:  # noqa: N802  # as the proto; Any: as its stub
+        """The status of a service; NOT_FOUND if there is none of this name."""
+        if request.service not in self._statuses:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no service of this name")
+        return health_pb2.HealthCheckResponse(status=self._statuses[request.service])
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802  # as the proto; Any: as its stub
+        """Stream a service's status and each change of it until the client leaves or the server drains."""
+        changed, told = asyncio.Event(), None
+        self._watchers.add(changed)
+        try:
+            while True:
+                changed.clear()
+                status = self._statuses.get(request.service, health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
+                if status != told:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(WATCHER_TAKES_S):
+                            await context.write(health_pb2.HealthCheckResponse(status=status))
+                            told = status
+                    if told != status:
+                        return
+                if self._ended:
+                    return
+                await changed.wait()
+        finally:
+            self._watchers.discard(changed)

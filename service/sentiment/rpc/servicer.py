@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentiment.errors import InvalidInput, NotBuilt, RequestError
+from sentiment.metrics import CallMetrics
 from sentiment.pipeline import Answer, Models, Outcome, Served
 from sentiment.rpc import convert
-from sentiment.rpc.calls import Call, Calls, Method
+from sentiment.rpc.calls import OK, Call, Calls, Method
 from sentiment.rpc.status import code_of
 from sentiment.v1 import sentiment_pb2 as pb
 
@@ -43,12 +44,15 @@ class SentimentService:
         served = call.served = self.models.find(request.model)
         query = convert.query_of(request, convert.check_options(request))
         served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
+        code = ""
         try:
             answer = await served.classify(query, call.arrived_at, call.deadline_at)
+            code = OK
         except RequestError as error:
-            count_item(served, call.method, error)
+            code = code_of(error).name
             raise
-        count_item(served, call.method, answer)
+        finally:
+            served.metrics.items[call.method, code or call.left_code()]()
         return convert.response_of(answer, served)
 
     async def classify_batch(self, request: pb.ClassifyBatchRequest, call: Call) -> pb.ClassifyBatchResponse:
@@ -60,9 +64,13 @@ class SentimentService:
             raise InvalidInput("items", f"has {count} items; the limits are 1 and {limit}")
         queries = [convert.query_of(item, truncation, f"items[{index}].text") for index, item in enumerate(request.items)]
         served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
-        outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at)
-        for outcome in outcomes:
-            count_item(served, call.method, outcome)
+        outcomes: list[Outcome] = []
+        try:
+            outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at)
+        finally:
+            for outcome in outcomes:
+                count_item(served.metrics, call.method, outcome)
+            served.metrics.items[call.method, call.left_code()](len(queries) - len(outcomes))
         return pb.ClassifyBatchResponse(results=[convert.result_of(outcome, served) for outcome in outcomes])
 
     async def explain(self, request: pb.ExplainRequest, call: Call) -> pb.ExplainResponse:
@@ -89,6 +97,6 @@ class SentimentService:
         return convert.model_of(served, served is self.models.find(""), limits, with_card)
 
 
-def count_item(served: Served, method: str, outcome: Outcome) -> None:
+def count_item(metrics: CallMetrics, method: str, outcome: Outcome) -> None:
     """Count how one text ended."""
-    served.metrics.items[method, "OK" if isinstance(outcome, Answer) else code_of(outcome).name]()
+    metrics.items[method, OK if isinstance(outcome, Answer) else code_of(outcome).name]()

@@ -63,7 +63,7 @@ def status_of(error: RequestError) -> Status:
     if isinstance(error, InvalidInput):
         _attach(status, BadRequest(field_violations=[BadRequest.FieldViolation(field=error.field, description=error.description)]))
     elif isinstance(error, Refused):
-        _attach(status, RetryInfo(retry_delay=_duration(error.retry_after_s)))
+        _attach(status, RetryInfo(retry_delay=duration(error.retry_after_s)))
     return status
 
 
@@ -80,6 +80,7 @@ def _attach(status: Status, detail: BadRequest | RetryInfo) -> None:
     status.details.append(packed)
 
 
-def _duration(seconds: float) -> Duration:
+def duration(seconds: float) -> Duration:
+    """Seconds as a message."""
     whole = int(seconds)
     return Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))

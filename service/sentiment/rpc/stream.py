@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator
 import grpc
 
 from sentiment.batching.batcher import RowTicket
-from sentiment.errors import InvalidInput, RequestError
+from sentiment.errors import Broken, InvalidInput, RequestError, Unavailable
+from sentiment.logs import logger
 from sentiment.pipeline import Answer, Outcome, Served
 from sentiment.rpc import convert
 from sentiment.rpc.calls import Call, Calls, Context, abort, request_id_of
@@ -68,16 +69,17 @@ class Streams:
             await abort(context, call, error)
 
     async def _converse(self, stream: "_Stream", requests: AsyncIterator[bytes], context: Context) -> None:
+        if self._ending:
+            raise Unavailable("the server is draining")
         reader = asyncio.create_task(stream.read(requests))
         self._open.add(stream)
         try:
-            if self._ending:
-                stream.end()
             await stream.write(context)
             # Raises what ended the reading, if it was more than the client's or the drain's wish.
             await reader
         finally:
             reader.cancel()
+            await asyncio.wait({reader})
             stream.close()
             self._open.discard(stream)
             stream.closed.set()
@@ -169,6 +171,10 @@ class _Stream:
             self._tickets[serial] = (found, ticket)
         except RequestError as error:
             self._settle(serial, item_id, served, error)
+        except Exception:  # the stream waits for this item's outcome, whatever went wrong
+            logger().exception("item_failed", method=METHOD, request_id=self._call.request_id)
+            broken = Broken(f"internal error; the server's log has it under request id {self._call.request_id}")
+            self._settle(serial, item_id, served, broken)
 
     def _deadline(self, request: pb.ClassifyStreamRequest, arrived_at: float) -> float:
         if not request.HasField("timeout"):
@@ -180,8 +186,7 @@ class _Stream:
 
     def _settle(self, serial: int, item_id: str, served: Served | None, outcome: Outcome) -> None:
         self._tickets.pop(serial, None)
-        if served is not None:
-            count_item(served, METHOD, outcome)
+        count_item(served.metrics if served else self._calls.no_model, METHOD, outcome)
         self._outcomes.put_nowait((item_id, served, outcome))
 
     def _message(self, item_id: str, served: Served | None, outcome: Outcome) -> pb.ClassifyStreamResponse:

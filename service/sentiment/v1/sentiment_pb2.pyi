@@ -82,7 +82,7 @@ class _PriorityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Priority.Val
     PRIORITY_BULK: _Priority.ValueType  # 2
 
 class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper):
-    """Who is waiting for the answer."""
+    """Who is waiting for the answer. Checked, and without effect yet."""
 
 PRIORITY_UNSPECIFIED: Priority.ValueType  # 0
 """INTERACTIVE for Classify, BULK for ClassifyBatch and ClassifyStream."""
@@ -507,7 +507,9 @@ class ClassifyStreamRequest(_message.Message):
     def options(self) -> Global___StreamOptions: ...
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """This item's own time limit from its arrival. Unset: the server's default, and never longer than the stream's deadline."""
+        """This item's own time limit from its arrival, positive and cut to the server's longest (60 s). Unset: the server's default.
+        Never longer than the stream's deadline.
+        """
 
     def __init__(
         self,
@@ -563,7 +565,7 @@ class ClassifyStreamResponse(_message.Message):
     RESPONSE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The item's id."""
+    """The item's id; the first 64 characters of one that is too long, with an error."""
     @_builtins.property
     def response(self) -> Global___ClassifyResponse: ...
     @_builtins.property

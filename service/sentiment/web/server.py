@@ -6,6 +6,7 @@ It installs no signal handlers and never ends the process: ``app`` alone does.
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import Never
 
 import grpc
 from aiohttp import web
@@ -75,17 +76,25 @@ class Web:
 
     async def _post(self, method: Method[Q, A], request: web.Request) -> web.Response:
         call = self._calls.begin(method.name, None, lambda: request_id_in(request.headers.items(), self._calls.new_request_id))
+        wrong = self._take_time_limit(request, call)
         try:
-            response = await self._calls.settle(call, self._work(method, request, call))
+            response = await self._calls.settle(call, self._work(method, request, call) if wrong is None else _refuse(wrong))
         except RequestError as error:
             return _refusal(call, error)
         text = MessageToJson(response, preserving_proto_field_name=True, always_print_fields_with_no_presence=True, indent=None)
         return web.Response(text=text + "\n", content_type="application/json")
 
-    async def _work(self, method: Method[Q, A], request: web.Request, call: Call) -> A:
-        time_left_s = _time_left_s(request.headers.get("Grpc-Timeout"))
+    def _take_time_limit(self, request: web.Request, call: Call) -> InvalidInput | None:
+        """Give the call the client's deadline; returns what is wrong with it."""
+        try:
+            time_left_s = _time_left_s(request.headers.get("Grpc-Timeout"))
+        except InvalidInput as error:
+            return error
         if time_left_s is not None:
             call.deadline_at = call.arrived_at + self._calls.bounded_s(time_left_s)
+        return None
+
+    async def _work(self, method: Method[Q, A], request: web.Request, call: Call) -> A:
         return await method.answer(self._parse(method.request, await self._body(request)), call)
 
     async def _body(self, request: web.Request) -> bytes:
@@ -94,6 +103,8 @@ class Web:
         except web.HTTPRequestEntityTooLarge:
             limit = BODY_BYTES_PER_MESSAGE_BYTE * self._message_bytes_max
             raise InvalidInput("", f"the body has more bytes than the limit of {limit}") from None
+        except web.RequestPayloadError as error:
+            raise InvalidInput("", "the body is not what its headers say, such as its Content-Encoding") from error
 
     def _parse(self, message: type[Q], body: bytes) -> Q:
         try:
@@ -118,6 +129,10 @@ def _time_left_s(header: str | None) -> float | None:
     if match is None:
         raise InvalidInput("Grpc-Timeout", f"is {header[:32]!r}; wanted 1 to 8 digits and one of H M S m u n, such as 500m for 0.5 s")
     return int(match[1]) * UNITS_S[match[2]]
+
+
+async def _refuse(error: RequestError) -> Never:
+    raise error
 
 
 def _refusal(call: Call, error: RequestError) -> web.Response:

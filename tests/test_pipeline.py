@@ -1,0 +1,55 @@
+"""One text through the stages, with the caller leaving at the worst moment."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from sentiment.batching.batcher import Batcher, Waiting
+from sentiment.batching.cost import Cost
+from sentiment.batching.scheduler import BatchLimits, Scheduler
+from sentiment.metrics import Metrics
+from sentiment.model.classifier import load_classifier
+from sentiment.pipeline import Answer, Query, Served, Watcher
+from tests.batching.test_batcher import HandRunner
+
+
+@pytest.fixture
+async def served(bundles: Path) -> tuple[Served, HandRunner]:
+    classifier, runner = load_classifier(bundles / "tiny" / "1"), HandRunner()
+    metrics = Metrics(("Classify",), ("OK",)).model("tiny/1", ["hand"])
+    scheduler: Scheduler[Waiting] = Scheduler(BatchLimits(8, 1024, 2**26, 2), 100)
+    return Served(classifier, Batcher(classifier, scheduler, [runner], Watcher(metrics), Cost()), metrics, 2**20, 256), runner
+
+
+async def test_a_caller_cancelled_in_the_turn_its_batch_ends_leaves_its_mates_alone(served: tuple[Served, HandRunner]) -> None:
+    one, runner = served
+    until = time.monotonic() + 60
+    callers = [asyncio.create_task(one.classify(Query("good film"), time.monotonic(), until)) for _ in range(3)]
+    while not runner.started:
+        await asyncio.sleep(0)
+    rows, report = runner.started.pop()
+    assert len(rows) == 3
+
+    # The report is queued before the cancelled caller gets its turn to withdraw.
+    from sentiment.model.runner import Ran
+
+    report(Ran([[-1.0, 1.0]] * 3, 0.0, 0.001))
+    callers[0].cancel()
+    outcomes = await asyncio.wait_for(asyncio.gather(*callers, return_exceptions=True), 5)
+
+    assert isinstance(outcomes[0], asyncio.CancelledError)
+    assert [type(outcome) for outcome in outcomes[1:]] == [Answer, Answer]
+
+
+async def test_a_caller_whose_deadline_cancels_it_is_counted_as_expired(served: tuple[Served, HandRunner]) -> None:
+    one, runner = served
+    caller = asyncio.create_task(one.classify(Query("good film"), time.monotonic(), time.monotonic() + 0.005))
+    while not runner.started:
+        await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.wait({caller})
+
+    value = one.metrics._metrics.registry.get_sample_value("sentiment_deadline_outcome_total", {"outcome": "expired", "model": "tiny/1"})
+    assert value == 1
