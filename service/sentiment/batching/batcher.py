@@ -107,7 +107,11 @@ class Batcher:
         """
         ticket = self.scheduler.add(row.tokens, time.monotonic(), deadline_at, Waiting(row, tell), self.backlog_s)
         self._idle.clear()
-        if not self._pump_soon:
+        if not self._free:
+            # Nothing to decide before a runner is free; only the clock may have to ring earlier.
+            if self._timer is None or deadline_at < self._timer.when():
+                self._set_timer(deadline_at)
+        elif not self._pump_soon:
             # Not at once: rows that arrive in the same turn of the loop may run together.
             self._pump_soon = True
             self._loop.call_soon(self._pump)

@@ -1,7 +1,7 @@
 """The scheduler: which rows run together, and which never run.
 
 Pure: no clock, thread, task or socket; ``now`` is an argument. Its driver calls ``add``, ``cancel``, ``finish`` and ``fail`` as
-things happen and ``step`` after each; ``step`` answers what to do now and when to ask again.
+things happen and ``step`` whenever a runner is free or a deadline comes; ``step`` answers what to do now and when to ask again.
 
 Promises, checked by a seeded simulation in tests/batching/test_simulation.py:
 

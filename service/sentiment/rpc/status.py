@@ -63,7 +63,9 @@ def status_of(error: RequestError) -> Status:
     if isinstance(error, InvalidInput):
         _attach(status, BadRequest(field_violations=[BadRequest.FieldViolation(field=error.field, description=error.description)]))
     elif isinstance(error, Refused):
-        _attach(status, RetryInfo(retry_delay=duration(error.retry_after_s)))
+        retry = RetryInfo()
+        set_seconds(retry.retry_delay, error.retry_after_s)
+        _attach(status, retry)
     return status
 
 
@@ -80,7 +82,7 @@ def _attach(status: Status, detail: BadRequest | RetryInfo) -> None:
     status.details.append(packed)
 
 
-def duration(seconds: float) -> Duration:
-    """Seconds as a message."""
-    whole = int(seconds)
-    return Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
+def set_seconds(duration: Duration, seconds: float) -> None:
+    """Write seconds, not negative, into a message."""
+    duration.seconds = whole = int(seconds)
+    duration.nanos = int((seconds - whole) * 1e9)
