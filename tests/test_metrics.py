@@ -37,7 +37,7 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "batch_rows": ("histogram", {"model": {"tiny/1"}}),
     "batch_tokens": ("histogram", {"model": {"tiny/1"}}),
     "requests_total": ("counter", {"method": METHODS, "code": CODES, "model": {"tiny/1", ""}}),
-    "items_total": ("counter", {"method": METHODS, "code": CODES, "model": {"tiny/1"}}),
+    "items_total": ("counter", {"method": METHODS, "code": CODES, "model": {"tiny/1", ""}}),
     "tokens_total": ("counter", {"kind": {"real", "padded"}, "model": {"tiny/1"}}),
     "batches_total": ("counter", {"reason": {"full", "alike", "retry"}, "model": {"tiny/1"}}),
     "refused_total": ("counter", {"reason": {"queue_full", "unavailable"}, "model": {"tiny/1"}}),
