@@ -40,7 +40,8 @@ class Settings(BaseModel):
         0, description="batches that run at once, one core each; 0: the cores that affinity and cgroup quota grant", ge=0, le=256
     )
     batch_rows_max: int = Field(16, description="rows in a batch", ge=1, le=1024)
-    batch_tokens_max: int = Field(1024, description="rows x longest length of a batch; a single row may be longer", ge=8, le=1_000_000)
+    # Rows of some 280 tokens cost 35 core-ms each alone and 40 in batches of 4 (make bench): long rows are better run alone.
+    batch_tokens_max: int = Field(512, description="rows x longest length of a batch; a single row may be longer", ge=8, le=1_000_000)
     batch_scores_bytes_max: int = Field(
         64 * 2**20, description="bytes of one layer's attention scores of a batch: rows x heads x length^2 x 4", ge=2**16, le=2**36
     )

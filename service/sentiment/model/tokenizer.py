@@ -1,4 +1,4 @@
-"""Text to token ids, with the one cut that changes nothing: a huge text is shortened before it is tokenized."""
+"""Text to token ids. A huge text is cut before it is tokenized, in a way that changes no id of a single text."""
 
 import os
 from collections.abc import Sequence
