@@ -14,6 +14,7 @@ from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.checkpoint import INPUTS, Checkpoint, one_thread
 from sentiment_models.data import Example
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
+from sentiment_models.flatten import flatten
 from sentiment_models.golden import GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
 from sentiment_models.graph import serialize
 from sentiment_models.inference import Graph, answer
@@ -122,7 +123,7 @@ def _build(checkpoint: Checkpoint, part: Path, identity: Identity, dev: Sequence
     say("fp32 and int8 graphs")
     whole = checkpoint.to_onnx(weights)
     (part / graph_file("fp32")).write_bytes(serialize(refer(whole, part / WEIGHTS_FILE)))
-    (part / graph_file("int8")).write_bytes(serialize(quantize(whole, embeddings)))
+    (part / graph_file("int8")).write_bytes(serialize(quantize(flatten(whole), embeddings)))
     tokenizer = Tokenizer(part / TOKENIZER_FILE, checkpoint.max_tokens)
     graphs = {p: Graph(tokenizer, Session(part / graph_file(p), labels=len(checkpoint.labels))) for p in PRECISIONS}
     say("parity with torch, and rows alone against rows in batches")

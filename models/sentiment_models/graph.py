@@ -42,6 +42,17 @@ def replace_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> None:
     model.graph.node.extend(copies)
 
 
+def drop_unread(model: ModelProto) -> None:
+    """Drop the nodes, in topological order, whose results neither a node nor an output of the graph reads, in place."""
+    read = {value.name for value in model.graph.output}
+    kept: list[NodeProto] = []
+    for node in reversed(model.graph.node):
+        if not read.isdisjoint(node.output):
+            kept.append(node)
+            read.update(node.input)
+    replace_nodes(model, reversed(kept))
+
+
 def replace_initializers(model: ModelProto, tensors: Mapping[str, TensorProto]) -> None:
     """Store these tensors, without those that no node reads, in order of first use, in place."""
     used = dict.fromkeys(name for node in model.graph.node for name in node.input if name in tensors)

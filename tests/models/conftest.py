@@ -3,11 +3,14 @@
 import os
 from pathlib import Path
 
+import onnx
 import pytest
 
 # Before numpy and torch are imported: tiny models are slower on two threads than on one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from sentiment.model.tokenizer import Row, Tokenizer
+from sentiment_models.checkpoint import Checkpoint
 from sentiment_models.data import Example
 from sentiment_models.export import Exported, export
 from tests.models.tiny_bert import save_tiny_bert, sentences
@@ -30,3 +33,24 @@ def exported(checkpoint: Path, dev: list[Example], tmp_path_factory: pytest.Temp
     """The checkpoint as a bundle, and what its export proved."""
     bundle = tmp_path_factory.mktemp("bundles") / "tiny" / "1"
     return bundle, export(checkpoint, bundle, name="tiny", version=1, dev=dev)
+
+
+@pytest.fixture(scope="session")
+def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint's graph as fp32.onnx with its weights inside, with its tokenizer; for other graphs, too."""
+    folder = tmp_path_factory.mktemp("graphs")
+    loaded = Checkpoint(checkpoint)
+    onnx.save(loaded.to_onnx(loaded.save(folder)), folder / "fp32.onnx")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def whole(folder: Path) -> onnx.ModelProto:
+    """The fp32 graph, as exported."""
+    return onnx.load(folder / "fp32.onnx")
+
+
+@pytest.fixture(scope="session")
+def rows(folder: Path) -> list[Row]:
+    """40 rows of 3 to about 25 tokens."""
+    return Tokenizer(folder / "tokenizer.json", 64).encode_many([text for _, text in sentences(40, seed=3)])

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from onnx import ModelProto
@@ -69,6 +70,16 @@ def test_the_manifest_keeps_the_contract(exported: tuple[Path, Exported]) -> Non
     assert 1e-3 == fp32["tolerance"] <= int8["tolerance"] < 0.2
     assert manifest["accuracy"]["dev"]["rows"] == 60
     assert 0.5 <= manifest["calibration"]["abstain_below"] <= 0.6
+
+
+def test_the_int8_graph_alone_is_flattened(exported: tuple[Path, Exported]) -> None:
+    sizes = {
+        precision: sum(node.op_type == "Concat" for node in onnx.load(exported[0] / f"{precision}.onnx").graph.node)
+        for precision in ("int8", "fp32")
+    }
+
+    # One shape of tokens and one of heads, against four a layer.
+    assert sizes == {"int8": 2, "fp32": 8}
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp32"])
