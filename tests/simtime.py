@@ -1,4 +1,4 @@
-"""A server's day on virtual time: clients that come, leave and time out, runners that take their time and fail.
+"""A server's day on virtual time: clients that come, leave and time out, runners that take their time, fail and hang.
 
 ``simulate`` drives a real scheduler through a random but seeded run and checks its promises at every instant.
 """
@@ -10,11 +10,17 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sentiment.batching.scheduler import Batch, BatchLimits, Scheduler, State, Ticket
-from sentiment.errors import Refused, Unavailable
+from sentiment.batching.cost import CostTable, shapes_to_measure
+from sentiment.batching.plan import BatchLimits
+from sentiment.batching.scheduler import KEPT_FOR_INTERACTIVE, PROBE, PROBE_S, Scheduler
+from sentiment.batching.ticket import Batch, Priority, State, Ticket
+from sentiment.errors import Expired, Refused, Unavailable
 
 # A deadline may be so far away; no admitted row may be without a fate longer.
 DEADLINE_MAX_S = 8.0
+LENGTH_MAX = 512
+# A run that hangs is given up after so long.
+GIVE_UP_S = 3.0
 
 
 @dataclass
@@ -30,23 +36,69 @@ class World:
     cancel_share: float
     poison_share: float
     failure_share: float
+    hang_share: float
+    memory_tokens: float
+    bulk_rows: float
+    bulk_share: float
+    # A run takes fixed_s + token_s x rows x length x (1 + length / square_at), and noise.
+    fixed_s: float
+    # Lengths: all about this long, or drawn with this mean.
+    length: int
+    alike: bool
     token_s: float
+    square_at: float
+    noise: float
+    # What the table says beside what runs take.
+    bias: float
 
     @classmethod
     def draw(cls, seed: int) -> "World":
         rng = random.Random(seed)
-        return cls(
+        world = cls(
             rng=rng,
             runners=rng.randint(1, 4),
             limits=BatchLimits(rng.choice([1, 4, 16]), rng.choice([64, 1024]), rng.choice([2**16, 2**26]), rng.choice([2, 12])),
             queue_rows_max=rng.choice([4, 64, 4096]),
             rows=rng.randint(1, 120),
-            rate=rng.choice([2.0, 50.0, 2000.0]),
+            rate=rng.choice([2.0, 50.0, 500.0, 2000.0]),
             cancel_share=rng.choice([0.0, 0.1, 0.5]),
             poison_share=rng.choice([0.0, 0.0, 0.1]),
             failure_share=rng.choice([0.0, 0.0, 0.05]),
-            token_s=rng.choice([1e-5, 1e-4, 5e-3]),
+            hang_share=rng.choice([0.0, 0.0, 0.0, 0.05]),
+            memory_tokens=rng.choice([float("inf"), float("inf"), 200.0]),
+            bulk_rows=rng.choice([0.0, 0.0, 0.5, 1.0]),
+            bulk_share=rng.choice([0.1, 0.2, 0.5]),
+            fixed_s=rng.choice([0.0, 1e-4, 1e-2, 3e-2]),
+            length=40,
+            alike=rng.random() < 0.2,
+            token_s=rng.choice([1e-6, 1e-5, 1e-4, 5e-3]),
+            square_at=rng.choice([500.0, 3000.0]),
+            noise=rng.choice([1.05, 2.0]),
+            bias=rng.choice([0.3, 1.0, 3.0]),
         )
+        if rng.random() < 0.25:
+            world.make_exact()
+        return world
+
+    def make_exact(self) -> None:
+        """A world whose predictions are exact: cost in proportion to tokens, and nothing goes wrong."""
+        self.fixed_s, self.square_at, self.noise, self.bias = 0.0, float("inf"), 1.0, 1.0
+        self.poison_share = self.failure_share = self.hang_share = 0.0
+        self.memory_tokens = float("inf")
+
+    @property
+    def exact(self) -> bool:
+        """Whether what is admitted must be answered."""
+        return self.noise == 1.0
+
+    def mean_s(self, rows: int, length: int) -> float:
+        """What a run takes on average."""
+        return 1e-9 + self.fixed_s + self.token_s * rows * length * (1 + length / self.square_at)
+
+    def table(self) -> CostTable:
+        """What a warm-up would have measured."""
+        shapes = shapes_to_measure([(length, self.limits.rows_at(length)) for length in (8, 32, 128, LENGTH_MAX)])
+        return CostTable({shape: self.mean_s(*shape) * self.bias for shape in shapes})
 
 
 @dataclass
@@ -64,7 +116,11 @@ class Broken(AssertionError):
 
 
 def simulate(seed: int) -> Counter[str]:
-    """Run one seeded day to its end; returns how many rows had which fate.
+    """Run one seeded day to its end.
+
+    Returns:
+        How many rows had which fate; ``held``: how often rows waited for company; ``exact``: how many rows there were where
+        predictions are exact, and ``unkept``: how many of those were let in and not answered in time.
 
     Raises:
         Broken: a promise of the scheduler did not hold.
@@ -75,15 +131,21 @@ def simulate(seed: int) -> Counter[str]:
 class _Day:
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.world = World.draw(seed)
-        self.scheduler: Scheduler[Row] = Scheduler(self.world.limits, self.world.queue_rows_max)
+        self.world = world = World.draw(seed)
+        self.scheduler: Scheduler[Row] = Scheduler(
+            world.table(), world.limits, world.runners, world.queue_rows_max, LENGTH_MAX, world.bulk_share
+        )
         self.now = 0.0
-        self.free = self.world.runners
+        self.free = world.runners
         self.rows: list[Row] = []
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.serials = itertools.count()
         self.closed = False
+        self.holds = 0
+        self.probe_at = float("-inf")
+        self.tokens_max = float("inf")
         self.wake_at: float | None = None
+        self.shares = _Shares(world.bulk_share)
 
     def run(self) -> Counter[str]:
         rng, at = self.world.rng, 0.0
@@ -99,7 +161,7 @@ class _Day:
             if not times:
                 break
             # Each row brings a bounded number of events: more turns than that would be spinning.
-            self.check(steps < 40 * self.world.rows + 100, f"it spins: {steps} turns for {self.world.rows} rows")
+            self.check(steps < 60 * self.world.rows + 100, f"it spins: {steps} turns for {self.world.rows} rows")
             self.check(min(times) >= self.now, "it wants to be woken in the past")
             self.now = min(times)
             while self.events and self.events[0][0] <= self.now:
@@ -116,19 +178,33 @@ class _Day:
 
     def arrive(self, row: Row) -> None:
         rng = self.world.rng
-        length = min(512, 1 + int(rng.expovariate(1 / 40)))
+        length = self.world.length if self.world.alike else min(LENGTH_MAX, 1 + int(rng.expovariate(1 / self.world.length)))
         deadline_at = self.now + rng.choice([0.0, 0.01, 0.1, 1.0, DEADLINE_MAX_S])
-        waiting = self.scheduler.rows_waiting
+        priority = Priority.BULK if rng.random() < self.world.bulk_rows else Priority.INTERACTIVE
+        scheduler, waiting = self.scheduler, self.scheduler.rows_waiting
+        idle = not waiting and self.free == scheduler.runners
+        alone_s = scheduler.cost.run_s(1, length)
         try:
-            row.ticket = self.scheduler.add(length, self.now, deadline_at, row)
-        except Refused:
-            self.check(waiting >= self.world.queue_rows_max, f"refused with {waiting} rows waiting")
+            row.ticket = scheduler.add(length, self.now, deadline_at, row, priority)
+        except Refused as error:
+            kept = int(self.world.queue_rows_max * KEPT_FOR_INTERACTIVE) if priority is Priority.BULK else 0
+            full = waiting >= max(1, self.world.queue_rows_max - kept)
+            self.check(full == (error.reason == "queue_full"), f"refused as {error.reason} with {waiting} rows waiting")
+            self.check(not idle, "an idle server refuses for want of room")
+            row.fates.append("refused")
+        except Expired:
+            self.check(deadline_at - self.now < alone_s, "refused as hopeless though there is time")
+            tried = deadline_at - self.now < PROBE * alone_s and (self.now < self.probe_at or deadline_at <= self.now)
+            self.check(not idle or tried, "an idle server does not try")
             row.fates.append("refused")
         except Unavailable:
-            self.check(self.closed, "unavailable though open")
+            self.check(self.closed or not scheduler.runners, "unavailable though open")
             row.fates.append("refused")
         else:
             self.check(waiting < self.world.queue_rows_max and not self.closed, "admitted though full or closed")
+            self.check(idle or deadline_at - self.now >= alone_s, "admitted though hopeless")
+            if row.ticket.probe:
+                self.probe_at = self.now + PROBE_S
             if rng.random() < self.world.cancel_share:
                 self.at(self.now + rng.expovariate(20), lambda: self.cancel(row))
 
@@ -142,61 +218,134 @@ class _Day:
         self.closed = True
 
     def step(self) -> None:
+        self.shares.look(self.scheduler)
         step = self.scheduler.step(self.now, self.free)
         for ticket in step.expired:
             self.check(ticket.deadline_at <= self.now, "expired before its deadline")
             ticket.payload.fates.append("expired")
+        for ticket in step.hopeless:
+            self.check(ticket.deadline_at - self.now < self.scheduler.cost.run_s(1, ticket.length) * 1.5, "dropped though there is time")
+            ticket.payload.fates.append("expired")
         self.check(len(step.batches) <= self.free, "more batches than free runners")
         for batch in step.batches:
             self.start(batch)
-        self.check(
-            self.free == 0 or self.scheduler.rows_waiting == 0, f"{self.free} runners idle and {self.scheduler.rows_waiting} rows wait"
-        )
+        self.shares.look(self.scheduler)
+        self.check(self.shares.fair(), f"the classes' shares are off: {self.shares}")
+        if self.free and self.scheduler.rows_waiting:
+            self.holds += 1
+            self.check(self.world.fixed_s > 0 and step.wake_at is not None, f"{self.free} runners idle and rows wait for nothing")
         live = [row.ticket for row in self.rows if row.ticket and row.ticket.state in (State.WAITING, State.RUNNING)]
         # Rows that come back from a failed batch were admitted before and are not turned away now.
         admitted = sum(ticket.state is State.WAITING and not ticket.retrying for ticket in live)
         self.check(admitted <= self.world.queue_rows_max, "the queue is over its limit")
         self.check(all(ticket.deadline_at > self.now for ticket in live), "a row is past its deadline and has no fate")
         self.check(sum(t.state is State.WAITING for t in live) == self.scheduler.rows_waiting, "rows_waiting is wrong")
-        self.check(sum(t.length for t in live if t.state is State.WAITING) == self.scheduler.tokens_waiting, "tokens_waiting is wrong")
+        self.check(sum(t.state is State.RUNNING for t in live) == self.scheduler.rows_running, "rows_running is wrong")
         self.check(step.wake_at is None or step.wake_at > self.now, "it wants to be woken at once")
         self.check(not live or step.wake_at is not None, "rows are live and nothing will wake it")
+        self.check(len(self.scheduler._by_deadline) <= 2 * len(live) + 64, "it remembers rows that are gone")
+        self.check_spread(step.batches)
         self.wake_at = step.wake_at
 
+    def check_spread(self, batches: list[Batch[Row]]) -> None:
+        cost = self.scheduler.cost
+        for batch in batches if self.free and not self.scheduler.rows_waiting else ():
+            rows = len(batch.tickets)
+            lengths = sorted(ticket.length for ticket in batch.tickets)
+            helps = rows > 1 and cost.table_s(rows - rows // 2, lengths[-1]) <= 0.75 * cost.table_s(rows, lengths[-1])
+            self.check(not helps or batch.reason == "retry", f"a runner is idle beside a batch of {rows} rows")
+
     def start(self, batch: Batch[Row]) -> None:
-        limits, rows = self.world.limits, len(batch.tickets)
+        world, limits, rows = self.world, self.scheduler.limits, len(batch.tickets)
         self.free -= 1
         self.check(rows >= 1, "an empty batch")
         self.check(rows <= limits.rows, f"{rows} rows in a batch")
-        self.check(rows == 1 or batch.tokens <= limits.tokens, f"{batch.tokens} tokens in a batch")
-        self.check(rows == 1 or rows * limits.heads * batch.length**2 * 4 <= limits.scores_bytes, "attention scores over the limit")
+        if batch.reason != "retry":  # its limits were those of when it ran first
+            self.check(rows == 1 or batch.tokens <= limits.tokens, f"{batch.tokens} tokens in a batch")
+            self.check(rows == 1 or batch.tokens <= self.tokens_max, f"{batch.tokens} tokens after {self.tokens_max} were too many")
+            self.check(rows == 1 or rows * limits.heads * batch.length**2 * 4 <= limits.scores_bytes, "attention scores over the limit")
+            self.check(len({ticket.priority for ticket in batch.tickets}) == 1, "classes are mixed")
+            alone_s = self.scheduler.cost.speed * 0.999999
+            self.check(
+                all(t.probe or self.now + alone_s * t.alone_s <= t.deadline_at for t in batch.tickets),
+                "runs a row that cannot finish in time",
+            )
+            self.shares.ran(batch, self.scheduler)
         for ticket in batch.tickets:
             self.check(ticket.state is State.RUNNING and not ticket.payload.fates, "runs a row that has a fate")
             self.check(self.now < ticket.deadline_at, "starts after the deadline")
-        if batch.reason != "retry":
-            waiting = [row.ticket for row in self.rows if row.ticket and row.ticket.state is State.WAITING and not row.ticket.retrying]
-            earliest = min((t.deadline_at for t in waiting), default=float("inf"))
-            self.check(min(t.deadline_at for t in batch.tickets) <= earliest, "a later deadline overtakes")
-        run_s = 1e-4 + self.world.token_s * batch.tokens * self.world.rng.uniform(0.5, 2)
-        self.at(self.now + run_s, lambda: self.end(batch))
+        run_s = world.mean_s(rows, batch.length) * world.rng.uniform(1 / world.noise, world.noise)
+        if world.rng.random() < world.hang_share:
+            self.at(self.now + GIVE_UP_S, lambda: self.give_up(batch))
+        else:
+            self.at(self.now + run_s, lambda: self.end(batch, run_s))
 
-    def end(self, batch: Batch[Row]) -> None:
+    def give_up(self, batch: Batch[Row]) -> None:
+        for ticket in self.scheduler.give_up(batch):
+            ticket.payload.fates.append("failed")
+
+    def end(self, batch: Batch[Row], run_s: float) -> None:
         self.free += 1
-        fails = any(ticket.payload.poison for ticket in batch.tickets) or self.world.rng.random() < self.world.failure_share
-        # As the batcher does: a row whose deadline has come is not answered, whatever the run gave.
-        for ticket in self.scheduler.fail(batch) if fails else self.scheduler.finish(self.in_time(batch)):
+        out_of_memory = batch.tokens > self.world.memory_tokens
+        if out_of_memory and len(batch.tickets) > 1:
+            self.tokens_max = min(self.tokens_max, batch.tokens // 2)
+        fails = (
+            out_of_memory or any(ticket.payload.poison for ticket in batch.tickets) or self.world.rng.random() < self.world.failure_share
+        )
+        ended = self.scheduler.fail(batch, out_of_memory) if fails else self.scheduler.finish(batch, self.now, run_s)
+        for ticket in ended:
             ticket.payload.fates.append("failed" if fails else "answered")
             self.check(not fails or len(batch.tickets) == 1, "a row fails that did not run alone")
-
-    def in_time(self, batch: Batch[Row]) -> Batch[Row]:
-        return Batch([ticket for ticket in batch.tickets if ticket.deadline_at > self.now], batch.reason)
+            self.check(fails or ticket.deadline_at > self.now, "answered after its deadline")
 
     def settle(self) -> Counter[str]:
+        unkept = 0
         for row in self.rows:
             self.check(len(row.fates) == 1, f"row {row.number} has the fates {row.fates}")
             self.check(row.fates != ["answered"] or not row.poison, "poison was answered")
-        self.check(
-            self.scheduler.rows_waiting == self.scheduler.rows_running == self.scheduler.tokens_waiting == 0, "something is left over"
-        )
-        self.check(self.free == self.world.runners, "a runner is lost")
-        return Counter(row.fates[0] for row in self.rows)
+            honest = not self.world.exact or row.ticket is None or row.ticket.probe or row.fates[0] in ("answered", "cancelled")
+            # What the other class will bring is guessed from what it brought of late.
+            alone = self.world.bulk_rows in (0.0, 1.0)
+            self.check(honest or not alone, f"row {row.number} was admitted, predictions were exact, and it was {row.fates[0]}")
+            unkept += not honest
+        self.check(self.scheduler.rows_waiting == self.scheduler.rows_running == 0, "rows are left over")
+        for lane in self.scheduler.lanes.values():
+            self.check(
+                lane.rows == len(lane.demand) == lane.work_s() == lane.demand.total_s == lane.alone_s == lane.dearest_s == 0,
+                "work is left over",
+            )
+        self.check(self.free == self.scheduler.runners, "a runner is lost")
+        exact = len(self.rows) if self.world.exact else 0
+        return Counter(row.fates[0] for row in self.rows) + Counter(held=self.holds, unkept=unkept, exact=exact)
+
+
+class _Shares:
+    """Run time that each class was given while both waited, over its share: they must stay within a batch a runner."""
+
+    def __init__(self, bulk_share: float) -> None:
+        self.share = {Priority.INTERACTIVE: 1 - bulk_share, Priority.BULK: bulk_share}
+        self.given = dict.fromkeys(Priority, 0.0)
+        # The most that was given in one step.
+        self.largest = dict.fromkeys(Priority, 0.0)
+        self.in_step = dict.fromkeys(Priority, 0.0)
+
+    def look(self, scheduler: Scheduler[Row]) -> None:
+        """A step begins or ends; start anew whenever a class does not wait."""
+        self.in_step = dict.fromkeys(Priority, 0.0)
+        if not all(lane.rows for lane in scheduler.lanes.values()):
+            self.given = dict.fromkeys(Priority, 0.0)
+
+    def ran(self, batch: Batch[Row], scheduler: Scheduler[Row]) -> None:
+        priority = batch.tickets[0].priority
+        spent_s = scheduler.cost.table_s(len(batch.tickets), batch.length) / self.share[priority]
+        self.given[priority] += spent_s
+        self.in_step[priority] += spent_s
+        self.largest[priority] = max(self.largest[priority], self.in_step[priority])
+
+    def fair(self) -> bool:
+        """Whether no class is further ahead of the other than one step of each brings it."""
+        interactive, bulk = self.given.values()
+        return abs(interactive - bulk) <= sum(self.largest.values()) * 1.001 + 1e-9
+
+    def __str__(self) -> str:
+        return f"{self.given}, largest {self.largest}"

@@ -29,7 +29,7 @@ CODES = {
     "UNIMPLEMENTED",
     "INTERNAL",
 }
-STAGES = {"receive", "tokenize", "queue", "pad", "run", "score", "send"}
+STAGES = {"receive", "tokenize", "queue", "plan", "pad", "run", "score", "send"}
 # Each metric with its type and, by label, the values that are there from the start.
 EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "request_seconds": ("histogram", {"method": METHODS, "model": {"tiny/1", ""}}),
@@ -39,14 +39,15 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "requests_total": ("counter", {"method": METHODS, "code": CODES, "model": {"tiny/1", ""}}),
     "items_total": ("counter", {"method": METHODS, "code": CODES, "model": {"tiny/1", ""}}),
     "tokens_total": ("counter", {"kind": {"real", "padded"}, "model": {"tiny/1"}}),
-    "batches_total": ("counter", {"reason": {"full", "alike", "retry"}, "model": {"tiny/1"}}),
-    "refused_total": ("counter", {"reason": {"queue_full", "unavailable"}, "model": {"tiny/1"}}),
-    "dropped_total": ("counter", {"reason": {"cancelled", "expired"}, "model": {"tiny/1"}}),
+    "batches_total": ("counter", {"reason": {"full", "alike", "spread", "tight", "retry"}, "model": {"tiny/1"}}),
+    "refused_total": ("counter", {"reason": {"queue_full", "backlog", "deadline", "unavailable"}, "model": {"tiny/1"}}),
+    "dropped_total": ("counter", {"reason": {"cancelled", "expired", "hopeless"}, "model": {"tiny/1"}}),
     "wasted_rows_total": ("counter", {"reason": {"abandoned", "failed"}, "model": {"tiny/1"}}),
     "deadline_outcome_total": ("counter", {"outcome": {"met", "expired", "refused", "cancelled", "failed"}, "model": {"tiny/1"}}),
     "runner_busy_seconds_total": ("counter", {"runner": {"cpu-0", "cpu-1"}}),
     "queue_rows": ("gauge", {"model": {"tiny/1"}}),
     "backlog_seconds": ("gauge", {"model": {"tiny/1"}}),
+    "run_over_predicted": ("gauge", {"model": {"tiny/1"}}),
 }
 
 
@@ -97,9 +98,11 @@ def test_a_metric_is_there_from_the_start_with_every_label_value(fresh: str, nam
 
 
 def test_everything_starts_at_zero(fresh: str) -> None:
-    moved = [sample for sample in samples(fresh) if sample.value and not sample.name.endswith("_info")]
+    not_sums = ("_info", "_run_over_predicted")
+    moved = [sample for sample in samples(fresh) if sample.value and not sample.name.endswith(not_sums)]
 
     assert moved == []
+    assert total(fresh, "run_over_predicted") == 1
 
 
 def test_there_is_no_metric_of_ours_that_this_test_does_not_know(fresh: str) -> None:

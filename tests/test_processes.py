@@ -9,16 +9,20 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
+import numpy as np
+import onnx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.client import AsyncClient, CallFailed, Client
 from tests.conftest import PLAIN
-from tests.tiny import make_bundle, read_manifest
+from tests.tiny import SPECIAL, WEIGHTS, make_bundle, make_graph, read_manifest, write_manifest
 
 SECRET = "great XyzzySecret film"
 
@@ -26,8 +30,9 @@ SECRET = "great XyzzySecret film"
 class Process:
     """A ``sentiment serve`` of one's own."""
 
-    def __init__(self, bundles: Path, *flags: str, environment: dict[str, str] | None = None) -> None:
-        self.command = [sys.executable, "-m", "sentiment", "serve", "--bundles", str(bundles), "--model", "tiny", *flags]
+    def __init__(self, bundles: Path, *flags: str, environment: dict[str, str] | None = None, program: Path | None = None) -> None:
+        begin = ["-m", "sentiment"] if program is None else [str(program)]
+        self.command = [sys.executable, *begin, "serve", "--bundles", str(bundles), "--model", "tiny", *flags]
         self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
         self.lines: list[dict[str, object]] = []
         self.pid = self.process.pid
@@ -43,7 +48,8 @@ class Process:
 
     def finish(self, timeout: float = 20) -> int:
         _, rest = self.process.communicate(timeout=timeout)
-        self.lines += [json.loads(line) for line in rest.splitlines()]
+        self.lines += [json.loads(line) for line in rest.splitlines() if line.startswith("{")]
+        self.others = [line for line in rest.splitlines() if not line.startswith("{")]
         return self.process.returncode
 
     def events(self) -> list[object]:
@@ -54,7 +60,7 @@ class Process:
 def spawn(bundles: Path) -> Iterator[Callable[..., Process]]:
     processes: list[Process] = []
 
-    def begin(*flags: str, **arguments: dict[str, str]) -> Process:
+    def begin(*flags: str, **arguments: Any) -> Process:
         ports = [] if "--grpc-listen" in flags else ["--grpc-listen", "127.0.0.1:0"]
         web = [] if "--http-listen" in flags else ["--http-listen", "127.0.0.1:0"]
         processes.append(Process(bundles, *ports, *web, *flags, **arguments))
@@ -246,6 +252,154 @@ def test_the_log_is_one_json_object_a_line_with_time_level_and_event(spawn: Call
     server.finish()
 
     assert server.events()[0] == "variables_ignored"
+    assert server.others == []
     for line in server.lines:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT.*Z", str(line["timestamp"]))
         assert line["level"] in ("info", "warning", "error")
+
+
+# ``sentiment`` with a model that never comes back from a batch that has a certain word in it.
+HANGING = """
+import sys, threading
+from sentiment.cli import main
+from sentiment.model.session import Session
+
+run = Session.run
+
+def hang(self, feeds, stop=None):
+    if (feeds["input_ids"] == {word}).any():
+        threading.Event().wait()
+    return run(self, feeds, stop)
+
+Session.run = hang
+sys.exit(main())
+"""
+
+
+def test_a_run_that_never_comes_back_ends_the_process_with_1_and_the_others_are_answered(
+    spawn: Callable[..., Process], tmp_path: Path
+) -> None:
+    program = tmp_path / "hanging.py"
+    program.write_text(HANGING.format(word=len(SPECIAL) + list(WEIGHTS).index("w7")))
+    server = spawn("--stall-s", "0.2", "--runners", "2", "--drain-wait-s", "0.5", program=program).wait_ready()
+
+    with Client(server.target, options=PLAIN) as client, pytest.raises(CallFailed) as caught:
+        client.classify("w7 XyzzySecret")
+    with Client(server.target, options=PLAIN) as client:
+        meanwhile = client.classify("good")
+
+    assert caught.value.code is grpc.StatusCode.INTERNAL
+    assert meanwhile.label == "positive"
+    assert server.finish() == 1
+    events = [event for event in server.events() if event != "call_failed"]
+    assert events == ["ready", "stalled", "batch_given_up", "drained", "runner_lost"]
+    assert server.others == ["error: a run did not end although it was asked to; the process must be replaced"]
+    assert "Xyzzy" not in json.dumps(server.lines)
+
+
+# ``sentiment`` that does not run its shapes before it serves, and then may use so much more memory.
+LITTLE_MEMORY = """
+import resource, sys
+import sentiment.app
+from sentiment.batching.cost import CostTable
+from sentiment.cli import main
+
+def warm_up(*arguments):
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + {extra}, used + {extra}))
+    # A batch costs the same whatever is in it, so that many rows are put together.
+    return CostTable({{(1, 32): 0.01, (16, 32): 0.011}})
+
+sentiment.app.warm_up = warm_up
+sys.exit(main())
+"""
+ROW_BYTES = 32 * 2**20
+
+
+def make_hungry_graph() -> onnx.ModelProto:
+    """The tiny graph, which needs ROW_BYTES for each row besides."""
+    model = make_graph()
+    graph = model.graph
+    numbers = {"hungry_wide": [1, 2, ROW_BYTES // 8], "hungry_axes": [1], "hungry_last": [2]}
+    graph.initializer.extend(onnx.numpy_helper.from_array(np.array(values, np.int64), name) for name, values in numbers.items())
+    graph.node[-1].output[0] = "plain"
+    graph.node.extend(
+        [
+            onnx.helper.make_node("Unsqueeze", ["plain", "hungry_last"], ["column"]),
+            onnx.helper.make_node("Expand", ["column", "hungry_wide"], ["large"]),
+            onnx.helper.make_node("ReduceMax", ["large", "hungry_last"], ["logits"], keepdims=0),
+        ]
+    )
+    return model
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the limit is set from what /proc says is used")
+def test_a_server_short_of_memory_answers_every_text_in_smaller_batches(spawn: Callable[..., Process], tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "bundles")
+    onnx.save(make_hungry_graph(), bundle / "fp32.onnx")
+    write_manifest(bundle, read_manifest(bundle))
+    program = tmp_path / "little.py"
+    # Memory for some 8 rows, after what threads and their heaps take.
+    program.write_text(LITTLE_MEMORY.format(extra=512 * 2**20))
+    server = spawn(
+        "--bundles",
+        str(tmp_path / "bundles"),
+        "--runners",
+        "1",
+        "--drain-wait-s",
+        "0",
+        "--batch-rows-max",
+        "32",
+        "--log-level",
+        "info",
+        program=program,
+    ).wait_ready()
+
+    with Client(server.target, options=PLAIN) as client:
+        results = [client.classify_batch(["good", "bad"] * 16, timeout_s=20) for _ in range(3)]
+        metrics = urllib.request.urlopen(f"http://{server.url}/metrics", timeout=10).read().decode()
+    server.process.terminate()
+
+    assert server.finish() == 0
+    for batch in results:
+        assert [result if isinstance(result, CallFailed) else result.label for result in batch] == ["positive", "negative"] * 16
+    failed = [line for line in server.lines if line["event"] == "batch_failed"]
+    assert failed
+    assert all("OutOfMemory" in str(line["error"]) for line in failed)
+    # It learns: the second and the third batch are cut smaller at once.
+    assert len(failed) <= 5
+    assert 'sentiment_items_total{code="OK",method="ClassifyBatch",model="tiny/1"} 96.0' in metrics
+
+
+def test_a_run_that_fails_leaves_nothing_in_the_log_but_json(spawn: Callable[..., Process], tmp_path: Path) -> None:
+    """ONNX Runtime has a log of its own, on standard error too."""
+    bundle = make_bundle(tmp_path / "bundles")
+    onnx.save(make_failing_graph(), bundle / "fp32.onnx")
+    write_manifest(bundle, read_manifest(bundle))
+    server = spawn("--bundles", str(tmp_path / "bundles"), "--drain-wait-s", "0").wait_ready()
+
+    with Client(server.target, options=PLAIN) as client, pytest.raises(CallFailed) as caught:
+        client.classify("w7 film")
+    server.process.terminate()
+
+    assert server.finish() == 0
+    assert caught.value.code is grpc.StatusCode.INTERNAL
+    assert "batch_failed" in server.events()
+    assert server.others == []
+
+
+def make_failing_graph() -> onnx.ModelProto:
+    """The tiny graph, which fails in its kernel on the word w7: its id is an index beyond a table of as many rows."""
+    model = make_graph()
+    graph = model.graph
+    rows = len(SPECIAL) + list(WEIGHTS).index("w7")
+    graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((rows, 2), np.float32), "short"))
+    graph.node[-1].output[0] = "plain"
+    graph.node.extend(
+        [
+            onnx.helper.make_node("Gather", ["short", "input_ids"], ["nothing"]),
+            onnx.helper.make_node("ReduceSum", ["nothing", "axes"], ["zero"], keepdims=0),
+            onnx.helper.make_node("Add", ["plain", "zero"], ["logits"]),
+        ]
+    )
+    return model

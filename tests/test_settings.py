@@ -14,8 +14,15 @@ from sentiment.settings import INJECTED, PREFIX, Settings, add_flags, flag_of, l
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(Settings.model_fields)
-# A value of each setting that is not a number, a choice or a switch: those are made from their limits.
-OTHER_VALUES = {"grpc_listen": "0.0.0.0:1", "http_listen": "0.0.0.0:2", "bundles": "/a:/b", "model": "english/7"}
+# A value of each setting for which none is made from its kind: one more, another choice, the other way.
+OTHER_VALUES = {
+    "grpc_listen": "0.0.0.0:1",
+    "http_listen": "0.0.0.0:2",
+    "bundles": "/a:/b",
+    "model": "english/7",
+    "cache_dir": "/cache",
+    "bulk_share": "0.5",
+}
 
 
 def variable_of(name: str) -> str:
@@ -56,7 +63,10 @@ def violations() -> list[tuple[str, str, str]]:
             found.append((name, "maybe", "boolean"))
         elif annotation in (int, float):
             found.append((name, "many", "number" if annotation is float else "integer"))
-    found += [(name, "nan", "3600") for name in NAMES if Settings.model_fields[name].annotation is float]
+    for name in NAMES:
+        if Settings.model_fields[name].annotation is float:
+            limits = limits_of(name)
+            found.append((name, "nan", str(limits.get("le", limits.get("lt")))))
     found += [("grpc_listen", value, r"\d{1,5}") for value in ("", "50051", "127.0.0.1:", "a b:1", "a:123456")]
     found += [("model", value, "a-z0-9") for value in ("", "Capital", "../up", "a/b", "a/1/2", "x" * 64)]
     return found

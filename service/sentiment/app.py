@@ -8,35 +8,34 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 
 from sentiment.batching.batcher import Batcher, Waiting
-from sentiment.batching.cost import Cost
-from sentiment.batching.scheduler import BatchLimits, Scheduler
-from sentiment.errors import BadBundle, CannotServe
+from sentiment.batching.cost import CostTable
+from sentiment.batching.plan import BatchLimits
+from sentiment.batching.scheduler import Scheduler
+from sentiment.errors import BadBundle, CannotServe, RunnerLost
 from sentiment.logs import logger
 from sentiment.metrics import Metrics
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
-from sentiment.model.runner import Runner, run_batch
+from sentiment.model.runner import Runner
 from sentiment.model.session import RUNTIME_VERSION
-from sentiment.model.tokenizer import Row
-from sentiment.pipeline import Models, Served, Watcher
+from sentiment.pipeline import Models, Served
 from sentiment.rpc.calls import CODE_NAMES, METHODS, CallLimits, Calls
 from sentiment.rpc.health import Health
 from sentiment.rpc.server import SERVICE, ServerOptions, make_server
 from sentiment.rpc.servicer import SentimentService, ServiceLimits
 from sentiment.rpc.stream import Streams
 from sentiment.settings import Settings
+from sentiment.warm_up import MEASURE_S, keep_costs, warm_up
+from sentiment.watcher import Watcher
 from sentiment.web.server import Web
 
 WATCHDOG_S = 0.5
-# So many times the limit after which it is not ready, a server that does not move is not alive either: its supervisor restarts it.
-DEAD_STALLS = 3
-# Lengths that are run once before the server is ready: ONNX Runtime's first run of a size allocates.
-WARM_UP_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +44,11 @@ class Loaded:
 
     classifier: Classifier
     limits: BatchLimits
-    cost: Cost
+    cost: CostTable
 
 
-def load(settings: Settings) -> Loaded:
-    """Find, check and warm up the default bundle. Blocks for a second or two.
+def load(settings: Settings, measure_s: float = MEASURE_S) -> Loaded:
+    """Find, check and warm up the default bundle; measure its costs for ``measure_s``. Blocks for a second or two.
 
     Raises:
         BadBundle: it cannot be served.
@@ -61,34 +60,19 @@ def load(settings: Settings) -> Loaded:
     limits = BatchLimits(
         settings.batch_rows_max, settings.batch_tokens_max, settings.batch_scores_bytes_max, classifier.bundle.attention_heads
     )
-    return Loaded(classifier, limits, warm_up(classifier, limits))
-
-
-def warm_up(classifier: Classifier, limits: BatchLimits) -> Cost:
-    """Run the largest batch of each length once; returns what that taught of their cost.
-
-    Raises:
-        BadBundle: the graph cannot run one of them.
-    """
-    cost = Cost()
-    for length in WARM_UP_LENGTHS:
-        if length <= classifier.manifest.max_tokens:
-            rows = [Row([classifier.tokenizer.pad_id] * length, None, False)] * limits.rows_at(length)
-            try:
-                ran = run_batch(classifier, rows)
-            except Exception as error:  # ONNX Runtime's exceptions share no base class
-                raise BadBundle(f"{classifier.bundle.path}: cannot run {len(rows)} rows of {length} tokens: {error}") from error
-            cost.observe(length * len(rows), ran.run_s)
-    return cost
+    cache = Path(settings.cache_dir) if settings.cache_dir else None
+    return Loaded(classifier, limits, warm_up(classifier, limits, cache, measure_s))
 
 
 def make_served(loaded: Loaded, settings: Settings, metrics: Metrics, runners: Sequence[Runner]) -> Served:
     """Put a loaded model behind its queue; must be called in the event loop that serves it."""
     classifier = loaded.classifier
     counted = metrics.model(classifier.bundle.id, [runner.name for runner in runners])
-    scheduler: Scheduler[Waiting] = Scheduler(loaded.limits, settings.queue_rows_max)
-    batcher = Batcher(classifier, scheduler, runners, Watcher(counted), loaded.cost)
-    counted.watch_queue(lambda: scheduler.rows_waiting, lambda: batcher.backlog_s)
+    scheduler: Scheduler[Waiting] = Scheduler(
+        loaded.cost, loaded.limits, len(runners), settings.queue_rows_max, classifier.manifest.max_tokens, settings.bulk_share
+    )
+    batcher = Batcher(classifier, scheduler, runners, Watcher(counted))
+    counted.watch_queue(lambda: scheduler.rows_waiting, lambda: batcher.backlog_s, lambda: loaded.cost.speed)
     bundle = classifier.bundle
     counted.describe(
         name=bundle.manifest.name,
@@ -117,7 +101,11 @@ class App:
         self._metrics.build_info.info({"version": importlib.metadata.version("sentiment-service"), "onnxruntime": RUNTIME_VERSION})
         self._models = Models(settings.model)
         limits = CallLimits(
-            settings.message_bytes_max, settings.deadline_default_s, settings.deadline_max_s, log_calls=settings.log_level == "debug"
+            settings.message_bytes_max,
+            settings.deadline_default_s,
+            settings.deadline_max_s,
+            settings.calls_max,
+            log_calls=settings.log_level == "debug",
         )
         self._calls = Calls(self._metrics, limits)
         stated = ServiceLimits(settings.text_bytes_max, settings.batch_items_max, settings.message_bytes_max, settings.call_rows_max)
@@ -125,6 +113,7 @@ class App:
         self._streams = Streams(service, self._calls, settings.call_rows_max, settings.deadline_default_s)
         self._health = Health((SERVICE,))
         self._ready = False
+        self._draining = False
         self._stop = asyncio.Event()
         # Set when the model answers.
         self.started = asyncio.Event()
@@ -138,7 +127,7 @@ class App:
             settings.reflection,
         )
         self._grpc, self.grpc_port = make_server(options, service, self._streams, self._calls, self._health)
-        self._web = Web(service, self._calls, self._metrics, lambda: self._ready, settings.message_bytes_max)
+        self._web = Web(service, self._calls, self._metrics, lambda: self._ready, lambda: self._health.alive, settings.message_bytes_max)
         self._runners: list[Runner] = []
 
     async def run(self) -> None:
@@ -147,6 +136,7 @@ class App:
         Raises:
             BadBundle: the model cannot be served.
             CannotServe: a port cannot be bound.
+            RunnerLost: a run did not end; what other runners could answer has been answered.
         """
         begun = time.monotonic()
         if self._settings.http_listen:
@@ -161,8 +151,7 @@ class App:
                 self._set_ready(True)
                 self._say_ready(served, time.monotonic() - begun)
                 self.started.set()
-                await self._watch(served, stopping)
-                await self._drain(served)
+                await self._serve_until(served, stopping)
         finally:
             await self._shut_down()
 
@@ -200,16 +189,39 @@ class App:
         self._ready = ready
         self._health.set_ready(ready)
 
-    async def _watch(self, served: Served, stopping: "asyncio.Task[bool]") -> None:
-        """Until the stop: not ready while a batch does not come back, and not alive if that lasts."""
-        while not stopping.done():
-            stalled_s = served.batcher.stalled_s()
-            if self._ready is (stalled_s > self._settings.stall_s):
+    async def _serve_until(self, served: Served, stopping: "asyncio.Task[bool]") -> None:
+        """Serve until the stop or until a run does not come back, then drain. Runs are watched through the drain too."""
+        watching = asyncio.create_task(self._watch(served))
+        broken = asyncio.create_task(served.batcher.broken.wait())
+        try:
+            await asyncio.wait({stopping, broken}, return_when=asyncio.FIRST_COMPLETED)
+            self._draining = True
+            # A process that has lost a runner makes no progress there: its supervisor may replace it at once.
+            self._health.set_alive(not broken.done())
+            await self._drain(served)
+        finally:
+            watching.cancel()
+            broken.cancel()
+            await asyncio.wait({watching, broken})
+        if self._settings.cache_dir:
+            await asyncio.to_thread(keep_costs, Path(self._settings.cache_dir), served.classifier, served.batcher.scheduler.cost)
+        if served.batcher.broken.is_set():
+            raise RunnerLost("a run did not end although it was asked to; the process must be replaced")
+
+    async def _watch(self, served: Served) -> None:
+        """Not ready while a run lasts too long; such a run is asked to end and in the end given up."""
+        batcher, stall_s = served.batcher, self._settings.stall_s
+        while True:
+            stalled_s = batcher.stalled_s()
+            if not self._draining and self._ready is (stalled_s > stall_s):
                 event = "stalled" if self._ready else "moving_again"
-                self._log.error(event, seconds=round(stalled_s, 1), queue_rows=served.batcher.scheduler.rows_waiting)
+                self._log.error(event, seconds=round(stalled_s, 1), queue_rows=batcher.scheduler.rows_waiting)
                 self._set_ready(not self._ready)
-            self._health.set_alive(stalled_s <= DEAD_STALLS * self._settings.stall_s)
-            await asyncio.wait({stopping}, timeout=WATCHDOG_S)
+            try:
+                batcher.end_stalled(stall_s)
+            except Exception:  # whatever it was, the next look may find a run that hangs
+                self._log.exception("watch_failed")
+            await asyncio.sleep(min(WATCHDOG_S, stall_s))
 
     async def _drain(self, served: Served) -> None:
         """Not ready but answering, then GOAWAY, then until everything accepted is answered."""
@@ -247,6 +259,7 @@ async def serve(settings: Settings) -> None:
 
     Raises:
         BadBundle, CannotServe: it could not start.
+        RunnerLost: a run did not end.
     """
     try:
         app = App(settings)
@@ -263,4 +276,7 @@ async def serve(settings: Settings) -> None:
         await app.run()
     except (BadBundle, CannotServe) as error:
         logger().error("cannot_serve", reason=str(error))
+        raise
+    except RunnerLost as error:
+        logger().critical("runner_lost", reason=str(error))
         raise

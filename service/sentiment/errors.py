@@ -20,6 +20,14 @@ class CannotServe(SentimentError):
     """The server cannot start for a reason outside settings and bundle, such as a port that is taken."""
 
 
+class OutOfMemory(SentimentError):
+    """A batch needed more memory than there is; a smaller one may not."""
+
+
+class RunnerLost(SentimentError):
+    """A run does not end, and its thread cannot be taken back: the process must be replaced."""
+
+
 class RequestError(SentimentError):
     """Base class of the ways in which one request ends without an answer."""
 
@@ -59,11 +67,15 @@ class Refused(RequestError):
 
     Args:
         retry_after_s: when a retry may find room.
+        reason: queue_full, backlog (its deadline leaves no time behind the work ahead) or calls (too many are open).
+        needs_s: how long it takes from then on; a retry that has less time left is in vain.
     """
 
-    def __init__(self, message: str, retry_after_s: float) -> None:
+    def __init__(self, message: str, retry_after_s: float, reason: str, needs_s: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.reason = reason
+        self.needs_s = needs_s
 
 
 class Unavailable(RequestError):

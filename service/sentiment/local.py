@@ -9,6 +9,7 @@ from types import MappingProxyType, TracebackType
 from typing import Self
 
 from sentiment.app import load, make_runners, make_served
+from sentiment.batching.ticket import Priority
 from sentiment.client import CallFailed, Classification, ModelId, Result, Timing
 from sentiment.metrics import Metrics
 from sentiment.pipeline import Answer, Outcome, Query
@@ -33,7 +34,7 @@ class LocalClassifier:
         """
         named = {"model": model} if model else {}
         settings, _ = load_settings({**named, "bundles": tuple(bundles), "call_rows_max": CHUNK}, {})
-        loaded = load(settings)
+        loaded = load(settings, measure_s=0)
         self._loop = asyncio.new_event_loop()
         self._runners = make_runners(settings)
 
@@ -55,7 +56,7 @@ class LocalClassifier:
         """Classify texts lazily, in order and in bounded memory; one that fails comes as a CallFailed in its place."""
         source = iter(texts)
         while chunk := list(itertools.islice(source, CHUNK)):
-            queries = [Query(text, truncation=truncation or None) for text in chunk]
+            queries = [Query(text, truncation=truncation or None, priority=Priority.BULK) for text in chunk]
             now = time.monotonic()
             outcomes = self._loop.run_until_complete(self._served.classify_many(queries, now, now + DEADLINE_S))
             yield from map(self._result, outcomes)

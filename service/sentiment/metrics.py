@@ -11,10 +11,11 @@ STAGE_EDGES_S = (2e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-
 ROWS_EDGES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKENS_EDGES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
-STAGES = ("receive", "tokenize", "queue", "pad", "run", "score", "send")
+STAGES = ("receive", "tokenize", "queue", "plan", "pad", "run", "score", "send")
 # The client's ..._created series double the exposition and answer no question that process_start_time_seconds does not.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves it untyped
 
+REFUSALS = ("queue_full", "backlog", "deadline", "unavailable")
 # Label value of requests that name no loaded model.
 NO_MODEL = ""
 
@@ -39,7 +40,7 @@ class Metrics:
             "request_seconds", "Time from a request's arrival to its answer.", ["method", "model"], buckets=REQUEST_EDGES_S
         )
         self.stage_seconds = histogram(
-            "stage_seconds", "Time spent in each stage; pad and run once a batch.", ["stage", "model"], buckets=STAGE_EDGES_S
+            "stage_seconds", "Time spent in each stage; plan, pad and run once a batch.", ["stage", "model"], buckets=STAGE_EDGES_S
         )
         self.batch_rows = histogram("batch_rows", "Rows of each batch.", ["model"], buckets=ROWS_EDGES)
         self.batch_tokens = histogram("batch_tokens", "Padded tokens of each batch.", ["model"], buckets=TOKENS_EDGES)
@@ -47,13 +48,14 @@ class Metrics:
         self.items = counter("items", "Texts by how they ended: one in Classify, many in a batch or stream.", ["method", "code", "model"])
         self.tokens = counter("tokens", "Tokens run: those of texts and those of padding.", ["kind", "model"])
         self.batches = counter("batches", "Batches by why they were not larger.", ["reason", "model"])
-        self.refused = counter("refused", "Rows refused at the door.", ["reason", "model"])
+        self.refused = counter("refused", "Rows refused at the door for want of room or of time.", ["reason", "model"])
         self.dropped = counter("dropped", "Rows dropped before they ran.", ["reason", "model"])
         self.wasted_rows = counter("wasted_rows", "Rows run for nobody.", ["reason", "model"])
         self.deadline_outcome = counter("deadline_outcome", "Rows by what became of their deadline.", ["outcome", "model"])
         self.runner_busy_seconds = counter("runner_busy_seconds", "Time each runner spent in batches.", ["runner"])
         self.queue_rows = gauge("queue_rows", "Rows waiting for a runner.", ["model"])
         self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that comes now would start.", ["model"])
+        self.run_over_predicted = gauge("run_over_predicted", "Slow average of measured over predicted run time.", ["model"])
         self.model_info = info("model", "The loaded models.", ["model"])
         self.build_info = info("build", "This service and its runtime.")
 
@@ -84,9 +86,9 @@ class ModelMetrics(CallMetrics):
         self.batch_tokens = metrics.batch_tokens.labels(model).observe
         self.real_tokens = metrics.tokens.labels("real", model).inc
         self.padded_tokens = metrics.tokens.labels("padded", model).inc
-        self.batches = {reason: metrics.batches.labels(reason, model).inc for reason in ("full", "alike", "retry")}
-        self.refused = {reason: metrics.refused.labels(reason, model).inc for reason in ("queue_full", "unavailable")}
-        self.dropped = {reason: metrics.dropped.labels(reason, model).inc for reason in ("cancelled", "expired")}
+        self.batches = {reason: metrics.batches.labels(reason, model).inc for reason in ("full", "alike", "spread", "tight", "retry")}
+        self.refused = {reason: metrics.refused.labels(reason, model).inc for reason in REFUSALS}
+        self.dropped = {reason: metrics.dropped.labels(reason, model).inc for reason in ("cancelled", "expired", "hopeless")}
         self.wasted = {reason: metrics.wasted_rows.labels(reason, model).inc for reason in ("abandoned", "failed")}
         self.outcome = {
             name: metrics.deadline_outcome.labels(name, model).inc for name in ("met", "expired", "refused", "cancelled", "failed")
@@ -97,10 +99,11 @@ class ModelMetrics(CallMetrics):
         """Add a batch's time to its runner."""
         self._metrics.runner_busy_seconds.labels(runner).inc(seconds)
 
-    def watch_queue(self, rows: Callable[[], float], backlog_s: Callable[[], float]) -> None:
+    def watch_queue(self, rows: Callable[[], float], backlog_s: Callable[[], float], run_over_predicted: Callable[[], float]) -> None:
         """Read the gauges when they are scraped."""
         self._metrics.queue_rows.labels(self.model).set_function(rows)
         self._metrics.backlog_seconds.labels(self.model).set_function(backlog_s)
+        self._metrics.run_over_predicted.labels(self.model).set_function(run_over_predicted)
 
     def describe(self, **facts: str) -> None:
         """Say what the model is."""

@@ -10,13 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, RowTicket, Waiting
-from sentiment.batching.scheduler import Batch
+from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, RowTicket
+from sentiment.batching.ticket import Priority
 from sentiment.errors import Expired, InvalidInput, ModelFailed, ModelNotFound, NotBuilt, Refused, RequestError, Unavailable, Unsupported
 from sentiment.logs import logger
 from sentiment.metrics import ModelMetrics
 from sentiment.model.classifier import Classifier
-from sentiment.model.runner import Ran
 from sentiment.model.scores import Scored
 from sentiment.model.tokenizer import Row
 
@@ -31,12 +30,15 @@ DEADLINE_SLACK_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked. ``truncation``: None for the model's default, or refuse or head; ``field`` is where errors point."""
+    """What is asked. ``truncation``: None for the model's default, or refuse or head; ``field`` is where errors point;
+    ``priority`` is who waits.
+    """
 
     text: str
     text_pair: str | None = None
     truncation: str | None = None
     field: str = "text"
+    priority: Priority = Priority.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,13 @@ class Served:
         self.id = classifier.bundle.id
         self._text_bytes_max = text_bytes_max
         self._call_rows_max = call_rows_max
-        self._tokenizing = ThreadPoolExecutor(1, f"tokenize-{self.id}")
+        # One each, or a text that somebody waits for would queue behind the texts of every batch.
+        self._tokenizing = {priority: ThreadPoolExecutor(1, f"tokenize-{priority.value}") for priority in Priority}
 
     def close(self) -> None:
-        """Release the tokenizing thread."""
-        self._tokenizing.shutdown(wait=False, cancel_futures=True)
+        """Release the tokenizing threads."""
+        for executor in self._tokenizing.values():
+            executor.shutdown(wait=False, cancel_futures=True)
 
     def check(self, query: Query) -> None:
         """Refuse what can never be answered.
@@ -147,7 +151,7 @@ class Served:
         if len(query.text) <= INLINE_CHARACTERS_MAX and query.text_pair is None:
             row = self.classifier.tokenizer.encode(query.text)
         else:
-            row = (await self._in_thread([query]))[0]
+            row = (await self._in_thread([query], deadline_at))[0]
         return self._submit(query, row, arrived_at, time.monotonic() - begun, deadline_at, tell)
 
     async def classify_many(self, queries: Sequence[Query], arrived_at: float, deadline_at: float) -> list[Outcome]:
@@ -171,7 +175,7 @@ class Served:
                 done.set()
 
         try:
-            async for index, row, tokenize_s in self._tokenized(queries, settle):
+            async for index, row, tokenize_s in self._tokenized(queries, deadline_at, settle):
                 await room.acquire()
                 try:
                     query = queries[index]
@@ -185,7 +189,9 @@ class Served:
                 self.withdraw(ticket)
         return [outcome for outcome in outcomes if outcome is not None]
 
-    async def _tokenized(self, queries: Sequence[Query], settle: Callable[[int, Outcome], None]) -> AsyncIterator[tuple[int, Row, float]]:
+    async def _tokenized(
+        self, queries: Sequence[Query], deadline_at: float, settle: Callable[[int, Outcome], None]
+    ) -> AsyncIterator[tuple[int, Row, float]]:
         """Index, row and tokenizing time of each query that can be asked; the others are settled with their error."""
         for start in range(0, len(queries), CHUNK):
             good = []
@@ -197,7 +203,12 @@ class Served:
                     settle(index, error)
             if good:
                 begun = time.monotonic()
-                rows = await self._in_thread([queries[index] for index in good])
+                try:
+                    rows = await self._in_thread([queries[index] for index in good], deadline_at)
+                except Expired as error:
+                    for index in good:
+                        settle(index, error)
+                    continue
                 each_s = (time.monotonic() - begun) / len(good)
                 for index, row in zip(good, rows, strict=True):
                     yield index, row, each_s
@@ -215,16 +226,25 @@ class Served:
             late = time.monotonic() >= ticket.deadline_at - DEADLINE_SLACK_S
             self.metrics.outcome["expired" if late else "cancelled"]()
 
-    async def _in_thread(self, queries: Sequence[Query]) -> list[Row]:
-        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, self._encode_chunk, queries)
+    async def _in_thread(self, queries: Sequence[Query], deadline_at: float) -> list[Row]:
+        """Tokenize beside the event loop. Only here a request waits for anything but a row, which the scheduler ends in time."""
+        try:
+            async with asyncio.timeout_at(deadline_at):
+                executor = self._tokenizing[queries[0].priority]
+                return await asyncio.get_running_loop().run_in_executor(executor, self._encode_chunk, queries)
+        except TimeoutError as error:
+            raise Expired("no answer within the deadline: other texts are being tokenized") from error
 
     def _submit(self, query: Query, row: Row, arrived_at: float, tokenize_s: float, deadline_at: float, tell: Tell) -> RowTicket:
         self.metrics.stage["tokenize"](tokenize_s)
         self._check_row(query, row)
         try:
-            return self.batcher.submit(row, deadline_at, lambda outcome: tell(self._finish(row, arrived_at, tokenize_s, outcome)))
-        except (Refused, Unavailable) as error:
-            self.metrics.refused["queue_full" if isinstance(error, Refused) else "unavailable"]()
+            return self.batcher.submit(
+                row, deadline_at, lambda outcome: tell(self._finish(row, arrived_at, tokenize_s, outcome)), query.priority
+            )
+        except (Refused, Expired, Unavailable) as error:
+            reason = error.reason if isinstance(error, Refused) else "deadline" if isinstance(error, Expired) else "unavailable"
+            self.metrics.refused[reason]()
             self.metrics.outcome["refused"]()
             raise
 
@@ -281,37 +301,3 @@ class Models:
         if not versions:
             raise ModelNotFound(f"model {wanted[:128]!r} is not loaded; loaded are {', '.join(sorted(self._served))}")
         return max(versions, key=lambda served: served.classifier.manifest.version)
-
-
-class Watcher:
-    """Counts and logs what happens to batches."""
-
-    def __init__(self, metrics: ModelMetrics) -> None:
-        self._metrics = metrics
-
-    def batch_ran(self, batch: Batch[Waiting], runner: str, ran: Ran, wasted: int) -> None:
-        """Count a batch that ran; ``wasted`` of its rows were expected by nobody when it ended."""
-        metrics = self._metrics
-        rows, real = len(batch.tickets), sum(ticket.length for ticket in batch.tickets)
-        metrics.batch_rows(rows)
-        metrics.batch_tokens(batch.tokens)
-        metrics.real_tokens(real)
-        metrics.padded_tokens(batch.tokens - real)
-        metrics.batches[batch.reason]()
-        metrics.stage["pad"](ran.pad_s)
-        metrics.stage["run"](ran.run_s)
-        metrics.runner_busy(runner, ran.pad_s + ran.run_s)
-        if wasted:
-            metrics.wasted["abandoned"](wasted)
-
-    def batch_failed(self, batch: Batch[Waiting], runner: str, error: BaseException, lost: int) -> None:
-        """Log a batch that failed; ``lost`` rows failed with it."""
-        rows = len(batch.tickets)
-        self._metrics.wasted["failed"](rows)
-        logger().error(
-            "batch_failed", model=self._metrics.model, runner=runner, rows=rows, length=batch.length, lost=lost, error=repr(error)
-        )
-
-    def row_dropped(self, reason: str) -> None:
-        """Count a row that left the queue unrun."""
-        self._metrics.dropped[reason]()

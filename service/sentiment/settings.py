@@ -45,8 +45,13 @@ class Settings(BaseModel):
     batch_scores_bytes_max: int = Field(
         64 * 2**20, description="bytes of one layer's attention scores of a batch: rows x heads x length^2 x 4", ge=2**16, le=2**36
     )
-    queue_rows_max: int = Field(4096, description="rows that may wait; one more is refused with RESOURCE_EXHAUSTED", ge=1, le=1_000_000)
+    bulk_share: float = Field(
+        0.2, description="part of the run time that bulk rows get while interactive ones wait too; the rest is theirs", gt=0, lt=1
+    )
+    cache_dir: str = Field("", description="folder in which measured costs are kept across starts; empty: measured at each start")
+    queue_rows_max: int = Field(4096, description="rows that may wait; one more is refused with RESOURCE_EXHAUSTED", ge=1, le=65_536)
     call_rows_max: int = Field(256, description="unanswered rows of one batch or stream call", ge=1, le=100_000)
+    calls_max: int = Field(8192, description="open calls; one more is refused with RESOURCE_EXHAUSTED", ge=1, le=1_000_000)
     text_bytes_max: int = Field(2**20, description="UTF-8 bytes of a text", ge=1, le=2**26)
     batch_items_max: int = Field(1024, description="items of a ClassifyBatch", ge=1, le=100_000)
     message_bytes_max: int = Field(4 * 2**20, description="bytes of a request message", ge=2**10, le=2**28)
@@ -54,7 +59,13 @@ class Settings(BaseModel):
     deadline_max_s: float = Field(60.0, description="longest time limit; a longer one is cut to it", gt=0, le=3600)
     drain_wait_s: Seconds = Field(3.0, description="after SIGTERM: not ready but still answering for so long, until balancers have noticed")
     drain_grace_s: Seconds = Field(30.0, description="then: time for accepted requests to finish before they are cut off")
-    stall_s: float = Field(10.0, description="not ready when rows wait or run and nothing has started or ended for so long", gt=0, le=3600)
+    stall_s: float = Field(
+        10.0,
+        description="a run that lasts so long is asked to end, and the server is not ready; if it has not ended after as long again, "
+        "its rows fail and the server drains and exits with 1",
+        gt=0,
+        le=3600,
+    )
     keepalive_min_ping_s: Seconds = Field(
         5.0, description="clients that ping more often are sent away; accept what clients are told to use (10 s)"
     )

@@ -1,18 +1,21 @@
-"""The batcher with runners that the test moves by hand: who is told what, and who is left alone."""
+"""The batcher with runners that the test moves by hand, on a clock that it turns: who is told what, and who is left alone."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
-from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, Waiting
-from sentiment.batching.cost import Cost
-from sentiment.batching.scheduler import Batch, BatchLimits, Scheduler
-from sentiment.errors import Expired, ModelFailed, Unavailable
+from sentiment.batching import batcher as batcher_module
+from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, RowTicket, Waiting
+from sentiment.batching.plan import BatchLimits
+from sentiment.batching.scheduler import Scheduler
+from sentiment.batching.ticket import Batch, Priority
+from sentiment.errors import Expired, ModelFailed, OutOfMemory, Refused, Unavailable
 from sentiment.model.runner import Ran, Report
 from sentiment.model.tokenizer import Row
+from tests.batching.test_cost import fixed
 
 
 @dataclass
@@ -21,9 +24,13 @@ class HandRunner:
 
     name: str = "hand"
     started: list[tuple[Sequence[Row], Report]] = field(default_factory=list)
+    stops: int = 0
 
     def start(self, classifier: object, rows: Sequence[Row], report: Report) -> None:
         self.started.append((rows, report))
+
+    def stop(self) -> None:
+        self.stops += 1
 
     def finish(self, outcome: BaseException | None = None) -> None:
         rows, report = self.started.pop(0)
@@ -39,6 +46,8 @@ class Notes:
     wasted: int = 0
     lost: int = 0
     dropped: list[str] = field(default_factory=list)
+    given_up: list[tuple[str, int, float]] = field(default_factory=list)
+    planned_s: list[float] = field(default_factory=list)
 
     def batch_ran(self, batch: Batch[Waiting], runner: str, ran: Ran, wasted: int) -> None:
         self.ran += 1
@@ -47,32 +56,72 @@ class Notes:
     def batch_failed(self, batch: Batch[Waiting], runner: str, error: BaseException, lost: int) -> None:
         self.lost += lost
 
+    def batch_given_up(self, runner: str, rows: int, seconds: float) -> None:
+        self.given_up.append((runner, rows, seconds))
+
     def row_dropped(self, reason: str) -> None:
         self.dropped.append(reason)
 
+    def planned(self, seconds: float) -> None:
+        self.planned_s.append(seconds)
+
+
+@dataclass
+class Clock:
+    """The batcher's and the event loop's; stands still unless the test turns it."""
+
+    now: float
+
+    def __call__(self) -> float:
+        return self.now
+
 
 class Bench:
-    """A batcher, its hand-moved runner, and what each row was told."""
+    """A batcher, its hand-moved runners, its clock, and what each row was told. A batch is predicted to take 10 ms."""
 
-    def __init__(self) -> None:
-        self.runner, self.notes = HandRunner(), Notes()
-        scheduler: Scheduler[Waiting] = Scheduler(BatchLimits(8, 1024, 2**26, 2), 100)
-        self.batcher = Batcher(None, scheduler, [self.runner], self.notes, Cost())
+    def __init__(self, clock: Clock, runners: int = 1) -> None:
+        self.clock, self.notes = clock, Notes()
+        self.runners = [HandRunner(f"hand-{number}") for number in range(runners)]
+        self.runner = self.runners[0]
+        self.scheduler: Scheduler[Waiting] = Scheduler(fixed(0.01, 1e-9), BatchLimits(8, 1024, 2**26, 2), runners, 100, 512)
+        self.batcher = Batcher(None, self.scheduler, self.runners, self.notes)
         self.told: dict[int, list[RowOutcome]] = {}
 
-    def submit(self, number: int, seconds: float = 60.0, length: int = 4):
+    def submit(self, number: int, seconds: float = 60.0, length: int = 4, priority: Priority = Priority.INTERACTIVE) -> RowTicket:
         self.told[number] = []
         row = Row([number] * length, None, False)
-        return self.batcher.submit(row, time.monotonic() + seconds, self.told[number].append)
+        return self.batcher.submit(row, self.clock.now + seconds, self.told[number].append, priority)
+
+    def submit_deaf(self, seconds: float = 60.0) -> None:
+        """Submit a row that cannot be told anything."""
+
+        def refuse(outcome: RowOutcome) -> None:
+            raise asyncio.InvalidStateError("nobody there")
+
+        self.batcher.submit(Row([7] * 4, None, False), self.clock.now + seconds, refuse, Priority.INTERACTIVE)
 
     async def turn(self, turns: int = 4) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
 
+    async def wait(self, seconds: float) -> None:
+        """Let the clock go on; whatever it wakes is woken."""
+        self.clock.now += seconds
+        await self.turn()
+
 
 @pytest.fixture
-async def bench() -> Bench:
-    return Bench()
+async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    loop = asyncio.get_running_loop()
+    clock = Clock(loop.time())
+    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(batcher_module, "time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+@pytest.fixture
+async def bench(clock: Clock) -> Bench:
+    return Bench(clock)
 
 
 async def test_rows_that_arrive_in_one_turn_of_the_loop_run_together(bench: Bench) -> None:
@@ -94,6 +143,34 @@ async def test_each_row_is_told_its_own_answer_once(bench: Bench) -> None:
         assert [outcome.logits for outcome in told if isinstance(outcome, RowResult)] == [[float(number)]]
         assert isinstance(told[0], RowResult)
         assert told[0].batch_rows == 5
+
+
+async def test_a_row_is_told_how_long_it_waited_for_a_runner(bench: Bench) -> None:
+    bench.submit(0)
+    await bench.turn()
+    bench.submit(1)
+    await bench.wait(0.25)
+    for _ in range(2):
+        bench.runner.finish()
+        await bench.turn()
+
+    (first,), (second,) = bench.told[0], bench.told[1]
+    assert isinstance(first, RowResult)
+    assert isinstance(second, RowResult)
+    assert (first.queue_s, second.queue_s) == (0.0, pytest.approx(0.25))
+
+
+async def test_the_next_batch_starts_before_the_last_is_told(bench: Bench) -> None:
+    running_when_told: list[int] = []
+    row = Row([7] * 4, None, False)
+    bench.batcher.submit(row, bench.clock.now + 60, lambda _: running_when_told.append(len(bench.runner.started)), Priority.INTERACTIVE)
+    await bench.turn()
+    bench.submit(1)
+
+    bench.runner.finish()
+    await bench.turn()
+
+    assert running_when_told == [1]
 
 
 async def test_cancelling_a_running_row_leaves_its_mates_alone_and_tells_it_nothing(bench: Bench) -> None:
@@ -146,13 +223,44 @@ async def test_an_answer_of_the_wrong_size_is_a_failure_and_not_a_mix_up(bench: 
     assert isinstance(bench.told[0][0], ModelFailed)
 
 
+async def test_a_batch_too_large_for_the_memory_lowers_the_limits_and_all_its_rows_are_answered(bench: Bench) -> None:
+    for number in range(8):
+        bench.submit(number)
+    await bench.turn()
+
+    bench.runner.finish(OutOfMemory("no room for 8 rows"))
+    await bench.turn()
+    sizes = []
+    while bench.runner.started:
+        sizes.append(len(bench.runner.started[0][0]))
+        bench.runner.finish()
+        await bench.turn()
+
+    assert sizes == [4, 4]
+    assert bench.scheduler.limits.rows_at(4) == 4
+    assert all(isinstance(told[0], RowResult) for told in bench.told.values())
+
+
+async def test_another_failure_leaves_the_limits_alone(bench: Bench) -> None:
+    before = bench.scheduler.limits
+    for number in range(8):
+        bench.submit(number)
+    await bench.turn()
+
+    bench.runner.finish(RuntimeError("something else"))
+    await bench.turn()
+
+    assert bench.scheduler.limits == before
+
+
 async def test_a_row_whose_deadline_comes_while_it_runs_is_told_at_its_deadline(bench: Bench) -> None:
     bench.submit(0, seconds=0.02)
     bench.submit(1, seconds=60)
     await bench.turn()
 
-    while not bench.told[0]:
-        await asyncio.sleep(0.005)
+    await bench.wait(0.019)
+    assert bench.told[0] == []
+    await bench.wait(0.001001)
 
     assert isinstance(bench.told[0][0], Expired)
     bench.runner.finish()
@@ -165,13 +273,30 @@ async def test_a_row_whose_deadline_comes_while_it_runs_is_told_at_its_deadline(
 async def test_a_waiting_row_expires_without_any_other_event(bench: Bench) -> None:
     bench.submit(0)
     await bench.turn()
-    bench.submit(1, seconds=0.02, length=100)
+    bench.submit(1, seconds=0.05, length=100)
 
-    while not bench.told[1]:
-        await asyncio.sleep(0.005)
+    await bench.wait(0.050001)
 
     assert isinstance(bench.told[1][0], Expired)
     assert bench.notes.dropped == ["expired"]
+
+
+async def test_a_row_that_can_no_longer_finish_is_told_both_times_and_counted_as_hopeless(bench: Bench) -> None:
+    bench.submit(0)
+    await bench.turn()
+    bench.submit(1, seconds=0.05)
+
+    # 5 ms are left when the runner is free, and it needs 10.
+    bench.clock.now += 0.045
+    bench.runner.finish()
+    await bench.turn()
+
+    (told,) = bench.told[1]
+    assert isinstance(told, Expired)
+    need_s = bench.scheduler.cost.run_s(1, 4)
+    assert str(told) == f"the deadline leaves 0.005 s and this text alone needs about {need_s:.3f} s"
+    assert bench.notes.dropped == ["hopeless"]
+    assert bench.runner.started == []
 
 
 async def test_draining_ends_when_the_last_row_has_its_fate(bench: Bench) -> None:
@@ -190,34 +315,95 @@ async def test_draining_ends_when_the_last_row_has_its_fate(bench: Bench) -> Non
         bench.submit(1)
 
 
-async def test_it_knows_when_work_is_there_and_nothing_moves(bench: Bench) -> None:
+async def test_draining_ends_when_the_last_row_is_hopeless(bench: Bench) -> None:
+    bench.submit(0)
+    await bench.turn()
+    bench.submit(1, seconds=0.05)
+    draining = asyncio.create_task(bench.batcher.drained())
+
+    bench.clock.now += 0.045
+    bench.runner.finish()
+    await bench.turn()
+
+    assert draining.done()
+
+
+async def test_a_refused_row_is_told_nothing_and_keeps_nobody_from_draining(bench: Bench) -> None:
+    bench.submit(0)
+    await bench.turn()
+    with pytest.raises(Refused):
+        bench.submit(1, seconds=0.0105)
+    bench.runner.finish()
+    await bench.turn()
+
+    assert bench.told[1] == []
+    draining = asyncio.create_task(bench.batcher.drained())
+    await bench.turn()
+
+    assert draining.done()
+
+
+async def test_it_knows_how_long_the_longest_batch_has_run(clock: Clock) -> None:
+    bench = Bench(clock, runners=2)
     assert bench.batcher.stalled_s() == 0.0
+    bench.submit(0)
+    await bench.wait(0.5)
+    bench.submit(1)
+    await bench.wait(0.25)
+
+    # The first began in the turn after the clock went on.
+    assert bench.batcher.stalled_s() == pytest.approx(0.25)
+    for runner in bench.runners:
+        while runner.started:
+            runner.finish()
+    await bench.turn()
+    assert bench.batcher.stalled_s() == 0.0
+
+
+async def test_the_backlog_is_what_runs_and_what_waits(bench: Bench) -> None:
+    bench.submit(0)
+    await bench.turn()
+    for number in range(1, 17):
+        bench.submit(number)
+
+    # 16 rows make two batches more, each of 10 ms.
+    assert bench.batcher.backlog_s == pytest.approx(0.03, rel=1e-3)
+
+
+async def test_the_priority_of_a_row_is_its_tickets(bench: Bench) -> None:
+    interactive, bulk = bench.submit(0), bench.submit(1, priority=Priority.BULK)
+
+    assert (interactive.priority, bulk.priority) == (Priority.INTERACTIVE, Priority.BULK)
+    assert bench.scheduler.lanes[Priority.BULK].rows == 1
+
+
+async def test_the_time_that_each_plan_took_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = bench.scheduler.step
+
+    def slow_step(now: float, runners_free: int) -> object:
+        bench.clock.now += 0.002
+        return step(now, runners_free)
+
+    monkeypatch.setattr(bench.scheduler, "step", slow_step)
     bench.submit(0)
     await bench.turn()
 
-    while bench.batcher.stalled_s() < 0.001:
-        pass
-    bench.runner.finish()
-    await bench.turn()
-    assert bench.batcher.stalled_s() == 0.0
+    assert bench.notes.planned_s == [pytest.approx(0.002)]
 
 
-async def test_the_backlog_is_predicted_from_what_batches_cost(bench: Bench) -> None:
-    bench.submit(0, length=10)
+async def test_a_step_that_starts_nothing_is_no_plan(bench: Bench) -> None:
+    bench.submit(0)
     await bench.turn()
+    assert len(bench.notes.planned_s) == 1
+
     bench.runner.finish()
     await bench.turn()
-    for number in range(20):
-        bench.submit(number, length=10)
-    # 1 ms for 10 tokens was seen.
-    assert bench.batcher.backlog_s == pytest.approx(0.02)
+
+    assert len(bench.notes.planned_s) == 1
 
 
 async def test_a_mate_that_cannot_be_told_does_not_keep_the_others_from_being_told(bench: Bench) -> None:
-    def refuse(outcome: RowOutcome) -> None:
-        raise asyncio.InvalidStateError("nobody there")
-
-    bench.batcher.submit(Row([7] * 4, None, False), time.monotonic() + 60, refuse)
+    bench.submit_deaf()
     bench.submit(1)
     await bench.turn()
     bench.runner.finish()
@@ -228,16 +414,126 @@ async def test_a_mate_that_cannot_be_told_does_not_keep_the_others_from_being_to
 
 
 async def test_a_mate_that_cannot_be_told_of_its_expiry_does_not_stop_the_clock(bench: Bench) -> None:
-    def refuse(outcome: RowOutcome) -> None:
-        raise asyncio.InvalidStateError("nobody there")
-
     bench.submit(0)
     await bench.turn()
-    bench.batcher.submit(Row([7] * 4, None, False), time.monotonic() + 0.01, refuse)
-    bench.submit(1, seconds=0.01)
-    bench.submit(2, seconds=0.03)
+    bench.submit_deaf(seconds=0.05)
+    bench.submit(1, seconds=0.05)
+    bench.submit(2, seconds=0.07)
 
-    while not (bench.told[1] and bench.told[2]):
-        await asyncio.sleep(0.005)
+    await bench.wait(0.050001)
+    assert isinstance(bench.told[1][0], Expired)
+    await bench.wait(0.02)
 
     assert isinstance(bench.told[2][0], Expired)
+
+
+# Runs that do not end
+
+
+async def test_a_run_that_lasts_too_long_is_asked_to_stop_once(bench: Bench) -> None:
+    bench.submit(0)
+    await bench.turn()
+
+    stops = []
+    for _ in range(4):
+        await bench.wait(1.0)
+        bench.batcher.end_stalled(2.5)
+        stops.append(bench.runner.stops)
+
+    assert stops == [0, 0, 1, 1]
+    assert bench.told[0] == []
+    assert not bench.batcher.broken.is_set()
+
+
+async def test_a_run_that_heeds_the_request_fails_like_any_other_and_its_runner_goes_on(bench: Bench) -> None:
+    bench.submit(0)
+    await bench.wait(1.0)
+    await bench.wait(3.0)
+    bench.batcher.end_stalled(2.5)
+    bench.runner.finish(RuntimeError("terminated"))
+    await bench.turn()
+
+    bench.submit(1)
+    await bench.turn()
+    bench.runner.finish()
+    await bench.turn()
+
+    assert [type(told[0]) for told in bench.told.values()] == [ModelFailed, RowResult]
+    assert not bench.batcher.broken.is_set()
+
+
+async def stall(bench: Bench, rows: int = 2) -> None:
+    """Let a batch run until it is given up."""
+    for number in range(rows):
+        bench.submit(number)
+    await bench.turn()
+    for _ in range(2):
+        await bench.wait(6.0)
+        bench.batcher.end_stalled(5.0)
+
+
+async def test_a_run_that_does_not_end_is_given_up_and_each_of_its_rows_is_told_once(bench: Bench) -> None:
+    await stall(bench)
+    bench.batcher.end_stalled(5.0)
+
+    assert [[type(outcome) for outcome in told] for told in bench.told.values()] == [[ModelFailed], [ModelFailed]]
+    assert bench.notes.given_up == [("hand-0", 2, pytest.approx(12.0))]
+    assert bench.batcher.broken.is_set()
+
+
+async def test_no_run_is_given_up_that_was_not_asked_to_stop_before(bench: Bench) -> None:
+    bench.submit(0)
+    await bench.turn()
+    await bench.wait(50.0)
+
+    bench.batcher.end_stalled(5.0)
+
+    assert bench.runner.stops == 1
+    assert not bench.batcher.broken.is_set()
+
+
+async def test_a_report_that_comes_after_its_batch_was_given_up_is_ignored(bench: Bench) -> None:
+    await stall(bench)
+
+    bench.runner.finish()
+    await bench.turn()
+
+    assert [len(told) for told in bench.told.values()] == [1, 1]
+    assert bench.notes.ran == 0
+    with pytest.raises(Unavailable):
+        bench.submit(9)
+
+
+async def test_a_lost_runner_gets_no_more_batches_and_the_others_go_on(clock: Clock) -> None:
+    bench = Bench(clock, runners=2)
+    await stall(bench)
+    lost = next(runner for runner in bench.runners if runner.started)
+    lost.finish()
+    await bench.turn()
+
+    for number in (10, 11):
+        bench.submit(number)
+        await bench.turn()
+
+    (other,) = (runner for runner in bench.runners if runner is not lost)
+    assert (len(lost.started), len(other.started)) == (0, 1)
+    other.finish()
+    await bench.turn()
+    assert isinstance(bench.told[10][0], RowResult)
+
+
+async def test_draining_ends_though_a_run_never_does(bench: Bench) -> None:
+    await stall(bench)
+
+    draining = asyncio.create_task(bench.batcher.drained())
+    await bench.turn()
+
+    assert draining.done()
+
+
+async def test_a_row_of_a_lost_batch_that_cannot_be_told_does_not_keep_the_others_from_being_told(bench: Bench) -> None:
+    bench.submit_deaf()
+
+    await stall(bench)
+
+    assert all(isinstance(told[0], ModelFailed) for told in bench.told.values())

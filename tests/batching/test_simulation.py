@@ -2,12 +2,23 @@
 
 import os
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from sentiment.batching.demand import Demand
+from sentiment.batching.forecast import Forecast
+from sentiment.batching.lane import Lane
+from sentiment.batching.plan import BatchLimits
+from sentiment.batching.scheduler import Scheduler
+from sentiment.batching.ticket import State, Ticket
 from tests.simtime import simulate
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "3000"))
+# About 15 s.
+SEEDS = int(os.environ.get("SIM_SEEDS", "2500"))
+# So many days show each of the breakages below.
+SEEDS_TO_FIND = 1000
 
 
 def test_every_promise_holds_at_every_instant_of_every_day() -> None:
@@ -17,27 +28,76 @@ def test_every_promise_holds_at_every_instant_of_every_day() -> None:
         fates += simulate(seed)
 
     # The days are varied enough to mean something: each fate is common.
+    held, exact, unkept = (fates.pop(name, 0) for name in ("held", "exact", "unkept"))
+    rows = fates.total()
+    assert held or SEEDS < 1000
+    # With one class every row that is let in is answered in time where predictions are exact (simulate checks it). With two,
+    # what the other class brings later is a guess.
+    assert unkept <= exact / 1000, (unkept, exact)
     assert set(fates) == {"answered", "refused", "expired", "cancelled", "failed"}
-    assert min(fates.values()) > sum(fates.values()) / 500, fates
+    assert min(fates.values()) > rows / 500, fates
 
 
-@pytest.mark.parametrize(
-    "breakage",
-    ["rows_at", "_expire", "fail", "cancel", "finish"],
-)
+def _fail_all(self: Scheduler[Any], batch: Any, out_of_memory: bool = False) -> list[Ticket[Any]]:
+    return [ticket for ticket in batch.tickets if self._end(ticket, State.FAILED)]
+
+
+def _give_up_and_keep_the_runner(self: Scheduler[Any], batch: Any) -> list[Ticket[Any]]:
+    self.forecast.ended(batch)
+    return _fail_all(self, batch)
+
+
+def _choose_interactive(self: Scheduler[Any], now: float, chosen: int, choose: Any = Scheduler._choose) -> Any:
+    interactive, bulk = self.lanes.values()
+    bulk.charged_s = interactive.charged_s + 1
+    return choose(self, now, chosen)
+
+
+def _due_by_half(self: Forecast[Any], lane: Any, now: float, due: Any = Forecast._due) -> Any:
+    room, due_s, dearest_s = due(self, lane, now)
+    return room, due_s / 2, dearest_s
+
+
+def _take_one_more(self: Lane[Any], group: Any, rows: int, take: Any = Lane.take) -> Any:
+    return take(self, group, rows + 1)
+
+
+def _wait_for_company_till_the_deadline(self: Scheduler[Any], lane: Lane[Any], *_: object) -> bool:
+    self._hold_until = lane.earliest().deadline_at
+    return True
+
+
+BREAKAGES: dict[str, tuple[type, str, Callable[..., Any]]] = {
+    "batches over the limits": (BatchLimits, "rows_at", lambda self, length: self.rows + 1),
+    "larger batches than pay": (Lane, "take", _take_one_more),
+    "nothing expires": (Scheduler, "_expire", lambda self, now: []),
+    "mates of a culprit fail": (Scheduler, "fail", _fail_all),
+    "cancelling does nothing": (Scheduler, "cancel", lambda self, ticket: True),
+    "answers for rows with other fates": (Scheduler, "finish", lambda self, batch, now, run_s: batch.tickets),
+    "admits after closing": (Scheduler, "close", lambda self: None),
+    "admits everything": (Forecast, "check", lambda *_: None),
+    "forgets what runs": (Forecast, "_start_s", lambda self, ahead_s, now: ahead_s / self.runners),
+    "takes no backlog for certain": (Forecast, "_alone_s", lambda self, now: 0.0),
+    "counts half of the work ahead": (Forecast, "_due", _due_by_half),
+    "counts on savings that are none": (Lane, "overhead", lambda self: 0.5),
+    "counts half of each row's work": (Demand, "add", lambda self, at, s, alone, add=Demand.add: add(self, at, s / 2, alone)),
+    "keeps hopeless rows": (Scheduler, "_purge", lambda self, now: []),
+    "finds no hopeless rows": (Lane, "hopeless", lambda self, now, speed: []),
+    "a class comes back with a claim on the past": (Scheduler, "_catch_up", lambda self, lane: None),
+    "bulk waits for ever": (Scheduler, "_choose", _choose_interactive),
+    "nothing is tight": (Forecast, "makes_late", lambda *_: False),
+    "the latest deadline first": (Lane, "earliest", lambda self: max(b.entries[-1] for b in self._buckets.values())[2]),
+    "a lost runner is counted": (Scheduler, "give_up", _give_up_and_keep_the_runner),
+    "old prices for ever": (Scheduler, "_reprice", lambda self: None),
+    "idle while rows wait": (Scheduler, "_worth_waiting", _wait_for_company_till_the_deadline),
+}
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES)
 def test_a_broken_scheduler_is_found(breakage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sentiment.batching import scheduler
-
-    broken = {
-        "rows_at": (scheduler.BatchLimits, lambda self, length: self.rows + 1),
-        "_expire": (scheduler.Scheduler, lambda self, now: []),
-        "fail": (scheduler.Scheduler, lambda self, batch: [t for t in batch.tickets if self._end(t, scheduler.State.FAILED)]),
-        "cancel": (scheduler.Scheduler, lambda self, ticket: True),
-        "finish": (scheduler.Scheduler, lambda self, batch: batch.tickets),
-    }
-    owner, replacement = broken[breakage]
-    monkeypatch.setattr(owner, breakage, replacement)
+    owner, name, replacement = BREAKAGES[breakage]
+    monkeypatch.setattr(owner, name, replacement)
 
     with pytest.raises(Exception):  # noqa: B017  # a broken promise, or the scheduler's own state gone wrong
-        for seed in range(300):
+        for seed in range(SEEDS_TO_FIND):
             simulate(seed)

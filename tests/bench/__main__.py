@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gzip
 import json
 import os
 import platform
@@ -13,6 +14,7 @@ from typing import Any
 
 import grpc
 import tokenizers
+from google.protobuf.duration_pb2 import Duration
 
 from sentiment.files import read_texts
 from sentiment.model.bundle import bundle_roots, find_bundle
@@ -20,6 +22,7 @@ from sentiment.model.cores import cores_granted
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.bench.processes import CEILING_ROWS, Worker, cpu_s, idle_share, start_server
+from tests.bench.slo import POLICIES, measure_objective
 from tests.bench.texts import LONG, SHORT, make_texts
 
 CONCURRENCY = 32
@@ -61,7 +64,7 @@ class Load:
 
         async def items() -> AsyncIterator[pb.ClassifyStreamRequest]:
             for number, text in enumerate(texts):
-                yield pb.ClassifyStreamRequest(id=str(number), item=pb.Item(text=text))
+                yield pb.ClassifyStreamRequest(id=str(number), item=pb.Item(text=text), timeout=Duration(seconds=60))
 
         async for response in self._stub.ClassifyStream(items()):
             assert response.WhichOneof("result") == "response"
@@ -75,6 +78,34 @@ class Load:
             await self._stub.Classify(request, timeout=60)
             seconds.append(time.perf_counter() - begun)
         return seconds
+
+
+async def measure_echo_stream(target: str, pid: int, texts: Sequence[str]) -> float:
+    """CPU milliseconds of the echo server a message of one stream: the least that a stream costs."""
+
+    async def messages() -> AsyncIterator[bytes]:
+        for text in texts:
+            yield pb.ClassifyStreamRequest(item=pb.Item(text=text)).SerializeToString()
+
+    async with grpc.aio.insecure_channel(target) as channel:
+        call: Any = channel.stream_stream("/bench.Echo/EchoStream")
+        begun = cpu_s(pid)
+        async for _ in call(messages()):
+            pass
+        return (cpu_s(pid) - begun) / len(texts) * 1e3
+
+
+async def measure_echo_latency(target: str, texts: Sequence[str]) -> float:
+    """Median milliseconds of an echo, one call at a time."""
+    async with grpc.aio.insecure_channel(target) as channel:
+        call: Any = channel.unary_unary("/bench.Echo/Echo")
+        seconds = []
+        for text in texts:
+            data = pb.ClassifyRequest(text=text).SerializeToString()
+            begun = time.perf_counter()
+            await call(data)
+            seconds.append(time.perf_counter() - begun)
+        return statistics.median(seconds) * 1e3
 
 
 async def measure_echo(target: str, pid: int, texts: Sequence[str]) -> float:
@@ -110,11 +141,16 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
         results: list[dict[str, Any]] = []
         for suffix, texts in mixes.items():
             results += await measure(suffix, texts, echo, ceiling, server.pid, target, options)
+            fp32 = Worker("ceiling", str(bundle), str(threads), "fp32")
+            results += compare_precisions(suffix, texts, ceiling, fp32, options)
+            fp32.close()
     finally:
         echo.close()
         ceiling.close()
         server.terminate()
         server.wait(30)
+    mixed = [text for texts in mixes.values() for text in texts[:: max(1, len(texts) // 60)]]
+    results += summarize_objective(await measure_objective(options.model, mixed, options.seconds))
     meta = {
         "model": options.model,
         "digest": ceiling.hello["digest"],
@@ -138,7 +174,9 @@ async def measure(
     seen: dict[str, list[float]] = {}
     passes = options.passes
     for number in range(options.rounds + 1):
-        found = {"echo": await measure_echo(echo.hello["target"], echo.process.pid, texts * passes * (1 if suffix else 4))}
+        echo_target, echo_pid = echo.hello["target"], echo.process.pid
+        found = {"echo": await measure_echo(echo_target, echo_pid, texts * passes * (1 if suffix else 4))}
+        found["echo_stream"] = await measure_echo_stream(echo_target, echo_pid, texts * passes * (1 if suffix else 4))
         for rows in CEILING_ROWS:
             found[f"ceiling_{rows}"] = ceiling.ask(texts=texts, rows=rows, passes=passes)["ms"]
         for kind in ("unary", "batch", "stream"):
@@ -147,6 +185,7 @@ async def measure(
             found[kind] = (cpu_s(pid) - begun) / (passes * len(texts)) * 1e3
             found[f"{kind}_texts_per_s"] = passes * len(texts) / (time.perf_counter() - wall)
         alone = texts[:: max(1, len(texts) // 60)]
+        found["echo_p50"] = await measure_echo_latency(echo_target, alone)
         found["inprocess_p50"] = statistics.median(ceiling.ask(latency=alone)["seconds"]) * 1e3
         found["server_p50"] = statistics.median(await load.latencies(alone)) * 1e3
         print(f"round {number} of {options.rounds}{' (warm-up)' if not number else ''}{suffix}", flush=True)
@@ -162,16 +201,11 @@ def summarize(suffix: str, median: dict[str, float]) -> list[dict[str, Any]]:
     aimed = not suffix
 
     def entry(name: str, value: float, unit: str, target: float | None = None, higher: bool = False) -> dict[str, Any]:
-        return {
-            "name": name + suffix,
-            "value": round(value, 4),
-            "unit": unit,
-            "target": target if aimed else None,
-            "higher_is_better": higher,
-        }
+        return result(name + suffix, value, unit, target if aimed else None, higher)
 
     return [
         entry("echo_ms", median["echo"], "core-ms/call"),
+        entry("echo_stream_ms", median["echo_stream"], "core-ms/message"),
         *(entry(f"ceiling_rows_{rows}_ms", median[f"ceiling_{rows}"], "core-ms/text") for rows in CEILING_ROWS),
         entry("ceiling_ms", least, "core-ms/text"),
         *(entry(f"server_{kind}_ms", median[kind], "core-ms/text") for kind in ("unary", "batch", "stream")),
@@ -183,7 +217,57 @@ def summarize(suffix: str, median: dict[str, float]) -> list[dict[str, Any]]:
         entry("efficiency_batch", least / median["batch"], "ratio", 0.95, True),
         entry("efficiency_stream", least / median["stream"], "ratio", 0.95, True),
         entry("p50_c1_minus_inprocess_ms", median["server_p50"] - median["inprocess_p50"], "ms", 0.5),
+        entry("echo_p50_c1_ms", median["echo_p50"], "ms"),
     ]
+
+
+def compare_precisions(suffix: str, texts: Sequence[str], int8: Worker, fp32: Worker, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Speed of the served graph over the fp32 graph's, each in batches of its best size; and the accuracy that it costs."""
+    least = {}
+    for name, worker in (("int8", int8), ("fp32", fp32)):
+        for rows in CEILING_ROWS:
+            worker.ask(texts=texts[:8], rows=rows, passes=1)
+        least[name] = [min(worker.ask(texts=texts, rows=rows, passes=1)["ms"] for rows in CEILING_ROWS)]
+    for _ in range(options.rounds):
+        for name, worker in (("int8", int8), ("fp32", fp32)):
+            least[name].append(min(worker.ask(texts=texts, rows=rows, passes=1)["ms"] for rows in CEILING_ROWS))
+    speedup = statistics.median(least["fp32"]) / statistics.median(least["int8"])
+    found = [result(f"int8_speedup{suffix}", speedup, "ratio", None if suffix else 2.2, higher=True)]
+    if options.labelled and not suffix:
+        lines = [line.partition("\t") for line in read_lines(options.labelled)]
+        lines = lines[:: max(1, len(lines) // options.labelled_rows)]
+        command = {"texts": [text for _, _, text in lines], "labels": [int(label) for label, _, _ in lines]}
+        loss = fp32.ask(**command)["accuracy"] - int8.ask(**command)["accuracy"]
+        found.append(result("int8_accuracy_loss_points", 100 * loss, f"points, {len(lines)} rows", 0.3))
+    return found
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines of a text file, gzip-compressed or not."""
+    data = path.read_bytes()
+    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode().splitlines()
+
+
+def summarize_objective(found: dict[str, float]) -> list[dict[str, Any]]:
+    """The results under open-loop load."""
+    fifo = max(found["load_fifo-8"], found["load_fifo-32"])
+    return [
+        result("capacity_mixed_texts_per_s", found["capacity"], "texts/s", None, higher=True),
+        *(result(f"slo_load_{name}", found[f"load_{name}"], "texts/s", None, higher=True) for name in POLICIES),
+        result("slo_load_over_fifo", found["load_ours"] / fifo, "ratio", 2.0, higher=True),
+        result("slo_load_over_single", found["load_ours"] / found["load_single"], "ratio", 1.2, higher=True),
+        result("overload_goodput_ratio", found["overload_ours"] / found["capacity"], "ratio", 0.95, higher=True),
+        *(
+            result(f"overload_goodput_ratio_{name}", found[f"overload_{name}"] / found["capacity"], "ratio", None, higher=True)
+            for name in POLICIES
+            if name != "ours"
+        ),
+    ]
+
+
+def result(name: str, value: float, unit: str, target: float | None = None, higher: bool = False) -> dict[str, Any]:
+    """An entry of bench.json."""
+    return {"name": name, "value": round(value, 4), "unit": unit, "target": target, "higher_is_better": higher}
 
 
 def _cpu_name() -> str:
@@ -211,6 +295,9 @@ def main() -> None:
     parser.add_argument("--model", default="english")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds, after one to warm up")
     parser.add_argument("--passes", type=int, default=3, help="times the texts are sent a round")
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of each step of the search for the highest load")
+    parser.add_argument("--labelled", type=Path, help="label<TAB>text lines (.tsv, .tsv.gz) on which to compare int8 with fp32")
+    parser.add_argument("--labelled-rows", type=int, default=2000, help="rows of it, evenly spread")
     parser.add_argument("--output", type=Path, default=Path("bench.json"))
     options = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

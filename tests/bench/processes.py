@@ -5,8 +5,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,15 +38,17 @@ def _cpu_times() -> list[int]:
     return [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
 
 
-def start_server(bundle: str, environment: dict[str, str] | None = None) -> tuple["subprocess.Popen[str]", str]:
-    """Start ``sentiment serve``; returns it and its gRPC target once it is ready."""
+def start_server(bundle: str, policy: str = "") -> tuple["subprocess.Popen[str]", str]:
+    """Start ``sentiment serve``, or a server with another batching policy; returns it and its gRPC target once it is ready."""
     flags = ["--model", bundle, "--grpc-listen", "127.0.0.1:0", "--http-listen", "", "--drain-wait-s", "0"]
-    command = [sys.executable, "-m", "sentiment", "serve", *flags]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+    program = ["-m", "tests.bench.policies", policy] if policy else ["-m", "sentiment"]
+    process = subprocess.Popen([sys.executable, *program, "serve", *flags], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
         entry = json.loads(line)
         if entry["event"] == "ready":
+            # A pipe that nobody empties fills, and then its writer waits.
+            threading.Thread(target=process.stderr.read, daemon=True).start()
             return process, str(entry["grpc"])
     raise RuntimeError(f"the server ended with {process.wait()}")
 
@@ -82,9 +85,16 @@ async def echo() -> None:
     async def answer(data: bytes, _context: Any) -> bytes:
         return data
 
+    async def answer_all(messages: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
+        async for data in messages:
+            yield data
+
     server = grpc.aio.server()
-    handler: Any = grpc.unary_unary_rpc_method_handler(answer)  # of bytes to bytes, which the stub cannot say
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", {"Echo": handler}),))
+    handlers: Any = {  # of bytes to bytes, which the stub cannot say
+        "Echo": grpc.unary_unary_rpc_method_handler(answer),
+        "EchoStream": grpc.stream_stream_rpc_method_handler(answer_all),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(json.dumps({"target": f"127.0.0.1:{port}"}), flush=True)
@@ -103,14 +113,21 @@ def run_ceiling(classifier: Classifier, texts: Sequence[str], rows: int, passes:
     return (time.process_time() - begun) / passes / len(texts) * 1e3
 
 
-def ceiling(bundle: Path, threads: int) -> None:
-    """Answer ``{"texts", "rows", "passes"}`` with ``{"ms"}``, and ``{"latency": texts}`` with the seconds of each alone."""
-    classifier = load_classifier(bundle)
+def ceiling(bundle: Path, threads: int, precision: str | None) -> None:
+    """Answer ``{"texts", "rows", "passes"}`` with ``{"ms"}``, ``{"latency": texts}`` with the seconds of each alone, and
+    ``{"texts", "labels"}`` with ``{"accuracy"}``.
+    """
+    classifier = load_classifier(bundle, precision)
     pool = ThreadPoolExecutor(threads)
     print(json.dumps({"precision": classifier.graph.precision, "digest": classifier.bundle.digest}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)
-        if "latency" in command:
+        if "labels" in command:
+            batches = [[classifier.tokenizer.encode(text)] for text in command["texts"]]
+            answers = [max(range(len(row)), key=row.__getitem__) for logits in pool.map(classifier.run, batches) for row in logits]
+            right = sum(answer == label for answer, label in zip(answers, command["labels"], strict=True))
+            print(json.dumps({"accuracy": right / len(answers)}), flush=True)
+        elif "latency" in command:
             seconds = []
             for text in command["latency"]:
                 begun = time.perf_counter()
@@ -128,7 +145,7 @@ def main() -> None:
     if sys.argv[1] == "echo":
         asyncio.run(echo())
     else:
-        ceiling(Path(sys.argv[2]), int(sys.argv[3]))
+        ceiling(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4] if len(sys.argv) > 4 else None)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,11 @@ import pytest
 from sentiment.client import AsyncClient, CallFailed, Classification, Client
 from sentiment.client.policy import SERVICE, channel_options
 from sentiment.client.sync import CALLS_AHEAD, CHUNK, chunks
+from sentiment.pipeline import CHUNK as CHUNK_TOKENIZED
+from sentiment.rpc import server as rpc_server
 from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES, RunningServer
 
 Code = grpc.StatusCode
@@ -43,7 +46,8 @@ def test_texts_are_read_no_further_ahead_than_a_few_calls(client: Client) -> Non
 
 
 def test_what_a_full_queue_refuses_is_sent_again_and_nothing_is_lost(start: Callable[..., RunningServer]) -> None:
-    server = start(queue_rows_max=100)
+    # Fewer than the rows of a call that are tokenized, and so queued, together.
+    server = start(queue_rows_max=CHUNK_TOKENIZED - 14)
     with server.client() as client:
         results = list(client.classify_all(["good"] * 1000))
 
@@ -175,6 +179,34 @@ def test_the_client_pings_no_more_often_than_the_server_accepts() -> None:
 
     assert int(options["grpc.keepalive_time_ms"]) >= 1000 * Settings().keepalive_min_ping_s * 1.5
     assert json.loads(str(options["grpc.service_config"]))["healthCheckConfig"]["serviceName"] == SERVICE == "sentiment.v1.SentimentService"
+
+
+async def sent_away(server: RunningServer) -> bool:
+    """Whether a client that calls once and then pings every second, the least that gRPC allows, has to leave within 2.4 s."""
+    options = {**dict(channel_options()), "grpc.keepalive_time_ms": 1000, "grpc.use_local_subchannel_pool": 1}
+    async with grpc.aio.insecure_channel(server.target, list(options.items())) as channel:
+        answer = await pb_grpc.SentimentServiceStub(channel).Classify(pb.ClassifyRequest(text="good"))
+        assert answer.prediction.label == "positive"
+        ready = channel.get_state()
+        assert ready is grpc.ChannelConnectivity.READY
+        left = asyncio.create_task(channel.wait_for_state_change(ready))
+        await asyncio.wait({left}, timeout=2.4)
+        left.cancel()
+        return channel.get_state() is not ready
+
+
+async def test_a_client_that_pings_as_clients_are_told_to_is_not_sent_away(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten times as fast as usual on both sides. The other server shows that one would notice."""
+    options = rpc_server.channel_options
+    # Two pings that come too early are too many; usually three are.
+    monkeypatch.setattr(rpc_server, "channel_options", lambda given: [*options(given), ("grpc.http2.max_ping_strikes", 1)])
+    usual = Settings().keepalive_min_ping_s
+
+    found = await asyncio.gather(sent_away(start(keepalive_min_ping_s=usual / 10)), sent_away(start(keepalive_min_ping_s=usual)))
+
+    assert found == [False, True]
 
 
 async def test_a_connections_age_ends_it_without_a_failed_call(start: Callable[..., RunningServer]) -> None:

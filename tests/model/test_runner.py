@@ -10,6 +10,7 @@ import pytest
 
 from sentiment.model.classifier import Classifier
 from sentiment.model.runner import Outcome, Ran, Runner, run_batch
+from sentiment.model.session import Stop
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row
 
@@ -25,10 +26,12 @@ class FakeSession:
         self.failure = failure
         self.gate = gate
         self.entered = threading.Event()
-        self.threads: set[str] = set()
+        self.threads: list[tuple[str, int]] = []
+        self.stops: list[Stop | None] = []
 
-    def run(self, feeds: Feeds) -> np.ndarray[Any, Any]:
-        self.threads.add(threading.current_thread().name)
+    def run(self, feeds: Feeds, stop: Stop | None = None) -> np.ndarray[Any, Any]:
+        self.threads.append((threading.current_thread().name, threading.get_ident()))
+        self.stops.append(stop)
         self.entered.set()
         if self.gate:
             assert self.gate.wait(PATIENCE_S)
@@ -91,9 +94,10 @@ def test_whatever_a_batch_raises_is_told_exactly_once(runner: Runner, failure: B
 def test_a_runner_goes_on_after_a_batch_that_failed(runner: Runner) -> None:
     outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     runner.start(FakeClassifier(FakeSession(NoException())), [ROW], outcomes.put)
-    runner.start(FakeClassifier(FakeSession()), [ROW], outcomes.put)
+    first = outcomes.get(timeout=PATIENCE_S)
 
-    first, second = outcomes.get(timeout=PATIENCE_S), outcomes.get(timeout=PATIENCE_S)
+    runner.start(FakeClassifier(FakeSession()), [ROW], outcomes.put)
+    second = outcomes.get(timeout=PATIENCE_S)
 
     assert isinstance(first, NoException)
     assert isinstance(second, Ran)
@@ -108,7 +112,107 @@ def test_batches_run_one_at_a_time_in_order_in_the_runners_own_thread(runner: Ru
     runner.close(PATIENCE_S)
 
     assert [outcome.logits[0][0] for outcome in told if isinstance(outcome, Ran)] == list(range(20))
-    assert session.threads == {"cpu-7"}
+    assert {name for name, _ in session.threads} == {"cpu-7"}
+    assert len({ident for _, ident in session.threads}) == 1
+
+
+def test_a_run_that_raised_is_followed_by_runs_on_a_new_thread_of_the_same_name(runner: Runner) -> None:
+    """Several failures in a row, too: what a failed run left in its thread lives on in none."""
+    session, outcomes = FakeSession(), queue.SimpleQueue[Outcome]()
+    failing = FakeSession(ValueError("bad"))
+    # Kept until the end: the system gives the number of a thread that is gone to the next one.
+    threads: list[threading.Thread] = []
+
+    def report(outcome: Outcome) -> None:
+        threads.append(threading.current_thread())
+        outcomes.put(outcome)
+
+    told = []
+    for fake in (session, failing, failing, session, session):
+        runner.start(FakeClassifier(fake), [ROW], report)
+        told.append(outcomes.get(timeout=PATIENCE_S))
+
+    assert [type(outcome) for outcome in told] == [Ran, ValueError, ValueError, Ran, Ran]
+    first, second, third = threads[0], threads[2], threads[3]
+    assert len({first, second, third}) == 3
+    assert threads == [first, first, second, third, third]
+    assert {thread.name for thread in threads} == {"cpu-7"}
+    first.join(PATIENCE_S)
+    second.join(PATIENCE_S)
+    assert [thread.is_alive() for thread in (first, second, third)] == [False, False, True]
+
+
+def test_a_run_that_raised_is_told_and_followed_by_others_even_where_no_thread_can_be_started(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when memory or the cgroup's number of processes is used up: just then runs fail, and their rows wait to be told."""
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    told: list[Outcome] = []
+    try:
+        for failure in (MemoryError(), None):
+            runner.start(FakeClassifier(FakeSession(failure)), [ROW], outcomes.put)
+            told.append(outcomes.get(timeout=1))
+    except queue.Empty:
+        pass
+    finally:
+        monkeypatch.undo()
+        runner._begin()  # whatever is left, the fixture can close it
+
+    assert [type(outcome) for outcome in told] == [MemoryError, Ran]
+
+
+def test_closing_is_safe_while_a_new_thread_takes_over(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that hears its stop fails just when the server ends."""
+    start, starting, go = threading.Thread.start, threading.Event(), threading.Event()
+
+    def start_slowly(thread: threading.Thread) -> None:
+        starting.set()
+        assert go.wait(PATIENCE_S)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_slowly)
+    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    runner.start(FakeClassifier(FakeSession(ValueError("bad"))), [ROW], outcomes.put)
+    assert starting.wait(PATIENCE_S)
+
+    try:
+        runner.close(0)
+    finally:
+        go.set()
+
+    assert isinstance(outcomes.get(timeout=PATIENCE_S), ValueError)
+    runner.close(PATIENCE_S)
+    assert not runner._thread.is_alive()
+
+
+def test_a_stop_is_for_the_run_under_way_and_for_no_later_one(runner: Runner) -> None:
+    gate = threading.Event()
+    session, outcomes = FakeSession(gate=gate), queue.SimpleQueue[Outcome]()
+    runner.start(FakeClassifier(session), [ROW], outcomes.put)
+    assert session.entered.wait(PATIENCE_S)
+
+    runner.stop()
+    gate.set()
+    outcomes.get(timeout=PATIENCE_S)
+    runner.start(FakeClassifier(session), [ROW], outcomes.put)
+    outcomes.get(timeout=PATIENCE_S)
+
+    assert [stop is not None and stop.options.terminate for stop in session.stops] == [True, False]
+
+
+def test_a_stop_while_nothing_runs_stops_nothing(runner: Runner) -> None:
+    session = FakeSession()
+    runner.stop()
+
+    reported(runner, FakeClassifier(session))
+
+    assert [stop is not None and stop.options.terminate for stop in session.stops] == [False]
 
 
 def test_closing_ends_the_thread(runner: Runner) -> None:

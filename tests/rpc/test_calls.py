@@ -54,10 +54,10 @@ def test_a_failing_model_fails_only_the_text_that_it_fails_on(start: Callable[..
     run = session.run
     poison = server.app._models.find("").classifier.tokenizer.encode("awful").ids[1]
 
-    def fail_on_poison(feeds):
+    def fail_on_poison(feeds, stop=None):
         if (feeds["input_ids"] == poison).any():
             raise RuntimeError("kernel failed")
-        return run(feeds)
+        return run(feeds, stop)
 
     monkeypatch.setattr(session, "run", fail_on_poison)
     texts = ["good"] * 40
@@ -77,7 +77,7 @@ def test_logits_that_are_not_numbers_are_a_failure_and_not_an_answer(
     server = start()
     session = server.app._models.find("").classifier.session
     run = session.run
-    monkeypatch.setattr(session, "run", lambda feeds: run(feeds) * float("nan"))
+    monkeypatch.setattr(session, "run", lambda feeds, stop=None: run(feeds, stop) * float("nan"))
 
     with server.client() as client, pytest.raises(CallFailed) as caught:
         client.classify("good")

@@ -49,12 +49,11 @@ async def test_a_watch_sees_the_drain_and_is_ended_by_it(start: Callable[..., Ru
     assert await watch.code() is grpc.StatusCode.OK
 
 
-async def test_not_ready_while_nothing_moves_and_not_alive_if_that_lasts(
-    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_not_ready_but_alive_while_nothing_moves(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run may still end: what is not replaced can recover."""
     server = start(stall_s=1.0)
     batcher = server.app._models.find("").batcher
-    async with grpc.aio.insecure_channel(server.target) as channel:
+    async with grpc.aio.insecure_channel(server.target) as channel, asyncio.timeout(10):
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
         assert (await watch.read()).status == SERVING
 
@@ -62,14 +61,8 @@ async def test_not_ready_while_nothing_moves_and_not_alive_if_that_lasts(
         assert (await watch.read()).status == NOT_SERVING
         assert check(server, LIVENESS) == SERVING
 
-        monkeypatch.setattr(batcher, "stalled_s", lambda: 3.5)
-        while check(server, LIVENESS) == SERVING:
-            await asyncio.sleep(0.05)
-
         monkeypatch.undo()
         assert (await watch.read()).status == SERVING
-        while check(server, LIVENESS) == NOT_SERVING:
-            await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("name", ["grpc.reflection.v1alpha.ServerReflection", REFLECTION_V1])

@@ -135,7 +135,7 @@ async def test_a_drain_answers_every_item_it_accepted_and_ends_the_stream_with_o
     server = start(drain_grace_s=20.0)
     session = server.app._models.find("").classifier.session
     run = session.run
-    monkeypatch.setattr(session, "run", lambda feeds: time.sleep(0.02) or run(feeds))
+    monkeypatch.setattr(session, "run", lambda feeds, stop=None: time.sleep(0.02) or run(feeds, stop))
     received, all_sent = 0, asyncio.Event()
 
     async def many_and_then_none() -> AsyncIterator[pb.ClassifyStreamRequest]:
@@ -223,7 +223,7 @@ async def test_a_stream_that_is_not_read_costs_no_other_call_its_answer_in_a_dra
         while (now := server.metric("sentiment_items_total", method="ClassifyStream", code="OK", model="tiny/1")) != before:
             before = now
             await asyncio.sleep(0.2)
-        monkeypatch.setattr(session, "run", lambda feeds: time.sleep(0.3) or run(feeds))
+        monkeypatch.setattr(session, "run", lambda feeds, stop=None: time.sleep(0.3) or run(feeds, stop))
         async with AsyncClient(server.target, options=PLAIN) as client:
             call = asyncio.create_task(client.classify("good"))
             await asyncio.sleep(0.05)

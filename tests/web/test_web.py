@@ -1,5 +1,6 @@
 """The HTTP side of a real server."""
 
+import asyncio
 import json
 import socket
 import urllib.error
@@ -10,6 +11,7 @@ import pytest
 
 from sentiment.client import Client
 from tests.conftest import RunningServer
+from tests.rpc.gate import FixedCost, Gate, assert_nothing_left, queued, set_cost, total, until
 
 
 def call(server: RunningServer, path: str, body: bytes | None = None, **headers: str) -> tuple[int, str, dict[str, str]]:
@@ -111,3 +113,49 @@ def test_a_body_that_never_comes_ends_at_the_deadline(server: RunningServer) -> 
         answer = connection.recv(65536)
 
     assert answer.startswith(b"HTTP/1.1 504")
+
+
+def post(text: str) -> bytes:
+    body = json.dumps({"text": text}).encode()
+    return b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+async def test_who_hangs_up_leaves_the_queue_and_his_place_among_the_open_calls(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start(runners=1, calls_max=2)
+    set_cost(server, FixedCost(0.001))
+    gate = Gate(server, monkeypatch)
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    first = asyncio.create_task(asyncio.to_thread(call, server, "/v1/classify", b'{"text": "good"}'))
+    try:
+        await gate.begun()
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(post("bad"))
+            await queued(server, 1)
+            status, text, headers = await asyncio.to_thread(call, server, "/v1/classify", b'{"text": "great"}')
+        await until(lambda: total(server, "requests", code="CANCELLED") == 1, "the server knows that the client has left")
+        await queued(server, 0)
+    finally:
+        gate.open()
+
+    assert (status, json.loads(text)["error"]["message"]) == (429, "2 calls are open; the limit is 2")
+    assert int(headers["Retry-After"]) >= 1
+    assert (await first)[0] == 200
+    assert (await asyncio.to_thread(call, server, "/v1/classify", b'{"text": "great"}'))[0] == 200
+    assert total(server, "items", code="CANCELLED") == total(server, "dropped", reason="cancelled") == 1
+    assert total(server, "requests", code="RESOURCE_EXHAUSTED", model="") == 1
+    assert_nothing_left(server)
+
+
+def test_a_time_limit_too_short_for_an_idle_server_is_told_at_once(start: Callable[..., RunningServer]) -> None:
+    server = start(runners=1)
+    set_cost(server, FixedCost(20.0))
+    # Once a second an idle server tries whatever its table denies.
+    assert call(server, "/v1/classify", b'{"text": "probe"}')[0] == 200
+
+    status, text, headers = call(server, "/v1/classify", b'{"text": "good"}')
+
+    assert (status, json.loads(text)["error"]["status"]) == (504, "DEADLINE_EXCEEDED")
+    assert "Retry-After" not in headers
+    assert total(server, "refused", reason="deadline") == 1

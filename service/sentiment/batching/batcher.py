@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from sentiment.batching.cost import Cost
-from sentiment.batching.scheduler import Batch, Scheduler, State, Ticket
-from sentiment.errors import Expired, ModelFailed, RequestError
+from sentiment.batching.scheduler import Scheduler
+from sentiment.batching.ticket import Batch, Priority, State, Ticket
+from sentiment.errors import Expired, ModelFailed, OutOfMemory, RequestError, Unavailable
 from sentiment.logs import logger
 from sentiment.model.classifier import Classifier
 from sentiment.model.runner import Outcome, Ran, Report
@@ -27,6 +27,9 @@ class Runs(Protocol):
     def start(self, classifier: Classifier, rows: Sequence[Row], report: Report) -> None:
         """Run rows as one batch and report the outcome, from any thread."""
 
+    def stop(self) -> None:
+        """Ask the run to end; it may take its time or not hear."""
+
 
 class Watches(Protocol):
     """Who is told what happens, for metrics and logs."""
@@ -37,8 +40,14 @@ class Watches(Protocol):
     def batch_failed(self, batch: Batch["Waiting"], runner: str, error: BaseException, lost: int) -> None:
         """A batch failed; ``lost`` rows failed with it, the others are tried again."""
 
+    def batch_given_up(self, runner: str, rows: int, seconds: float) -> None:
+        """A batch did not end after ``seconds``, though asked to, and its rows have failed."""
+
     def row_dropped(self, reason: str) -> None:
-        """A row left the queue unrun: expired or cancelled."""
+        """A row left the queue unrun: cancelled, expired or hopeless."""
+
+    def planned(self, seconds: float) -> None:
+        """Deciding what to run took so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,49 +72,79 @@ class Waiting:
     tell: Callable[[RowOutcome], None]
 
 
+@dataclass(slots=True)
+class Run:
+    """A batch on its runner."""
+
+    runner: Runs
+    started_at: float
+    asked_at: float | None = None
+
+
 class Batcher:
     """Runs rows of one classifier on its runners."""
 
-    def __init__(
-        self, classifier: Classifier, scheduler: Scheduler[Waiting], runners: Sequence[Runs], watcher: Watches, cost: Cost
-    ) -> None:
+    def __init__(self, classifier: Classifier, scheduler: Scheduler[Waiting], runners: Sequence[Runs], watcher: Watches) -> None:
         """Take over ``runners``; must be called in the event loop that will use the batcher."""
         self.classifier = classifier
         self.scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self._free = list(runners)
-        self._runners = len(runners)
         self._watcher = watcher
-        self._cost = cost
         self._timer: asyncio.TimerHandle | None = None
         self._pump_soon = False
         self._idle = asyncio.Event()
         self._idle.set()
-        # When each busy runner was given its batch.
-        self._started_at: dict[str, float] = {}
+        self._runs: dict[Batch[Waiting], Run] = {}
+        # Set when a runner does not come back: the process should be replaced.
+        self.broken = asyncio.Event()
 
     @property
     def backlog_s(self) -> float:
-        """Predicted seconds until a row that comes now would start."""
-        return self._cost.predict_s(self.scheduler.tokens_waiting) / self._runners
+        """Predicted seconds until a row that comes now would start if it went last."""
+        return self.scheduler.forecast.backlog_s(time.monotonic())
 
     def stalled_s(self) -> float:
         """Seconds that the longest-running batch has run; 0 when none runs."""
-        return time.monotonic() - min(self._started_at.values()) if self._started_at else 0.0
+        return time.monotonic() - min(run.started_at for run in self._runs.values()) if self._runs else 0.0
 
-    def submit(self, row: Row, deadline_at: float, tell: Callable[[RowOutcome], None]) -> RowTicket:
+    def end_stalled(self, stall_s: float) -> None:
+        """Ask runs to end that have lasted ``stall_s``; fail the rows of those that have not ended as long after they were asked.
+
+        A thread in a kernel that never returns cannot be ended: its runner is lost and ``broken`` is set.
+        """
+        now = time.monotonic()
+        for batch, run in list(self._runs.items()):
+            if run.asked_at is None:
+                if now - run.started_at > stall_s:
+                    run.asked_at = now
+                    run.runner.stop()
+            elif now - run.asked_at > stall_s:
+                del self._runs[batch]
+                lost = self.scheduler.give_up(batch)
+                self.broken.set()
+                self._watcher.batch_given_up(run.runner.name, len(batch.tickets), now - run.started_at)
+                self._fail(lost)
+                if not self.scheduler.runners:
+                    for ticket in self.scheduler.abandon():
+                        self._tell(ticket, Unavailable("no runner is left; the server is about to be replaced"))
+                self._note_idle()
+
+    def submit(self, row: Row, deadline_at: float, tell: Callable[[RowOutcome], None], priority: Priority) -> RowTicket:
         """Queue a row. ``tell`` is called once, later and in the event loop, unless the ticket is cancelled before.
 
         Args:
             row: what to run.
             deadline_at: instant of ``time.monotonic`` at which the answer is worth nothing.
-            tell: gets a RowResult, Expired or ModelFailed.
+            tell: gets a RowResult, Expired, ModelFailed, or Unavailable when the last runner is lost.
+            priority: who waits.
 
         Raises:
-            Refused: the queue is full.
+            Refused: the queue is full, or the work ahead leaves the row no time.
+            Expired: the deadline is too near even for an idle server.
             Unavailable: the batcher is closed.
         """
-        ticket = self.scheduler.add(row.tokens, time.monotonic(), deadline_at, Waiting(row, tell), self.backlog_s)
+        ticket = self.scheduler.add(row.tokens, time.monotonic(), deadline_at, Waiting(row, tell), priority)
         self._idle.clear()
         if not self._free:
             # Nothing to decide before a runner is free; only the clock may have to ring earlier.
@@ -141,15 +180,21 @@ class Batcher:
         step = self.scheduler.step(now, len(self._free))
         for batch in step.batches:
             runner = self._free.pop()
-            self._started_at[runner.name] = now
+            self._runs[batch] = Run(runner, now)
             rows = [ticket.payload.row for ticket in batch.tickets]
-            runner.start(self.classifier, rows, partial(self._report, runner, batch))
+            runner.start(self.classifier, rows, partial(self._report, batch))
         self._set_timer(step.wake_at)
         self._note_idle()
+        if step.batches:
+            self._watcher.planned(time.monotonic() - now)
         for ticket in step.expired:
             if not ticket.started_at:
                 self._watcher.row_dropped("expired")
             self._tell(ticket, Expired(f"no answer within {ticket.deadline_at - ticket.queued_at:.3f} s of waiting"))
+        for ticket in step.hopeless:
+            self._watcher.row_dropped("hopeless")
+            left_s, need_s = ticket.deadline_at - now, self.scheduler.cost.speed * ticket.alone_s
+            self._tell(ticket, Expired(f"the deadline leaves {left_s:.3f} s and this text alone needs about {need_s:.3f} s"))
 
     def _tell(self, ticket: RowTicket, outcome: RowOutcome) -> None:
         try:
@@ -170,42 +215,49 @@ class Batcher:
         self._timer = None
         self._pump()
 
-    def _report(self, runner: Runs, batch: Batch[Waiting], outcome: Outcome) -> None:
+    def _report(self, batch: Batch[Waiting], outcome: Outcome) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._ended, runner, batch, outcome)
+            self._loop.call_soon_threadsafe(self._ended, batch, outcome)
         except RuntimeError:
             # The loop is closed: the process is leaving and nobody waits any more.
             return
 
-    def _ended(self, runner: Runs, batch: Batch[Waiting], outcome: Outcome) -> None:
-        self._free.append(runner)
-        del self._started_at[runner.name]
+    def _ended(self, batch: Batch[Waiting], outcome: Outcome) -> None:
+        run = self._runs.pop(batch, None)
+        if run is None:
+            # Given up before it came back.
+            return
+        self._free.append(run.runner)
         now = time.monotonic()
         if isinstance(outcome, Ran) and len(outcome.logits) == len(batch.tickets):
-            self._answer(runner, batch, outcome, now)
+            self._answer(run, batch, outcome, now)
         else:
             error = (
                 outcome
                 if isinstance(outcome, BaseException)
                 else ValueError(f"{len(outcome.logits)} answers for {len(batch.tickets)} rows")
             )
-            lost = self.scheduler.fail(batch)
+            lost = self.scheduler.fail(batch, isinstance(error, (OutOfMemory, MemoryError)))
             self._pump()
-            for ticket in lost:
-                self._tell(ticket, ModelFailed("the model could not compute this text"))
-            self._watcher.batch_failed(batch, runner.name, error, len(lost))
+            self._fail(lost)
+            self._watcher.batch_failed(batch, run.runner.name, error, len(lost))
 
-    def _answer(self, runner: Runs, batch: Batch[Waiting], ran: Ran, now: float) -> None:
-        self._cost.observe(batch.tokens, ran.run_s)
-        # A deadline that came while the batch ran counts, even if its timer has not fired yet.
-        in_time = {ticket.number: logits for ticket, logits in zip(batch.tickets, ran.logits, strict=True) if ticket.deadline_at > now}
-        answered = self.scheduler.finish(Batch([ticket for ticket in batch.tickets if ticket.number in in_time], batch.reason))
-        # The next batch first: a runner waits for it.
-        self._pump()
+    def _answer(self, run: Run, batch: Batch[Waiting], ran: Ran, now: float) -> None:
+        logits = dict(zip(batch.tickets, ran.logits, strict=True))
+        # With the way to the runner and back: what a batch costs is how long its runner is not free.
+        answered = self.scheduler.finish(batch, now, now - run.started_at)
+        if self.scheduler.rows_waiting:
+            # The next batch first: a runner waits for it.
+            self._pump()
+        rows = len(batch.tickets)
         for ticket in answered:
-            logits, rows = in_time[ticket.number], len(batch.tickets)
-            self._tell(ticket, RowResult(logits, ticket.started_at - ticket.queued_at, ran.run_s, rows))
-        self._watcher.batch_ran(batch, runner.name, ran, len(batch.tickets) - len(answered))
+            self._tell(ticket, RowResult(logits[ticket], ticket.started_at - ticket.queued_at, ran.run_s, rows))
+        self._note_idle()
+        self._watcher.batch_ran(batch, run.runner.name, ran, rows - len(answered))
+
+    def _fail(self, lost: Sequence[RowTicket]) -> None:
+        for ticket in lost:
+            self._tell(ticket, ModelFailed("the model could not compute this text"))
 
     def _note_idle(self) -> None:
         if not self.scheduler.rows_waiting and not self.scheduler.rows_running:

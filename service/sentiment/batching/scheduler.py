@@ -1,4 +1,4 @@
-"""The scheduler: which rows run together, and which never run.
+"""The scheduler: which rows run together and when, which are refused at the door, and which never run.
 
 Pure: no clock, thread, task or socket; ``now`` is an argument. Its driver calls ``add``, ``cancel``, ``finish`` and ``fail`` as
 things happen and ``step`` whenever a runner is free or a deadline comes; ``step`` answers what to do now and when to ask again.
@@ -7,154 +7,132 @@ Promises, checked by a seeded simulation in tests/batching/test_simulation.py:
 
 - Every ticket has exactly one fate: answered, expired, cancelled or failed. One that ``add`` refuses never becomes a ticket.
 - A batch is formed only for a runner that is free, and keeps every limit.
-- No ticket starts after its deadline; no ticket waits or runs past it without being expired.
-- Rows run in the order of their deadlines, but for rows of like length that ride along in an earlier batch. Deadlines are
-  bounded, so nothing starves.
-- A batch that fails is halved until only the culprit fails.
+- A row that cannot finish by its deadline even if it starts now never runs; no row waits or runs past its deadline without being
+  expired.
+- A row is admitted only if it is predicted to finish in time, behind the rows of its class with earlier deadlines and what other
+  classes may claim meanwhile, and if it makes no other row of its class late.
+- While classes wait together each gets its share of the run time, to within a batch a runner.
+- A batch that fails is halved until only the culprit fails. One that was too large for the memory lowers the limits.
+
+docs/architecture.md tells how a batch is chosen, and why.
 """
 
-import enum
 import heapq
+import itertools
+import math
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Generic
 
-from sentiment.errors import Refused, Unavailable
+from sentiment.batching.cost import CostTable
+from sentiment.batching.forecast import Forecast
+from sentiment.batching.lane import Group, Lane
+from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length, edges
+from sentiment.batching.ticket import LIVE, Batch, Entry, P, Priority, State, Step, Ticket
+from sentiment.errors import Expired, Refused, Unavailable
 
-P = TypeVar("P")
-
-
-class State(enum.Enum):
-    """Where a ticket stands. WAITING and RUNNING are live; the others are fates."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    ANSWERED = "answered"
-    EXPIRED = "expired"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
-
-
-LIVE = (State.WAITING, State.RUNNING)
-
-
-@dataclass(slots=True, eq=False)
-class Ticket(Generic[P]):
-    """One waiting row. The scheduler alone writes its fields; ``payload`` is the driver's."""
-
-    length: int
-    queued_at: float
-    deadline_at: float
-    payload: P
-    number: int = 0
-    state: State = State.WAITING
-    started_at: float = 0.0
-    retrying: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """What one batch may be. A single row that breaks a limit by itself runs alone.
-
-    Args:
-        rows: rows in a batch.
-        tokens: rows x longest length.
-        scores_bytes: rows x heads x length^2 x 4, the size of one layer's attention scores in fp32.
-        heads: attention heads of the model.
-    """
-
-    rows: int
-    tokens: int
-    scores_bytes: int
-    heads: int
-
-    def rows_at(self, length: int) -> int:
-        """How many rows of this length fit one batch, at least 1."""
-        by_scores = self.scores_bytes // (4 * self.heads * length * length)
-        return max(1, min(self.rows, self.tokens // length, by_scores))
-
-
-@dataclass(frozen=True, slots=True)
-class Batch(Generic[P]):
-    """Rows to run together now. ``reason`` says why it is not larger: full, alike (no more rows of like length), retry."""
-
-    tickets: list[Ticket[P]]
-    reason: str
-
-    @property
-    def length(self) -> int:
-        """Length that every row is padded to."""
-        return max(ticket.length for ticket in self.tickets)
-
-    @property
-    def tokens(self) -> int:
-        """Padded tokens."""
-        return self.length * len(self.tickets)
-
-
-@dataclass(frozen=True, slots=True)
-class Step(Generic[P]):
-    """What to do now: answer the expired, start the batches, call ``step`` again at ``wake_at`` (None: at the next event)."""
-
-    expired: list[Ticket[P]] = field(default_factory=list)
-    batches: list[Batch[P]] = field(default_factory=list)
-    wake_at: float | None = None
-
-
-def bucket(length: int) -> int:
-    """The longest length that is batched with ``length``.
-
-    Steps of an eighth from 32 tokens on: padding within a bucket stays under 12.5 %, less than batching saves on a CPU.
-    Shorter rows cost little beside the fixed cost of a run, so there steps are 4 tokens.
-    """
-    step = 4 if length <= 32 else 1 << ((length - 1).bit_length() - 4)
-    return -(-length // step) * step
+# An idle server tries what its table denies within this factor, and once in so many seconds whatever it denies: a table that is
+# wrong corrects itself only by running.
+PROBE = 0.5
+PROBE_S = 1.0
+# Bulk rows leave so much of the queue to interactive ones.
+KEPT_FOR_INTERACTIVE = 0.25
+# Added to what rows have waited: rows that have just come are worth something too, each the same.
+WORTH_S = 1e-3
+# Two batches instead of one, for a runner that would be idle, if that cuts the time to so much of it.
+SPREAD = 0.75
 
 
 class Scheduler(Generic[P]):
     """The queue of one model on one device. Not thread-safe: one owner calls it."""
 
-    def __init__(self, limits: BatchLimits, queue_rows_max: int) -> None:
+    def __init__(
+        self, cost: CostTable, limits: BatchLimits, runners: int, queue_rows_max: int, length_max: int, bulk_share: float = 0.2
+    ) -> None:
         """Start empty.
 
         Args:
+            cost: what batches are predicted to take; learns from those that ran.
             limits: what one batch may be.
+            runners: batches that may run at once.
             queue_rows_max: rows that may wait; one more is refused.
+            length_max: the longest row, in tokens.
+            bulk_share: part of the run time that bulk rows get while interactive ones wait too, between 0 and 1.
         """
+        self.cost = cost
         self.limits = limits
         self.queue_rows_max = queue_rows_max
-        self.rows_waiting = 0
         self.rows_running = 0
-        self.tokens_waiting = 0
         self._closed = False
-        self._numbers = 0
-        # Both heaps drop dead entries lazily and are rebuilt when those are the majority.
-        self._by_deadline: list[tuple[float, int, Ticket[P]]] = []
-        self._order: list[tuple[float, int, Ticket[P]]] = []
-        # Waiting tickets by bucket, each in order of arrival.
-        self._buckets: dict[int, dict[int, Ticket[P]]] = {}
+        self._numbers = itertools.count(1)
+        self._prices = Prices(cost, limits)
+        buckets = bucket_by_length(edges(length_max))
+        shares = {Priority.INTERACTIVE: 1 - bulk_share, Priority.BULK: bulk_share}
+        self.lanes: dict[Priority, Lane[P]] = {priority: Lane(share, buckets, self._prices) for priority, share in shares.items()}
+        # Drops dead entries lazily and is rebuilt when those are the majority.
+        self._by_deadline: list[Entry[P]] = []
         self._retries: deque[list[Ticket[P]]] = deque()
+        self._rows_retrying = 0
+        self.forecast: Forecast[P] = Forecast(cost, list(self.lanes.values()), runners)
+        self._hold_until: float | None = None
+        # What the class that was served last had been charged before.
+        self._charged_s = 0.0
+        # When an idle server may try again what its table denies.
+        self._probe_at = -math.inf
 
-    def add(self, length: int, now: float, deadline_at: float, payload: P, retry_after_s: float = 0.0) -> Ticket[P]:
+    @property
+    def rows_waiting(self) -> int:
+        """Rows that wait for a runner."""
+        rows = self._rows_retrying
+        for lane in self.lanes.values():
+            rows += lane.rows
+        return rows
+
+    @property
+    def runners(self) -> int:
+        """Runners that have not been lost."""
+        return self.forecast.runners
+
+    def add(self, length: int, now: float, deadline_at: float, payload: P, priority: Priority = Priority.INTERACTIVE) -> Ticket[P]:
         """Admit a row of ``length`` tokens.
 
         Raises:
-            Refused: the queue is full; carries ``retry_after_s``.
-            Unavailable: the scheduler is closed.
+            Unavailable: the scheduler is closed, or all runners are lost.
+            Expired: its deadline is too near even for an idle server.
+            Refused: the queue is full, or the work ahead leaves it no time; carries when a retry may find room.
         """
-        if self._closed:
-            raise Unavailable("the server has drained")
-        if self.rows_waiting >= self.queue_rows_max:
-            raise Refused(f"{self.rows_waiting} rows are waiting; the limit is {self.queue_rows_max}", retry_after_s)
-        self._numbers += 1
-        ticket = Ticket(length, now, deadline_at, payload, self._numbers)
-        entry = (deadline_at, ticket.number, ticket)
-        heapq.heappush(self._by_deadline, entry)
-        heapq.heappush(self._order, entry)
-        self._buckets.setdefault(bucket(length), {})[ticket.number] = ticket
-        self.rows_waiting += 1
-        self.tokens_waiting += length
+        if self._closed or not self.runners:
+            raise Unavailable("the server has drained" if self.runners else "no runner is left; the server is about to be replaced")
+        waiting, lane = self.rows_waiting, self.lanes[priority]
+        limit = self.queue_rows_max
+        if priority is Priority.BULK:
+            limit = max(1, limit - int(limit * KEPT_FOR_INTERACTIVE))
+        if waiting >= limit:
+            raise Refused(f"{waiting} rows are waiting; the limit is {limit}", self.forecast.backlog_s(now), "queue_full")
+        alone_s = self.cost.table_s(1, length)
+        slack_s, own_s = deadline_at - now, self.cost.speed * alone_s
+        idle = not waiting and self.forecast.idle
+        if slack_s < own_s and not (idle and self._may_probe(slack_s, own_s, now)):
+            raise Expired(f"the deadline leaves {max(0.0, slack_s):.3f} s and this text alone needs about {own_s:.3f} s")
+        self._catch_up(lane)
+        if not idle:
+            self.forecast.check(lane, alone_s, now, deadline_at)
+        number, batched_s = next(self._numbers), self._prices.batched_s(length)
+        ticket = Ticket(length, now, deadline_at, payload, priority, number, alone_s, batched_s, probe=slack_s < own_s)
+        heapq.heappush(self._by_deadline, (deadline_at, ticket.number, ticket))
+        lane.add(ticket)
         return ticket
+
+    def _may_probe(self, slack_s: float, own_s: float, now: float) -> bool:
+        if slack_s <= 0 or (slack_s < PROBE * own_s and now < self._probe_at):
+            return False
+        self._probe_at = now + PROBE_S
+        return True
+
+    def _catch_up(self, lane: Lane[P]) -> None:
+        """A class that was away has no claim to what others got meanwhile."""
+        if not lane.rows:
+            lane.charged_s = max(lane.charged_s, self._charged_s)
 
     def close(self) -> None:
         """Admit nothing from now on; what was admitted goes on."""
@@ -162,14 +140,30 @@ class Scheduler(Generic[P]):
 
     def cancel(self, ticket: Ticket[P]) -> bool:
         """Nobody waits for this row any more. A waiting one will not run. False if it already has a fate."""
-        return self._end(ticket, State.CANCELLED)
+        cancelled = self._end(ticket, State.CANCELLED)
+        self._compact()
+        return cancelled
 
-    def finish(self, batch: Batch[P]) -> list[Ticket[P]]:
-        """A batch has run. Returns the tickets that are answered by it; the others got another fate meanwhile."""
-        return [ticket for ticket in batch.tickets if self._end(ticket, State.ANSWERED)]
+    def finish(self, batch: Batch[P], now: float, run_s: float) -> list[Ticket[P]]:
+        """A batch has run in ``run_s`` seconds.
 
-    def fail(self, batch: Batch[P]) -> list[Ticket[P]]:
-        """A batch could not run. Returns the ticket that fails by it: one that ran alone. Several rows are retried in halves."""
+        Returns:
+            The tickets that are answered by it, in order. The others have another fate or get one in the next ``step``: a deadline
+            that came while the batch ran counts, even if nobody has noticed it yet.
+        """
+        self.forecast.ended(batch)
+        self.cost.observe(len(batch.tickets), batch.length, run_s)
+        return [ticket for ticket in batch.tickets if ticket.deadline_at > now and self._end(ticket, State.ANSWERED)]
+
+    def fail(self, batch: Batch[P], out_of_memory: bool = False) -> list[Ticket[P]]:
+        """A batch could not run. Returns the ticket that fails by it: one that ran alone. Several rows are retried in halves.
+
+        ``out_of_memory``: from now on batches are at most half as large.
+        """
+        self.forecast.ended(batch)
+        if out_of_memory and len(batch.tickets) > 1:
+            self.limits = self.limits.below(len(batch.tickets), batch.length)
+            self._reprice()
         alive = [ticket for ticket in batch.tickets if ticket.state is State.RUNNING]
         if len(batch.tickets) == 1:
             return [ticket for ticket in alive if self._end(ticket, State.FAILED)]
@@ -178,19 +172,129 @@ class Scheduler(Generic[P]):
             for ticket in half:
                 ticket.state, ticket.retrying = State.WAITING, True
                 self.rows_running -= 1
-                self.rows_waiting += 1
-                self.tokens_waiting += ticket.length
+                self._rows_retrying += 1
             self._retries.append(half)
         return []
+
+    def give_up(self, batch: Batch[P]) -> list[Ticket[P]]:
+        """A batch does not come back, and its runner with it. Returns the tickets that fail by it."""
+        self.forecast.ended(batch)
+        self.forecast.runners -= 1
+        return [ticket for ticket in batch.tickets if self._end(ticket, State.FAILED)]
+
+    def abandon(self) -> list[Ticket[P]]:
+        """Nothing can run any more. Returns the tickets that waited, which fail."""
+        waiting = [ticket for lane in self.lanes.values() for ticket in lane.waiting()] + list(self._retrying())
+        return [ticket for ticket in waiting if self._end(ticket, State.FAILED)]
 
     def step(self, now: float, runners_free: int) -> Step[P]:
         """Decide. Every batch of the answer must be started; the next ``step`` counts its runner as busy."""
         expired = self._expire(now)
-        batches: list[Batch[P]] = []
-        while len(batches) < runners_free and (batch := self._next_batch(now)):
-            batches.append(batch)
+        hopeless: list[Ticket[P]] = []
+        chosen: list[tuple[list[Ticket[P]], str]] = []
+        self._hold_until = None
+        if runners_free:
+            if self._prices.stale():
+                self._reprice()
+            hopeless = self._purge(now)
+            while len(chosen) < runners_free and (choice := self._retry() or self._choose(now, len(chosen))):
+                chosen.append(choice)
+            if len(chosen) < runners_free and not self.rows_waiting:
+                self._spread(chosen, runners_free)
+        batches = [self._begin(tickets, reason, now) for tickets, reason in chosen]
         self._compact()
-        return Step(expired, batches, self._by_deadline[0][0] if self._by_deadline else None)
+        next_at = self._by_deadline[0][0] if self._by_deadline else None
+        return Step(expired, hopeless, batches, min(filter(None, (next_at, self._hold_until)), default=None))
+
+    def _purge(self, now: float) -> list[Ticket[P]]:
+        """End the rows that could not finish in time if they started now."""
+        speed = self.cost.speed
+        hopeless = [ticket for lane in self.lanes.values() for ticket in lane.hopeless(now, speed)]
+        hopeless += [ticket for ticket in self._retrying() if ticket.hopeless(now, speed)]
+        for ticket in hopeless:
+            self._end(ticket, State.EXPIRED)
+        return hopeless
+
+    def _retrying(self) -> Iterator[Ticket[P]]:
+        return (ticket for half in self._retries for ticket in half if ticket.state is State.WAITING)
+
+    def _retry(self) -> tuple[list[Ticket[P]], str] | None:
+        while self._retries:
+            half = [ticket for ticket in self._retries.popleft() if ticket.state is State.WAITING]
+            if half:
+                self._rows_retrying -= len(half)
+                return half, "retry"
+        return None
+
+    def _choose(self, now: float, chosen: int) -> tuple[list[Ticket[P]], str] | None:
+        waiting = [lane for lane in self.lanes.values() if lane.rows]
+        if not waiting:
+            return None
+        lane = min(waiting, key=lambda lane: lane.charged_s)
+        groups = lane.plan(now)
+        group = max(groups, key=lambda group: (group.waited_s + WORTH_S * group.rows) / group.cost_s)
+        rows = min(group.rows, self._prices.best_rows(group.length))
+        batch_s = self.cost.run_s(rows, group.length)
+        reason = "full" if rows < group.rows else "alike"
+        if self.forecast.makes_late(lane, batch_s, now):
+            group, rows, reason = self._urgent(lane, groups, now)
+        elif reason == "alike" and not chosen and len(waiting) == len(groups) == 1 and self._worth_waiting(lane, group, now, batch_s):
+            return None
+        tickets = lane.take(group, rows)
+        # Start-time fair queueing (Goyal, Vin and Cheng 1996).
+        self._charged_s = lane.charged_s
+        lane.charge(self._table_s(tickets), now)
+        return tickets, reason
+
+    def _urgent(self, lane: Lane[P], groups: Sequence[Group], now: float) -> tuple[Group, int, str]:
+        """The group of the row with the earliest deadline, and as many of its rows as let that one finish in time."""
+        first = lane.earliest()
+        group = next(group for group in groups if first.length <= group.length or group is groups[-1])
+        most = min(group.rows, self._prices.best_rows(group.length))
+        slack_s = first.deadline_at - now
+        rows = next((rows for rows in range(most, 1, -1) if self.cost.run_s(rows, group.length) <= slack_s), 1)
+        return group, rows, "tight" if rows < most else "full" if rows < group.rows else "alike"
+
+    def _worth_waiting(self, lane: Lane[P], group: Group, now: float, batch_s: float) -> bool:
+        """Whether the next arrival is expected so soon that rows per second rise by waiting for it.
+
+        No row waits for company longer than its batch takes, and none whose deadline is near.
+        """
+        if group.rows >= self.limits.rows_at(group.length):
+            return False
+        rate = lane.arrivals_per_s(group, now)
+        more_s = self.cost.run_s(group.rows + 1, group.length)
+        if not rate or (group.rows + 1) / (1 / rate + more_s) <= group.rows / batch_s:
+            return False
+        first = lane.earliest()
+        until = min(now + 1 / rate, lane.oldest_at(group) + batch_s, first.deadline_at - 2 * more_s)
+        if until <= now:
+            return False
+        self._hold_until = until
+        return True
+
+    def _spread(self, chosen: list[tuple[list[Ticket[P]], str]], runners_free: int) -> None:
+        """Nothing else waits: halve the dearest batch for each runner that would be idle, where that answers sooner."""
+        while chosen and len(chosen) < runners_free:
+            dearest = max(chosen, key=lambda choice: self._table_s(choice[0]))
+            tickets = sorted(dearest[0], key=lambda ticket: ticket.length)
+            half = tickets[len(tickets) // 2 :]
+            if len(tickets) < 2 or dearest[1] == "retry" or self._table_s(half) > SPREAD * self._table_s(tickets):
+                return
+            chosen.remove(dearest)
+            chosen += [(tickets[: len(tickets) // 2], "spread"), (half, "spread")]
+
+    def _table_s(self, tickets: Sequence[Ticket[P]]) -> float:
+        return self.cost.table_s(len(tickets), max([ticket.length for ticket in tickets]))
+
+    def _begin(self, tickets: list[Ticket[P]], reason: str, now: float) -> Batch[P]:
+        for ticket in tickets:
+            ticket.state, ticket.started_at = State.RUNNING, now
+        self.rows_running += len(tickets)
+        length = max([ticket.length for ticket in tickets])
+        batch = Batch(tickets, reason, length, self.cost.run_s(len(tickets), length))
+        self.forecast.begun(batch, now + batch.predicted_s)
+        return batch
 
     def _expire(self, now: float) -> list[Ticket[P]]:
         expired = []
@@ -203,63 +307,24 @@ class Scheduler(Generic[P]):
                 expired.append(ticket)
         return expired
 
-    def _next_batch(self, now: float) -> Batch[P] | None:
-        while self._retries:
-            half = [ticket for ticket in self._retries.popleft() if ticket.state is State.WAITING]
-            if half:
-                return self._begin(half, "retry", now)
-        while self._order:
-            anchor = heapq.heappop(self._order)[2]
-            if anchor.state is State.WAITING and not anchor.retrying:
-                return self._batch_around(anchor, now)
-        return None
-
-    def _batch_around(self, anchor: Ticket[P], now: float) -> Batch[P]:
-        """The anchor and rows of like length, in order of arrival."""
-        edge = bucket(anchor.length)
-        alike = self._buckets[edge]
-        room = self.limits.rows_at(edge)
-        tickets = [anchor]
-        for ticket in alike.values():
-            if len(tickets) == room:
-                break
-            if ticket is not anchor:
-                tickets.append(ticket)
-        reason = "full" if len(tickets) == room and len(alike) > room else "alike"
-        return self._begin(tickets, reason, now)
-
-    def _begin(self, tickets: list[Ticket[P]], reason: str, now: float) -> Batch[P]:
-        for ticket in tickets:
-            self._leave_queue(ticket)
-            ticket.state, ticket.started_at = State.RUNNING, now
-            self.rows_running += 1
-        return Batch(tickets, reason)
-
     def _end(self, ticket: Ticket[P], fate: State) -> bool:
-        if ticket.state is State.WAITING:
-            self._leave_queue(ticket)
-        elif ticket.state is State.RUNNING:
+        if ticket.state is State.RUNNING:
             self.rows_running -= 1
-        else:
+        elif ticket.state is not State.WAITING:
             return False
+        elif ticket.retrying:
+            self._rows_retrying -= 1
+        else:
+            self.lanes[ticket.priority].remove(ticket)
         ticket.state = fate
         return True
 
-    def _leave_queue(self, ticket: Ticket[P]) -> None:
-        self.rows_waiting -= 1
-        self.tokens_waiting -= ticket.length
-        if not ticket.retrying:
-            edge = bucket(ticket.length)
-            alike = self._buckets[edge]
-            del alike[ticket.number]
-            if not alike:
-                del self._buckets[edge]
+    def _reprice(self) -> None:
+        self._prices = Prices(self.cost, self.limits)
+        for lane in self.lanes.values():
+            lane.reprice(self._prices)
 
     def _compact(self) -> None:
-        live = self.rows_waiting + self.rows_running
-        if len(self._by_deadline) > 2 * live + 64:
+        if len(self._by_deadline) > 2 * (self.rows_waiting + self.rows_running) + 64:
             self._by_deadline = [entry for entry in self._by_deadline if entry[2].state in LIVE]
             heapq.heapify(self._by_deadline)
-        if len(self._order) > 2 * self.rows_waiting + 64:
-            self._order = [entry for entry in self._order if entry[2].state is State.WAITING]
-            heapq.heapify(self._order)

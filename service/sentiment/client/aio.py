@@ -52,33 +52,49 @@ class AsyncClient:
         await self._channel.close()
 
     async def classify(
-        self, text: str, text_pair: str | None = None, *, model: str = "", truncation: str = "", timeout_s: float | None = None
+        self,
+        text: str,
+        text_pair: str | None = None,
+        *,
+        model: str = "",
+        truncation: str = "",
+        priority: str = "",
+        timeout_s: float | None = None,
     ) -> Classification:
         """Classify one text or pair. Cancelling withdraws it from the server's queue.
+
+        ``model``: name or name/version; ``truncation``: refuse or head; ``priority``: interactive or bulk; empty: the default.
 
         Raises:
             CallFailed: there is no answer; ``code`` says why.
         """
         item = text if text_pair is None else (text, text_pair)
-        response = await self._call(self._stub.Classify, requests.one(item, model, truncation), timeout_s)
+        response = await self._call(self._stub.Classify, requests.one(item, requests.Options(model, truncation, priority)), timeout_s)
         return classification_of(response)
 
     async def classify_batch(
-        self, texts: Sequence[TextOrPair], *, model: str = "", truncation: str = "", timeout_s: float | None = None
+        self, texts: Sequence[TextOrPair], *, model: str = "", truncation: str = "", priority: str = "", timeout_s: float | None = None
     ) -> list[Result]:
         """Classify up to 1,024 texts in one call; results come in order, an item that failed as a CallFailed.
 
         Raises:
             CallFailed: the call as a whole failed.
         """
-        batch = requests.Batch(texts, model, truncation)
+        batch = requests.Batch(texts, requests.Options(model, truncation, priority))
         if texts and not batch.sent:
             return batch.results([])
         response = await self._call(self._stub.ClassifyBatch, batch.request, timeout_s)
         return batch.results(map(result_of, response.results))
 
     async def classify_stream(
-        self, items: AsyncIterable[tuple[str, TextOrPair]], *, model: str = "", truncation: str = "", timeout_s: float | None = None
+        self,
+        items: AsyncIterable[tuple[str, TextOrPair]],
+        *,
+        model: str = "",
+        truncation: str = "",
+        priority: str = "",
+        timeout_s: float | None = None,
+        item_timeout_s: float | None = None,
     ) -> AsyncIterator[tuple[str, Result]]:
         """Classify (id, text) items as they come; yields (id, result) as they finish, out of order.
 
@@ -89,12 +105,16 @@ class AsyncClient:
             items: ids are the caller's and at most 256 bytes.
             model: as in ``classify``.
             truncation: as in ``classify``.
-            timeout_s: of the whole stream; None for no limit. Each item has the server's default limit.
+            priority: interactive for items that somebody waits for; bulk unless told.
+            timeout_s: of the whole stream; None for no limit.
+            item_timeout_s: of each item, from its arrival; None for the server's default (5 s), which long texts may exceed
+                where 256 of them are under way on few cores.
 
         Raises:
             CallFailed: the stream ended early, or a text is no Unicode. What ``items`` raises comes out here too.
         """
-        options = pb.StreamOptions(model=model, truncation=requests.truncation_of(truncation))
+        options = pb.StreamOptions()
+        requests.Options(model, truncation, priority).write(options)
         failed: list[Exception] = []
         sent = received = 0
         complete = False
@@ -104,7 +124,10 @@ class AsyncClient:
             try:
                 async for item_id, text in items:
                     sent += 1
-                    yield pb.ClassifyStreamRequest(id=item_id, item=requests.item_of(text), options=options)
+                    request = pb.ClassifyStreamRequest(id=item_id, item=requests.item_of(text), options=options)
+                    if item_timeout_s is not None:
+                        request.timeout.FromNanoseconds(int(item_timeout_s * 1e9))
+                    yield request
                 complete = True
             except Exception as error:  # whatever it is, the caller is told below
                 failed.append(error)

@@ -1,6 +1,7 @@
 """Requests as both clients send them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import grpc
 
@@ -9,17 +10,33 @@ from sentiment.v1 import sentiment_pb2 as pb
 
 TextOrPair = str | tuple[str, str]
 TRUNCATIONS = {"": pb.TRUNCATION_UNSPECIFIED, "refuse": pb.TRUNCATION_REFUSE, "head": pb.TRUNCATION_HEAD}
+PRIORITIES = {"": pb.PRIORITY_UNSPECIFIED, "interactive": pb.PRIORITY_INTERACTIVE, "bulk": pb.PRIORITY_BULK}
 
 
-def truncation_of(name: str) -> pb.Truncation.ValueType:
-    """The enum value of ``refuse``, ``head`` or the empty string (the model's default).
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How texts are to be answered: by which model, what of an over-long text is read, and who waits.
 
     Raises:
-        ValueError: another name.
+        ValueError: truncation is not refuse, head or empty (the model's default), or priority not interactive, bulk or empty (the
+            call's default).
     """
-    if name not in TRUNCATIONS:
-        raise ValueError(f"truncation is {name!r}; known are refuse, head and the empty string for the model's default")
-    return TRUNCATIONS[name]
+
+    model: str = ""
+    truncation: str = ""
+    priority: str = ""
+
+    def __post_init__(self) -> None:
+        if self.truncation not in TRUNCATIONS:
+            raise ValueError(f"truncation is {self.truncation!r}; known are refuse, head and the empty string for the model's default")
+        if self.priority not in PRIORITIES:
+            raise ValueError(f"priority is {self.priority!r}; known are interactive, bulk and the empty string for the call's default")
+
+    def write(self, message: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.StreamOptions) -> None:
+        """Set a message's fields."""
+        message.model = self.model
+        message.truncation = TRUNCATIONS[self.truncation]
+        message.priority = PRIORITIES[self.priority]
 
 
 def item_of(text: TextOrPair) -> pb.Item:
@@ -35,7 +52,7 @@ def item_of(text: TextOrPair) -> pb.Item:
         raise CallFailed(grpc.StatusCode.INVALID_ARGUMENT, f"text: {reason}", [Violation("text", reason)]) from error
 
 
-def one(text: TextOrPair, model: str, truncation: str) -> pb.ClassifyRequest:
+def one(text: TextOrPair, options: Options) -> pb.ClassifyRequest:
     """A Classify request.
 
     Raises:
@@ -43,14 +60,17 @@ def one(text: TextOrPair, model: str, truncation: str) -> pb.ClassifyRequest:
     """
     item = item_of(text)
     pair = item.text_pair if item.HasField("text_pair") else None
-    return pb.ClassifyRequest(text=item.text, text_pair=pair, model=model, truncation=truncation_of(truncation))
+    request = pb.ClassifyRequest(text=item.text, text_pair=pair)
+    options.write(request)
+    return request
 
 
 class Batch:
     """A ClassifyBatch request of those texts that a message can carry; the others fail here, each on its own."""
 
-    def __init__(self, texts: Sequence[TextOrPair], model: str, truncation: str) -> None:
-        self.request = pb.ClassifyBatchRequest(model=model, truncation=truncation_of(truncation))
+    def __init__(self, texts: Sequence[TextOrPair], options: Options) -> None:
+        self.request = pb.ClassifyBatchRequest()
+        options.write(self.request)
         self._failed: list[CallFailed | None] = []
         for text in texts:
             try:

@@ -63,33 +63,49 @@ class Client:
         self._channel.close()
 
     def classify(
-        self, text: str, text_pair: str | None = None, *, model: str = "", truncation: str = "", timeout_s: float | None = None
+        self,
+        text: str,
+        text_pair: str | None = None,
+        *,
+        model: str = "",
+        truncation: str = "",
+        priority: str = "",
+        timeout_s: float | None = None,
     ) -> Classification:
         """Classify one text or pair.
+
+        ``model``: name or name/version; ``truncation``: refuse or head; ``priority``: interactive or bulk; empty: the default.
 
         Raises:
             CallFailed: there is no answer; ``code`` says why.
         """
         item = text if text_pair is None else (text, text_pair)
-        response = self._call(self._stub.Classify, requests.one(item, model, truncation), timeout_s)
+        response = self._call(self._stub.Classify, requests.one(item, requests.Options(model, truncation, priority)), timeout_s)
         return classification_of(response)
 
     def classify_batch(
-        self, texts: Sequence[TextOrPair], *, model: str = "", truncation: str = "", timeout_s: float | None = None
+        self, texts: Sequence[TextOrPair], *, model: str = "", truncation: str = "", priority: str = "", timeout_s: float | None = None
     ) -> list[Result]:
         """Classify up to 1,024 texts in one call; results come in order, an item that failed as a CallFailed.
 
         Raises:
             CallFailed: the call as a whole failed.
         """
-        batch = requests.Batch(texts, model, truncation)
+        batch = requests.Batch(texts, requests.Options(model, truncation, priority))
         if texts and not batch.sent:
             return batch.results([])
         response = self._call(self._stub.ClassifyBatch, batch.request, timeout_s)
         return batch.results(map(result_of, response.results))
 
     def classify_all(
-        self, texts: Iterable[TextOrPair], *, model: str = "", truncation: str = "", timeout_s: float = 60.0, attempts_max: int = 8
+        self,
+        texts: Iterable[TextOrPair],
+        *,
+        model: str = "",
+        truncation: str = "",
+        priority: str = "",
+        timeout_s: float = 60.0,
+        attempts_max: int = 8,
     ) -> Iterator[Result]:
         """Classify any number of texts, lazily, in order and in bounded memory: at most ``CHUNK * CALLS_AHEAD`` at a time.
 
@@ -99,7 +115,7 @@ class Client:
         under_way: deque[tuple[Sequence[TextOrPair], requests.Batch, Any]] = deque()
         source = chunks(texts)
         try:
-            yield from self._in_order(source, under_way, model, truncation, timeout_s, attempts_max)
+            yield from self._in_order(source, under_way, requests.Options(model, truncation, priority), timeout_s, attempts_max)
         finally:
             # The caller may stop early.
             for *_, future in under_way:
@@ -109,30 +125,29 @@ class Client:
         self,
         source: Iterator[list[TextOrPair]],
         under_way: "deque[tuple[Sequence[TextOrPair], requests.Batch, Any]]",
-        model: str,
-        truncation: str,
+        options: requests.Options,
         timeout_s: float,
         attempts_max: int,
     ) -> Iterator[Result]:
         while True:
             while len(under_way) < CALLS_AHEAD and (taken := next(source, None)):
-                batch = requests.Batch(taken, model, truncation)
+                batch = requests.Batch(taken, options)
                 under_way.append((taken, batch, self._stub.ClassifyBatch.future(batch.request, timeout=timeout_s)))
             if not under_way:
                 return
             chunk, batch, future = under_way.popleft()
             results = batch.results(_results(future.result, batch.sent))
-            yield from self._finish(chunk, results, model, truncation, timeout_s, attempts_max)
+            yield from self._finish(chunk, results, options, timeout_s, attempts_max)
 
     def _finish(
-        self, chunk: Sequence[TextOrPair], results: list[Result], model: str, truncation: str, timeout_s: float, attempts_max: int
+        self, chunk: Sequence[TextOrPair], results: list[Result], options: requests.Options, timeout_s: float, attempts_max: int
     ) -> Sequence[Result]:
         for attempt in range(1, attempts_max):
             again = [index for index, result in enumerate(results) if retryable(result)]
             if not again:
                 break
             time.sleep(_pause_s([results[index] for index in again], attempt))
-            request = requests.Batch([chunk[index] for index in again], model, truncation).request
+            request = requests.Batch([chunk[index] for index in again], options).request
             answers = _results(lambda request=request: self._stub.ClassifyBatch(request, timeout=timeout_s), len(again))  # type: ignore[misc]  # default binds the loop's value
             for index, answer in zip(again, answers, strict=True):
                 results[index] = answer

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sentiment.model.classifier import Classifier
+from sentiment.model.session import Stop
 from sentiment.model.tokenizer import Row
 
 
@@ -27,40 +28,68 @@ Report = Callable[[Outcome], None]
 
 
 class Runner:
-    """One thread over a classifier's session. ``start`` hands it a batch; the report is called in the runner's thread."""
+    """One thread over a classifier's session. ``start`` hands it a batch; the report is called in the runner's thread.
+
+    After a run that raised, a new thread takes the old one's place: nothing that the failed run left in it lives on.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._jobs: queue.SimpleQueue[tuple[Classifier, Sequence[Row], Report] | None] = queue.SimpleQueue()
-        # A daemon: a kernel that never returns cannot be ended from Python and must not keep the process alive.
-        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
-        self._thread.start()
+        self._jobs: queue.SimpleQueue[tuple[Classifier, Sequence[Row], Report, Stop] | None] = queue.SimpleQueue()
+        self._stop = Stop()
+        self._begin()
 
     def start(self, classifier: Classifier, rows: Sequence[Row], report: Report) -> None:
         """Run ``rows`` as one batch and call ``report`` with the outcome. The caller sees to it that the runner is free."""
-        self._jobs.put((classifier, rows, report))
+        self._stop = Stop()
+        self._jobs.put((classifier, rows, report, self._stop))
+
+    def stop(self) -> None:
+        """Ask the run to end: it fails at the next node of its graph. A kernel that does not return does not hear."""
+        self._stop.ask()
 
     def close(self, wait_s: float) -> None:
-        """End the thread after the batch it runs; wait for that at most ``wait_s`` seconds."""
+        """End the thread after the batch it runs; wait for that at most ``wait_s`` seconds, twice that if another takes its place."""
         self._jobs.put(None)
-        self._thread.join(wait_s)
+        thread = self._thread
+        thread.join(wait_s)
+        if self._thread is not thread:
+            self._thread.join(wait_s)
+
+    def _begin(self) -> None:
+        # A daemon: a kernel that never returns cannot be ended from Python and must not keep the process alive.
+        thread = threading.Thread(target=self._loop, name=self.name, daemon=True)
+        thread.start()
+        self._thread = thread
+
+    def _replaced(self) -> bool:
+        """Let a new thread take this one's place. False where none can be started: then this one goes on."""
+        try:
+            self._begin()
+            return True
+        except RuntimeError:
+            return False
 
     def _loop(self) -> None:
         while (job := self._jobs.get()) is not None:
-            classifier, rows, report = job
+            classifier, rows, report, stop = job
             outcome: Outcome
             try:
-                outcome = run_batch(classifier, rows)
+                outcome = run_batch(classifier, rows, stop)
             except BaseException as error:  # rows wait for this outcome, whatever it is
                 outcome = error
+            # Before the report, which may bring the next batch.
+            replaced = isinstance(outcome, BaseException) and self._replaced()
             report(outcome)
+            if replaced:
+                return
             del job, rows, report, outcome  # or the last batch would live until the next one comes
 
 
-def run_batch(classifier: Classifier, rows: Sequence[Row]) -> Ran:
+def run_batch(classifier: Classifier, rows: Sequence[Row], stop: Stop | None = None) -> Ran:
     """Pad and run rows as one batch in the calling thread."""
     begun = time.perf_counter()
     feeds = classifier.feeds(rows)
     padded = time.perf_counter()
-    logits: list[list[float]] = classifier.session.run(feeds).tolist()
+    logits: list[list[float]] = classifier.session.run(feeds, stop).tolist()
     return Ran(logits, padded - begun, time.perf_counter() - padded)

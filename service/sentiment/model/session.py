@@ -10,11 +10,26 @@ import numpy.typing as npt
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime  # after the line above
 
-from sentiment.errors import BadBundle
+from sentiment.errors import BadBundle, OutOfMemory
 from sentiment.model.tensors import Feeds
 
 RUNTIME_VERSION: str = onnxruntime.__version__
 _KNOWN_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+# How ONNX Runtime says that an allocation failed; its exceptions have no class of their own for it.
+_OUT_OF_MEMORY = ("failed to allocate memory", "bad_alloc", "bad allocation", "out of memory")
+
+
+class Stop:
+    """Asks a run to end. Heard between two nodes of the graph; the session stays good. For one run only: it cannot be taken back."""
+
+    def __init__(self) -> None:
+        self.options = onnxruntime.RunOptions()
+
+    def ask(self) -> None:
+        """End soon; from any thread."""
+        self.options.terminate = True
 
 
 class Session:
@@ -38,7 +53,8 @@ class Session:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         # Memory patterns are kept for every new shape and never dropped.
         options.enable_mem_pattern = False
-        options.log_severity_level = 3
+        # What fails is raised, and logged by us; its own lines on standard error are no JSON.
+        options.log_severity_level = 4
         if provider not in onnxruntime.get_available_providers():
             raise BadBundle(f"{path}: wants {provider}; this ONNX Runtime has {', '.join(onnxruntime.get_available_providers())}")
         try:
@@ -58,7 +74,17 @@ class Session:
         if labels is not None and isinstance(width, int) and width != labels:
             raise BadBundle(f"{path}: gives {width} logits a row; the manifest has {labels} labels")
 
-    def run(self, feeds: Feeds) -> npt.NDArray[np.float32]:
-        """Compute the logits, float32 [rows, labels]. The GIL is free meanwhile."""
-        logits: npt.NDArray[np.float32] = self._session.run([self.output], feeds, onnxruntime.RunOptions())[0]
+    def run(self, feeds: Feeds, stop: Stop | None = None) -> npt.NDArray[np.float32]:
+        """Compute the logits, float32 [rows, labels]. The GIL is free meanwhile.
+
+        Raises:
+            OutOfMemory: there is not enough for this many rows of this length.
+        """
+        options = stop.options if stop is not None else None
+        try:
+            logits: npt.NDArray[np.float32] = self._session.run([self.output], feeds, options)[0]
+        except Exception as error:  # ONNX Runtime's exceptions share no base class
+            if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY):
+                raise OutOfMemory(str(error)) from error
+            raise
         return logits

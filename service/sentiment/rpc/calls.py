@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -12,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from sentiment.errors import Broken, Expired, InvalidInput, RequestError
+from sentiment.errors import Broken, InvalidInput, Refused, RequestError
 from sentiment.logs import logger
 from sentiment.metrics import NO_MODEL, CallMetrics, Metrics
 from sentiment.pipeline import Served
@@ -22,8 +21,10 @@ OK = "OK"
 METHODS = ("Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel")
 CODE_NAMES = tuple(sorted({OK, "CANCELLED", *(code.name for code in CODES.values())}))
 REQUEST_ID = "x-request-id"
-# What ends by its deadline is told by the scheduler; this much later a call ends wherever else it hangs.
+# A cancellation so shortly before the deadline is the deadline's.
 DEADLINE_SLACK_S = 0.01
+# When a call that found too many open may come again: some of those will have ended.
+OPEN_RETRY_S = 1.0
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
@@ -66,6 +67,7 @@ class CallLimits:
     message_bytes_max: int
     deadline_default_s: float
     deadline_max_s: float
+    open_max: int
     # Log every call, at debug level.
     log_calls: bool = False
 
@@ -85,6 +87,7 @@ class Calls:
     def __init__(self, metrics: Metrics, limits: CallLimits) -> None:
         self.no_model = CallMetrics(metrics, NO_MODEL)
         self._limits = limits
+        self._open = 0
         self._serial = itertools.count(1)
         # Unique across restarts without a draw for each request.
         self._run = os.urandom(4).hex()
@@ -130,10 +133,12 @@ class Calls:
             asyncio.CancelledError: nobody waits for it any more.
         """
         code = "CANCELLED"
+        self._open += 1
         try:
-            # Work that hangs outside the queue, such as reading a body or waiting for the tokenizer, ends here.
-            async with asyncio.timeout_at(call.deadline_at + DEADLINE_SLACK_S if math.isfinite(call.deadline_at) else None):
-                result = await work
+            if self._open > self._limits.open_max:
+                work.close()
+                raise Refused(f"{self._open - 1} calls are open; the limit is {self._limits.open_max}", OPEN_RETRY_S, "calls")
+            result = await work
             code = OK
             return result
         except RequestError as error:
@@ -141,9 +146,6 @@ class Calls:
             if code == "INTERNAL":
                 logger().error("call_failed", method=call.method, request_id=call.request_id, reason=str(error))
             raise
-        except TimeoutError as error:
-            code = "DEADLINE_EXCEEDED"
-            raise Expired(f"no answer within {call.deadline_at - call.arrived_at:.3f} s") from error
         except asyncio.CancelledError:
             code = call.left_code()
             raise
@@ -154,6 +156,7 @@ class Calls:
             logger().exception("call_failed", method=call.method, request_id=call.request_id)
             raise Broken(f"internal error; the server's log has it under request id {call.request_id}") from error
         finally:
+            self._open -= 1
             metrics = self.metrics_of(call)
             metrics.requests[call.method, code]()
             seconds = time.monotonic() - call.arrived_at

@@ -1,5 +1,8 @@
 """Between messages and the pipeline's dataclasses. Pure."""
 
+from dataclasses import dataclass
+
+from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput, NotBuilt
 from sentiment.model.bundle import Manifest
 from sentiment.pipeline import Answer, Outcome, Query, Served
@@ -13,15 +16,24 @@ TRUNCATIONS = {
     pb.TRUNCATION_HEAD_TAIL: "head_tail",
     pb.TRUNCATION_WINDOWS: "windows",
 }
-PRIORITIES = frozenset(pb.Priority.values())
+PRIORITIES = {
+    pb.PRIORITY_UNSPECIFIED: None,
+    pb.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
+    pb.PRIORITY_BULK: Priority.BULK,
+}
 STREAM_ID_BYTES_MAX = 256
 
 
-def check_options(options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.StreamOptions, field: str = "") -> str | None:
-    """Check truncation, priority and explain, which every request has.
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What every request says of how it is answered."""
 
-    Returns:
-        The truncation for a Query.
+    truncation: str | None
+    priority: Priority
+
+
+def check_options(options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.StreamOptions, priority: Priority, field: str = "") -> Options:
+    """Check truncation, priority and explain, which every request has. ``priority`` is that of requests that name none.
 
     Raises:
         InvalidInput: an enum has an unknown value.
@@ -33,12 +45,13 @@ def check_options(options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.Str
         raise InvalidInput(field + "priority", f"is {options.priority}; known are 0 to {max(PRIORITIES)}")
     if options.HasField("explain"):
         raise NotBuilt("explain is not built yet; leave it unset")
-    return TRUNCATIONS[options.truncation]
+    return Options(TRUNCATIONS[options.truncation], PRIORITIES[options.priority] or priority)
 
 
-def query_of(item: pb.ClassifyRequest | pb.Item, truncation: str | None, field: str = "text") -> Query:
+def query_of(item: pb.ClassifyRequest | pb.Item, options: Options, field: str = "text") -> Query:
     """The query of one text or pair; ``field`` is how errors name the text."""
-    return Query(item.text, item.text_pair if item.HasField("text_pair") else None, truncation, field)
+    pair = item.text_pair if item.HasField("text_pair") else None
+    return Query(item.text, pair, options.truncation, field, options.priority)
 
 
 def model_id(served: Served) -> pb.ModelId:

@@ -26,6 +26,11 @@ class Health(health_pb2_grpc.HealthServicer):
         self._watchers: set[asyncio.Event] = set()
         self._ended = False
 
+    @property
+    def alive(self) -> bool:
+        """Whether ``liveness`` is SERVING."""
+        return bool(self._statuses[LIVENESS] == SERVING)
+
     def set_ready(self, ready: bool) -> None:
         """Set the status of "" and the services."""
         self._set(dict.fromkeys(self._services, SERVING if ready else NOT_SERVING))

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput, NotBuilt, RequestError
 from sentiment.metrics import CallMetrics
 from sentiment.pipeline import Answer, Models, Outcome, Served
@@ -42,7 +43,7 @@ class SentimentService:
     async def classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
         """One text."""
         served = call.served = self.models.find(request.model)
-        query = convert.query_of(request, convert.check_options(request))
+        query = convert.query_of(request, convert.check_options(request, Priority.INTERACTIVE))
         served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
         code = ""
         try:
@@ -58,11 +59,11 @@ class SentimentService:
     async def classify_batch(self, request: pb.ClassifyBatchRequest, call: Call) -> pb.ClassifyBatchResponse:
         """Many texts; fails as a whole only if its envelope is wrong."""
         served = call.served = self.models.find(request.model)
-        truncation = convert.check_options(request)
+        options = convert.check_options(request, Priority.BULK)
         count, limit = len(request.items), self._limits.batch_items_max
         if not 1 <= count <= limit:
             raise InvalidInput("items", f"has {count} items; the limits are 1 and {limit}")
-        queries = [convert.query_of(item, truncation, f"items[{index}].text") for index, item in enumerate(request.items)]
+        queries = [convert.query_of(item, options, f"items[{index}].text") for index, item in enumerate(request.items)]
         served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
         outcomes: list[Outcome] = []
         try:

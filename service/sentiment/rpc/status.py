@@ -73,7 +73,7 @@ def pushback_ms(error: RequestError, time_left_s: float) -> int | None:
     """When the client should retry a refused call: milliseconds, -1 for never within its deadline, None for its own policy."""
     if not isinstance(error, Refused):
         return None
-    return -1 if error.retry_after_s >= time_left_s else max(1, math.ceil(error.retry_after_s * 1000))
+    return -1 if error.retry_after_s + error.needs_s >= time_left_s else max(1, math.ceil(error.retry_after_s * 1000))
 
 
 def _attach(status: Status, detail: BadRequest | RetryInfo) -> None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 import grpc
 
 from sentiment.batching.batcher import RowTicket
+from sentiment.batching.ticket import Priority
 from sentiment.errors import Broken, InvalidInput, RequestError, Unavailable
 from sentiment.logs import logger
 from sentiment.pipeline import Answer, Outcome, Served
@@ -150,7 +151,7 @@ class _Stream:
         """Withdraw what is still queued: nobody reads any more."""
         for served, ticket in self._tickets.values():
             served.withdraw(ticket)
-            served.metrics.items[METHOD, "CANCELLED"]()
+            served.metrics.items[METHOD, self._call.left_code()]()
         self._tickets.clear()
 
     async def _accept(self, data: bytes) -> None:
@@ -164,11 +165,15 @@ class _Stream:
                 item_id, size = item_id[:64], len(item_id.encode())
                 raise InvalidInput("id", f"has {size} bytes; the limit is {convert.STREAM_ID_BYTES_MAX}")
             found = served = self._call.served = self._service.models.find(request.options.model)
-            query = convert.query_of(request.item, convert.check_options(request.options, "options."), "item.text")
+            query = convert.query_of(request.item, convert.check_options(request.options, Priority.BULK, "options."), "item.text")
             deadline_at = self._deadline(request, arrived_at)
             found.metrics.stage["receive"](time.monotonic() - arrived_at)
             ticket = await found.begin(query, arrived_at, deadline_at, lambda outcome: self._settle(serial, item_id, found, outcome))
             self._tickets[serial] = (found, ticket)
+        except asyncio.CancelledError:
+            # The client left while its text was being tokenized.
+            (served.metrics if served else self._calls.no_model).items[METHOD, self._call.left_code()]()
+            raise
         except RequestError as error:
             self._settle(serial, item_id, served, error)
         except Exception:  # the stream waits for this item's outcome, whatever went wrong

@@ -82,7 +82,9 @@ class _PriorityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Priority.Val
     PRIORITY_BULK: _Priority.ValueType  # 2
 
 class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper):
-    """Who is waiting for the answer. Checked, and without effect yet."""
+    """Who is waiting for the answer. While texts of both kinds wait, the server divides its time between them (a setting, 4 to 1
+    unless told), so that neither starves; with one kind alone it has no effect.
+    """
 
 PRIORITY_UNSPECIFIED: Priority.ValueType  # 0
 """INTERACTIVE for Classify, BULK for ClassifyBatch and ClassifyStream."""

@@ -3,6 +3,7 @@
 It installs no signal handlers and never ends the process: ``app`` alone does.
 """
 
+import asyncio
 import re
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +15,7 @@ from google.protobuf.json_format import MessageToDict, MessageToJson, Parse, Par
 from google.protobuf.message import Message
 from prometheus_client.exposition import choose_encoder
 
-from sentiment.errors import CannotServe, InvalidInput, RequestError
+from sentiment.errors import CannotServe, Expired, InvalidInput, RequestError
 from sentiment.metrics import Metrics
 from sentiment.rpc.calls import REQUEST_ID, A, Call, Calls, Method, Q, request_id_in
 from sentiment.rpc.servicer import SentimentService
@@ -31,11 +32,18 @@ class Web:
     """The HTTP server."""
 
     def __init__(
-        self, service: SentimentService, calls: Calls, metrics: Metrics, ready: Callable[[], bool], message_bytes_max: int
+        self,
+        service: SentimentService,
+        calls: Calls,
+        metrics: Metrics,
+        ready: Callable[[], bool],
+        alive: Callable[[], bool],
+        message_bytes_max: int,
     ) -> None:
         self._calls = calls
         self._metrics = metrics
         self._ready = ready
+        self._alive = alive
         self._message_bytes_max = message_bytes_max
         application = web.Application(client_max_size=BODY_BYTES_PER_MESSAGE_BYTE * message_bytes_max)
         application.router.add_get("/metrics", self._get_metrics)
@@ -69,7 +77,7 @@ class Web:
         return web.Response(body=encode(self._metrics.registry), headers={"Content-Type": content_type})
 
     async def _get_healthz(self, _request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        return web.Response(text="ok\n") if self._alive() else web.Response(text="not alive\n", status=503)
 
     async def _get_readyz(self, _request: web.Request) -> web.Response:
         return web.Response(text="ready\n") if self._ready() else web.Response(text="not ready\n", status=503)
@@ -95,11 +103,14 @@ class Web:
         return None
 
     async def _work(self, method: Method[Q, A], request: web.Request, call: Call) -> A:
-        return await method.answer(self._parse(method.request, await self._body(request)), call)
+        return await method.answer(self._parse(method.request, await self._body(request, call.deadline_at)), call)
 
-    async def _body(self, request: web.Request) -> bytes:
+    async def _body(self, request: web.Request, deadline_at: float) -> bytes:
         try:
-            return await request.read()
+            async with asyncio.timeout_at(deadline_at):
+                return await request.read()
+        except TimeoutError as error:
+            raise Expired("the body did not arrive within the deadline") from error
         except web.HTTPRequestEntityTooLarge:
             limit = BODY_BYTES_PER_MESSAGE_BYTE * self._message_bytes_max
             raise InvalidInput("", f"the body has more bytes than the limit of {limit}") from None

@@ -1,0 +1,200 @@
+"""The waiting rows of one priority class: by length for planning, by deadline for admission. Pure."""
+
+import heapq
+import math
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice, takewhile
+from typing import Generic
+
+from sentiment.batching.demand import Demand
+from sentiment.batching.plan import Prices, split
+from sentiment.batching.ticket import Entry, P, Ticket
+
+# An arrival counts for its bucket's rate for so long, and a batch for its class's.
+RATE_WINDOW_S = 0.25
+USE_WINDOW_S = 2.0
+
+
+@dataclass(slots=True)
+class _Bucket(Generic[P]):
+    """Rows of like length, the earliest deadline first."""
+
+    entries: list[Entry[P]] = field(default_factory=list)
+    queued_sum: float = 0.0
+
+
+@dataclass(slots=True)
+class _Rate:
+    """How much comes a second: a sum that decays."""
+
+    window_s: float
+    sum: float = 0.0
+    at: float = 0.0
+
+    def add(self, amount: float, now: float) -> None:
+        self.sum, self.at = self.decayed(now) + amount, now
+
+    def decayed(self, now: float) -> float:
+        return self.sum * math.exp((self.at - now) / self.window_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Waiting rows that are padded together: the buckets' edges, how many rows, their table seconds, and how long all have waited."""
+
+    edges: Sequence[int]
+    rows: int
+    cost_s: float
+    waited_s: float
+
+    @property
+    def length(self) -> int:
+        """The longest length that a row of it may have."""
+        return self.edges[-1]
+
+
+class Lane(Generic[P]):
+    """One class's queue. Its cost figures are table seconds: the speed of the moment is the caller's to multiply."""
+
+    def __init__(self, share: float, buckets: Sequence[int], prices: Prices) -> None:
+        """Start empty.
+
+        Args:
+            share: part of the run time that this class keeps while others wait too.
+            buckets: the edge of each length's bucket; a longer row belongs to the last.
+            prices: what rows cost.
+        """
+        self.share = share
+        self.rows = 0
+        # Run time spent on this class, over its share.
+        self.charged_s = 0.0
+        self.demand = Demand()
+        # Table seconds of all rows one by one, and of the dearest, which is not lowered before the lane is empty.
+        self.alone_s = 0.0
+        self.dearest_s = 0.0
+        self._edges = buckets
+        self._prices = prices
+        self._buckets: dict[int, _Bucket[P]] = {}
+        self._rates = {edge: _Rate(RATE_WINDOW_S) for edge in set(buckets)}
+        self._use = _Rate(USE_WINDOW_S)
+        self._work_s: float | None = 0.0
+
+    def add(self, ticket: Ticket[P]) -> None:
+        """A row waits."""
+        edge = self._edge(ticket)
+        bucket = self._buckets.setdefault(edge, _Bucket())
+        insort(bucket.entries, (ticket.deadline_at, ticket.number, ticket))
+        bucket.queued_sum += ticket.queued_at
+        self._rates[edge].add(1, ticket.queued_at)
+        self.rows += 1
+        self.alone_s += ticket.alone_s
+        self.dearest_s = max(self.dearest_s, ticket.alone_s)
+        self.demand.add(ticket.deadline_at, ticket.batched_s, ticket.alone_s)
+        self._work_s = None
+
+    def remove(self, ticket: Ticket[P]) -> None:
+        """A row that waits here waits no more."""
+        edge = self._edge(ticket)
+        entries = self._buckets[edge].entries
+        self._remove(edge, bisect_left(entries, (ticket.deadline_at, ticket.number)))
+
+    def earliest(self) -> Ticket[P]:
+        """The row with the earliest deadline; there must be one."""
+        return min(bucket.entries[0] for bucket in self._buckets.values())[2]
+
+    def waiting(self) -> list[Ticket[P]]:
+        """All rows."""
+        return [entry[2] for bucket in self._buckets.values() for entry in bucket.entries]
+
+    def hopeless(self, now: float, speed: float) -> list[Ticket[P]]:
+        """Rows that could not finish in time if they started now."""
+        near_at = now + speed * self.dearest_s
+        if not self.rows or self.demand.first_at >= near_at:
+            return []
+        return [
+            ticket
+            for bucket in self._buckets.values()
+            for _, _, ticket in takewhile(lambda entry: entry[0] < near_at, bucket.entries)
+            if ticket.hopeless(now, speed)
+        ]
+
+    def work_s(self) -> float:
+        """Predicted seconds of all rows, bucket by bucket."""
+        if self._work_s is None:
+            self._work_s = sum([self._prices.group_s(len(bucket.entries), edge) for edge, bucket in self._buckets.items()])
+        return self._work_s
+
+    def overhead(self) -> float:
+        """Predicted work over that of batches that are all of the best size, at least 1: what odd rows cost."""
+        prices = self._prices
+        best_s = sum([len(bucket.entries) * prices.batched_s(edge) for edge, bucket in self._buckets.items()])
+        return max(1.0, self.work_s() / best_s) if self.rows else 1.0
+
+    def batch_s(self) -> float:
+        """Table seconds of the dearest batch that could be next."""
+        sizes = ((edge, min(len(bucket.entries), self._prices.best_rows(edge))) for edge, bucket in self._buckets.items())
+        return max([self._prices.group_s(rows, edge) for edge, rows in sizes], default=0.0)
+
+    def use_per_s(self, now: float) -> float:
+        """Table seconds of run time that this class was given a second, of late."""
+        return self._use.decayed(now) / USE_WINDOW_S
+
+    def reprice(self, prices: Prices) -> None:
+        """Costs have changed."""
+        self._prices = prices
+        self._work_s = None
+
+    def plan(self, now: float) -> list[Group]:
+        """All rows, cut into groups so that their predicted time is least."""
+        edges = sorted(self._buckets)
+        counts = [(edge, len(self._buckets[edge].entries)) for edge in edges]
+        groups = []
+        for span in split(counts, self._prices):
+            rows = waited_s = 0.0
+            for edge, count in counts[span.first : span.last + 1]:
+                rows += count
+                waited_s += now * count - self._buckets[edge].queued_sum
+            groups.append(Group(edges[span.first : span.last + 1], int(rows), span.cost_s, waited_s))
+        return groups
+
+    def arrivals_per_s(self, group: Group, now: float) -> float:
+        """Measured rate of rows that the group could take along. A single arrival is no rate."""
+        within = (rate for edge, rate in self._rates.items() if group.edges[0] <= edge <= group.length)
+        return max(0.0, sum(rate.decayed(now) for rate in within) - 1) / RATE_WINDOW_S
+
+    def oldest_at(self, group: Group) -> float:
+        """When the first of a group's rows came."""
+        return min(ticket.queued_at for edge in group.edges for _, _, ticket in self._buckets[edge].entries)
+
+    def charge(self, seconds: float, now: float) -> None:
+        """Table seconds of run time are given to this class."""
+        self.charged_s += seconds / self.share
+        self._use.add(seconds, now)
+
+    def take(self, group: Group, rows: int) -> list[Ticket[P]]:
+        """Remove and return the ``rows`` rows of a group that have the earliest deadlines."""
+        candidates = [islice(self._buckets[edge].entries, rows) for edge in group.edges]
+        taken = [entry[2] for entry in islice(heapq.merge(*candidates), rows)]
+        for ticket in taken:
+            # Buckets are in order of deadlines too: what is taken of one stands at its front.
+            self._remove(self._edge(ticket), 0)
+        return taken
+
+    def _edge(self, ticket: Ticket[P]) -> int:
+        return self._edges[min(ticket.length, len(self._edges) - 1)]
+
+    def _remove(self, edge: int, place: int) -> None:
+        bucket = self._buckets[edge]
+        ticket = bucket.entries.pop(place)[2]
+        bucket.queued_sum -= ticket.queued_at
+        if not bucket.entries:
+            del self._buckets[edge]
+        self.rows -= 1
+        self.alone_s -= ticket.alone_s
+        self.demand.remove(ticket.deadline_at, ticket.batched_s)
+        self._work_s = None
+        if not self.rows:
+            # With what rounding has left over.
+            self.alone_s = self.dearest_s = 0.0

@@ -1,0 +1,229 @@
+"""The cost table: what it predicts between, at and beyond its points, and how it learns."""
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from sentiment.batching.cost import OUTLIER, REMEMBERED, CostTable, shapes_to_measure
+
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+LENGTHS = (1, 4, 16, 64, 256, 512)
+
+
+def table(seconds: Callable[[int, int], float]) -> CostTable:
+    """A table that was measured on a machine that takes ``seconds(rows, length)``."""
+    return CostTable({(rows, length): seconds(rows, length) for rows in ROWS for length in LENGTHS})
+
+
+def proportional(token_s: float = 1e-3) -> CostTable:
+    """A slow CPU: cost is proportional to tokens, and batching saves nothing. Exact everywhere."""
+    return table(lambda rows, length: token_s * rows * length)
+
+
+def fixed(batch_s: float = 0.01, token_s: float = 1e-6) -> CostTable:
+    """A GPU: a batch costs much the same, whatever is in it."""
+    return table(lambda rows, length: batch_s + token_s * rows * length)
+
+
+def test_a_prediction_at_a_point_is_the_point() -> None:
+    points = {(1, 8): 0.3, (4, 8): 0.5, (1, 32): 0.7, (2, 32): 0.71, (9, 32): 5.0}
+
+    cost = CostTable(points)
+
+    assert {shape: cost.run_s(*shape) for shape in points} == pytest.approx(points, rel=1e-12)
+
+
+@pytest.mark.parametrize(("by_rows", "by_length"), [(1.0, 1.0), (0.5, 1.3), (0.0, 2.0)])
+def test_a_power_law_is_met_exactly_everywhere_inside(by_rows: float, by_length: float) -> None:
+    cost = table(lambda rows, length: 1e-4 * rows**by_rows * length**by_length)
+
+    for rows in (1, 3, 5, 11, 40, 64):
+        for length in (1, 2, 7, 33, 100, 511):
+            assert cost.run_s(rows, length) == pytest.approx(1e-4 * rows**by_rows * length**by_length, rel=1e-9)
+
+
+@pytest.mark.parametrize("fixed_s", [1e-4, 1e-3, 1e-2])
+def test_a_fixed_cost_and_one_a_token_are_met_within_6_percent_between_points(fixed_s: float) -> None:
+    def law(rows: int, length: int) -> float:
+        return fixed_s + 1e-5 * rows * length
+
+    cost = CostTable({(rows, length): law(rows, length) for rows in (1, 2, 4, 8, 16) for length in (8, 16, 32, 64, 128)})
+
+    worst = max(abs(cost.run_s(rows, length) / law(rows, length) - 1) for rows in range(1, 17) for length in range(8, 129))
+    assert worst < 0.06
+
+
+def test_beyond_the_most_rows_of_a_length_cost_grows_in_proportion() -> None:
+    cost = CostTable({(1, 8): 1.0, (4, 8): 2.0, (1, 32): 3.0, (2, 32): 4.0})
+
+    assert cost.run_s(12, 8) == pytest.approx(3 * 2.0)
+    assert cost.run_s(12, 32) == pytest.approx(6 * 4.0)
+
+
+def test_beyond_the_longest_length_cost_grows_in_proportion() -> None:
+    cost = CostTable({(1, 8): 1.0, (4, 8): 2.0, (1, 32): 3.0, (2, 32): 4.0})
+
+    assert cost.run_s(2, 96) == pytest.approx(3 * 4.0)
+    assert cost.run_s(4, 96) == pytest.approx(3 * 2 * 4.0)
+
+
+def test_the_order_in_which_points_are_given_does_not_matter() -> None:
+    points = {(4, 8): 2.0, (1, 32): 3.0, (2, 8): 1.4, (2, 32): 4.0, (1, 8): 1.0}
+    cost, other = CostTable(points), CostTable(dict(reversed(points.items())))
+
+    for rows in (1, 2, 3, 4, 9):
+        for length in (4, 8, 20, 32, 70):
+            assert other.table_s(rows, length) == cost.table_s(rows, length)
+
+
+def test_one_point_is_enough() -> None:
+    cost = CostTable({(2, 10): 1.0})
+
+    assert cost.run_s(4, 30) == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [{}, {(1, 8): 0.0}, {(1, 8): -1.0}, {(1, 8): math.nan}, {(1, 8): math.inf}, {(0, 8): 1.0}, {(1, 0): 1.0}],
+)
+def test_a_table_without_points_or_with_one_that_is_not_positive_is_refused(points: dict[tuple[int, int], float]) -> None:
+    with pytest.raises(ValueError, match=r"points; wanted are at least 1"):
+        CostTable(points)
+
+
+def test_more_rows_never_cost_less_where_no_point_says_so() -> None:
+    cost = fixed()
+
+    for length in (1, 5, 100, 512, 700):
+        seconds = [cost.run_s(rows, length) for rows in range(1, 100)]
+        assert seconds == sorted(seconds)
+
+
+def test_a_machine_that_becomes_twice_as_slow_is_known_after_some_hundred_batches() -> None:
+    cost, seed = proportional(), 1
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+
+    for _ in range(400):
+        rows, length = rng.choice(ROWS), rng.choice(LENGTHS)
+        cost.observe(rows, length, 2 * 1e-3 * rows * length)
+
+    assert cost.speed == pytest.approx(2, rel=0.05)
+    assert cost.run_s(3, 50) == pytest.approx(2 * 1e-3 * 150, rel=0.05)
+
+
+def test_one_slow_run_counts_no_more_than_one_that_took_outlier_times_its_prediction() -> None:
+    hit, clamped = proportional(), proportional()
+
+    hit.observe(4, 16, 1e6)
+    clamped.observe(4, 16, OUTLIER * clamped.run_s(4, 16))
+
+    assert hit.speed == pytest.approx(clamped.speed)
+    assert hit.points() == pytest.approx(clamped.points())
+    assert 1 < hit.speed < 1.08
+
+
+def test_a_run_in_no_time_is_learned_from_like_any_other() -> None:
+    cost = proportional()
+
+    cost.observe(4, 16, 0.0)
+
+    assert 0.9 < cost.speed < 1
+
+
+def test_the_table_moves_near_what_was_observed_and_nowhere_else() -> None:
+    cost = proportional()
+    before = cost.points()
+
+    for _ in range(20):
+        cost.observe(6, 20, 2 * 1e-3 * 120)
+
+    moved = {shape for shape, seconds in cost.points().items() if abs(seconds / before[shape] - 1) > 1e-9}
+    assert moved == {(4, 16), (8, 16), (4, 64), (8, 64)}
+
+
+def test_what_is_slow_at_one_shape_alone_is_learned_there() -> None:
+    cost = proportional()
+
+    for _ in range(600):
+        for length in LENGTHS:
+            cost.observe(8, length, 8e-3 * length * (3 if length == 64 else 1))
+
+    assert cost.run_s(8, 64) == pytest.approx(3 * 8e-3 * 64, rel=0.1)
+    assert cost.run_s(8, 512) == pytest.approx(8e-3 * 512, rel=0.1)
+
+
+def test_a_point_that_lies_beyond_the_observed_shape_does_not_move_away_from_it() -> None:
+    # Below the fewest rows the law goes on with a negative share of the second point.
+    cost = CostTable({(4, 8): 4.0, (16, 8): 16.0})
+
+    cost.observe(1, 8, 2.0)
+
+    assert cost.points()[(16, 8)] == pytest.approx(16.0)
+    assert cost.points()[(4, 8)] > 4.0
+
+
+def test_predictions_are_forgotten_with_every_new_version_and_not_before() -> None:
+    cost = proportional()
+    before = cost.table_s(4, 16)
+
+    for _ in range(REMEMBERED - 1):
+        cost.observe(4, 16, 1.0)
+    assert (cost.version, cost.table_s(4, 16)) == (0, before)
+    cost.observe(4, 16, 1.0)
+
+    assert cost.version == 1
+    assert cost.table_s(4, 16) > before
+
+
+def test_every_further_round_of_batches_makes_a_new_version() -> None:
+    cost = proportional()
+
+    for _ in range(3 * REMEMBERED):
+        cost.observe(4, 16, 1.0)
+
+    assert cost.version == 3
+
+
+def test_a_table_made_of_its_points_predicts_the_same() -> None:
+    cost = fixed()
+    for _ in range(REMEMBERED):
+        cost.observe(5, 40, 0.05)
+
+    again = CostTable(cost.points())
+
+    for rows, length in ((1, 1), (5, 40), (64, 512), (100, 1000)):
+        assert again.table_s(rows, length) == pytest.approx(cost.table_s(rows, length), rel=1e-12)
+
+
+def test_the_kept_points_are_without_the_speed_of_the_moment() -> None:
+    cost = proportional()
+
+    for _ in range(30):
+        for rows in ROWS:
+            for length in LENGTHS:
+                cost.observe(rows, length, 2e-3 * rows * length)
+
+    assert cost.speed > 1.8
+    assert cost.points()[(4, 16)] < 1.2 * 64e-3
+
+
+def test_the_largest_shape_is_measured_first() -> None:
+    shapes = shapes_to_measure([(8, 64), (32, 64), (128, 16), (512, 3)])
+
+    sizes = [rows * length for rows, length in shapes]
+    assert sizes == sorted(sizes, reverse=True)
+    assert set(shapes) >= {(1, 8), (64, 8), (8, 8), (3, 512), (1, 512), (4, 128)}
+
+
+def test_at_most_three_shapes_a_length_are_measured_and_none_above_its_limit() -> None:
+    for most in range(1, 70):
+        rows_at = [(8, most), (32, max(1, most // 2)), (128, max(1, most // 4)), (512, 1)]
+
+        shapes = shapes_to_measure(rows_at)
+
+        assert len(shapes) == len(set(shapes)) <= 12
+        assert all(1 <= rows <= dict(rows_at)[length] for rows, length in shapes)
+        assert set(rows_at) <= {(length, rows) for rows, length in shapes}

@@ -1,0 +1,290 @@
+"""A client that leaves, at each point of a call's way: nobody else notices, every text is counted once, nothing is left behind."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import grpc
+import pytest
+import structlog
+
+from sentiment.pipeline import INLINE_CHARACTERS_MAX
+from sentiment.rpc import convert
+from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from tests.conftest import NO_RETRIES, RunningServer
+from tests.rpc.gate import (
+    MODEL,
+    PATIENCE_S,
+    FixedCost,
+    Gate,
+    assert_nothing_left,
+    batch_request,
+    id_of,
+    outcome_of,
+    positive,
+    queued,
+    served_by,
+    set_cost,
+    stream_requests,
+    total,
+    until,
+)
+
+Code = grpc.StatusCode
+INTERACTIVE = pb.PRIORITY_INTERACTIVE
+# Those who leave send texts of 4 tokens and those who stay texts of 3: told apart, and padded together.
+LEAVING = "w9 film"
+LEAVING_TOKENS = 4
+KINDS = {"Classify": 1, "ClassifyBatch": 3, "ClassifyStream": 3}
+kinds = pytest.mark.parametrize("method", KINDS)
+
+
+class Callers:
+    """One who will leave, and others who stay, on one connection; all in one class, so that they may share a batch."""
+
+    def __init__(self, server: RunningServer, channel: grpc.aio.Channel) -> None:
+        self.server = server
+        self.stub: Any = pb_grpc.SentimentServiceStub(channel)  # typed for another kind of channel
+        self.staying: dict[int, asyncio.Task[Any]] = {}
+        self.sent = 0
+
+    def leaver(self, method: str, texts: Sequence[str]) -> Any:
+        self.sent += len(texts)
+        if method == "Classify":
+            return self.stub.Classify(pb.ClassifyRequest(text=texts[0], priority=INTERACTIVE))
+        if method == "ClassifyBatch":
+            return self.stub.ClassifyBatch(batch_request(texts, INTERACTIVE))
+
+        async def requests() -> AsyncIterator[pb.ClassifyStreamRequest]:
+            for request in stream_requests(texts, INTERACTIVE):
+                yield request
+            # Open until its client leaves.
+            await asyncio.Event().wait()
+
+        return self.stub.ClassifyStream(requests())
+
+    def stay(self, *weights: int, suffix: str = "") -> None:
+        for weight in weights:
+            self.sent += 1
+            call = self.stub.Classify(pb.ClassifyRequest(text=f"w{weight}{suffix}", priority=INTERACTIVE))
+            self.staying[weight] = asyncio.create_task(outcome_of(call))
+
+    async def assert_others_are_answered_rightly(self) -> None:
+        for weight, caller in self.staying.items():
+            response = await caller
+            assert isinstance(response, pb.ClassifyResponse), response
+            assert response.prediction.scores[1].score == pytest.approx(positive(weight), abs=1e-6)
+
+    async def assert_in_order(self, failed: int = 0) -> None:
+        """Every text has one fate, of which ``failed`` are our fault, nothing is left behind, and the server answers as before."""
+        server = self.server
+        await until(lambda: server.app._calls._open == 0, "no call is open")
+        await until(lambda: served_by(server).batcher.scheduler.rows_running == 0, "no row runs")
+        assert total(server, "items") == self.sent
+        assert total(server, "items", code="INTERNAL") == total(server, "requests", code="INTERNAL") == failed
+        assert total(server, "requests") == total(server, "requests", code="OK") + total(server, "requests", code="CANCELLED") + failed
+        assert_nothing_left(server)
+        again = await outcome_of(self.stub.Classify(pb.ClassifyRequest(text="good")))
+        assert again.prediction.label == "positive"
+
+
+def left(server: RunningServer, method: str) -> Callable[[], bool]:
+    return lambda: total(server, "requests", method=method, code="CANCELLED") == 1
+
+
+@pytest.fixture
+def server(start: Callable[..., RunningServer]) -> RunningServer:
+    """One runner, and batches of up to 16 rows because each batch costs much and each row little."""
+    server = start(runners=1)
+    set_cost(server, FixedCost(row_s=1e-6, batch_s=1e-3))
+    return server
+
+
+@pytest.fixture
+async def callers(server: RunningServer) -> AsyncIterator[Callers]:
+    async with grpc.aio.insecure_channel(server.target, NO_RETRIES) as channel:
+        with structlog.testing.capture_logs() as logs:
+            yield Callers(server, channel)
+    # Nothing unforeseen, whatever was going on.
+    known = "the model could not compute this text"
+    unforeseen = [
+        entry for entry in logs if entry["event"] in ("call_failed", "item_failed", "tell_failed") and entry.get("reason") != known
+    ]
+    assert unforeseen == []
+
+
+async def plug(callers: Callers, gate: Gate) -> None:
+    """Keep the only runner busy, so that what comes waits."""
+    callers.stay(-30)
+    await gate.begun()
+
+
+@kinds
+async def test_leaving_while_the_text_is_tokenized_touches_nobody(
+    server: RunningServer, callers: Callers, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = served_by(server).classifier.tokenizer
+    encode_many, entered, gate = tokenizer.encode_many, threading.Event(), threading.Event()
+
+    def held(texts: Sequence[str]) -> Any:
+        entered.set()
+        assert gate.wait(PATIENCE_S)
+        return encode_many(texts)
+
+    monkeypatch.setattr(tokenizer, "encode_many", held)
+    long = " film" * (INLINE_CHARACTERS_MAX // 5 + 1)
+    leaver = callers.leaver(method, [LEAVING + long] * (70 if method == "ClassifyBatch" else 1))
+    assert await asyncio.to_thread(entered.wait, PATIENCE_S)
+    # One needs no thread, the other waits for it behind the text that nobody wants any more.
+    callers.stay(3)
+    callers.stay(4, suffix=long)
+
+    leaver.cancel()
+    await until(left(server, method), "the server knows that the client has left")
+    gate.set()
+
+    await callers.assert_others_are_answered_rightly()
+    await callers.assert_in_order()
+
+
+@kinds
+async def test_leaving_the_queue_touches_nobody(
+    server: RunningServer, callers: Callers, method: str, hold: Callable[[RunningServer], Gate]
+) -> None:
+    gate, rows = hold(server), KINDS[method]
+    await plug(callers, gate)
+    callers.stay(1, 2)
+    leaver = callers.leaver(method, [LEAVING] * rows)
+    callers.stay(3, 4)
+    await queued(server, 4 + rows)
+
+    leaver.cancel()
+    await until(left(server, method), "the server knows that the client has left")
+    assert server.metric("sentiment_queue_rows", model=MODEL) == 4
+    gate.open()
+
+    await callers.assert_others_are_answered_rightly()
+    await callers.assert_in_order()
+    assert [len(batch) for batch in gate.batches[:2]] == [1, 4]
+    assert total(server, "dropped", reason="cancelled") == total(server, "deadline_outcome", outcome="cancelled") == rows
+    assert total(server, "wasted_rows") == 0
+
+
+@kinds
+async def test_leaving_while_the_text_runs_touches_nobody_of_its_batch(
+    server: RunningServer, callers: Callers, method: str, hold: Callable[[RunningServer], Gate]
+) -> None:
+    gate, rows = hold(server), KINDS[method]
+    await plug(callers, gate)
+    callers.stay(1, 2)
+    leaver = callers.leaver(method, [LEAVING] * rows)
+    callers.stay(3, 4)
+    await queued(server, 4 + rows)
+    gate.let()
+    assert len(await gate.begun()) == 4 + rows
+
+    leaver.cancel()
+    await until(left(server, method), "the server knows that the client has left")
+    gate.open()
+
+    await callers.assert_others_are_answered_rightly()
+    await callers.assert_in_order()
+    assert total(server, "wasted_rows", reason="abandoned") == total(server, "deadline_outcome", outcome="cancelled") == rows
+    assert total(server, "dropped") == 0
+
+
+@kinds
+@pytest.mark.parametrize("half", ["running", "waiting"])
+async def test_leaving_while_a_failed_batch_is_halved_touches_nobody_of_it(
+    server: RunningServer, callers: Callers, method: str, half: str, hold: Callable[[RunningServer], Gate]
+) -> None:
+    gate, rows = hold(server), KINDS[method]
+    gate.poison = id_of("awful")
+    await plug(callers, gate)
+    # In a batch rows stand in the order of their deadlines, which is that of their coming.
+    leaver = callers.leaver(method, [LEAVING] * rows) if half == "running" else None
+    await queued(server, rows if leaver else 0)
+    callers.stay(1, 2, 3, 4)
+    await queued(server, 4 + (rows if leaver else 0))
+    callers.sent += 1
+    poisoned = asyncio.create_task(outcome_of(callers.stub.Classify(pb.ClassifyRequest(text="awful", priority=INTERACTIVE))))
+    leaver = leaver or callers.leaver(method, [LEAVING] * rows)
+    await queued(server, 5 + rows)
+    gate.let(2)
+    batches = [await gate.begun(), await gate.begun()]
+    assert [len(batch) for batch in batches] == [5 + rows, (5 + rows) // 2]
+
+    leaver.cancel()
+    await until(left(server, method), "the server knows that the client has left")
+    gate.open()
+
+    await callers.assert_others_are_answered_rightly()
+    assert (await poisoned).code() is Code.INTERNAL
+    await callers.assert_in_order(failed=1)
+    assert total(server, "deadline_outcome", outcome="cancelled") == rows
+    counted = total(server, "wasted_rows", reason="abandoned") if half == "running" else total(server, "dropped", reason="cancelled")
+    assert counted == rows
+
+
+class Reached:
+    """A point that the server's event loop reaches with a leaver's answer and waits at until the leaver has left."""
+
+    def __init__(self) -> None:
+        self._reached, self._left = threading.Event(), threading.Event()
+
+    def stand(self, tokens: int) -> None:
+        if tokens == LEAVING_TOKENS and not self._reached.is_set():
+            self._reached.set()
+            assert self._left.wait(PATIENCE_S)
+            # The news of the client's leaving is on its way to this process by a thread of gRPC's, and there is nothing to wait for.
+            time.sleep(0.02)
+
+    async def leave(self, leaver: Any) -> None:
+        assert await asyncio.to_thread(self._reached.wait, PATIENCE_S)
+        leaver.cancel()
+        # The cancelling goes out.
+        await asyncio.sleep(0.02)
+        self._left.set()
+
+
+@kinds
+@pytest.mark.parametrize("point", ["computed", "converted"])
+async def test_leaving_between_the_answer_and_its_writing_touches_nobody_of_the_batch(
+    server: RunningServer,
+    callers: Callers,
+    method: str,
+    point: str,
+    hold: Callable[[RunningServer], Gate],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, rows, reached = hold(server), KINDS[method], Reached()
+    served, finish, response_of = served_by(server), served_by(server)._finish, convert.response_of
+
+    def finish_slowly(row: Any, *arguments: Any) -> Any:
+        outcome = finish(row, *arguments)
+        reached.stand(row.tokens)
+        return outcome
+
+    def convert_slowly(answer: Any, by: Any) -> Any:
+        response = response_of(answer, by)
+        reached.stand(answer.tokens)
+        return response
+
+    if point == "computed":
+        monkeypatch.setattr(served, "_finish", finish_slowly)
+    else:
+        monkeypatch.setattr(convert, "response_of", convert_slowly)
+    await plug(callers, gate)
+    callers.stay(1, 2)
+    leaver = callers.leaver(method, [LEAVING] * rows)
+    callers.stay(3, 4)
+    await queued(server, 4 + rows)
+    gate.open()
+    await reached.leave(leaver)
+
+    await callers.assert_others_are_answered_rightly()
+    await callers.assert_in_order()
+    assert [len(batch) for batch in gate.batches[:2]] == [1, 4 + rows]
