@@ -188,7 +188,7 @@ class _Day:
             row.ticket = scheduler.add(length, self.now, deadline_at, row, priority)
         except Refused as error:
             kept = int(self.world.queue_rows_max * KEPT_FOR_INTERACTIVE) if priority is Priority.BULK else 0
-            full = waiting >= max(1, self.world.queue_rows_max - kept)
+            full = waiting >= self.world.queue_rows_max - kept
             self.check(full == (error.reason == "queue_full"), f"refused as {error.reason} with {waiting} rows waiting")
             self.check(not idle, "an idle server refuses for want of room")
             row.fates.append("refused")

@@ -175,8 +175,8 @@ class Lane(Generic[P]):
 
     def take(self, group: Group, rows: int) -> list[Ticket[P]]:
         """Remove and return the ``rows`` rows of a group that have the earliest deadlines."""
-        candidates = [islice(self._buckets[edge].entries, rows) for edge in group.edges]
-        taken = [entry[2] for entry in islice(heapq.merge(*candidates), rows)]
+        earliest = heapq.merge(*(self._buckets[edge].entries for edge in group.edges))
+        taken = [entry[2] for entry in islice(earliest, rows)]
         for ticket in taken:
             # Buckets are in order of deadlines too: what is taken of one stands at its front.
             self._remove(self._edge(ticket), 0)

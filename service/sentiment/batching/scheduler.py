@@ -106,7 +106,7 @@ class Scheduler(Generic[P]):
         waiting, lane = self.rows_waiting, self.lanes[priority]
         limit = self.queue_rows_max
         if priority is Priority.BULK:
-            limit = max(1, limit - int(limit * KEPT_FOR_INTERACTIVE))
+            limit -= int(limit * KEPT_FOR_INTERACTIVE)
         if waiting >= limit:
             raise Refused(f"{waiting} rows are waiting; the limit is {limit}", self.forecast.backlog_s(now), "queue_full")
         alone_s = self.cost.table_s(1, length)
@@ -199,8 +199,7 @@ class Scheduler(Generic[P]):
             hopeless = self._purge(now)
             while len(chosen) < runners_free and (choice := self._retry() or self._choose(now, len(chosen))):
                 chosen.append(choice)
-            if len(chosen) < runners_free and not self.rows_waiting:
-                self._spread(chosen, runners_free)
+            self._spread(chosen, runners_free)
         batches = [self._begin(tickets, reason, now) for tickets, reason in chosen]
         self._compact()
         next_at = self._by_deadline[0][0] if self._by_deadline else None
