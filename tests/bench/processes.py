@@ -54,10 +54,10 @@ def start_server(bundle: str, policy: str = "") -> tuple["subprocess.Popen[str]"
 
 
 class Worker:
-    """A process that answers commands, a line of JSON each way; see ``main``."""
+    """A process of tests/bench/MODULE.py that says hello and answers commands, a line of JSON each way."""
 
-    def __init__(self, kind: str, *arguments: str) -> None:
-        command = [sys.executable, "-m", "tests.bench.processes", kind, *arguments]
+    def __init__(self, module: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", f"tests.bench.{module}", *arguments]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.hello: dict[str, Any] = self._read()
 
