@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sentiment_models.cli import RECIPE_HELP, main
+from sentiment_models.cli import main
+from sentiment_models.commands.train import RECIPE_HELP
 from sentiment_models.export import Exported
 from sentiment_models.train import Recipe
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv

@@ -1,0 +1,20 @@
+"""``sentiment-models average``."""
+
+import argparse
+from pathlib import Path
+
+from sentiment_models.average import average
+
+DESCRIPTION = "Average the weights of checkpoints of one model into OUT. The last one's training.json is told first."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("checkpoints", type=Path, nargs="+", metavar="CHECKPOINT", help="folders with fine-tuned classifiers, at least two")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the checkpoint to write")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    average(arguments.checkpoints, arguments.out)
+    print(f"{arguments.out}: the average of {len(arguments.checkpoints)} checkpoints")

@@ -1,0 +1,63 @@
+"""``sentiment-models export``."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from sentiment_models.checkpoint import label_names
+from sentiment_models.commands.arguments import DATA_HELP, positive
+from sentiment_models.data import read_examples
+from sentiment_models.errors import ModelsError
+from sentiment_models.export import export
+
+DESCRIPTION = (
+    "Make a bundle out of a checkpoint: weights in fp16, an int8 and an fp32 graph, a manifest. Both graphs are compared with torch "
+    "and a row alone with the row in batches; a bundle that fails is not made. The same checkpoint gives the same bytes."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="folder with a fine-tuned classifier, such as OUT/best of train"
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the bundle to make, such as models/bundles/english/1")
+    parser.add_argument("--name", help="the bundle's name (default: the name of the folder that DIR is in)")
+    parser.add_argument("--version", type=positive, metavar="N", help="the bundle's version (default: the name of DIR)")
+    parser.add_argument(
+        "--dev", type=Path, metavar="FILE", help=f"development set for calibration, such as dev.jsonl of train; {DATA_HELP}"
+    )
+    parser.add_argument("--base", metavar="NAME", help="name of the pre-trained model for the records (default: as training.json has it)")
+    parser.add_argument(
+        "--embeddings", choices=("int8", "fp16", "fp32"), default="int8", help="embedding tables of int8.onnx (default: %(default)s)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace DIR if it exists")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    out = arguments.out.resolve()
+    if arguments.version is None and not out.name.isdigit():
+        raise ModelsError(f"{arguments.out}: its last part is no version; give --version")
+    dev = list(read_examples(arguments.dev, label_names(arguments.checkpoint))) if arguments.dev else None
+    exported = export(
+        arguments.checkpoint,
+        out,
+        name=arguments.name or out.parent.name,
+        version=arguments.version or int(out.name),
+        dev=dev,
+        base=arguments.base,
+        embeddings=arguments.embeddings,
+        force=arguments.force,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    for precision, parity in exported.parity.items():
+        moved = exported.movement[precision].probability_max
+        print(
+            f"{precision}: logits at most {parity.logit_error_max:.2g} off torch's, probabilities {parity.probability_error_mean:.2g} "
+            f"in the mean; batch mates move a probability by at most {moved:.2g}"
+        )
+    found, golden = exported.calibration, len(exported.golden.entries)
+    print(f"temperature {found.temperature:.3f}, abstain below {found.abstain_below:.3f}; {golden} golden texts")
+    for path in sorted(out.iterdir()):
+        print(f"{path.name:20} {path.stat().st_size / 1e6:8.2f} MB")
