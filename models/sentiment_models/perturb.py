@@ -1,0 +1,86 @@
+"""Texts as people type them: slips of the finger, other casing, treebank tokenization undone. Pure; randomness is an argument."""
+
+import random
+import re
+
+# Treebank tokens that stand for brackets; SST has them lower-cased.
+BRACKETS = {"-lrb-": "(", "-rrb-": ")", "-lsb-": "[", "-rsb-": "]", "-lcb-": "{", "-rcb-": "}"}
+# What the treebank parted and people write as one word.
+PARTED = {
+    ("can", "not"),
+    ("gon", "na"),
+    ("wan", "na"),
+    ("got", "ta"),
+    ("gim", "me"),
+    ("lem", "me"),
+    ("'t", "is"),
+    ("'t", "was"),
+}
+CLITIC = re.compile(r"n't|'(?:s|m|d|re|ve|ll)", re.IGNORECASE)
+# Not a run of different marks: that may be an emoticon.
+CLOSES = re.compile(r"[,;:%\u2026]|[!?]+|\.+|\)+|\]+|\}+|'")
+OPENS = re.compile(r"[(\[{$£€#`]+")
+# Of words of one letter nothing would be left.
+WORD = re.compile(r"[^\W\d_]{2,}")
+
+
+def typos(text: str, rng: random.Random) -> str:
+    """Make one slip for every ten words, and at least one in a text of five words or more.
+
+    A slip swaps two neighbouring letters that differ or leaves one letter out, by equal chance. The letters are drawn
+    uniformly from all words of two letters or more, each slip in another word; with too few such words there are fewer slips.
+    """
+    count = len(text.split())
+    slips = max(count // 10, int(count >= 5))
+    words = [(found.start(), found.group()) for found in WORD.finditer(text)]
+    places = [(number, at) for number, (_, letters) in enumerate(words) for at in range(len(letters))]
+    rng.shuffle(places)
+    chosen: dict[int, int] = {}
+    for number, at in places:
+        if len(chosen) == slips:
+            break
+        chosen.setdefault(number, at)
+    for number in sorted(chosen, reverse=True):
+        start, letters = words[number]
+        text = text[:start] + _slip(letters, chosen[number], rng) + text[start + len(letters) :]
+    return text
+
+
+def _slip(letters: str, at: int, rng: random.Random) -> str:
+    first = min(at, len(letters) - 2)
+    if rng.random() < 0.5 and letters[first] != letters[first + 1]:
+        return letters[:first] + letters[first + 1] + letters[first] + letters[first + 2 :]
+    return letters[:at] + letters[at + 1 :]
+
+
+def recase(text: str, rng: random.Random) -> str:
+    """Return the text in lower case, in UPPER CASE or in Sentence case, drawn by equal chance."""
+    return rng.choice((str.lower, str.upper, sentence_case))(text)
+
+
+def sentence_case(text: str) -> str:
+    """Lower the text but for the first letter of each sentence and the word I."""
+    lowered = re.sub(r"(?<![^\W_])i(?![^\W_]|\.\w)", "I", text.lower())
+    return re.sub(r"(^|[.!?]['\")\]]*\s+)([^\w]*)(\w)", lambda found: found[1] + found[2] + found[3].upper(), lowered)
+
+
+def detokenize(text: str) -> str:
+    """Undo the tokenization of the Penn Treebank as SST and MR have it: ``ca n't -lrb- it 's`` becomes ``can't (it's``.
+
+    Case stays. Straight double quotes that stand alone open and close in turn. In a text that is not tokenized only runs of
+    white space become one space.
+    """
+    result = before = ""
+    glued = True  # the next token stands without a space before it
+    quoted = False
+    for found in text.split():
+        word = BRACKETS.get(found.lower(), found)
+        opening = word == "``" or (word == '"' and not quoted)
+        if word in ("``", "''", '"'):
+            word, quoted = '"', opening
+        closing = word == '"' and not opening
+        apart = not (glued or closing or CLOSES.fullmatch(word) or CLITIC.fullmatch(word) or (before, word.lower()) in PARTED)
+        result += (" " if apart else "") + word.replace("`", "'")
+        glued = opening or bool(OPENS.fullmatch(word))
+        before = word.lower()
+    return result
