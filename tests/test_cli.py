@@ -340,6 +340,17 @@ def test_over_long_texts_may_be_refused(capsys: Captured, where: list[str]) -> N
     assert "the limit is 32" in capsys.readouterr().out
 
 
+def test_over_long_texts_may_be_read_at_both_ends_or_in_windows(capsys: Captured, where: list[str]) -> None:
+    text = "film " * 40 + "good"
+
+    for truncation in ("head_tail", "windows"):
+        assert run("classify", *where, "--json", "--truncation", truncation, text) == 0
+
+    tail, windows = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (tail["label"], tail["tokens"], tail["truncated"]) == ("positive", 32, True)
+    assert (windows["label"], windows["tokens"], windows["truncated"]) == ("positive", 43, False)
+
+
 def test_a_model_that_the_server_does_not_have_is_told(capsys: Captured, server: RunningServer) -> None:
     message = why_not(capsys, "classify", "--target", server.target, "--model", "nosuch", "good", code=1)
 

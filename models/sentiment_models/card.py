@@ -3,16 +3,14 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sentiment.model.bundle import Bundle, GraphSpec, Manifest, load_bundle
+from sentiment.model.bundle import Bundle, GraphSpec, Manifest, WindowsSpec, load_bundle
+from sentiment_models import card_figures
 from sentiment_models.evaluation import Evaluation
-from sentiment_models.golden import MEANT
 from sentiment_models.manifest import CARD_FILE, MANIFEST_FILE, WEIGHTS_FILE, read_object
 from sentiment_models.provenance import Json
+from sentiment_models.report import markdown
 
 Facts = Mapping[str, Json]
-
-# Characters of a golden text that the card quotes.
-QUOTED_MAX = 90
 
 
 def write_card(bundle: Path, evaluations: Sequence[Evaluation]) -> Path:
@@ -42,10 +40,11 @@ def card(bundle: Bundle, provenance: Facts, evaluations: Sequence[Evaluation]) -
         _head(bundle, provenance),
         _use(manifest),
         _training(provenance),
-        _figures(evaluations),
+        card_figures.figures(manifest, evaluations),
+        *_long_texts(provenance),
         _calibration(manifest),
         _graphs(manifest, provenance),
-        _weaknesses(manifest, evaluations),
+        card_figures.weaknesses(manifest, evaluations),
     )
     return "\n\n".join(sections) + "\n"
 
@@ -66,9 +65,30 @@ def _use(manifest: Manifest) -> str:
         "## Intended use and limits\n\n"
         "For opinions in English prose, best about films and products, of which its training texts speak. Not for decisions about "
         "people, and not for other languages. The labels leave no room for neutral or mixed texts: those get one of "
-        f"{' and '.join(manifest.labels)} too, often with a low probability. A longer text is judged by its first "
-        f"{manifest.max_tokens} tokens unless the caller chooses another truncation."
+        f"{' and '.join(manifest.labels)} too, often with a low probability. A longer text than "
+        f"{manifest.max_tokens} tokens {_long_text(manifest)} unless the caller chooses another truncation."
     )
+
+
+def _long_text(manifest: Manifest) -> str:
+    windows = manifest.windows or WindowsSpec.default(manifest.max_tokens)
+    rule = windows.combine.replace("_", " ")
+    return {
+        "refuse": "is refused",
+        "head": "is judged by its first ones",
+        "head_tail": "is judged by its first and its last ones",
+        "windows": f"is read in overlapping windows, whose answers are combined by this rule: {rule},",
+    }[manifest.default_truncation]
+
+
+def _long_texts(provenance: Facts) -> list[str]:
+    """What was measured when the reading of long texts was chosen."""
+    found = _facts(provenance.get("long_texts"))
+    if not found:
+        return []
+    rows = [(way, accuracy) for way, accuracy in _facts(found.get("accuracy")).items()]
+    note = f"Ways of reading them, on {_number(found.get('texts'))} of {', '.join(_facts(found.get('files')))}."
+    return [f"## Texts that do not fit\n\n{note}\n\n{markdown(('truncation', 'accuracy'), rows)}"]
 
 
 def _training(provenance: Facts) -> str:
@@ -115,26 +135,6 @@ def _stage(training: Facts) -> list[str]:
     ]
 
 
-def _figures(evaluations: Sequence[Evaluation]) -> str:
-    if not evaluations:
-        return "## Figures\n\nNot evaluated."
-    lines = [
-        "## Figures",
-        "",
-        "ECE is the expected calibration error over 15 bins of equal width. Times depend on the machine.",
-        "",
-        "| graph | data set | texts | accuracy | macro F1 | ECE | truncated | abstained | core-ms a text |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for evaluation in evaluations:
-        for name, one in evaluation.datasets.items():
-            lines.append(
-                f"| {evaluation.graph.precision} | {name} | {one.rows:,} | {one.accuracy:.4f} | {one.macro_f1:.4f} | {one.ece:.4f} "
-                f"| {one.truncated:,} | {one.abstained:,} | {one.core_ms_per_text:.2f} |"
-            )
-    return "\n".join(lines)
-
-
 def _calibration(manifest: Manifest) -> str:
     calibration = manifest.calibration
     dev = manifest.accuracy.get("dev")
@@ -172,37 +172,6 @@ def _graph_row(manifest: Manifest, graph: GraphSpec, provenance: Facts) -> str:
         f"| {graph.file} | {_megabytes(manifest, graph.file)} | {parity.get('logit_error_max')} | {parity.get('probability_error_mean')} "
         f"| {moved.get('probability_max')} | {graph.invariance} | {graph.tolerance} |"
     )
-
-
-def _weaknesses(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
-    lines = ["## Weaknesses", ""]
-    served = [one for one in evaluations if one.graph.file == manifest.graphs.classify[0].file]
-    figures = [(name, one) for evaluation in served for name, one in evaluation.datasets.items()]
-    if figures:
-        name, worst = min(figures, key=lambda pair: pair[1].accuracy)
-        errors = round(worst.rows * (1 - worst.accuracy))
-        lines.append(f"- The lowest accuracy measured is {worst.accuracy:.4f}, on {name}: {errors:,} wrong answers of {worst.rows:,}.")
-        name, worst = max(figures, key=lambda pair: pair[1].ece)
-        lines.append(f"- The worst calibrated answers are those on {name}: a probability is off by {worst.ece:.3f} in the mean.")
-        name, worst = max(figures, key=lambda pair: pair[1].truncated / pair[1].rows)
-        if worst.truncated:
-            share = f"{worst.truncated / worst.rows:.1%}"
-            lines.append(f"- {share} of the texts of {name} are longer than {manifest.max_tokens} tokens; what follows there was not read.")
-    wrong = [golden for golden in manifest.golden if MEANT.get(golden.text, golden.label) in set(manifest.labels) - {golden.label}]
-    if wrong:
-        quoted = "; ".join(f'"{_short(golden.text)}" ({golden.label})' for golden in wrong)
-        lines.append(
-            f"- Of the {len(manifest.golden)} golden texts, written by hand, its fp32 graph answers {len(wrong)} wrongly: {quoted}."
-        )
-    lines += [
-        "- Nothing was measured on kinds of text that the tables above do not name, nor on fairness towards groups of people.",
-        "- int8 rounds: with the fp32 graph a text near the border may get the other label. The table gives the mean distance.",
-    ]
-    return "\n".join(lines)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= QUOTED_MAX else text[: QUOTED_MAX - 3] + "..."
 
 
 def _megabytes(manifest: Manifest, file: str) -> str:

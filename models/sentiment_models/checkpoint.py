@@ -1,11 +1,12 @@
 """A Hugging Face checkpoint: loading it with its weights rounded to fp16, saving them once, exporting them to ONNX.
 
-The only module of the export that knows torch and transformers.
+With the families' adapters the only module of the export that knows torch and transformers.
 """
 
+import re
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,39 +14,47 @@ import onnx
 import tokenizers
 import torch
 from onnx import ModelProto
-from optimum.exporters.onnx.convert import export_pytorch
-from optimum.exporters.onnx.model_configs import BertOnnxConfig
 from safetensors.torch import save_file
-from transformers import AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from sentiment.model.tensors import Feeds
-from sentiment_models.errors import BadCheckpoint
+from sentiment_models.errors import BadCheckpoint, ModelsError
+from sentiment_models.families import FAMILIES, Family
 from sentiment_models.graph import resolve_aliases, strip_varying
-from sentiment_models.manifest import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, write_object
+from sentiment_models.manifest import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object, write_object
 from sentiment_models.metrics import Logits
+from sentiment_models.provenance import Json
 from sentiment_models.quantize import OPSET_MIN
-from sentiment_models.weights import Weights, name_after
+from sentiment_models.weights import Weights, check_whole, name_after
 
-# Families whose export, quantisation and padding on the right are shown; others need that first (XLNet pads left, for one).
-FAMILIES = {"bert": BertOnnxConfig}
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# What a bundle's manifest must have.
+TOKENS_MIN = 8
+# What transformers calls labels that nobody named.
+UNNAMED = re.compile(r"LABEL_\d+")
 
 
 class Checkpoint:
     """A classifier whose weights are fp16 numbers, computing in fp32: what every graph of a bundle must compute."""
 
-    def __init__(self, path: Path) -> None:
-        """Load a checkpoint directory and round its weights.
+    def __init__(self, path: Path, max_tokens: int | None = None) -> None:
+        """Load a checkpoint directory and round its weights; ``max_tokens``: read fewer tokens than it can.
 
         Raises:
-            BadCheckpoint: it cannot be loaded, is of an unsupported family, lacks its head, or has weights that fp16 cannot hold.
+            BadCheckpoint: it cannot be loaded, is of an unsupported family, lacks its head, its labels' names or its tokenizer, or
+                has weights that fp16 cannot hold.
         """
         self.path = path
+        config = _config(path)
+        self.labels = _labels(config, path / CONFIG_FILE)
+        self.architecture = str(config.get("model_type"))
+        self.family = _family(self.architecture, path / CONFIG_FILE)
+        self._tokenizer = _tokenizer(path / TOKENIZER_FILE)
         self._model = _load(path)
-        config = self._model.config
-        self.architecture: str = config.model_type
-        self.labels: list[str] = [(config.id2label or {})[index] for index in range(config.num_labels)]
-        self.max_tokens = int(config.max_position_embeddings)
+        limit = self.family.max_tokens(self._model.config)
+        if max_tokens is not None and not TOKENS_MIN <= max_tokens <= limit:
+            raise BadCheckpoint(f"{path}: {max_tokens} tokens a text are asked for; the limits are {TOKENS_MIN} and {limit}")
+        self.max_tokens = max_tokens or limit
+        self._check_vocabulary()
 
     def logits(self, feeds: Feeds) -> Logits:
         """Compute in torch, in fp32."""
@@ -54,19 +63,14 @@ class Checkpoint:
         return logits
 
     def save(self, folder: Path) -> Weights:
-        """Write model.safetensors in fp16, config.json, and tokenizer.json without padding and truncation; return the weights.
-
-        Raises:
-            BadCheckpoint: there is no tokenizer.json.
-        """
+        """Write model.safetensors in fp16, config.json, and tokenizer.json without padding and truncation; return the weights."""
         config = self._model.config.to_diff_dict()
         config.pop("_name_or_path", None)
         write_object(folder / CONFIG_FILE, {**config, "dtype": "float16"})
         # A bundle's max_tokens rules, not what training cut or padded to.
-        tokenizer = _tokenizer(self.path / TOKENIZER_FILE)
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        tokenizer.save(str(folder / TOKENIZER_FILE))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.save(str(folder / TOKENIZER_FILE))
         halves = {name: tensor.half().contiguous() for name, tensor in self._model.state_dict().items()}
         save_file(halves, folder / WEIGHTS_FILE, metadata={"format": "pt"})
         (folder / WEIGHTS_FILE).chmod(0o644)  # safetensors lets its owner alone read it; a container may run as another user
@@ -78,33 +82,74 @@ class Checkpoint:
         Raises:
             BadCheckpoint: the graph would read other inputs than a server feeds.
         """
-        config = FAMILIES[self.architecture](self._model.config, task="text-classification")
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the tracer warns of each number that it fixes; parity tells whether it may
             path = Path(folder) / "model.onnx"
-            export_pytorch(self._model, config, OPSET_MIN, path)
+            self.family.write(self._model, OPSET_MIN, path)
             graph = onnx.load(path)
         resolve_aliases(graph)
         name_after(graph, weights)
         strip_varying(graph)
         inputs = [value.name for value in graph.graph.input]
-        if sorted(inputs) != sorted(INPUTS):
-            raise BadCheckpoint(f"{self.path}: the export reads {', '.join(inputs)}; wanted {', '.join(INPUTS)}")
+        if sorted(inputs) != sorted(self.family.inputs):
+            raise BadCheckpoint(f"{self.path}: the export reads {', '.join(inputs)}; wanted {', '.join(self.family.inputs)}")
         return graph
+
+    def check_pairs(self) -> None:
+        """Refuse to read pairs if the model is told of segments and its tokenizer tells none.
+
+        Raises:
+            BadCheckpoint: names the tokenizer and what is wrong with its template.
+        """
+        if self.family.segments and 1 not in self._tokenizer.encode("a", "b").type_ids:
+            raise BadCheckpoint(
+                f"{self.path / TOKENIZER_FILE}: gives the second text of a pair no segment id; its post_processor wants $B:1 for pairs"
+            )
+
+    def _check_vocabulary(self) -> None:
+        last, rows = max(self._tokenizer.get_vocab().values(), default=0), int(self._model.config.vocab_size)
+        if last >= rows:
+            raise BadCheckpoint(
+                f"{self.path / TOKENIZER_FILE}: has token ids up to {last}; the model knows {rows}; put the model's own tokenizer there"
+            )
+
+
+def _config(path: Path) -> dict[str, Json]:
+    if not (path / CONFIG_FILE).is_file():
+        raise BadCheckpoint(f"{path}: holds no {CONFIG_FILE}; wanted a checkpoint directory")
+    try:
+        return read_object(path / CONFIG_FILE)
+    except ModelsError as error:
+        raise BadCheckpoint(str(error)) from error
+
+
+def _labels(config: Mapping[str, Json], path: Path) -> list[str]:
+    found = config.get("id2label")
+    names = {str(key): str(name) for key, name in found.items()} if isinstance(found, dict) else {}
+    labels = [names.get(str(index), "") for index in range(len(names))]
+    if len(labels) < 2 or not all(labels) or len(set(labels)) < len(labels) or any(map(UNNAMED.fullmatch, labels)):
+        raise BadCheckpoint(
+            f"{path}: names its labels {found}; wanted two or more names of their own, in the order of the model's logits, "
+            'such as "id2label": {"0": "negative", "1": "positive"}'
+        )
+    return labels
+
+
+def _family(name: str, path: Path) -> Family:
+    if name not in FAMILIES:
+        raise BadCheckpoint(f"{path}: model_type is {name}; exported are {', '.join(FAMILIES)}")
+    return FAMILIES[name]
 
 
 def _load(path: Path) -> PreTrainedModel:
-    if not (path / CONFIG_FILE).is_file():
-        raise BadCheckpoint(f"{path}: holds no {CONFIG_FILE}; wanted a checkpoint directory")
+    for file in sorted(path.glob("*.safetensors")):
+        check_whole(file)
     try:
         model, report = AutoModelForSequenceClassification.from_pretrained(
             path, attn_implementation="eager", dtype=torch.float32, local_files_only=True, output_loading_info=True
         )
     except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint
         raise BadCheckpoint(f"{path}: cannot be loaded as a classifier: {error}") from error
-    family = model.config.model_type
-    if family not in FAMILIES:
-        raise BadCheckpoint(f"{path}: is a {family}; exported are {', '.join(FAMILIES)}")
     if report["missing_keys"]:
         raise BadCheckpoint(f"{path}: lacks {', '.join(sorted(report['missing_keys']))}; wanted a fine-tuned classifier")
     model = model.eval().half().float()
@@ -116,6 +161,9 @@ def _load(path: Path) -> PreTrainedModel:
 
 
 def _tokenizer(path: Path) -> tokenizers.Tokenizer:
+    if not path.is_file():
+        make = f'AutoTokenizer.from_pretrained("{path.parent}").save_pretrained("{path.parent}")'
+        raise BadCheckpoint(f"{path}: is not there; with transformers, {make} makes it from the older files")
     try:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the Rust side raises bare Exception
@@ -137,10 +185,6 @@ def label_names(path: Path) -> list[str]:
     """Read the labels of a checkpoint, in the order of their indices, without its weights.
 
     Raises:
-        BadCheckpoint: there is no checkpoint.
+        BadCheckpoint: there is no checkpoint, or it does not name them.
     """
-    try:
-        names = PretrainedConfig.from_pretrained(path, local_files_only=True).id2label or {}
-    except (OSError, ValueError) as error:
-        raise BadCheckpoint(f"{path}: holds no {CONFIG_FILE} that can be read: {error}") from error
-    return [names[index] for index in sorted(names)]
+    return _labels(_config(path), path / CONFIG_FILE)

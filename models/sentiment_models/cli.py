@@ -12,13 +12,21 @@ DONE, FAILED, BAD_BUNDLE = 0, 1, 3
 """Exit codes; argparse itself answers wrong usage with 2."""
 
 COMMANDS = {
+    "pretrain": "pre-train an encoder on unlabelled documents",
     "train": "fine-tune a classifier",
+    "scratch": "compare models from scratch with fine-tuned ones",
+    "label": "let a teacher say how likely each label of many texts is",
     "average": "average fine-tunes of one model",
     "export": "make a bundle out of a checkpoint",
     "evaluate": "measure a bundle on labelled texts",
+    "long-texts": "choose how a bundle reads texts that do not fit it",
+    "compare": "run two bundles over the same texts",
     "card": "write a bundle's MODEL_CARD.md",
+    "verify": "check everything in a bundle",
+    "diff": "say what differs between two bundles",
+    "sign": "sign a bundle as cosign does",
 }
-"""Name, which is also that of its module, and what it does."""
+"""Name, which with _ for - is also that of its module, and what it does."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,16 +36,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser(next(iter(argv), "")).parse_args(argv)
     except SystemExit as leaving:  # argparse has said why
         return int(leaving.code or 0)
-    run: Callable[[argparse.Namespace], None] = arguments.run
+    run: Callable[[argparse.Namespace], int | None] = arguments.run
     try:
-        run(arguments)
+        return run(arguments) or DONE
     except (ModelsError, BadBundle) as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_BUNDLE if isinstance(error, BadBundle) else FAILED
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return FAILED
-    return DONE
 
 
 def _parser(used: str) -> argparse.ArgumentParser:
@@ -47,7 +54,7 @@ def _parser(used: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=does)
         # Only the command that is used is imported, and torch with it.
         if name == used:
-            module = importlib.import_module(f"sentiment_models.commands.{name}")
+            module = importlib.import_module(f"sentiment_models.commands.{name.replace('-', '_')}")
             command.description = module.DESCRIPTION
             module.add_arguments(command)
             command.set_defaults(run=module.run)

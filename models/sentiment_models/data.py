@@ -4,7 +4,6 @@ Knows nothing of torch or of models.
 """
 
 import csv
-import gzip
 import hashlib
 import io
 import json
@@ -15,17 +14,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentiment_models.errors import BadData
+from sentiment_models.text_files import UNREADABLE, bare, check_text, open_text, unreadable
 
 # A field of a .csv may hold a whole review; the csv module's own limit is 128 KiB.
 FIELD_CHARACTERS_MAX = 2**24
+# Probabilities that were rounded on their way through a file.
+TARGET_ERROR_MAX = 1e-3
+
+Labelled = tuple[int, str, str, tuple[float, ...] | None]
+"""Line number, label, text, and the probabilities that stand beside them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One labelled text. ``label`` is an index into the label names."""
+    """One labelled text. ``label`` is an index into the label names.
+
+    ``target``: how likely each label is, by a teacher or because the text has none of them; None: the label alone.
+    ``judged``: the label comes from people, not from ``target``.
+    """
 
     text: str
     label: int
+    target: tuple[float, ...] | None = None
+    judged: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +66,8 @@ def read_examples(path: Path, labels: Sequence[str]) -> Iterator[Example]:
     """Read a .tsv, .csv or .jsonl file, optionally .gz, in UTF-8.
 
     .tsv: ``label<TAB>text`` without a header; .csv: a header with the columns label and text; .jsonl: an object a line with
-    the keys label and text. A label is an index into ``labels`` or one of its names.
+    the keys label and text. A label is an index into ``labels`` or one of its names. An object may have ``probabilities``, one a
+    label, as ``sentiment-models label`` writes them; its label may then be missing and is the likeliest one.
 
     Raises:
         BadData: the file cannot be read so; names file and line.
@@ -67,53 +79,94 @@ def read_examples(path: Path, labels: Sequence[str]) -> Iterator[Example]:
     names = {name: index for index, name in enumerate(labels)}
     line = 0
     try:
-        with _open_text(path) as stream:
-            for line, label, text in readers[kind](stream, path):
+        with open_text(path) as stream:
+            for line, label, text, target in readers[kind](stream, path):
+                check_text(text, f"{path}:{line}")
+                judged = bool(label)
+                if target is not None:
+                    _check_target(target, labels, f"{path}:{line}")
+                    label = label or str(max(range(len(target)), key=target.__getitem__))  # noqa: PLW2901
                 index = names.get(label, int(label) if re.fullmatch(r"\d{1,3}", label) else -1)
                 if not 0 <= index < len(labels):
-                    raise BadData(f"{path}:{line}: label {label[:40]!r}; wanted 0 to {len(labels) - 1} or one of {', '.join(labels)}")
-                if not text.strip():
-                    raise BadData(f"{path}:{line}: the text is empty")
-                yield Example(text, index)
-    except UnicodeDecodeError as error:
-        raise BadData(f"{path}: not UTF-8 after line {line}: {error.reason}") from error
-    except (OSError, EOFError, csv.Error) as error:
-        raise BadData(f"{path}: cannot be read after line {line}: {error}") from error
+                    raise BadData(f"{path}:{line}: {_wrong_label(label, text, line, labels)}")
+                yield Example(text, index, target, judged)
+    except UNREADABLE as error:
+        raise unreadable(path, line, error) from error
     if line == 0:
         raise BadData(f"{path}: holds no example")
 
 
-def _open_text(path: Path) -> io.TextIOWrapper:
-    stream = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # noqa: SIM115 - the wrapper closes it
-    # A text may hold U+2028 or a carriage return: only a line feed ends a line.
-    return io.TextIOWrapper(stream, encoding="utf-8", newline="" if ".csv" in path.suffixes else "\n")
+def read_undecided(path: Path, labels: Sequence[str]) -> Iterator[Example]:
+    """Read texts without sentiment or of other languages, ``kind<TAB>text`` a line of a .tsv, optionally .gz: all labels are as likely.
+
+    Raises:
+        BadData: the file cannot be read so; names file and line.
+    """
+    even = (1 / len(labels),) * len(labels)
+    if Path(path.name.removesuffix(".gz")).suffix != ".tsv":
+        raise BadData(f"{path}: texts without sentiment come as kind<TAB>text in a .tsv, optionally .gz")
+    line = 0
+    try:
+        with open_text(path) as stream:
+            for line, _, text, _ in _tsv_pairs(stream, path):
+                check_text(text, f"{path}:{line}")
+                yield Example(text, 0, even, judged=False)
+    except UNREADABLE as error:
+        raise unreadable(path, line, error) from error
 
 
-def _tsv_pairs(stream: io.TextIOWrapper, path: Path) -> Iterator[tuple[int, str, str]]:
+def _wrong_label(label: str, text: str, line: int, labels: Sequence[str]) -> str:
+    header = (label, text) == ("label", "text")
+    fix = f"; {'a .tsv has no header' if line == 1 else 'the header stands again'}: delete the line" if header else ""
+    return f"label {label[:40]!r}; wanted 0 to {len(labels) - 1} or one of {', '.join(labels)}{fix}"
+
+
+def _check_target(target: tuple[float, ...], labels: Sequence[str], where: str) -> None:
+    if len(target) != len(labels) or not min(target) >= 0 or not abs(sum(target) - 1) <= TARGET_ERROR_MAX:  # NaN fails, too
+        raise BadData(f"{where}: {len(target)} probabilities that sum to {sum(target):.4f}; wanted {len(labels)} that sum to 1")
+
+
+def _tsv_pairs(stream: io.TextIOWrapper, path: Path) -> Iterator[Labelled]:
     for number, line in enumerate(stream, 1):
-        label, tab, text = line.rstrip("\n").partition("\t")
+        label, tab, text = bare(line).partition("\t")
         if not tab:
-            raise BadData(f"{path}:{number}: no tab; wanted label<TAB>text")
-        yield number, label, text
+            fix = "" if label.strip() else "an empty line; delete it: "
+            raise BadData(f"{path}:{number}: {fix}no tab; wanted label<TAB>text")
+        yield number, label, text, None
 
 
-def _csv_pairs(stream: io.TextIOWrapper, path: Path) -> Iterator[tuple[int, str, str]]:
+def _csv_pairs(stream: io.TextIOWrapper, path: Path) -> Iterator[Labelled]:
     csv.field_size_limit(FIELD_CHARACTERS_MAX)
-    rows = csv.DictReader(stream)
-    missing = {"label", "text"} - set(rows.fieldnames or ())
+    # Strict: an open quote would otherwise take the rest of the file for one text.
+    rows = csv.reader(stream, strict=True)
+    header = next(rows, [])
+    missing = {"label", "text"} - set(header)
     if missing:
-        raise BadData(f"{path}:1: no column {' and no column '.join(sorted(missing))}; the header is {rows.fieldnames}")
+        raise BadData(f"{path}:1: no column {' and no column '.join(sorted(missing))}; the header is {header}")
+    twice = sorted({name for name in header if header.count(name) > 1} & {"label", "text"})
+    if twice:
+        raise BadData(f"{path}:1: more than one column {' and '.join(twice)}; the header is {header}: name the others otherwise")
+    label, text = header.index("label"), header.index("text")
     for row in rows:
-        yield rows.line_num, row["label"] or "", row["text"] or ""
+        if row and len(row) != len(header):
+            raise BadData(f"{path}:{rows.line_num}: {len(row)} fields; the header has {len(header)}: put a text with commas in quotes")
+        if row:
+            yield rows.line_num, row[label], row[text], None
 
 
-def _jsonl_pairs(stream: io.TextIOWrapper, path: Path) -> Iterator[tuple[int, str, str]]:
+def _jsonl_pairs(stream: io.TextIOWrapper, path: Path) -> Iterator[Labelled]:
     for number, line in enumerate(stream, 1):
         try:
             row = json.loads(line)
-            yield number, str(row["label"]), str(row["text"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadData(f"{path}:{number}: not an object with label and text: {error!r}") from error
+            target = tuple(map(float, row["probabilities"])) if "probabilities" in row else None
+            label = row["label"] if target is None else row.get("label", "")
+            text = row["text"]
+            if not isinstance(text, str):
+                raise TypeError(f"text is {text!r:.40}")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            fix = "" if line.strip() else "an empty line; delete it: "
+            raise BadData(f"{path}:{number}: {fix}not an object with label and text: {error!r}") from error
+        yield number, str(label), text, target
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +190,30 @@ def carve(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: floa
     dev: dict[str, Example] = {}
     for examples, times in sources:
         for example in examples:
-            key = re.sub(r"[\W_]+", "", example.text.lower())
+            key = _key(example)
             if _draw(key, "dev", seed) < dev_fraction:
-                dev.setdefault(key, example)
+                # Only what people judged can be right or wrong.
+                if example.judged:
+                    dev.setdefault(key, example)
             else:
-                train.extend([example] * (int(times) + (_draw(key, "times", seed) < times % 1)))
+                train.extend([example] * _times(key, times, seed))
     for side, rows in (("train", train), ("dev", dev)):
         if not rows:
             raise BadData(f"the {side} split is empty: dev fraction {dev_fraction} of {len(train) + len(dev)} examples")
     return Split(train, list(dev.values()))
+
+
+def repeat(examples: Sequence[Example], times: float, seed: int) -> Iterator[Example]:
+    """Show each example so many times; of a fraction, always the same ones."""
+    return (example for example in examples for _ in range(_times(_key(example), times, seed)))
+
+
+def _times(key: str, times: float, seed: int) -> int:
+    return int(times) + (_draw(key, "times", seed) < times % 1)
+
+
+def _key(example: Example) -> str:
+    return re.sub(r"[\W_]+", "", example.text.lower())
 
 
 def _draw(key: str, purpose: str, seed: int) -> float:
@@ -190,3 +258,12 @@ def batches(lengths: Sequence[int], rows_max: int, tokens_max: int, rng: random.
         groups.append(group)
     rng.shuffle(groups)
     return groups
+
+
+def evaluation_steps(batches_per_epoch: Sequence[int], evaluations: int) -> set[int]:
+    """Return after which steps to evaluate: ``evaluations`` times an epoch in like distances, each epoch's end among them."""
+    steps, done = set(), 0
+    for count in batches_per_epoch:
+        steps |= {done + max(1, count * number // evaluations) for number in range(1, evaluations + 1)}
+        done += count
+    return steps

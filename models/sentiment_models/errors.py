@@ -15,3 +15,7 @@ class BadCheckpoint(ModelsError):
 
 class ParityFailed(ModelsError):
     """An exported graph does not compute what the checkpoint computes; the message gives both bounds."""
+
+
+class BadSignature(ModelsError):
+    """A key or a signature cannot be used, or the signature is not of this bundle by this key."""

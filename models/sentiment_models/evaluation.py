@@ -1,4 +1,4 @@
-"""What an evaluation found, as ``evaluate --json`` writes it and the model card and the manifest read it."""
+"""What an evaluation found, as ``evaluate --json`` writes it and the report, the model card and the manifest read it."""
 
 from pathlib import Path
 
@@ -6,18 +6,65 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sentiment.model.bundle import Manifest
 from sentiment_models.errors import ModelsError
+from sentiment_models.metrics import Bin
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class ClassFound(_Part):
+    """Figures of one label: ``rows`` texts have it, ``answered`` got it."""
+
+    precision: float
+    recall: float
+    f1: float
+    rows: int
+    answered: int
+
+
+class Slice(_Part):
+    """Figures of some rows of a file."""
+
+    rows: int = Field(gt=0)
+    accuracy: float
+    ece: float
+
+
+class CalibrationFound(_Part):
+    """Whether the calibration error is chance: see ``resample.Consistency``."""
+
+    p_value: float
+    ece_of_calibrated: tuple[float, float]
+
+
+class Robustness(_Part):
+    """What a perturbation did to ``rows`` texts: how many labels changed, and the accuracy before and after."""
+
+    rows: int = Field(gt=0)
+    changed: int
+    accuracy_before: float
+    accuracy_after: float
+
+
 class Measurement(_Part):
-    """Figures of one labelled file. The shares are from 0 to 1; ``truncated`` and ``abstained`` count texts."""
+    """Figures of one labelled file. Shares are from 0 to 1, intervals are of 95 %; ``truncated`` and ``abstained`` count texts.
+
+    ``confusion`` counts by right label, then by answer, both in the order of ``classes``. ``lengths`` are slices by tokens,
+    ``robustness`` is by perturbation.
+    """
 
     accuracy: float
+    accuracy_interval: tuple[float, float]
     macro_f1: float
+    macro_f1_interval: tuple[float, float]
     ece: float
+    calibration: CalibrationFound
+    classes: dict[str, ClassFound]
+    confusion: tuple[tuple[int, ...], ...]
+    reliability: tuple[Bin, ...]
+    lengths: dict[str, Slice]
+    robustness: dict[str, Robustness]
     rows: int = Field(gt=0)
     tokens: int
     truncated: int
@@ -27,22 +74,58 @@ class Measurement(_Part):
     sha256: str
 
 
+class Failure(_Part):
+    """A case that failed: one text, or a text before and after a change; ``scores`` are the probabilities of the answers."""
+
+    texts: tuple[str, ...]
+    wanted: str
+    answers: tuple[str, ...]
+    scores: tuple[float, ...]
+
+
+class BehaviourFound(_Part):
+    """How one behavioural test went; ``examples`` are the failures the model is surest of."""
+
+    name: str
+    kind: str
+    wanted: str
+    cases: int = Field(gt=0)
+    failures: int
+    examples: tuple[Failure, ...]
+
+
+class Undecided(_Part):
+    """Texts without an answer, of one kind: how many were marked ``abstain``."""
+
+    rows: int = Field(gt=0)
+    caught: int
+
+
 class GraphMeasured(_Part):
-    """Which graph it was."""
+    """Which graph it was, and how large it and its whole bundle are."""
 
     file: str
     precision: str
     sha256: str
+    bytes: int
+    bundle_bytes: int
 
 
 class Evaluation(_Part):
-    """Figures of one graph of one bundle, by data set."""
+    """Figures of one graph of one bundle, by data set.
+
+    ``behaviours`` is empty where the labels are not negative and positive, ``undecided`` (by language) where no such file was given.
+    """
 
     bundle: str
     graph: GraphMeasured
     temperature: float
+    truncation: str
     threads: int
+    seed: int
     datasets: dict[str, Measurement] = Field(min_length=1)
+    behaviours: tuple[BehaviourFound, ...] = ()
+    undecided: dict[str, Undecided] = {}
 
     def check_of(self, manifest: Manifest) -> None:
         """Refuse to stand for another bundle, or for this one before it was exported anew.
@@ -57,26 +140,12 @@ class Evaluation(_Part):
         if self.temperature != manifest.calibration.temperature:
             raise ModelsError(f"the evaluation has temperature {self.temperature}; the bundle has {manifest.calibration.temperature}")
 
-    def table(self) -> str:
-        """Lay the figures out for a terminal."""
-        width = max(len(name) for name in self.datasets)
-        lines = [
-            f"{self.bundle}, {self.graph.precision}, {self.threads} threads",
-            f"{'':{width}}  accuracy  macro F1     ECE  abstained    rows  core-ms/text  texts/s",
-        ]
-        for name, one in self.datasets.items():
-            lines.append(
-                f"{name:{width}} {one.accuracy:9.4f} {one.macro_f1:9.4f} {one.ece:7.4f} {one.abstained:10,} {one.rows:7,}"
-                f" {one.core_ms_per_text:13.2f} {one.texts_per_s:8,.0f}"
-            )
-        return "\n".join(lines)
-
 
 def read_evaluation(path: Path) -> Evaluation:
     """Read what ``evaluate --json`` wrote.
 
     Raises:
-        ModelsError: it is something else.
+        ModelsError: it is something else, or of a version that measured less.
     """
     try:
         return Evaluation.model_validate_json(path.read_bytes())
@@ -84,4 +153,7 @@ def read_evaluation(path: Path) -> Evaluation:
         raise ModelsError(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        raise ModelsError(f"{path}: not an evaluation: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        where = ".".join(map(str, first["loc"])) or "as a whole"
+        raise ModelsError(
+            f"{path}: not an evaluation of this version: {where}: {first['msg']}; measure again with evaluate --json"
+        ) from error

@@ -11,11 +11,11 @@ import numpy as np
 from sentiment.model.classifier import load_classifier
 from sentiment.model.session import Session
 from sentiment.model.tokenizer import Row, Tokenizer
-from sentiment_models.checkpoint import INPUTS, Checkpoint, one_thread
+from sentiment_models.checkpoint import Checkpoint, one_thread
 from sentiment_models.data import Example
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
 from sentiment_models.flatten import flatten
-from sentiment_models.golden import GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
+from sentiment_models.golden import GOLDEN_PAIRS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
 from sentiment_models.graph import serialize
 from sentiment_models.inference import Graph, answer
 from sentiment_models.manifest import MANIFEST_FILE, TOKENIZER_FILE, WEIGHTS_FILE, file_entries, graph_file, write_object
@@ -31,6 +31,12 @@ PRECISIONS = ("int8", "fp32")
 PARITY_DEV_ROWS = 48
 INVARIANCE_DEV_ROWS = 48
 
+CUT = "int8.onnx is flattened, and its last layer computed for the first token alone"
+UNCUT = (
+    "int8.onnx is left as exported: where this {family}'s encoder lies is not known, so its last layer is computed for every token "
+    "(BERT, RoBERTa and ELECTRA are cut, a seventh of the work at six layers)"
+)
+
 Say = Callable[[str], object]
 """Told of each step of a long piece of work."""
 
@@ -43,6 +49,8 @@ class Identity:
     version: int
     # Name of the pre-trained model; None: as training.json has it.
     base: str | None = None
+    # It also reads two texts at once.
+    pairs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,8 @@ def export(
     dev: Sequence[Example] | None = None,
     base: str | None = None,
     embeddings: Embeddings = "int8",
+    pairs: bool = False,
+    max_tokens: int | None = None,
     force: bool = False,
     say: Say = lambda _: None,
 ) -> Exported:
@@ -90,6 +100,9 @@ def export(
         dev: labelled texts for calibration, never those that accuracy is reported on; None: not calibrated.
         base: name of the pre-trained model, where training.json knows it only by its folder.
         embeddings: how int8.onnx stores the embedding tables.
+        pairs: the checkpoint was trained on pairs of texts, and the bundle reads such too; proved on pairs as well.
+        max_tokens: how many tokens of a text are read, the special ones among them; None: as many as the model has positions
+            (XLNet, which has none: 512).
         force: replace ``bundle`` if it exists.
         say: told of each step.
 
@@ -104,10 +117,13 @@ def export(
         raise ModelsError(f"{bundle}: exists; --force replaces it")
     part = bundle.with_name(bundle.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
+    loaded = Checkpoint(checkpoint, max_tokens)
+    if pairs:
+        loaded.check_pairs()
     try:
         part.mkdir(parents=True)
         with one_thread():
-            exported = _build(Checkpoint(checkpoint), part, Identity(name, version, base), dev or (), embeddings, say)
+            exported = _build(loaded, part, Identity(name, version, base, pairs), dev or (), embeddings, say)
         say("loading it as the service does")
         for precision in PRECISIONS:
             load_classifier(part, precision)
@@ -123,30 +139,54 @@ def _build(checkpoint: Checkpoint, part: Path, identity: Identity, dev: Sequence
     say("fp32 and int8 graphs")
     whole = checkpoint.to_onnx(weights)
     (part / graph_file("fp32")).write_bytes(serialize(refer(whole, part / WEIGHTS_FILE)))
-    (part / graph_file("int8")).write_bytes(serialize(quantize(flatten(whole), embeddings)))
+    flat = flatten(whole)
+    say(UNCUT.format(family=checkpoint.architecture) if flat is whole else CUT)
+    (part / graph_file("int8")).write_bytes(serialize(quantize(flat, embeddings)))
     tokenizer = Tokenizer(part / TOKENIZER_FILE, checkpoint.max_tokens)
-    graphs = {p: Graph(tokenizer, Session(part / graph_file(p), labels=len(checkpoint.labels))) for p in PRECISIONS}
+    pads_left = checkpoint.family.padding_side == "left"
+    graphs = {p: Graph(tokenizer, Session(part / graph_file(p), labels=len(checkpoint.labels)), pads_left) for p in PRECISIONS}
     say("parity with torch, and rows alone against rows in batches")
-    parities, movements = _prove(graphs, checkpoint, [example.text for example in dev])
-    golden = golden_set(graphs, checkpoint.labels)
-    say("calibration" if dev else "no development set: not calibrated")
+    parities, movements = _prove(graphs, checkpoint, _rows(tokenizer, [example.text for example in dev], identity.pairs))
+    golden = golden_set(graphs, checkpoint.labels, identity.pairs)
+    say(_calibrated_on(dev, identity.pairs))
     exported = Exported(parities, movements, golden, calibrate(graphs[PRECISIONS[0]], dev, len(checkpoint.labels)))
     provenance = _provenance(checkpoint.path, identity.base, embeddings, exported)
     write_object(part / MANIFEST_FILE, _manifest(checkpoint, identity, graphs, exported, provenance, file_entries(part)))
     return exported
 
 
-def _prove(graphs: Mapping[str, Graph], checkpoint: Checkpoint, texts: Sequence[str]) -> tuple[dict[str, Parity], dict[str, Movement]]:
-    tokenizer = graphs[PRECISIONS[0]].tokenizer
-    # The shortest row there is, the longest that is read, and what people write.
-    always = [tokenizer.encode(""), tokenizer.encode(" ".join([PARAGRAPH] * 12)), *tokenizer.encode_many(GOLDEN_TEXTS)]
+def _calibrated_on(dev: Sequence[Example], pairs: bool) -> str:
+    if not dev:
+        return "no development set: not calibrated"
+    return "calibration, on single texts: a development set holds no pairs" if pairs else "calibration"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """``always``: the shortest row there is, the longest that is read, and what people write; ``read``: of the development set."""
+
+    always: list[Row]
+    read: list[Row]
+
+
+def _rows(tokenizer: Tokenizer, texts: Sequence[str], pairs: bool) -> _Rows:
+    longest = " ".join([PARAGRAPH] * 12)
+    always = [tokenizer.encode(""), tokenizer.encode(longest), *tokenizer.encode_many(GOLDEN_TEXTS)]
     read: list[Row] = tokenizer.encode_many(texts) if texts else []
+    if pairs:
+        always += [tokenizer.encode("", ""), tokenizer.encode(longest, longest)]
+        always += [tokenizer.encode(*pair) for pair in GOLDEN_PAIRS]
+        read += [tokenizer.encode(*pair) for pair in zip(texts[::2], texts[1::2], strict=False)]
+    return _Rows(always, read)
+
+
+def _prove(graphs: Mapping[str, Graph], checkpoint: Checkpoint, rows: _Rows) -> tuple[dict[str, Parity], dict[str, Movement]]:
     parities: dict[str, Parity] = {}
     movements: dict[str, Movement] = {}
     for precision, graph in graphs.items():
-        parities[precision] = parity(graph, checkpoint.logits, interleave([*always, *spread(read, PARITY_DEV_ROWS)]))
+        parities[precision] = parity(graph, checkpoint.logits, interleave([*rows.always, *spread(rows.read, PARITY_DEV_ROWS)]))
         check_parity(precision, parities[precision])
-        movements[precision] = movement(graph, [*always, *spread(read, INVARIANCE_DEV_ROWS)])
+        movements[precision] = movement(graph, [*rows.always, *spread(rows.read, INVARIANCE_DEV_ROWS)])
         check_movement(precision, movements[precision])
     return parities, movements
 
@@ -184,12 +224,12 @@ def _manifest(
         "labels": checkpoint.labels,
         "architecture": checkpoint.architecture,
         "max_tokens": checkpoint.max_tokens,
-        "pairs": False,
+        "pairs": identity.pairs,
         "default_truncation": "head",
-        "inputs": list(INPUTS),
+        "inputs": list(checkpoint.family.inputs),
         "graphs": {"classify": [_graph_entry(graphs[p], p, exported.golden.tolerance[p]) for p in PRECISIONS]},
         "calibration": {"temperature": round(calibration.temperature, 5), "abstain_below": round(calibration.abstain_below, 5)},
-        "padding_side": "right",
+        "padding_side": checkpoint.family.padding_side,
         "windows": None,
         "golden": exported.golden.entries,
         "accuracy": {"dev": calibration.dev.rounded()} if calibration.dev else {},

@@ -46,6 +46,7 @@ MEANT = {
     COMPLAINT: "negative",
 }
 GOLDEN_TEXTS = tuple(MEANT)
+GOLDEN_PAIRS = tuple(zip(GOLDEN_TEXTS[::2], GOLDEN_TEXTS[1::2], strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +57,16 @@ class GoldenSet:
     tolerance: dict[str, float]
 
 
-def golden_set(graphs: Mapping[str, Graph], labels: Sequence[str]) -> GoldenSet:
-    """Record the fp32 graph's raw logits of the golden texts and measure every graph against them.
+def golden_set(graphs: Mapping[str, Graph], labels: Sequence[str], pairs: bool = False) -> GoldenSet:
+    """Record the fp32 graph's raw logits of the golden texts, and with ``pairs`` of pairs of them, and measure every graph.
 
     A text whose label could change within the tolerance would fail sound machines, and is left out.
 
     Raises:
         ParityFailed: hardly a text is left.
     """
-    logits = {p: np.concatenate([graph.logits([graph.tokenizer.encode(text)]) for text in GOLDEN_TEXTS]) for p, graph in graphs.items()}
+    texts: list[tuple[str, ...]] = [*((text,) for text in GOLDEN_TEXTS), *(GOLDEN_PAIRS if pairs else ())]
+    logits = {p: np.concatenate([graph.logits([graph.tokenizer.encode(*text)]) for text in texts]) for p, graph in graphs.items()}
     wanted = logits["fp32"].astype(np.float64).round(6)
     errors = {p: np.abs(found - wanted).max(axis=1) for p, found in logits.items()}
     ordered = np.sort(wanted, axis=1)
@@ -72,11 +74,14 @@ def golden_set(graphs: Mapping[str, Graph], labels: Sequence[str]) -> GoldenSet:
     allowed = max(_tolerance(float(error.max())) for error in errors.values())
     kept = np.flatnonzero(margin > 2 * allowed)
     if len(kept) < GOLDEN_MIN:
-        raise ParityFailed(
-            f"{len(kept)} of {len(GOLDEN_TEXTS)} golden texts keep their label within {allowed} of a logit; wanted {GOLDEN_MIN}"
-        )
+        raise ParityFailed(f"{len(kept)} of {len(texts)} golden texts keep their label within {allowed} of a logit; wanted {GOLDEN_MIN}")
     entries: list[dict[str, Json]] = [
-        {"text": GOLDEN_TEXTS[i], "label": labels[int(wanted[i].argmax())], "logits": [float(logit) for logit in wanted[i]]} for i in kept
+        {
+            **dict(zip(("text", "text_pair"), texts[i], strict=False)),
+            "label": labels[int(wanted[i].argmax())],
+            "logits": [float(logit) for logit in wanted[i]],
+        }
+        for i in kept
     ]
     return GoldenSet(entries, {p: _tolerance(float(error[kept].max())) for p, error in errors.items()})
 

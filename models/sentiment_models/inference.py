@@ -8,13 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
+from sentiment.model.classifier import READ_ON, Classifier
 from sentiment.model.cores import cores_granted
+from sentiment.model.scores import Scored
 from sentiment.model.session import Session
 from sentiment.model.tensors import Feeds, pad
-from sentiment.model.tokenizer import Row, Tokenizer
-from sentiment_models.metrics import Logits
+from sentiment.model.tokenizer import Row, Tokenizer, Windows
+from sentiment_models.metrics import Labels, Logits, Probabilities
 
 # On a CPU more rows a batch gain nothing, and 4 rows of 512 tokens already take 200 MB of attention scores.
 BATCH_ROWS_MAX = 16
@@ -53,6 +56,31 @@ class Answers:
     truncated: int
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the service would answer, in the order of the texts.
+
+    Attributes:
+        stated: calibrated probabilities, [texts, labels].
+        abstain: whether the answer is marked so, [texts].
+        lengths: tokens read, with special ones, [texts].
+        long: whether the text is longer than the model reads at once, [texts].
+        truncated: whether not all of it was read, [texts].
+    """
+
+    stated: Probabilities
+    abstain: NDArray[np.bool_]
+    lengths: NDArray[np.int64]
+    long: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+
+    @property
+    def answers(self) -> Labels:
+        """The likeliest label's index of each text, [texts]."""
+        found: Labels = self.stated.argmax(axis=1)
+        return found
+
+
 def answer(graph: Graph, texts: Sequence[str], title: str = "texts", threads: int = 0) -> Answers:
     """Run every text, batched by length, with a progress bar.
 
@@ -62,19 +90,88 @@ def answer(graph: Graph, texts: Sequence[str], title: str = "texts", threads: in
         title: the progress bar's.
         threads: how many share the session; 0: as many as cores are granted.
     """
-    logits: list[Logits | None] = [None] * len(texts)
+    logits: list[Logits] = []
     tokens = truncated = 0
-    with ThreadPoolExecutor(threads or cores_granted()) as pool, tqdm(total=len(texts), desc=title, unit="text", mininterval=1) as bar:
+    with _Pool(graph, threads, len(texts), title) as pool:
         for start in range(0, len(texts), POOL_TEXTS):
             rows = graph.tokenizer.encode_many(texts[start : start + POOL_TEXTS])
             tokens += sum(row.tokens for row in rows)
             truncated += sum(row.truncated for row in rows)
-            groups = list(by_length(rows))
-            for group, found in zip(groups, pool.map(graph.logits, ([rows[index] for index in group] for group in groups)), strict=True):
-                for index, row_logits in zip(group, found, strict=True):
-                    logits[start + index] = row_logits
-                bar.update(len(group))
-    return Answers(np.stack([row for row in logits if row is not None]), tokens, truncated)
+            logits += pool.run(rows)
+    return Answers(np.stack(logits), tokens, truncated)
+
+
+def serve(classifier: Classifier, texts: Sequence[str], title: str, threads: int = 0, truncation: str | None = None) -> Served:
+    """Answer every text as the service would, with a progress bar.
+
+    Args:
+        classifier: what answers.
+        texts: at least one.
+        title: the progress bar's.
+        threads: how many share the session; 0: as many as cores are granted.
+        truncation: how texts are read that do not fit; None: as the bundle says. ``refuse`` is read as ``head``.
+    """
+    truncation = truncation or classifier.manifest.default_truncation
+    graph = Graph(classifier.tokenizer, classifier.session, classifier.manifest.padding_side == "left")
+    scored: list[Scored] = []
+    readings: list[Row | Windows] = []
+    long: list[bool] = []
+    with _Pool(graph, threads, len(texts), title) as pool:
+        for start in range(0, len(texts), POOL_TEXTS):
+            some = texts[start : start + POOL_TEXTS]
+            firsts = graph.tokenizer.encode_many(some)
+            read = [
+                classifier.read_on(text, truncation) if row.truncated and truncation in READ_ON else row
+                for text, row in zip(some, firsts, strict=True)
+            ]
+            parts = [reading.rows if isinstance(reading, Windows) else (reading,) for reading in read]
+            rows = [row for part in parts for row in part]
+            pool.expect(len(rows) - len(some))
+            found = iter(pool.run(rows))
+            for reading, part in zip(read, parts, strict=True):
+                logits = [next(found).tolist() for _ in part]
+                scored.append(classifier.score_windows(logits) if isinstance(reading, Windows) else classifier.score(logits[0]))
+            readings += read
+            long += [row.truncated for row in firsts]
+    return Served(
+        stated=np.array([one.scores for one in scored], np.float64),
+        abstain=np.array([one.abstain for one in scored], np.bool_),
+        lengths=np.array([reading.tokens for reading in readings], np.int64),
+        long=np.array(long, np.bool_),
+        truncated=np.array([reading.truncated for reading in readings], np.bool_),
+    )
+
+
+class _Pool:
+    """Threads that run rows of a graph, and a progress bar of rows."""
+
+    def __init__(self, graph: Graph, threads: int, total: int, title: str) -> None:
+        self._graph = graph
+        self._threads = ThreadPoolExecutor(threads or cores_granted())
+        self._total = total
+        self._bar = tqdm(total=total, desc=title, unit="row", mininterval=1)
+
+    def __enter__(self) -> "_Pool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._bar.close()
+
+    def expect(self, more: int) -> None:
+        """Say that there are so many more rows than texts."""
+        self._total += more
+        self._bar.total = self._total
+
+    def run(self, rows: Sequence[Row]) -> list[Logits]:
+        """Raw logits of each row, in order."""
+        logits: dict[int, Logits] = {}
+        groups = list(by_length(rows))
+        batches = self._threads.map(self._graph.logits, ([rows[index] for index in group] for group in groups))
+        for group, found in zip(groups, batches, strict=True):
+            logits.update(zip(group, found, strict=True))
+            self._bar.update(len(group))
+        return [logits[index] for index in range(len(rows))]
 
 
 def by_length(rows: Sequence[Row]) -> Iterator[list[int]]:

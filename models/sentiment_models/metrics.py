@@ -37,13 +37,17 @@ class Figures:
 
 def figures(logits: Logits, labels: Labels, temperature: float = 1.0) -> Figures:
     """Measure answers ``softmax(logits / temperature)`` against the right labels."""
-    found = probabilities(logits, temperature)
-    answers = found.argmax(axis=1)
+    return figures_of(probabilities(logits, temperature), labels)
+
+
+def figures_of(stated: Probabilities, labels: Labels) -> Figures:
+    """Measure stated probabilities against the right labels."""
+    answers = stated.argmax(axis=1)
     right = answers == labels
     return Figures(
         accuracy=float(right.mean()),
-        macro_f1=macro_f1(answers, labels, logits.shape[1]),
-        ece=calibration_error(found.max(axis=1), right),
+        macro_f1=macro_f1(answers, labels, stated.shape[1]),
+        ece=calibration_error(stated.max(axis=1), right),
         rows=len(labels),
     )
 
@@ -56,14 +60,21 @@ def probabilities(logits: Logits, temperature: float = 1.0) -> Probabilities:
     return result
 
 
+def confusion(answers: Labels, labels: Labels, classes: int) -> NDArray[np.int64]:
+    """Count the rows by right label (first axis) and answer, [classes, classes]."""
+    return np.bincount(labels * classes + answers, minlength=classes**2).reshape(classes, classes).astype(np.int64)
+
+
+def class_scores(counts: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return precision, recall and F1 of each class, [..., classes], of confusion counts [..., classes, classes]; 0 where undefined."""
+    hits = np.diagonal(counts, axis1=-2, axis2=-1).astype(np.float64)
+    asked, answered = counts.sum(axis=-1), counts.sum(axis=-2)
+    return hits / np.maximum(answered, 1), hits / np.maximum(asked, 1), 2 * hits / np.maximum(asked + answered, 1)
+
+
 def macro_f1(answers: Labels, labels: Labels, classes: int) -> float:
     """Mean over the classes of the harmonic mean of precision and recall; 0 for a class that is neither asked nor answered."""
-    scores = []
-    for index in range(classes):
-        hits = int(((answers == index) & (labels == index)).sum())
-        either = int((answers == index).sum() + (labels == index).sum())
-        scores.append(2 * hits / either if either else 0.0)
-    return float(np.mean(scores))
+    return float(class_scores(confusion(answers, labels, classes))[2].mean())
 
 
 def calibration_error(confidence: NDArray[np.float64], right: NDArray[np.bool_], bins: int = ECE_BINS) -> float:
@@ -71,12 +82,46 @@ def calibration_error(confidence: NDArray[np.float64], right: NDArray[np.bool_],
 
     A bin holds its upper edge. Naeini et al. 2015; the 15 bins are those of Guo et al. 2017.
     """
-    bin_of = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
-    total = 0.0
-    for index in np.unique(bin_of):
-        inside = bin_of == index
-        total += float(inside.mean()) * abs(float(confidence[inside].mean()) - float(right[inside].mean()))
-    return total
+    found = reliability_bins(confidence, right, bins)
+    return sum(one.rows * abs(one.confidence - one.accuracy) for one in found) / len(confidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """A bin of a reliability diagram: the rows whose confidence is over ``low`` and at most ``high``, and their means."""
+
+    low: float
+    high: float
+    rows: int
+    confidence: float
+    accuracy: float
+
+
+def reliability_bins(confidence: NDArray[np.float64], right: NDArray[np.bool_], bins: int = ECE_BINS) -> list[Bin]:
+    """Sort rows into equal-width bins of confidence, as ``calibration_error`` does; empty bins are left out."""
+    bin_of = _bin_of(confidence, bins)
+    return [
+        Bin(
+            low=float(index / bins),
+            high=float((index + 1) / bins),
+            rows=int((bin_of == index).sum()),
+            confidence=float(confidence[bin_of == index].mean()),
+            accuracy=float(right[bin_of == index].mean()),
+        )
+        for index in np.unique(bin_of)
+    ]
+
+
+def _bin_of(confidence: NDArray[np.float64], bins: int) -> Labels:
+    return np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+
+
+def wilson(share: NDArray[np.float64], rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the ends of the 95 % interval of a share that was counted in so many rows (Wilson 1927): sound at 0 and 1, too."""
+    z = 1.959964
+    middle = (share + z**2 / (2 * rows)) / (1 + z**2 / rows)
+    half = z * np.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2)) / (1 + z**2 / rows)
+    return middle - half, middle + half
 
 
 def negative_log_likelihood(logits: Logits, labels: Labels, temperature: float = 1.0) -> float:

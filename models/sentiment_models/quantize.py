@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
+from sentiment_models.einsum import einsums_to_matmuls, is_weight_product
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.graph import initializers, opset, replace_initializers, replace_nodes, resolve_aliases
 
@@ -31,8 +32,9 @@ RUNTIME_DOMAIN = "com.microsoft"
 def quantize(model: ModelProto, embeddings: Embeddings = "int8") -> ModelProto:
     """Return a copy with every MatMul by a weight in int8 and the embedding tables as ``embeddings`` says.
 
-    ``model`` is an fp32 graph with its weights inside. Gemm (the pooler and the head, one row a text) and MatMul of two
-    activations stay fp32. Of activations that are matrices, as ``flatten`` leaves them, rounding takes one pass instead of two.
+    ``model`` is an fp32 graph with its weights inside. An Einsum that is a product with a weight becomes a MatMul first. Gemm (the
+    pooler and the head, one row a text) and MatMul of two activations stay fp32. Of activations that are matrices, as ``flatten``
+    leaves them, rounding takes one pass instead of two.
     The result has an operator of ONNX Runtime's own, MatMulIntegerToFloat.
 
     Raises:
@@ -45,6 +47,7 @@ def quantize(model: ModelProto, embeddings: Embeddings = "int8") -> ModelProto:
     result = ModelProto()
     result.CopyFrom(model)
     resolve_aliases(result)
+    einsums_to_matmuls(result)
     rewriter = _Rewriter(initializers(result), embeddings, _row_counts(result))
     for node in result.graph.node:
         rewriter.add(node)
@@ -60,13 +63,14 @@ def quantize(model: ModelProto, embeddings: Embeddings = "int8") -> ModelProto:
 
 
 def weight_matmuls(model: ModelProto) -> list[str]:
-    """Return the names of the MatMul nodes that multiply by a constant, directly or through Identity."""
-    constant = {tensor.name for tensor in model.graph.initializer}
+    """Return the names of the MatMul nodes that multiply by a constant, directly or through Identity, and of such Einsum nodes."""
+    tensors = initializers(model)
+    constant = set(tensors)
     found: list[str] = []
     for node in model.graph.node:
         if node.op_type == "Constant" or (node.op_type == "Identity" and node.input[0] in constant):
             constant.add(node.output[0])
-        elif node.op_type == "MatMul" and not constant.isdisjoint(node.input):
+        elif (node.op_type == "MatMul" and not constant.isdisjoint(node.input)) or is_weight_product(node, tensors):
             found.append(node.name)
     return found
 

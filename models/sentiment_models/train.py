@@ -1,10 +1,7 @@
 """Fine-tune a sequence classifier. Survives kill -9: everything a run needs to go on stands in one checkpoint file."""
 
-import hashlib
 import json
-import os
 import random
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,40 +11,17 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, get_linear_schedule_with_warmup
 
-from sentiment_models.data import Example, Source, Split, batches, carve, last_sentences, read_examples
+from sentiment_models.corpus import read_corpus, target_of, vary
+from sentiment_models.data import Split, batches, evaluation_steps
+from sentiment_models.distributed import Processes, join
 from sentiment_models.errors import BadCheckpoint
-from sentiment_models.provenance import distinct_names
+from sentiment_models.language_model import check_reads
+from sentiment_models.recipe import Recipe
+from sentiment_models.resume import load_state, replace_folder, save_state, write_atomically
+from sentiment_models.scratch import fresh_classifier
+from sentiment_models.tracking import Log
 
 T = TypeVar("T")
-# About two sentences: as long as what people type.
-TAIL_WORDS_MAX = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How a model is trained. Two runs with one recipe, one set of files and one machine do the same."""
-
-    base: str
-    sources: tuple[str, ...]
-    # Files of long texts whose last sentences are shown as texts of their own.
-    tails: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ("negative", "positive")
-    epochs: int = 1
-    learning_rate: float = 5e-5
-    warmup_fraction: float = 0.06
-    weight_decay: float = 0.01
-    dropout: float = 0.1
-    batch_rows: int = 64
-    batch_tokens: int = 4096
-    max_tokens: int = 256
-    dev_fraction: float = 0.03
-    evaluations_per_epoch: int = 4
-    patience: int = 4
-    seed: int = 1
-
-    def fingerprint(self, data: str) -> str:
-        """Identify the run: a checkpoint of another recipe or of other data is never resumed."""
-        return hashlib.sha256(json.dumps([asdict(self), data], sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(slots=True)
@@ -58,47 +32,66 @@ class Progress:
     best_accuracy: float = -1.0
     best_loss: float = float("inf")
     worse_in_a_row: int = 0
+    # Of the texts shown to this process since the last evaluation: how many, and how many it answered rightly before learning them.
+    shown: int = 0
+    right: int = 0
     history: list[dict[str, float]] | None = None
 
 
 def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int = 200, resume: bool = True) -> Path:
-    """Fine-tune ``recipe.base`` and return ``out/best``, a Hugging Face checkpoint directory with training.json.
+    """Fine-tune ``recipe.base``, or an untrained BERT if it is empty; return ``out/best``, a Hugging Face checkpoint with training.json.
 
     ``out/dev.jsonl`` is the development set, for calibration. ``out/checkpoint.pt`` is replaced atomically every
     ``checkpoint_steps`` steps and after each evaluation; a repeated call goes on from it, and after the end of a run only
     writes training.json and dev.jsonl again. Training stops early after ``recipe.patience`` evaluations on dev without a
-    better accuracy.
+    better accuracy. ``out/logs`` is what TensorBoard draws.
+
+    Under torchrun each process takes its share of every batch, and the first one writes; all must see one ``out``. Without dropout the
+    steps are those of one process but for the order of sums, with dropout other numbers are drawn.
 
     Raises:
         BadData: a data file cannot be used.
         BadCheckpoint: the base cannot be loaded, or ``out`` holds a run of another recipe or other data.
+        ModelsError: the processes do not see the same files.
     """
+    processes = join(device)
+    corpus = read_corpus(recipe)
+    split, files = corpus.split, corpus.files
+    fingerprint = recipe.fingerprint(json.dumps(corpus.hashes))
+    run = _Run(recipe, split, out, processes.device(device), fingerprint, processes)
+    # Only now: files that cannot be used leave no folder behind.
     out.mkdir(parents=True, exist_ok=True)
-    split, hashes, files = _load_split(recipe)
-    run = _Run(recipe, split, out, torch.device(device), recipe.fingerprint(json.dumps(hashes)))
     if resume:
         run.restore()
+    processes.check_same("run and step", (fingerprint, run.progress.step))
+    if not processes.first:
+        run.loop(checkpoint_steps)
+        processes.leave()
+        return out / "best"
     rows = [{"label": recipe.labels[example.label], "text": example.text} for example in split.dev]
-    _write_atomically(out / "dev.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+    write_atomically(out / "dev.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
     run.loop(checkpoint_steps)
     provenance = {
         "recipe": {
             **asdict(recipe),
             # A folder's path says where it stood on this machine; a name such as organisation/model stays.
-            "base": Path(recipe.base).resolve().name if Path(recipe.base).is_dir() else recipe.base,
-            "sources": [file["file"] for file in files if not file["tails"]],
+            "base": Path(recipe.base).resolve().name if recipe.base and Path(recipe.base).is_dir() else recipe.base,
+            "sources": [file["file"] for file in files if not (file["tails"] or file["undecided"])],
             "tails": [file["file"] for file in files if file["tails"]],
+            "undecided": [file["file"] for file in files if file["undecided"]],
         },
         # Fine-tuning in stages: what made the base, if it was trained here.
-        "base_training": _base_training(Path(recipe.base)),
+        "base_training": _base_training(Path(recipe.base)) if recipe.base else None,
         "files": files,
         "train_examples": len(split.train),
         "dev_examples": len(split.dev),
+        "processes": processes.count,
         "steps": run.progress.step,
         "dev_accuracy": run.progress.best_accuracy,
         "history": run.progress.history,
     }
-    _write_atomically(out / "best" / "training.json", json.dumps(provenance, indent=1).encode())
+    write_atomically(out / "best" / "training.json", json.dumps(provenance, indent=1).encode())
+    processes.leave()
     return out / "best"
 
 
@@ -107,43 +100,26 @@ def _base_training(base: Path) -> Any:  # plain JSON
     return json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
 
 
-def _load_split(recipe: Recipe) -> tuple[Split, dict[str, str], list[dict[str, Any]]]:
-    wholes, tails = [[Source.parse(spec) for spec in specs] for specs in (recipe.sources, recipe.tails)]
-    sources = wholes + tails
-    examples = [list(read_examples(source.path, recipe.labels)) for source in sources]
-    shown = [(rows, source.times) for rows, source in zip(examples, sources, strict=True)]
-    split = carve(shown[: len(wholes)], recipe.dev_fraction, recipe.seed)
-    for rows, times in shown[len(wholes) :]:
-        # The same texts stand aside for dev as above.
-        train = carve([(rows, times)], recipe.dev_fraction, recipe.seed).train
-        split.train.extend(Example(last_sentences(example.text, TAIL_WORDS_MAX), example.label) for example in train)
-    hashes = [hashlib.sha256(source.path.read_bytes()).hexdigest() for source in sources]
-    names = distinct_names([source.path for source in sources])
-    files = [
-        {"file": name, "rows": len(rows), "times": source.times, "tails": index >= len(wholes), "sha256": digest}
-        for index, (name, rows, source, digest) in enumerate(zip(names, examples, sources, hashes, strict=True))
-    ]
-    return split, dict(zip(names, hashes, strict=True)), files
-
-
 class _Run:
-    def __init__(self, recipe: Recipe, split: Split, out: Path, device: torch.device, fingerprint: str) -> None:
+    def __init__(self, recipe: Recipe, split: Split, out: Path, device: torch.device, fingerprint: str, processes: Processes) -> None:
         torch.manual_seed(recipe.seed)
         torch.set_flush_denormal(True)
         self.recipe, self.out, self.device, self.fingerprint = recipe, out, device, fingerprint
+        self.processes = processes
         self.progress = Progress(history=[])
-        self.model, self.tokenizer = load_base(recipe)
+        texts = [example.text for example in split.train]
+        self.model, self.tokenizer = load_base(recipe, texts)
         self.model.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
-        self.train_rows = self._encode([example.text for example in split.train])
-        self.train_labels = [example.label for example in split.train]
+        self.epochs = [self._encode(vary(texts, recipe, epoch)) for epoch in range(recipe.epochs)]
+        self.targets = [target_of(example, len(recipe.labels), recipe.teacher_weight) for example in split.train]
         self.dev_rows = self._encode([example.text for example in split.dev])
         self.dev_labels = [example.label for example in split.dev]
-        lengths = [len(row) for row in self.train_rows]
-        self.plan = [
-            batch
-            for epoch in range(recipe.epochs)
-            for batch in batches(lengths, recipe.batch_rows, recipe.batch_tokens, random.Random(f"{recipe.seed}/{epoch}"))  # noqa: S311 - an order
+        planned = [
+            batches([len(row) for row in rows], recipe.batch_rows, recipe.batch_tokens, random.Random(f"{recipe.seed}/{epoch}"))  # noqa: S311 - an order
+            for epoch, rows in enumerate(self.epochs)
         ]
+        self.plan = [(rows, batch) for rows, its in zip(self.epochs, planned, strict=True) for batch in its]
+        self.evaluate_at = evaluation_steps([len(its) for its in planned], recipe.evaluations_per_epoch)
         plain = [p for n, p in self.model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
         plain_ids = {id(p) for p in plain}
         decayed = [p for p in self.model.parameters() if id(p) not in plain_ids]
@@ -153,31 +129,47 @@ class _Run:
         self.schedule = get_linear_schedule_with_warmup(self.optimizer, warmup, len(self.plan))  # type: ignore[no-untyped-call]  # untyped there
 
     def loop(self, checkpoint_steps: int) -> None:
-        evaluate_steps = max(1, len(self.plan) // (self.recipe.epochs * self.recipe.evaluations_per_epoch))
-        bar = tqdm(total=len(self.plan), initial=self.progress.step, desc="training", unit="batch", mininterval=5)
+        quiet = not self.processes.first
+        bar = tqdm(total=len(self.plan), initial=self.progress.step, desc="training", unit="batch", mininterval=5, disable=quiet)
+        log = Log(self.out, self.progress.step, wanted=self.processes.first and self._goes_on())
         smooth = None
-        while self.progress.step < len(self.plan) and self.progress.worse_in_a_row < self.recipe.patience:
-            loss = self._step(self.plan[self.progress.step])
+        while self._goes_on():
+            rows, batch = self.plan[self.progress.step]
+            rate = self.schedule.get_last_lr()[0]
+            loss = self._step(rows, batch)
             smooth = loss if smooth is None else 0.98 * smooth + 0.02 * loss
             self.progress.step += 1
+            log.step(self.progress.step, sum(len(rows[i]) for i in batch), {"train/loss": loss, "train/learning_rate": rate})
             bar.update()
             bar.set_postfix(loss=f"{smooth:.3f}", dev=f"{self.progress.best_accuracy:.4f}", refresh=False)
-            last = self.progress.step == len(self.plan)
-            evaluated = last or self.progress.step % evaluate_steps == 0
+            evaluated = self.progress.step in self.evaluate_at
             if evaluated:
-                self._evaluate()
+                if self.processes.first:
+                    log.report(self.progress.step, self._evaluate())
+                self.progress = self.processes.agree(self.progress)
             if evaluated or self.progress.step % checkpoint_steps == 0:
-                self._checkpoint()
+                if self.processes.first:
+                    self._checkpoint()
+                log.flush()
+                log.resume_clock()
         bar.close()
+        log.close()
 
-    def _step(self, batch: Sequence[int]) -> float:
+    def _goes_on(self) -> bool:
+        return self.progress.step < len(self.plan) and self.progress.worse_in_a_row < self.recipe.patience
+
+    def _step(self, rows: Sequence[Sequence[int]], batch: Sequence[int]) -> float:
         # Seeded by the step, so that a resumed run draws the same dropout as an uninterrupted one.
-        torch.manual_seed(self.recipe.seed * 1_000_003 + self.progress.step)
+        torch.manual_seed(self.recipe.seed * 1_000_003 + self.progress.step + self.processes.rank * 10**12)
         self.model.train()
-        labels = torch.tensor([self.train_labels[i] for i in batch], device=self.device)
-        logits = self._logits([self.train_rows[i] for i in batch])
-        loss = torch.nn.functional.cross_entropy(logits, labels)
+        share, weight = self.processes.share(batch)
+        targets = torch.tensor([self.targets[i] for i in share], device=self.device)
+        logits = self._logits([rows[i] for i in share])
+        loss = torch.nn.functional.cross_entropy(logits, targets) * weight
+        self.progress.shown += len(share)
+        self.progress.right += int((logits.argmax(-1) == targets.argmax(-1)).sum())
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        loss = self.processes.sum_gradients(list(self.model.parameters()), loss)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.schedule.step()
@@ -194,7 +186,7 @@ class _Run:
         return logits.float()
 
     @torch.no_grad()
-    def _evaluate(self) -> None:
+    def _evaluate(self) -> dict[str, float]:
         self.model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
         right, loss = 0, 0.0
         order = sorted(range(len(self.dev_rows)), key=lambda i: len(self.dev_rows[i]))
@@ -206,44 +198,38 @@ class _Run:
         accuracy, loss = right / len(order), loss / len(order)
         progress = self.progress
         assert progress.history is not None
-        progress.history.append({"step": progress.step, "dev_accuracy": accuracy, "dev_loss": loss})
+        found = {"step": progress.step, "epoch": self.recipe.epochs * progress.step / len(self.plan)}
+        seen = progress.right / max(1, progress.shown)
+        progress.history.append({**found, "train_accuracy": seen, "dev_accuracy": accuracy, "dev_loss": loss})
+        progress.shown = progress.right = 0
         tqdm.write(f"step {progress.step}: dev accuracy {accuracy:.4f}, loss {loss:.4f}")
         if (accuracy, -loss) > (progress.best_accuracy, -progress.best_loss):
             progress.best_accuracy, progress.best_loss, progress.worse_in_a_row = accuracy, loss, 0
             self._save_best()
         else:
             progress.worse_in_a_row += 1
+        return {"dev/accuracy": accuracy, "dev/loss": loss}
 
     def _save_best(self) -> None:
-        new = self.out / "best.part"
-        shutil.rmtree(new, ignore_errors=True)
-        self.model.save_pretrained(new)
-        self.tokenizer.save_pretrained(new)
-        shutil.rmtree(self.out / "best", ignore_errors=True)
-        new.rename(self.out / "best")
+        def fill(folder: Path) -> None:
+            self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+
+        replace_folder(self.out / "best", fill)
 
     def _checkpoint(self) -> None:
         state = {
-            "fingerprint": self.fingerprint,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "progress": asdict(self.progress),
         }
-        part = self.out / "checkpoint.pt.part"
-        torch.save(state, part)
-        os.replace(part, self.out / "checkpoint.pt")
+        save_state(self.out / "checkpoint.pt", state, self.fingerprint)
 
     def restore(self) -> None:
-        path = self.out / "checkpoint.pt"
-        if not path.exists():
+        state = load_state(self.out / "checkpoint.pt", self.fingerprint)
+        if state is None:
             return
-        try:
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch raises half a dozen kinds for a damaged file
-            raise BadCheckpoint(f"{path}: damaged ({error}); delete it to start again") from error
-        if state["fingerprint"] != self.fingerprint:
-            raise BadCheckpoint(f"{path}: belongs to another recipe or other data; choose another --out or delete it")
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
@@ -251,17 +237,21 @@ class _Run:
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         rows: list[list[int]] = []
-        for chunk in tqdm(list(_chunks(texts, 1000)), desc="tokenizing", unit="k texts", mininterval=5):
+        for chunk in tqdm(list(_chunks(texts, 1000)), desc="tokenizing", unit="k texts", mininterval=5, disable=not self.processes.first):
             rows += self.tokenizer(list(chunk), truncation=True, max_length=self.recipe.max_tokens)["input_ids"]
         return rows
 
 
-def load_base(recipe: Recipe) -> tuple[PreTrainedModel, Any]:  # transformers has no one type for its tokenizers
-    """Load the base with a fresh classification head of ``recipe.labels``.
+def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, Any]:  # transformers has no one type for its tokenizers
+    """Load the base with a fresh classification head of ``recipe.labels``, or make an untrained model if it is empty.
+
+    ``texts`` are what the tokenizer of an untrained model is learned from.
 
     Raises:
-        BadCheckpoint: there is no such checkpoint, or it is damaged.
+        BadCheckpoint: there is no such checkpoint, it is damaged, or it reads fewer tokens than the recipe has.
     """
+    if not recipe.base:
+        return fresh_classifier(recipe, texts)
     names = dict(enumerate(recipe.labels))
     try:
         model = AutoModelForSequenceClassification.from_pretrained(
@@ -274,16 +264,11 @@ def load_base(recipe: Recipe) -> tuple[PreTrainedModel, Any]:  # transformers ha
             attention_probs_dropout_prob=0.0,
         )
         tokenizer = AutoTokenizer.from_pretrained(recipe.base, use_fast=True)  # type: ignore[no-untyped-call]  # untyped there
-        return model, tokenizer
     except (OSError, ValueError, KeyError) as error:
         raise BadCheckpoint(f"{recipe.base}: cannot be loaded as a classifier: {error}") from error
+    check_reads(recipe.base, model.config, recipe.max_tokens)
+    return model, tokenizer
 
 
 def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[start : start + size] for start in range(0, len(items), size))
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    os.replace(part, path)

@@ -41,15 +41,26 @@ def stored_tensors(path: Path) -> dict[str, Stored]:
     try:
         with path.open("rb") as stream:
             size = int.from_bytes(stream.read(8), "little")
-            entries = json.loads(stream.read(size))
-    except (OSError, ValueError) as error:
+            entries = json.loads(stream.read(min(size, path.stat().st_size)))
+        entries.pop("__metadata__", None)
+        found: dict[str, Stored] = {}
+        for name, entry in entries.items():
+            begin, end = entry["data_offsets"]  # from the end of the header
+            found[name] = Stored(8 + size + begin, end - begin, tuple(entry["shape"]), entry["dtype"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadCheckpoint(f"{path}: not a safetensors file: {error}") from error
-    entries.pop("__metadata__", None)
-    found: dict[str, Stored] = {}
-    for name, entry in entries.items():
-        begin, end = entry["data_offsets"]  # from the end of the header
-        found[name] = Stored(8 + size + begin, end - begin, tuple(entry["shape"]), entry["dtype"])
     return found
+
+
+def check_whole(path: Path) -> None:
+    """Refuse a .safetensors file that was cut off, or goes on after its last tensor.
+
+    Raises:
+        BadCheckpoint: gives both sizes, or says that the file is none.
+    """
+    wanted, found = max((tensor.offset + tensor.length for tensor in stored_tensors(path).values()), default=0), path.stat().st_size
+    if wanted not in (0, found):
+        raise BadCheckpoint(f"{path}: has {found} bytes; its header tells of {wanted}: copy it again, whole")
 
 
 def name_after(model: ModelProto, weights: Weights) -> None:

@@ -24,7 +24,8 @@ from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
 from sentiment.model.runner import Runner
 from sentiment.model.session import RUNTIME_VERSION
-from sentiment.pipeline import Models, Served
+from sentiment.pipeline import Served
+from sentiment.registry import Models
 from sentiment.rpc.calls import CODE_NAMES, METHODS, CallLimits, Calls
 from sentiment.rpc.health import Health
 from sentiment.rpc.server import SERVICE, ServerOptions, make_server

@@ -64,7 +64,10 @@ def _parser() -> argparse.ArgumentParser:
     classify.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT", help="the server (default: 127.0.0.1:50051)")
     classify.add_argument("--model", default="", metavar="NAME[/VERSION]", help="the model (default: the server's)")
     classify.add_argument(
-        "--truncation", default="", choices=("", "refuse", "head"), help="what to do with over-long texts (default: the model's)"
+        "--truncation",
+        default="",
+        choices=("", "refuse", "head", "head_tail", "windows"),
+        help="what to read of over-long texts (default: the model's)",
     )
     classify.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="time limit of a call (default: 60)")
     classify.add_argument("--local", action="store_true", help="run the bundle in this process, without a server")

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, RowTicket
+from sentiment.batching.joint import Joint, JointOutcome
 from sentiment.batching.ticket import Priority
-from sentiment.errors import Expired, InvalidInput, ModelFailed, ModelNotFound, NotBuilt, Refused, RequestError, Unavailable, Unsupported
+from sentiment.errors import Expired, InvalidInput, ModelFailed, Refused, RequestError, Unavailable, Unsupported
 from sentiment.logs import logger
 from sentiment.metrics import ModelMetrics
-from sentiment.model.classifier import Classifier
+from sentiment.model.classifier import READ_ON, Classifier
 from sentiment.model.scores import Scored
-from sentiment.model.tokenizer import Row
+from sentiment.model.tokenizer import Row, Windows
 
 # Texts beyond this are tokenized in a thread: about a millisecond, the longest the event loop may be held.
 INLINE_CHARACTERS_MAX = 4096
@@ -30,8 +31,8 @@ DEADLINE_SLACK_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked. ``truncation``: None for the model's default, or refuse or head; ``field`` is where errors point;
-    ``priority`` is who waits.
+    """What is asked. ``truncation``: None for the model's default, or refuse, head, head_tail or windows; ``field`` is where errors
+    point; ``priority`` is who waits.
     """
 
     text: str
@@ -43,7 +44,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is answered, and where the time went (seconds)."""
+    """What is answered, and where the time went (seconds); of several windows the last one's queue, run and batch."""
 
     scored: Scored
     tokens: int
@@ -56,6 +57,9 @@ class Answer:
 
 
 Outcome = Answer | RequestError
+# What a text is read as, and what stands for it in the queue: one row, or its windows.
+Reading = Row | Windows
+Pending = RowTicket | Joint
 Tell = Callable[[Outcome], None]
 
 
@@ -81,15 +85,13 @@ class Served:
         """Refuse what can never be answered.
 
         Raises:
-            InvalidInput, Unsupported or NotBuilt, each naming what is wrong.
+            InvalidInput or Unsupported, each naming what is wrong.
         """
         self._check_text(query.text, query.field)
         if query.text_pair is not None:
             if not self.classifier.manifest.pairs:
                 raise Unsupported(f"model {self.id} reads one text; a pair was given")
             self._check_text(query.text_pair, query.field + "_pair")
-        if query.truncation in ("head_tail", "windows"):
-            raise NotBuilt(f"truncation {query.truncation} is not built yet; refuse and head are")
 
     def _check_text(self, text: str, field: str) -> None:
         if not text or text.isspace():
@@ -103,14 +105,25 @@ class Served:
         if size > self._text_bytes_max:
             raise InvalidInput(field, f"has {size} bytes; the limit is {self._text_bytes_max}")
 
-    def _check_row(self, query: Query, row: Row) -> None:
+    def _check_reading(self, query: Query, reading: Reading) -> None:
         tokenizer = self.classifier.tokenizer
-        if row.tokens <= tokenizer.special_tokens:
+        if reading.tokens <= tokenizer.special_tokens:
             raise InvalidInput(query.field, f"has {len(query.text)} characters and none that the model reads; at least one is needed")
-        if row.truncated and (query.truncation or self.classifier.manifest.default_truncation) == "refuse":
+        if not reading.truncated:
+            return
+        if self._truncation(query) == "refuse":
             raise InvalidInput(
                 query.field, f"has more tokens than the model reads; the limit is {tokenizer.max_tokens} and truncation is refuse"
             )
+        if query.text_pair is not None and query.truncation in READ_ON:
+            raise InvalidInput(
+                query.field,
+                f"has with its pair more tokens than the model reads; the limit is {tokenizer.max_tokens} and truncation "
+                f"{query.truncation} is for single texts",
+            )
+
+    def _truncation(self, query: Query) -> str:
+        return query.truncation or self.classifier.manifest.default_truncation
 
     async def classify(self, query: Query, arrived_at: float, deadline_at: float) -> Answer:
         """Answer one text. Cancelling withdraws it from the queue.
@@ -140,7 +153,7 @@ class Served:
             return outcome
         raise outcome
 
-    async def begin(self, query: Query, arrived_at: float, deadline_at: float, tell: Tell) -> RowTicket:
+    async def begin(self, query: Query, arrived_at: float, deadline_at: float, tell: Tell) -> Pending:
         """Queue one text and return at once; ``tell`` gets its outcome in a later turn of the loop, unless it is withdrawn.
 
         Raises:
@@ -148,40 +161,49 @@ class Served:
         """
         self.check(query)
         begun = time.monotonic()
+        reading: Reading | None = None
         if len(query.text) <= INLINE_CHARACTERS_MAX and query.text_pair is None:
-            row = self.classifier.tokenizer.encode(query.text)
-        else:
-            row = (await self._in_thread([query], deadline_at))[0]
-        return self._submit(query, row, arrived_at, time.monotonic() - begun, deadline_at, tell)
+            reading = self.classifier.tokenizer.encode(query.text)
+        if reading is None or (reading.truncated and self._truncation(query) in READ_ON):
+            reading = (await self._in_thread([query], deadline_at))[0]
+        return self._submit(query, reading, arrived_at, time.monotonic() - begun, deadline_at, tell)
 
     async def classify_many(self, queries: Sequence[Query], arrived_at: float, deadline_at: float) -> list[Outcome]:
         """Answer many texts, each on its own: one that fails leaves the others alone. Cancelling withdraws all.
 
-        At most ``call_rows_max`` of them are unanswered rows at a time.
+        At most ``call_rows_max`` rows of them are unanswered at a time; a text of more windows than that has the call to itself.
         """
         outcomes: list[Outcome | None] = [None] * len(queries)
         room = asyncio.Semaphore(self._call_rows_max)
-        tickets: dict[int, RowTicket] = {}
+        tickets: dict[int, Pending] = {}
         done = asyncio.Event()
         left = len(queries)
+
+        def release(rows: int) -> None:
+            for _ in range(min(rows, self._call_rows_max)):
+                room.release()
 
         def settle(index: int, outcome: Outcome) -> None:
             nonlocal left
             outcomes[index] = outcome
             left -= 1
-            if tickets.pop(index, None) is not None:
-                room.release()
+            pending = tickets.pop(index, None)
+            if pending is not None:
+                release(pending.rows if isinstance(pending, Joint) else 1)
             if not left:
                 done.set()
 
         try:
-            async for index, row, tokenize_s in self._tokenized(queries, deadline_at, settle):
-                await room.acquire()
+            async for index, reading, tokenize_s in self._tokenized(queries, deadline_at, settle):
+                rows = len(reading.rows) if isinstance(reading, Windows) else 1
+                # Nobody else acquires: what is held is released by rows that are queued, never by rows that wait here.
+                for _ in range(min(rows, self._call_rows_max)):
+                    await room.acquire()
                 try:
                     query = queries[index]
-                    tickets[index] = self._submit(query, row, arrived_at, tokenize_s, deadline_at, partial(settle, index))
+                    tickets[index] = self._submit(query, reading, arrived_at, tokenize_s, deadline_at, partial(settle, index))
                 except RequestError as error:
-                    room.release()
+                    release(rows)
                     settle(index, error)
             await done.wait()
         finally:
@@ -191,8 +213,8 @@ class Served:
 
     async def _tokenized(
         self, queries: Sequence[Query], deadline_at: float, settle: Callable[[int, Outcome], None]
-    ) -> AsyncIterator[tuple[int, Row, float]]:
-        """Index, row and tokenizing time of each query that can be asked; the others are settled with their error."""
+    ) -> AsyncIterator[tuple[int, Reading, float]]:
+        """Index, reading and tokenizing time of each query that can be asked; the others are settled with their error."""
         for start in range(0, len(queries), CHUNK):
             good = []
             for index in range(start, min(start + CHUNK, len(queries))):
@@ -204,100 +226,81 @@ class Served:
             if good:
                 begun = time.monotonic()
                 try:
-                    rows = await self._in_thread([queries[index] for index in good], deadline_at)
+                    readings = await self._in_thread([queries[index] for index in good], deadline_at)
                 except Expired as error:
                     for index in good:
                         settle(index, error)
                     continue
                 each_s = (time.monotonic() - begun) / len(good)
-                for index, row in zip(good, rows, strict=True):
-                    yield index, row, each_s
+                for index, reading in zip(good, readings, strict=True):
+                    yield index, reading, each_s
 
-    def _encode_chunk(self, queries: Sequence[Query]) -> list[Row]:
+    def _read_chunk(self, queries: Sequence[Query]) -> list[Reading]:
         tokenizer = self.classifier.tokenizer
         if any(query.text_pair is not None for query in queries):
-            return [tokenizer.encode(query.text, query.text_pair) for query in queries]
-        return tokenizer.encode_many([query.text for query in queries])
+            rows = [tokenizer.encode(query.text, query.text_pair) for query in queries]
+        else:
+            rows = tokenizer.encode_many([query.text for query in queries])
+        return [self._read_on(query, row) if row.truncated else row for query, row in zip(queries, rows, strict=True)]
 
-    def withdraw(self, ticket: RowTicket) -> None:
-        """Nobody waits for this row any more. Harmless if it has been told."""
-        if self.batcher.cancel(ticket):
+    def _read_on(self, query: Query, row: Row) -> Reading:
+        truncation = self._truncation(query)
+        if truncation not in READ_ON or query.text_pair is not None:
+            return row
+        return self.classifier.read_on(query.text, truncation)
+
+    def withdraw(self, pending: Pending) -> None:
+        """Nobody waits for this text any more. Harmless if it has been told."""
+        if pending.cancel() if isinstance(pending, Joint) else self.batcher.cancel(pending):
             # gRPC cancels a call at its deadline, an instant before or after the scheduler would have told it.
-            late = time.monotonic() >= ticket.deadline_at - DEADLINE_SLACK_S
+            late = time.monotonic() >= pending.deadline_at - DEADLINE_SLACK_S
             self.metrics.outcome["expired" if late else "cancelled"]()
 
-    async def _in_thread(self, queries: Sequence[Query], deadline_at: float) -> list[Row]:
+    async def _in_thread(self, queries: Sequence[Query], deadline_at: float) -> list[Reading]:
         """Tokenize beside the event loop. Only here a request waits for anything but a row, which the scheduler ends in time."""
         try:
             async with asyncio.timeout_at(deadline_at):
                 executor = self._tokenizing[queries[0].priority]
-                return await asyncio.get_running_loop().run_in_executor(executor, self._encode_chunk, queries)
+                return await asyncio.get_running_loop().run_in_executor(executor, self._read_chunk, queries)
         except TimeoutError as error:
             raise Expired("no answer within the deadline: other texts are being tokenized") from error
 
-    def _submit(self, query: Query, row: Row, arrived_at: float, tokenize_s: float, deadline_at: float, tell: Tell) -> RowTicket:
+    def _submit(self, query: Query, reading: Reading, arrived_at: float, tokenize_s: float, deadline_at: float, tell: Tell) -> Pending:
         self.metrics.stage["tokenize"](tokenize_s)
-        self._check_row(query, row)
+        self._check_reading(query, reading)
+
+        def told(outcome: RowOutcome | JointOutcome) -> None:
+            tell(self._finish(reading, arrived_at, tokenize_s, outcome))
+
         try:
-            return self.batcher.submit(
-                row, deadline_at, lambda outcome: tell(self._finish(row, arrived_at, tokenize_s, outcome)), query.priority
-            )
+            if isinstance(reading, Windows):
+                return Joint(self.batcher, reading.rows, deadline_at, told, query.priority)
+            return self.batcher.submit(reading, deadline_at, told, query.priority)
         except (Refused, Expired, Unavailable) as error:
             reason = error.reason if isinstance(error, Refused) else "deadline" if isinstance(error, Expired) else "unavailable"
             self.metrics.refused[reason]()
             self.metrics.outcome["refused"]()
             raise
 
-    def _finish(self, row: Row, arrived_at: float, tokenize_s: float, outcome: RowOutcome) -> Outcome:
+    def _finish(self, reading: Reading, arrived_at: float, tokenize_s: float, outcome: RowOutcome | JointOutcome) -> Outcome:
         metrics = self.metrics
-        if not isinstance(outcome, RowResult):
+        if isinstance(outcome, RequestError):
             metrics.outcome["expired" if isinstance(outcome, Expired) else "failed"]()
             return outcome
         begun = time.monotonic()
         try:
-            scored = self.classifier.score(outcome.logits)
+            if isinstance(outcome, RowResult):
+                scored = self.classifier.score(outcome.logits)
+            else:
+                scored = self.classifier.score_windows(outcome.logits)
         except ValueError as error:
-            logger().error("bad_logits", model=self.id, reason=str(error), tokens=row.tokens)
+            logger().error("bad_logits", model=self.id, reason=str(error), tokens=reading.tokens)
             metrics.outcome["failed"]()
             return ModelFailed("the model could not compute this text")
         now = time.monotonic()
         metrics.stage["queue"](outcome.queue_s)
         metrics.stage["score"](now - begun)
         metrics.outcome["met"]()
-        return Answer(scored, row.tokens, row.truncated, now - arrived_at, tokenize_s, outcome.queue_s, outcome.run_s, outcome.batch_rows)
-
-
-class Models:
-    """The loaded models by name. Empty while the server starts."""
-
-    def __init__(self, default: str) -> None:
-        self._default = default
-        self._served: dict[str, Served] = {}
-
-    def add(self, served: Served) -> None:
-        """Serve a model from now on."""
-        self._served[served.id] = served
-
-    def all(self) -> list[Served]:
-        """The default model first, then by name and version."""
-        if not self._served:
-            return []
-        first = self.find("")
-        return [first, *(self._served[key] for key in sorted(self._served) if self._served[key] is not first)]
-
-    def find(self, model: str) -> Served:
-        """Look up ``name/version``, ``name`` (its highest version) or the empty string (the default).
-
-        Raises:
-            Unavailable: nothing is loaded yet.
-            ModelNotFound: no such model is loaded.
-        """
-        if not self._served:
-            raise Unavailable("the server is starting")
-        wanted = model or self._default
-        if wanted in self._served:
-            return self._served[wanted]
-        versions = [served for served in self._served.values() if served.classifier.manifest.name == wanted]
-        if not versions:
-            raise ModelNotFound(f"model {wanted[:128]!r} is not loaded; loaded are {', '.join(sorted(self._served))}")
-        return max(versions, key=lambda served: served.classifier.manifest.version)
+        return Answer(
+            scored, reading.tokens, reading.truncated, now - arrived_at, tokenize_s, outcome.queue_s, outcome.run_s, outcome.batch_rows
+        )

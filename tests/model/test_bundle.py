@@ -170,6 +170,24 @@ def graphs(manifest: Manifest) -> list[Manifest]:
         (lambda m: m.update(max_tokens=10**6), "found 1000000", "max_tokens: Input should be less than or equal to 8192"),
         (lambda m: m.update(padding_side="top"), "found 'top'", "padding_side: String should match"),
         (lambda m: m.update(default_truncation="tail"), "found 'tail'", "default_truncation: String should match"),
+        (
+            lambda m: m.update(windows={"size": 32, "stride": 16, "combine": "loudest"}),
+            "found 'loudest'",
+            "windows.combine: String should match",
+        ),
+        (
+            lambda m: m.update(windows={"size": 32, "stride": 16, "combine": "ends", "count_max": 65}),
+            "found 65",
+            "windows.count_max: Input should be less than or equal to 64",
+        ),
+        (
+            lambda m: m.update(windows={"size": 33, "stride": 16, "combine": "ends"}),
+            "windows have size 33 and stride 16",
+            "at most max_tokens, 32",
+        ),
+        (lambda m: m.update(windows={"size": 16, "stride": 16, "combine": "ends"}), "windows have size 16 and stride 16", ""),
+        (lambda m: m.update(head_tail={"head": 0}), "found 0", "head_tail.head: Input should be greater than or equal to 1"),
+        (lambda m: m.update(head_tail={"head": 32}), "head_tail.head is 32; max_tokens is 32", ""),
         (lambda m: m["graphs"].update(classify=[]), "found []", "graphs.classify: Tuple should have at least 1 item"),
         (lambda m: m.update(golden=[]), "found []", "golden: Tuple should have at least 1 item"),
         (lambda m: m["calibration"].update(temperature=0), "found 0", "calibration.temperature: Input should be greater than 0"),
@@ -399,3 +417,33 @@ def test_roots_of_ones_own_come_before_the_others(tmp_path: Path) -> None:
 
     assert roots[:2] == [tmp_path, Path("/models")]
     assert roots[2].parts[-2:] == ("models", "bundles")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            {"windows": {"size": 20, "stride": 19, "combine": "ends"}},
+            "windows.stride is 19; the most is 18, the tokens of a text in a window",
+        ),
+        ({"head_tail": {"head": 30}}, "head_tail.head is 30; it must be less than the 30 tokens of a text that fit"),
+    ],
+)
+def test_a_manifest_that_leaves_no_room_beside_the_special_tokens_is_told(bundle: Path, change: Manifest, says: str) -> None:
+    rewrite(bundle, lambda manifest: manifest.update(change))
+
+    assert why_not(bundle, load_classifier) == f"{bundle}: {says}"
+
+
+def test_a_manifest_that_says_nothing_of_long_texts_has_the_defaults(bundle: Path) -> None:
+    classifier = load_classifier(bundle)
+
+    assert classifier.head_tail.head == 8
+    assert classifier.windows.model_dump() == {"size": 32, "stride": 16, "combine": "most_confident", "count_max": 16}
+
+
+@pytest.mark.parametrize("truncation", ["refuse", "head", "head_tail", "windows"])
+def test_every_truncation_may_be_a_bundles_default(bundle: Path, truncation: str) -> None:
+    rewrite(bundle, lambda manifest: manifest.update(default_truncation=truncation))
+
+    assert load_classifier(bundle).manifest.default_truncation == truncation

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sentiment.model.scores import probabilities, score
+from sentiment.model.scores import COMBINATIONS, combine, probabilities, score, score_windows
 
 LABELS = ("negative", "neutral", "positive")
 LOGITS = st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=5)
@@ -96,3 +96,59 @@ def test_the_threshold_is_that_of_the_calibrated_probability() -> None:
 
     assert score(logits, LABELS[:2], 1.0, 0.8).abstain is False
     assert score(logits, LABELS[:2], 2.0, 0.8).abstain is True
+
+
+WINDOWS = st.integers(2, 4).flatmap(
+    lambda labels: st.lists(st.lists(st.floats(-50, 50), min_size=labels, max_size=labels), min_size=1, max_size=6)
+)
+rules = pytest.mark.parametrize("rule", COMBINATIONS)
+
+
+@rules
+@given(windows=WINDOWS, temperature=TEMPERATURES)
+def test_windows_make_a_distribution_by_every_rule(rule: str, windows: list[list[float]], temperature: float) -> None:
+    found = combine(windows, rule, temperature)
+
+    assert len(found) == len(windows[0])
+    assert all(0 <= probability <= 1 for probability in found)
+    assert math.fsum(found) == pytest.approx(1, abs=1e-12)
+
+
+@rules
+@given(logits=LOGITS, temperature=TEMPERATURES, count=st.integers(1, 5))
+def test_equal_windows_answer_what_one_of_them_does(rule: str, logits: list[float], temperature: float, count: int) -> None:
+    assert combine([logits] * count, rule, temperature) == pytest.approx(probabilities(logits, temperature), abs=1e-9)
+
+
+@rules
+def test_a_single_window_is_calibrated_like_a_text_that_fits(rule: str) -> None:
+    assert score_windows([[-1.0, 2.0, 0.5]], rule, LABELS, 1.7, 0.9) == score([-1.0, 2.0, 0.5], LABELS, 1.7, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        # Odds of 3, 1 and 1/9 to 1 for the second label.
+        ("mean_probability", (0.75 + 0.5 + 0.1) / 3),
+        ("mean_logit", 1 / (1 + 3 ** (1 / 3))),
+        ("most_confident", 0.1),
+        ("ends", (2 * 0.75 + 0.5 + 2 * 0.1) / 5),
+    ],
+)
+def test_each_rule_combines_as_it_is_called(rule: str, expected: float) -> None:
+    windows = [[0.0, math.log(3)], [0.0, 0.0], [0.0, -math.log(9)]]
+
+    assert combine(windows, rule)[1] == pytest.approx(expected)
+
+
+def test_windows_are_calibrated_before_probabilities_are_combined_and_after_logits_are() -> None:
+    windows = [[0.0, 4.0], [0.0, -2.0]]
+
+    assert combine(windows, "mean_logit", 2.0)[1] == pytest.approx(1 / (1 + math.exp(-0.5)))
+    assert combine(windows, "mean_probability", 2.0)[1] == pytest.approx((1 / (1 + math.exp(-2)) + 1 / (1 + math.exp(1))) / 2)
+
+
+@rules
+def test_a_window_that_is_not_finite_is_an_error(rule: str) -> None:
+    with pytest.raises(ValueError, match="not all finite"):
+        score_windows([[0.0, 1.0], [0.0, math.nan]], rule, LABELS[:2], 1.0, 0.5)

@@ -24,7 +24,7 @@ def _read(path: Path, content: bytes) -> list[Example]:
         ("a.tsv", b"1\tgood\n0 bad\n", ":2:", "no tab"),
         ("a.tsv", b"1\tgood\n0\t  \n", ":2:", "the text is empty"),
         ("a.tsv", b"", ":", "holds no example"),
-        ("a.tsv", b"1\tgood\n0\t\xff\xfe\n", "after line", "not UTF-8"),
+        ("a.tsv", b"1\tgood\n0\t\xff\xfe\n", ":2:", "not UTF-8"),
         ("a.csv", b"label,body\n1,good\n", ":1:", "no column text; the header is ['label', 'body']"),
         ("a.jsonl", b'{"label": 1, "text": "good"}\n{"label": 1}\n', ":2:", "not an object with label and text"),
         ("a.jsonl", b'{"label": 1, "text": "good"}\n[1]\n', ":2:", "not an object with label and text"),

@@ -1,4 +1,4 @@
-"""Measuring a bundle through the service's modules, recording the figures, writing the card."""
+"""Measuring a bundle through the service's modules, and recording the figures."""
 
 import json
 import random
@@ -11,14 +11,15 @@ import pytest
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import load_classifier
-from sentiment.model.tokenizer import Row
-from sentiment_models.card import write_card
+from sentiment.model.tokenizer import Row, Windows
+from sentiment_models.cli import main
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluate import Dataset, evaluate, record
 from sentiment_models.evaluation import Evaluation, read_evaluation
+from sentiment_models.evaluation_page import as_page, as_text
 from sentiment_models.export import Exported
-from sentiment_models.golden import MEANT
-from sentiment_models.inference import Graph, answer, by_length
+from sentiment_models.inference import Graph, answer, by_length, serve
+from sentiment_models.probes import read_kinds
 from tests.models.tiny_bert import sentences, write_tsv
 
 
@@ -55,6 +56,109 @@ def test_figures_are_those_of_the_services_answers_one_by_one(
     assert found.accuracy == pytest.approx(right / 100)
     assert found.abstained == sum(one.abstain for one in answers)
     assert (found.rows, found.truncated) == (100, 1)
+    assert evaluation.truncation == "head"
+
+
+def test_labels_confusion_and_slices_agree_with_the_accuracy(evaluation: Evaluation) -> None:
+    found = evaluation.datasets["made/up"]
+    counts = np.array(found.confusion)
+
+    assert counts.sum() == 100
+    assert np.trace(counts) / 100 == pytest.approx(found.accuracy)
+    assert [one.rows for one in found.classes.values()] == counts.sum(axis=1).tolist()
+    assert [one.answered for one in found.classes.values()] == counts.sum(axis=0).tolist()
+    assert np.mean([one.f1 for one in found.classes.values()]) == pytest.approx(found.macro_f1, abs=1e-4)
+    assert sum(one.rows * one.accuracy for one in found.lengths.values()) == pytest.approx(100 * found.accuracy, abs=0.01)
+    assert found.lengths["over the limit"].rows == 1
+    assert found.lengths.keys() == {"1 to 16 tokens", "17 to 64 tokens", "over the limit"}
+
+
+def test_intervals_and_the_calibration_test_surround_their_figures(evaluation: Evaluation) -> None:
+    found = evaluation.datasets["made/up"]
+
+    assert found.accuracy_interval[0] < found.accuracy < found.accuracy_interval[1]
+    assert found.macro_f1_interval[0] < found.macro_f1 < found.macro_f1_interval[1]
+    assert 0 < found.calibration.p_value <= 1
+    assert sum(one.rows for one in found.reliability) == 100
+
+
+def test_robustness_compares_the_same_texts_typed_otherwise(evaluation: Evaluation) -> None:
+    found = evaluation.datasets["made/up"].robustness
+
+    assert found.keys() == {"typos", "casing"}
+    assert all(one.rows == 100 and one.accuracy_before == evaluation.datasets["made/up"].accuracy for one in found.values())
+    # The tiny tokenizer lowers its text; a slip of this many in a tiny random model's words shows.
+    assert found["casing"].changed == 0
+    assert found["typos"].changed > 0
+
+
+def test_behaviours_are_held_against_a_model_that_calls_its_labels_negative_and_positive(evaluation: Evaluation) -> None:
+    assert len(evaluation.behaviours) >= 12
+    assert all(one.cases >= one.failures >= len(one.examples) for one in evaluation.behaviours)
+    assert any(one.failures for one in evaluation.behaviours)
+
+
+def test_texts_without_an_answer_are_counted_by_kind(exported: tuple[Path, Exported], dataset: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "u.tsv").write_text("fr\tle film\nen\tthe film\nfr\tbon\n", encoding="utf-8")
+    classifier = load_classifier(exported[0])
+
+    found = evaluate(exported[0], [dataset], threads=1, undecided=tmp_path / "u.tsv").undecided
+
+    abstained = [
+        classifier.score(classifier.run([classifier.tokenizer.encode(text)])[0]).abstain for text in ("le film", "bon", "the film")
+    ]
+    assert {kind: one.rows for kind, one in found.items()} == {"fr": 2, "en": 1}
+    assert [found["fr"].caught, found["en"].caught] == [sum(abstained[:2]), abstained[2]]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"fr\tbon\nbon\n", r":2: 'bon\\n'; wanted kind<TAB>text"),
+        (b"fr\tbon\nen\t \n", ":2: the text is empty"),
+        (b"fr\tcaf\xe9\n", ":1: not UTF-8"),
+        (b"", ": holds no text"),
+    ],
+)
+def test_a_file_of_undecided_texts_that_cannot_be_used_is_named(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "u.tsv").write_bytes(content)
+
+    with pytest.raises(BadData, match=r"u\.tsv" + said):
+        read_kinds(tmp_path / "u.tsv")
+
+
+def test_long_texts_are_read_as_asked(exported: tuple[Path, Exported], dataset: Dataset) -> None:
+    classifier = load_classifier(exported[0])
+    text = dataset.path.read_text().splitlines()[-1].split("\t")[1]
+
+    head = serve(classifier, [text], "t", 1)
+    windows = serve(classifier, [text, "good"], "t", 1, "windows")
+
+    reading = classifier.read_on(text, "windows")
+    assert isinstance(reading, Windows)
+    assert windows.stated[0] == pytest.approx(classifier.score_windows([classifier.run([row])[0] for row in reading.rows]).scores)
+    assert (head.truncated.tolist(), head.long.tolist()) == ([True], [True])
+    assert (windows.truncated.tolist(), windows.long.tolist()) == ([reading.truncated, False], [True, False])
+    assert windows.lengths[0] == reading.tokens > head.lengths[0]
+
+
+def test_an_evaluation_can_be_read_on_a_terminal_and_as_a_page(evaluation: Evaluation) -> None:
+    text, html = as_text(evaluation), as_page(evaluation)
+
+    assert "made/up" in text
+    assert "macro F1" in text
+    assert max(map(len, text.splitlines())) <= 140
+    for heading in ("Accuracy", "Calibration", "Labels", "By length", "Robustness", "Behaviours", "Failed cases", "Speed and size"):
+        assert f"<h2>{heading}</h2>" in html
+    assert html.count("<img ") == 2
+    assert "<script" not in html
+
+
+def test_a_model_with_other_labels_is_not_held_against_behaviours(exported: tuple[Path, Exported], evaluation: Evaluation) -> None:
+    skipped = evaluation.model_copy(update={"behaviours": ()})
+
+    assert "need labels called negative and positive" in as_text(skipped)
+    assert "need labels called negative and positive" in as_page(skipped)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -137,59 +241,29 @@ def test_an_evaluation_survives_its_file(tmp_path: Path, evaluation: Evaluation)
 def test_a_file_that_is_no_evaluation_is_named(tmp_path: Path) -> None:
     (tmp_path / "e.json").write_text('{"bundle": "tiny/1"}')
 
-    with pytest.raises(ModelsError, match=r"e\.json: not an evaluation: graph: Field required"):
+    with pytest.raises(ModelsError, match=r"e\.json: not an evaluation of this version: graph: Field required; measure again"):
         read_evaluation(tmp_path / "e.json")
 
 
-def test_the_card_holds_the_measured_figures_and_the_bundle_stays_valid(bundle: Path, evaluation: Evaluation) -> None:
-    digest = load_bundle(bundle).digest
+def test_an_evaluation_that_an_earlier_version_made_is_refused(tmp_path: Path, evaluation: Evaluation) -> None:
+    old = json.loads(evaluation.model_dump_json())
+    del old["datasets"]["made/up"]["classes"]
+    (tmp_path / "e.json").write_text(json.dumps(old))
 
-    text = write_card(bundle, [evaluation]).read_text(encoding="utf-8")
-
-    found = evaluation.datasets["made/up"]
-    assert f"| int8 | made/up | 100 | {found.accuracy:.4f} | {found.macro_f1:.4f} | {found.ece:.4f} |" in text
-    assert "1.0% of the texts of made/up are longer than 64 tokens" in text
-    assert "The checkpoint came without a record of its training." in text
-    assert digest == load_bundle(bundle).digest
-    assert digest in text
-    assert load_bundle(bundle).card == text
+    with pytest.raises(ModelsError, match=r"datasets\.made/up\.classes: Field required; measure again with evaluate --json"):
+        read_evaluation(tmp_path / "e.json")
 
 
-def test_the_card_names_what_the_model_was_trained_on(bundle: Path) -> None:
-    manifest = json.loads((bundle / "manifest.json").read_bytes())
-    file = {"file": "sst2/train.tsv.gz", "rows": 58404, "times": 3, "sha256": "ab" * 32}
-    tails = {"file": "imdb/train.tsv.gz", "rows": 22422, "times": 1, "tails": True, "sha256": "cd" * 32}
-    first = {"files": [tails], "steps": 10, "recipe": {"base": "minilm", "seed": 2}}
-    manifest["provenance"]["training"] = {"files": [file], "steps": 4314, "recipe": {"base": "best", "seed": 1}, "base_training": first}
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
+def test_the_command_writes_json_and_a_page(
+    exported: tuple[Path, Exported], dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "u.tsv").write_text("fr\tle film\nen\tthe film\n", encoding="utf-8")
+    json_file, page = tmp_path / "e.json", tmp_path / "e.html"
+    options = ["--undecided", str(tmp_path / "u.tsv"), "--truncation", "windows", "--threads", "1"]
 
-    text = write_card(bundle, []).read_text(encoding="utf-8")
+    assert main(["evaluate", str(exported[0]), f"up={dataset.path}", "--json", str(json_file), "--html", str(page), *options]) == 0
 
-    assert "| sst2/train.tsv.gz | 58,404 | 3 | `abababababababab` |" in text
-    assert "none of the sources states one; all are research releases" in text
-    assert "4,314 steps" in text
-    assert (
-        text.index("Stage 1 of 2") < text.index("imdb/train.tsv.gz, last sentences") < text.index("Stage 2 of 2") < text.index("sst2/train")
-    )
-    assert "Not evaluated." in text
-
-
-def test_the_card_owns_up_to_golden_texts_that_are_answered_wrongly(bundle: Path) -> None:
-    manifest = load_bundle(bundle).manifest
-    wrong = [golden for golden in manifest.golden if golden.label != MEANT[golden.text]]
-    assert 0 < len(wrong) < len(manifest.golden)
-
-    text = write_card(bundle, []).read_text(encoding="utf-8")
-
-    line = next(line for line in text.splitlines() if "golden texts, written by hand" in line)
-    assert f"answers {len(wrong)} wrongly" in line
-    assert all((golden.text[:30] in line) == (golden in wrong) for golden in manifest.golden)
-
-
-def test_the_card_refuses_figures_of_another_bundle(bundle: Path, evaluation: Evaluation) -> None:
-    other = evaluation.model_copy(update={"graph": evaluation.graph.model_copy(update={"sha256": "0" * 64})})
-
-    with pytest.raises(ModelsError, match=r"the evaluation is of a int8\.onnx with SHA-256 000000000000; the bundle has one with"):
-        write_card(bundle, [other])
-    with pytest.raises(ModelsError, match="the evaluation has temperature 9"):
-        write_card(bundle, [evaluation.model_copy(update={"temperature": 9.0})])
+    written = read_evaluation(json_file)
+    assert (written.truncation, written.undecided["fr"].rows, list(written.datasets)) == ("windows", 1, ["up"])
+    assert "<h2>Texts without an answer</h2>" in page.read_text(encoding="utf-8")
+    assert "English without sentiment" in capsys.readouterr().out

@@ -5,14 +5,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+import tokenizers
 import torch
 from onnx import ModelProto
 from safetensors.torch import load_file, save_file
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForSequenceClassification
 
 from sentiment.errors import BadBundle
@@ -219,20 +222,99 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         export(tmp_path, tmp_path / "1", name="tiny", version=1)
 
 
+NAMES = r'wanted two or more names .*, such as "id2label": \{"0": "negative", "1": "positive"\}'
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"model_type": "roberta", "architectures": ["RobertaForSequenceClassification"]}, "is a roberta; exported are bert"),
-        ({"model_type": "nonsense"}, "cannot be loaded as a classifier"),
+        (
+            {"model_type": "gpt2"},
+            r"config\.json: model_type is gpt2; exported are bert, roberta, distilbert, albert, xlnet, electra, mpnet",
+        ),
+        ({"model_type": None}, r"config\.json: model_type is None; exported are bert"),
+        ({"id2label": None}, rf"config\.json: names its labels None; {NAMES}"),
+        ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, rf"config\.json: names its labels .*LABEL_0.*; {NAMES}"),
+        ({"id2label": {"0": "bad", "2": "good"}}, NAMES),
+        ({"id2label": {"0": "bad", "1": "bad"}}, NAMES),
+        ({"id2label": {"0": "sentiment"}}, NAMES),
+        ({"vocab_size": "many"}, r"best: cannot be loaded as a classifier"),
     ],
 )
-def test_another_family_is_refused(tmp_path: Path, edit: dict[str, object], message: str) -> None:
+def test_a_configuration_that_cannot_be_exported_is_refused_and_nothing_is_made(
+    tmp_path: Path, edit: dict[str, object], message: str
+) -> None:
     checkpoint = save_tiny_bert(tmp_path / "best")
     config = json.loads((checkpoint / "config.json").read_bytes())
     (checkpoint / "config.json").write_text(json.dumps({**config, **edit}))
 
     with pytest.raises(BadCheckpoint, match=message):
-        export(checkpoint, tmp_path / "1", name="tiny", version=1)
+        export(checkpoint, tmp_path / "new" / "1", name="tiny", version=1)
+
+    assert {path.name for path in tmp_path.iterdir()} == {"best"}
+
+
+def _cut_off(checkpoint: Path) -> None:
+    content = (checkpoint / "model.safetensors").read_bytes()
+    (checkpoint / "model.safetensors").write_bytes(content[:-1000])
+
+
+def _header_cut_off(checkpoint: Path) -> None:
+    content = (checkpoint / "model.safetensors").read_bytes()
+    (checkpoint / "model.safetensors").write_bytes(content[:100])
+
+
+def _no_tokenizer(checkpoint: Path) -> None:
+    (checkpoint / "tokenizer.json").unlink()
+
+
+def _damaged_tokenizer(checkpoint: Path) -> None:
+    (checkpoint / "tokenizer.json").write_text("{}")
+
+
+def _tokenizer_of_another_model(checkpoint: Path) -> None:
+    tokenizer = tokenizers.Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    tokenizer.add_tokens(["one", "more"])
+    tokenizer.save(str(checkpoint / "tokenizer.json"))
+
+
+def _damaged_configuration(checkpoint: Path) -> None:
+    (checkpoint / "config.json").write_text('{"model_type": ')
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_cut_off, r"model\.safetensors: has (\d+) bytes; its header tells of (\d+): copy it again, whole"),
+        (_header_cut_off, r"model\.safetensors: not a safetensors file"),
+        (_no_tokenizer, r"tokenizer\.json: is not there; with transformers, AutoTokenizer\.from_pretrained\(.*\) makes it"),
+        (_damaged_tokenizer, r"tokenizer\.json: not a tokenizer"),
+        (_tokenizer_of_another_model, r"tokenizer\.json: has token ids up to (\d+); the model knows \d+; put the model's own"),
+        (_damaged_configuration, r"config\.json: cannot be read as JSON"),
+    ],
+    ids=lambda value: getattr(value, "__name__", "").strip("_"),
+)
+def test_a_damaged_checkpoint_is_refused_by_file_and_nothing_is_made(tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
+    checkpoint = save_tiny_bert(tmp_path / "best")
+    damage(checkpoint)
+
+    with pytest.raises(BadCheckpoint, match=message):
+        export(checkpoint, tmp_path / "new" / "1", name="tiny", version=1)
+
+    assert {path.name for path in tmp_path.iterdir()} == {"best"}
+
+
+def test_pairs_without_segment_ids_are_refused_where_the_model_wants_them(tmp_path: Path) -> None:
+    checkpoint = save_tiny_bert(tmp_path / "best")
+    tokenizer = tokenizers.Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:0 [SEP]:0", special_tokens=ids)
+    tokenizer.save(str(checkpoint / "tokenizer.json"))
+
+    with pytest.raises(BadCheckpoint, match=r"tokenizer\.json: gives the second text of a pair no segment id"):
+        export(checkpoint, tmp_path / "new" / "1", name="tiny", version=1, pairs=True)
+
+    assert {path.name for path in tmp_path.iterdir()} == {"best"}
 
 
 def test_an_encoder_without_a_trained_head_is_refused(tmp_path: Path) -> None:

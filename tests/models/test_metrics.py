@@ -6,6 +6,8 @@ import pytest
 from sentiment_models.metrics import (
     abstain_threshold,
     calibration_error,
+    class_scores,
+    confusion,
     figures,
     fit_temperature,
     macro_f1,
@@ -20,6 +22,20 @@ def test_macro_f1_is_the_mean_of_the_classes_f1() -> None:
 
     # Class 0: precision 2/3, recall 2/3. Class 1: precision 1/2, recall 1/2.
     assert macro_f1(answers, labels, 2) == pytest.approx((2 / 3 + 1 / 2) / 2)
+
+
+def test_confusion_counts_by_the_right_label_first() -> None:
+    counts = confusion(np.array([1, 1, 0, 2]), np.array([0, 0, 0, 1]), 3)
+
+    assert counts.tolist() == [[1, 2, 0], [0, 0, 1], [0, 0, 0]]
+
+
+def test_precision_is_of_the_answers_and_recall_of_the_right_labels() -> None:
+    precision, recall, f1 = class_scores(np.array([[3, 1], [2, 4]]))
+
+    assert precision == pytest.approx([3 / 5, 4 / 5])
+    assert recall == pytest.approx([3 / 4, 4 / 6])
+    assert f1 == pytest.approx([6 / 9, 8 / 11])
 
 
 def test_a_class_that_is_never_asked_nor_answered_counts_as_0() -> None:

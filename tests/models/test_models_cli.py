@@ -11,7 +11,7 @@ import pytest
 from sentiment_models.cli import main
 from sentiment_models.commands.train import RECIPE_HELP
 from sentiment_models.export import Exported
-from sentiment_models.train import Recipe
+from sentiment_models.recipe import Recipe
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 
 
@@ -75,7 +75,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
 
 
 def test_every_field_of_a_recipe_is_a_flag() -> None:
-    assert {field.name for field in fields(Recipe)} == {"base", "sources", "tails"} | RECIPE_HELP.keys()
+    assert {field.name for field in fields(Recipe)} == {"base", "sources", "tails", "undecided"} | RECIPE_HELP.keys()
 
 
 def test_asking_for_help_imports_no_torch() -> None:

@@ -104,11 +104,18 @@ def test_a_text_of_five_words_gets_a_slip_and_a_shorter_one_none(text: str, slip
 def test_both_kinds_of_slips_happen_about_equally_often_and_anywhere_in_a_word() -> None:
     rng = random.Random(1)
     lengths = [len(typos("abcdefgh ijklmnop qrstuvwx abcdefgh ijklmnop", rng)) for _ in range(400)]
-    firsts = sum(typos("abcdefgh ijklmnop qrstuvwx abcdefgh ijklmnop", rng)[0] != "a" for _ in range(400))
+    omitted = {
+        next(i for i in range(8) if typed[i : i + 1] != "abcdefgh"[i]) for typed in (only(rng) for _ in range(400)) if len(typed) == 7
+    }
 
     assert 150 < lengths.count(44) < 250
     assert set(lengths) == {43, 44}
-    assert firsts > 0
+    assert omitted == set(range(8))
+
+
+def only(rng: random.Random) -> str:
+    """One word of letters that all differ, with its slip."""
+    return typos("abcdefgh 1 2 3 4", rng).split()[0]
 
 
 def test_slips_keep_everything_that_is_no_letter() -> None:

@@ -14,7 +14,9 @@ from safetensors.torch import load_file
 
 from sentiment_models.data import read_examples
 from sentiment_models.errors import BadCheckpoint, BadData
-from sentiment_models.train import Recipe, train
+from sentiment_models.recipe import Recipe
+from sentiment_models.train import train
+from tests.models.events import SPEED, read_scalars
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
 
 # Runs the recipe in argv[1] into argv[2] and is killed by the kernel in the middle of step 5: after the checkpoint of step
@@ -24,8 +26,8 @@ import json, os, signal, sys
 from pathlib import Path
 from sentiment_models import train as module
 step = module._Run._step
-def dies(run, batch):
-    loss = step(run, batch)
+def dies(run, rows, batch):
+    loss = step(run, rows, batch)
     if run.progress.step == 5:
         os.kill(os.getpid(), signal.SIGKILL)
     return loss
@@ -80,6 +82,17 @@ def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_an_unint
     best, wanted = load_file(tmp_path / "best" / "model.safetensors"), load_file(whole / "best" / "model.safetensors")
     assert all(torch.equal(best[name], tensor) for name, tensor in wanted.items())
     assert (tmp_path / "best" / "training.json").read_bytes() == (whole / "best" / "training.json").read_bytes()
+    ours, theirs = read_scalars(tmp_path), read_scalars(whole)
+    assert {name: ours[name] for name in ours if name != SPEED} == {name: theirs[name] for name in theirs if name != SPEED}
+
+
+def test_a_repeated_run_gives_the_same_bytes(recipe: Recipe, whole: Path, tmp_path: Path) -> None:
+    again = train(recipe, tmp_path, checkpoint_steps=7)
+
+    assert {path.name: path.read_bytes() for path in again.iterdir()} == {
+        path.name: path.read_bytes() for path in (whole / "best").iterdir()
+    }
+    assert (tmp_path / "dev.jsonl").read_bytes() == (whole / "dev.jsonl").read_bytes()
 
 
 def test_training_changes_the_weights_and_is_told_in_full(recipe: Recipe, whole: Path) -> None:

@@ -142,7 +142,6 @@ def test_an_unknown_enum_value_is_invalid(stub) -> None:
 def test_what_is_not_built_yet_says_so(stub) -> None:
     calls = [
         lambda: stub.Classify(pb.ClassifyRequest(text="good", explain=pb.ExplainOptions())),
-        lambda: stub.Classify(pb.ClassifyRequest(text="good", truncation=pb.TRUNCATION_WINDOWS)),
         lambda: list(stub.Explain(pb.ExplainRequest(text="good"))),
     ]
     for call in calls:

@@ -3,12 +3,16 @@
 import argparse
 from pathlib import Path
 
+from sentiment.model.classifier import READ_ON
 from sentiment_models.commands.arguments import DATA_HELP, positive
 from sentiment_models.evaluate import Dataset, evaluate, record
+from sentiment_models.evaluation_page import as_page, as_text
+from sentiment_models.report import write_text
+from sentiment_models.resample import SEED
 
 DESCRIPTION = (
-    "Measure accuracy, macro F1 and expected calibration error of a bundle's served graph, and what a text costs, "
-    "through the service's own code."
+    "Measure a bundle's served graph through the service's own code: accuracy, macro F1 and calibration with what chance allows, labels, "
+    "lengths, typing slips, behavioural tests, and what a text costs."
 )
 
 
@@ -17,18 +21,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
     parser.add_argument("files", nargs="+", metavar="[NAME=]FILE", help=f"{DATA_HELP}; called by its folder and name unless NAME is given")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there, for card")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a report with plots there, one file that loads nothing")
+    parser.add_argument(
+        "--undecided",
+        type=Path,
+        metavar="FILE",
+        help="texts without an answer, a .tsv of kind<TAB>text (a language's code, en without sentiment): are they marked abstain?",
+    )
     parser.add_argument("--precision", choices=("int8", "fp32"), help="measure this graph instead of the served one")
+    parser.add_argument(
+        "--truncation", choices=("head", *READ_ON), help="read texts that do not fit like this (default: as the bundle says)"
+    )
     parser.add_argument(
         "--threads", type=positive, default=0, metavar="N", help="threads that share the session (default: the cores granted)"
     )
+    parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="of intervals and typing slips (default: %(default)s)")
     parser.add_argument("--record", action="store_true", help="also write the figures into the bundle's manifest, which changes its digest")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    evaluation = evaluate(arguments.bundle, [Dataset.parse(spec) for spec in arguments.files], arguments.precision, arguments.threads)
-    print(evaluation.table())
+    datasets = [Dataset.parse(spec) for spec in arguments.files]
+    evaluation = evaluate(
+        arguments.bundle,
+        datasets,
+        arguments.precision,
+        arguments.threads,
+        arguments.truncation,
+        arguments.undecided,
+        arguments.seed,
+    )
+    print(as_text(evaluation))
     if arguments.json:
-        arguments.json.write_text(evaluation.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        write_text(arguments.json, evaluation.model_dump_json(indent=1) + "\n")
+    if arguments.html:
+        write_text(arguments.html, as_page(evaluation))
     if arguments.record:
         record(arguments.bundle, evaluation)

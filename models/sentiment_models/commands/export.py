@@ -31,6 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--embeddings", choices=("int8", "fp16", "fp32"), default="int8", help="embedding tables of int8.onnx (default: %(default)s)"
     )
+    parser.add_argument(
+        "--pairs",
+        action="store_true",
+        help="the checkpoint was trained on pairs of texts: the bundle reads and proves them too",
+    )
+    parser.add_argument(
+        "--max-tokens", type=positive, metavar="N", help="read fewer tokens of a text (default: what the model can; XLNet: 512)"
+    )
     parser.add_argument("--force", action="store_true", help="replace DIR if it exists")
 
 
@@ -48,6 +56,8 @@ def run(arguments: argparse.Namespace) -> None:
         dev=dev,
         base=arguments.base,
         embeddings=arguments.embeddings,
+        pairs=arguments.pairs,
+        max_tokens=arguments.max_tokens,
         force=arguments.force,
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )

@@ -63,7 +63,8 @@ class AsyncClient:
     ) -> Classification:
         """Classify one text or pair. Cancelling withdraws it from the server's queue.
 
-        ``model``: name or name/version; ``truncation``: refuse or head; ``priority``: interactive or bulk; empty: the default.
+        ``model``: name or name/version; ``truncation``: refuse, head, head_tail or windows; ``priority``: interactive or bulk; empty:
+        the default.
 
         Raises:
             CallFailed: there is no answer; ``code`` says why.

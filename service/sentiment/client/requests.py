@@ -9,7 +9,13 @@ from sentiment.client.results import CallFailed, Result, Violation
 from sentiment.v1 import sentiment_pb2 as pb
 
 TextOrPair = str | tuple[str, str]
-TRUNCATIONS = {"": pb.TRUNCATION_UNSPECIFIED, "refuse": pb.TRUNCATION_REFUSE, "head": pb.TRUNCATION_HEAD}
+TRUNCATIONS = {
+    "": pb.TRUNCATION_UNSPECIFIED,
+    "refuse": pb.TRUNCATION_REFUSE,
+    "head": pb.TRUNCATION_HEAD,
+    "head_tail": pb.TRUNCATION_HEAD_TAIL,
+    "windows": pb.TRUNCATION_WINDOWS,
+}
 PRIORITIES = {"": pb.PRIORITY_UNSPECIFIED, "interactive": pb.PRIORITY_INTERACTIVE, "bulk": pb.PRIORITY_BULK}
 
 
@@ -18,8 +24,8 @@ class Options:
     """How texts are to be answered: by which model, what of an over-long text is read, and who waits.
 
     Raises:
-        ValueError: truncation is not refuse, head or empty (the model's default), or priority not interactive, bulk or empty (the
-            call's default).
+        ValueError: truncation is not refuse, head, head_tail, windows or empty (the model's default), or priority not interactive,
+            bulk or empty (the call's default).
     """
 
     model: str = ""
@@ -28,7 +34,8 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.truncation not in TRUNCATIONS:
-            raise ValueError(f"truncation is {self.truncation!r}; known are refuse, head and the empty string for the model's default")
+            known = ", ".join(filter(None, TRUNCATIONS))
+            raise ValueError(f"truncation is {self.truncation!r}; known are {known} and the empty string for the model's default")
         if self.priority not in PRIORITIES:
             raise ValueError(f"priority is {self.priority!r}; known are interactive, bulk and the empty string for the call's default")
 

@@ -74,7 +74,8 @@ class Client:
     ) -> Classification:
         """Classify one text or pair.
 
-        ``model``: name or name/version; ``truncation``: refuse or head; ``priority``: interactive or bulk; empty: the default.
+        ``model``: name or name/version; ``truncation``: refuse, head, head_tail or windows; ``priority``: interactive or bulk; empty:
+        the default.
 
         Raises:
             CallFailed: there is no answer; ``code`` says why.

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sentiment.errors import BadBundle
-from sentiment.model.bundle import Bundle, Golden, GraphSpec, load_bundle
-from sentiment.model.scores import Scored, score
+from sentiment.model.bundle import Bundle, Golden, GraphSpec, HeadTail, Manifest, WindowsSpec, load_bundle
+from sentiment.model.scores import Scored, score, score_windows
 from sentiment.model.session import Session
 from sentiment.model.tensors import Feeds, pad
-from sentiment.model.tokenizer import Row, Tokenizer
+from sentiment.model.tokenizer import Row, Tokenizer, Windows
 
-SERVED_TRUNCATIONS = ("head", "refuse")
+READ_ON = ("head_tail", "windows")
+"""Truncations that read more of a text that does not fit than its first tokens."""
 
 
 class Classifier:
@@ -23,8 +24,16 @@ class Classifier:
         self.graph = graph
         self.tokenizer = tokenizer
         self.session = session
+        self.head_tail = self.manifest.head_tail or HeadTail.default(self.manifest.max_tokens)
+        self.windows = self.manifest.windows or WindowsSpec.default(self.manifest.max_tokens)
         # Why graphs that the bundle prefers are not served here; empty if the first one is.
         self.passed_over = tuple(passed_over)
+
+    def read_on(self, text: str, truncation: str) -> Row | Windows:
+        """Read a text that does not fit, one whose row of ``tokenizer.encode`` is truncated, by one of READ_ON."""
+        if truncation == "head_tail":
+            return self.tokenizer.encode_head_tail(text, self.head_tail.head)
+        return self.tokenizer.encode_windows(text, self.windows.size, self.windows.stride, self.windows.count_max)
 
     def feeds(self, rows: Sequence[Row]) -> Feeds:
         """Pad rows for the session."""
@@ -40,6 +49,11 @@ class Classifier:
         calibration = self.manifest.calibration
         return score(logits, self.manifest.labels, calibration.temperature, calibration.abstain_below)
 
+    def score_windows(self, windows: Sequence[Sequence[float]]) -> Scored:
+        """Calibrated answer of one text from the raw logits of its windows."""
+        calibration = self.manifest.calibration
+        return score_windows(windows, self.windows.combine, self.manifest.labels, calibration.temperature, calibration.abstain_below)
+
 
 def load_classifier(path: Path, precision: str | None = None) -> Classifier:
     """Load a bundle and prove it on its golden set.
@@ -53,10 +67,8 @@ def load_classifier(path: Path, precision: str | None = None) -> Classifier:
     """
     bundle = load_bundle(path)
     manifest = bundle.manifest
-    if manifest.default_truncation not in SERVED_TRUNCATIONS:
-        known = " and ".join(SERVED_TRUNCATIONS)
-        raise BadBundle(f"{path}: default_truncation is {manifest.default_truncation}; this version serves {known}")
     tokenizer = Tokenizer(path / "tokenizer.json", manifest.max_tokens)
+    _check_long_texts(path, manifest, tokenizer.special_tokens)
     reasons: list[str] = []
     for graph in manifest.graphs.classify:
         if precision not in (None, graph.precision):
@@ -73,6 +85,17 @@ def load_classifier(path: Path, precision: str | None = None) -> Classifier:
         held = ", ".join(graph.precision for graph in manifest.graphs.classify)
         raise BadBundle(f"{path}: has no {precision} graph; it has {held}")
     raise BadBundle("; ".join(reasons))
+
+
+def _check_long_texts(path: Path, manifest: Manifest, special_tokens: int) -> None:
+    """Refuse what the manifest alone cannot be seen to lack: room beside the special tokens."""
+    head_tail, windows = manifest.head_tail, manifest.windows
+    if head_tail and head_tail.head >= manifest.max_tokens - special_tokens:
+        room = manifest.max_tokens - special_tokens
+        raise BadBundle(f"{path}: head_tail.head is {head_tail.head}; it must be less than the {room} tokens of a text that fit")
+    if windows and windows.stride > windows.size - special_tokens:
+        room = windows.size - special_tokens
+        raise BadBundle(f"{path}: windows.stride is {windows.stride}; the most is {room}, the tokens of a text in a window")
 
 
 def golden_failures(classifier: Classifier) -> Iterator[str]:

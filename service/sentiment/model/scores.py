@@ -1,7 +1,7 @@
 """Logits to a calibrated answer. Pure."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -32,8 +32,66 @@ def score(logits: Sequence[float], labels: Sequence[str], temperature: float, ab
     Raises:
         ValueError: a logit is not finite.
     """
+    _check_finite(logits)
+    return _answer(tuple(probabilities(logits, temperature)), labels, abstain_below)
+
+
+def score_windows(windows: Sequence[Sequence[float]], rule: str, labels: Sequence[str], temperature: float, abstain_below: float) -> Scored:
+    """Make the answer of one text from the logits of its windows, in their order, by one of the COMBINATIONS.
+
+    Raises:
+        ValueError: a logit is not finite.
+    """
+    for logits in windows:
+        _check_finite(logits)
+    return _answer(tuple(combine(windows, rule, temperature)), labels, abstain_below)
+
+
+def combine(windows: Sequence[Sequence[float]], rule: str, temperature: float = 1.0) -> list[float]:
+    """One distribution over the labels from the logits of a text's windows; of a single window its own by every rule."""
+    return COMBINATIONS[rule](windows, temperature)
+
+
+def _mean_probability(windows: Sequence[Sequence[float]], temperature: float) -> list[float]:
+    return _weighted([probabilities(logits, temperature) for logits in windows], [1.0] * len(windows))
+
+
+def _mean_logit(windows: Sequence[Sequence[float]], temperature: float) -> list[float]:
+    return probabilities(_weighted(windows, [1.0] * len(windows)), temperature)
+
+
+def _most_confident(windows: Sequence[Sequence[float]], temperature: float) -> list[float]:
+    return max((probabilities(logits, temperature) for logits in windows), key=max)
+
+
+def _ends(windows: Sequence[Sequence[float]], temperature: float) -> list[float]:
+    found = [probabilities(logits, temperature) for logits in windows]
+    inner = [1.0] * (len(found) - 2)
+    return _weighted(found, [2.0, *inner, 2.0] if len(found) > 1 else [1.0])
+
+
+def _weighted(rows: Sequence[Sequence[float]], weights: Sequence[float]) -> list[float]:
+    """The weighted mean of each column."""
+    total = math.fsum(weights)
+    return [math.fsum(weight * value for weight, value in zip(weights, column, strict=True)) / total for column in zip(*rows, strict=True)]
+
+
+COMBINATIONS: dict[str, Callable[[Sequence[Sequence[float]], float], list[float]]] = {
+    "mean_probability": _mean_probability,
+    "mean_logit": _mean_logit,
+    "most_confident": _most_confident,
+    "ends": _ends,
+}
+"""How windows make one answer: the mean of their calibrated probabilities; the mean of their logits, then calibrated; the one
+with the highest calibrated probability; the mean of calibrated probabilities in which the first and the last count twice.
+"""
+
+
+def _check_finite(logits: Sequence[float]) -> None:
     if not all(map(math.isfinite, logits)):
         raise ValueError(f"the logits {list(logits)} are not all finite")
-    scores = tuple(probabilities(logits, temperature))
+
+
+def _answer(scores: tuple[float, ...], labels: Sequence[str], abstain_below: float) -> Scored:
     best = max(range(len(scores)), key=scores.__getitem__)
     return Scored(labels[best], scores[best], scores, scores[best] < abstain_below)

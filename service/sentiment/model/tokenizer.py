@@ -1,13 +1,17 @@
-"""Text to token ids. A huge text is cut before it is tokenized, in a way that changes no id of a single text."""
+"""Text to token ids. A huge text is cut before it is tokenized, in a way that changes no id of a single text.
+
+What is read of a text that does not fit is cut out of the ids of the whole text, never tokenized anew.
+"""
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tokenizers
 
 from sentiment.errors import BadBundle
+from sentiment.model.long_texts import head_end, tail_start, window_spans
 
 # Its own thread pool would take the cores from the runners; read by the library at each call.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -31,6 +35,41 @@ class Row:
         return len(self.ids)
 
 
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """One long text in overlapping rows, in order.
+
+    ``tokens`` counts each token of the text that is in some row once, and the special tokens of one row; ``truncated``: the text
+    goes on after the last row.
+    """
+
+    rows: tuple[Row, ...]
+    tokens: int
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """Tokens of a text without special ones and the word of each; ids and types of those that the template puts around them."""
+
+    ids: list[int]
+    words: list[int | None]
+    before: list[int]
+    after: list[int]
+    types_before: list[int]
+    types_after: list[int]
+
+    def between(self, start: int, end: int) -> "_Content":
+        """Some of the tokens, with the same around them."""
+        return replace(self, ids=self.ids[start:end], words=self.words[start:end])
+
+    def row(self, ids: list[int], truncated: bool) -> Row:
+        """A row of these ids of the text."""
+        typed = any(self.types_before) or any(self.types_after)
+        types = [*self.types_before, *[0] * len(ids), *self.types_after] if typed else None
+        return Row([*self.before, *ids, *self.after], types, truncated)
+
+
 class Tokenizer:
     """The bundle's tokenizer. All methods may be called from any thread: truncation is set once and never changed."""
 
@@ -49,6 +88,8 @@ class Tokenizer:
         self._cut = CUT_CHARACTERS_PER_TOKEN * max_tokens
         self.max_tokens = max_tokens
         self.special_tokens = self._tokenizer.num_special_tokens_to_add(False)
+        # Of a single text only special tokens may have another type than 0, as the last one of XLNet.
+        self._typed = any(self._tokenizer.encode("").type_ids)
         self.pad_id = self._pad_id()
 
     def _pad_id(self) -> int:
@@ -71,17 +112,89 @@ class Tokenizer:
         while cut < len(text):
             encoding = self._tokenizer.encode(text[:cut])
             if _complete_before_last_word(encoding):
-                return Row(encoding.ids, None, True)
+                return Row(encoding.ids, encoding.type_ids if self._typed else None, True)
             cut *= 2
         encoding = self._tokenizer.encode(text)
-        return Row(encoding.ids, None, bool(encoding.overflowing))
+        return Row(encoding.ids, encoding.type_ids if self._typed else None, bool(encoding.overflowing))
 
     def encode_many(self, texts: Sequence[str]) -> list[Row]:
         """Tokenize texts; the same rows as ``encode`` one by one, about a sixth cheaper, and other threads run meanwhile."""
         if any(len(text) > self._cut for text in texts):
             return [self.encode(text) for text in texts]
         encodings = self._tokenizer.encode_batch_fast(list(texts))
+        if self._typed:
+            return [Row(encoding.ids, encoding.type_ids, bool(encoding.overflowing)) for encoding in encodings]
         return [Row(encoding.ids, None, bool(encoding.overflowing)) for encoding in encodings]
+
+    def encode_windows(self, text: str, size: int, stride: int, count_max: int) -> Windows:
+        """Read a text in windows of at most ``size`` tokens with the special ones, as ``window_spans`` places them.
+
+        Args:
+            text: what is read, no further than ``count_max`` windows reach; the work is bounded by that as in ``encode``.
+            size: more than the special tokens, at most ``max_tokens``.
+            stride: tokens from a window's beginning to the next one's, at most those of the text in a window.
+            count_max: the most windows.
+        """
+        room = size - self.special_tokens
+        # One more than they can reach, so that the last one too ends between words.
+        read = self._first(text, room + (count_max - 1) * stride + 1)
+        spans = window_spans(read.words, room, stride, count_max)
+        last = spans[-1][1]
+        truncated = last < len(read.ids)
+        rows = tuple(read.row(read.ids[start:end], truncated) for start, end in spans)
+        return Windows(rows, last + self.special_tokens, truncated)
+
+    def encode_head_tail(self, text: str, head: int) -> Row:
+        """Read the first ``head`` tokens of a text and the last ones, as many as fit, up to and from a break between words.
+
+        Sun et al. 2019, "How to Fine-Tune BERT for Text Classification?"
+
+        Args:
+            text: one that does not fit: its row of ``encode`` is truncated. What lies between need not be tokenized.
+            head: fewer than the tokens of a text that fit.
+        """
+        tail = self.max_tokens - self.special_tokens - head
+        first = self._first(text, head + 1)
+        last = self._last(text, tail + 1)
+        return first.row(first.ids[: head_end(first.words, head)] + last.ids[tail_start(last.words, tail) :], True)
+
+    def _first(self, text: str, wanted: int) -> _Content:
+        """The first ``wanted`` tokens, or all if there are fewer."""
+        cut = CUT_CHARACTERS_PER_TOKEN * wanted
+        while True:
+            read = self._content(text[:cut])
+            whole = cut >= len(text)
+            # The cut can have changed nothing before the last word.
+            sure = len(read.ids) if whole else _beyond_first_word(read.words[::-1])
+            if sure >= wanted or whole:
+                return read.between(0, min(sure, wanted))
+            cut *= 2
+
+    def _last(self, text: str, wanted: int) -> _Content:
+        """The last ``wanted`` tokens, or all if there are fewer."""
+        cut = CUT_CHARACTERS_PER_TOKEN * wanted
+        while True:
+            read = self._content(text[-cut:])
+            whole, count = cut >= len(text), len(read.ids)
+            sure = count if whole else _beyond_first_word(read.words)
+            if sure >= wanted or whole:
+                return read.between(count - min(sure, wanted), count)
+            cut *= 2
+
+    def _content(self, text: str) -> _Content:
+        encoding = self._tokenizer.encode(text)
+        # Marks what the template adds, and no special token that the text itself spells out.
+        mask = encoding.special_tokens_mask
+        before = next((place for place, special in enumerate(mask) if not special), self.special_tokens)
+        after = self.special_tokens - before
+        ids: list[int] = []
+        words: list[int | None] = []
+        for part in (encoding, *encoding.overflowing):
+            own = slice(before, len(part.ids) - after)
+            ids += part.ids[own]
+            words += part.word_ids[own]
+        end = len(mask) - after
+        return _Content(ids, words, encoding.ids[:before], encoding.ids[end:], encoding.type_ids[:before], encoding.type_ids[end:])
 
 
 def _complete_before_last_word(encoding: tokenizers.Encoding) -> bool:
@@ -91,3 +204,8 @@ def _complete_before_last_word(encoding: tokenizers.Encoding) -> bool:
     kept = [word for word in encoding.word_ids if word is not None]
     rest = [word for word in encoding.overflowing[-1].word_ids if word is not None]
     return bool(kept) and bool(rest) and kept[-1] < rest[-1]
+
+
+def _beyond_first_word(words: Sequence[int | None]) -> int:
+    """How many tokens are not of the first one's word."""
+    return next((len(words) - place for place, word in enumerate(words) if word != words[0]), 0)

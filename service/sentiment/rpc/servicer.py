@@ -7,7 +7,8 @@ from typing import Any
 from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput, NotBuilt, RequestError
 from sentiment.metrics import CallMetrics
-from sentiment.pipeline import Answer, Models, Outcome, Served
+from sentiment.pipeline import Answer, Outcome, Served
+from sentiment.registry import Models
 from sentiment.rpc import convert
 from sentiment.rpc.calls import OK, Call, Calls, Method
 from sentiment.rpc.status import code_of

@@ -1,7 +1,7 @@
 """ClassifyStream: items in, answers out as they finish, in bounded memory.
 
 An item holds its place among the ``call_rows_max`` until its answer has been written: a client that does not read is not read
-from either.
+from either. A text that is read in windows holds a place for each; those beyond the first are taken before the next item is read.
 """
 
 import asyncio
@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from sentiment.batching.batcher import RowTicket
+from sentiment.batching.joint import Joint
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Broken, InvalidInput, RequestError, Unavailable
 from sentiment.logs import logger
-from sentiment.pipeline import Answer, Outcome, Served
+from sentiment.pipeline import Answer, Outcome, Pending, Served
 from sentiment.rpc import convert
 from sentiment.rpc.calls import Call, Calls, Context, abort, request_id_of
 from sentiment.rpc.servicer import SentimentService, count_item
@@ -93,8 +93,11 @@ class _Stream:
         self._call = call
         self._deadline_default_s = deadline_default_s
         self._room = asyncio.Semaphore(rows_max)
-        self._tickets: dict[int, tuple[Served, RowTicket]] = {}
-        self._outcomes: asyncio.Queue[tuple[str, Served | None, Outcome] | None] = asyncio.Queue()
+        self._tickets: dict[int, tuple[Served, Pending]] = {}
+        # With the places that the item held.
+        self._outcomes: asyncio.Queue[tuple[str, Served | None, Outcome, int] | None] = asyncio.Queue()
+        # Places that accepted items hold and nobody has taken yet.
+        self._owed = 0
         self._unanswered = 0
         self._serial = 0
         self._ended = False
@@ -122,6 +125,9 @@ class _Stream:
             return None
         self._waiting = asyncio.current_task()
         try:
+            while self._owed:
+                await self._room.acquire()
+                self._owed -= 1
             await self._room.acquire()
             return await anext(messages, None)
         except asyncio.CancelledError:
@@ -139,18 +145,19 @@ class _Stream:
             if entry is None:
                 reading = False
                 continue
-            item_id, served, outcome = entry
+            item_id, served, outcome, places = entry
             begun = time.monotonic()
             await context.write(self._message(item_id, served, outcome).SerializeToString())
             self._unanswered -= 1
-            self._room.release()
+            for _ in range(places):
+                self._room.release()
             if served is not None:
                 served.metrics.stage["send"](time.monotonic() - begun)
 
     def close(self) -> None:
         """Withdraw what is still queued: nobody reads any more."""
-        for served, ticket in self._tickets.values():
-            served.withdraw(ticket)
+        for served, pending in self._tickets.values():
+            served.withdraw(pending)
             served.metrics.items[METHOD, self._call.left_code()]()
         self._tickets.clear()
 
@@ -168,8 +175,10 @@ class _Stream:
             query = convert.query_of(request.item, convert.check_options(request.options, Priority.BULK, "options."), "item.text")
             deadline_at = self._deadline(request, arrived_at)
             found.metrics.stage["receive"](time.monotonic() - arrived_at)
-            ticket = await found.begin(query, arrived_at, deadline_at, lambda outcome: self._settle(serial, item_id, found, outcome))
-            self._tickets[serial] = (found, ticket)
+            pending = await found.begin(query, arrived_at, deadline_at, lambda outcome: self._settle(serial, item_id, found, outcome))
+            self._tickets[serial] = (found, pending)
+            if isinstance(pending, Joint):
+                self._owed += pending.rows - 1
         except asyncio.CancelledError:
             # The client left while its text was being tokenized.
             (served.metrics if served else self._calls.no_model).items[METHOD, self._call.left_code()]()
@@ -190,9 +199,9 @@ class _Stream:
         return min(self._call.deadline_at, arrived_at + self._calls.bounded_s(timeout_s))
 
     def _settle(self, serial: int, item_id: str, served: Served | None, outcome: Outcome) -> None:
-        self._tickets.pop(serial, None)
+        _, pending = self._tickets.pop(serial, (None, None))
         count_item(served.metrics if served else self._calls.no_model, METHOD, outcome)
-        self._outcomes.put_nowait((item_id, served, outcome))
+        self._outcomes.put_nowait((item_id, served, outcome, pending.rows if isinstance(pending, Joint) else 1))
 
     def _message(self, item_id: str, served: Served | None, outcome: Outcome) -> pb.ClassifyStreamResponse:
         if isinstance(outcome, Answer):

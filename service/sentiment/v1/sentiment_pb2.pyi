@@ -51,12 +51,20 @@ class _TruncationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Truncation
     TRUNCATION_HEAD: _Truncation.ValueType  # 2
     """Read the first max_tokens tokens."""
     TRUNCATION_HEAD_TAIL: _Truncation.ValueType  # 3
-    """Read the first and the last tokens. UNIMPLEMENTED yet."""
+    """Read the first and the last tokens, up to and from a break between words: max_tokens together, a quarter of them from the
+    text's beginning unless the bundle says otherwise. For single texts: a pair that does not fit is INVALID_ARGUMENT where this
+    is asked for, and read as by HEAD where it is only the model's default.
+    """
     TRUNCATION_WINDOWS: _Truncation.ValueType  # 4
-    """Read all of it in overlapping windows. UNIMPLEMENTED yet."""
+    """Read all of it in overlapping windows, each a row of its own, and combine their answers by the bundle's rule. At most 16
+    windows (the bundle may say otherwise, up to 64): a longer text is truncated. All windows are let in or none: one that is
+    refused, fails or expires ends the text. A text of many windows takes the time of as many texts. Pairs: as HEAD_TAIL.
+    """
 
 class Truncation(_Truncation, metaclass=_TruncationEnumTypeWrapper):
-    """What to do with a text that has more tokens than the model reads."""
+    """What to do with a text that has more tokens than the model reads. One that fits is read whole, whatever is asked. All models
+    serve all of them; the bundle's manifest says how (head_tail, windows).
+    """
 
 TRUNCATION_UNSPECIFIED: Truncation.ValueType  # 0
 """The model's default (Model.default_truncation)."""
@@ -65,9 +73,15 @@ TRUNCATION_REFUSE: Truncation.ValueType  # 1
 TRUNCATION_HEAD: Truncation.ValueType  # 2
 """Read the first max_tokens tokens."""
 TRUNCATION_HEAD_TAIL: Truncation.ValueType  # 3
-"""Read the first and the last tokens. UNIMPLEMENTED yet."""
+"""Read the first and the last tokens, up to and from a break between words: max_tokens together, a quarter of them from the
+text's beginning unless the bundle says otherwise. For single texts: a pair that does not fit is INVALID_ARGUMENT where this
+is asked for, and read as by HEAD where it is only the model's default.
+"""
 TRUNCATION_WINDOWS: Truncation.ValueType  # 4
-"""Read all of it in overlapping windows. UNIMPLEMENTED yet."""
+"""Read all of it in overlapping windows, each a row of its own, and combine their answers by the bundle's rule. At most 16
+windows (the bundle may say otherwise, up to 64): a longer text is truncated. All windows are let in or none: one that is
+refused, fails or expires ends the text. A text of many windows takes the time of as many texts. Pairs: as HEAD_TAIL.
+"""
 Global___Truncation: _TypeAlias = Truncation  # noqa: Y015
 
 class _Priority:
@@ -222,7 +236,7 @@ class ClassifyResponse(_message.Message):
     EXPLANATION_FIELD_NUMBER: _builtins.int
     TIMING_FIELD_NUMBER: _builtins.int
     tokens: _builtins.int
-    """Tokens that the model read, with its special tokens."""
+    """Tokens that the model read, with its special tokens. Of windows: each token of the text once, and special tokens once."""
     truncated: _builtins.bool
     """True if a part of the text was not read."""
     @_builtins.property
@@ -337,7 +351,9 @@ Global___ModelId: _TypeAlias = ModelId  # noqa: Y015
 
 @_typing.final
 class Timing(_message.Message):
-    """Where the time went, on the server's monotonic clock."""
+    """Where the time went, on the server's monotonic clock. Of a text in windows, queue, run and batch_rows are those of the window
+    that was answered last.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -85,8 +85,8 @@ class SentimentServiceServicer:
 
     def ClassifyStream(self, request_iterator, context):
         """Classifies items as they come and answers each as it finishes, out of order. The server reads no further while 256
-        (a server setting) of a stream's items are unanswered. The client must go on reading while it writes. Closing the
-        sending side ends the stream with OK after the last answer.
+        (a server setting) of a stream's items are unanswered; a text in windows counts as so many. The client must go on reading
+        while it writes. Closing the sending side ends the stream with OK after the last answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

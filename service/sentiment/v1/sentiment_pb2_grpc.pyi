@@ -54,8 +54,8 @@ class SentimentServiceStub:
     """Classifies up to 1,024 items (a server setting); results come in the order of the items. Idempotent."""
     ClassifyStream: _grpc.StreamStreamMultiCallable[_sentiment_pb2.ClassifyStreamRequest, _sentiment_pb2.ClassifyStreamResponse]
     """Classifies items as they come and answers each as it finishes, out of order. The server reads no further while 256
-    (a server setting) of a stream's items are unanswered. The client must go on reading while it writes. Closing the
-    sending side ends the stream with OK after the last answer.
+    (a server setting) of a stream's items are unanswered; a text in windows counts as so many. The client must go on reading
+    while it writes. Closing the sending side ends the stream with OK after the last answer.
     """
     Explain: _grpc.UnaryStreamMultiCallable[_sentiment_pb2.ExplainRequest, _sentiment_pb2.ExplainResponse]
     """Explains one answer; messages of at most 64 KiB, a header first. Idempotent."""
@@ -73,8 +73,8 @@ class SentimentServiceAsyncStub(SentimentServiceStub):
     """Classifies up to 1,024 items (a server setting); results come in the order of the items. Idempotent."""
     ClassifyStream: _aio.StreamStreamMultiCallable[_sentiment_pb2.ClassifyStreamRequest, _sentiment_pb2.ClassifyStreamResponse]  # type: ignore[assignment]
     """Classifies items as they come and answers each as it finishes, out of order. The server reads no further while 256
-    (a server setting) of a stream's items are unanswered. The client must go on reading while it writes. Closing the
-    sending side ends the stream with OK after the last answer.
+    (a server setting) of a stream's items are unanswered; a text in windows counts as so many. The client must go on reading
+    while it writes. Closing the sending side ends the stream with OK after the last answer.
     """
     Explain: _aio.UnaryStreamMultiCallable[_sentiment_pb2.ExplainRequest, _sentiment_pb2.ExplainResponse]  # type: ignore[assignment]
     """Explains one answer; messages of at most 64 KiB, a header first. Idempotent."""
@@ -107,8 +107,8 @@ class SentimentServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sentiment_pb2.ClassifyStreamResponse], _abc.AsyncIterator[_sentiment_pb2.ClassifyStreamResponse]]:
         """Classifies items as they come and answers each as it finishes, out of order. The server reads no further while 256
-        (a server setting) of a stream's items are unanswered. The client must go on reading while it writes. Closing the
-        sending side ends the stream with OK after the last answer.
+        (a server setting) of a stream's items are unanswered; a text in windows counts as so many. The client must go on reading
+        while it writes. Closing the sending side ends the stream with OK after the last answer.
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,26 @@
+"""``sentiment-models diff``."""
+
+import argparse
+from pathlib import Path
+
+from sentiment_models.difference import difference, table
+
+DESCRIPTION = (
+    "Say what differs between two bundles: manifest, files, labels, calibration, accuracy, golden answers, operators of the graphs, "
+    "weights, vocabulary and tokenizer. Exit code 0 if nothing does, 1 if something does."
+)
+DIFFERENT = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    for name in ("a", "b"):
+        parser.add_argument(name, type=Path, metavar=name.upper(), help="a bundle's folder")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON instead of a table of the largest differences")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command."""
+    found = difference(arguments.a, arguments.b)
+    print(found.json() if arguments.json else table(found))
+    return 0 if found.same else DIFFERENT

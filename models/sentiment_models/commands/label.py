@@ -1,0 +1,36 @@
+"""``sentiment-models label``."""
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from sentiment_models.commands.arguments import positive
+from sentiment_models.label import label
+
+DESCRIPTION = (
+    "Let a fine-tuned classifier say how likely each label of many texts is: soft targets for train --data (distillation, Hinton "
+    "et al. 2015). Labels that the files have are kept beside them."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("teacher", type=Path, metavar="CHECKPOINT", help="folder with a fine-tuned classifier, such as OUT/best of train")
+    parser.add_argument(
+        "files", nargs="+", metavar="PATH[:TIMES]", help="labelled texts as train takes them, or a .txt of one text a line; also .gz"
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="the .jsonl to write")
+    parser.add_argument(
+        "--sentences", type=positive, metavar="N", help="label this many of the files' sentences of 4 to 60 words instead of whole texts"
+    )
+    parser.add_argument("--max-tokens", type=positive, default=512, metavar="N", help="texts are cut to this many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="which sentences are drawn (default: %(default)s)")
+    parser.add_argument("--device", default="cpu", help="where torch computes, such as cpu or cuda (default: %(default)s)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    device = torch.device(arguments.device)
+    count = label(arguments.teacher, arguments.files, arguments.out, device, arguments.max_tokens, arguments.sentences, arguments.seed)
+    print(f"{arguments.out}: {count} texts")

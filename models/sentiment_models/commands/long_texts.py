@@ -1,0 +1,56 @@
+"""``sentiment-models long-texts``."""
+
+import argparse
+from pathlib import Path
+
+from sentiment_models.commands.arguments import DATA_HELP, positive
+from sentiment_models.errors import ModelsError
+from sentiment_models.long_texts import Choice, measure_long_texts, record_long_texts
+
+DESCRIPTION = (
+    "Measure how a bundle answers texts that it cannot read in one piece: by their beginning, by beginning and end, and in overlapping "
+    "windows with each stride and each rule that combines their answers."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=f"{DATA_HELP}; shorter texts are passed over")
+    parser.add_argument(
+        "--dev",
+        type=float,
+        metavar="FRACTION",
+        help="measure only what train --dev-fraction FRACTION, with this seed, keeps out of training",
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of --dev and --texts (default: 1)")
+    parser.add_argument(
+        "--texts", type=positive, default=0, metavar="N", help="measure at most N long texts, drawn by the seed (default: all)"
+    )
+    parser.add_argument(
+        "--stride",
+        type=positive,
+        action="append",
+        default=[],
+        metavar="TOKENS",
+        help="tokens from one window to the next; may be repeated (default: a half, three quarters and the whole of a window)",
+    )
+    parser.add_argument(
+        "--threads", type=positive, default=0, metavar="N", help="threads that share the session (default: the cores granted)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--record", action="store_true", help="write the best windows into the bundle's manifest, which changes its digest")
+    parser.add_argument("--default", action="store_true", help="with --record: make the best truncation the bundle's default")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    if arguments.default and not arguments.record:
+        raise ModelsError("--default goes with --record")
+    choice = Choice(arguments.dev, arguments.seed, arguments.texts, tuple(arguments.stride))
+    found = measure_long_texts(arguments.bundle, arguments.files, choice, arguments.threads)
+    print(found.table())
+    if arguments.json:
+        arguments.json.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    if arguments.record:
+        record_long_texts(arguments.bundle, found, arguments.default)

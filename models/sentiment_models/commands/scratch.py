@@ -1,0 +1,85 @@
+"""``sentiment-models scratch``."""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+import torch
+
+from sentiment_models.commands.arguments import DATA_HELP, label_names, positive
+from sentiment_models.experiment import Experiment, conduct
+from sentiment_models.experiment_page import curves_png, report, text_table
+from sentiment_models.resume import write_atomically
+
+DESCRIPTION = (
+    "Train transformers from scratch and fine-tune others on the same few reviews; print the accuracies beside the published ones and "
+    "write OUT/results.json, OUT/curves.png and OUT/report.html. Repeat the command to go on after an interruption."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    plain = Experiment("", "")
+    parser.add_argument("--data", required=True, metavar="PATH", help=f"reviews to draw from; {DATA_HELP}")
+    parser.add_argument("--test", required=True, metavar="PATH", help="reviews to be judged by, in the same formats")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the experiment lives; one found there is continued")
+    parser.add_argument(
+        "--base", default=[], action="append", type=_named, metavar="NAME=DIR", help="a pre-trained model to fine-tune; repeatable"
+    )
+    parser.add_argument(
+        "--grid",
+        default=plain.grid,
+        type=_grid,
+        metavar="HxL,...",
+        help="heads x layers of the models from scratch; none: no such models (default: 8x6,8x12,16x6,16x12)",
+    )
+    for name, told in (
+        ("reviews", "how many are drawn for training and development, of each label as many"),
+        ("test_reviews", "how many are drawn of the test, 0: all"),
+        ("max_tokens", "reviews are cut to this many tokens"),
+        ("epochs", "how often the reviews are gone through"),
+        ("width", "dimensions of the models from scratch"),
+        ("vocabulary", "most pieces of their tokenizer"),
+        ("learning_rate", "their highest learning rate"),
+        ("base_learning_rate", "that of the models to fine-tune"),
+        ("batch_rows", "reviews in a batch"),
+        ("dev_fraction", "share of the reviews that becomes the development set"),
+        ("seed", "of the draw, the split, the order, the weights and dropout"),
+    ):
+        default = getattr(plain, name)
+        flag = "--" + name.replace("_", "-")
+        parser.add_argument(flag, type=type(default), default=default, metavar="X", help=f"{told} (default: %(default)s)")
+    parser.add_argument("--labels", type=label_names, default=plain.labels, metavar="A,B", help="label names (default: negative,positive)")
+    parser.add_argument("--device", default="cpu", help="where torch computes, such as cpu or cuda (default: %(default)s)")
+    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of torch (default: its own choice)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    given = {name: getattr(arguments, name) for name in Experiment.__dataclass_fields__ if name != "bases"}
+    experiment = Experiment(bases=tuple(arguments.base), **given)
+    outcomes = conduct(experiment, arguments.out, arguments.device, say=lambda line: print(line, file=sys.stderr, flush=True))
+    png = curves_png(outcomes)
+    write_atomically(arguments.out / "curves.png", png)
+    write_atomically(arguments.out / "report.html", report(experiment, outcomes, png).encode())
+    print(text_table(outcomes))
+    print(f"{arguments.out / 'report.html'}: the same with the curves")
+
+
+def _named(value: str) -> tuple[str, str]:
+    name, equals, folder = value.partition("=")
+    if not (equals and name and folder):
+        raise argparse.ArgumentTypeError(f"{value!r}; wanted NAME=DIR")
+    return name, folder
+
+
+def _grid(value: str) -> tuple[tuple[int, int], ...]:
+    if value == "none":
+        return ()
+    found = [re.fullmatch(r"(\d{1,3})x(\d{1,3})", part.strip()) for part in value.split(",")]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"{value!r}; wanted heads x layers parted by commas, such as 8x6,16x12, or none")
+    return tuple((int(one[1]), int(one[2])) for one in found if one)

@@ -1,0 +1,34 @@
+"""``sentiment-models verify``."""
+
+import argparse
+from pathlib import Path
+
+from sentiment.errors import BadBundle
+from sentiment_models.errors import ModelsError
+from sentiment_models.examine import examine
+
+DESCRIPTION = (
+    "Check everything in a bundle, a line a check: hashes, no file missing or extra, tokenizer and configuration against the manifest, "
+    "operators and references of every graph, the golden set in every graph and in torch on the bundle's weights, the model card. "
+    "Exit code 3 if a check fails."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
+    parser.add_argument("--signature", type=Path, metavar="FILE", help="also check this signature, such as sign or cosign sign-blob wrote")
+    parser.add_argument("--key", type=Path, metavar="FILE", help="the signer's public key in PEM, such as cosign.pub")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    if (arguments.signature is None) != (arguments.key is None):
+        raise ModelsError("--signature and --key are of use only together")
+    failed = []
+    for check in examine(arguments.bundle, arguments.signature, arguments.key):
+        print(check.line, flush=True)
+        if not check.good:
+            failed.append(check.name)
+    if failed:
+        raise BadBundle(f"{arguments.bundle}: {len(failed)} checks failed: {', '.join(failed)}")

@@ -1,0 +1,126 @@
+"""A teacher's soft labels: how likely it finds each label of many texts, written for ``train --data``."""
+
+import json
+import os
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from sentiment_models.checkpoint import label_names
+from sentiment_models.data import Source, read_examples, repeat
+from sentiment_models.errors import BadCheckpoint, BadData
+from sentiment_models.text_files import UNREADABLE, bare, check_text, open_text, unreadable
+
+SENTENCE_WORDS_MIN, SENTENCE_WORDS_MAX = 4, 60
+BATCH_ROWS_MAX, BATCH_TOKENS_MAX = 64, 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A text for the teacher, and the label that people gave it, if they did."""
+
+    text: str
+    label: str | None
+
+
+def label(
+    teacher: Path, files: Sequence[str], out: Path, device: torch.device, max_tokens: int = 512, sentences: int | None = None, seed: int = 1
+) -> int:
+    """Write ``{"text", "label"?, "probabilities"}`` a line to ``out``, which appears whole or not at all; return how many.
+
+    Args:
+        teacher: a fine-tuned classifier.
+        files: PATH or PATH:TIMES each, see ``read_asked``.
+        out: the .jsonl file.
+        device: where to compute.
+        max_tokens: texts are cut to so many.
+        sentences: this many sentences of the texts, drawn by ``seed``, instead of whole texts.
+        seed: of the drawing.
+
+    Raises:
+        BadCheckpoint: the teacher cannot be loaded.
+        BadData: a file cannot be used, or holds too few sentences.
+    """
+    names = label_names(teacher)
+    asked = [one for spec in files for one in read_asked(Source.parse(spec), names, seed)]
+    if sentences:
+        found = sorted({sentence for one in asked for sentence in split_sentences(one.text)})
+        if len(found) < sentences:
+            raise BadData(
+                f"{', '.join(files)}: {len(found)} sentences of {SENTENCE_WORDS_MIN} to {SENTENCE_WORDS_MAX} words; {sentences} asked for"
+            )
+        asked = [Asked(text, None) for text in random.Random(seed).sample(found, sentences)]  # noqa: S311 - a sample
+    answers = _answers(teacher, [one.text for one in asked], device, max_tokens)
+    part = out.with_name(out.name + ".part")
+    with part.open("w", encoding="utf-8") as stream:
+        for one, answer in zip(asked, answers, strict=True):
+            row = {"text": one.text, **({"label": one.label} if one.label is not None else {}), "probabilities": answer}
+            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+    os.replace(part, out)
+    return len(asked)
+
+
+def read_asked(source: Source, names: Sequence[str], seed: int) -> Iterator[Asked]:
+    """Read a .txt of one text a line, or a labelled file as ``train`` takes it; either optionally .gz.
+
+    Raises:
+        BadData: the file cannot be read so.
+    """
+    path = source.path
+    if Path(path.name.removesuffix(".gz")).suffix != ".txt":
+        for example in repeat(list(read_examples(path, names)), source.times, seed):
+            yield Asked(example.text, names[example.label] if example.judged else None)
+        return
+    line = 0
+    try:
+        with open_text(path) as stream:
+            for line, text in enumerate(stream, 1):
+                if text.strip():
+                    check_text(text, f"{path}:{line}")
+                    yield Asked(bare(text), None)
+    except UNREADABLE as error:
+        raise unreadable(path, line, error) from error
+
+
+def split_sentences(text: str) -> list[str]:
+    """Return the sentences of a review that have neither too few nor too many words to be judged alone."""
+    found = re.split(r"(?<=[.!?])\s+", re.sub(r"(\s|<br\s*/?>)+", " ", text).strip())
+    return [sentence for sentence in found if SENTENCE_WORDS_MIN <= len(sentence.split()) <= SENTENCE_WORDS_MAX]
+
+
+@torch.no_grad()
+def _answers(teacher: Path, texts: Sequence[str], device: torch.device, max_tokens: int) -> list[list[float]]:
+    try:
+        model = AutoModelForSequenceClassification.from_pretrained(teacher).to(device).eval()
+        tokenizer = AutoTokenizer.from_pretrained(teacher)  # type: ignore[no-untyped-call]  # untyped there
+    except (OSError, ValueError) as error:
+        raise BadCheckpoint(f"{teacher}: cannot be loaded as a classifier: {error}") from error
+    rows = tokenizer(list(texts), truncation=True, max_length=max_tokens)["input_ids"]
+    answers: list[list[float]] = [[] for _ in texts]
+    bar = tqdm(total=len(texts), desc="labelling", unit="text", mininterval=5)
+    for group in _groups(rows):
+        padded = tokenizer.pad({"input_ids": [rows[index] for index in group]}, return_tensors="pt").to(device)
+        with torch.autocast(device.type, torch.bfloat16):
+            logits = model(**padded).logits
+        for index, answer in zip(group, logits.float().softmax(-1).tolist(), strict=True):
+            answers[index] = [round(share, 5) for share in answer]
+        bar.update(len(group))
+    bar.close()
+    return answers
+
+
+def _groups(rows: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    group: list[int] = []
+    for index in sorted(range(len(rows)), key=lambda index: -len(rows[index])):
+        if group and (len(group) == BATCH_ROWS_MAX or (len(group) + 1) * len(rows[group[0]]) > BATCH_TOKENS_MAX):
+            yield group
+            group = []
+        group.append(index)
+    if group:
+        yield group

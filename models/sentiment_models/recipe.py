@@ -1,0 +1,43 @@
+"""How a classifier is trained, as data: what the command line takes and a run's record keeps."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a model is trained. Two runs with one recipe, one set of files and one machine do the same."""
+
+    # A folder or a name that transformers knows; empty: an untrained BERT of the layers, heads, width and vocabulary below.
+    base: str
+    sources: tuple[str, ...]
+    # Files of long texts whose last sentences are shown as texts of their own.
+    tails: tuple[str, ...] = ()
+    # Files of texts without sentiment or of other languages, for which all labels are as likely.
+    undecided: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ("negative", "positive")
+    epochs: int = 1
+    learning_rate: float = 5e-5
+    warmup_fraction: float = 0.06
+    weight_decay: float = 0.01
+    dropout: float = 0.1
+    batch_rows: int = 64
+    batch_tokens: int = 4096
+    max_tokens: int = 256
+    teacher_weight: float = 0.7
+    detokenize: float = 0.0
+    recase: float = 0.0
+    typos: float = 0.0
+    dev_fraction: float = 0.03
+    evaluations_per_epoch: int = 4
+    patience: int = 4
+    layers: int = 6
+    heads: int = 8
+    width: int = 256
+    vocabulary: int = 8000
+    seed: int = 1
+
+    def fingerprint(self, data: str) -> str:
+        """Identify the run: a checkpoint of another recipe or of other data is never resumed."""
+        return hashlib.sha256(json.dumps([asdict(self), data], sort_keys=True).encode()).hexdigest()

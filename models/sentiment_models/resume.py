@@ -1,0 +1,52 @@
+"""What survives kill -9: files and folders that are replaced whole, and the state of a run in one of them."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sentiment_models.errors import BadCheckpoint
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file, or leave it as it was."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(content)
+    os.replace(part, path)
+
+
+def replace_folder(path: Path, fill: Callable[[Path], None]) -> None:
+    """Replace a folder by a new one that ``fill`` has filled."""
+    part = path.with_name(path.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    fill(part)
+    shutil.rmtree(path, ignore_errors=True)
+    part.rename(path)
+
+
+def save_state(path: Path, state: dict[str, Any], fingerprint: str) -> None:
+    """Replace the checkpoint of a run: tensors, and what ``torch.load`` takes without code."""
+    part = path.with_name(path.name + ".part")
+    torch.save({**state, "fingerprint": fingerprint}, part)
+    os.replace(part, path)
+
+
+def load_state(path: Path, fingerprint: str) -> dict[str, Any] | None:
+    """Read the checkpoint of a run, None where there is none.
+
+    Raises:
+        BadCheckpoint: it is damaged or belongs to a run of another fingerprint.
+    """
+    if not path.exists():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises half a dozen kinds for a damaged file
+        raise BadCheckpoint(f"{path}: damaged ({error}); delete it to start again") from error
+    if state.get("fingerprint") != fingerprint:
+        raise BadCheckpoint(f"{path}: belongs to another recipe or other data; choose another --out or delete it")
+    return state

@@ -1,0 +1,53 @@
+"""XLNet's export to ONNX: optimum has none.
+
+XLNet's classifier reads the last token, so its texts are padded on the left. In a graph that pads so, what comes before a token
+shifts the order in which floats are summed: the last bits of a quarter of all answers moved with their batch mates. So the graph
+turns its rows first, to pads behind them, and reads the last token that is none. The numbers are the same, and no bit moves.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+class _Turned(torch.nn.Module):
+    """XLNetForSequenceClassification on rows that are padded on the left."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor) -> torch.Tensor:
+        """Return the logits, [rows, labels]; all arguments are int64 [rows, tokens]."""
+        model: Any = self.model  # its parts are made at run time
+        length = input_ids.shape[1]
+        kept = attention_mask.sum(1, keepdim=True)
+        places = torch.remainder(torch.arange(length)[None, :] - kept, length)
+        ids, mask, types = (torch.gather(array, 1, places) for array in (input_ids, attention_mask, token_type_ids))
+        # Without memories: a text is read alone.
+        states = model.transformer(input_ids=ids, attention_mask=mask, token_type_ids=types, use_mems=False)[0]
+        last = (kept - 1)[:, :, None].expand(-1, -1, states.shape[2])
+        logits: torch.Tensor = model.logits_proj(model.sequence_summary(torch.gather(states, 1, last)))
+        return logits
+
+
+def write_xlnet(model: PreTrainedModel, opset: int, path: Path) -> None:
+    """Write an fp32 graph that reads rows padded on the left."""
+    ids = torch.ones((2, 4), dtype=torch.int64)
+    mask = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
+    axes = {0: "batch_size", 1: "sequence_length"}
+    with torch.no_grad():
+        torch.onnx.export(
+            _Turned(model).eval(),
+            (ids, mask, torch.zeros_like(ids)),
+            path,
+            input_names=list(INPUTS),
+            output_names=["logits"],
+            dynamic_axes={**dict.fromkeys(INPUTS, axes), "logits": {0: "batch_size"}},
+            opset_version=opset,
+            dynamo=False,
+        )

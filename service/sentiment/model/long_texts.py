@@ -1,0 +1,57 @@
+"""Which tokens of a text that does not fit are read: spans of its tokens, cut between words where that can be. Pure."""
+
+from collections.abc import Sequence
+
+# The word that each token of the text belongs to, in order; None: a word of its own.
+Words = Sequence[int | None]
+Span = tuple[int, int]
+
+
+def window_spans(words: Words, room: int, stride: int, count_max: int) -> list[Span]:
+    """Cover a text's tokens with overlapping windows.
+
+    A window begins at most ``stride`` tokens after the one before. It begins and ends between two words; only words longer than
+    half a stride may be cut.
+
+    Args:
+        words: one a token, at least one.
+        room: the most tokens of a window.
+        stride: at most ``room``.
+        count_max: the most windows; tokens beyond the last one are in no span.
+
+    Returns:
+        Half-open spans whose first begins at 0, without a gap between them.
+    """
+    spans: list[Span] = []
+    start = 0
+    while True:
+        if len(words) - start <= room:
+            return [*spans, (start, len(words))]
+        following = _last_break(words, start + (stride + 1) // 2, start + stride)
+        # A window reads on where the one before ended, even if no word ends in between.
+        low = max(following, spans[-1][1] + 1) if spans else following
+        spans.append((start, _last_break(words, low, start + room)))
+        if len(spans) == count_max:
+            return spans
+        start = following
+
+
+def head_end(words: Words, head: int) -> int:
+    """Where the first ``head`` of more tokens end: after a word, unless that drops more than half of them."""
+    return _last_break(words, (head + 1) // 2, head)
+
+
+def tail_start(words: Words, tail: int) -> int:
+    """Where the last ``tail`` of more tokens begin: before a word, unless that drops more than half of them."""
+    first = len(words) - tail
+    return next((place for place in range(first, first + tail // 2 + 1) if breaks(words, place)), first)
+
+
+def breaks(words: Words, place: int) -> bool:
+    """Whether a word ends just before the token at ``place``, which is not the first."""
+    return words[place] is None or words[place] != words[place - 1]
+
+
+def _last_break(words: Words, low: int, high: int) -> int:
+    """The last break from ``low`` to ``high``; ``high`` if there is none."""
+    return next((place for place in range(high, low - 1, -1) if breaks(words, place)), high)

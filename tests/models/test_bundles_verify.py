@@ -1,0 +1,171 @@
+"""``verify`` finds each thing that can be wrong with a bundle, and nothing in a sound one."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from safetensors.numpy import load_file, save_file
+
+from sentiment_models.cli import main
+from sentiment_models.examine import examine
+from sentiment_models.export import Exported
+from tests.models.tampered import change_graph, change_json, copy, reseal
+
+
+@pytest.fixture
+def bundle(exported: tuple[Path, Exported], tmp_path: Path) -> Path:
+    """A copy of the tiny bundle, with a card."""
+    return copy(exported[0], tmp_path)
+
+
+def _failed(bundle: Path) -> dict[str, str]:
+    return {check.name: check.found for check in examine(bundle) if not check.good}
+
+
+def test_a_sound_bundle_passes_every_check_and_exits_with_0(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(bundle)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 14
+    assert all(line.startswith("ok    ") for line in lines)
+    assert "tiny/1" in lines[0]
+    for graph in ("int8.onnx", "fp32.onnx"):
+        for check in ("content", "golden set", "against the weights", "batch mates"):
+            assert sum(line.startswith(f"ok    {graph} {check}: ") for line in lines) == 1
+
+
+def test_a_failed_check_is_a_line_and_exit_code_3(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (bundle / "notes.txt").write_text("x")
+
+    assert main(["verify", str(bundle)]) == 3
+
+    shown = capsys.readouterr()
+    assert "BAD   folder: has notes.txt, which the manifest does not list" in shown.out.splitlines()
+    assert shown.err == f"error: {bundle}: 1 checks failed: folder\n"
+
+
+def test_damaged_bytes_are_named_and_nothing_else_is_looked_at(bundle: Path) -> None:
+    content = bytearray((bundle / "int8.onnx").read_bytes())
+    content[1000] ^= 1
+    (bundle / "int8.onnx").write_bytes(content)
+
+    (only,) = examine(bundle)
+
+    assert not only.good
+    assert "int8.onnx: SHA-256 is " in only.found
+
+
+@pytest.mark.parametrize(
+    ("spoil", "check", "found"),
+    [
+        (lambda b: (b / "MODEL_CARD.md").unlink(), "folder", "lacks MODEL_CARD.md"),
+        (lambda b: (b / "MODEL_CARD.md").write_text("# tiny/1"), "model card", "does not name "),
+        (lambda b: (b / "deep").mkdir(), "folder", "has deep, which the manifest does not list"),
+        (lambda b: reseal(b, lambda m: m["files"].pop("config.json")), "folder", "config.json is not listed in the manifest"),
+        (lambda b: change_json(b, "config.json", lambda c: c.update(vocab_size=7)), "tokenizer", "token ids up to"),
+        (lambda b: change_json(b, "config.json", lambda c: c.update(pad_token_id=3)), "tokenizer", "pads with id 0; config.json says 3"),
+        (lambda b: change_json(b, "config.json", lambda c: c["id2label"].update({"0": "bad"})), "configuration", "labels are ('bad', "),
+        (lambda b: reseal(b, lambda m: m.update(architecture="xlnet")), "configuration", "model_type is bert; the manifest says xlnet"),
+        (lambda b: reseal(b, lambda m: m.update(max_tokens=128)), "configuration", "max_position_embeddings is 64"),
+        (lambda b: (b / "fp32.onnx").write_bytes(b"no graph") and reseal(b), "fp32.onnx content", "not an ONNX file"),
+        (lambda b: reseal(b, lambda m: m["golden"][2]["logits"].reverse()), "weights", "golden[2] logits"),
+        (lambda b: reseal(b, lambda m: m["graphs"]["classify"][0].update(tolerance=1e-9)), "int8.onnx golden set", "tolerance is 1e-09"),
+        (lambda b: reseal(b, lambda m: m["graphs"]["classify"][0].update(invariance=-1.0)), "int8.onnx batch mates", "the manifest says"),
+    ],
+)
+def test_what_is_wrong_is_named(bundle: Path, spoil: Callable[[Path], object], check: str, found: str) -> None:
+    spoil(bundle)
+
+    failed = _failed(bundle)
+
+    assert check in failed
+    assert found in failed[check]
+
+
+def test_a_link_is_no_plain_file(bundle: Path, tmp_path: Path) -> None:
+    (bundle / "config.json").rename(tmp_path / "elsewhere.json")
+    (bundle / "config.json").symlink_to(tmp_path / "elsewhere.json")
+
+    assert _failed(bundle) == {"folder": "config.json is no plain file"}
+
+
+def test_other_weights_than_the_graphs_were_made_of_are_found(bundle: Path) -> None:
+    path = bundle / "model.safetensors"
+    weights = load_file(path)
+    weights["classifier.bias"] = weights["classifier.bias"] + np.float16(0.5)
+    save_file(weights, path, metadata={"format": "pt"})
+    reseal(bundle)
+
+    failed = _failed(bundle)
+
+    assert "logits 0.5" in failed["weights"]
+    assert "logits 0.5" in failed["fp32.onnx golden set"]
+
+
+def _foreign(model: onnx.ModelProto) -> None:
+    model.graph.node.append(helper.make_node("Phone", ["logits"], ["home"], domain="evil.example"))
+
+
+def _foreign_in_a_branch(model: onnx.ModelProto) -> None:
+    value = helper.make_tensor_value_info("home", onnx.TensorProto.FLOAT, None)
+    body = helper.make_graph([helper.make_node("Phone", ["logits"], ["home"], domain="evil.example")], "body", [], [value])
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "true"))
+    model.graph.node.append(helper.make_node("If", ["true"], ["out"], then_branch=body, else_branch=body))
+
+
+def _refer(location: str, offset: int | None = None) -> Callable[[onnx.ModelProto], None]:
+    def change(model: onnx.ModelProto) -> None:
+        tensor = next(tensor for tensor in model.graph.initializer if tensor.external_data)
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location
+            elif entry.key == "offset" and offset is not None:
+                entry.value = str(offset)
+
+    return change
+
+
+def _hide_in_an_attribute(model: onnx.ModelProto) -> None:
+    tensor = onnx.TensorProto(name="secret", dims=[1], data_type=onnx.TensorProto.FLOAT, data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    model.graph.node.append(helper.make_node("Constant", [], ["secret"], value=tensor))
+
+
+def _rename_input(model: onnx.ModelProto) -> None:
+    model.graph.input[0].name = "words"
+
+
+def _fix_shape(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 8
+
+
+def _three_labels(model: onnx.ModelProto) -> None:
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 3
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (_foreign, "1 operators of the domain 'evil.example', such as Phone; known are ONNX's own and com.microsoft"),
+        (_foreign_in_a_branch, "2 operators of the domain 'evil.example'"),
+        (_refer("../../../etc/passwd"), "is read from '../../../etc/passwd', which is no file of the bundle"),
+        (_refer("/etc/passwd"), "is read from '/etc/passwd', which is no file of the bundle"),
+        (_refer("config.json", 1_000_000), "is read from byte 1000000 on of config.json"),
+        (_refer("model.safetensors", 8), "where no tensor of its type and shape lies"),
+        (_hide_in_an_attribute, "tensor secret is read from '/etc/passwd'"),
+        (_rename_input, "reads words, attention_mask, token_type_ids; the manifest says"),
+        (_fix_shape, "INT64 [batch_size, 8]; wanted INT64 [rows, tokens], both free"),
+        (_three_labels, "wanted FLOAT [rows, 2]"),
+    ],
+)
+def test_a_graph_with_anything_foreign_is_named_and_not_run(bundle: Path, change: Callable[[onnx.ModelProto], None], found: str) -> None:
+    change_graph(bundle, "fp32.onnx", change)
+
+    failed = _failed(bundle)
+
+    assert found in failed["fp32.onnx content"]
+    assert failed["fp32.onnx"] == "not run, because of its content"
+    assert failed.keys() == {"fp32.onnx content", "fp32.onnx"}

@@ -1,0 +1,149 @@
+"""The model card: every figure in it is a measured one."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sentiment.model.bundle import load_bundle
+from sentiment_models.card import write_card
+from sentiment_models.errors import ModelsError
+from sentiment_models.evaluate import Dataset, evaluate
+from sentiment_models.evaluation import Evaluation
+from sentiment_models.export import Exported
+from sentiment_models.golden import MEANT
+from tests.models.tiny_bert import sentences, write_tsv
+
+
+@pytest.fixture
+def bundle(exported: tuple[Path, Exported], tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(exported[0], tmp_path / "tiny" / "1"))
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """100 labelled sentences, one of them longer than the model reads."""
+    rows = [*sentences(99, seed=8), (1, "very " * 100 + "good")]
+    return Dataset("made/up", write_tsv(tmp_path_factory.mktemp("made") / "up.tsv", rows))
+
+
+@pytest.fixture(scope="module")
+def evaluation(exported: tuple[Path, Exported], dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
+    """The served graph's figures on it."""
+    undecided = tmp_path_factory.mktemp("undecided") / "u.tsv"
+    undecided.write_text("fr\tle film\nfr\til fait froid\nen\tthe film\n", encoding="utf-8")
+    return evaluate(exported[0], [dataset], threads=2, undecided=undecided)
+
+
+def test_the_card_holds_the_measured_figures_and_the_bundle_stays_valid(bundle: Path, evaluation: Evaluation) -> None:
+    digest = load_bundle(bundle).digest
+
+    text = write_card(bundle, [evaluation]).read_text(encoding="utf-8")
+
+    found = evaluation.datasets["made/up"]
+    low, high = found.accuracy_interval
+    figures = f"{found.accuracy:.4f} | {low:.4f} to {high:.4f} | {found.macro_f1:.4f} | {found.ece:.4f} |"
+    assert f"| int8 | made/up | 100 | {figures}" in text
+    assert "1.0% of the texts of made/up are longer than 64 tokens" in text
+    assert "The checkpoint came without a record of its training." in text
+    assert digest == load_bundle(bundle).digest
+    assert digest in text
+    assert load_bundle(bundle).card == text
+
+
+def test_the_card_names_what_the_model_was_trained_on(bundle: Path) -> None:
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    file = {"file": "sst2/train.tsv.gz", "rows": 58404, "times": 3, "sha256": "ab" * 32}
+    tails = {"file": "imdb/train.tsv.gz", "rows": 22422, "times": 1, "tails": True, "sha256": "cd" * 32}
+    first = {"files": [tails], "steps": 10, "recipe": {"base": "minilm", "seed": 2}}
+    manifest["provenance"]["training"] = {"files": [file], "steps": 4314, "recipe": {"base": "best", "seed": 1}, "base_training": first}
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+
+    text = write_card(bundle, []).read_text(encoding="utf-8")
+
+    assert "| sst2/train.tsv.gz | 58,404 | 3 | `abababababababab` |" in text
+    assert "none of the sources states one; all are research releases" in text
+    assert "4,314 steps" in text
+    assert (
+        text.index("Stage 1 of 2") < text.index("imdb/train.tsv.gz, last sentences") < text.index("Stage 2 of 2") < text.index("sst2/train")
+    )
+    assert "Not evaluated." in text
+
+
+def test_the_card_owns_up_to_golden_texts_that_are_answered_wrongly(bundle: Path) -> None:
+    manifest = load_bundle(bundle).manifest
+    wrong = [golden for golden in manifest.golden if golden.label != MEANT[golden.text]]
+    assert 0 < len(wrong) < len(manifest.golden)
+
+    text = write_card(bundle, []).read_text(encoding="utf-8")
+
+    line = next(line for line in text.splitlines() if "golden texts, written by hand" in line)
+    assert f"answers {len(wrong)} wrongly" in line
+    assert all((golden.text[:30] in line) == (golden in wrong) for golden in manifest.golden)
+
+
+def test_the_card_refuses_figures_of_another_bundle(bundle: Path, evaluation: Evaluation) -> None:
+    other = evaluation.model_copy(update={"graph": evaluation.graph.model_copy(update={"sha256": "0" * 64})})
+
+    with pytest.raises(ModelsError, match=r"the evaluation is of a int8\.onnx with SHA-256 000000000000; the bundle has one with"):
+        write_card(bundle, [other])
+    with pytest.raises(ModelsError, match="the evaluation has temperature 9"):
+        write_card(bundle, [evaluation.model_copy(update={"temperature": 9.0})])
+
+
+def test_the_card_has_a_table_of_everything_that_was_measured_on_the_served_graph(bundle: Path, evaluation: Evaluation) -> None:
+    text = write_card(bundle, [evaluation]).read_text(encoding="utf-8")
+
+    for heading in ("Labels", "By length", "Robustness", "Behaviours", "Texts without an answer"):
+        assert f"### {heading}" in text
+    worst = max(evaluation.behaviours, key=lambda one: one.failures / one.cases)
+    weaknesses = text[text.index("## Weaknesses") :]
+    assert f"| {worst.name} | {100 * worst.failures / worst.cases:.1f} % | {worst.examples[0].texts[0]}" in weaknesses
+    assert "moves most labels" in weaknesses
+
+
+def test_texts_without_an_answer_that_get_one_are_a_weakness(bundle: Path, evaluation: Evaluation) -> None:
+    missed = {"fr": {"rows": 200, "caught": 150}, "en": {"rows": 100, "caught": 100}}
+    other = Evaluation.model_validate({**evaluation.model_dump(), "undecided": missed})
+
+    text = write_card(bundle, [other]).read_text(encoding="utf-8")
+
+    assert "of those of kind fr, 50 of 200 were not marked `abstain`" in text
+
+
+def test_a_graph_that_is_not_served_has_its_figures_and_no_tables(bundle: Path, dataset: Dataset) -> None:
+    text = write_card(bundle, [evaluate(bundle, [dataset], "fp32", threads=2)]).read_text(encoding="utf-8")
+
+    assert "| fp32 | made/up | 100 |" in text
+    assert "### Labels" not in text
+
+
+def test_evaluations_of_several_files_are_put_together(bundle: Path, evaluation: Evaluation) -> None:
+    datasets = {"another": evaluation.datasets["made/up"]}
+    other = evaluation.model_copy(update={"datasets": datasets, "behaviours": (), "undecided": {}})
+
+    text = write_card(bundle, [evaluation, other]).read_text(encoding="utf-8")
+
+    assert "| made/up | negative |" in text
+    assert "| another | negative |" in text
+    assert text.count("### Behaviours") == 1
+
+
+def test_the_card_says_how_longer_texts_are_read_and_what_each_way_gave(bundle: Path) -> None:
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    manifest["provenance"]["long_texts"] = {
+        "texts": 120,
+        "files": {"imdb.tsv": "ab"},
+        "accuracy": {"head": 0.91, "windows 64/31 ends": 0.925},
+    }
+    manifest["default_truncation"] = "windows"
+    manifest["windows"] = {"size": 64, "stride": 31, "combine": "ends", "count_max": 4}
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+
+    text = write_card(bundle, []).read_text(encoding="utf-8")
+
+    assert "is read in overlapping windows, whose answers are combined by this rule: ends, unless the caller chooses" in text
+    assert "on 120 of imdb.tsv." in text
+    assert "| windows 64/31 ends | 0.9250 |" in text

@@ -1,0 +1,98 @@
+"""What a run is shown: variants of its texts, soft targets, texts that have no label."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sentiment_models.corpus import read_corpus, target_of, vary
+from sentiment_models.data import Example, read_examples, read_undecided
+from sentiment_models.errors import BadData
+from sentiment_models.recipe import Recipe
+from tests.models.tiny_bert import LABELS, sentences, write_tsv
+
+TREEBANK = "it 's a film that ca n't be missed -lrb- really -rrb- ."
+
+
+def write_lines(path: Path, *rows: object) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def recipe(*sources: Path, **given: object) -> Recipe:
+    return Recipe("base", tuple(str(source) for source in sources), **given)
+
+
+def test_without_chances_texts_stay_as_they_are() -> None:
+    assert vary([TREEBANK], Recipe("base", ()), 0) == [TREEBANK]
+
+
+def test_each_epoch_varies_a_text_anew_and_a_repeated_run_varies_it_alike() -> None:
+    varied = Recipe("base", (), recase=0.5, typos=0.5)
+    texts = [f"A film number {number} that I would not like to see again" for number in range(40)]
+
+    epochs = [vary(texts, varied, epoch) for epoch in range(2)]
+
+    assert epochs[0] != epochs[1]
+    assert epochs == [vary(texts, varied, epoch) for epoch in range(2)]
+    assert 5 < sum(text in texts for text in epochs[0]) < 25  # a quarter, or a sixth more for what lower case leaves alone
+
+
+def test_treebank_texts_are_shown_as_people_write_them() -> None:
+    assert vary([TREEBANK], Recipe("base", (), detokenize=1.0), 0) == ["it's a film that can't be missed (really)."]
+
+
+def test_a_target_mixes_what_people_say_with_what_the_teacher_says() -> None:
+    judged = Example("text", 1, (0.4, 0.6))
+
+    assert target_of(Example("text", 1), 2, 0.7) == [0.0, 1.0]
+    assert target_of(judged, 2, 0.5) == pytest.approx([0.2, 0.8])
+    assert target_of(Example("text", 1, (0.4, 0.6), judged=False), 2, 0.5) == [0.4, 0.6]
+
+
+def test_probabilities_come_with_a_label_or_make_one(tmp_path: Path) -> None:
+    rows = ({"text": "a", "label": "negative", "probabilities": [0.4, 0.6]}, {"text": "b", "probabilities": [0.4, 0.6]})
+    path = write_lines(tmp_path / "soft.jsonl", *rows)
+
+    found = list(read_examples(path, LABELS))
+
+    assert found == [Example("a", 0, (0.4, 0.6)), Example("b", 1, (0.4, 0.6), judged=False)]
+
+
+@pytest.mark.parametrize("given", [[0.4], [0.5, 0.4], [-0.1, 1.1], [0.2, 0.3, 0.5]])
+def test_probabilities_that_are_none_are_refused_with_their_line(tmp_path: Path, given: list[float]) -> None:
+    path = write_lines(tmp_path / "soft.jsonl", {"text": "a", "label": 1}, {"text": "b", "probabilities": given})
+
+    with pytest.raises(BadData, match=r"soft\.jsonl:2: .*wanted 2 that sum to 1"):
+        list(read_examples(path, LABELS))
+
+
+def test_texts_without_sentiment_make_all_labels_as_likely_and_never_stand_in_dev(tmp_path: Path) -> None:
+    whole = write_tsv(tmp_path / "train.tsv", sentences(200, seed=1))
+    undecided = write_lines(tmp_path / "undecided.tsv", *(f"en\tThe bus {number} leaves at noon." for number in range(100)))
+
+    corpus = read_corpus(recipe(whole, undecided=(f"{undecided}:2",), dev_fraction=0.3))
+
+    even = [example for example in corpus.split.train if example.target == (0.5, 0.5)]
+    assert len(even) == 200
+    assert all(target_of(example, 2, 0.1) == [0.5, 0.5] for example in even)
+    assert not any("bus" in example.text for example in corpus.split.dev)
+    assert [file["undecided"] for file in corpus.files] == [False, True]
+
+
+def test_a_file_of_texts_without_sentiment_has_a_kind_a_line(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=r"plain\.tsv:1: no tab"):
+        list(read_undecided(write_lines(tmp_path / "plain.tsv", "The bus leaves at noon."), LABELS))
+    with pytest.raises(BadData, match=r"plain\.txt: .*\.tsv"):
+        list(read_undecided(write_lines(tmp_path / "plain.txt", "The bus leaves at noon."), LABELS))
+
+
+def test_what_only_a_teacher_labelled_never_stands_in_dev(tmp_path: Path) -> None:
+    whole = write_tsv(tmp_path / "train.tsv", sentences(200, seed=1))
+    reviews = ({"text": f"Review {number} is here.", "probabilities": [0.1, 0.9]} for number in range(200))
+    soft = write_lines(tmp_path / "soft.jsonl", *reviews)
+
+    split = read_corpus(recipe(whole, soft, dev_fraction=0.3)).split
+
+    assert not any("Review" in example.text for example in split.dev)
+    assert 100 < sum("Review" in example.text for example in split.train) < 180

@@ -1,0 +1,71 @@
+"""A teacher labels texts for its pupil."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from sentiment_models.data import read_examples
+from sentiment_models.errors import BadCheckpoint, BadData
+from sentiment_models.label import label, split_sentences
+from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_bert(tmp_path_factory.mktemp("teacher") / "tiny", seed=3)
+
+
+def test_labels_of_the_file_stand_beside_what_the_teacher_says(teacher: Path, tmp_path: Path) -> None:
+    listed = sentences(100, seed=4)
+    source = write_tsv(tmp_path / "texts.tsv", listed)
+
+    assert label(teacher, [str(source)], tmp_path / "soft.jsonl", CPU) == 100
+
+    found = list(read_examples(tmp_path / "soft.jsonl", LABELS))
+    assert [(example.label, example.text) for example in found] == listed
+    assert all(example.judged and example.target for example in found)
+    assert len({example.target for example in found}) > 50
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".part"] == []
+
+
+def test_an_answer_does_not_depend_on_the_order_of_the_texts(teacher: Path, tmp_path: Path) -> None:
+    listed = [text for _, text in sentences(80, seed=5)]
+    for name, texts in (("one", listed), ("two", listed[::-1])):
+        (tmp_path / f"{name}.txt").write_text("\n".join(texts), encoding="utf-8")
+        label(teacher, [str(tmp_path / f"{name}.txt")], tmp_path / f"{name}.jsonl", CPU)
+
+    one, two = ([json.loads(line) for line in (tmp_path / f"{name}.jsonl").open()] for name in ("one", "two"))
+
+    by_text = {row["text"]: row["probabilities"] for row in two}
+    assert all(by_text[row["text"]] == pytest.approx(row["probabilities"], abs=0.02) for row in one)  # bfloat16
+    assert all("label" not in row for row in one)
+
+
+def test_sentences_are_drawn_from_long_texts_by_the_seed(teacher: Path, tmp_path: Path) -> None:
+    reviews = gzip.compress(b"The film was good. Yes! The story was not very good and it was cold.<br /><br />A dull film it was. \n" * 3)
+    (tmp_path / "reviews.txt.gz").write_bytes(reviews)
+
+    label(teacher, [str(tmp_path / "reviews.txt.gz")], tmp_path / "soft.jsonl", CPU, sentences=2)
+
+    texts = [json.loads(line)["text"] for line in (tmp_path / "soft.jsonl").open()]
+    assert len(set(texts)) == 2
+    assert set(texts) <= {"The film was good.", "The story was not very good and it was cold.", "A dull film it was."}
+    with pytest.raises(BadData, match="3 sentences of 4 to 60 words; 9 asked for"):
+        label(teacher, [str(tmp_path / "reviews.txt.gz")], tmp_path / "more.jsonl", CPU, sentences=9)
+    assert not (tmp_path / "more.jsonl").exists()
+
+
+def test_sentences_that_say_too_little_or_too_much_are_left_out() -> None:
+    assert split_sentences("Good. It was a good film! " + "very " * 61 + "good.") == ["It was a good film!"]
+
+
+def test_a_teacher_that_is_none_is_refused(tmp_path: Path) -> None:
+    source = write_tsv(tmp_path / "texts.tsv", sentences(3))
+
+    with pytest.raises(BadCheckpoint, match="nowhere"):
+        label(tmp_path / "nowhere", [str(source)], tmp_path / "soft.jsonl", CPU)

@@ -1,0 +1,136 @@
+"""Pages that load nothing, tables in three forms, plots that are equal for equal input."""
+
+from html.parser import HTMLParser
+
+import pytest
+
+from sentiment_models.errors import ModelsError
+from sentiment_models.metrics import Bin
+from sentiment_models.plots import SERIES_MAX, confusion, curves, reliability
+from sentiment_models.report import Section, markdown, page, paragraph, picture, plain, table, write_text
+
+PNG = b"\x89PNG\r\n\x1a\n"
+VOID = {"meta", "img", "br"}
+
+
+class Strict(HTMLParser):
+    """Keeps the tags that are open, every attribute, and the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(html: str) -> Strict:
+    parser = Strict()
+    parser.feed(html)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def test_a_page_is_well_formed_runs_nothing_and_loads_nothing() -> None:
+    plot = picture(curves({"a": [(1, 0.5), (2, 0.6)]}, "epoch", "accuracy", "t"), "accuracy rises")
+    sections = [Section("One", paragraph("x")), Section("Two", table(("a",), [(1,)])), Section("Three", plot)]
+
+    parser = read(page("All <of> it", sections))
+
+    tags = {tag for tag, _, _ in parser.attributes}
+    assert "script" not in tags
+    assert "link" not in tags
+    assert [name for _, name, _ in parser.attributes if name.startswith("on")] == []
+    links = [value for _, name, value in parser.attributes if name in ("src", "href")]
+    assert links
+    assert all(link.startswith(("data:image/png;base64,", "#s")) for link in links)
+    assert ("meta", "content", "default-src 'none'; style-src 'unsafe-inline'; img-src data:") in parser.attributes
+    assert "All <of> it" in parser.text
+
+
+def test_every_link_of_a_page_leads_to_a_section_of_it() -> None:
+    parser = read(page("t", [Section(name, "") for name in "abc"]))
+
+    targets = {value for _, name, value in parser.attributes if name == "id"}
+    assert {value for _, name, value in parser.attributes if name == "href"} == {"#" + target for target in targets}
+
+
+def test_texts_cannot_become_markup() -> None:
+    evil = '<script>alert("x")</script> & \'"'
+
+    for html in (table((evil,), [(evil,)]), picture(PNG, evil), paragraph(evil), page(evil, [Section(evil, "")])):
+        assert "<script" not in html
+        read(html)
+
+
+@pytest.mark.parametrize(
+    ("cells", "right"),
+    [
+        ((1, 2500, None), True),
+        ((0.5, 1.25), True),
+        (("12.5 %", "3 ms", "-1,204"), True),
+        (("0.91 to 0.93",), True),
+        (("+0.0031", "\u22120.2"), True),
+        (("1", "x"), False),
+        (("3 films that I saw",), False),
+        ((None, ""), False),
+        ((True,), False),
+    ],
+)
+def test_columns_of_numbers_stand_to_the_right(cells: tuple[object, ...], right: bool) -> None:
+    assert ('class="number"' in table(("a",), [(cell,) for cell in cells])) is right
+    assert ("---:" in markdown(("a",), [(cell,) for cell in cells])) is right
+
+
+def test_a_cell_is_written_the_same_everywhere() -> None:
+    rows = [("a|b", 1234567, 0.5, None)]
+
+    assert plain(("x", "rows", "share", "none"), rows) == "x         rows   share  none\na|b  1,234,567  0.5000"
+    assert markdown(("x", "rows", "share", "none"), rows).splitlines()[2] == "| a\\|b | 1,234,567 | 0.5000 |  |"
+    assert '<td class="number">1,234,567</td>' in table(("x", "rows", "share", "none"), rows)
+
+
+def test_a_row_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="a row has 1 cells; the header has 2"):
+        table(("a", "b"), [(1,)])
+
+
+def test_plots_are_pngs_and_equal_for_equal_input() -> None:
+    bins = [Bin(0.4, 0.6, 10, 0.5, 0.0), Bin(0.6, 0.8, 5, 0.7, 1.0), Bin(0.8, 1.0, 30, 0.95, 0.9)]
+    drawn = [
+        (
+            curves({"a": [(1, 0.5), (2, 0.6)], "b": []}, "epoch", "accuracy", "t"),
+            reliability(bins, "t"),
+            confusion([[3, 1], [0, 0]], ["no", "yes"], "t"),
+        )
+        for _ in range(2)
+    ]
+
+    assert drawn[0] == drawn[1]
+    assert all(png.startswith(PNG) for png in drawn[0])
+    assert len(set(drawn[0])) == 3
+
+
+def test_more_curves_than_can_be_told_apart_are_refused() -> None:
+    with pytest.raises(ValueError, match="29 curves; the limit is 28"):
+        curves({str(number): [(0, 0)] for number in range(SERIES_MAX + 1)}, "x", "y", "t")
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path) -> None:
+    write_text(tmp_path / "a.html", "new")
+
+    with pytest.raises(ModelsError, match=r"b\.html: cannot be written: No such file or directory"):
+        write_text(tmp_path / "nowhere" / "b.html", "x")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["a.html"]

@@ -1,0 +1,199 @@
+"""A tiny random classifier of each family with a tokenizer of the family's kind, made on the spot: no download, and no training.
+
+Vocabularies are counted, not trained: the trainers of WordPiece and Unigram give another one in each process, and a random model of
+other ids could fail by chance.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedTokenizerFast
+
+from sentiment_models.golden import MEANT
+
+MAX_TOKENS = 64
+SPACE = "\u2581"
+TEXTS = sorted(MEANT)
+
+Make = Callable[[], tokenizers.Tokenizer]
+
+
+def _word_counts() -> Counter[str]:
+    return Counter(word for text in TEXTS for word in "".join(sign if sign.isalpha() else " " for sign in text.lower()).split())
+
+
+def _pieces() -> tuple[list[str], list[str]]:
+    """The 60 commonest words, and all characters with the 40 commonest pairs of letters."""
+    words = _word_counts()
+    pairs = Counter(word[start : start + 2] for word in words.elements() for start in range(len(word) - 1))
+    common, commonest = (sorted(counts, key=lambda one: (-counts[one], one)) for counts in (words, pairs))
+    characters = sorted({sign for text in TEXTS for sign in text.lower() if not sign.isspace()})
+    return common[:60], [*characters, *commonest[:40]]
+
+
+def _templates(tokenizer: tokenizers.Tokenizer, single: str, pair: str, special: Sequence[str]) -> tokenizers.Tokenizer:
+    ids = [(token, tokenizer.token_to_id(token)) for token in special]
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
+    return tokenizer
+
+
+def _word_piece(special: Sequence[str], unknown: str, single: str, pair: str) -> Make:
+    def make() -> tokenizers.Tokenizer:
+        words, parts = _pieces()
+        pieces = dict.fromkeys([*special, *words, *parts, *(f"##{part}" for part in parts)])
+        model = models.WordPiece({piece: index for index, piece in enumerate(pieces)}, unk_token=unknown)
+        tokenizer = tokenizers.Tokenizer(model)
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.add_special_tokens(list(special))
+        return _templates(tokenizer, single, pair, [token for token in special if token in single.replace(":0", " ").split()])
+
+    return make
+
+
+def _unigram(special: Sequence[str], single: str, pair: str, used: Sequence[str]) -> Make:
+    """SentencePiece as transformers converts ALBERT's and XLNet's."""
+
+    def make() -> tokenizers.Tokenizer:
+        words, parts = _pieces()
+        counts = _word_counts()
+        pieces = dict.fromkeys(special, 0.0)
+        pieces |= {SPACE + word: math.log(counts[word] / counts.total()) for word in words}
+        pieces |= {part: -9.0 - len(part) for part in (SPACE, *parts)}
+        tokenizer = tokenizers.Tokenizer(models.Unigram(list(pieces.items()), unk_id=special.index("<unk>")))
+        tokenizer.normalizer = normalizers.Sequence(
+            [
+                normalizers.Replace("``", '"'),
+                normalizers.NFKD(),
+                normalizers.StripAccents(),
+                normalizers.Lowercase(),
+                normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
+            ]
+        )
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.add_special_tokens(list(special))
+        return _templates(tokenizer, single, pair, used)
+
+    return make
+
+
+def _byte_level() -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=340,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(sep=("</s>", 2), cls=("<s>", 0), add_prefix_space=False)
+    return tokenizer
+
+
+BERT_TOKENS = _word_piece(
+    ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), "[UNK]", "[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1"
+)
+MPNET_TOKENS = _word_piece(
+    ("<s>", "<pad>", "</s>", "[UNK]", "<mask>"), "[UNK]", "<s>:0 $A:0 </s>:0", "<s>:0 $A:0 </s>:0 </s>:0 $B:1 </s>:1"
+)
+ALBERT_TOKENS = _unigram(
+    ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
+    "[CLS]:0 $A:0 [SEP]:0",
+    "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+    ("[CLS]", "[SEP]"),
+)
+XLNET_TOKENS = _unigram(
+    ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>"),
+    "$A:0 <sep>:0 <cls>:2",
+    "$A:0 <sep>:0 $B:1 <sep>:1 <cls>:2",
+    ("<sep>", "<cls>"),
+)
+
+TWO, THREE = ("negative", "positive"), ("negative", "neutral", "positive")
+STARS = ("1 star", "2 stars", "3 stars", "4 stars", "5 stars")
+VALUES = r"\.(query|value|q|v|q_lin|v_lin)(\.weight)?$"
+PLAIN = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+DEEP = {**PLAIN, "hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 4, "initializer_range": 0.1}
+
+
+@dataclass(frozen=True, slots=True)
+class Tiny:
+    """A checkpoint to make. ``products`` are the weight matrices of its encoder, all of which int8 must have, and ``cut``
+    whether its last layer is computed for the first token alone.
+    """
+
+    family: str
+    tokens: Make
+    pad: str
+    products: int
+    sizes: dict[str, Any]  # as the family's config calls them
+    labels: tuple[str, ...] = TWO
+    pairs: bool = False
+    cut: bool = True
+    positions: int = MAX_TOKENS
+
+
+TINY = {
+    "bert": Tiny("bert", BERT_TOKENS, "[PAD]", 12, PLAIN, pairs=True),
+    # Heads of 64 numbers, as the base and large shapes have them, and more layers.
+    "bert-deep": Tiny("bert", BERT_TOKENS, "[PAD]", 24, DEEP),
+    "roberta": Tiny("roberta", _byte_level, "<pad>", 12, {**PLAIN, "type_vocab_size": 1}, THREE, pairs=True, positions=MAX_TOKENS + 2),
+    "distilbert": Tiny("distilbert", BERT_TOKENS, "[PAD]", 12, {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}, cut=False),
+    # One layer's weights three times, and the mapping from the embeddings.
+    "albert": Tiny(
+        "albert", ALBERT_TOKENS, "<pad>", 19, {**PLAIN, "num_hidden_layers": 3, "embedding_size": 16}, ("a", "b", "c", "d"), cut=False
+    ),
+    "xlnet": Tiny(
+        "xlnet", XLNET_TOKENS, "<pad>", 14, {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64}, THREE, pairs=True, cut=False
+    ),
+    "electra": Tiny("electra", BERT_TOKENS, "[PAD]", 13, {**PLAIN, "embedding_size": 16}, STARS),
+    "mpnet": Tiny("mpnet", MPNET_TOKENS, "<pad>", 12, PLAIN, THREE, cut=False, positions=MAX_TOKENS + 2),
+}
+
+
+def _centre(model: Any, tokenizer: tokenizers.Tokenizer) -> None:
+    """Let the logits of the golden texts have a mean of 0 and a deviation of 1, so that all labels are given."""
+    head = [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
+    logits = torch.cat([model(input_ids=torch.tensor([tokenizer.encode(text).ids[:MAX_TOKENS]])).logits for text in TEXTS])
+    scale = 1 / logits.std()
+    head.weight.mul_(scale)
+    head.bias.sub_(logits.mean(0)).mul_(scale)
+
+
+def save_tiny(folder: Path, tiny: Tiny, seed: int = 0) -> Path:
+    """Save the checkpoint's directory and return it."""
+    torch.manual_seed(seed)
+    tokenizer = tiny.tokens()
+    names = dict(enumerate(tiny.labels))
+    config = AutoConfig.for_model(
+        tiny.family,
+        vocab_size=tokenizer.get_vocab_size(),
+        pad_token_id=tokenizer.token_to_id(tiny.pad),
+        id2label=names,
+        label2id={name: index for index, name in names.items()},
+        **({} if tiny.family == "xlnet" else {"max_position_embeddings": tiny.positions}),
+        # Large weights, so that random answers differ from text to text by far more than rounding.
+        **{"initializer_range": 0.2, **tiny.sizes},
+    )
+    model = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # Fresh biases and norms are all zeros and ones: a mix-up of two of them would go unseen.
+            if parameter.ndim == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+            # Else a token hears of the others only their mean, and hardly that.
+            if re.search(VALUES, name):
+                parameter.mul_(2)
+        _centre(model, tokenizer)
+    model.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=tiny.pad).save_pretrained(folder)
+    return folder
