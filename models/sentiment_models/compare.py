@@ -120,7 +120,7 @@ def _difference(before: Measured, after: Measured, labels: Sequence[str], seed: 
         surest = sorted(np.flatnonzero(mask).tolist(), key=lambda row: -float(stated[1][row].max()))
         return tuple(
             Flip(
-                text=shortened(before.texts[row]),
+                text=shortened(text if isinstance(text := before.texts[row], str) else " | ".join(text)),
                 right=labels[before.labels[row]],
                 answers=(labels[answers[0][row]], labels[answers[1][row]]),
                 scores=(round(float(stated[0][row].max()), 4), round(float(stated[1][row].max()), 4)),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentiment_models.data import Example, Source, Split, carve, last_sentences, read_examples, read_undecided, repeat
+from sentiment_models.data import Example, Source, Split, TextOrPair, carve, last_sentences, read_examples, read_undecided, repeat
 from sentiment_models.errors import BadData
 from sentiment_models.perturb import detokenize, recase, typos
 from sentiment_models.provenance import Json, distinct_names
@@ -84,22 +84,23 @@ def target_of(example: Example, labels: int, teacher_weight: float) -> list[floa
     return [teacher_weight * soft + (1 - teacher_weight) * one for soft, one in zip(example.target, hard, strict=True)]
 
 
-def vary(texts: Sequence[str], recipe: Recipe, epoch: int) -> list[str]:
-    """Return the texts of an epoch: each with the recipe's chances detokenized, cased otherwise and misspelt.
+def vary(examples: Sequence[Example], recipe: Recipe, epoch: int) -> list[TextOrPair]:
+    """Return what is read of the examples in an epoch: each with the recipe's chances detokenized, cased otherwise and misspelt.
 
     What happens to a text depends on nothing but the recipe's seed, the epoch and its place.
     """
     if not (recipe.detokenize or recipe.recase or recipe.typos):
-        return list(texts)
-    varied = []
-    for place, text in enumerate(texts):
+        return [example.whole for example in examples]
+    varied: list[TextOrPair] = []
+    for place, example in enumerate(examples):
         rng = random.Random(f"{recipe.seed}/{epoch}/{place}")  # noqa: S311 - a variant
-        detokenizes, recases, slips = (rng.random() < chance for chance in (recipe.detokenize, recipe.recase, recipe.typos))
-        if detokenizes:
-            text = detokenize(text)  # noqa: PLW2901 - one text on its way
-        if recases:
-            text = recase(text, rng)  # noqa: PLW2901
-        if slips:
-            text = typos(text, rng)  # noqa: PLW2901
-        varied.append(text)
+        text = _varied(example.text, recipe, rng)
+        varied.append(text if example.text_pair is None else (text, _varied(example.text_pair, recipe, rng)))
     return varied
+
+
+def _varied(text: str, recipe: Recipe, rng: random.Random) -> str:
+    detokenizes, recases, slips = (rng.random() < chance for chance in (recipe.detokenize, recipe.recase, recipe.typos))
+    text = detokenize(text) if detokenizes else text
+    text = recase(text, rng) if recases else text
+    return typos(text, rng) if slips else text

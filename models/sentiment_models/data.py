@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sentiment_models.errors import BadData
 from sentiment_models.text_files import UNREADABLE, bare, check_text, open_text, unreadable
@@ -21,8 +22,17 @@ FIELD_CHARACTERS_MAX = 2**24
 # Probabilities that were rounded on their way through a file.
 TARGET_ERROR_MAX = 1e-3
 
-Labelled = tuple[int, str, str, tuple[float, ...] | None]
-"""Line number, label, text, and the probabilities that stand beside them."""
+TextOrPair = str | tuple[str, str]
+
+
+class Line(NamedTuple):
+    """What a line of a file says, with its number."""
+
+    number: int
+    label: str
+    text: str
+    text_pair: str | None = None
+    target: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +40,19 @@ class Example:
     """One labelled text. ``label`` is an index into the label names.
 
     ``target``: how likely each label is, by a teacher or because the text has none of them; None: the label alone.
-    ``judged``: the label comes from people, not from ``target``.
+    ``judged``: the label comes from people, not from ``target``. ``text_pair``: the second text of a pair.
     """
 
     text: str
     label: int
     target: tuple[float, ...] | None = None
     judged: bool = True
+    text_pair: str | None = None
+
+    @property
+    def whole(self) -> TextOrPair:
+        """All that a model reads."""
+        return self.text if self.text_pair is None else (self.text, self.text_pair)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +82,24 @@ def read_examples(path: Path, labels: Sequence[str]) -> Iterator[Example]:
     """Read a .tsv, .csv or .jsonl file, optionally .gz, in UTF-8.
 
     .tsv: ``label<TAB>text`` without a header; .csv: a header with the columns label and text; .jsonl: an object a line with
-    the keys label and text. A label is an index into ``labels`` or one of its names. An object may have ``probabilities``, one a
-    label, as ``sentiment-models label`` writes them; its label may then be missing and is the likeliest one.
+    the keys label and text. A column or key text_pair, where there is one, is the second text of a pair. A label is an index into
+    ``labels`` or one of its names. An object may have ``probabilities``, one a label, as ``sentiment-models label`` writes them; its
+    label may then be missing and is the likeliest one.
 
     Raises:
         BadData: the file cannot be read so; names file and line.
     """
     kind = Path(path.name.removesuffix(".gz")).suffix
-    readers = {".tsv": _tsv_pairs, ".csv": _csv_pairs, ".jsonl": _jsonl_pairs}
+    readers = {".tsv": _tsv_lines, ".csv": _csv_lines, ".jsonl": _jsonl_lines}
     if kind not in readers:
         raise BadData(f"{path}: a {kind or 'nameless'} file; .tsv, .csv and .jsonl are read, each optionally .gz")
     names = {name: index for index, name in enumerate(labels)}
     line = 0
     try:
         with open_text(path) as stream:
-            for line, label, text, target in readers[kind](stream, path):
-                check_text(text, f"{path}:{line}")
+            for line, label, text, text_pair, target in readers[kind](stream, path):
+                for each in (text,) if text_pair is None else (text, text_pair):
+                    check_text(each, f"{path}:{line}")
                 judged = bool(label)
                 if target is not None:
                     _check_target(target, labels, f"{path}:{line}")
@@ -89,7 +107,7 @@ def read_examples(path: Path, labels: Sequence[str]) -> Iterator[Example]:
                 index = names.get(label, int(label) if re.fullmatch(r"\d{1,3}", label) else -1)
                 if not 0 <= index < len(labels):
                     raise BadData(f"{path}:{line}: {_wrong_label(label, text, line, labels)}")
-                yield Example(text, index, target, judged)
+                yield Example(text, index, target, judged, text_pair)
     except UNREADABLE as error:
         raise unreadable(path, line, error) from error
     if line == 0:
@@ -108,7 +126,7 @@ def read_undecided(path: Path, labels: Sequence[str]) -> Iterator[Example]:
     line = 0
     try:
         with open_text(path) as stream:
-            for line, _, text, _ in _tsv_pairs(stream, path):
+            for line, _, text, *_ in _tsv_lines(stream, path):
                 check_text(text, f"{path}:{line}")
                 yield Example(text, 0, even, judged=False)
     except UNREADABLE as error:
@@ -126,16 +144,16 @@ def _check_target(target: tuple[float, ...], labels: Sequence[str], where: str) 
         raise BadData(f"{where}: {len(target)} probabilities that sum to {sum(target):.4f}; wanted {len(labels)} that sum to 1")
 
 
-def _tsv_pairs(stream: io.TextIOWrapper, path: Path) -> Iterator[Labelled]:
+def _tsv_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
     for number, line in enumerate(stream, 1):
         label, tab, text = bare(line).partition("\t")
         if not tab:
             fix = "" if label.strip() else "an empty line; delete it: "
             raise BadData(f"{path}:{number}: {fix}no tab; wanted label<TAB>text")
-        yield number, label, text, None
+        yield Line(number, label, text)
 
 
-def _csv_pairs(stream: io.TextIOWrapper, path: Path) -> Iterator[Labelled]:
+def _csv_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
     csv.field_size_limit(FIELD_CHARACTERS_MAX)
     # Strict: an open quote would otherwise take the rest of the file for one text.
     rows = csv.reader(stream, strict=True)
@@ -143,30 +161,32 @@ def _csv_pairs(stream: io.TextIOWrapper, path: Path) -> Iterator[Labelled]:
     missing = {"label", "text"} - set(header)
     if missing:
         raise BadData(f"{path}:1: no column {' and no column '.join(sorted(missing))}; the header is {header}")
-    twice = sorted({name for name in header if header.count(name) > 1} & {"label", "text"})
+    twice = sorted({name for name in header if header.count(name) > 1} & {"label", "text", "text_pair"})
     if twice:
         raise BadData(f"{path}:1: more than one column {' and '.join(twice)}; the header is {header}: name the others otherwise")
     label, text = header.index("label"), header.index("text")
+    pair = header.index("text_pair") if "text_pair" in header else None
     for row in rows:
         if row and len(row) != len(header):
             raise BadData(f"{path}:{rows.line_num}: {len(row)} fields; the header has {len(header)}: put a text with commas in quotes")
         if row:
-            yield rows.line_num, row[label], row[text], None
+            yield Line(rows.line_num, row[label], row[text], None if pair is None else row[pair])
 
 
-def _jsonl_pairs(stream: io.TextIOWrapper, path: Path) -> Iterator[Labelled]:
+def _jsonl_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
     for number, line in enumerate(stream, 1):
         try:
             row = json.loads(line)
             target = tuple(map(float, row["probabilities"])) if "probabilities" in row else None
             label = row["label"] if target is None else row.get("label", "")
-            text = row["text"]
-            if not isinstance(text, str):
-                raise TypeError(f"text is {text!r:.40}")
+            text, pair = row["text"], row.get("text_pair")
+            for name, each in (("text", text), ("text_pair", "" if pair is None else pair)):
+                if not isinstance(each, str):
+                    raise TypeError(f"{name} is {each!r:.40}")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             fix = "" if line.strip() else "an empty line; delete it: "
             raise BadData(f"{path}:{number}: {fix}not an object with label and text: {error!r}") from error
-        yield number, str(label), text, target
+        yield Line(number, str(label), text, pair, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +233,7 @@ def _times(key: str, times: float, seed: int) -> int:
 
 
 def _key(example: Example) -> str:
-    return re.sub(r"[\W_]+", "", example.text.lower())
+    return re.sub(r"[\W_]+", "", f"{example.text}{example.text_pair or ''}".lower())
 
 
 def _draw(key: str, purpose: str, seed: int) -> float:

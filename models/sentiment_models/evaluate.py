@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
-from sentiment_models.data import read_examples
+from sentiment_models.data import TextOrPair, read_examples
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation import (
     CalibrationFound,
@@ -55,7 +55,7 @@ class Dataset:
 class Measured:
     """A file as a classifier answered it: the right labels, what came back, and what that took."""
 
-    texts: list[str]
+    texts: list[TextOrPair]
     labels: Labels
     served: Served
     core_s: float
@@ -134,7 +134,7 @@ def run_file(classifier: Classifier, dataset: Dataset, threads: int, truncation:
         BadData: the file cannot be used.
     """
     examples = list(read_examples(dataset.path, classifier.manifest.labels))
-    texts = [example.text for example in examples]
+    texts = [example.whole for example in examples]
     begun, cpu_begun = time.perf_counter(), time.process_time()
     served = serve(classifier, texts, dataset.name, threads, truncation)
     seconds, core_s = time.perf_counter() - begun, time.process_time() - cpu_begun

@@ -17,7 +17,7 @@ from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
 from sentiment_models.flatten import flatten
 from sentiment_models.golden import GOLDEN_PAIRS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
 from sentiment_models.graph import serialize
-from sentiment_models.inference import Graph, answer
+from sentiment_models.inference import Graph, answer, encode_all
 from sentiment_models.manifest import MANIFEST_FILE, TOKENIZER_FILE, WEIGHTS_FILE, file_entries, graph_file, write_object
 from sentiment_models.metrics import Figures, abstain_threshold, figures, fit_temperature, probabilities
 from sentiment_models.provenance import Json, library_versions, without_folders
@@ -139,14 +139,14 @@ def _build(checkpoint: Checkpoint, part: Path, identity: Identity, dev: Sequence
     say("fp32 and int8 graphs")
     whole = checkpoint.to_onnx(weights)
     (part / graph_file("fp32")).write_bytes(serialize(refer(whole, part / WEIGHTS_FILE)))
-    flat = flatten(whole)
+    flat = flatten(whole) if checkpoint.family.reads == "first" else whole
     say(UNCUT.format(family=checkpoint.architecture) if flat is whole else CUT)
     (part / graph_file("int8")).write_bytes(serialize(quantize(flat, embeddings)))
     tokenizer = Tokenizer(part / TOKENIZER_FILE, checkpoint.max_tokens)
     pads_left = checkpoint.family.padding_side == "left"
     graphs = {p: Graph(tokenizer, Session(part / graph_file(p), labels=len(checkpoint.labels)), pads_left) for p in PRECISIONS}
     say("parity with torch, and rows alone against rows in batches")
-    parities, movements = _prove(graphs, checkpoint, _rows(tokenizer, [example.text for example in dev], identity.pairs))
+    parities, movements = _prove(graphs, checkpoint, _rows(tokenizer, dev, identity.pairs))
     golden = golden_set(graphs, checkpoint.labels, identity.pairs)
     say(_calibrated_on(dev, identity.pairs))
     exported = Exported(parities, movements, golden, calibrate(graphs[PRECISIONS[0]], dev, len(checkpoint.labels)))
@@ -158,7 +158,8 @@ def _build(checkpoint: Checkpoint, part: Path, identity: Identity, dev: Sequence
 def _calibrated_on(dev: Sequence[Example], pairs: bool) -> str:
     if not dev:
         return "no development set: not calibrated"
-    return "calibration, on single texts: a development set holds no pairs" if pairs else "calibration"
+    singles = pairs and all(example.text_pair is None for example in dev)
+    return "calibration, on single texts: the development set holds no pairs" if singles else "calibration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +170,14 @@ class _Rows:
     read: list[Row]
 
 
-def _rows(tokenizer: Tokenizer, texts: Sequence[str], pairs: bool) -> _Rows:
+def _rows(tokenizer: Tokenizer, dev: Sequence[Example], pairs: bool) -> _Rows:
     longest = " ".join([PARAGRAPH] * 12)
     always = [tokenizer.encode(""), tokenizer.encode(longest), *tokenizer.encode_many(GOLDEN_TEXTS)]
-    read: list[Row] = tokenizer.encode_many(texts) if texts else []
+    read = encode_all(tokenizer, [example.whole for example in dev])
     if pairs:
         always += [tokenizer.encode("", ""), tokenizer.encode(longest, longest)]
         always += [tokenizer.encode(*pair) for pair in GOLDEN_PAIRS]
-        read += [tokenizer.encode(*pair) for pair in zip(texts[::2], texts[1::2], strict=False)]
+        read += [tokenizer.encode(one.text, other.text) for one, other in zip(dev[::2], dev[1::2], strict=False)]
     return _Rows(always, read)
 
 
@@ -202,7 +203,7 @@ def calibrate(graph: Graph, dev: Sequence[Example], labels: int) -> Calibration:
     wanted = np.array([example.label for example in dev], np.int64)
     if wanted.max() >= labels:
         raise BadData(f"the development set has label {wanted.max()}; the model's labels are 0 to {labels - 1}")
-    logits = answer(graph, [example.text for example in dev], "calibrating").logits
+    logits = answer(graph, [example.whole for example in dev], "calibrating").logits
     temperature = fit_temperature(logits, wanted)
     threshold = abstain_threshold(probabilities(logits, temperature).max(axis=1))
     return Calibration(temperature, threshold, figures(logits, wanted, temperature))

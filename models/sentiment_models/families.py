@@ -34,7 +34,8 @@ class Family:
     """What one family's classifiers need.
 
     ``max_tokens`` tells from the config how many tokens the model reads, the special ones among them. ``reads`` is the token that
-    the classifier reads, never a pad: ``padding_side`` is the other one.
+    the classifier reads, never a pad: ``padding_side`` is the other one. ``dropouts`` are what its config calls dropout on hidden
+    layers and on attention probabilities, if it parts them.
     """
 
     write: Write
@@ -42,6 +43,7 @@ class Family:
     inputs: tuple[str, ...] = INPUTS
     padding_side: Literal["left", "right"] = "right"
     reads: Literal["first", "last"] = "first"
+    dropouts: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
     @property
     def segments(self) -> bool:
@@ -62,7 +64,7 @@ def _positions(config: PretrainedConfig) -> int:
 
 def _positions_behind_padding(config: PretrainedConfig) -> int:
     """Positions count on from the padding's id, which takes a place itself."""
-    return int(config.max_position_embeddings) - int(config.pad_token_id) - 1
+    return int(config.max_position_embeddings) - (config.pad_token_id or 0) - 1
 
 
 def _positions_behind_one(config: PretrainedConfig) -> int:
@@ -79,9 +81,9 @@ _WITHOUT_SEGMENTS = INPUTS[:2]
 FAMILIES = {
     "bert": Family(_optimum(BertOnnxConfig), _positions),
     "roberta": Family(_optimum(RobertaOnnxConfig), _positions_behind_padding, _WITHOUT_SEGMENTS),
-    "distilbert": Family(_optimum(DistilBertOnnxConfig), _positions, _WITHOUT_SEGMENTS),
+    "distilbert": Family(_optimum(DistilBertOnnxConfig), _positions, _WITHOUT_SEGMENTS, dropouts=("dropout", "attention_dropout")),
     "albert": Family(_optimum(AlbertOnnxConfig), _positions),
-    "xlnet": Family(write_xlnet, _no_positions, padding_side="left", reads="last"),
+    "xlnet": Family(write_xlnet, _no_positions, padding_side="left", reads="last", dropouts=("dropout",)),
     "electra": Family(_optimum(ElectraOnnxConfig), _positions),
     "mpnet": Family(_optimum(MPNetOnnxConfig), _positions_behind_one, _WITHOUT_SEGMENTS),
 }

@@ -17,6 +17,7 @@ from sentiment.model.scores import Scored
 from sentiment.model.session import Session
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row, Tokenizer, Windows
+from sentiment_models.data import TextOrPair
 from sentiment_models.metrics import Labels, Logits, Probabilities
 
 # On a CPU more rows a batch gain nothing, and 4 rows of 512 tokens already take 200 MB of attention scores.
@@ -81,7 +82,15 @@ class Served:
         return found
 
 
-def answer(graph: Graph, texts: Sequence[str], title: str = "texts", threads: int = 0) -> Answers:
+def encode_all(tokenizer: Tokenizer, texts: Sequence[TextOrPair]) -> list[Row]:
+    """Tokenize texts and pairs of texts."""
+    singles = [text for text in texts if isinstance(text, str)]
+    if len(singles) == len(texts):
+        return tokenizer.encode_many(singles)
+    return [tokenizer.encode(text) if isinstance(text, str) else tokenizer.encode(*text) for text in texts]
+
+
+def answer(graph: Graph, texts: Sequence[TextOrPair], title: str = "texts", threads: int = 0) -> Answers:
     """Run every text, batched by length, with a progress bar.
 
     Args:
@@ -94,14 +103,14 @@ def answer(graph: Graph, texts: Sequence[str], title: str = "texts", threads: in
     tokens = truncated = 0
     with _Pool(graph, threads, len(texts), title) as pool:
         for start in range(0, len(texts), POOL_TEXTS):
-            rows = graph.tokenizer.encode_many(texts[start : start + POOL_TEXTS])
+            rows = encode_all(graph.tokenizer, texts[start : start + POOL_TEXTS])
             tokens += sum(row.tokens for row in rows)
             truncated += sum(row.truncated for row in rows)
             logits += pool.run(rows)
     return Answers(np.stack(logits), tokens, truncated)
 
 
-def serve(classifier: Classifier, texts: Sequence[str], title: str, threads: int = 0, truncation: str | None = None) -> Served:
+def serve(classifier: Classifier, texts: Sequence[TextOrPair], title: str, threads: int = 0, truncation: str | None = None) -> Served:
     """Answer every text as the service would, with a progress bar.
 
     Args:
@@ -119,9 +128,10 @@ def serve(classifier: Classifier, texts: Sequence[str], title: str, threads: int
     with _Pool(graph, threads, len(texts), title) as pool:
         for start in range(0, len(texts), POOL_TEXTS):
             some = texts[start : start + POOL_TEXTS]
-            firsts = graph.tokenizer.encode_many(some)
+            firsts = encode_all(graph.tokenizer, some)
             read = [
-                classifier.read_on(text, truncation) if row.truncated and truncation in READ_ON else row
+                # A pair that does not fit is read from its beginning, as the service does where nothing else is asked.
+                classifier.read_on(text, truncation) if row.truncated and truncation in READ_ON and isinstance(text, str) else row
                 for text, row in zip(some, firsts, strict=True)
             ]
             parts = [reading.rows if isinstance(reading, Windows) else (reading,) for reading in read]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sentiment.model.classifier import Classifier
 from sentiment_models import behaviours
+from sentiment_models.data import TextOrPair
 from sentiment_models.errors import BadData
 from sentiment_models.evaluation import BehaviourFound, Robustness, Undecided
 from sentiment_models.inference import serve
@@ -63,7 +64,7 @@ def read_kinds(path: Path) -> dict[str, list[str]]:
 
 def perturb(
     classifier: Classifier,
-    texts: Sequence[str],
+    texts: Sequence[TextOrPair],
     labels: Labels,
     answered: Labels,
     name: str,
@@ -85,7 +86,7 @@ def perturb(
     """
     rng = random.Random(seed)  # noqa: S311 - no secret
     rows = sorted(rng.sample(range(len(texts)), min(len(texts), PERTURBED_TEXTS_MAX)))
-    changed = [PERTURBATIONS[name](texts[row], rng) for row in rows]
+    changed = [_changed(texts[row], PERTURBATIONS[name], rng) for row in rows]
     after = serve(classifier, changed, name, threads, truncation).answers
     before, right = answered[rows], labels[rows]
     return Robustness(
@@ -94,3 +95,7 @@ def perturb(
         accuracy_before=round(float((before == right).mean()), 5),
         accuracy_after=round(float((after == right).mean()), 5),
     )
+
+
+def _changed(text: TextOrPair, change: Callable[[str, random.Random], str], rng: random.Random) -> TextOrPair:
+    return change(text, rng) if isinstance(text, str) else (change(text[0], rng), change(text[1], rng))

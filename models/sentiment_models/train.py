@@ -5,16 +5,17 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from tqdm import tqdm
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, get_linear_schedule_with_warmup
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, get_linear_schedule_with_warmup
 
 from sentiment_models.corpus import read_corpus, target_of, vary
-from sentiment_models.data import Split, batches, evaluation_steps
+from sentiment_models.data import Example, Split, TextOrPair, batches, evaluation_steps
 from sentiment_models.distributed import Processes, join
 from sentiment_models.errors import BadCheckpoint
+from sentiment_models.families import FAMILIES
 from sentiment_models.language_model import check_reads
 from sentiment_models.recipe import Recipe
 from sentiment_models.resume import load_state, replace_folder, save_state, write_atomically
@@ -22,6 +23,13 @@ from sentiment_models.scratch import fresh_classifier
 from sentiment_models.tracking import Log
 
 T = TypeVar("T")
+
+
+class Row(NamedTuple):
+    """A tokenized text and the segments of its tokens."""
+
+    ids: Sequence[int]
+    types: Sequence[int]
 
 
 @dataclass(slots=True)
@@ -68,7 +76,7 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
         run.loop(checkpoint_steps)
         processes.leave()
         return out / "best"
-    rows = [{"label": recipe.labels[example.label], "text": example.text} for example in split.dev]
+    rows = [_as_written(example, recipe.labels) for example in split.dev]
     write_atomically(out / "dev.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
     run.loop(checkpoint_steps)
     provenance = {
@@ -95,6 +103,11 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
     return out / "best"
 
 
+def _as_written(example: Example, labels: Sequence[str]) -> dict[str, str]:
+    pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
+    return {"label": labels[example.label], "text": example.text, **pair}
+
+
 def _base_training(base: Path) -> Any:  # plain JSON
     record = base / "training.json"
     return json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
@@ -109,13 +122,14 @@ class _Run:
         self.progress = Progress(history=[])
         texts = [example.text for example in split.train]
         self.model, self.tokenizer = load_base(recipe, texts)
+        self.family = FAMILIES[self.model.config.model_type]
         self.model.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
-        self.epochs = [self._encode(vary(texts, recipe, epoch)) for epoch in range(recipe.epochs)]
+        self.epochs = [self._encode(vary(split.train, recipe, epoch)) for epoch in range(recipe.epochs)]
         self.targets = [target_of(example, len(recipe.labels), recipe.teacher_weight) for example in split.train]
-        self.dev_rows = self._encode([example.text for example in split.dev])
+        self.dev_rows = self._encode([example.whole for example in split.dev])
         self.dev_labels = [example.label for example in split.dev]
         planned = [
-            batches([len(row) for row in rows], recipe.batch_rows, recipe.batch_tokens, random.Random(f"{recipe.seed}/{epoch}"))  # noqa: S311 - an order
+            batches([len(row.ids) for row in rows], recipe.batch_rows, recipe.batch_tokens, random.Random(f"{recipe.seed}/{epoch}"))  # noqa: S311 - an order
             for epoch, rows in enumerate(self.epochs)
         ]
         self.plan = [(rows, batch) for rows, its in zip(self.epochs, planned, strict=True) for batch in its]
@@ -139,7 +153,7 @@ class _Run:
             loss = self._step(rows, batch)
             smooth = loss if smooth is None else 0.98 * smooth + 0.02 * loss
             self.progress.step += 1
-            log.step(self.progress.step, sum(len(rows[i]) for i in batch), {"train/loss": loss, "train/learning_rate": rate})
+            log.step(self.progress.step, sum(len(rows[i].ids) for i in batch), {"train/loss": loss, "train/learning_rate": rate})
             bar.update()
             bar.set_postfix(loss=f"{smooth:.3f}", dev=f"{self.progress.best_accuracy:.4f}", refresh=False)
             evaluated = self.progress.step in self.evaluate_at
@@ -158,7 +172,7 @@ class _Run:
     def _goes_on(self) -> bool:
         return self.progress.step < len(self.plan) and self.progress.worse_in_a_row < self.recipe.patience
 
-    def _step(self, rows: Sequence[Sequence[int]], batch: Sequence[int]) -> float:
+    def _step(self, rows: Sequence[Row], batch: Sequence[int]) -> float:
         # Seeded by the step, so that a resumed run draws the same dropout as an uninterrupted one.
         torch.manual_seed(self.recipe.seed * 1_000_003 + self.progress.step + self.processes.rank * 10**12)
         self.model.train()
@@ -176,13 +190,22 @@ class _Run:
         self.optimizer.zero_grad()
         return float(loss.detach())
 
-    def _logits(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
-        length = max(len(row) for row in rows)
-        pad = self.tokenizer.pad_token_id or 0
-        ids = torch.tensor([[*row, *[pad] * (length - len(row))] for row in rows], device=self.device)
-        mask = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows], device=self.device)
+    def _logits(self, rows: Sequence[Row]) -> torch.Tensor:
+        length = max(len(row.ids) for row in rows)
+
+        def padded(values: Sequence[Sequence[int]], pad: int) -> torch.Tensor:
+            fills = [[pad] * (length - len(one)) for one in values]
+            sides = (fills, values) if self.family.padding_side == "left" else (values, fills)
+            return torch.tensor([[*before, *after] for before, after in zip(*sides, strict=True)], device=self.device)
+
+        inputs = {
+            "input_ids": padded([row.ids for row in rows], self.tokenizer.pad_token_id or 0),
+            "attention_mask": padded([[1] * len(row.ids) for row in rows], 0),
+        }
+        if self.family.segments:
+            inputs["token_type_ids"] = padded([row.types for row in rows], 0)
         with torch.autocast(self.device.type, torch.bfloat16):
-            logits: torch.Tensor = self.model(input_ids=ids, attention_mask=mask).logits
+            logits: torch.Tensor = self.model(**inputs).logits
         return logits.float()
 
     @torch.no_grad()
@@ -235,10 +258,12 @@ class _Run:
         self.schedule.load_state_dict(state["schedule"])
         self.progress = Progress(**state["progress"])
 
-    def _encode(self, texts: list[str]) -> list[list[int]]:
-        rows: list[list[int]] = []
+    def _encode(self, texts: Sequence[TextOrPair]) -> list[Row]:
+        rows: list[Row] = []
         for chunk in tqdm(list(_chunks(texts, 1000)), desc="tokenizing", unit="k texts", mininterval=5, disable=not self.processes.first):
-            rows += self.tokenizer(list(chunk), truncation=True, max_length=self.recipe.max_tokens)["input_ids"]
+            # One text or two, each as the service's own tokenizer reads them.
+            found = self.tokenizer(list(chunk), truncation=True, max_length=self.recipe.max_tokens, return_token_type_ids=True)
+            rows += map(Row, found["input_ids"], found["token_type_ids"])
         return rows
 
 
@@ -254,14 +279,14 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
         return fresh_classifier(recipe, texts)
     names = dict(enumerate(recipe.labels))
     try:
+        config = AutoConfig.from_pretrained(recipe.base)
+        if config.model_type not in FAMILIES:
+            raise BadCheckpoint(f"{recipe.base}: is a {config.model_type}; trained and exported are {', '.join(FAMILIES)}")
+        # Dropout on attention probabilities rules out the fused kernel: 1,504 against 2,816 tokens/s on two cores.
+        dropouts = dict(zip(FAMILIES[config.model_type].dropouts, (recipe.dropout, 0.0), strict=False))
+        label2id = {name: index for index, name in names.items()}
         model = AutoModelForSequenceClassification.from_pretrained(
-            recipe.base,
-            num_labels=len(names),
-            id2label=names,
-            label2id={name: index for index, name in names.items()},
-            hidden_dropout_prob=recipe.dropout,
-            # Dropout on attention probabilities rules out the fused kernel: 1,504 against 2,816 tokens/s on two cores.
-            attention_probs_dropout_prob=0.0,
+            recipe.base, num_labels=len(names), id2label=names, label2id=label2id, **dropouts
         )
         tokenizer = AutoTokenizer.from_pretrained(recipe.base, use_fast=True)  # type: ignore[no-untyped-call]  # untyped there
     except (OSError, ValueError, KeyError) as error:

@@ -147,3 +147,14 @@ def test_the_card_says_how_longer_texts_are_read_and_what_each_way_gave(bundle: 
     assert "is read in overlapping windows, whose answers are combined by this rule: ends, unless the caller chooses" in text
     assert "on 120 of imdb.tsv." in text
     assert "| windows 64/31 ends | 0.9250 |" in text
+
+
+def test_the_length_that_is_answered_worst_is_a_weakness_unless_it_has_few_texts(bundle: Path, evaluation: Evaluation) -> None:
+    slices = {"few": (29, 0.1), "worst": (30, 0.6), "best": (90, 0.9)}
+    content = evaluation.model_dump()
+    lengths = {name: {"rows": rows, "accuracy": share, "ece": 0.1} for name, (rows, share) in slices.items()}
+    content["datasets"]["made/up"]["lengths"] = lengths
+
+    text = write_card(bundle, [Evaluation.model_validate(content)]).read_text(encoding="utf-8")
+
+    assert "- By length, accuracy is lowest on made/up, worst: 0.6000 on 30 texts." in text

@@ -24,22 +24,39 @@ def recipe(*sources: Path, **given: object) -> Recipe:
 
 
 def test_without_chances_texts_stay_as_they_are() -> None:
-    assert vary([TREEBANK], Recipe("base", ()), 0) == [TREEBANK]
+    assert vary([Example(TREEBANK, 0)], Recipe("base", ()), 0) == [TREEBANK]
 
 
 def test_each_epoch_varies_a_text_anew_and_a_repeated_run_varies_it_alike() -> None:
     varied = Recipe("base", (), recase=0.5, typos=0.5)
     texts = [f"A film number {number} that I would not like to see again" for number in range(40)]
+    examples = [Example(text, 0) for text in texts]
 
-    epochs = [vary(texts, varied, epoch) for epoch in range(2)]
+    epochs = [vary(examples, varied, epoch) for epoch in range(2)]
 
     assert epochs[0] != epochs[1]
-    assert epochs == [vary(texts, varied, epoch) for epoch in range(2)]
+    assert epochs == [vary(examples, varied, epoch) for epoch in range(2)]
     assert 5 < sum(text in texts for text in epochs[0]) < 25  # a quarter, or a sixth more for what lower case leaves alone
 
 
 def test_treebank_texts_are_shown_as_people_write_them() -> None:
-    assert vary([TREEBANK], Recipe("base", (), detokenize=1.0), 0) == ["it's a film that can't be missed (really)."]
+    assert vary([Example(TREEBANK, 0)], Recipe("base", (), detokenize=1.0), 0) == ["it's a film that can't be missed (really)."]
+
+
+def test_both_texts_of_a_pair_are_varied() -> None:
+    pair = Example(TREEBANK, 0, text_pair="it 's fine .")
+
+    assert vary([pair], Recipe("base", (), detokenize=1.0), 0) == [("it's a film that can't be missed (really).", "it's fine.")]
+
+
+def test_pairs_come_from_csv_and_jsonl(tmp_path: Path) -> None:
+    jsonl = write_lines(tmp_path / "pairs.jsonl", {"text": "a", "text_pair": "b", "label": 1}, {"text": "c", "label": 0})
+    table = write_lines(tmp_path / "pairs.csv", "text_pair,label,text", "b,1,a")
+
+    assert list(read_examples(jsonl, LABELS)) == [Example("a", 1, text_pair="b"), Example("c", 0)]
+    assert list(read_examples(table, LABELS)) == [Example("a", 1, text_pair="b")]
+    with pytest.raises(BadData, match=r"pairs\.csv:2: the text is empty"):
+        list(read_examples(write_lines(tmp_path / "pairs.csv", "text_pair,label,text", ",1,a"), LABELS))
 
 
 def test_a_target_mixes_what_people_say_with_what_the_teacher_says() -> None:

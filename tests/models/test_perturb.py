@@ -104,9 +104,8 @@ def test_a_text_of_five_words_gets_a_slip_and_a_shorter_one_none(text: str, slip
 def test_both_kinds_of_slips_happen_about_equally_often_and_anywhere_in_a_word() -> None:
     rng = random.Random(1)
     lengths = [len(typos("abcdefgh ijklmnop qrstuvwx abcdefgh ijklmnop", rng)) for _ in range(400)]
-    omitted = {
-        next(i for i in range(8) if typed[i : i + 1] != "abcdefgh"[i]) for typed in (only(rng) for _ in range(400)) if len(typed) == 7
-    }
+    typed = [only(rng) for _ in range(400)]
+    omitted = {next(i for i in range(8) if word[i : i + 1] != "abcdefgh"[i]) for word in typed if len(word) == 7}
 
     assert 150 < lengths.count(44) < 250
     assert set(lengths) == {43, 44}
