@@ -6,10 +6,10 @@ Knows nothing of torch or of models.
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sentiment_models.data import Example, Source, Split, TextOrPair, carve, last_sentences, read_examples, read_undecided, repeat
+from sentiment_models.data import Example, Source, Split, TextOrPair, carve, last_sentences, part, read_examples, read_undecided, repeat
 from sentiment_models.errors import BadData
 from sentiment_models.perturb import detokenize, recase, typos
 from sentiment_models.provenance import Json, distinct_names
@@ -42,8 +42,8 @@ def read_corpus(recipe: Recipe) -> Corpus:
     split = carve(shown["whole"], recipe.dev_fraction, recipe.seed)
     for rows, times in shown["tails"]:
         # The same texts stand aside for dev as above.
-        train = carve([(rows, times)], recipe.dev_fraction, recipe.seed).train
-        split.train.extend(Example(last_sentences(example.text, TAIL_WORDS_MAX), example.label) for example in train)
+        train = part([(rows, times)], recipe.dev_fraction, recipe.seed).train
+        split.train.extend(replace(example, text=last_sentences(example.text, TAIL_WORDS_MAX)) for example in train)
     _check_classes(split.train, recipe.labels, [source.path for _, source in sources])
     for rows, times in shown["undecided"]:
         # None for dev: there is no right answer to count.

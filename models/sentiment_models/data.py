@@ -203,9 +203,20 @@ def carve(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: floa
     A text goes to one side by a hash of its letters and digits, so that copies that differ in case, spacing or punctuation
     never stand on both sides, whatever file they come from, and the split does not depend on the order of files.
 
+    A phrase and the sentence it is a part of may stand on two sides, as those of SST-2 do: accuracy on such a development set flatters.
+
     Raises:
         BadData: a side is empty.
     """
+    split = part(sources, dev_fraction, seed)
+    for side, rows in (("train", split.train), ("dev", split.dev)):
+        if not rows:
+            raise BadData(f"the {side} split is empty: dev fraction {dev_fraction} of {len(split.train) + len(split.dev)} examples")
+    return split
+
+
+def part(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: float, seed: int) -> Split:
+    """As ``carve``; a side may be empty."""
     train: list[Example] = []
     dev: dict[str, Example] = {}
     for examples, times in sources:
@@ -217,9 +228,6 @@ def carve(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: floa
                     dev.setdefault(key, example)
             else:
                 train.extend([example] * _times(key, times, seed))
-    for side, rows in (("train", train), ("dev", dev)):
-        if not rows:
-            raise BadData(f"the {side} split is empty: dev fraction {dev_fraction} of {len(train) + len(dev)} examples")
     return Split(train, list(dev.values()))
 
 

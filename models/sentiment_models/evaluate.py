@@ -185,6 +185,10 @@ def record(bundle: Path, evaluation: Evaluation) -> None:
     """
     manifest = load_bundle(bundle).manifest
     evaluation.check_of(manifest)
+    if evaluation.truncation != manifest.default_truncation:
+        raise ModelsError(
+            f"the figures are of truncation {evaluation.truncation}; the manifest records those of its own, {manifest.default_truncation}"
+        )
     served = manifest.graphs.classify[0].file
     if evaluation.graph.file != served:
         raise ModelsError(f"the figures are of {evaluation.graph.file}; the manifest records those of the served graph, {served}")

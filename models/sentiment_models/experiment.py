@@ -141,12 +141,13 @@ def conduct(experiment: Experiment, out: Path, device: str, say: Callable[[str],
         BadCheckpoint: a base cannot be loaded.
         ModelsError: ``out`` holds another experiment.
     """
-    out.mkdir(parents=True, exist_ok=True)
     reviews = sample(Path(experiment.data), experiment.labels, experiment.reviews, experiment.seed)
     test = sample(Path(experiment.test), experiment.labels, experiment.test_reviews, experiment.seed)
     settings = [asdict(experiment), *(sorted((one.label, one.text) for one in rows) for rows in (reviews, test))]
     fingerprint = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     done = {outcome.name: outcome for outcome in read_outcomes(out / "results.json", fingerprint)}
+    # Only now: files that cannot be used leave no folder behind.
+    out.mkdir(parents=True, exist_ok=True)
     data = out / "reviews.jsonl"
     rows = [json.dumps({"label": experiment.labels[one.label], "text": one.text}, ensure_ascii=False) for one in reviews]
     write_atomically(data, ("\n".join(rows) + "\n").encode())

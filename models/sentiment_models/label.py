@@ -13,8 +13,9 @@ from tqdm import tqdm
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from sentiment_models.checkpoint import label_names
-from sentiment_models.data import Source, read_examples, repeat
+from sentiment_models.data import Example, Source, TextOrPair, read_examples, repeat
 from sentiment_models.errors import BadCheckpoint, BadData
+from sentiment_models.families import FAMILIES
 from sentiment_models.text_files import UNREADABLE, bare, check_text, open_text, unreadable
 
 SENTENCE_WORDS_MIN, SENTENCE_WORDS_MAX = 4, 60
@@ -23,23 +24,29 @@ BATCH_ROWS_MAX, BATCH_TOKENS_MAX = 64, 8192
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A text for the teacher, and the label that people gave it, if they did."""
+    """A text or pair for the teacher, and the label that people gave it, if they did."""
 
     text: str
     label: str | None
+    text_pair: str | None = None
+
+    @property
+    def whole(self) -> TextOrPair:
+        """All that the teacher reads."""
+        return self.text if self.text_pair is None else (self.text, self.text_pair)
 
 
 def label(
     teacher: Path, files: Sequence[str], out: Path, device: torch.device, max_tokens: int = 512, sentences: int | None = None, seed: int = 1
 ) -> int:
-    """Write ``{"text", "label"?, "probabilities"}`` a line to ``out``, which appears whole or not at all; return how many.
+    """Write ``{"text", "text_pair"?, "label"?, "probabilities"}`` a line to ``out``, which appears whole or not at all; return how many.
 
     Args:
         teacher: a fine-tuned classifier.
         files: PATH or PATH:TIMES each, see ``read_asked``.
         out: the .jsonl file.
         device: where to compute.
-        max_tokens: texts are cut to so many.
+        max_tokens: texts are cut to so many, or to what the teacher reads if that is less.
         sentences: this many sentences of the texts, drawn by ``seed``, instead of whole texts.
         seed: of the drawing.
 
@@ -47,6 +54,8 @@ def label(
         BadCheckpoint: the teacher cannot be loaded.
         BadData: a file cannot be used, or holds too few sentences.
     """
+    if not out.parent.is_dir():
+        raise BadData(f"{out}: its folder is not there; make it first")
     names = label_names(teacher)
     asked = [one for spec in files for one in read_asked(Source.parse(spec), names, seed)]
     if sentences:
@@ -56,11 +65,12 @@ def label(
                 f"{', '.join(files)}: {len(found)} sentences of {SENTENCE_WORDS_MIN} to {SENTENCE_WORDS_MAX} words; {sentences} asked for"
             )
         asked = [Asked(text, None) for text in random.Random(seed).sample(found, sentences)]  # noqa: S311 - a sample
-    answers = _answers(teacher, [one.text for one in asked], device, max_tokens)
+    answers = _answers(teacher, [one.whole for one in asked], device, max_tokens)
     part = out.with_name(out.name + ".part")
     with part.open("w", encoding="utf-8") as stream:
         for one, answer in zip(asked, answers, strict=True):
-            row = {"text": one.text, **({"label": one.label} if one.label is not None else {}), "probabilities": answer}
+            known = {"text": one.text, "text_pair": one.text_pair, "label": one.label}
+            row = {**{name: value for name, value in known.items() if value is not None}, "probabilities": answer}
             stream.write(json.dumps(row, ensure_ascii=False) + "\n")
     os.replace(part, out)
     return len(asked)
@@ -75,7 +85,7 @@ def read_asked(source: Source, names: Sequence[str], seed: int) -> Iterator[Aske
     path = source.path
     if Path(path.name.removesuffix(".gz")).suffix != ".txt":
         for example in repeat(list(read_examples(path, names)), source.times, seed):
-            yield Asked(example.text, names[example.label] if example.judged else None)
+            yield Asked(example.text, names[example.label] if example.judged else None, example.text_pair)
         return
     line = 0
     try:
@@ -83,7 +93,8 @@ def read_asked(source: Source, names: Sequence[str], seed: int) -> Iterator[Aske
             for line, text in enumerate(stream, 1):
                 if text.strip():
                     check_text(text, f"{path}:{line}")
-                    yield Asked(bare(text), None)
+                    example = Example(bare(text), 0, judged=False)
+                    yield from (Asked(each.text, None) for each in repeat([example], source.times, seed))
     except UNREADABLE as error:
         raise unreadable(path, line, error) from error
 
@@ -95,17 +106,22 @@ def split_sentences(text: str) -> list[str]:
 
 
 @torch.no_grad()
-def _answers(teacher: Path, texts: Sequence[str], device: torch.device, max_tokens: int) -> list[list[float]]:
+def _answers(teacher: Path, texts: Sequence[TextOrPair], device: torch.device, max_tokens: int) -> list[list[float]]:
     try:
         model = AutoModelForSequenceClassification.from_pretrained(teacher).to(device).eval()
         tokenizer = AutoTokenizer.from_pretrained(teacher)  # type: ignore[no-untyped-call]  # untyped there
     except (OSError, ValueError) as error:
         raise BadCheckpoint(f"{teacher}: cannot be loaded as a classifier: {error}") from error
-    rows = tokenizer(list(texts), truncation=True, max_length=max_tokens)["input_ids"]
+    # Fed as it was trained.
+    family = FAMILIES[model.config.model_type]
+    most = min(max_tokens, family.max_tokens(model.config))
+    found = tokenizer(list(texts), truncation=True, max_length=most, return_token_type_ids=family.segments)
+    rows = found["input_ids"]
     answers: list[list[float]] = [[] for _ in texts]
     bar = tqdm(total=len(texts), desc="labelling", unit="text", mininterval=5)
     for group in _groups(rows):
-        padded = tokenizer.pad({"input_ids": [rows[index] for index in group]}, return_tensors="pt").to(device)
+        some = {name: [values[index] for index in group] for name, values in found.items()}
+        padded = tokenizer.pad(some, return_tensors="pt").to(device)
         with torch.autocast(device.type, torch.bfloat16):
             logits = model(**padded).logits
         for index, answer in zip(group, logits.float().softmax(-1).tolist(), strict=True):

@@ -16,9 +16,9 @@ ECE_BINS = 15
 TEMPERATURE_MIN, TEMPERATURE_MAX = 0.05, 20.0
 # 60 steps narrow the range of log(temperature), 6, to 2e-12.
 SEARCH_STEPS = 60
-# Two rows of a hundred, the least certain ones, are worth telling apart; above 0.6 an answer between two labels is no longer a guess.
-ABSTAIN_QUANTILE = 0.02
-ABSTAIN_BELOW_MAX = 0.6
+# So many of the least certain rows may be told apart; above the cap an answer between two labels is no longer a guess.
+ABSTAIN_QUANTILE = 0.025
+ABSTAIN_BELOW_MAX = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +99,21 @@ class Bin:
 
 def reliability_bins(confidence: NDArray[np.float64], right: NDArray[np.bool_], bins: int = ECE_BINS) -> list[Bin]:
     """Sort rows into equal-width bins of confidence, as ``calibration_error`` does; empty bins are left out."""
-    bin_of = _bin_of(confidence, bins)
+    placed = bins_of(confidence, bins)
     return [
         Bin(
             low=float(index / bins),
             high=float((index + 1) / bins),
-            rows=int((bin_of == index).sum()),
-            confidence=float(confidence[bin_of == index].mean()),
-            accuracy=float(right[bin_of == index].mean()),
+            rows=int((placed == index).sum()),
+            confidence=float(confidence[placed == index].mean()),
+            accuracy=float(right[placed == index].mean()),
         )
-        for index in np.unique(bin_of)
+        for index in np.unique(placed)
     ]
 
 
-def _bin_of(confidence: NDArray[np.float64], bins: int) -> Labels:
+def bins_of(confidence: NDArray[np.float64], bins: int = ECE_BINS) -> Labels:
+    """Return the bin of each row; a bin holds its upper edge."""
     return np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
 
 
@@ -151,5 +152,5 @@ def fit_temperature(logits: Logits, labels: Labels) -> float:
 
 
 def abstain_threshold(confidence: NDArray[np.float64]) -> float:
-    """Return the confidence below which an answer is a guess: that of the least certain 2 % of rows, at most 0.6."""
+    """Return the confidence below which an answer is a guess: that of the least certain 2.5 % of rows, at most 0.75."""
     return min(float(np.quantile(confidence, ABSTAIN_QUANTILE)), ABSTAIN_BELOW_MAX)

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
-from transformers import get_linear_schedule_with_warmup
 
 from sentiment_models.data import Example, Source, batches, carve, evaluation_steps
 from sentiment_models.documents import Documents, Frame, Row, pairs, read_documents, segments
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.language_model import LanguageModel, fresh, load, load_tokenizer, name_of
 from sentiment_models.masking import IGNORED, Ids, Vocabulary, mask
+from sentiment_models.optimizer import make_optimizer
 from sentiment_models.provenance import distinct_names
 from sentiment_models.resume import load_state, replace_folder, save_state, write_atomically
 from sentiment_models.scratch import Shape, train_tokenizer
@@ -84,13 +84,14 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
         BadData: a file cannot be used, or is too small.
         BadCheckpoint: the base or the tokenizer cannot be loaded, or ``out`` holds a run of another recipe or other data.
     """
-    out.mkdir(parents=True, exist_ok=True)
     sources = [Source.parse(spec) for spec in recipe.sources]
     texts = [[Example(text, 0) for text in read_documents(source.path)] for source in sources]
     hashes = [hashlib.sha256(source.path.read_bytes()).hexdigest() for source in sources]
     split = carve([(rows, source.times) for rows, source in zip(texts, sources, strict=True)], recipe.dev_fraction, recipe.seed)
     fingerprint = hashlib.sha256(json.dumps([asdict(recipe), hashes], sort_keys=True).encode()).hexdigest()
     run = _Run(recipe, [one.text for one in split.train], [one.text for one in split.dev], out, torch.device(device), fingerprint)
+    # Only now: files that cannot be used leave no folder behind.
+    out.mkdir(parents=True, exist_ok=True)
     if resume:
         run.restore()
     run.loop(checkpoint_steps)
@@ -109,6 +110,8 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
         "steps": run.progress.step,
         "history": run.progress.history,
     }
+    if not (out / "best").is_dir():
+        raise ModelsError(f"{out}: the loss on held-out documents was never a number; lower --learning-rate, {recipe.learning_rate} now")
     write_atomically(out / "best" / "training.json", json.dumps(record, indent=1).encode())
     return out / "best"
 
@@ -174,13 +177,7 @@ class _Run:
         planned = [self._batches(rows, str(epoch)) for epoch, rows in enumerate(self.epochs)]
         self.plan = [(epoch, batch) for epoch, its in enumerate(planned) for batch in its][: recipe.max_steps or None]
         self.evaluate_at = {len(self.plan)} | evaluation_steps([len(its) for its in planned], recipe.evaluations_per_epoch)
-        plain = [p for n, p in self.module.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
-        plain_ids = {id(p) for p in plain}
-        decayed = [p for p in self.module.parameters() if id(p) not in plain_ids]
-        groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=True)
-        warmup = int(recipe.warmup_fraction * len(self.plan))
-        self.schedule = get_linear_schedule_with_warmup(self.optimizer, warmup, len(self.plan))  # type: ignore[no-untyped-call]  # untyped there
+        self.optimizer, self.schedule = make_optimizer(self.module, recipe, len(self.plan))
 
     def loop(self, checkpoint_steps: int) -> None:
         progress = self.progress

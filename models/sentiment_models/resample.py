@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sentiment_models.metrics import ECE_BINS, Labels, Probabilities, calibration_error, class_scores, confusion
+from sentiment_models.metrics import Labels, Probabilities, bins_of, calibration_error, class_scores, confusion
 
 RESAMPLES = 2000
 SEED = 20
@@ -58,10 +58,10 @@ def calibration_test(stated: Probabilities, labels: Labels, seed: int = SEED) ->
     """
     confidence = stated.max(axis=1)
     observed = calibration_error(confidence, stated.argmax(axis=1) == labels)
-    bin_of = np.clip(np.ceil(confidence * ECE_BINS).astype(np.int64) - 1, 0, ECE_BINS - 1)
+    placed = bins_of(confidence)
     # Sorted by bin, so that the sum of a bin is that of a slice.
-    order = np.argsort(bin_of, kind="stable")
-    starts = np.flatnonzero(np.diff(bin_of[order], prepend=-1))
+    order = np.argsort(placed, kind="stable")
+    starts = np.flatnonzero(np.diff(placed[order], prepend=-1))
     errors = np.concatenate(
         [
             np.abs(np.add.reduceat(confidence[order] - (drawn < confidence[order]), starts, axis=1)).sum(axis=1)

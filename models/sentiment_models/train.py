@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, get_linear_schedule_with_warmup
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
 from sentiment_models.corpus import read_corpus, target_of, vary
 from sentiment_models.data import Example, Split, TextOrPair, batches, evaluation_steps
@@ -17,6 +17,7 @@ from sentiment_models.distributed import Processes, join
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.families import FAMILIES
 from sentiment_models.language_model import check_reads
+from sentiment_models.optimizer import make_optimizer
 from sentiment_models.recipe import Recipe
 from sentiment_models.resume import load_state, replace_folder, save_state, write_atomically
 from sentiment_models.scratch import fresh_classifier
@@ -134,13 +135,7 @@ class _Run:
         ]
         self.plan = [(rows, batch) for rows, its in zip(self.epochs, planned, strict=True) for batch in its]
         self.evaluate_at = evaluation_steps([len(its) for its in planned], recipe.evaluations_per_epoch)
-        plain = [p for n, p in self.model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
-        plain_ids = {id(p) for p in plain}
-        decayed = [p for p in self.model.parameters() if id(p) not in plain_ids]
-        groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, fused=True)
-        warmup = int(recipe.warmup_fraction * len(self.plan))
-        self.schedule = get_linear_schedule_with_warmup(self.optimizer, warmup, len(self.plan))  # type: ignore[no-untyped-call]  # untyped there
+        self.optimizer, self.schedule = make_optimizer(self.model, recipe, len(self.plan))
 
     def loop(self, checkpoint_steps: int) -> None:
         quiet = not self.processes.first
@@ -180,8 +175,10 @@ class _Run:
         targets = torch.tensor([self.targets[i] for i in share], device=self.device)
         logits = self._logits([rows[i] for i in share])
         loss = torch.nn.functional.cross_entropy(logits, targets) * weight
-        self.progress.shown += len(share)
-        self.progress.right += int((logits.argmax(-1) == targets.argmax(-1)).sum())
+        # Where all labels are as likely there is no right answer to count.
+        answered = targets.max(-1).values > targets.min(-1).values
+        self.progress.shown += int(answered.sum())
+        self.progress.right += int(((logits.argmax(-1) == targets.argmax(-1)) & answered).sum())
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         loss = self.processes.sum_gradients(list(self.model.parameters()), loss)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)

@@ -113,3 +113,14 @@ def test_what_only_a_teacher_labelled_never_stands_in_dev(tmp_path: Path) -> Non
 
     assert not any("Review" in example.text for example in split.dev)
     assert 100 < sum("Review" in example.text for example in split.train) < 180
+
+
+def test_a_small_file_of_tails_needs_no_dev_of_its_own_and_keeps_what_a_teacher_said(tmp_path: Path) -> None:
+    whole = write_tsv(tmp_path / "train.tsv", sentences(200, seed=1))
+    tails = write_lines(tmp_path / "tails.jsonl", {"text": "Much happens. The end is good.", "probabilities": [0.1, 0.9]})
+
+    split = read_corpus(recipe(whole, tails=(str(tails),), dev_fraction=0.2)).split
+
+    assert [example for example in split.train if example.target] == [
+        Example("Much happens. The end is good.", 1, (0.1, 0.9), judged=False)
+    ]

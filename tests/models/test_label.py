@@ -69,3 +69,21 @@ def test_a_teacher_that_is_none_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(BadCheckpoint, match="nowhere"):
         label(tmp_path / "nowhere", [str(source)], tmp_path / "soft.jsonl", CPU)
+
+
+def test_pairs_stay_pairs(teacher: Path, tmp_path: Path) -> None:
+    rows = [{"text": "a film", "text_pair": pair, "label": "positive"} for pair in ("it was good", "it was very very bad")]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    label(teacher, [str(tmp_path / "pairs.jsonl")], tmp_path / "soft.jsonl", CPU)
+
+    found = list(read_examples(tmp_path / "soft.jsonl", LABELS))
+    assert [example.text_pair for example in found] == ["it was good", "it was very very bad"]
+    assert found[0].target != found[1].target
+
+
+def test_a_folder_that_is_not_there_is_told_before_the_work(teacher: Path, tmp_path: Path) -> None:
+    source = write_tsv(tmp_path / "texts.tsv", sentences(3))
+
+    with pytest.raises(BadData, match="its folder is not there"):
+        label(teacher, [str(source)], tmp_path / "new" / "soft.jsonl", CPU)

@@ -24,7 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sentences", type=positive, metavar="N", help="label this many of the files' sentences of 4 to 60 words instead of whole texts"
     )
-    parser.add_argument("--max-tokens", type=positive, default=512, metavar="N", help="texts are cut to this many (default: %(default)s)")
+    parser.add_argument(
+        "--max-tokens",
+        type=positive,
+        default=512,
+        metavar="N",
+        help="texts are cut to this many, or to what the teacher reads (default: %(default)s)",
+    )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="which sentences are drawn (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="where torch computes, such as cpu or cuda (default: %(default)s)")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from sentiment_models.commands.arguments import DATA_HELP, positive
 from sentiment_models.errors import ModelsError
 from sentiment_models.long_texts import Choice, measure_long_texts, record_long_texts
+from sentiment_models.report import write_text
 
 DESCRIPTION = (
     "Measure how a bundle answers texts that it cannot read in one piece: by their beginning, by beginning and end, and in overlapping "
@@ -51,6 +52,6 @@ def run(arguments: argparse.Namespace) -> None:
     found = measure_long_texts(arguments.bundle, arguments.files, choice, arguments.threads)
     print(found.table())
     if arguments.json:
-        arguments.json.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        write_text(arguments.json, found.model_dump_json(indent=1) + "\n")
     if arguments.record:
         record_long_texts(arguments.bundle, found, arguments.default)

@@ -130,7 +130,9 @@ class Batcher:
                         self._tell(ticket, Unavailable("no runner is left; the server is about to be replaced"))
                 self._note_idle()
 
-    def submit(self, row: Row, deadline_at: float, tell: Callable[[RowOutcome], None], priority: Priority) -> RowTicket:
+    def submit(
+        self, row: Row, deadline_at: float, tell: Callable[[RowOutcome], None], priority: Priority, checked: bool = False
+    ) -> RowTicket:
         """Queue a row. ``tell`` is called once, later and in the event loop, unless the ticket is cancelled before.
 
         Args:
@@ -138,13 +140,14 @@ class Batcher:
             deadline_at: instant of ``time.monotonic`` at which the answer is worth nothing.
             tell: gets a RowResult, Expired, ModelFailed, or Unavailable when the last runner is lost.
             priority: who waits.
+            checked: the caller has seen to the deadline; only the queue's room counts.
 
         Raises:
             Refused: the queue is full, or the work ahead leaves the row no time.
             Expired: the deadline is too near even for an idle server.
             Unavailable: the batcher is closed.
         """
-        ticket = self.scheduler.add(row.tokens, time.monotonic(), deadline_at, Waiting(row, tell), priority)
+        ticket = self.scheduler.add(row.tokens, time.monotonic(), deadline_at, Waiting(row, tell), priority, checked)
         self._idle.clear()
         if not self._free:
             # Nothing to decide before a runner is free; only the clock may have to ring earlier.
@@ -156,12 +159,15 @@ class Batcher:
             self._loop.call_soon(self._pump)
         return ticket
 
-    def cancel(self, ticket: RowTicket) -> bool:
-        """Forget a row; its ``tell`` will not be called. False, and nothing happens, if it already was."""
+    def cancel(self, ticket: RowTicket, left: bool = True) -> bool:
+        """Forget a row; its ``tell`` will not be called. False, and nothing happens, if it already was.
+
+        ``left``: somebody who waited for it has left; else it is of no use without another one.
+        """
         waiting = ticket.state is State.WAITING
         if not self.scheduler.cancel(ticket):
             return False
-        if waiting:
+        if waiting and left:
             self._watcher.row_dropped("cancelled")
         self._note_idle()
         return True

@@ -46,16 +46,17 @@ class Joint:
         self._logits: list[list[float]] = [[]] * len(rows)
         self._left = len(rows)
         self._tickets: list[RowTicket] = []
-        scheduler = batcher.scheduler
-        idle = scheduler.forecast.idle and not scheduler.rows_waiting
+        idle = self._check_idle(rows)
         try:
             for number, row in enumerate(rows):
-                self._tickets.append(batcher.submit(row, deadline_at, partial(self._row_ended, number), priority))
+                self._tickets.append(batcher.submit(row, deadline_at, partial(self._row_ended, number), priority, checked=idle))
         except RequestError as error:
             # None of them has begun: that is decided in a later turn of the loop.
-            self.cancel()
+            self._withdraw(left=False)
             if isinstance(error, Refused):
-                raise self._refusal(error, rows, idle) from error
+                message = f"{error}; all {len(rows)} windows of this text are let in or none"
+                # Its own rows are no work that a retry could wait for.
+                raise Refused(message, self._batcher.backlog_s, error.reason, self._needs_s(rows)) from error
             raise
 
     @property
@@ -67,16 +68,19 @@ class Joint:
         """Forget all; ``tell`` will not be called. False, and nothing happens, if it already was."""
         if self._told:
             return False
+        self._withdraw(left=True)
+        return True
+
+    def _withdraw(self, left: bool) -> None:
         self._told = True
         for ticket in self._tickets:
-            self._batcher.cancel(ticket)
-        return True
+            self._batcher.cancel(ticket, left)
 
     def _row_ended(self, number: int, outcome: RowOutcome) -> None:
         if self._told:
             return
         if not isinstance(outcome, RowResult):
-            self.cancel()
+            self._withdraw(left=False)
             self._tell(outcome)
             return
         self._logits[number] = outcome.logits
@@ -85,12 +89,24 @@ class Joint:
             self._told = True
             self._tell(RowsResult(self._logits, outcome.queue_s, outcome.run_s, outcome.batch_rows))
 
-    def _refusal(self, error: Refused, rows: Sequence[Row], idle: bool) -> RequestError:
-        """What one row's refusal means for the text: its own rows are no work that a retry could wait for."""
+    def _check_idle(self, rows: Sequence[Row]) -> bool:
+        """Whether nothing else is there. Then all rows are looked at together, and tried now and then whatever the table says.
+
+        Raises:
+            Expired: even so they need more time than there is.
+        """
+        scheduler, now = self._batcher.scheduler, time.monotonic()
+        if scheduler.rows_waiting or not scheduler.forecast.idle or not scheduler.runners:
+            return False
+        left_s, needs_s = self.deadline_at - now, self._needs_s(rows)
+        if left_s < needs_s and not scheduler.may_probe(left_s, needs_s, now):
+            raise Expired(
+                f"the deadline leaves {max(0.0, left_s):.3f} s and the {len(rows)} windows of this text need up to {needs_s:.3f} s"
+            )
+        return True
+
+    def _needs_s(self, rows: Sequence[Row]) -> float:
+        """Predicted seconds of all rows, one at a time on each runner, at most."""
         scheduler = self._batcher.scheduler
-        needs_s = sum(scheduler.cost.run_s(1, row.tokens) for row in rows) / scheduler.runners
-        if idle and error.reason == "backlog":
-            left_s = self.deadline_at - time.monotonic()
-            return Expired(f"the deadline leaves {left_s:.3f} s and the {len(rows)} windows of this text need up to {needs_s:.3f} s")
-        message = f"{error}; all {len(rows)} windows of this text are let in or none"
-        return Refused(message, self._batcher.backlog_s, error.reason, needs_s)
+        each_s = [scheduler.cost.run_s(1, row.tokens) for row in rows]
+        return (sum(each_s) - max(each_s)) / max(1, scheduler.runners) + max(each_s)

@@ -77,7 +77,6 @@ class Scheduler(Generic[P]):
         self._hold_until: float | None = None
         # What the class that was served last had been charged before.
         self._charged_s = 0.0
-        # When an idle server may try again what its table denies.
         self._probe_at = -math.inf
 
     @property
@@ -93,8 +92,10 @@ class Scheduler(Generic[P]):
         """Runners that have not been lost."""
         return self.forecast.runners
 
-    def add(self, length: int, now: float, deadline_at: float, payload: P, priority: Priority = Priority.INTERACTIVE) -> Ticket[P]:
-        """Admit a row of ``length`` tokens.
+    def add(
+        self, length: int, now: float, deadline_at: float, payload: P, priority: Priority = Priority.INTERACTIVE, checked: bool = False
+    ) -> Ticket[P]:
+        """Admit a row of ``length`` tokens; ``checked``: the caller has seen to its deadline, as for the windows of one text.
 
         Raises:
             Unavailable: the scheduler is closed, or all runners are lost.
@@ -104,18 +105,17 @@ class Scheduler(Generic[P]):
         if self._closed or not self.runners:
             raise Unavailable("the server has drained" if self.runners else "no runner is left; the server is about to be replaced")
         waiting, lane = self.rows_waiting, self.lanes[priority]
-        limit = self.queue_rows_max
-        if priority is Priority.BULK:
-            limit -= int(limit * KEPT_FOR_INTERACTIVE)
+        kept = KEPT_FOR_INTERACTIVE if priority is Priority.BULK else 0.0
+        limit = self.queue_rows_max - int(self.queue_rows_max * kept)
         if waiting >= limit:
             raise Refused(f"{waiting} rows are waiting; the limit is {limit}", self.forecast.backlog_s(now), "queue_full")
         alone_s = self.cost.table_s(1, length)
         slack_s, own_s = deadline_at - now, self.cost.speed * alone_s
         idle = not waiting and self.forecast.idle
-        if slack_s < own_s and not (idle and self._may_probe(slack_s, own_s, now)):
+        if slack_s < own_s and not (checked or (idle and self.may_probe(slack_s, own_s, now))):
             raise Expired(f"the deadline leaves {max(0.0, slack_s):.3f} s and this text alone needs about {own_s:.3f} s")
         self._catch_up(lane)
-        if not idle:
+        if not (idle or checked):
             self.forecast.check(lane, alone_s, now, deadline_at)
         number, batched_s = next(self._numbers), self._prices.batched_s(length)
         ticket = Ticket(length, now, deadline_at, payload, priority, number, alone_s, batched_s, probe=slack_s < own_s)
@@ -123,7 +123,8 @@ class Scheduler(Generic[P]):
         lane.add(ticket)
         return ticket
 
-    def _may_probe(self, slack_s: float, own_s: float, now: float) -> bool:
+    def may_probe(self, slack_s: float, own_s: float, now: float) -> bool:
+        """Whether an idle server tries what its table says takes longer than there is time."""
         if slack_s <= 0 or (slack_s < PROBE * own_s and now < self._probe_at):
             return False
         self._probe_at = now + PROBE_S

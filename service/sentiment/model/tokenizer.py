@@ -182,7 +182,8 @@ class Tokenizer:
             cut *= 2
 
     def _content(self, text: str) -> _Content:
-        encoding = self._tokenizer.encode(text)
+        # Other threads run during encode_batch, and stand still during encode.
+        encoding = self._tokenizer.encode_batch([text])[0]
         # Marks what the template adds, and no special token that the text itself spells out.
         mask = encoding.special_tokens_mask
         before = next((place for place, special in enumerate(mask) if not special), self.special_tokens)
