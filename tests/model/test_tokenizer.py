@@ -119,6 +119,10 @@ class Counting:
         self.read += len(text)
         return self._real.encode(text)
 
+    def encode_batch(self, texts: list[str]) -> Any:
+        self.read += sum(map(len, texts))
+        return self._real.encode_batch(texts)
+
 
 def test_the_work_is_bounded_by_what_is_read_and_not_by_the_text(ours: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     counting = Counting(ours._tokenizer)
