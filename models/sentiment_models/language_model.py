@@ -14,12 +14,12 @@ from transformers import (
     DistilBertForMaskedLM,
     ElectraForMaskedLM,
     MPNetForMaskedLM,
-    PretrainedConfig,
     PreTrainedModel,
     RobertaForMaskedLM,
 )
 
 from sentiment_models.errors import BadCheckpoint
+from sentiment_models.families import FAMILIES, check_reads
 from sentiment_models.scratch import Shape
 
 Model = Any  # each family has its own class and its own names for the parts of its head
@@ -32,7 +32,7 @@ def _distilbert(model: Model, hidden: torch.Tensor) -> torch.Tensor:
 
 # The class with the head that predicts tokens, and that head alone: computing it for the 85 % of the positions that are not
 # to be predicted would cost as much as the encoder. BERT's and ALBERT's classes keep the pooler that a classifier reads.
-FAMILIES: dict[str, tuple[type[Any], Callable[[Model, torch.Tensor], torch.Tensor]]] = {
+HEADS: dict[str, tuple[type[Any], Callable[[Model, torch.Tensor], torch.Tensor]]] = {
     "albert": (AlbertForPreTraining, lambda model, hidden: model.predictions(hidden)),
     "bert": (BertForPreTraining, lambda model, hidden: model.cls.predictions(hidden)),
     "distilbert": (DistilBertForMaskedLM, _distilbert),
@@ -40,10 +40,6 @@ FAMILIES: dict[str, tuple[type[Any], Callable[[Model, torch.Tensor], torch.Tenso
     "mpnet": (MPNetForMaskedLM, lambda model, hidden: model.lm_head(hidden)),
     "roberta": (RobertaForMaskedLM, lambda model, hidden: model.lm_head(hidden)),
 }
-# What each family calls its two dropouts. None on attention probabilities: it rules out the fused kernel.
-DROPOUTS, ATTENTION_DROPOUTS = ("hidden_dropout_prob", "dropout"), ("attention_probs_dropout_prob", "attention_dropout")
-# RoBERTa and MPNet number positions from the padding's id + 1 on.
-POSITIONS_UNUSED = {"mpnet": 2, "roberta": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,7 @@ class LanguageModel:
         family = self.module.config.model_type
         segments = {"token_type_ids": types} if getattr(self.module.config, "type_vocab_size", 0) > 1 else {}
         outputs = self.module.base_model(input_ids=ids, attention_mask=attended, **segments)
-        tokens = FAMILIES[family][1](self.module, outputs[0][chosen])
+        tokens = HEADS[family][1](self.module, outputs[0][chosen])
         module: Model = self.module
         return Predictions(tokens, module.cls.seq_relationship(outputs[1]) if self.next_sentence else None)
 
@@ -81,34 +77,20 @@ def load(base: str, dropout: float, tokens_max: int, *, next_sentence: bool) -> 
     try:
         config = AutoConfig.from_pretrained(base)
         family = config.model_type
-        if family not in FAMILIES:
-            raise BadCheckpoint(f"{base}: is a {family}; masked tokens are learned by {', '.join(FAMILIES)}")
+        if family not in HEADS:
+            raise BadCheckpoint(f"{base}: is a {family}; masked tokens are learned by {', '.join(HEADS)}")
         if next_sentence and family != "bert":
             raise BadCheckpoint(f"{base}: is a {family}; only bert predicts the next sentence; give --no-nsp")
         check_reads(base, config, tokens_max)
-        for name, value in [*((name, dropout) for name in DROPOUTS), *((name, 0.0) for name in ATTENTION_DROPOUTS)]:
-            if hasattr(config, name):
-                setattr(config, name, value)
-        module = FAMILIES[family][0].from_pretrained(base, config=config, dtype=torch.float32)
+        for name, value in FAMILIES[family].dropout(dropout).items():
+            setattr(config, name, value)
+        module = HEADS[family][0].from_pretrained(base, config=config, dtype=torch.float32)
     except (OSError, ValueError, KeyError) as error:
         raise BadCheckpoint(f"{base}: cannot be loaded as an encoder: {error}") from error
     tokenizer = load_tokenizer(base)
     if len(tokenizer) > config.vocab_size:
         raise BadCheckpoint(f"{base}: its tokenizer has {len(tokenizer)} entries, its word embeddings {config.vocab_size}")
     return LanguageModel(module, tokenizer, next_sentence)
-
-
-def check_reads(base: str, config: PretrainedConfig, tokens_max: int) -> None:
-    """Refuse a model that has no positions for so many tokens.
-
-    Raises:
-        BadCheckpoint: says how many it has.
-    """
-    positions = getattr(config, "max_position_embeddings", None)
-    # XLNet has no last position and says -1.
-    if positions is not None and 0 < positions < tokens_max + POSITIONS_UNUSED.get(config.model_type, 0):
-        most = positions - POSITIONS_UNUSED.get(config.model_type, 0)
-        raise BadCheckpoint(f"{base}: reads at most {most} tokens; max_tokens is {tokens_max}")
 
 
 def load_tokenizer(folder: str) -> Any:  # transformers has no one type for its tokenizers

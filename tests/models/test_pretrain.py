@@ -19,7 +19,7 @@ from sentiment_models.cli import main
 from sentiment_models.commands.pretrain import PRETRAINING_HELP
 from sentiment_models.documents import Documents, Frame, pairs, read_documents, segments, split_sentences
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
-from sentiment_models.language_model import FAMILIES, load
+from sentiment_models.language_model import HEADS, load
 from sentiment_models.masking import IGNORED, Vocabulary, mask
 from sentiment_models.pretrain import Masker, Pretraining, pretrain
 from sentiment_models.recipe import Recipe
@@ -306,11 +306,11 @@ def test_an_encoder_without_a_head_gets_a_fresh_one_tied_to_its_word_embeddings_
     assert "next_sentence_accuracy" not in record["history"][0]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", HEADS)
 def test_the_head_at_chosen_positions_is_the_models_own(family: str) -> None:
     torch.manual_seed(0)
     config = AutoConfig.for_model(family, vocab_size=50, pad_token_id=1, max_position_embeddings=66, **TINY[family].sizes)
-    kind, head = FAMILIES[family]
+    kind, head = HEADS[family]
     model = kind(config).eval()
     ids = torch.randint(2, 50, (2, 9))
 

@@ -1,12 +1,10 @@
 """``sentiment-models pretrain``."""
 
 import argparse
-from dataclasses import fields
-from pathlib import Path
 
 import torch
 
-from sentiment_models.commands.arguments import positive
+from sentiment_models.commands.arguments import add_run
 from sentiment_models.pretrain import Pretraining, pretrain
 
 DESCRIPTION = (
@@ -51,18 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokenizer", default="", metavar="DIR", help="tokenizer of the untrained BERT (default: learned from the documents)"
     )
     parser.add_argument("--no-nsp", action="store_true", help="masked tokens alone, in rows of one segment; needed where --base is no bert")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the run lives; a run found there is continued")
-    parser.add_argument("--device", default="cpu", help="where torch computes, such as cpu or cuda (default: %(default)s)")
-    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of torch (default: its own choice)")
-    parser.add_argument(
-        "--checkpoint-steps", type=positive, default=200, metavar="N", help="steps between checkpoints (default: %(default)s)"
-    )
-    parser.add_argument("--restart", action="store_true", help="begin anew instead of continuing a run in OUT")
-    for field in fields(Pretraining):
-        if field.name in PRETRAINING_HELP:
-            flag = "--" + field.name.replace("_", "-")
-            told = f"{PRETRAINING_HELP[field.name]} (default: {field.default})"
-            parser.add_argument(flag, type=type(field.default), default=field.default, metavar="X", help=told)
+    add_run(parser, Pretraining, PRETRAINING_HELP)
 
 
 def run(arguments: argparse.Namespace) -> None:

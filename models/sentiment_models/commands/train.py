@@ -1,12 +1,10 @@
 """``sentiment-models train``."""
 
 import argparse
-from dataclasses import fields
-from pathlib import Path
 
 import torch
 
-from sentiment_models.commands.arguments import DATA_HELP, label_names, positive
+from sentiment_models.commands.arguments import DATA_HELP, add_run
 from sentiment_models.distributed import speaks
 from sentiment_models.recipe import Recipe
 from sentiment_models.train import train
@@ -71,21 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH[:TIMES]",
         help="texts without sentiment or of other languages, kind<TAB>text a line of a .tsv: all labels are as likely; repeatable",
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the run lives; a run found there is continued")
-    parser.add_argument("--device", default="cpu", help="where torch computes, such as cpu or cuda (default: %(default)s)")
-    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of torch (default: its own choice)")
-    parser.add_argument(
-        "--checkpoint-steps", type=positive, default=200, metavar="N", help="steps between checkpoints (default: %(default)s)"
-    )
-    parser.add_argument("--restart", action="store_true", help="begin anew instead of continuing a run in OUT")
-    for field in fields(Recipe):
-        if field.name not in RECIPE_HELP:
-            continue
-        names = isinstance(field.default, tuple)
-        default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
-        kind = label_names if names else type(field.default)
-        flag = "--" + field.name.replace("_", "-")
-        parser.add_argument(flag, type=kind, default=field.default, metavar="X", help=f"{RECIPE_HELP[field.name]} (default: {default})")
+    add_run(parser, Recipe, RECIPE_HELP)
 
 
 def run(arguments: argparse.Namespace) -> None:
