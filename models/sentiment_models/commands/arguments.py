@@ -43,6 +43,6 @@ def add_run(parser: argparse.ArgumentParser, recipe: type[Any], told: Mapping[st
     for field in fields(recipe):
         if field.name in told:
             names = isinstance(field.default, tuple)
-            default = ",".join(field.default) if names else field.default
+            default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
             flag, kind = "--" + field.name.replace("_", "-"), label_names if names else type(field.default)
             parser.add_argument(flag, type=kind, default=field.default, metavar="X", help=f"{told[field.name]} (default: {default})")
