@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sentiment_models.data import Example, Source, Split, TextOrPair, carve, last_sentences, part, read_examples, read_undecided, repeat
+from sentiment_models.carving import Split, carve, part, repeat
+from sentiment_models.data import Example, Source, TextOrPair, last_sentences, read_examples, read_undecided
 from sentiment_models.errors import BadData
 from sentiment_models.perturb import detokenize, recase, typos
 from sentiment_models.provenance import Json, distinct_names

@@ -1,10 +1,9 @@
-"""Labelled texts: reading files, carving a development split, batches of like length.
+"""Labelled texts: reading files, last sentences, batches of like length.
 
 Knows nothing of torch or of models.
 """
 
 import csv
-import hashlib
 import io
 import json
 import random
@@ -187,68 +186,6 @@ def _jsonl_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
             fix = "" if line.strip() else "an empty line; delete it: "
             raise BadData(f"{path}:{number}: {fix}not an object with label and text: {error!r}") from error
         yield Line(number, str(label), text, pair, target)
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Training examples (repeated sources count repeatedly) and the development set carved from them, each text once."""
-
-    train: list[Example]
-    dev: list[Example]
-
-
-def carve(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: float, seed: int) -> Split:
-    """Carve a development set of about ``dev_fraction`` of each source.
-
-    A text goes to one side by a hash of its letters and digits, so that copies that differ in case, spacing or punctuation
-    never stand on both sides, whatever file they come from, and the split does not depend on the order of files.
-
-    A phrase and the sentence it is a part of may stand on two sides, as those of SST-2 do: accuracy on such a development set flatters.
-
-    Raises:
-        BadData: a side is empty.
-    """
-    split = part(sources, dev_fraction, seed)
-    for side, rows in (("train", split.train), ("dev", split.dev)):
-        if not rows:
-            raise BadData(f"the {side} split is empty: dev fraction {dev_fraction} of {len(split.train) + len(split.dev)} examples")
-    return split
-
-
-def part(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: float, seed: int) -> Split:
-    """As ``carve``; a side may be empty."""
-    train: list[Example] = []
-    dev: dict[str, Example] = {}
-    for examples, times in sources:
-        for example in examples:
-            key = _key(example)
-            if _draw(key, "dev", seed) < dev_fraction:
-                # Only what people judged can be right or wrong.
-                if example.judged:
-                    dev.setdefault(key, example)
-            else:
-                train.extend([example] * _times(key, times, seed))
-    return Split(train, list(dev.values()))
-
-
-def repeat(examples: Sequence[Example], times: float, seed: int) -> Iterator[Example]:
-    """Show each example so many times; of a fraction, always the same ones."""
-    return (example for example in examples for _ in range(_times(_key(example), times, seed)))
-
-
-def _times(key: str, times: float, seed: int) -> int:
-    return int(times) + (_draw(key, "times", seed) < times % 1)
-
-
-def _key(example: Example) -> str:
-    return re.sub(r"[\W_]+", "", f"{example.text}{example.text_pair or ''}".lower())
-
-
-def _draw(key: str, purpose: str, seed: int) -> float:
-    """A number from 0 to 1 that depends on nothing but its arguments."""
-    person = b"" if purpose == "dev" else purpose.encode()
-    digest = hashlib.blake2b(key.encode(), digest_size=8, salt=seed.to_bytes(8, "little"), person=person).digest()
-    return int.from_bytes(digest, "little") / 2**64
 
 
 def last_sentences(text: str, words_max: int) -> str:

@@ -21,7 +21,8 @@ from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
 from sentiment.model.scores import COMBINATIONS, combine
 from sentiment.model.tokenizer import Row, Windows
-from sentiment_models.data import Example, carve, read_examples
+from sentiment_models.carving import carve
+from sentiment_models.data import Example, read_examples
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.inference import by_length
 from sentiment_models.manifest import MANIFEST_FILE, read_object, sha256, write_object

@@ -13,7 +13,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-from sentiment_models.data import Example, Source, batches, carve, evaluation_steps
+from sentiment_models.carving import carve
+from sentiment_models.data import Example, Source, batches, evaluation_steps
 from sentiment_models.documents import Documents, Frame, Row, pairs, read_documents, segments
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.language_model import LanguageModel, fresh, load, load_tokenizer, name_of

@@ -11,8 +11,9 @@ import torch
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
+from sentiment_models.carving import Split
 from sentiment_models.corpus import read_corpus, target_of, vary
-from sentiment_models.data import Example, Split, TextOrPair, batches, evaluation_steps
+from sentiment_models.data import Example, TextOrPair, batches, evaluation_steps
 from sentiment_models.distributed import Processes, join
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.families import FAMILIES, check_reads

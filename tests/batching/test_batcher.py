@@ -160,6 +160,18 @@ async def test_a_row_is_told_how_long_it_waited_for_a_runner(bench: Bench) -> No
     assert (first.queue_s, second.queue_s) == (0.0, pytest.approx(0.25))
 
 
+async def test_a_loop_that_is_late_to_notice_the_end_does_not_make_the_model_look_slow(bench: Bench) -> None:
+    for number in range(20):
+        bench.submit(number)
+        await bench.turn()
+        _, report = bench.runner.started.pop(0)
+        bench.clock.now += 5.0
+        report(Ran([[1.0]], 0.002, 0.008))
+        await bench.turn()
+
+    assert bench.scheduler.cost.speed == pytest.approx(1.0)
+
+
 async def test_the_next_batch_starts_before_the_last_is_told(bench: Bench) -> None:
     running_when_told: list[int] = []
     row = Row([7] * 4, None, False)

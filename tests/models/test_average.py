@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from sentiment_models.average import average
-from sentiment_models.data import Example, carve, last_sentences
+from sentiment_models.carving import carve
+from sentiment_models.data import Example, last_sentences
 from sentiment_models.errors import BadCheckpoint, BadData
 from tests.models.tiny_bert import save_tiny_bert
 

@@ -1,4 +1,4 @@
-"""Reading labelled files, carving, batching."""
+"""Reading labelled files, last sentences, batching."""
 
 import gzip
 import random
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sentiment_models.data import Example, Source, batches, carve, last_sentences, read_examples
+from sentiment_models.data import Example, Source, batches, last_sentences, read_examples
 from sentiment_models.errors import BadData
 from tests.models.tiny_bert import LABELS
 
@@ -78,40 +78,6 @@ def test_times_is_read_off_the_end_and_bounded() -> None:
         Source.parse("a.tsv:0")
 
 
-def test_copies_that_differ_in_case_spacing_or_punctuation_stand_on_one_side() -> None:
-    plain = [Example(f"sentence number {n}", n % 2) for n in range(400)]
-    other = [Example(f"Sentence,  NUMBER {n}!!", n % 2) for n in range(400)]
-
-    split = carve([(plain, 3), (other, 1)], 0.2, seed=1)
-
-    def letters(examples: list[Example]) -> set[str]:
-        return {"".join(filter(str.isalnum, example.text.lower())) for example in examples}
-
-    assert not letters(split.train) & letters(split.dev)
-    assert len(split.dev) == len(letters(split.dev))
-    assert 0.1 < len(split.dev) / 400 < 0.3
-    assert len(split.train) == 4 * (400 - len(split.dev))
-
-
-def test_the_split_does_not_depend_on_the_order_of_files() -> None:
-    one = [Example(f"one {n}", 0) for n in range(100)]
-    two = [Example(f"two {n}", 1) for n in range(100)]
-
-    forth, back = carve([(one, 1), (two, 1)], 0.2, seed=1), carve([(two, 1), (one, 1)], 0.2, seed=1)
-
-    assert sorted(example.text for example in forth.dev) == sorted(example.text for example in back.dev)
-
-
-def test_a_fraction_of_a_time_shows_that_share_of_the_texts_always_the_same_ones() -> None:
-    examples = [Example(f"sentence number {n}", n % 2) for n in range(2000)]
-
-    quarter, again, more = (carve([(examples, times)], 0.1, seed=1).train for times in (0.25, 0.25, 1.25))
-
-    assert quarter == again
-    assert 0.2 < len(quarter) / 1800 < 0.3
-    assert {example.text for example in quarter} < {example.text for example in more}
-
-
 @pytest.mark.parametrize(
     ("text", "tail"),
     [
@@ -123,11 +89,6 @@ def test_a_fraction_of_a_time_shows_that_share_of_the_texts_always_the_same_ones
 )
 def test_the_tail_is_the_last_whole_sentences_or_the_last_words(text: str, tail: str) -> None:
     assert last_sentences(text, words_max=3) == tail
-
-
-def test_an_empty_side_is_refused() -> None:
-    with pytest.raises(BadData, match="the dev split is empty"):
-        carve([([Example("x", 0)], 1)], 1e-9, seed=1)
 
 
 @pytest.mark.parametrize("seed", range(5))

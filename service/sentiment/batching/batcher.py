@@ -250,8 +250,8 @@ class Batcher:
 
     def _answer(self, run: Run, batch: Batch[Waiting], ran: Ran, now: float) -> None:
         logits = dict(zip(batch.tickets, ran.logits, strict=True))
-        # With the way to the runner and back: what a batch costs is how long its runner is not free.
-        answered = self.scheduler.finish(batch, now, now - run.started_at)
+        # Not until it was noticed: a loop that is busy admitting a thousand rows would make the model look slow, and refuse the rest.
+        answered = self.scheduler.finish(batch, now, ran.pad_s + ran.run_s)
         if self.scheduler.rows_waiting:
             # The next batch first: a runner waits for it.
             self._pump()

@@ -1,0 +1,92 @@
+"""Which texts stand aside: copies and phrases never on two sides."""
+
+import random
+
+import pytest
+
+from sentiment_models.carving import carve
+from sentiment_models.data import Example
+from sentiment_models.errors import BadData
+
+
+def test_copies_that_differ_in_case_spacing_or_punctuation_stand_on_one_side() -> None:
+    plain = [Example(f"sentence number {n}", n % 2) for n in range(400)]
+    other = [Example(f"Sentence,  NUMBER {n}!!", n % 2) for n in range(400)]
+
+    split = carve([(plain, 3), (other, 1)], 0.2, seed=1)
+
+    def letters(examples: list[Example]) -> set[str]:
+        return {"".join(filter(str.isalnum, example.text.lower())) for example in examples}
+
+    assert not letters(split.train) & letters(split.dev)
+    assert len(split.dev) == len(letters(split.dev))
+    assert 0.1 < len(split.dev) / 400 < 0.3
+    assert len(split.train) == 4 * (400 - len(split.dev))
+
+
+def test_the_split_does_not_depend_on_the_order_of_files() -> None:
+    one = [Example(f"one {n}", 0) for n in range(100)]
+    two = [Example(f"two {n}", 1) for n in range(100)]
+
+    forth, back = carve([(one, 1), (two, 1)], 0.2, seed=1), carve([(two, 1), (one, 1)], 0.2, seed=1)
+
+    assert sorted(example.text for example in forth.dev) == sorted(example.text for example in back.dev)
+
+
+def test_a_fraction_of_a_time_shows_that_share_of_the_texts_always_the_same_ones() -> None:
+    examples = [Example(f"sentence number {n}", n % 2) for n in range(2000)]
+
+    quarter, again, more = (carve([(examples, times)], 0.1, seed=1).train for times in (0.25, 0.25, 1.25))
+
+    assert quarter == again
+    assert 0.2 < len(quarter) / 1800 < 0.3
+    assert {example.text for example in quarter} < {example.text for example in more}
+
+
+def test_an_empty_side_is_refused() -> None:
+    with pytest.raises(BadData, match="the dev split is empty"):
+        carve([([Example("x", 0)], 1)], 1e-9, seed=1)
+
+
+def _treebank(sentences: int) -> tuple[list[Example], list[Example]]:
+    """Sentences of ten words of their own and two that all share, and of each some phrases, as a treebank lists them."""
+    rng = random.Random(1)
+    whole, phrases = [], []
+    for number in range(sentences):
+        words = [f"w{number}x{place}" for place in range(10)] + ["the", "film"]
+        rng.shuffle(words)
+        whole.append(Example(" ".join(words).capitalize() + " .", number % 2))
+        for _ in range(5):
+            begin, length = rng.randrange(9), rng.randint(3, 11)
+            phrases.append(Example(" ".join(words[begin : begin + length]), number % 2))
+    return whole, phrases
+
+
+def test_a_phrase_never_trains_a_model_that_is_chosen_by_its_sentence() -> None:
+    whole, phrases = _treebank(300)
+
+    split = carve([(phrases, 1), (whole, 1)], 0.2, seed=1)
+
+    of_dev = {word for example in split.dev for word in example.text.lower().split() if word.startswith("w")}
+    assert not of_dev & {word for example in split.train for word in example.text.lower().split()}
+    assert {example.text for example in split.dev} <= {example.text for example in whole}
+    assert 0.1 < len(split.dev) / len(whole) < 0.3
+
+
+def test_a_word_within_another_makes_no_phrase_of_it() -> None:
+    texts = [f"art{n} is" for n in range(50)] + [f"this smart{n} island" for n in range(50)]
+
+    split = carve([([Example(text, n % 2) for n, text in enumerate(texts)], 1)], 0.5, seed=1)
+
+    assert len(split.train) + len(split.dev) == 100
+
+
+def test_texts_that_nobody_judged_and_long_texts_hold_no_phrase() -> None:
+    phrases = [Example(f"phrase number {n}", n % 2) for n in range(100)]
+    sentences = [Example(f"this is phrase number {n} of many", 0, (0.5, 0.5), judged=False) for n in range(100)]
+    reviews = [Example(f"phrase number {n}" + " and so on" * 30, n % 2) for n in range(100)]
+
+    alone = carve([(phrases, 1)], 0.3, seed=1)
+    beside = carve([(phrases, 1), (sentences, 1), (reviews, 1)], 0.3, seed=1)
+
+    assert alone.dev == [example for example in beside.dev if example in phrases]
