@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sentiment_models.carving import Split, carve, part, repeat
-from sentiment_models.data import Example, Source, TextOrPair, last_sentences, read_examples, read_undecided
+from sentiment_models.data import Example, Source, TextOrPair, read_examples, read_undecided
 from sentiment_models.errors import BadData
 from sentiment_models.perturb import detokenize, recase, typos
 from sentiment_models.provenance import Json, distinct_names
 from sentiment_models.recipe import Recipe
+from sentiment_models.sentences import last_sentences
 
 # About two sentences: as long as what people type.
 TAIL_WORDS_MAX = 40

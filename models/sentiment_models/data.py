@@ -1,4 +1,4 @@
-"""Labelled texts: reading files, last sentences, batches of like length.
+"""Labelled texts: reading files, batches of like length.
 
 Knows nothing of torch or of models.
 """
@@ -186,21 +186,6 @@ def _jsonl_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
             fix = "" if line.strip() else "an empty line; delete it: "
             raise BadData(f"{path}:{number}: {fix}not an object with label and text: {error!r}") from error
         yield Line(number, str(label), text, pair, target)
-
-
-def last_sentences(text: str, words_max: int) -> str:
-    """Return the last whole sentences of a text that have at most ``words_max`` words together, at least its last words.
-
-    A review's verdict stands at its end, often in an idiom that a classifier of long texts never has to understand.
-    """
-    sentences = re.split(r"(?<=[.!?])\s+", re.sub(r"(\s|<br\s*/?>)+", " ", text).strip())
-    kept: list[str] = []
-    for sentence in reversed(sentences):
-        words = sentence.split()
-        if kept and len(kept) + len(words) > words_max:
-            break
-        kept = words + kept
-    return " ".join(kept[-words_max:])
 
 
 def batches(lengths: Sequence[int], rows_max: int, tokens_max: int, rng: random.Random) -> list[list[int]]:

@@ -5,7 +5,6 @@ Knows nothing of torch or of models.
 
 import json
 import random
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from tqdm import tqdm
 
 from sentiment_models.errors import BadData
 from sentiment_models.masking import Ids
+from sentiment_models.sentences import split_sentences
 from sentiment_models.text_files import UNREADABLE, bare, check_text, open_text, unreadable
 
 Tokenize = Callable[[list[str]], list[list[int]]]
@@ -117,11 +117,6 @@ def _pools(texts: Sequence[str]) -> Iterator[list[list[str]]]:
             pool, size = [], 0
     if pool:
         yield pool
-
-
-def split_sentences(text: str) -> list[str]:
-    """Cut after full stops, exclamation and question marks before a space; line breaks of HTML count as spaces."""
-    return re.split(r"(?<=[.!?])\s+", re.sub(r"(\s|<br\s*/?>)+", " ", text).strip())
 
 
 @dataclass(frozen=True, slots=True)

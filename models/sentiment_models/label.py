@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,12 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from sentiment_models.carving import repeat
 from sentiment_models.checkpoint import label_names
-from sentiment_models.data import Example, Source, TextOrPair, read_examples, repeat
+from sentiment_models.data import Example, Source, TextOrPair, read_examples
 from sentiment_models.errors import BadCheckpoint, BadData
 from sentiment_models.families import FAMILIES
+from sentiment_models.sentences import split_sentences
 from sentiment_models.text_files import UNREADABLE, bare, check_text, open_text, unreadable
 
 SENTENCE_WORDS_MIN, SENTENCE_WORDS_MAX = 4, 60
@@ -59,7 +60,7 @@ def label(
     names = label_names(teacher)
     asked = [one for spec in files for one in read_asked(Source.parse(spec), names, seed)]
     if sentences:
-        found = sorted({sentence for one in asked for sentence in split_sentences(one.text)})
+        found = sorted({sentence for one in asked for sentence in sentences_of(one.text)})
         if len(found) < sentences:
             raise BadData(
                 f"{', '.join(files)}: {len(found)} sentences of {SENTENCE_WORDS_MIN} to {SENTENCE_WORDS_MAX} words; {sentences} asked for"
@@ -99,10 +100,9 @@ def read_asked(source: Source, names: Sequence[str], seed: int) -> Iterator[Aske
         raise unreadable(path, line, error) from error
 
 
-def split_sentences(text: str) -> list[str]:
+def sentences_of(text: str) -> list[str]:
     """Return the sentences of a review that have neither too few nor too many words to be judged alone."""
-    found = re.split(r"(?<=[.!?])\s+", re.sub(r"(\s|<br\s*/?>)+", " ", text).strip())
-    return [sentence for sentence in found if SENTENCE_WORDS_MIN <= len(sentence.split()) <= SENTENCE_WORDS_MAX]
+    return [one for one in split_sentences(text) if SENTENCE_WORDS_MIN <= len(one.split()) <= SENTENCE_WORDS_MAX]
 
 
 @torch.no_grad()

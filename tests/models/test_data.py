@@ -1,4 +1,4 @@
-"""Reading labelled files, last sentences, batching."""
+"""Reading labelled files, batching."""
 
 import gzip
 import random
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sentiment_models.data import Example, Source, batches, last_sentences, read_examples
+from sentiment_models.data import Example, Source, batches, read_examples
 from sentiment_models.errors import BadData
 from tests.models.tiny_bert import LABELS
 
@@ -76,19 +76,6 @@ def test_times_is_read_off_the_end_and_bounded() -> None:
 
     with pytest.raises(BadData, match="the limits are over 0 and 100"):
         Source.parse("a.tsv:0")
-
-
-@pytest.mark.parametrize(
-    ("text", "tail"),
-    [
-        ("One two three. Four five! Six?", "Four five! Six?"),
-        ("One two three.<br /><br />Four.  Five.", "Four. Five."),
-        ("no end to these words", "to these words"),
-        ("", ""),
-    ],
-)
-def test_the_tail_is_the_last_whole_sentences_or_the_last_words(text: str, tail: str) -> None:
-    assert last_sentences(text, words_max=3) == tail
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -9,7 +9,7 @@ import torch
 
 from sentiment_models.data import read_examples
 from sentiment_models.errors import BadCheckpoint, BadData
-from sentiment_models.label import label, split_sentences
+from sentiment_models.label import label, sentences_of
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
 
 CPU = torch.device("cpu")
@@ -61,7 +61,7 @@ def test_sentences_are_drawn_from_long_texts_by_the_seed(teacher: Path, tmp_path
 
 
 def test_sentences_that_say_too_little_or_too_much_are_left_out() -> None:
-    assert split_sentences("Good. It was a good film! " + "very " * 61 + "good.") == ["It was a good film!"]
+    assert sentences_of("Good. It was a good film! " + "very " * 61 + "good.") == ["It was a good film!"]
 
 
 def test_a_teacher_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from transformers import AutoConfig, BertForPreTraining, BertTokenizerFast
 
 from sentiment_models.cli import main
 from sentiment_models.commands.pretrain import PRETRAINING_HELP
-from sentiment_models.documents import Documents, Frame, pairs, read_documents, segments, split_sentences
+from sentiment_models.documents import Documents, Frame, pairs, read_documents, segments
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
 from sentiment_models.language_model import HEADS, load
 from sentiment_models.masking import IGNORED, Vocabulary, mask
@@ -195,10 +195,6 @@ def test_a_sentence_that_is_too_long_is_cut_and_an_empty_document_left_out() -> 
     assert bytes(encoded.tokens.tolist()).decode() == "aaaaaaabbcccc"
     assert encoded.sentences == [0, 3, 6, 7, 9, 12, 13]
     assert encoded.starts == [0, 4, 6]
-
-
-def test_sentences_end_before_spaces_and_at_no_abbreviated_number() -> None:
-    assert split_sentences(" It is 3.5 stars.<br /><br />Really!  Is it? yes ") == ["It is 3.5 stars.", "Really!", "Is it?", "yes"]
 
 
 def test_the_frame_is_what_the_tokenizer_puts_around_segments(tmp_path: Path) -> None:
