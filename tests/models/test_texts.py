@@ -8,8 +8,8 @@ from itertools import combinations
 import pytest
 
 _PACKAGE = files("sentiment_models")
-_LABELLED = {"idioms.tsv": 160, "texts/cases.tsv": 450, "texts/domains.tsv": 700}
-_KINDS = {"texts/undecided.tsv": (450, 600, 30), "texts/undecided_test.tsv": (150, 150, 25)}
+_LABELLED = {"idioms.tsv": 160, "texts/cases.tsv": 1100, "texts/domains.tsv": 1400}
+_KINDS = {"texts/undecided.tsv": (1500, 600, 30), "texts/undecided_test.tsv": (150, 150, 25)}
 _WORDS = 60
 
 
