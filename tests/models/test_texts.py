@@ -9,8 +9,8 @@ import pytest
 
 _PACKAGE = files("sentiment_models")
 _LABELLED = {"idioms.tsv": 160, "texts/cases.tsv": 1100, "texts/domains.tsv": 1400}
-_KINDS = {"texts/undecided.tsv": (1500, 600, 30), "texts/undecided_test.tsv": (150, 150, 25)}
-_WORDS = 60
+_KINDS = {"texts/undecided.tsv": (450, 1600, 30), "texts/undecided_test.tsv": (150, 150, 25)}
+_WORDS = 120
 
 
 def _rows(name: str) -> list[tuple[str, str]]:
