@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import onnx
 import tokenizers
 import torch
+from numpy.typing import NDArray
 from onnx import ModelProto
 from safetensors.torch import save_file
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
@@ -25,6 +27,7 @@ from sentiment_models.manifest import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE,
 from sentiment_models.metrics import Logits
 from sentiment_models.provenance import Json
 from sentiment_models.quantize import OPSET_MIN
+from sentiment_models.verify import Explained
 from sentiment_models.weights import Weights, check_whole, name_after
 
 # What a bundle's manifest must have.
@@ -61,6 +64,26 @@ class Checkpoint:
         with torch.no_grad():
             logits: Logits = self._model(**{name: torch.from_numpy(array) for name, array in feeds.items()}).logits.numpy()
         return logits
+
+    def explained(self, feeds: Feeds, label: NDArray[np.int64], alpha: NDArray[np.float32], baseline_ids: NDArray[np.int64]) -> Explained:
+        """Compute in torch, in fp32, what the explain graph gives for the same feeds."""
+        table = self._model.get_input_embeddings()
+        words, base = (table(torch.from_numpy(ids)).detach() for ids in (feeds["input_ids"], baseline_ids))
+        between = (base + torch.from_numpy(alpha)[:, None, None] * (words - base)).requires_grad_()
+        # Not as inputs_embeds: some families count their positions by the ids.
+        handle = table.register_forward_hook(lambda *_: between)
+        try:
+            found = self._model(**{name: torch.from_numpy(array) for name, array in feeds.items()}, output_attentions=True)
+        finally:
+            handle.remove()
+        chosen = found.logits.gather(1, torch.from_numpy(label)[:, None]).sum()
+        by_words, *by_attention = torch.autograd.grad(chosen, [between, *found.attentions])
+        return Explained(
+            logits=found.logits.detach().numpy(),
+            attentions=[one.detach().numpy() for one in found.attentions],
+            attention_gradients=[one.numpy() for one in by_attention],
+            dots=torch.stack([(by_words * one).sum(-1) for one in (words, base)], -1).numpy(),
+        )
 
     def save(self, folder: Path) -> Weights:
         """Write model.safetensors in fp16, config.json, and tokenizer.json without padding and truncation; return the weights."""

@@ -13,7 +13,7 @@ import tokenizers
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import Bundle, GraphSpec, load_bundle
 from sentiment.model.classifier import Classifier, golden_error
-from sentiment.model.session import RUNTIME_VERSION, Session
+from sentiment.model.session import RUNTIME_VERSION, ExplainSession, Session
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.checkpoint import Checkpoint
@@ -23,7 +23,7 @@ from sentiment_models.graph_rules import graph_faults, read_graph, shape_faults
 from sentiment_models.inference import Graph
 from sentiment_models.manifest import CARD_FILE, CONFIG_FILE, MANIFEST_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object
 from sentiment_models.signature import check_signature
-from sentiment_models.verify import check_parity, interleave, movement, parity
+from sentiment_models.verify import check_explain_parity, check_parity, explain_parity, interleave, movement, parity
 from sentiment_models.weights import Stored, stored_tensors
 
 # As transformers names the labels of a configuration that has no names.
@@ -78,6 +78,9 @@ def examine(path: Path, signature: Path | None = None, key: Path | None = None) 
         if weights.good:
             yield _check(f"{spec.file} against the weights", partial(_parity, subject, spec))
         yield _check(f"{spec.file} batch mates", partial(_movement, subject, spec))
+    explain = manifest.graphs.explain
+    if explain and weights.good and safe.get(explain.file):
+        yield _check(f"{explain.file} against the weights", partial(_explain, subject, explain))
 
 
 def _check(name: str, look: Callable[[], str]) -> Check:
@@ -255,6 +258,14 @@ def _parity(subject: _Subject, spec: GraphSpec) -> str:
         f"{measured.rows} rows in mixed batches, logits at most {measured.logit_error_max:.2g} off torch's, "
         f"probabilities {measured.probability_error_mean:.2g} in the mean"
     )
+
+
+def _explain(subject: _Subject, spec: GraphSpec) -> str:
+    session = ExplainSession(subject.path / spec.file, spec.providers[0])
+    rows = interleave([*subject.rows, subject.longest])
+    measured = explain_parity(session, subject.tokenizer, subject.checkpoint.explained, rows)
+    check_explain_parity(measured)
+    return f"{len(rows)} rows in mixed batches, {session.layers} layers of {session.heads} heads, at most {measured:.2g} off torch"
 
 
 def _movement(subject: _Subject, spec: GraphSpec) -> str:

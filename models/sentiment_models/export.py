@@ -9,20 +9,34 @@ from pathlib import Path
 import numpy as np
 
 from sentiment.model.classifier import load_classifier
-from sentiment.model.session import Session
+from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.checkpoint import Checkpoint, one_thread
 from sentiment_models.data import Example
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
+from sentiment_models.explain_graph import NoAttention, explain_graph
 from sentiment_models.flatten import flatten
 from sentiment_models.golden import GOLDEN_PAIRS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
 from sentiment_models.graph import serialize
 from sentiment_models.inference import Graph, answer, encode_all
-from sentiment_models.manifest import MANIFEST_FILE, TOKENIZER_FILE, WEIGHTS_FILE, file_entries, graph_file, write_object
+from sentiment_models.manifest import EXPLAIN_FILE, MANIFEST_FILE, TOKENIZER_FILE, WEIGHTS_FILE, file_entries, graph_file, write_object
 from sentiment_models.metrics import Figures, abstain_threshold, figures, fit_temperature, probabilities
 from sentiment_models.provenance import Json, library_versions, without_folders
 from sentiment_models.quantize import Embeddings, quantize
-from sentiment_models.verify import INVARIANCE, Movement, Parity, check_movement, check_parity, interleave, movement, parity, spread
+from sentiment_models.verify import (
+    EXPLAIN_ERROR_MAX,
+    INVARIANCE,
+    Movement,
+    Parity,
+    check_explain_parity,
+    check_movement,
+    check_parity,
+    explain_parity,
+    interleave,
+    movement,
+    parity,
+    spread,
+)
 from sentiment_models.weights import refer
 
 PRECISIONS = ("int8", "fp32")
@@ -30,6 +44,7 @@ PRECISIONS = ("int8", "fp32")
 
 PARITY_DEV_ROWS = 48
 INVARIANCE_DEV_ROWS = 48
+EXPLAIN_DEV_ROWS = 16
 
 CUT = "int8.onnx is flattened, and its last layer computed for the first token alone"
 UNCUT = (
@@ -65,12 +80,13 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was made, and what each graph proved, by precision."""
+    """What was made, and what each graph proved, by precision; ``explain``: the same of the explain graph, where there is one."""
 
     parity: dict[str, Parity]
     movement: dict[str, Movement]
     golden: GoldenSet
     calibration: Calibration
+    explain: float | None
 
 
 def export(
@@ -142,14 +158,20 @@ def _build(checkpoint: Checkpoint, part: Path, identity: Identity, dev: Sequence
     flat = flatten(whole) if checkpoint.family.reads == "first" else whole
     say(UNCUT.format(family=checkpoint.architecture) if flat is whole else CUT)
     (part / graph_file("int8")).write_bytes(serialize(quantize(flat, embeddings)))
+    try:
+        (part / EXPLAIN_FILE).write_bytes(serialize(refer(explain_graph(whole), part / WEIGHTS_FILE)))
+    except NoAttention as error:
+        say(f"no explain graph: {error}")
     tokenizer = Tokenizer(part / TOKENIZER_FILE, checkpoint.max_tokens)
     pads_left = checkpoint.family.padding_side == "left"
     graphs = {p: Graph(tokenizer, Session(part / graph_file(p), labels=len(checkpoint.labels)), pads_left) for p in PRECISIONS}
     say("parity with torch, and rows alone against rows in batches")
-    parities, movements = _prove(graphs, checkpoint, _rows(tokenizer, dev, identity.pairs))
+    rows = _rows(tokenizer, dev, identity.pairs)
+    parities, movements = _prove(graphs, checkpoint, rows)
+    explain = _prove_explain(part, tokenizer, checkpoint, rows)
     golden = golden_set(graphs, checkpoint.labels, identity.pairs)
     say(_calibrated_on(dev, identity.pairs))
-    exported = Exported(parities, movements, golden, calibrate(graphs[PRECISIONS[0]], dev, len(checkpoint.labels)))
+    exported = Exported(parities, movements, golden, calibrate(graphs[PRECISIONS[0]], dev, len(checkpoint.labels)), explain)
     provenance = _provenance(checkpoint.path, identity.base, embeddings, exported)
     write_object(part / MANIFEST_FILE, _manifest(checkpoint, identity, graphs, exported, provenance, file_entries(part)))
     return exported
@@ -192,6 +214,15 @@ def _prove(graphs: Mapping[str, Graph], checkpoint: Checkpoint, rows: _Rows) -> 
     return parities, movements
 
 
+def _prove_explain(part: Path, tokenizer: Tokenizer, checkpoint: Checkpoint, rows: _Rows) -> float | None:
+    if not (part / EXPLAIN_FILE).exists():
+        return None
+    session = ExplainSession(part / EXPLAIN_FILE)
+    measured = explain_parity(session, tokenizer, checkpoint.explained, interleave([*rows.always, *spread(rows.read, EXPLAIN_DEV_ROWS)]))
+    check_explain_parity(measured)
+    return measured
+
+
 def calibrate(graph: Graph, dev: Sequence[Example], labels: int) -> Calibration:
     """Fit the temperature, and the probability below which an answer is a guess, on a development set.
 
@@ -228,7 +259,10 @@ def _manifest(
         "pairs": identity.pairs,
         "default_truncation": "head",
         "inputs": list(checkpoint.family.inputs),
-        "graphs": {"classify": [_graph_entry(graphs[p], p, exported.golden.tolerance[p]) for p in PRECISIONS]},
+        "graphs": {
+            "classify": [_graph_entry(graphs[p], p, exported.golden.tolerance[p]) for p in PRECISIONS],
+            **({} if exported.explain is None else {"explain": _explain_entry(checkpoint)}),
+        },
         "calibration": {"temperature": round(calibration.temperature, 5), "abstain_below": round(calibration.abstain_below, 5)},
         "padding_side": checkpoint.family.padding_side,
         "windows": None,
@@ -251,6 +285,19 @@ def _graph_entry(graph: Graph, precision: str, tolerance: float) -> dict[str, Js
     }
 
 
+def _explain_entry(checkpoint: Checkpoint) -> dict[str, Json]:
+    """Of the explain graph, whose outputs are many and told by its session."""
+    return {
+        "file": EXPLAIN_FILE,
+        "precision": "fp32",
+        "providers": ["CPUExecutionProvider"],
+        "inputs": list(checkpoint.family.inputs),
+        "outputs": ["logits", "embedding_dots"],
+        "invariance": INVARIANCE,
+        "tolerance": EXPLAIN_ERROR_MAX,
+    }
+
+
 def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, exported: Exported) -> dict[str, Json]:
     path = checkpoint / "training.json"
     try:
@@ -263,6 +310,7 @@ def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, expo
         "training": training,
         "embeddings": embeddings,
         "parity": {p: _three_digits(asdict(measured)) for p, measured in exported.parity.items()},
+        "explain_parity": None if exported.explain is None else float(f"{exported.explain:.3g}"),
         "batch_mates": {p: _three_digits(asdict(measured)) for p, measured in exported.movement.items()},
         "libraries": library_versions(),
     }

@@ -14,6 +14,9 @@ MANIFEST_FILE = "manifest.json"
 CARD_FILE = "MODEL_CARD.md"
 
 
+EXPLAIN_FILE = "explain.onnx"
+
+
 def graph_file(precision: str) -> str:
     """Name the classify graph of a precision."""
     return f"{precision}.onnx"

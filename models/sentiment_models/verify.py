@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sentiment.model.tensors import Feeds
-from sentiment.model.tokenizer import Row
+from sentiment.model.session import ExplainSession
+from sentiment.model.tensors import Feeds, pad
+from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.errors import ParityFailed
 from sentiment_models.inference import Graph
 from sentiment_models.metrics import Logits, probabilities
@@ -15,8 +17,25 @@ from sentiment_models.metrics import Logits, probabilities
 Reference = Callable[[Feeds], Logits]
 """The same computation in torch."""
 
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What explains answers: logits [rows, labels]; of each layer attention, and the gradient of the chosen logits by it, [rows, heads,
+    tokens, tokens]; and their gradient by the word embeddings times these and those of the baseline, [rows, tokens, 2].
+    """
+
+    logits: Logits
+    attentions: list[NDArray[np.float32]]
+    attention_gradients: list[NDArray[np.float32]]
+    dots: NDArray[np.float32]
+
+
+ExplainReference = Callable[[Feeds, NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]], Explained]
+"""The same in torch: of feeds, labels, alphas and baseline ids."""
+
 # fp32 differs from torch by the order of sums only.
 FP32_LOGIT_ERROR_MAX = 1e-4
+EXPLAIN_ERROR_MAX = 1e-4
 # int8 rounds. On MiniLM-L6 the mean distance of probabilities is 0.005 to 0.007; three times that is another model.
 INT8_PROBABILITY_ERROR_MEAN_MAX = 0.02
 # The most that a probability may move with the row's batch mates, in fp32 and int8 on a CPU.
@@ -105,6 +124,38 @@ def check_movement(precision: str, measured: Movement) -> None:
             f"in the {precision} graph a row's probability moves by {measured.probability_max:.1e} with its batch mates; "
             f"the bound is {INVARIANCE:.0e}"
         )
+
+
+def explain_parity(session: ExplainSession, tokenizer: Tokenizer, reference: ExplainReference, rows: Sequence[Row], seed: int = 1) -> float:
+    """Compare an explain graph with torch: batches of 1, 3 and 8 rows of mixed length, labels and places between the text and a baseline
+    of [PAD] by turns. Return the largest error of any output, in parts of the largest number of that output where that is over 1.
+    """
+    rng = np.random.default_rng(seed)
+    names = [f"{kind}.{layer}" for kind in ("attention", "attention_gradient") for layer in range(session.layers)]
+    worst = 0.0
+    for batch in _mixed(rows):
+        feeds = pad(batch, session.inputs, tokenizer.pad_id, left=False)
+        baseline = np.where(rng.random(feeds["input_ids"].shape) < 0.1, feeds["input_ids"], tokenizer.pad_id)
+        label, alpha = rng.integers(0, session.labels, len(batch)), rng.random(len(batch), np.float32)
+        found = session.run(feeds, ["logits", "embedding_dots", *names], label, alpha, baseline)
+        wanted = reference(feeds, label, alpha, baseline)
+        read = feeds["attention_mask"].astype(bool)
+        # What a pad attends to goes nowhere.
+        layers = zip(names, [*wanted.attentions, *wanted.attention_gradients], strict=True)
+        pairs = [(found[name].transpose(0, 2, 1, 3)[read], one.transpose(0, 2, 1, 3)[read]) for name, one in layers]
+        pairs += [(found["logits"], wanted.logits), (found["embedding_dots"][read][:, :2], wanted.dots[read])]
+        worst = max([worst, *(float(np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max())) for ours, theirs in pairs)])
+    return worst
+
+
+def check_explain_parity(measured: float) -> None:
+    """Refuse an explain graph that does not compute what torch computes.
+
+    Raises:
+        ParityFailed: gives what was measured and the bound.
+    """
+    if not measured <= EXPLAIN_ERROR_MAX:
+        raise ParityFailed(f"the explain graph is {measured:.2e} off torch; the bound is {EXPLAIN_ERROR_MAX:.0e}")
 
 
 def interleave(rows: Sequence[Row]) -> list[Row]:

@@ -29,7 +29,7 @@ def test_a_sound_bundle_passes_every_check_and_exits_with_0(bundle: Path, capsys
     assert main(["verify", str(bundle)]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 14
+    assert len(lines) == 16
     assert all(line.startswith("ok    ") for line in lines)
     assert "tiny/1" in lines[0]
     for graph in ("int8.onnx", "fp32.onnx"):

@@ -27,7 +27,7 @@ from sentiment_models.export import Exported, export
 from sentiment_models.quantize import Embeddings, quantize
 from tests.models.tiny_bert import save_tiny_bert, sentences
 
-FILES = {"config.json", "fp32.onnx", "int8.onnx", "manifest.json", "model.safetensors", "tokenizer.json"}
+FILES = {"config.json", "explain.onnx", "fp32.onnx", "int8.onnx", "manifest.json", "model.safetensors", "tokenizer.json"}
 
 
 def _bytes(folder: Path) -> dict[str, bytes]:

@@ -43,9 +43,10 @@ class GraphSpec(_Part):
 
 
 class Graphs(_Part):
-    """The graphs by use; the first one that answers the golden set is served."""
+    """The graphs by use; of ``classify`` the first one that answers the golden set is served."""
 
     classify: tuple[GraphSpec, ...] = Field(min_length=1, strict=False)
+    explain: GraphSpec | None = None
 
 
 class Calibration(_Part):
@@ -151,7 +152,8 @@ class Manifest(_Part):
                 f"windows have size {self.windows.size} and stride {self.windows.stride}; a stride is less than a size and that at most "
                 f"max_tokens, {self.max_tokens}"
             )
-        for wanted in ("tokenizer.json", *(graph.file for graph in self.graphs.classify)):
+        graphs = [*self.graphs.classify, *([self.graphs.explain] if self.graphs.explain else ())]
+        for wanted in ("tokenizer.json", *(graph.file for graph in graphs)):
             if wanted not in self.files:
                 raise ValueError(f"files does not list {wanted}")
         for path in self.files:

@@ -1,6 +1,7 @@
-"""An ONNX Runtime session over one graph. The only module that imports onnxruntime."""
+"""ONNX Runtime sessions over a bundle's graphs. The only module that imports onnxruntime."""
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from sentiment.model.tensors import Feeds
 
 RUNTIME_VERSION: str = onnxruntime.__version__
 _KNOWN_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-
+# What an explain graph reads beside them.
+_SWITCHES = ("label", "alpha", "baseline_ids", "head_gate", "head_uniform")
 
 # How ONNX Runtime says that an allocation failed; its exceptions have no class of their own for it.
 _OUT_OF_MEMORY = ("failed to allocate memory", "bad_alloc", "bad allocation", "out of memory")
@@ -46,21 +48,7 @@ class Session:
         Raises:
             BadBundle: not a graph this service can run, or the provider is not there.
         """
-        options = onnxruntime.SessionOptions()
-        # One thread a run, several runs at once: 1.8 times two cores' work, without the barriers of a shared pool.
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # Memory patterns are kept for every new shape and never dropped.
-        options.enable_mem_pattern = False
-        # What fails is raised, and logged by us; its own lines on standard error are no JSON.
-        options.log_severity_level = 4
-        if provider not in onnxruntime.get_available_providers():
-            raise BadBundle(f"{path}: wants {provider}; this ONNX Runtime has {', '.join(onnxruntime.get_available_providers())}")
-        try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=[provider])
-        except Exception as error:  # ONNX Runtime's exceptions share no base class
-            raise BadBundle(f"{path}: ONNX Runtime cannot load it: {error}") from error
+        self._session = _load(path, provider)
         self.inputs = [entry.name for entry in self._session.get_inputs()]
         self.output = self._session.get_outputs()[0].name
         self.provider = provider
@@ -80,11 +68,98 @@ class Session:
         Raises:
             OutOfMemory: there is not enough for this many rows of this length.
         """
-        options = stop.options if stop is not None else None
-        try:
-            logits: npt.NDArray[np.float32] = self._session.run([self.output], feeds, options)[0]
-        except Exception as error:  # ONNX Runtime's exceptions share no base class
-            if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY):
-                raise OutOfMemory(str(error)) from error
-            raise
-        return logits
+        return _run(self._session, [self.output], feeds, stop)[0]
+
+
+class ExplainSession:
+    """An explain graph, ready to run; what it reads and gives stands in docs/architecture.md. For several threads, as ``Session``.
+
+    ``layers`` and ``heads`` are those of its attention, ``labels`` how many logits a row has.
+    """
+
+    def __init__(self, path: Path, provider: str = "CPUExecutionProvider") -> None:
+        """Load the graph.
+
+        Raises:
+            BadBundle: not an explain graph, or the provider is not there.
+        """
+        self._session = _load(path, provider)
+        shapes = {entry.name: entry.shape for entry in self._session.get_inputs()}
+        given = {entry.name: entry.shape for entry in self._session.get_outputs()}
+        self.outputs = tuple(given)
+        missing = {*_SWITCHES} - shapes.keys()
+        unknown = shapes.keys() - {*_SWITCHES, *_KNOWN_INPUTS}
+        if missing or unknown or not {"logits", "embedding_dots"} <= given.keys():
+            odd = ", ".join(sorted(missing | unknown)) or "no logits or embedding_dots"
+            raise BadBundle(f"{path}: not an explain graph: {odd}; it reads {', '.join(shapes)} and gives {', '.join(given)}")
+        self.inputs = [name for name in shapes if name in _KNOWN_INPUTS]
+        _, self.layers, self.heads = shapes["head_gate"]
+        self.labels = given["logits"][1]
+
+    def run(
+        self,
+        feeds: Feeds,
+        outputs: Sequence[str],
+        label: npt.NDArray[np.int64],
+        alpha: npt.NDArray[np.float32] | None = None,
+        baseline_ids: npt.NDArray[np.int64] | None = None,
+        head_gate: npt.NDArray[np.float32] | None = None,
+        head_uniform: npt.NDArray[np.float32] | None = None,
+        stop: Stop | None = None,
+    ) -> dict[str, npt.NDArray[np.float32]]:
+        """Compute ``outputs`` by name. The GIL is free meanwhile.
+
+        Args:
+            feeds: the rows' ``inputs``, each [rows, tokens].
+            outputs: which of ``self.outputs``.
+            label: whose logit is differentiated, [rows].
+            alpha: how far word embeddings have gone from the baseline's to the text's, [rows]; None: 1, all of the way.
+            baseline_ids: ids of the baseline, [rows, tokens]; None: those of the text.
+            head_gate: what each head's attention is multiplied with, [rows, layers, heads]; None: 1.
+            head_uniform: how much of it is made uniform, 0 to 1, likewise; None: 0.
+            stop: ends the run when asked.
+
+        Raises:
+            OutOfMemory: there is not enough for this many rows of this length.
+        """
+        rows = len(feeds["input_ids"])
+        switches = (rows, self.layers, self.heads)
+        given: dict[str, npt.NDArray[np.generic]] = {
+            "label": label,
+            "alpha": np.ones(rows, np.float32) if alpha is None else alpha,
+            "baseline_ids": feeds["input_ids"] if baseline_ids is None else baseline_ids,
+            "head_gate": np.ones(switches, np.float32) if head_gate is None else head_gate,
+            "head_uniform": np.zeros(switches, np.float32) if head_uniform is None else head_uniform,
+        }
+        return dict(zip(outputs, _run(self._session, outputs, {**feeds, **given}, stop), strict=True))
+
+
+def _load(path: Path, provider: str) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    # One thread a run, several runs at once: 1.8 times two cores' work, without the barriers of a shared pool.
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Memory patterns are kept for every new shape and never dropped.
+    options.enable_mem_pattern = False
+    # What fails is raised, and logged by us; its own lines on standard error are no JSON.
+    options.log_severity_level = 4
+    if provider not in onnxruntime.get_available_providers():
+        raise BadBundle(f"{path}: wants {provider}; this ONNX Runtime has {', '.join(onnxruntime.get_available_providers())}")
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=[provider])
+    except Exception as error:  # ONNX Runtime's exceptions share no base class
+        raise BadBundle(f"{path}: ONNX Runtime cannot load it: {error}") from error
+
+
+def _run(
+    session: onnxruntime.InferenceSession, outputs: Sequence[str], feeds: Mapping[str, npt.NDArray[np.generic]], stop: Stop | None
+) -> list[npt.NDArray[np.float32]]:
+    options = stop.options if stop is not None else None
+    try:
+        found: list[npt.NDArray[np.float32]] = session.run(list(outputs), feeds, options)
+    except Exception as error:  # ONNX Runtime's exceptions share no base class
+        if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY):
+            raise OutOfMemory(str(error)) from error
+        raise
+    return found

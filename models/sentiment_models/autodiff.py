@@ -1,0 +1,256 @@
+"""Reverse-mode differentiation of an ONNX graph: its gradient as further nodes of the same graph.
+
+For the operators that classifiers are made of. A broadcast input gets the gradient of the broadcast tensor, not summed back: the
+gradient of each row on its own is what explanations want. Knows nothing of torch or of a runtime.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from sentiment_models.errors import ModelsError
+
+INT64 = np.dtype(np.int64)
+
+
+class Writer:
+    """Appends nodes to a graph and gives their results names of its own, all with one prefix."""
+
+    def __init__(self, model: ModelProto, prefix: str) -> None:
+        self.graph = model.graph
+        self._prefix = prefix
+        self._count = 0
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
+    def op(self, kind: str, *inputs: str, name: str = "", **attributes: Any) -> str:
+        """Append a node of one output and return that output's name."""
+        self._count += 1
+        output = name or f"{self._prefix}/{kind}_{self._count}"
+        self.graph.node.append(helper.make_node(kind, list(inputs), [output], name=output, **attributes))
+        return output
+
+    def constant(self, value: NDArray[np.generic] | float | Sequence[int]) -> str:
+        """Store a tensor, equal ones once: a float or an array as it is, a sequence of whole numbers as int64."""
+        array = np.array(value, np.float32) if isinstance(value, float) else np.asarray(value)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self._constants:
+            self._constants[key] = f"{self._prefix}/constant_{len(self._constants)}"
+            self.graph.initializer.append(numpy_helper.from_array(array, self._constants[key]))
+        return self._constants[key]
+
+    def sum(self, names: Sequence[str]) -> str:
+        """Add tensors of one shape."""
+        return names[0] if len(names) == 1 else self.op("Sum", *names)
+
+
+class _Node:
+    """A node that lies between what is differentiated and what by."""
+
+    def __init__(self, writer: Writer, node: NodeProto) -> None:
+        self.writer, self.node = writer, node
+        self.op = writer.op
+        self.inputs, self.output = list(node.input), node.output[0]
+        self.attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+
+    def attribute(self, name: str, default: object) -> object:
+        return self.attributes.get(name, default)
+
+    def integer(self, name: str, default: int) -> int:
+        value = self.attribute(name, default)
+        assert isinstance(value, int)
+        return value
+
+
+Rule = Callable[[_Node, str, int], str]
+"""Writes the gradient of a node's input, given that of its output and the input's place."""
+
+
+def gradients(writer: Writer, of: str, seed: str, by: Sequence[str]) -> dict[str, str]:
+    """Append nodes that compute the gradient of sum(``of`` x ``seed``) by each tensor of ``by``; return their names.
+
+    Args:
+        writer: appends to the graph; its nodes must be in topological order.
+        of: a tensor of the graph.
+        seed: a tensor of the shape of ``of``, such as 1 where the chosen output stands.
+        by: tensors that ``of`` depends on. Each is a node's result or an input of the graph.
+
+    Raises:
+        ModelsError: there is an operator on the way that has no rule here, or no way.
+    """
+    nodes = list(writer.graph.node)
+    active = set(by)
+    for node in nodes:
+        if node.op_type != "Shape" and not active.isdisjoint(node.input):
+            active.update(node.output)
+    found: dict[str, list[str]] = {of: [seed]}
+    totals: dict[str, str] = {}
+
+    def total(name: str) -> str:
+        if name not in totals:
+            totals[name] = writer.sum(found[name])
+        return totals[name]
+
+    for node in reversed(nodes):
+        if node.op_type == "Shape" or node.output[0] not in found or active.isdisjoint(node.input):
+            continue
+        if node.op_type not in _RULES:
+            known = ", ".join(sorted(_RULES))
+            raise ModelsError(f"{node.name}: the operator {node.op_type} has no gradient here; those of {known} are known")
+        gradient = total(node.output[0])
+        for place, name in enumerate(node.input):
+            if name in active:
+                found.setdefault(name, []).append(_RULES[node.op_type](_Node(writer, node), gradient, place))
+    missing = [name for name in by if name not in found]
+    if missing:
+        raise ModelsError(f"{of} does not depend on {', '.join(missing)}")
+    return {name: total(name) for name in by}
+
+
+def _same(_: _Node, gradient: str, __: int) -> str:
+    return gradient
+
+
+def _sub(node: _Node, gradient: str, place: int) -> str:
+    return gradient if place == 0 else node.op("Neg", gradient)
+
+
+def _mul(node: _Node, gradient: str, place: int) -> str:
+    return node.op("Mul", gradient, node.inputs[1 - place])
+
+
+def _div(node: _Node, gradient: str, place: int) -> str:
+    over = node.op("Div", gradient, node.inputs[1])
+    return over if place == 0 else node.op("Neg", node.op("Mul", over, node.output))
+
+
+def _pow(node: _Node, gradient: str, place: int) -> str:
+    _only_first(node, place)
+    lower = node.op("Pow", node.inputs[0], node.op("Sub", node.inputs[1], node.writer.constant(1.0)))
+    return node.op("Mul", gradient, node.op("Mul", lower, node.inputs[1]))
+
+
+def _erf(node: _Node, gradient: str, _: int) -> str:
+    squared = node.op("Mul", node.inputs[0], node.inputs[0])
+    slope = node.op("Mul", node.op("Exp", node.op("Neg", squared)), node.writer.constant(2 / np.pi**0.5))
+    return node.op("Mul", gradient, slope)
+
+
+def _tanh(node: _Node, gradient: str, _: int) -> str:
+    squared = node.op("Mul", node.output, node.output)
+    return node.op("Sub", gradient, node.op("Mul", gradient, squared))
+
+
+def _relu(node: _Node, gradient: str, _: int) -> str:
+    return node.op("Mul", gradient, node.op("Sign", node.output))
+
+
+def _softmax(node: _Node, gradient: str, _: int) -> str:
+    weighted = node.op("Mul", gradient, node.output)
+    axes = node.writer.constant([node.integer("axis", -1)])
+    mean = node.op("ReduceSum", weighted, axes, keepdims=1)
+    return node.op("Sub", weighted, node.op("Mul", node.output, mean))
+
+
+def _layer_normalization(node: _Node, gradient: str, place: int) -> str:
+    _only_first(node, place)
+    axes = node.writer.constant([node.integer("axis", -1)])
+    epsilon = node.attribute("epsilon", 1e-5)
+    assert isinstance(epsilon, float)
+
+    def mean(name: str) -> str:
+        return node.op("ReduceMean", name, axes, keepdims=1)
+
+    centred = node.op("Sub", node.inputs[0], mean(node.inputs[0]))
+    deviation = node.op("Sqrt", node.op("Add", mean(node.op("Mul", centred, centred)), node.writer.constant(epsilon)))
+    normal = node.op("Div", centred, deviation)
+    scaled = node.op("Mul", gradient, node.inputs[1])
+    along = node.op("Mul", normal, mean(node.op("Mul", scaled, normal)))
+    return node.op("Div", node.op("Sub", node.op("Sub", scaled, mean(scaled)), along), deviation)
+
+
+def _matmul(node: _Node, gradient: str, place: int) -> str:
+    first, second = node.inputs
+    if place == 0:
+        return node.op("MatMul", gradient, _turned(node, second))
+    if second in _stored(node):
+        raise ModelsError(f"{node.node.name}: a gradient by the stored tensor {second}")
+    return node.op("MatMul", _turned(node, first), gradient)
+
+
+def _turned(node: _Node, name: str) -> str:
+    """Swap the last two dimensions: two of a stored matrix, else the four of heads."""
+    stored = _stored(node).get(name)
+    rank = len(stored.dims) if stored is not None else 4
+    return node.op("Transpose", name, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+def _gemm(node: _Node, gradient: str, place: int) -> str:
+    _only_first(node, place)
+    plain = [node.attribute(name, 1.0) == 1.0 for name in ("alpha", "beta")]
+    if not all(plain) or node.integer("transA", 0):
+        raise ModelsError(f"{node.node.name}: a Gemm with alpha, beta or transA")
+    return node.op("Gemm", gradient, node.inputs[1], transB=1 - node.integer("transB", 0))
+
+
+def _reshape(node: _Node, gradient: str, place: int) -> str:
+    _only_first(node, place)
+    return node.op("Reshape", gradient, node.op("Shape", node.inputs[0]))
+
+
+def _transpose(node: _Node, gradient: str, _: int) -> str:
+    perm = node.attribute("perm", None)
+    assert isinstance(perm, list)
+    return node.op("Transpose", gradient, perm=[perm.index(axis) for axis in range(len(perm))])
+
+
+def _where(node: _Node, gradient: str, place: int) -> str:
+    zero = node.writer.constant(0.0)
+    return node.op("Where", node.inputs[0], *((gradient, zero) if place == 1 else (zero, gradient)))
+
+
+def _gather(node: _Node, gradient: str, place: int) -> str:
+    """Of one token, as a classifier's head takes it: [rows, width] back into [rows, tokens, width]."""
+    _only_first(node, place)
+    stored = _stored(node).get(node.inputs[1])
+    if node.integer("axis", 0) != 1 or stored is None or list(stored.dims) not in ([], [1]):
+        raise ModelsError(f"{node.node.name}: a Gather of other than one token")
+    index = numpy_helper.to_array(stored).astype(INT64).reshape(1)
+    tokens = node.op("Gather", node.op("Shape", node.inputs[0]), node.writer.constant([1]), axis=0)
+    here = node.op("OneHot", node.writer.constant(index), tokens, node.writer.constant(np.array([0, 1], np.float32)))
+    if not stored.dims:
+        gradient = node.op("Unsqueeze", gradient, node.writer.constant([1]))
+    return node.op("Mul", gradient, node.op("Unsqueeze", here, node.writer.constant([2])))
+
+
+def _only_first(node: _Node, place: int) -> None:
+    if place:
+        raise ModelsError(f"{node.node.name}: a gradient by input {place} of {node.node.op_type}")
+
+
+def _stored(node: _Node) -> dict[str, TensorProto]:
+    return {tensor.name: tensor for tensor in node.writer.graph.initializer}
+
+
+_RULES: dict[str, Rule] = {
+    "Add": _same,
+    "Cast": _same,
+    "Div": _div,
+    "Erf": _erf,
+    "Gather": _gather,
+    "Gemm": _gemm,
+    "Identity": _same,
+    "LayerNormalization": _layer_normalization,
+    "MatMul": _matmul,
+    "Mul": _mul,
+    "Pow": _pow,
+    "Relu": _relu,
+    "Reshape": _reshape,
+    "Softmax": _softmax,
+    "Sub": _sub,
+    "Tanh": _tanh,
+    "Transpose": _transpose,
+    "Where": _where,
+}

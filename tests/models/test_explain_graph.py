@@ -1,0 +1,210 @@
+"""The explain graph of every family: what it gives is torch's, its switches do what they say, and where there is none it is said."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from sentiment.errors import BadBundle
+from sentiment.model.bundle import load_bundle
+from sentiment.model.session import ExplainSession, Session
+from sentiment.model.tensors import Feeds, pad
+from sentiment.model.tokenizer import Tokenizer
+from sentiment_models.checkpoint import Checkpoint
+from sentiment_models.explain_graph import NoAttention, explain_graph
+from sentiment_models.export import export
+from sentiment_models.verify import explain_parity
+from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
+
+TEXTS = ("the film was good", "bad", "i did not like it at all , but the end was great", "", "so so " * 40)
+EXPLAINED = [name for name in TINY if name != "xlnet"]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A checkpoint with its bundle's explain graph and tokenizer."""
+
+    checkpoint: Checkpoint
+    bundle: Path
+    session: ExplainSession
+    tokenizer: Tokenizer
+
+    def feeds(self, *texts: str) -> Feeds:
+        return pad([self.tokenizer.encode(text) for text in texts], self.session.inputs, self.tokenizer.pad_id, left=False)
+
+
+@pytest.fixture(scope="module", params=EXPLAINED)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    folder = tmp_path_factory.mktemp("explain")
+    checkpoint, bundle = save_tiny(folder / "checkpoint", TINY[request.param]), folder / "bundle"
+    exported = export(checkpoint, bundle, name=request.param, version=1, max_tokens=MAX_TOKENS)
+    assert exported.explain is not None
+    assert exported.explain <= 1e-4
+    tokenizer = Tokenizer(bundle / "tokenizer.json", MAX_TOKENS)
+    yield Made(Checkpoint(checkpoint, MAX_TOKENS), bundle, ExplainSession(bundle / "explain.onnx"), tokenizer)
+
+
+def test_everything_is_torchs_at_several_lengths_and_paddings(made: Made) -> None:
+    rows = [made.tokenizer.encode(text) for text in TEXTS]
+
+    assert explain_parity(made.session, made.tokenizer, made.checkpoint.explained, rows, seed=2) <= 1e-4
+
+
+def test_attention_is_over_what_is_read_alone_and_is_the_softmax_of_its_scores(made: Made) -> None:
+    feeds = made.feeds(*TEXTS[:3])
+    names = [f"{kind}.{layer}" for kind in ("attention", "score") for layer in range(made.session.layers)]
+
+    found = made.session.run(feeds, names, np.zeros(3, np.int64))
+
+    for layer in range(made.session.layers):
+        attention, score = found[f"attention.{layer}"], found[f"score.{layer}"]
+        assert attention.shape == (3, made.session.heads, *[feeds["input_ids"].shape[1]] * 2)
+        assert np.abs(attention.sum(-1) - 1).max() < 1e-5
+        assert attention.transpose(0, 3, 1, 2)[feeds["attention_mask"] == 0].max(initial=0.0) < 1e-6
+        powers = np.exp(score.astype(np.float64) - score.max(-1, keepdims=True))
+        assert np.abs(powers / powers.sum(-1, keepdims=True) - attention).max() < 1e-5
+
+
+def test_scores_are_queries_times_keys_but_for_scale_mask_and_positions(made: Made) -> None:
+    found = made.session.run(made.feeds(TEXTS[2]), ["query.0", "key.0", "score.0"], np.zeros(1, np.int64))
+
+    product = found["query.0"] @ found["key.0"].transpose(0, 1, 3, 2)
+    for ours, theirs in zip(product[0], found["score.0"][0], strict=True):
+        assert np.corrcoef(ours.ravel(), theirs.ravel())[0, 1] > 0.99
+
+
+def test_with_all_gates_open_the_answer_is_the_served_one(made: Made) -> None:
+    feeds = made.feeds(*TEXTS)
+    served = Session(made.bundle / "fp32.onnx").run(feeds)
+
+    found = made.session.run(feeds, ["logits"], np.zeros(len(TEXTS), np.int64))["logits"]
+
+    assert np.abs(found - served).max() <= 1e-4
+
+
+def test_a_closed_gate_takes_a_head_off_one_row_and_leaves_its_mates_alone(made: Made) -> None:
+    feeds = made.feeds(*[TEXTS[2]] * 3)
+    gate = np.ones((3, made.session.layers, made.session.heads), np.float32)
+    gate[1, 0, 0] = 0
+    gate[2] = 0
+
+    logits = made.session.run(feeds, ["logits"], np.zeros(3, np.int64), head_gate=gate)["logits"]
+
+    assert np.abs(logits[0] - made.session.run(made.feeds(TEXTS[2]), ["logits"], np.zeros(1, np.int64))["logits"][0]).max() <= 1e-5
+    assert np.abs(logits[1] - logits[0]).max() > 1e-6
+    assert np.abs(logits[2] - logits[1]).max() > 1e-6
+
+
+def test_the_effect_of_a_little_less_of_a_head_is_its_gradient(made: Made) -> None:
+    label, step = np.zeros(1, np.int64), 1e-2
+    feeds = made.feeds(TEXTS[2])
+    found = made.session.run(feeds, ["attention.0", "attention_gradient.0"], label)
+    slope = (found["attention.0"] * found["attention_gradient.0"]).sum((0, 2, 3))
+
+    for head in range(made.session.heads):
+        logits = []
+        for gate in (1 - step, 1 + step):
+            gates = np.ones((1, made.session.layers, made.session.heads), np.float32)
+            gates[0, 0, head] = gate
+            logits.append(made.session.run(feeds, ["logits"], label, head_gate=gates)["logits"][0, 0])
+        assert (logits[1] - logits[0]) / (2 * step) == pytest.approx(slope[head], abs=2e-3)
+
+
+def test_uniform_attention_no_longer_depends_on_queries_and_scores(made: Made) -> None:
+    uniform = np.ones((2, made.session.layers, made.session.heads), np.float32)
+    feeds = made.feeds("good bad film", "film bad good")
+    names = ["logits", "attention_gradient.0"]
+
+    found = made.session.run(feeds, names, np.zeros(2, np.int64), head_uniform=uniform)
+    padded = made.feeds("good bad film", TEXTS[4])
+    beside = made.session.run(padded, names, np.zeros(2, np.int64), head_uniform=uniform)
+
+    # Pads get no share.
+    assert np.abs(found["logits"][0] - beside["logits"][0]).max() < 1e-5
+    assert np.abs(found["logits"] - made.session.run(feeds, ["logits"], np.zeros(2, np.int64))["logits"]).max() > 1e-6
+
+
+def test_the_integral_along_the_way_is_the_difference_of_its_ends(made: Made) -> None:
+    steps = 256
+    one = made.feeds(TEXTS[2])
+    feeds = {name: np.repeat(array, steps, axis=0) for name, array in one.items()}
+    baseline = np.full_like(feeds["input_ids"], made.tokenizer.pad_id)
+    alpha = ((np.arange(steps) + 0.5) / steps).astype(np.float32)
+    label = np.zeros(steps, np.int64)
+
+    dots = made.session.run(feeds, ["embedding_dots"], label, alpha, baseline)["embedding_dots"]
+    two = {name: array[:2] for name, array in feeds.items()}
+    ends = made.session.run(two, ["logits"], label[:2], np.array([0, 1], np.float32), baseline[:2])["logits"][:, 0]
+
+    integral = (dots[..., 0] - dots[..., 1]).mean(0).sum()
+    assert integral == pytest.approx(float(ends[1] - ends[0]), abs=0.05)
+
+
+def test_the_split_by_embedding_is_zero_where_there_is_no_such_table(made: Made) -> None:
+    dots = made.session.run(made.feeds(TEXTS[2]), ["embedding_dots"], np.zeros(1, np.int64))["embedding_dots"]
+
+    kinds = np.abs(dots[0]).max(0)
+    assert kinds[0] > 0
+    assert kinds[3] > 0
+    assert (kinds[2] > 0) == (made.checkpoint.architecture not in ("distilbert", "mpnet"))
+
+
+def test_value_norms_are_the_lengths_of_what_heads_add(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(save_tiny(tmp_path / "checkpoint", TINY["bert"]), MAX_TOKENS)
+    model = checkpoint._model
+    bundle = tmp_path / "bundle"
+    export(checkpoint.path, bundle, name="tiny", version=1)
+    session, tokenizer = ExplainSession(bundle / "explain.onnx"), Tokenizer(bundle / "tokenizer.json", MAX_TOKENS)
+    feeds = pad([tokenizer.encode(TEXTS[2])], session.inputs, tokenizer.pad_id, left=False)
+    layer = model.get_submodule("bert.encoder.layer.1.attention")
+    values: list[torch.Tensor] = []
+    layer.get_submodule("self.value").register_forward_hook(lambda _, __, output: values.append(output))
+    with torch.no_grad():
+        model(**{name: torch.from_numpy(array) for name, array in feeds.items()})
+    heads = session.heads
+    parted = values[0][0].unflatten(-1, (heads, -1)).transpose(0, 1)
+    mixing = layer.get_parameter("output.dense.weight").T.unflatten(0, (heads, -1))
+
+    wanted = (parted @ mixing).norm(dim=-1).detach().numpy()
+
+    found = session.run(feeds, ["value_norm.1"], np.zeros(1, np.int64))["value_norm.1"][0]
+    assert np.abs(found - wanted).max() < 1e-5
+
+
+def test_the_bundle_names_its_explain_graph_and_stores_no_weight_twice(made: Made) -> None:
+    graph = onnx.load(made.bundle / "explain.onnx", load_external_data=False)
+    inside = sum(len(tensor.raw_data) for tensor in graph.graph.initializer)
+
+    assert "explain.onnx" in load_bundle(made.bundle).manifest.files
+    assert inside < 0.5 * (made.bundle / "model.safetensors").stat().st_size
+
+
+def test_a_family_whose_attention_is_not_understood_gets_none_and_the_export_says_why(tmp_path: Path) -> None:
+    said: list[str] = []
+    checkpoint, bundle = save_tiny(tmp_path / "checkpoint", TINY["xlnet"]), tmp_path / "bundle"
+
+    exported = export(checkpoint, bundle, name="xlnet", version=1, max_tokens=MAX_TOKENS, say=said.append)
+
+    assert exported.explain is None
+    assert not (bundle / "explain.onnx").exists()
+    assert any(line.startswith("no explain graph: ") for line in said)
+
+
+def test_a_classify_graph_is_no_explain_graph(made: Made) -> None:
+    with pytest.raises(BadBundle, match="not an explain graph: alpha, baseline_ids"):
+        ExplainSession(made.bundle / "fp32.onnx")
+
+
+def test_a_graph_without_attention_is_told(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(save_tiny(tmp_path / "checkpoint", TINY["bert"]))
+    (tmp_path / "bundle").mkdir()
+    graph = checkpoint.to_onnx(checkpoint.save(tmp_path / "bundle"))
+    for node in graph.graph.node:
+        node.op_type = node.op_type.replace("Softmax", "LogSoftmax")
+
+    with pytest.raises(NoAttention, match="no Softmax"):
+        explain_graph(graph)
