@@ -12,6 +12,7 @@ import tokenizers
 
 from sentiment.errors import BadBundle
 from sentiment.model.long_texts import head_end, tail_start, window_spans
+from sentiment.model.words import Encoded, Piece, group
 
 # Its own thread pool would take the cores from the runners; read by the library at each call.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -90,32 +91,54 @@ class Tokenizer:
         self.special_tokens = self._tokenizer.num_special_tokens_to_add(False)
         # Of a single text only special tokens may have another type than 0, as the last one of XLNet.
         self._typed = any(self._tokenizer.encode("").type_ids)
-        self.pad_id = self._pad_id()
+        self.pad_id = self._id_of("[PAD]", "<pad>") or 0
+        self._unknown_id = self._id_of("[UNK]", "<unk>")
 
-    def _pad_id(self) -> int:
-        for name in ("[PAD]", "<pad>"):
-            found = self._tokenizer.token_to_id(name)
-            if found is not None:
-                return int(found)
-        return 0
+    def _id_of(self, *names: str) -> int | None:
+        """The id of the first of these tokens that there is."""
+        return next((int(found) for name in names if (found := self._tokenizer.token_to_id(name)) is not None), None)
 
     def encode(self, text: str, pair: str | None = None) -> Row:
         """Tokenize one text or pair into at most ``max_tokens`` ids, the first ones of the text.
 
         The work is bounded by what is read, not by the text: only a text of white space or of endless words is read on.
         """
+        encoding, truncated = self._encoding(text, pair)
+        return Row(encoding.ids, encoding.type_ids if self._typed or pair is not None else None, truncated)
+
+    def encode_explained(self, text: str, pair: str | None = None) -> Encoded:
+        """The row of ``encode``, and where its tokens and words stand in the texts."""
+        encoding, truncated = self._encoding(text, pair)
+        pieces = [
+            Piece(piece, start, end, word, None if special else source, token == self._unknown_id)
+            for piece, (start, end), word, source, special, token in zip(
+                encoding.tokens,
+                encoding.offsets,
+                encoding.word_ids,
+                encoding.sequence_ids,
+                encoding.special_tokens_mask,
+                encoding.ids,
+                strict=True,
+            )
+        ]
+        tokens, words = group([text] if pair is None else [text, pair], pieces)
+        typed = self._typed or pair is not None
+        return Encoded(tuple(encoding.ids), tuple(encoding.type_ids) if typed else None, tokens, words, truncated)
+
+    def _encoding(self, text: str, pair: str | None) -> tuple[tokenizers.Encoding, bool]:
+        """What is read of a text or pair, and whether something is not."""
         if pair is not None:
             far = 4 * self._cut
             encoding = self._tokenizer.encode(text[:far], pair[:far])
-            return Row(encoding.ids, encoding.type_ids, bool(encoding.overflowing) or max(len(text), len(pair)) > far)
+            return encoding, bool(encoding.overflowing) or max(len(text), len(pair)) > far
         cut = self._cut
         while cut < len(text):
             encoding = self._tokenizer.encode(text[:cut])
             if _complete_before_last_word(encoding):
-                return Row(encoding.ids, encoding.type_ids if self._typed else None, True)
+                return encoding, True
             cut *= 2
         encoding = self._tokenizer.encode(text)
-        return Row(encoding.ids, encoding.type_ids if self._typed else None, bool(encoding.overflowing))
+        return encoding, bool(encoding.overflowing)
 
     def encode_many(self, texts: Sequence[str]) -> list[Row]:
         """Tokenize texts; the same rows as ``encode`` one by one, about a sixth cheaper, and other threads run meanwhile."""

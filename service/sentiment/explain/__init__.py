@@ -1,0 +1,1 @@
+"""Why an answer is what it is: attention, attribution, evidence, counterfactuals, heads. Pure; the engine runs the graphs."""

@@ -1,0 +1,155 @@
+"""A tokenized text as explanations see it: pieces, words, and where both stand in the text that the caller sent. Pure."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from unicodedata import category
+
+# Apostrophes and hyphens, which stand within words.
+_LINKS = "'\u2019-\u2010\u2011"
+# Accents, joiners and variation selectors: parts of the character before.
+_JOINING = {"Mn", "Me", "Mc", "Cf", "Sk"}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One piece as the tokenizer gives it: code points [start, end) of text ``source``, the number of its word there.
+
+    ``source`` is 0, 1 for the second text of a pair, None for a special token.
+    """
+
+    text: str
+    start: int
+    end: int
+    word: int | None
+    source: int | None
+    unknown: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One piece that the model reads. ``start`` and ``end`` are code points of its text, both 0 for a special token.
+
+    ``word`` is the index of its word in ``Encoded.words``, -1 for a special token; ``pair``: it is of the second text.
+    """
+
+    piece: str
+    start: int
+    end: int
+    word: int
+    special: bool
+    unknown: bool
+    pair: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word of a text: its code points [start, end), and its tokens [first, last)."""
+
+    start: int
+    end: int
+    first: int
+    last: int
+    pair: bool
+
+    @property
+    def tokens(self) -> range:
+        """The indices of its tokens."""
+        return range(self.first, self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A text or pair as the model reads it, with the words that its tokens make."""
+
+    ids: tuple[int, ...]
+    type_ids: tuple[int, ...] | None
+    tokens: tuple[Token, ...]
+    words: tuple[Word, ...]
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A half-open range of one text in three units."""
+
+    code_points: tuple[int, int]
+    utf16: tuple[int, int]
+    utf8: tuple[int, int]
+
+
+class Units:
+    """Translates code points of one text into UTF-16 code units and UTF-8 bytes."""
+
+    def __init__(self, text: str) -> None:
+        self._ascii = text.isascii()
+        # Where wider characters stand: all before the first of them counts alike in every unit.
+        wide = [(place, ord(sign)) for place, sign in enumerate(text) if ord(sign) > 0x7F] if not self._ascii else []
+        self._places = [place for place, _ in wide]
+        self._utf16 = [0, *accumulate(code > 0xFFFF for _, code in wide)]
+        self._utf8 = [0, *accumulate((code > 0x7F) + (code > 0x7FF) + (code > 0xFFFF) for _, code in wide)]
+
+    def span(self, start: int, end: int) -> Span:
+        """The range of the code points [start, end)."""
+        if self._ascii:
+            return Span((start, end), (start, end), (start, end))
+        more = [bisect_right(self._places, place - 1) for place in (start, end)]
+        utf16, utf8 = ((start + extra[more[0]], end + extra[more[1]]) for extra in (self._utf16, self._utf8))
+        return Span((start, end), utf16, utf8)
+
+
+def group(texts: Sequence[str], pieces: Sequence[Piece]) -> tuple[tuple[Token, ...], tuple[Word, ...]]:
+    """The tokens of pieces, and the words that they make.
+
+    A word is what the tokenizer takes for one, without the punctuation beside it, joined across an apostrophe or hyphen that stands between
+    letters or digits: "didn't" and "well-made" are one word each.
+
+    Args:
+        texts: the text, and the second one of a pair.
+        pieces: in the order in which the model reads them.
+    """
+    tokens: list[Token] = []
+    words: list[Word] = []
+    last: Piece | None = None
+    for index, piece in enumerate(pieces):
+        if piece.source is None:
+            tokens.append(Token(piece.text, 0, 0, -1, special=True, unknown=piece.unknown, pair=False))
+            last = None
+            continue
+        text = texts[piece.source]
+        start, end = _trimmed(text, piece.start, piece.end)
+        pair = piece.source == 1
+        if last is not None and last.source == piece.source and _joined(text, words[-1], start, last.word == piece.word):
+            before = words.pop()
+            words.append(Word(before.start, max(before.end, end), before.first, index + 1, pair))
+        else:
+            words.append(Word(start, end, index, index + 1, pair))
+        tokens.append(Token(piece.text, start, end, len(words) - 1, special=False, unknown=piece.unknown, pair=pair))
+        last = piece
+    return tuple(tokens), tuple(words)
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """Without the white space that some tokenizers count to a piece."""
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    return start, end
+
+
+def _joined(text: str, word: Word, start: int, same: bool) -> bool:
+    """Whether a piece that begins at ``start`` goes on with a word. ``same``: the tokenizer takes both for one word."""
+    if start < word.end or word.start == word.end:
+        # Several pieces of one character, or a piece of nothing before.
+        return same
+    if start > word.end or start >= len(text):
+        return False
+    before, first = text[start - 1], text[start]
+    if category(first) in _JOINING:
+        return True
+    begins, goes_on = first.isalnum(), before.isalnum()
+    opens = goes_on and first in _LINKS and text[start + 1 : start + 2].isalnum()
+    closes = begins and before in _LINKS and start - 2 >= word.start and text[start - 2].isalnum()
+    return opens or closes or (same and begins == goes_on)

@@ -1,0 +1,262 @@
+"""Whether an attribution can be trusted."""
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from sentiment.explain.erasure import Answers, Enough, Floats, run
+from sentiment.explain.evidence import Evidence, Verdict, evidence, kendall_tau_b, other_word_sets
+from sentiment.v1 import sentiment_pb2
+from tests.explain.test_erasure import Model, arbitrary, linear
+
+# The third and the seventh word carry the text.
+WEIGHTS = np.array([0.1, -0.1, 1.0, 0.05, 0.0, -0.3, 0.8, 0.15, 0.2, 0.12])
+
+
+def measured(model: Model, scores: Floats, label: int = 1, temperature: float = 1.0, seed: int = 0, rows_max: int = 32) -> Evidence:
+    return run(evidence(len(scores), scores, label, temperature, Answers(rows_max), method="m", seed=seed), model)
+
+
+def sigmoid(difference: float) -> float:
+    return 1 / (1 + math.exp(-difference))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_comprehensiveness_and_sufficiency_are_differences_of_calibrated_probability(temperature: float) -> None:
+    found = measured(Model(linear(WEIGHTS, bias=-0.3)), WEIGHTS, temperature=temperature)
+
+    # The logits of the two labels are each other's negative: they differ by twice the sum of the weights.
+    text, erased, alone = (sigmoid(2 * (total - 0.3) / temperature) for total in (WEIGHTS.sum(), WEIGHTS.sum() - 1.8, 1.8))
+    assert found.words == 2
+    assert found.comprehensiveness == pytest.approx(text - erased)
+    assert found.sufficiency == pytest.approx(text - alone)
+    assert found.empty_text_logit == pytest.approx(-0.3)
+    assert (found.method, found.operator) == ("m", "attention_mask")
+
+
+def test_a_ranking_that_no_random_set_equals_is_better_than_random() -> None:
+    found = measured(Model(linear(WEIGHTS)), WEIGHTS)
+
+    assert found.verdict is Verdict.BETTER_THAN_RANDOM
+    assert (found.rank, found.random_sets, found.p_value) == (1, 19, 1 / 20)
+    assert found.random_median < found.random_max < found.comprehensiveness
+
+
+def test_a_ranking_below_the_median_of_random_sets_is_not_faithful() -> None:
+    found = measured(Model(linear(WEIGHTS)), -WEIGHTS)
+
+    assert found.verdict is Verdict.NOT_FAITHFUL
+    assert (found.rank, found.p_value) == (20, 1.0)
+    assert found.comprehensiveness < found.random_median
+
+
+def test_a_ranking_that_is_only_better_than_most_is_inconclusive() -> None:
+    # The second and the third best word: of the 44 other sets the 7 with the best word and one that is not against it do better.
+    found = measured(Model(linear(WEIGHTS)), np.array([0, 0, 0, 0, 0, 0, 2.0, 0, 1.0, 0]))
+
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert 1 < found.rank < 10
+    assert found.p_value == found.rank / 20
+
+
+def test_a_ranking_between_the_median_and_the_mean_of_random_sets_is_inconclusive() -> None:
+    found = measured(Model(linear(np.array([0.0, 0.1, 0.0, 0.0, 2.0]))), np.array([0.0, 1.0, 0.0, 0.0, 0.0]))
+
+    assert found.random_median < found.comprehensiveness < found.random_mean
+    assert found.verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_random_sets_are_summed_up_as_they_were_measured() -> None:
+    model = Model(arbitrary(seed=1))
+    scores = np.array([0.3, 0.1, 0.9, 0.2, 0.5, 0.4])
+
+    found = measured(model, scores)
+
+    def value(left_out: tuple[int, ...]) -> float:
+        logits = model.logits(np.array([word not in left_out for word in range(6)], float))
+        return sigmoid(logits[label] - logits[1 - label])
+
+    whole = model.logits(np.ones(6))
+    label, winner = 1, int(np.argmax(whole))
+    sign = 1 if winner == label else -1
+    own = (2, 4) if sign == 1 else (1, 3)
+    # Six words have 15 sets of two: all the others are tried.
+    others = [sign * (value(()) - value(words)) for words in itertools.combinations(range(6), 2) if words != own]
+    assert found.comprehensiveness == pytest.approx(sign * (value(()) - value(own)))
+    assert found.random_sets == len(others) == 14
+    assert found.random_median == pytest.approx(np.median(others))
+    assert found.random_mean == pytest.approx(np.mean(others))
+    assert found.random_max == pytest.approx(max(others))
+    assert found.rank == 1 + sum(other >= found.comprehensiveness for other in others)
+
+
+@pytest.mark.parametrize("difference", [0.0, 1e-9])
+def test_a_tie_counts_against_the_method(difference: float) -> None:
+    weights = np.array([0.0, 1.0 + difference, 0.0, 1.0, 0.0])
+
+    found = measured(Model(linear(weights)), weights)
+
+    assert (found.rank, found.p_value, found.verdict) == (2, 2 / 5, Verdict.INCONCLUSIVE)
+
+
+def test_an_answer_that_depends_on_no_word_is_flat() -> None:
+    found = measured(Model(lambda kept: [0.0, 3.0]), WEIGHTS)
+
+    assert found.verdict is Verdict.FLAT
+    assert found.comprehensiveness == found.sufficiency == 0
+    assert found.p_value == 1
+
+
+@pytest.mark.parametrize(("effect", "flat"), [(0.049, True), (0.051, False)])
+def test_a_text_that_hardly_moves_the_probability_is_flat(effect: float, flat: bool) -> None:
+    logit = math.log((0.5 + effect) / (0.5 - effect)) / 2
+
+    found = measured(Model(linear(np.array([0.0, 0.0, 0.0, logit, 0.0]))), np.arange(5.0))
+
+    assert (found.verdict is Verdict.FLAT) is flat
+
+
+@pytest.mark.parametrize(("n", "flat"), [(0, True), (1, True), (2, True), (3, True), (4, False)])
+def test_fewer_than_four_words_are_flat(n: int, flat: bool) -> None:
+    weights = np.array([3.0, 0.0, 0.0, 0.0][:n])
+
+    found = measured(Model(linear(weights)), weights)
+
+    assert found.verdict is (Verdict.FLAT if flat else Verdict.BETTER_THAN_RANDOM)
+    assert found.words == min(n, 1)
+    assert found.random_sets == max(0, n - 1)
+    assert found.p_value == 1 / max(n, 1)
+
+
+@pytest.mark.parametrize("n", [*range(41), 512])
+def test_the_sets_are_a_fifth_of_the_words_rounded_up(n: int) -> None:
+    assert measured(Model(linear(np.zeros(n))), np.zeros(n)).words == math.ceil(Fraction(n, 5))
+
+
+def test_with_two_labels_the_evidence_is_the_same_for_both() -> None:
+    model = Model(linear(WEIGHTS))
+
+    answer, other = measured(model, WEIGHTS, label=1), measured(model, -WEIGHTS, label=0)
+
+    assert other.verdict is answer.verdict is Verdict.BETTER_THAN_RANDOM
+    assert other.comprehensiveness == pytest.approx(answer.comprehensiveness)
+    assert other.sufficiency == pytest.approx(answer.sufficiency)
+    assert other.random_mean == pytest.approx(answer.random_mean)
+    assert other.empty_text_logit == -answer.empty_text_logit
+
+
+def test_of_a_label_that_is_not_the_answer_the_words_against_it_are_tested() -> None:
+    # The fourth word takes the second label from 1/3 to 1/7 and makes the third the answer.
+    model = Model(lambda kept: [0.0, 0.0, kept[3] * math.log(5)])
+
+    found = measured(model, np.array([0.0, 0.0, 0.0, -1.0, 0.0]), label=1)
+
+    assert found.comprehensiveness == pytest.approx(1 / 3 - 1 / 7)
+    assert found.sufficiency == pytest.approx(0, abs=1e-12)
+    assert found.verdict is Verdict.BETTER_THAN_RANDOM
+
+
+def test_the_same_seed_draws_the_same_sets_and_another_one_others() -> None:
+    first, again, another = (measured(Model(linear(WEIGHTS)), WEIGHTS, seed=seed) for seed in (1, 1, 2))
+
+    assert first == again
+    assert first.random_mean != another.random_mean
+
+
+def test_evidence_asks_for_at_most_23_masks() -> None:
+    model = Model(linear(np.ones(50)))
+
+    measured(model, np.arange(50.0))
+
+    assert len(set(model.asked)) == len(model.asked) == 23
+
+
+def test_evidence_that_is_stopped_compares_with_the_random_sets_it_has() -> None:
+    # One mask, then batches of five: the empty text, the words alone, the text without them, and two random sets; five more.
+    found = measured(Model(linear(WEIGHTS), batches_max=3), WEIGHTS, rows_max=5)
+
+    assert (found.random_sets, found.rank, found.p_value) == (7, 1, 1 / 8)
+    assert found.verdict is Verdict.BETTER_THAN_RANDOM
+
+
+@pytest.mark.parametrize("random_sets", [0, 1, 2])
+def test_a_ranking_that_was_compared_with_next_to_nothing_is_inconclusive(random_sets: int) -> None:
+    found = measured(Model(linear(WEIGHTS), batches_max=2), WEIGHTS, rows_max=3 + random_sets)
+
+    assert (found.random_sets, found.p_value, found.verdict) == (random_sets, 1 / (random_sets + 1), Verdict.INCONCLUSIVE)
+    assert (found.random_median == found.random_mean == found.random_max == 0) is (random_sets == 0)
+
+
+def test_evidence_that_is_stopped_before_its_own_masks_says_so() -> None:
+    with pytest.raises(Enough):
+        measured(Model(linear(WEIGHTS), batches_max=2), WEIGHTS, rows_max=2)
+
+
+@pytest.mark.parametrize(("n", "size"), [(4, 1), (5, 1), (6, 2), (7, 2), (20, 4), (512, 103)])
+def test_other_sets_are_different_and_never_the_chosen_one(n: int, size: int) -> None:
+    chosen = tuple(range(size))
+
+    found = other_word_sets(n, chosen, 19, np.random.default_rng(n))
+
+    assert len(found) == len(set(found)) == min(19, math.comb(n, size) - 1)
+    assert chosen not in found
+    assert all(len(set(words)) == size and list(words) == sorted(words) and 0 <= words[0] <= words[-1] < n for words in found)
+
+
+def test_every_other_set_is_as_likely() -> None:
+    rng = np.random.default_rng(0)
+
+    drawn = Counter(words for _ in range(2000) for words in other_word_sets(7, (2, 5), 10, rng))
+
+    # 20 sets, each drawn with probability 1/2: 1000 times, give or take 22.
+    assert len(drawn) == 20
+    assert 900 < min(drawn.values()) < max(drawn.values()) < 1100
+
+
+def tau_b_by_pairs(first: Floats, second: Floats) -> float:
+    """Kendall 1945: concordant less discordant pairs over the root of the pairs untied in one times those untied in the other."""
+    both = [(np.sign(first[i] - first[j]), np.sign(second[i] - second[j])) for i, j in itertools.combinations(range(len(first)), 2)]
+    untied = [sum(pair[side] != 0 for pair in both) for side in (0, 1)]
+    return sum(a * b for a, b in both) / math.sqrt(untied[0] * untied[1])
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("values", [3, 1000])
+def test_agreement_is_that_of_all_pairs(seed: int, values: int) -> None:
+    first, second = np.random.default_rng(seed).integers(values, size=(2, 30)).astype(float)
+
+    assert kendall_tau_b(first, second) == pytest.approx(tau_b_by_pairs(first, second))
+
+
+def test_agreement_is_1_with_the_same_order_and_minus_1_with_the_reverse() -> None:
+    scores = np.random.default_rng(0).normal(size=512)
+
+    assert kendall_tau_b(scores, np.exp(scores)) == pytest.approx(1)
+    assert kendall_tau_b(scores, -scores) == pytest.approx(-1)
+
+
+@pytest.mark.parametrize("scores", [[], [2.0], [1.0, 1.0, 1.0]])
+def test_agreement_that_is_undefined_is_0(scores: list[float]) -> None:
+    assert kendall_tau_b(np.array(scores), np.arange(float(len(scores)))) == 0
+
+
+def test_evidence_gives_the_agreement_with_another_attribution() -> None:
+    alone = measured(Model(linear(WEIGHTS)), WEIGHTS)
+    other = np.random.default_rng(0).normal(size=len(WEIGHTS))
+
+    found = run(evidence(10, WEIGHTS, 1, 1.0, Answers(), method="m", seed=0, other=other), Model(linear(WEIGHTS)))
+
+    assert alone.agreement == 0
+    assert found == replace(alone, agreement=kendall_tau_b(WEIGHTS, other))
+    assert found.agreement != 0
+
+
+def test_verdicts_have_the_numbers_of_the_proto() -> None:
+    assert {f"VERDICT_{verdict.name}": verdict.value for verdict in Verdict} | {"VERDICT_UNSPECIFIED": 0} == dict(
+        sentiment_pb2.Verdict.items()
+    )

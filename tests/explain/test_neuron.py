@@ -1,0 +1,163 @@
+"""The numbers behind one token's attention, against loops over the dimensions."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from sentiment.explain.neuron import NeuronView, neuron_view
+
+Floats = npt.NDArray[np.float32]
+SEEDS = pytest.mark.parametrize("seed", range(5))
+TOKENS, WIDTH = 7, 16
+SCALE = WIDTH**-0.5
+
+
+class Head:
+    """One head as a model in float32 computes it. ``bias`` is added to its scores."""
+
+    def __init__(self, seed: int, bias: Floats | None = None) -> None:
+        rng = np.random.default_rng(seed)
+        self.query, self.key = rng.normal(0, 2, (2, TOKENS, WIDTH)).astype(np.float32)
+        self.score: Floats = self.query @ self.key.T * np.float32(SCALE)
+        if bias is not None:
+            self.score = self.score + bias
+        weights = np.exp(self.score - self.score.max(1, keepdims=True))
+        self.attention: Floats = weights / weights.sum(1, keepdims=True)
+
+    def view(self, token: int = 2, top: int = 3, scale: float = SCALE) -> NeuronView:
+        return neuron_view(self.query, self.key, self.score, self.attention, scale=scale, token=token, top=top)
+
+
+@SEEDS
+def test_every_number_is_what_a_loop_over_keys_and_dimensions_gives(seed: int) -> None:
+    head = Head(seed)
+    for token in range(TOKENS):
+        view = head.view(token)
+
+        scores = []
+        for other in range(TOKENS):
+            products = [float(head.query[token, place]) * float(head.key[other, place]) for place in range(WIDTH)]
+            scores.append(SCALE * math.fsum(products))
+            assert view.product[other] == pytest.approx(products, abs=1e-5)
+            assert view.dot[other] == pytest.approx(math.fsum(products), abs=1e-5)
+            assert view.scaled[other] == pytest.approx(scores[-1], abs=1e-5)
+        weights = [math.exp(score) for score in scores]
+        assert view.softmax == pytest.approx([weight / math.fsum(weights) for weight in weights], abs=1e-5)
+        assert view.bias == pytest.approx(np.zeros(TOKENS), abs=1e-5)
+        assert view.max_abs_error < 1e-6
+        np.testing.assert_array_equal(view.query, head.query[token])
+        np.testing.assert_array_equal(view.key, head.key)
+        np.testing.assert_array_equal(view.score, head.score[token])
+        np.testing.assert_array_equal(view.attention, head.attention[token])
+
+
+@SEEDS
+def test_relative_positions_are_the_bias_and_in_the_softmax(seed: int) -> None:
+    places = np.arange(TOKENS)
+    bias = np.float32(0.5) * (places - places[:, None]).astype(np.float32)
+
+    view = Head(seed, bias).view(4)
+
+    assert view.bias == pytest.approx(bias[4], abs=1e-5)
+    assert view.scaled + view.bias == pytest.approx(view.score, abs=1e-5)
+    assert view.max_abs_error < 1e-6
+
+
+@pytest.mark.parametrize("masked", [-math.inf, float(np.finfo(np.float32).min)])
+def test_a_masked_key_gets_nothing(masked: float) -> None:
+    bias = np.zeros((TOKENS, TOKENS), np.float32)
+    bias[:, 5] = masked
+
+    view = Head(0, bias).view()
+
+    assert view.softmax[5] == 0
+    assert view.bias[5] == masked
+    assert view.softmax.sum() == pytest.approx(1)
+    assert view.max_abs_error < 1e-6
+
+
+def test_scores_of_hundreds_do_not_overflow() -> None:
+    bias = np.zeros((TOKENS, TOKENS), np.float32)
+    bias[:, 3] = 900
+
+    view = Head(0, bias).view()
+
+    assert view.softmax[3] == 1
+    assert view.max_abs_error == 0
+
+
+@pytest.mark.parametrize("error", [1e-3, -0.2])
+def test_attention_that_is_not_the_softmax_of_the_scores_is_found(error: float) -> None:
+    head = Head(1)
+    head.attention[2, 6] += np.float32(error)
+
+    assert head.view(2).max_abs_error == pytest.approx(abs(error), abs=1e-6)
+    assert head.view(3).max_abs_error < 1e-6
+
+
+def test_a_wrong_scale_shows_as_bias() -> None:
+    head = Head(1)
+
+    assert np.abs(head.view(scale=1.0).bias).max() > 1
+
+
+@SEEDS
+@pytest.mark.parametrize("top", [1, 5, WIDTH])
+def test_top_dimensions_are_those_of_the_largest_products_whatever_their_sign(seed: int, top: int) -> None:
+    view = Head(seed).view(top=top)
+
+    assert view.top_dimensions.shape == (TOKENS, top)
+    for products, dimensions in zip(view.product, view.top_dimensions, strict=True):
+        assert dimensions.tolist() == sorted(range(WIDTH), key=lambda place: -abs(products[place]))[:top]
+
+
+def test_all_arrays_of_numbers_are_float32() -> None:
+    view = Head(0).view()
+
+    for name in ("query", "key", "product", "dot", "scaled", "bias", "score", "softmax", "attention"):
+        assert getattr(view, name).dtype == np.float32, name
+    assert view.top_dimensions.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("token", "top", "message"),
+    [
+        (7, 3, "token is 7; the tokens are 0 to 6"),
+        (-1, 3, "token is -1; the tokens are 0 to 6"),
+        (0, 0, "top is 0; the dimensions are 1 to 16"),
+        (0, 17, "top is 17; the dimensions are 1 to 16"),
+    ],
+)
+def test_a_token_or_dimension_that_does_not_exist_is_refused(token: int, top: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Head(0).view(token, top)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_scores_that_are_not_numbers_are_refused(wrong: float) -> None:
+    head = Head(0)
+    head.score[2, 1] = wrong
+
+    with pytest.raises(ValueError, match=f"the highest score of token 2 is {wrong}"):
+        head.view(2)
+
+
+def test_a_query_whose_keys_are_all_masked_is_refused() -> None:
+    head = Head(0)
+    head.score[2] = -math.inf
+
+    with pytest.raises(ValueError, match="the highest score of token 2 is -inf"):
+        head.view(2)
+
+
+def test_matrices_of_different_texts_are_refused() -> None:
+    head = Head(0)
+
+    with pytest.raises(ValueError, match=r"query is \[7, 16\], key \[6, 16\]"):
+        neuron_view(head.query, head.key[1:], head.score, head.attention, scale=SCALE, token=0, top=1)
+    with pytest.raises(ValueError, match=r"score is \[7, 6\]; for this query it is \[7, 7\]"):
+        neuron_view(head.query, head.key, head.score[:, 1:], head.attention, scale=SCALE, token=0, top=1)
+    with pytest.raises(ValueError, match=r"attention is \[6, 7\]; for this query it is \[7, 7\]"):
+        neuron_view(head.query, head.key, head.score, head.attention[1:], scale=SCALE, token=0, top=1)
