@@ -111,6 +111,15 @@ def test_words_that_are_not_needed_are_left_out_of_a_long_set() -> None:
     assert found.exhaustive_below == 2
 
 
+def test_a_word_that_can_be_left_out_only_after_another_is_left_out() -> None:
+    # The last three words give the answer unless the first is there without the second.
+    model = Model(lambda kept: [0.5, kept[2:].min() * (1 - kept[0] * (1 - kept[1]))])
+
+    found = found_by(keep, model, np.array([5.0, 4, 3, 2, 1]), label=1)
+
+    assert (found.words, found.minimal, found.exhaustive_below) == ((2, 3, 4), True, 3)
+
+
 @searches
 @pytest.mark.parametrize("n", [31, 32, 33, 100, 400])
 def test_of_a_long_text_whose_words_add_up_the_fewest_words_are_found(search: Callable[..., object], n: int) -> None:
@@ -169,7 +178,7 @@ def test_for_a_label_that_is_not_the_answer_words_are_found_that_stand_in_its_wa
 
 
 @searches
-@pytest.mark.parametrize("rows_budget", [1, 2, 5, 20, 33, 60, 100])
+@pytest.mark.parametrize("rows_budget", [1, 2, 5, 20, 29, 33, 60, 100])
 def test_a_search_never_asks_for_more_masks_than_its_budget(search: Callable[..., object], rows_budget: int) -> None:
     needed = [3, 14, 25]
     model = Model(lambda kept: [0.5, kept[needed].max()] if search is flip else [0.5, kept[needed].min()])
@@ -181,6 +190,7 @@ def test_a_search_never_asks_for_more_masks_than_its_budget(search: Callable[...
     assert found.stopped
     # The ranking reaches the third needed word, the fourth of the text, with its 27th.
     assert (found.words is None) == (rows_budget < 28)
+    assert not found.minimal or found.words == (3, 14, 25)
 
 
 @searches

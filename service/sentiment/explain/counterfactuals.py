@@ -17,7 +17,7 @@ from sentiment.model.scores import probabilities
 ROWS_BUDGET = 256
 # Pairs are tried among so many words: 66 rows, and all pairs of a short sentence.
 PAIR_WORDS = 12
-# Of a longer text not every prefix of the ranking is tried at first.
+# Of a longer text not every prefix of the ranking is tried: those between cost as much as shrinking and find nothing smaller.
 PREFIXES = 32
 
 Words = tuple[int, ...]
@@ -113,16 +113,12 @@ class _Search:
         return Counterfactual(words, label, probability, rows, self._minimal, self._exhaustive_below, self._stopped)
 
     def _grow(self, order: Sequence[int]) -> Steps[None]:
-        """Take the shortest prefix of the order that reaches the aim; of a long text, the shortest between two of those tried first."""
+        """Take the shortest prefix of the order that reaches the aim, of a long text among PREFIXES of them: what is too much shrinks."""
         sizes = list(range(self._n + 1))
         if self._n >= PREFIXES:
             sizes = [0, *(int(size) for size in np.unique(np.geomspace(1, self._n, PREFIXES - 1).round()))]
         self._best = yield from self._first([tuple(order[:size]) for size in sizes])
         self._exhaustive_below = 0 if self._best == () else 1
-        if self._best:
-            low = max(size for size in sizes if size < len(self._best))
-            between = [tuple(order[:size]) for size in range(low + 1, len(self._best))]
-            self._best = (yield from self._first(between)) or self._best
 
     def _shrink(self) -> Steps[None]:
         """Leave words out of the best set, the last of the order first, until not one of them can be."""

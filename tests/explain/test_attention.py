@@ -1,0 +1,268 @@
+"""Attention maps of one text, aggregated over heads, words or layers."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from sentiment.explain.attention import cls_rows, head_mean, rollout, rollout_gradient, rollout_value_norms, to_words, units
+from sentiment.model.words import Encoded, Token, Word
+
+Floats = npt.NDArray[np.float32]
+LAYERS, HEADS, TOKENS = 4, 3, 9
+SHAPE = (LAYERS, HEADS, TOKENS, TOKENS)
+
+
+def attention_of(seed: int, shape: tuple[int, ...] = SHAPE) -> Floats:
+    """Softmaxed noise: sharp rows and broad ones."""
+    rng = np.random.default_rng(seed)
+    weights = np.exp(rng.normal(size=shape) * rng.uniform(0.1, 4, (*shape[:-1], 1)))
+    return (weights / weights.sum(axis=-1, keepdims=True)).astype(np.float32)
+
+
+def encoded_of(*lengths: int) -> Encoded:
+    """A text of words with so many pieces each; 0 is a special token."""
+    tokens: list[Token] = []
+    words: list[Word] = []
+    for length in lengths:
+        first = len(tokens)
+        if length:
+            words.append(Word(first, first + length, first, first + length, pair=False))
+        word = len(words) - 1 if length else -1
+        tokens += [
+            Token("x", place, place + 1, word, special=not length, unknown=False, pair=False)
+            for place in range(first, first + max(length, 1))
+        ]
+    return Encoded(tuple(range(len(tokens))), None, tuple(tokens), tuple(words), truncated=False)
+
+
+# [CLS] one.two.three four [SEP] five.six [SEP]: nine tokens, six units.
+TEXT = encoded_of(0, 3, 1, 0, 2, 0)
+GROUPS = [[0], [1, 2, 3], [4], [5], [6, 7], [8]]
+
+
+def test_the_mean_of_heads_is_that_of_each_weight() -> None:
+    attention = attention_of(1)
+
+    found = head_mean(attention)
+
+    assert found.shape == (LAYERS, TOKENS, TOKENS)
+    assert found.dtype == np.float32
+    for layer in range(LAYERS):
+        assert found[layer] == pytest.approx(sum(attention[layer, head].astype(float) for head in range(HEADS)) / HEADS, abs=1e-7)
+
+
+@pytest.mark.parametrize("token", [0, 4, TOKENS - 1])
+def test_the_row_of_the_token_that_the_classifier_reads_is_what_it_reads(token: int) -> None:
+    attention = attention_of(2)
+
+    found = cls_rows(attention, token)
+
+    assert found.shape == (LAYERS, HEADS, TOKENS)
+    assert found[3, 1].tolist() == [attention[3, 1, token, column] for column in range(TOKENS)]
+    assert np.array_equal(cls_rows(attention), attention[:, :, 0])
+
+
+def test_the_rows_do_not_keep_the_maps_in_memory() -> None:
+    attention = attention_of(3)
+
+    assert not np.shares_memory(cls_rows(attention), attention)
+
+
+@pytest.mark.parametrize("token", [-1, TOKENS])
+def test_a_token_that_does_not_exist_has_no_row(token: int) -> None:
+    with pytest.raises(ValueError, match=f"token is {token}; it is from 0 to 8"):
+        cls_rows(attention_of(4), token)
+
+
+def test_units_are_words_and_special_tokens_in_the_order_of_the_text() -> None:
+    assert [list(unit) for unit in units(TEXT)] == GROUPS
+
+
+def test_words_sum_what_is_read_and_average_over_what_reads() -> None:
+    attention = attention_of(5)
+
+    found = to_words(attention, TEXT)
+
+    assert found.shape == (LAYERS, HEADS, 6, 6)
+    assert found.dtype == np.float32
+    for row, readers in enumerate(GROUPS):
+        for column, read in enumerate(GROUPS):
+            expected = sum(float(attention[2, 1, i, j]) for i in readers for j in read) / len(readers)
+            assert found[2, 1, row, column] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(TOKENS, TOKENS), (LAYERS, TOKENS, TOKENS), SHAPE])
+def test_rows_of_word_maps_sum_to_1_for_any_number_of_maps(shape: tuple[int, ...]) -> None:
+    found = to_words(attention_of(6, shape), TEXT)
+
+    assert found.shape == (*shape[:-2], 6, 6)
+    assert found.sum(axis=-1) == pytest.approx(np.ones(found.shape[:-1]), abs=1e-6)
+
+
+def test_a_text_of_one_piece_words_has_its_own_maps_as_word_maps() -> None:
+    attention = attention_of(7)
+
+    assert np.array_equal(to_words(attention, encoded_of(0, 1, 1, 1, 1, 1, 1, 1, 0)), attention)
+
+
+def test_a_text_without_words_has_a_unit_for_each_special_token() -> None:
+    attention = attention_of(8, (1, 1, 2, 2))
+
+    assert np.array_equal(to_words(attention, encoded_of(0, 0)), attention)
+
+
+def test_maps_of_another_text_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"shape \[4, 3, 8, 8\]; those of this text end in \[9, 9\]"):
+        to_words(attention_of(9)[:, :, :8, :8], TEXT)
+
+
+def path_weights(mixed: list[npt.NDArray[np.float64]], last: int, first: int) -> float:
+    """The sum over all ways from a token's last state down to an embedding, of the product of the weights on the way."""
+    if not mixed:
+        return float(last == first)
+    return sum(weight * path_weights(mixed[:-1], read, first) for read, weight in enumerate(mixed[-1][last]) if weight)
+
+
+def test_rollout_is_the_sum_over_all_ways_through_the_layers() -> None:
+    attention = attention_of(10, (3, 2, 4, 4))
+    mixed = [0.5 * layer.mean(axis=0, dtype=np.float64) + 0.5 * np.eye(4) for layer in attention]
+
+    found = rollout(attention)
+
+    assert found == pytest.approx(np.array([[path_weights(mixed, last, first) for first in range(4)] for last in range(4)]), abs=1e-6)
+
+
+def test_rollout_of_one_layer_is_half_the_mean_of_its_heads_and_half_the_identity() -> None:
+    attention = attention_of(11, (1, HEADS, TOKENS, TOKENS))
+
+    assert rollout(attention) == pytest.approx(attention[0].mean(axis=0) / 2 + np.eye(TOKENS) / 2, abs=1e-6)
+
+
+def test_the_last_layer_is_applied_last() -> None:
+    # Token 0 reads token 1 in the last layer, which read token 2 in the first.
+    attention = np.zeros((2, 1, 3, 3), np.float32)
+    attention[:] = np.eye(3)
+    attention[1, 0, 0] = [0, 1, 0]
+    attention[0, 0, 1] = [0, 0, 1]
+
+    assert rollout(attention)[0].tolist() == [0.5, 0.25, 0.25]
+
+
+def test_heads_that_look_at_themselves_alone_leave_every_token_where_it_is() -> None:
+    attention = np.broadcast_to(np.eye(TOKENS, dtype=np.float32), SHAPE)
+
+    assert np.array_equal(rollout(attention), np.eye(TOKENS))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_of_both_rollouts_sum_to_1(seed: int) -> None:
+    attention = attention_of(seed, (12, 4, 40, 40))
+    norms = np.random.default_rng(seed).exponential(3.0, (12, 4, 40)).astype(np.float32)
+
+    assert rollout(attention).sum(axis=1) == pytest.approx(np.ones(40), abs=1e-5)
+    assert rollout_value_norms(attention, norms).sum(axis=1) == pytest.approx(np.ones(40), abs=1e-5)
+
+
+def test_equal_value_norms_change_nothing() -> None:
+    attention = attention_of(12)
+
+    assert rollout_value_norms(attention, np.full(SHAPE[:3], 2.5, np.float32)) == pytest.approx(rollout(attention), abs=1e-6)
+
+
+def test_value_norms_weigh_what_is_read_and_heads_by_their_size() -> None:
+    attention = attention_of(13, (1, 2, 5, 5))
+    norms = np.random.default_rng(13).exponential(1.0, (1, 2, 5)).astype(np.float32)
+
+    found = rollout_value_norms(attention, norms)
+
+    for row in range(5):
+        weighed = [sum(float(attention[0, head, row, read]) * float(norms[0, head, read]) for head in range(2)) for read in range(5)]
+        expected = [weight / sum(weighed) / 2 + (read == row) / 2 for read, weight in enumerate(weighed)]
+        assert found[row] == pytest.approx(np.array(expected), abs=1e-6)
+
+
+def test_a_token_whose_values_are_nothing_is_not_counted() -> None:
+    attention = attention_of(14)
+    norms = np.ones(SHAPE[:3], np.float32)
+    norms[:, :, 5] = 0
+
+    found = rollout_value_norms(attention, norms)
+
+    others = [row for row in range(TOKENS) if row != 5]
+    assert found[others, 5].tolist() == [0] * 8
+    assert rollout(attention)[others, 5].min() > 0
+
+
+def test_a_text_whose_values_are_all_nothing_keeps_only_its_residual_path() -> None:
+    found = rollout_value_norms(attention_of(15), np.zeros(SHAPE[:3], np.float32))
+
+    assert np.array_equal(found, np.eye(TOKENS))
+
+
+def test_gradient_rollout_is_the_rule_of_its_paper_without_the_identity() -> None:
+    attention = attention_of(16)
+    gradients = np.random.default_rng(16).normal(size=SHAPE).astype(np.float32)
+    relevance = np.eye(TOKENS)
+    for layer in range(LAYERS):
+        positive = np.clip(attention[layer].astype(float) * gradients[layer], 0, None).mean(axis=0)
+        relevance = relevance + positive @ relevance
+
+    found = rollout_gradient(attention, gradients)
+
+    assert found.dtype == np.float32
+    assert found == pytest.approx(relevance - np.eye(TOKENS), rel=1e-5)
+    assert found.min() >= 0
+
+
+def test_gradient_rollout_knows_its_label() -> None:
+    attention = attention_of(17)
+    gradients = np.random.default_rng(17).normal(size=SHAPE).astype(np.float32)
+
+    positive, negative = rollout_gradient(attention, gradients), rollout_gradient(attention, -gradients)
+
+    assert np.corrcoef(positive[0], negative[0])[0, 1] < 0.9
+    assert rollout_gradient(attention, -np.abs(gradients)).max() == 0
+
+
+def test_small_relevances_are_not_lost_beside_the_identity() -> None:
+    attention = attention_of(18)
+    gradients = np.full(SHAPE, 1e-9, np.float32)
+
+    found = rollout_gradient(attention, gradients)
+
+    assert found * 1e9 == pytest.approx(attention.mean(axis=1).sum(axis=0), rel=1e-5)
+
+
+@pytest.mark.parametrize("function", [rollout, head_mean, cls_rows])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (3, 4, 4), (0, 3, 4, 4), (2, 3, 0, 0)])
+def test_what_is_no_attention_is_refused(function: Callable[[Floats], Floats], shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="the attention has the shape"):
+        function(np.zeros(shape, np.float32))
+
+
+def test_norms_and_gradients_of_another_shape_are_refused() -> None:
+    attention = attention_of(19)
+
+    with pytest.raises(ValueError, match=r"value norms have the shape \[4, 3, 1\]"):
+        rollout_value_norms(attention, np.ones((4, 3, 1), np.float32))
+    with pytest.raises(ValueError, match=r"gradients have the shape \[4, 1, 9, 9\]"):
+        rollout_gradient(attention, attention[:, :1])
+
+
+def test_a_single_token_reads_itself() -> None:
+    attention = np.ones((2, 2, 1, 1), np.float32)
+
+    assert rollout(attention).tolist() == [[1]]
+    assert to_words(attention, encoded_of(1)).tolist() == attention.tolist()
+    assert rollout_gradient(attention, attention).tolist() == [[3]]
+
+
+def test_a_value_that_is_not_finite_is_not_hidden() -> None:
+    attention = attention_of(20)
+    attention[1, 1, 4, 4] = np.nan
+
+    assert np.isnan(rollout(attention)).any()
+    assert np.isnan(rollout_gradient(attention, -np.ones(SHAPE, np.float32))).any()
+    assert np.isnan(to_words(attention, TEXT)).any()
