@@ -67,7 +67,10 @@ def flip(n: int, scores: Floats, label: int, temperature: float, answers: Answer
 
 
 def keep(n: int, scores: Floats, label: int, temperature: float, answers: Answers, rows_budget: int = ROWS_BUDGET) -> Steps[Counterfactual]:
-    """Look for the fewest words that alone make ``label`` the answer: none if the empty text does. Arguments and way as of ``flip``."""
+    """Look for the fewest words that alone make ``label`` the answer: none if the empty text does.
+
+    Arguments and way as of ``flip``. Whenever ``Enough`` is thrown, there is a result, if only that nothing was found.
+    """
     search = _Search(n, label, answers, rows_budget, erases=False)
     yield from search.run(ranked(scores))
     return search.result(temperature)
