@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sentiment.errors import BadBundle
-from sentiment.model.bundle import load_bundle
+from sentiment.model.bundle import CHECKOUT_BUNDLES, load_bundle
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Tokenizer
@@ -208,3 +208,13 @@ def test_a_graph_without_attention_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(NoAttention, match="no Softmax"):
         explain_graph(graph)
+
+
+def test_the_default_bundles_explain_graph_is_torchs_on_its_own_weights() -> None:
+    bundle = CHECKOUT_BUNDLES / "english" / "1"
+    tokenizer = Tokenizer(bundle / "tokenizer.json", 512)
+    rows = [tokenizer.encode(text) for text in ("It was not half bad, was it?", "dull", "I laughed. " * 20, "A film about a clerk.")]
+    session = ExplainSession(bundle / "explain.onnx")
+
+    assert (session.layers, session.heads) == (6, 12)
+    assert explain_parity(session, tokenizer, Checkpoint(bundle).explained, rows) <= 1e-4
