@@ -48,10 +48,10 @@ class Experiment:
     epochs: int = 5
     width: int = 256
     vocabulary: int = 8000
-    # With 1e-3 an 8x6 of width 128 was at chance after three epochs of 48 tokens, with 3e-4 at 0.68.
-    learning_rate: float = 3e-4
+    # With this and 16 rows an 8x6 is at chance after one epoch and at 0.78 after two.
+    learning_rate: float = 1e-4
     base_learning_rate: float = 5e-5
-    batch_rows: int = 32
+    batch_rows: int = 16
     dev_fraction: float = 0.1
     labels: tuple[str, ...] = ("negative", "positive")
     seed: int = 1
