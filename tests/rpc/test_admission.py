@@ -352,6 +352,7 @@ async def test_one_open_call_too_many_is_refused_and_its_place_is_free_again_whe
     second.cancel()
     await asyncio.wait({waiting})
     await until(opened(server, 0), "no call is open")
+    await until(lambda: not server.app._streams._open, "no stream is open")
     assert_nothing_left(server)
 
 
