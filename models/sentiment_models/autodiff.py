@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from sentiment_models.errors import ModelsError
+from sentiment_models.errors import NotExplainable
 
 INT64 = np.dtype(np.int64)
 
@@ -78,7 +78,7 @@ def gradients(writer: Writer, of: str, seed: str, by: Sequence[str]) -> dict[str
         by: tensors that ``of`` depends on. Each is a node's result or an input of the graph.
 
     Raises:
-        ModelsError: there is an operator on the way that has no rule here, or no way.
+        NotExplainable: there is an operator on the way that has no rule here, or no way.
     """
     nodes = list(writer.graph.node)
     active = set(by)
@@ -98,14 +98,14 @@ def gradients(writer: Writer, of: str, seed: str, by: Sequence[str]) -> dict[str
             continue
         if node.op_type not in _RULES:
             known = ", ".join(sorted(_RULES))
-            raise ModelsError(f"{node.name}: the operator {node.op_type} has no gradient here; those of {known} are known")
+            raise NotExplainable(f"{node.name}: the operator {node.op_type} has no gradient here; those of {known} are known")
         gradient = total(node.output[0])
         for place, name in enumerate(node.input):
             if name in active:
                 found.setdefault(name, []).append(_RULES[node.op_type](_Node(writer, node), gradient, place))
     missing = [name for name in by if name not in found]
     if missing:
-        raise ModelsError(f"{of} does not depend on {', '.join(missing)}")
+        raise NotExplainable(f"{of} does not depend on {', '.join(missing)}")
     return {name: total(name) for name in by}
 
 
@@ -176,7 +176,7 @@ def _matmul(node: _Node, gradient: str, place: int) -> str:
     if place == 0:
         return node.op("MatMul", gradient, _turned(node, second))
     if second in _stored(node):
-        raise ModelsError(f"{node.node.name}: a gradient by the stored tensor {second}")
+        raise NotExplainable(f"{node.node.name}: a gradient by the stored tensor {second}")
     return node.op("MatMul", _turned(node, first), gradient)
 
 
@@ -191,7 +191,7 @@ def _gemm(node: _Node, gradient: str, place: int) -> str:
     _only_first(node, place)
     plain = [node.attribute(name, 1.0) == 1.0 for name in ("alpha", "beta")]
     if not all(plain) or node.integer("transA", 0):
-        raise ModelsError(f"{node.node.name}: a Gemm with alpha, beta or transA")
+        raise NotExplainable(f"{node.node.name}: a Gemm with alpha, beta or transA")
     return node.op("Gemm", gradient, node.inputs[1], transB=1 - node.integer("transB", 0))
 
 
@@ -216,7 +216,7 @@ def _gather(node: _Node, gradient: str, place: int) -> str:
     _only_first(node, place)
     stored = _stored(node).get(node.inputs[1])
     if node.integer("axis", 0) != 1 or stored is None or list(stored.dims) not in ([], [1]):
-        raise ModelsError(f"{node.node.name}: a Gather of other than one token")
+        raise NotExplainable(f"{node.node.name}: a Gather of other than one token")
     index = numpy_helper.to_array(stored).astype(INT64).reshape(1)
     tokens = node.op("Gather", node.op("Shape", node.inputs[0]), node.writer.constant([1]), axis=0)
     here = node.op("OneHot", node.writer.constant(index), tokens, node.writer.constant(np.array([0, 1], np.float32)))
@@ -227,7 +227,7 @@ def _gather(node: _Node, gradient: str, place: int) -> str:
 
 def _only_first(node: _Node, place: int) -> None:
     if place:
-        raise ModelsError(f"{node.node.name}: a gradient by input {place} of {node.node.op_type}")
+        raise NotExplainable(f"{node.node.name}: a gradient by input {place} of {node.node.op_type}")
 
 
 def _stored(node: _Node) -> dict[str, TensorProto]:

@@ -19,3 +19,7 @@ class ParityFailed(ModelsError):
 
 class BadSignature(ModelsError):
     """A key or a signature cannot be used, or the signature is not of this bundle by this key."""
+
+
+class NotExplainable(ModelsError):
+    """A classifier's graph has attention that is not understood, or an operator without a gradient: no explain graph is made of it."""

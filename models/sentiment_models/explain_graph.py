@@ -26,7 +26,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from sentiment_models.autodiff import Writer, gradients
-from sentiment_models.errors import ModelsError
+from sentiment_models.errors import NotExplainable
 from sentiment_models.graph import drop_unread, initializers, replace_initializers, replace_nodes
 
 LOGITS = "logits"
@@ -36,10 +36,6 @@ _SCORE_OPS = {"Add", "Div", "Mul", "Where"}
 
 
 _Shape = Sequence[str | int | None]
-
-
-class NoAttention(ModelsError):
-    """The graph's attention is not understood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +58,7 @@ def explain_graph(model: ModelProto) -> ModelProto:
     """Return the explain graph of an exported classifier, whose stored tensors must have the names of the weights.
 
     Raises:
-        NoAttention: its attention or its embeddings are not understood.
-        ModelsError: it cannot be differentiated.
+        NotExplainable: its attention or its embeddings are not understood, or it cannot be differentiated.
     """
     result = ModelProto()
     result.CopyFrom(model)
@@ -99,7 +94,7 @@ def find_blocks(model: ModelProto) -> list[Block]:
     """Find each layer's attention, in order.
 
     Raises:
-        NoAttention: there is none, or it is built otherwise.
+        NotExplainable: there is none, or it is built otherwise.
     """
     makers = {name: node for node in model.graph.node for name in node.output}
     stored = initializers(model)
@@ -110,11 +105,11 @@ def find_blocks(model: ModelProto) -> list[Block]:
         product = _product(node.input[0], makers)
         context = _reader(model, node.output[0], "MatMul")
         if context.input[0] != node.output[0]:
-            raise NoAttention(f"{node.name}: is not the first factor of {context.name}")
+            raise NotExplainable(f"{node.name}: is not the first factor of {context.name}")
         mixing = _mixing(model, context.output[0], stored)
         blocks.append(Block(node, node.input[0], product.input[0], product.input[1], context.input[1], mixing))
     if not blocks:
-        raise NoAttention("the graph has no Softmax")
+        raise NotExplainable("the graph has no Softmax")
     return blocks
 
 
@@ -128,13 +123,13 @@ def _product(name: str, makers: dict[str, NodeProto]) -> NodeProto:
             return node
         if node is not None and node.op_type in _SCORE_OPS:
             waiting += node.input
-    raise NoAttention(f"{start}: no product of queries and keys goes into it")
+    raise NotExplainable(f"{start}: no product of queries and keys goes into it")
 
 
 def _reader(model: ModelProto, name: str, kind: str) -> NodeProto:
     readers = [node for node in model.graph.node if name in node.input and node.op_type != "Shape"]
     if len(readers) != 1 or readers[0].op_type != kind:
-        raise NoAttention(f"{name}: is read by {', '.join(node.op_type for node in readers)}; wanted one {kind}")
+        raise NotExplainable(f"{name}: is read by {', '.join(node.op_type for node in readers)}; wanted one {kind}")
     return readers[0]
 
 
@@ -143,7 +138,7 @@ def _mixing(model: ModelProto, context: str, stored: dict[str, TensorProto]) -> 
     joined = _reader(model, turned.output[0], "Reshape")
     product = _reader(model, joined.output[0], "MatMul")
     if product.input[1] not in stored:
-        raise NoAttention(f"{product.name}: multiplies the heads' results with what is not stored")
+        raise NotExplainable(f"{product.name}: multiplies the heads' results with what is not stored")
     return product.input[1]
 
 
@@ -153,16 +148,16 @@ def _heads(model: ModelProto, blocks: Sequence[Block]) -> int:
     stored = initializers(model)
     found = set()
     for block in blocks:
-        node = makers[block.queries]
-        while node.op_type in {"Transpose", "Div", "Mul"}:
-            node = makers[node.input[0]]
-        shape = makers.get(node.input[1]) if node.op_type == "Reshape" else None
+        node = makers.get(block.queries)
+        while node is not None and node.op_type in {"Transpose", "Div", "Mul"}:
+            node = makers.get(node.input[0])
+        shape = makers.get(node.input[1]) if node is not None and node.op_type == "Reshape" else None
         sizes = list(shape.input) if shape is not None and shape.op_type == "Concat" else []
         if len(sizes) != 4 or sizes[2] not in stored:
-            raise NoAttention(f"{block.queries}: into how many heads it is parted is not known")
+            raise NotExplainable(f"{block.queries}: into how many heads it is parted is not known")
         found.add(int(numpy_helper.to_array(stored[sizes[2]]).reshape(-1)[0]))
     if len(found) != 1:
-        raise NoAttention(f"the layers have {', '.join(map(str, sorted(found)))} heads; wanted are equally many")
+        raise NotExplainable(f"the layers have {', '.join(map(str, sorted(found)))} heads; wanted are equally many")
     return found.pop()
 
 
@@ -204,7 +199,7 @@ def _interpolate(model: ModelProto) -> dict[str, str]:
     """Put the word embeddings on their way from the baseline's, in place; return the names of what is embedded, and ``between``."""
     tables = _tables(model)
     if "token" not in tables:
-        raise NoAttention("the embeddings of input_ids are not found")
+        raise NotExplainable("the embeddings of input_ids are not found")
     writer = Writer(model, "embedding")
     words = tables["token"]
     base = writer.op("Gather", words.input[0], "baseline_ids", axis=0)
@@ -229,7 +224,7 @@ def _tables(model: ModelProto) -> dict[str, NodeProto]:
                 node.input[1], "segment" if "type" in node.input[0] else "position"
             )
             if kind in tables:
-                raise NoAttention(f"{node.name}: a second table of {kind} embeddings")
+                raise NotExplainable(f"{node.name}: a second table of {kind} embeddings")
             tables[kind] = node
     return tables
 

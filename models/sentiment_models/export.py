@@ -13,8 +13,8 @@ from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.checkpoint import Checkpoint, one_thread
 from sentiment_models.data import Example
-from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
-from sentiment_models.explain_graph import NoAttention, explain_graph
+from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, NotExplainable
+from sentiment_models.explain_graph import explain_graph
 from sentiment_models.flatten import flatten
 from sentiment_models.golden import GOLDEN_PAIRS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
 from sentiment_models.graph import serialize
@@ -160,7 +160,7 @@ def _build(checkpoint: Checkpoint, part: Path, identity: Identity, dev: Sequence
     (part / graph_file("int8")).write_bytes(serialize(quantize(flat, embeddings)))
     try:
         (part / EXPLAIN_FILE).write_bytes(serialize(refer(explain_graph(whole), part / WEIGHTS_FILE)))
-    except NoAttention as error:
+    except NotExplainable as error:
         say(f"no explain graph: {error}")
     tokenizer = Tokenizer(part / TOKENIZER_FILE, checkpoint.max_tokens)
     pads_left = checkpoint.family.padding_side == "left"

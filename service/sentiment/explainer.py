@@ -203,16 +203,15 @@ class _Work:
         assert self.session is not None
         tokens, pad_id = self.encoded.tokens, self.classifier.tokenizer.pad_id
         if method == "gradient_x_input":
-            dots = self._dots(np.ones(1, np.float32), None)
-            found = None if dots is None else gradient_times_input(dots[0])
+            found = gradient_times_input(self._explained(np.ones(1, np.float32), None, ["embedding_dots"])["embedding_dots"][0])
         else:
             path = Path.of(steps)
             baseline = np.array([pad_id if not token.special else id_ for token, id_ in zip(tokens, self.encoded.ids, strict=True)])
             dots = self._dots(path.alpha, baseline)
+            if dots is None:
+                return None
             ends = self._explained(np.array([0, 1], np.float32), baseline, ["logits"])["logits"][:, self.label]
-            found = None if dots is None else integrated_gradients(dots, path, float(ends[1] - ends[0]))
-        if found is None:
-            return None
+            found = integrated_gradients(dots, path, float(ends[1] - ends[0]))
         values = found.values
         return Attribution(
             method,
@@ -226,7 +225,7 @@ class _Work:
             steps,
         )
 
-    def _dots(self, alpha: np.ndarray, baseline: np.ndarray | None) -> np.ndarray | None:
+    def _dots(self, alpha: np.ndarray, baseline: np.ndarray) -> np.ndarray | None:
         """embedding_dots at each place of a path, a few at a time; None when time was up."""
         found: list[np.ndarray] = []
         size = max(1, EXPLAIN_TOKENS_MAX // self.row.tokens)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from sentiment_models.autodiff import Writer, gradients
-from sentiment_models.errors import ModelsError
+from sentiment_models.errors import NotExplainable
 
 Floats = NDArray[np.float32]
 RNG = np.random.default_rng(1)
@@ -123,5 +123,5 @@ def test_the_gradient_is_torchs(name: str) -> None:
 def test_what_cannot_be_differentiated_is_told(nodes: list[onnx.NodeProto], stored: dict[str, NDArray[np.generic]], message: str) -> None:
     writer = Writer(_graph(nodes, X, stored), "gradient")
 
-    with pytest.raises(ModelsError, match=message):
+    with pytest.raises(NotExplainable, match=message):
         gradients(writer, "y", writer.constant(1.0), ["x"])

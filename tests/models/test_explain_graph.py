@@ -1,7 +1,7 @@
 """The explain graph of every family: what it gives is torch's, its switches do what they say, and where there is none it is said."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,8 @@ from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Tokenizer
 from sentiment_models.checkpoint import Checkpoint
-from sentiment_models.explain_graph import NoAttention, explain_graph
+from sentiment_models.errors import NotExplainable
+from sentiment_models.explain_graph import explain_graph
 from sentiment_models.export import export
 from sentiment_models.verify import explain_parity
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
@@ -194,6 +195,17 @@ def test_a_family_whose_attention_is_not_understood_gets_none_and_the_export_say
     assert any(line.startswith("no explain graph: ") for line in said)
 
 
+def test_an_activation_without_a_gradient_costs_the_explain_graph_and_not_the_bundle(tmp_path: Path) -> None:
+    said: list[str] = []
+    tiny = replace(TINY["bert"], sizes={**TINY["bert"].sizes, "hidden_act": "silu"})
+
+    exported = export(save_tiny(tmp_path / "checkpoint", tiny), tmp_path / "bundle", name="silu", version=1, say=said.append)
+
+    assert exported.explain is None
+    assert any("the operator Sigmoid has no gradient here" in line for line in said)
+    assert load_bundle(tmp_path / "bundle").manifest.graphs.explain is None
+
+
 def test_a_classify_graph_is_no_explain_graph(made: Made) -> None:
     with pytest.raises(BadBundle, match="not an explain graph: alpha, baseline_ids"):
         ExplainSession(made.bundle / "fp32.onnx")
@@ -206,7 +218,7 @@ def test_a_graph_without_attention_is_told(tmp_path: Path) -> None:
     for node in graph.graph.node:
         node.op_type = node.op_type.replace("Softmax", "LogSoftmax")
 
-    with pytest.raises(NoAttention, match="no Softmax"):
+    with pytest.raises(NotExplainable, match="no Softmax"):
         explain_graph(graph)
 
 
