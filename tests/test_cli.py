@@ -473,7 +473,7 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(command: str, bu
 
 WITHOUT_RUNTIME = """
 import sys
-for name in ("onnxruntime", "tokenizers", "numpy", "aiohttp", "pyarrow"):
+for name in ("onnxruntime", "tokenizers", "aiohttp", "pyarrow"):
     sys.modules[name] = None  # importing it raises ImportError
 
 import sentiment.client

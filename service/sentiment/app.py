@@ -17,11 +17,13 @@ from sentiment.batching.cost import CostTable
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.scheduler import Scheduler
 from sentiment.errors import BadBundle, CannotServe, RunnerLost
+from sentiment.explainer import Explainer
+from sentiment.explaining import Explaining, ExplainLimits
 from sentiment.logs import logger
 from sentiment.metrics import Metrics
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.classifier import Classifier, load_classifier
-from sentiment.model.cores import cores_granted
+from sentiment.model.cores import cores_by_quota, cores_granted
 from sentiment.model.runner import Runner
 from sentiment.model.session import RUNTIME_VERSION
 from sentiment.pipeline import Served
@@ -82,7 +84,11 @@ def make_served(loaded: Loaded, settings: Settings, metrics: Metrics, runners: S
         precision=classifier.graph.precision,
         provider=classifier.session.provider,
     )
-    return Served(classifier, batcher, counted, settings.text_bytes_max, settings.call_rows_max)
+    explaining = None
+    if settings.explain:
+        limits = ExplainLimits(settings.explain_calls_max, settings.explain_bytes_max)
+        explaining = Explaining(Explainer(classifier), counted, limits, lambda: batcher.running, cores_by_quota())
+    return Served(classifier, batcher, counted, settings.text_bytes_max, settings.call_rows_max, explaining)
 
 
 def make_runners(settings: Settings) -> list[Runner]:
@@ -220,6 +226,8 @@ class App:
                 self._set_ready(not self._ready)
             try:
                 batcher.end_stalled(stall_s)
+                if served.explaining is not None:
+                    served.explaining.watch(stall_s)
             except Exception:  # whatever it was, the next look may find a run that hangs
                 self._log.exception("watch_failed")
             await asyncio.sleep(min(WATCHDOG_S, stall_s))

@@ -82,17 +82,28 @@ def _results(job: Job, texts: Iterable[str]) -> Iterator[Iterator[Result]]:
         with LocalClassifier(job.model, job.bundles) as local:
             yield local.classify_all(texts, truncation=job.truncation)
     else:
-        with Client(job.target) as client:
-            # Fails within seconds if no server is there, before any input is read.
-            try:
-                client.get_model(job.model, timeout_s=min(job.timeout_s, CONNECT_S_MAX))
-            except CallFailed as error:
-                if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                    raise NoServer(
-                        f"no server answers at {job.target} (start one with 'sentiment serve', or use --local): {error.message}"
-                    ) from error
-                raise
+        with connected(job.target, job.model, job.timeout_s) as client:
             yield client.classify_all(texts, model=job.model, truncation=job.truncation, timeout_s=job.timeout_s)
+
+
+@contextmanager
+def connected(target: str, model: str, timeout_s: float) -> Iterator[Client]:
+    """A client of the server at the target. Fails within seconds if none is there, before any input is read.
+
+    Raises:
+        NoServer: nothing answers.
+        CallFailed: the server has no such model.
+    """
+    with Client(target) as client:
+        try:
+            client.get_model(model, timeout_s=min(timeout_s, CONNECT_S_MAX))
+        except CallFailed as error:
+            if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise NoServer(
+                    f"no server answers at {target} (start one with 'sentiment serve', or use --local): {error.message}"
+                ) from error
+            raise
+        yield client
 
 
 def _line(text: str, result: Result) -> str:

@@ -1,4 +1,4 @@
-"""The command line: ``sentiment serve | classify | check | settings``.
+"""The command line: ``sentiment serve | classify | explain | check | settings``.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle.
 """
@@ -14,6 +14,8 @@ from sentiment.errors import BadBundle, BadSettings, SentimentError
 from sentiment.settings import Settings, add_flags, load_settings, markdown_table, settings_table
 
 DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
+# As in the client, which need not be loaded to parse a command.
+AGGREGATIONS = ("maps", "words", "cls_rows", "head_mean", "rollout", "rollout_value_norms", "rollout_gradient")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,18 +63,14 @@ def _parser() -> argparse.ArgumentParser:
         "--output", type=Path, metavar="FILE", help="write JSON lines there; an interrupted run is continued when repeated"
     )
     classify.add_argument("--json", action="store_true", help="print one JSON object a line")
-    classify.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT", help="the server (default: 127.0.0.1:50051)")
-    classify.add_argument("--model", default="", metavar="NAME[/VERSION]", help="the model (default: the server's)")
-    classify.add_argument(
-        "--truncation",
-        default="",
-        choices=("", "refuse", "head", "head_tail", "windows"),
-        help="what to read of over-long texts (default: the model's)",
-    )
-    classify.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="time limit of a call (default: 60)")
-    classify.add_argument("--local", action="store_true", help="run the bundle in this process, without a server")
-    classify.add_argument("--bundles", default=None, metavar="FOLDERS", help="with --local: folders that hold bundles, separated by ':'")
+    _add_call(classify, ("", "refuse", "head", "head_tail", "windows"))
     classify.set_defaults(run=_classify)
+
+    explain = commands.add_parser(
+        "explain", help="explain an answer", description="Show what moved the answer to a text, and whether that can be trusted."
+    )
+    _add_explain(explain)
+    explain.set_defaults(run=_explain)
 
     check = commands.add_parser("check", help="check a bundle", description="Check a bundle's files, and its golden set on this machine.")
     check.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, or NAME or NAME/VERSION to look for")
@@ -82,6 +80,38 @@ def _parser() -> argparse.ArgumentParser:
     settings.add_argument("--markdown", action="store_true", help="as a Markdown table")
     settings.set_defaults(run=_settings)
     return parser
+
+
+def _add_call(parser: argparse.ArgumentParser, truncations: Sequence[str]) -> None:
+    parser.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT", help="the server (default: 127.0.0.1:50051)")
+    parser.add_argument("--model", default="", metavar="NAME[/VERSION]", help="the model (default: the server's)")
+    parser.add_argument("--truncation", default="", choices=truncations, help="what to read of over-long texts (default: the model's)")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="time limit of a call (default: 60)")
+    parser.add_argument("--local", action="store_true", help="run the bundle in this process, without a server")
+    parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="with --local: folders that hold bundles, separated by ':'")
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("text", metavar="TEXT", help="the text")
+    parser.add_argument("--pair", default=None, metavar="TEXT", help="the second text of a pair")
+    parser.add_argument("--label", default="", help="the label to explain (default: the answer)")
+    parser.add_argument(
+        "--method",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="integrated_gradients, gradient_x_input, occlusion or shapley; may be repeated (default: the model's first)",
+    )
+    parser.add_argument("--steps", type=int, default=0, help="steps of integrated_gradients, or orders of shapley (default: 16, or 20)")
+    parser.add_argument("--counterfactuals", action="store_true", help="look for the fewest words that change or make the answer")
+    parser.add_argument("--heads", action="store_true", help="what each attention head does")
+    parser.add_argument("--attention", choices=AGGREGATIONS, default=None, metavar="KIND", help=f"attention: {', '.join(AGGREGATIONS)}")
+    parser.add_argument("--encoding", choices=("u8", "fp16", "fp32", "top_p"), default="u8", help="of the attention (default: u8)")
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
+    parser.add_argument(
+        "--color", choices=("auto", "always", "never"), default="auto", help="auto: on a terminal, unless NO_COLOR is set (default: auto)"
+    )
+    _add_call(parser, ("", "refuse", "head", "head_tail"))
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -109,10 +139,7 @@ def _classify(options: argparse.Namespace) -> int:
         raise BadSettings("give either texts or --input FILE")
     if options.output and options.texts:
         raise BadSettings("--output goes with --input")
-    if options.local:
-        from sentiment import logs  # noqa: PLC0415  # only what runs a model logs
-
-        logs.configure("warning", "console")  # on standard error: the answers are on standard output
+    _log_local(options)
     job = Job(
         texts=options.texts,
         input=options.input,
@@ -124,9 +151,57 @@ def _classify(options: argparse.Namespace) -> int:
         truncation=options.truncation,
         timeout_s=options.timeout,
         local=options.local,
-        bundles=tuple(Path(part) for part in (options.bundles or os.environ.get("SENTIMENT_BUNDLES", "")).split(os.pathsep) if part),
+        bundles=_bundles(options),
     )
     return FAILED if classify(job) else DONE
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from sentiment.client import AttentionOptions, ExplainOptions  # noqa: PLC0415  # as in _classify
+    from sentiment.explain_command import ExplainJob, explain  # noqa: PLC0415  # likewise
+
+    _log_local(options)
+    attention = AttentionOptions(aggregation=options.attention, encoding=options.encoding) if options.attention else None
+    asked = ExplainOptions(
+        methods=options.method,
+        attribution=True,
+        steps=options.steps,
+        counterfactuals=options.counterfactuals,
+        heads=options.heads,
+        attention=attention,
+    )
+    try:
+        asked.message()
+    except ValueError as error:
+        raise BadSettings(f"--steps {options.steps}: {error}") from error
+    explain(
+        ExplainJob(
+            text=options.text,
+            text_pair=options.pair,
+            label=options.label,
+            options=asked,
+            target=options.target,
+            model=options.model,
+            truncation=options.truncation,
+            timeout_s=options.timeout,
+            json=options.json,
+            local=options.local,
+            color=options.color,
+            bundles=_bundles(options),
+        )
+    )
+    return DONE
+
+
+def _log_local(options: argparse.Namespace) -> None:
+    if options.local:
+        from sentiment import logs  # noqa: PLC0415  # only what runs a model logs
+
+        logs.configure("warning", "console")  # on standard error: the answers are on standard output
+
+
+def _bundles(options: argparse.Namespace) -> tuple[Path, ...]:
+    return tuple(Path(part) for part in (options.bundles or os.environ.get("SENTIMENT_BUNDLES", "")).split(os.pathsep) if part)
 
 
 def _check(options: argparse.Namespace) -> int:

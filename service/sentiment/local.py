@@ -10,20 +10,30 @@ from typing import Self
 
 from sentiment.app import load, make_runners, make_served
 from sentiment.batching.ticket import Priority
-from sentiment.client import CallFailed, Classification, ModelId, Result, Timing
+from sentiment.client import CallFailed, Classification, ExplainOptions, Explanation, ModelId, Result, Timing, requests
+from sentiment.client.explanation_reader import Reader
+from sentiment.client.policy import EXPLAIN_TIMEOUT_S
+from sentiment.client.results import failure_of_status
+from sentiment.errors import RequestError
+from sentiment.explainer import Explainer
 from sentiment.metrics import Metrics
 from sentiment.pipeline import Answer, Outcome, Query
-from sentiment.rpc.status import code_of
+from sentiment.rpc import convert
+from sentiment.rpc.asked import asked_of
+from sentiment.rpc.explanations import Messages
+from sentiment.rpc.status import code_of, status_of
 from sentiment.settings import load_settings
 
 # Rows that are planned together: enough to find rows of like length, few enough to bound memory.
 CHUNK = 1024
 # Nobody waits for a single row here, so its deadline only bounds a hang.
 DEADLINE_S = 3600.0
+# Of an explanation, which goes through no socket.
+BYTES_MAX = 2**31 - 1
 
 
 class LocalClassifier:
-    """Classifies with a bundle, without a server. Not thread-safe. Use it as a context manager."""
+    """Classifies and explains with a bundle, without a server. Not thread-safe. Use it as a context manager."""
 
     def __init__(self, model: str = "", bundles: Sequence[Path] = ()) -> None:
         """Load and warm up.
@@ -42,6 +52,7 @@ class LocalClassifier:
             self._served = make_served(loaded, settings, Metrics(("local",), ("OK",)), self._runners)
 
         self._loop.run_until_complete(build())
+        self._explainer = Explainer(self._served.classifier)
 
     def __enter__(self) -> Self:
         return self
@@ -60,6 +71,34 @@ class LocalClassifier:
             now = time.monotonic()
             outcomes = self._loop.run_until_complete(self._served.classify_many(queries, now, now + DEADLINE_S))
             yield from map(self._result, outcomes)
+
+    def explain(
+        self,
+        text: str,
+        text_pair: str | None = None,
+        *,
+        label: str = "",
+        options: ExplainOptions | None = None,
+        truncation: str = "",
+        timeout_s: float = EXPLAIN_TIMEOUT_S,
+    ) -> Explanation:
+        """Explain the answer to one text or pair, as ``Client.explain`` does.
+
+        Raises:
+            CallFailed: there is no explanation; codes as the server's.
+        """
+        item = text if text_pair is None else (text, text_pair)
+        request = requests.explanation(item, requests.Options(truncation=truncation), label, options)
+        until = time.monotonic() + timeout_s
+        messages = Messages(convert.model_id(self._served), self._served.classifier.manifest.labels)
+        reader = Reader(text, text_pair)
+        try:
+            for part in self._explainer.explain(asked_of(request, BYTES_MAX), lambda: until - time.monotonic()):
+                for message in messages.of(part):
+                    reader.take(message)
+        except RequestError as error:
+            raise failure_of_status(status_of(error)) from error
+        return reader.explanation()
 
     def _result(self, outcome: Outcome) -> Result:
         if not isinstance(outcome, Answer):

@@ -11,10 +11,17 @@ STAGE_EDGES_S = (2e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-
 ROWS_EDGES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKENS_EDGES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
+# Explanations of a short text take a tenth of a second, of 512 tokens with everything asked a minute.
+EXPLAIN_EDGES_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
 STAGES = ("receive", "tokenize", "queue", "plan", "pad", "run", "score", "send")
 # The client's ..._created series double the exposition and answer no question that process_start_time_seconds does not.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves it untyped
 
+EXPLAINED = (
+    *("integrated_gradients", "gradient_x_input", "occlusion", "shapley"),
+    *("header", "attention", "neuron", "evidence", "counterfactuals", "heads"),
+)
 REFUSALS = ("queue_full", "backlog", "deadline", "unavailable")
 # Label value of requests that name no loaded model.
 NO_MODEL = ""
@@ -42,6 +49,12 @@ class Metrics:
         self.stage_seconds = histogram(
             "stage_seconds", "Time spent in each stage; plan, pad and run once a batch.", ["stage", "model"], buckets=STAGE_EDGES_S
         )
+        self.explain_seconds = histogram(
+            "explain_seconds",
+            "Time to make each part of an explanation, waiting for a core included.",
+            ["method", "model"],
+            buckets=EXPLAIN_EDGES_S,
+        )
         self.batch_rows = histogram("batch_rows", "Rows of each batch.", ["model"], buckets=ROWS_EDGES)
         self.batch_tokens = histogram("batch_tokens", "Padded tokens of each batch.", ["model"], buckets=TOKENS_EDGES)
         self.requests = counter("requests", "Calls by how they ended.", ["method", "code", "model"])
@@ -56,6 +69,7 @@ class Metrics:
         self.queue_rows = gauge("queue_rows", "Rows waiting for a runner.", ["model"])
         self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that comes now would start.", ["model"])
         self.run_over_predicted = gauge("run_over_predicted", "Slow average of measured over predicted run time.", ["model"])
+        self.explanations = gauge("explanations", "Explanations that wait or are under way.", ["model"])
         self.model_info = info("model", "The loaded models.", ["model"])
         self.build_info = info("build", "This service and its runtime.")
 
@@ -93,6 +107,7 @@ class ModelMetrics(CallMetrics):
         self.outcome = {
             name: metrics.deadline_outcome.labels(name, model).inc for name in ("met", "expired", "refused", "cancelled", "failed")
         }
+        self.explain_seconds = {name: metrics.explain_seconds.labels(name, model).observe for name in EXPLAINED}
         self._metrics = metrics
 
     def runner_busy(self, runner: str, seconds: float) -> None:
@@ -104,6 +119,10 @@ class ModelMetrics(CallMetrics):
         self._metrics.queue_rows.labels(self.model).set_function(rows)
         self._metrics.backlog_seconds.labels(self.model).set_function(backlog_s)
         self._metrics.run_over_predicted.labels(self.model).set_function(run_over_predicted)
+
+    def watch_explanations(self, calls: Callable[[], float]) -> None:
+        """Read their number when it is scraped."""
+        self._metrics.explanations.labels(self.model).set_function(calls)
 
     def describe(self, **facts: str) -> None:
         """Say what the model is."""

@@ -14,6 +14,7 @@ from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, RowTicket
 from sentiment.batching.joint import Joint, JointOutcome
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Expired, InvalidInput, ModelFailed, Refused, RequestError, Unavailable, Unsupported
+from sentiment.explaining import Explaining
 from sentiment.logs import logger
 from sentiment.metrics import ModelMetrics
 from sentiment.model.classifier import READ_ON, Classifier
@@ -25,6 +26,8 @@ INLINE_CHARACTERS_MAX = 4096
 # Texts of a batch call that are tokenized together: long enough that the hand-over to the thread (60 us) does not count,
 # short enough that the first rows run while the others are tokenized.
 CHUNK = 64
+# A run of one row of an explanation ends sooner than that.
+EXPLAINING_WAIT_S = 1.0
 # A cancellation so shortly before the deadline is the deadline's.
 DEADLINE_SLACK_S = 0.01
 
@@ -66,8 +69,18 @@ Tell = Callable[[Outcome], None]
 class Served:
     """A loaded model with its queue: what a request that names it goes through."""
 
-    def __init__(self, classifier: Classifier, batcher: Batcher, metrics: ModelMetrics, text_bytes_max: int, call_rows_max: int) -> None:
+    def __init__(
+        self,
+        classifier: Classifier,
+        batcher: Batcher,
+        metrics: ModelMetrics,
+        text_bytes_max: int,
+        call_rows_max: int,
+        explaining: Explaining | None = None,
+    ) -> None:
+        """``explaining``: None where the server does not explain."""
         self.classifier = classifier
+        self.explaining = explaining
         self.batcher = batcher
         self.metrics = metrics
         self.id = classifier.bundle.id
@@ -77,7 +90,9 @@ class Served:
         self._tokenizing = {priority: ThreadPoolExecutor(1, f"tokenize-{priority.value}") for priority in Priority}
 
     def close(self) -> None:
-        """Release the tokenizing threads."""
+        """Release the threads."""
+        if self.explaining is not None:
+            self.explaining.close(EXPLAINING_WAIT_S)
         for executor in self._tokenizing.values():
             executor.shutdown(wait=False, cancel_futures=True)
 

@@ -57,6 +57,13 @@ class Settings(BaseModel):
     message_bytes_max: int = Field(4 * 2**20, description="bytes of a request message", ge=2**10, le=2**28)
     deadline_default_s: float = Field(5.0, description="time limit of a request that brings none", gt=0, le=3600)
     deadline_max_s: float = Field(60.0, description="longest time limit; a longer one is cut to it", gt=0, le=3600)
+    explain: bool = Field(
+        True, description="explain answers on request; off: no explain graph is loaded and Explain is FAILED_PRECONDITION"
+    )
+    explain_calls_max: int = Field(
+        16, description="explanations that may wait; one more is refused with RESOURCE_EXHAUSTED", ge=1, le=10_000
+    )
+    explain_bytes_max: int = Field(128 * 2**20, description="bytes of an explanation by Explain", ge=2**16, le=2**31 - 1)
     drain_wait_s: Seconds = Field(3.0, description="after SIGTERM: not ready but still answering for so long, until balancers have noticed")
     drain_grace_s: Seconds = Field(30.0, description="then: time for accepted requests to finish before they are cut off")
     stall_s: float = Field(

@@ -251,9 +251,9 @@ def test_evidence_gives_the_agreement_with_another_attribution() -> None:
 
     found = run(evidence(10, WEIGHTS, 1, 1.0, Answers(), method="m", seed=0, other=other), Model(linear(WEIGHTS)))
 
-    assert alone.agreement == 0
+    assert alone.agreement is None
     assert found == replace(alone, agreement=kendall_tau_b(WEIGHTS, other))
-    assert found.agreement != 0
+    assert found.agreement not in (None, 0)
 
 
 def test_verdicts_have_the_numbers_of_the_proto() -> None:

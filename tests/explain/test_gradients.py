@@ -66,7 +66,7 @@ def test_gradient_times_input_is_split_by_embedding() -> None:
 
     found = gradient_times_input(dots)
 
-    assert found.values.tolist() == [0.75, -2.0]
+    assert found.values.tolist() == [1.0, -2.0]
     assert found.by_embedding.tolist() == [[1.0, 0.25, -0.5], [-2.0, 0.0, 0.0]]
     assert np.isnan(found.residual)
 

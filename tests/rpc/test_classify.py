@@ -139,19 +139,6 @@ def test_an_unknown_enum_value_is_invalid(stub) -> None:
         assert "is 99; known are 0 to" in violations(caught.value)[0][1]
 
 
-def test_what_is_not_built_yet_says_so(stub) -> None:
-    calls = [
-        lambda: stub.Classify(pb.ClassifyRequest(text="good", explain=pb.ExplainOptions())),
-        lambda: list(stub.Explain(pb.ExplainRequest(text="good"))),
-    ]
-    for call in calls:
-        with pytest.raises(grpc.RpcError) as caught:
-            call()
-
-        assert caught.value.code() is Code.UNIMPLEMENTED
-        assert "not built yet" in caught.value.details()
-
-
 @pytest.mark.parametrize("data", [b"\xff\xff\xff", b"\x0a\x02\xff\xfe", b"\x0a\xff\xff\xff\xff\x0f"], ids=["garbage", "bad-utf8", "cut"])
 def test_malformed_bytes_are_invalid_and_counted(server: RunningServer, data: bytes) -> None:
     labels = {"method": "Classify", "code": "INVALID_ARGUMENT", "model": ""}

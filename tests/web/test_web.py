@@ -47,9 +47,8 @@ def test_it_answers_what_grpc_answers(server: RunningServer, client: Client) -> 
         (b'{"text": "good", "truncation": 99}', 400, "INVALID_ARGUMENT", "truncation"),
         (b'{"text": "good", "model": "nosuch"}', 404, "NOT_FOUND", "nosuch"),
         (b'{"text": "good", "text_pair": "bad"}', 400, "FAILED_PRECONDITION", "pair"),
-        (b'{"text": "good", "explain": {}}', 501, "UNIMPLEMENTED", "explain"),
     ],
-    ids=["empty", "surrogate", "utf8", "type", "unknown-field", "deep", "no-body", "enum", "model", "pair", "explain"],
+    ids=["empty", "surrogate", "utf8", "type", "unknown-field", "deep", "no-body", "enum", "model", "pair"],
 )
 def test_each_bad_request_has_its_status(server: RunningServer, body: bytes, status: int, code: str, says: str) -> None:
     found, text, headers = call(server, "/v1/classify", body)
@@ -74,10 +73,6 @@ def test_the_clients_time_limit_is_kept(server: RunningServer) -> None:
     status, text, _ = call(server, "/v1/classify", b'{"text": "good"}', **{"Grpc-Timeout": "soon"})
     assert status == 400
     assert "Grpc-Timeout: is 'soon'" in json.loads(text)["error"]["message"]
-
-
-def test_explain_is_not_built_yet(server: RunningServer) -> None:
-    assert call(server, "/v1/explain", b'{"text": "good"}')[0] == 501
 
 
 def test_health_and_readiness(server: RunningServer) -> None:

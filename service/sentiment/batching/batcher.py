@@ -104,6 +104,11 @@ class Batcher:
         """Predicted seconds until a row that comes now would start if it went last."""
         return self.scheduler.forecast.backlog_s(time.monotonic())
 
+    @property
+    def running(self) -> bool:
+        """Whether a batch runs; from any thread."""
+        return bool(self._runs)
+
     def stalled_s(self) -> float:
         """Seconds that the longest-running batch has run; 0 when none runs."""
         return time.monotonic() - min(run.started_at for run in self._runs.values()) if self._runs else 0.0

@@ -1,7 +1,24 @@
 """The Python client: ``Client`` (blocking) and ``AsyncClient``. Needs neither onnxruntime nor a bundle."""
 
 from sentiment.client.aio import AsyncClient
+from sentiment.client.explain_options import AttentionOptions, ExplainOptions, NeuronOptions
+from sentiment.client.explanation_reader import explanation_of
+from sentiment.client.explanations import Explanation
 from sentiment.client.results import CallFailed, Classification, ModelId, Result, Timing, Violation
 from sentiment.client.sync import Client
 
-__all__ = ["AsyncClient", "CallFailed", "Classification", "Client", "ModelId", "Result", "Timing", "Violation"]
+__all__ = [
+    "AsyncClient",
+    "AttentionOptions",
+    "CallFailed",
+    "Classification",
+    "Client",
+    "ExplainOptions",
+    "Explanation",
+    "ModelId",
+    "NeuronOptions",
+    "Result",
+    "Timing",
+    "Violation",
+    "explanation_of",
+]

@@ -2,16 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 import grpc
 
 from sentiment.client import requests
-from sentiment.client.policy import ATTEMPTS_MAX, channel_options
+from sentiment.client.explain_options import ExplainOptions
+from sentiment.client.explanation_reader import Reader, explained_of
+from sentiment.client.explanations import Explanation
+from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, channel_options
 from sentiment.client.requests import TextOrPair
-from sentiment.client.results import CallFailed, Classification, Result, classification_of, failure_of_rpc, result_of
+from sentiment.client.results import CallFailed, Classification, Result, failure_of_rpc, result_of
 from sentiment.client.sync import DEFAULT_TARGET
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
@@ -59,19 +63,50 @@ class AsyncClient:
         model: str = "",
         truncation: str = "",
         priority: str = "",
+        explain: ExplainOptions | None = None,
         timeout_s: float | None = None,
     ) -> Classification:
         """Classify one text or pair. Cancelling withdraws it from the server's queue.
 
         ``model``: name or name/version; ``truncation``: refuse, head, head_tail or windows; ``priority``: interactive or bulk; empty:
-        the default.
+        the default. ``explain``: what else to tell of the answer, within one message (see ``explain`` for more); the call then has 30 s
+        unless told.
 
         Raises:
             CallFailed: there is no answer; ``code`` says why.
         """
         item = text if text_pair is None else (text, text_pair)
-        response = await self._call(self._stub.Classify, requests.one(item, requests.Options(model, truncation, priority)), timeout_s)
-        return classification_of(response)
+        request = requests.one(item, requests.Options(model, truncation, priority), explain)
+        if explain is not None and timeout_s is None:
+            timeout_s = EXPLAIN_TIMEOUT_S
+        return explained_of(await self._call(self._stub.Classify, request, timeout_s), text, text_pair)
+
+    async def explain(
+        self,
+        text: str,
+        text_pair: str | None = None,
+        *,
+        model: str = "",
+        label: str = "",
+        options: ExplainOptions | None = None,
+        truncation: str = "",
+        timeout_s: float = EXPLAIN_TIMEOUT_S,
+    ) -> Explanation:
+        """Explain the answer to one text or pair, in time that the server's other callers leave.
+
+        ``label``: whose logit is explained; empty: the answer's. ``options``: what to tell; None: an attribution with evidence. What there
+        is no time for is left out, and ``Explanation.summary`` says so. ``truncation``: refuse, head or head_tail; empty: the model's.
+
+        Raises:
+            CallFailed: there is no whole explanation; ``code`` says why.
+        """
+        item = text if text_pair is None else (text, text_pair)
+        request = requests.explanation(item, requests.Options(model, truncation), label, options)
+        reader = Reader(text, text_pair)
+        async with aclosing(self._explained(request, timeout_s)) as messages:
+            async for message in messages:
+                reader.take(message)
+        return reader.explanation()
 
     async def classify_batch(
         self, texts: Sequence[TextOrPair], *, model: str = "", truncation: str = "", priority: str = "", timeout_s: float | None = None
@@ -160,6 +195,24 @@ class AsyncClient:
     async def get_model(self, model: str = "", *, timeout_s: float | None = None) -> pb.Model:
         """One loaded model with its card."""
         return cast(pb.GetModelResponse, await self._call(self._stub.GetModel, pb.GetModelRequest(model=model), timeout_s)).model
+
+    async def _explained(self, request: pb.ExplainRequest, timeout_s: float) -> AsyncGenerator[pb.ExplainResponse, None]:
+        deadline_at = time.monotonic() + timeout_s
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            call = self._stub.Explain(request, timeout=max(0.0, deadline_at - time.monotonic()))
+            begun = False
+            try:
+                async for message in call:
+                    begun = True
+                    yield message
+                return
+            except grpc.aio.AioRpcError as error:
+                # As in ``_call``; what has begun is not repeated.
+                stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
+                if begun or not stopped:
+                    raise failure(error) from error
+            finally:
+                call.cancel()
 
     async def _call(self, method: Callable[..., Awaitable[R]], request: object, timeout_s: float | None) -> R:
         deadline_at = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)

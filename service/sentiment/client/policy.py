@@ -6,6 +6,8 @@ from sentiment.v1 import sentiment_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["SentimentService"].full_name
 ATTEMPTS_MAX = 4
+# Of a call that explains and names no other limit: it waits for others and runs when classification leaves the processor free.
+EXPLAIN_TIMEOUT_S = 30.0
 
 SERVICE_CONFIG = {
     # One connection a server address, calls in turn; pick_first would send everything to one.

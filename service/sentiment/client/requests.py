@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.results import CallFailed, Result, Violation
 from sentiment.v1 import sentiment_pb2 as pb
 
@@ -59,17 +60,37 @@ def item_of(text: TextOrPair) -> pb.Item:
         raise CallFailed(grpc.StatusCode.INVALID_ARGUMENT, f"text: {reason}", [Violation("text", reason)]) from error
 
 
-def one(text: TextOrPair, options: Options) -> pb.ClassifyRequest:
+def one(text: TextOrPair, options: Options, explain: ExplainOptions | None = None) -> pb.ClassifyRequest:
     """A Classify request.
 
     Raises:
         CallFailed: as ``item_of``.
+        ValueError: a number of ``explain`` does not fit 32 bits.
     """
     item = item_of(text)
     pair = item.text_pair if item.HasField("text_pair") else None
-    request = pb.ClassifyRequest(text=item.text, text_pair=pair)
+    request = pb.ClassifyRequest(text=item.text, text_pair=pair, explain=None if explain is None else explain.message())
     options.write(request)
     return request
+
+
+def explanation(text: TextOrPair, options: Options, label: str, explain: ExplainOptions | None) -> pb.ExplainRequest:
+    """An Explain request.
+
+    Raises:
+        CallFailed: as ``item_of``.
+        ValueError: as ``one``.
+    """
+    item = item_of(text)
+    pair = item.text_pair if item.HasField("text_pair") else None
+    return pb.ExplainRequest(
+        text=item.text,
+        text_pair=pair,
+        model=options.model,
+        truncation=TRUNCATIONS[options.truncation],
+        label=label,
+        options=(explain or ExplainOptions()).message(),
+    )
 
 
 class Batch:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -12,6 +13,9 @@ from google.rpc.status_pb2 import Status
 
 from sentiment.errors import SentimentError
 from sentiment.v1 import sentiment_pb2 as pb
+
+if TYPE_CHECKING:
+    from sentiment.client.explanations import Explanation
 
 _DETAILS = "grpc-status-details-bin"
 _REQUEST_ID = "x-request-id"
@@ -39,7 +43,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """An answer. ``scores`` are calibrated probabilities by label, in the model's order, and sum to 1."""
+    """An answer. ``scores`` are calibrated probabilities by label, in the model's order, and sum to 1.
+
+    ``explanation``: where it was asked for.
+    """
 
     label: str
     score: float
@@ -49,6 +56,7 @@ class Classification:
     tokens: int
     truncated: bool
     timing: Timing
+    explanation: "Explanation | None" = None
 
     def to_json(self, text: str) -> dict[str, object]:
         """The flat object that ``sentiment classify --json`` prints."""
@@ -113,7 +121,7 @@ def classification_of(response: pb.ClassifyResponse) -> Classification:
         model=ModelId(response.model.name, response.model.version, response.model.digest),
         tokens=response.tokens,
         truncated=response.truncated,
-        timing=Timing(_seconds(timing.total), _seconds(timing.tokenize), _seconds(timing.queue), _seconds(timing.run), timing.batch_rows),
+        timing=Timing(seconds(timing.total), seconds(timing.tokenize), seconds(timing.queue), seconds(timing.run), timing.batch_rows),
     )
 
 
@@ -134,7 +142,7 @@ def failure_of_status(status: Status, request_id: str = "") -> CallFailed:
         if detail.Unpack(bad):
             violations += [Violation(entry.field, entry.description) for entry in bad.field_violations]
         elif detail.Unpack(retry):
-            retry_after_s = _seconds(retry.retry_delay)
+            retry_after_s = seconds(retry.retry_delay)
     return CallFailed(codes.get(status.code, grpc.StatusCode.UNKNOWN), status.message, violations, retry_after_s, request_id)
 
 
@@ -159,5 +167,6 @@ def retryable(result: Result) -> bool:
     )
 
 
-def _seconds(duration: Duration) -> float:
+def seconds(duration: Duration) -> float:
+    """A duration in seconds."""
     return duration.seconds + duration.nanos / 1e9

@@ -41,7 +41,8 @@ class Evidence:
     """Measurements of one attribution on one text, in calibrated probability unless said otherwise.
 
     ``words``: size of the sets. ``rank``: 1 + the ``random_sets`` that do at least as well. ``random_median``, ``random_mean`` and
-    ``random_max``: of their comprehensiveness, 0 if there is no other set. ``empty_text_logit``: of the explained label.
+    ``random_max``: of their comprehensiveness, 0 if there is no other set. ``empty_text_logit``: of the explained label. ``agreement``:
+    Kendall's tau-b with an unrelated attribution, None where there was none.
     """
 
     method: str
@@ -51,7 +52,7 @@ class Evidence:
     random_sets: int
     p_value: float
     empty_text_logit: float
-    agreement: float
+    agreement: float | None
     words: int
     rank: int
     random_median: float
@@ -83,7 +84,7 @@ def evidence(
         answers: what is known of this text.
         method: the attribution's name.
         seed: of the random sets.
-        other: scores [n] of an unrelated attribution to compare with; without it the agreement is 0.
+        other: scores [n] of an unrelated attribution to compare with; without it there is no agreement.
 
     Raises:
         Enough: it was thrown before the ranking's own masks had answers; later the random sets so far are the result.
@@ -113,7 +114,7 @@ def evidence(
         # Phipson and Smyth 2010, "Permutation P-values Should Never Be Zero".
         p_value=rank / (len(others) + 1),
         empty_text_logit=float(logits[0, label]),
-        agreement=0.0 if other is None else kendall_tau_b(scores, other),
+        agreement=None if other is None else kendall_tau_b(scores, other),
         words=len(chosen),
         rank=rank,
         random_median=float(np.median(others)) if others else 0.0,

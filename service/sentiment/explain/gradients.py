@@ -40,7 +40,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class TokenValues:
-    """What each token moved the explained logit by, [tokens]; ``by_embedding`` [tokens, 3]: by its id, its segment, its position.
+    """What each token moved the explained logit by, [tokens]; ``by_embedding`` [tokens, 3]: its id, its segment, its position.
 
     ``residual``: the values' sum less what it should be, in logits; nan where nothing says what it should be.
     """
@@ -71,9 +71,13 @@ def integrated_gradients(dots: Floats, path: Path, difference: float) -> TokenVa
 
 
 def gradient_times_input(dots: Floats) -> TokenValues:
-    """Gradient at the text times each embedding, dots [tokens, 4]: cheap, and exact only where the model is linear."""
+    """Gradient at the text times each token's own embedding, dots [tokens, 4]: cheap, and exact only where the model is linear.
+
+    Segment and position are told beside it and not added: where a LayerNorm follows, as in BERT, it takes the sum's length away, the
+    gradient is at a right angle to the sum, and the three make 0 together.
+    """
     split = dots[:, [TOKEN, SEGMENT, POSITION]].astype(np.float64)
-    return TokenValues(split.sum(axis=-1), split, float("nan"))
+    return TokenValues(split[:, 0], split, float("nan"))
 
 
 def word_values(values: Floats, tokens: Sequence[Token], words: int) -> Floats:

@@ -1,7 +1,7 @@
 """ONNX Runtime sessions over a bundle's graphs. The only module that imports onnxruntime."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,15 @@ _SWITCHES = ("label", "alpha", "baseline_ids", "head_gate", "head_uniform")
 
 # How ONNX Runtime says that an allocation failed; its exceptions have no class of their own for it.
 _OUT_OF_MEMORY = ("failed to allocate memory", "bad_alloc", "bad allocation", "out of memory")
+
+
+Execute = Callable[[Callable[[], None]], None]
+"""Calls what it is given and returns when that has ended; an error comes out of it."""
+
+
+def here(run: Callable[[], None]) -> None:
+    """Run it in the calling thread."""
+    run()
 
 
 class Stop:
@@ -68,7 +77,14 @@ class Session:
         Raises:
             OutOfMemory: there is not enough for this many rows of this length.
         """
-        return _run(self._session, [self.output], feeds, stop)[0]
+        options = stop.options if stop is not None else None
+        try:
+            logits: npt.NDArray[np.float32] = self._session.run([self.output], feeds, options)[0]
+        except Exception as error:  # ONNX Runtime's exceptions share no base class
+            if _is_out_of_memory(error):
+                raise OutOfMemory(str(error)) from error
+            raise
+        return logits
 
 
 class ExplainSession:
@@ -106,6 +122,7 @@ class ExplainSession:
         head_gate: npt.NDArray[np.float32] | None = None,
         head_uniform: npt.NDArray[np.float32] | None = None,
         stop: Stop | None = None,
+        execute: Execute = here,
     ) -> dict[str, npt.NDArray[np.float32]]:
         """Compute ``outputs`` by name. The GIL is free meanwhile.
 
@@ -118,6 +135,7 @@ class ExplainSession:
             head_gate: what each head's attention is multiplied with, [rows, layers, heads]; None: 1.
             head_uniform: how much of it is made uniform, 0 to 1, likewise; None: 0.
             stop: ends the run when asked.
+            execute: does the run, and only that, maybe in another thread; what has to be done for it with the GIL held is done here.
 
         Raises:
             OutOfMemory: there is not enough for this many rows of this length.
@@ -131,7 +149,20 @@ class ExplainSession:
             "head_gate": np.ones(switches, np.float32) if head_gate is None else head_gate,
             "head_uniform": np.zeros(switches, np.float32) if head_uniform is None else head_uniform,
         }
-        return dict(zip(outputs, _run(self._session, outputs, {**feeds, **given}, stop), strict=True))
+        binding = self._session.io_binding()
+        for name, array in {**feeds, **given}.items():
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+        for name in outputs:
+            # The run allocates it: the width of a head's queries is known to the graph alone.
+            binding.bind_output(name)
+        options = stop.options if stop is not None else None
+        try:
+            execute(lambda: self._session.run_with_iobinding(binding, options))
+        except Exception as error:  # ONNX Runtime's exceptions share no base class
+            if _is_out_of_memory(error):
+                raise OutOfMemory(str(error)) from error
+            raise
+        return {name: value.numpy() for name, value in zip(outputs, binding.get_outputs(), strict=True)}
 
 
 def _load(path: Path, provider: str) -> onnxruntime.InferenceSession:
@@ -152,14 +183,5 @@ def _load(path: Path, provider: str) -> onnxruntime.InferenceSession:
         raise BadBundle(f"{path}: ONNX Runtime cannot load it: {error}") from error
 
 
-def _run(
-    session: onnxruntime.InferenceSession, outputs: Sequence[str], feeds: Mapping[str, npt.NDArray[np.generic]], stop: Stop | None
-) -> list[npt.NDArray[np.float32]]:
-    options = stop.options if stop is not None else None
-    try:
-        found: list[npt.NDArray[np.float32]] = session.run(list(outputs), feeds, options)
-    except Exception as error:  # ONNX Runtime's exceptions share no base class
-        if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY):
-            raise OutOfMemory(str(error)) from error
-        raise
-    return found
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY)

@@ -4,15 +4,15 @@ What is read of a text that does not fit is cut out of the ids of the whole text
 """
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import tokenizers
 
 from sentiment.errors import BadBundle
 from sentiment.model.long_texts import head_end, tail_start, window_spans
-from sentiment.model.words import Encoded, Piece, group
+from sentiment.model.words import Encoded, Piece, Token, group
 
 # Its own thread pool would take the cores from the runners; read by the library at each call.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -51,7 +51,10 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """Tokens of a text without special ones and the word of each; ids and types of those that the template puts around them."""
+    """Tokens of a text without special ones and the word of each; ids and types of those that the template puts around them.
+
+    ``pieces``: the tokens as explanations see them; none unless they were asked for.
+    """
 
     ids: list[int]
     words: list[int | None]
@@ -59,10 +62,11 @@ class _Content:
     after: list[int]
     types_before: list[int]
     types_after: list[int]
+    pieces: list[Piece] = field(default_factory=list)
 
     def between(self, start: int, end: int) -> "_Content":
         """Some of the tokens, with the same around them."""
-        return replace(self, ids=self.ids[start:end], words=self.words[start:end])
+        return replace(self, ids=self.ids[start:end], words=self.words[start:end], pieces=self.pieces[start:end])
 
     def row(self, ids: list[int], truncated: bool) -> Row:
         """A row of these ids of the text."""
@@ -106,12 +110,41 @@ class Tokenizer:
         encoding, truncated = self._encoding(text, pair)
         return Row(encoding.ids, encoding.type_ids if self._typed or pair is not None else None, truncated)
 
-    def encode_explained(self, text: str, pair: str | None = None) -> Encoded:
-        """The row of ``encode``, and where its tokens and words stand in the texts."""
+    def encode_explained(self, text: str, pair: str | None = None, head: int | None = None) -> Encoded:
+        """The row of ``encode``, or with ``head`` that of ``encode_head_tail``, and where its tokens and words stand in the texts.
+
+        Args:
+            text: the text; with ``head`` one that does not fit.
+            pair: the second text; none with ``head``.
+            head: as by ``encode_head_tail``.
+        """
+        if head is not None:
+            return self._explained_head_tail(text, head)
         encoding, truncated = self._encoding(text, pair)
-        pieces = [
-            Piece(piece, start, end, word, None if special else source, token == self._unknown_id)
-            for piece, (start, end), word, source, special, token in zip(
+        texts = [text] if pair is None else [text, pair]
+        tokens, words = group(texts, self._pieces(encoding))
+        typed = self._typed or pair is not None
+        unseen = tuple(_rests(texts, tokens)) if truncated else ()
+        return Encoded(tuple(encoding.ids), tuple(encoding.type_ids) if typed else None, tokens, words, truncated, unseen)
+
+    def _explained_head_tail(self, text: str, head: int) -> Encoded:
+        first, last = self._head_tail(text, head, explained=True)
+        row = first.row(first.ids + last.ids, True)
+        before, after = (
+            [Piece(self._tokenizer.id_to_token(token) or "", 0, 0, None, None, False) for token in special]
+            for special in (first.before, first.after)
+        )
+        # The tail's words are counted anew: none of them is one of the head's.
+        tail = [replace(piece, word=None if piece.word is None else -1 - piece.word) for piece in last.pieces]
+        tokens, words = group([text], [*before, *first.pieces, *tail, *after])
+        gap = (0, first.pieces[-1].end if first.pieces else 0, tail[0].start if tail else len(text))
+        return Encoded(tuple(row.ids), None if row.type_ids is None else tuple(row.type_ids), tokens, words, True, (gap,))
+
+    def _pieces(self, encoding: tokenizers.Encoding, start: int = 0) -> list[Piece]:
+        """The tokens of an encoding; ``start``: where in the text what was encoded begins."""
+        return [
+            Piece(piece, start + first, start + end, word, None if special else source, token == self._unknown_id)
+            for piece, (first, end), word, source, special, token in zip(
                 encoding.tokens,
                 encoding.offsets,
                 encoding.word_ids,
@@ -121,9 +154,6 @@ class Tokenizer:
                 strict=True,
             )
         ]
-        tokens, words = group([text] if pair is None else [text, pair], pieces)
-        typed = self._typed or pair is not None
-        return Encoded(tuple(encoding.ids), tuple(encoding.type_ids) if typed else None, tokens, words, truncated)
 
     def _encoding(self, text: str, pair: str | None) -> tuple[tokenizers.Encoding, bool]:
         """What is read of a text or pair, and whether something is not."""
@@ -176,16 +206,20 @@ class Tokenizer:
             text: one that does not fit: its row of ``encode`` is truncated. What lies between need not be tokenized.
             head: fewer than the tokens of a text that fit.
         """
-        tail = self.max_tokens - self.special_tokens - head
-        first = self._first(text, head + 1)
-        last = self._last(text, tail + 1)
-        return first.row(first.ids[: head_end(first.words, head)] + last.ids[tail_start(last.words, tail) :], True)
+        first, last = self._head_tail(text, head, explained=False)
+        return first.row(first.ids + last.ids, True)
 
-    def _first(self, text: str, wanted: int) -> _Content:
+    def _head_tail(self, text: str, head: int, explained: bool) -> tuple[_Content, _Content]:
+        tail = self.max_tokens - self.special_tokens - head
+        first = self._first(text, head + 1, explained)
+        last = self._last(text, tail + 1, explained)
+        return first.between(0, head_end(first.words, head)), last.between(tail_start(last.words, tail), len(last.ids))
+
+    def _first(self, text: str, wanted: int, explained: bool = False) -> _Content:
         """The first ``wanted`` tokens, or all if there are fewer."""
         cut = CUT_CHARACTERS_PER_TOKEN * wanted
         while True:
-            read = self._content(text[:cut])
+            read = self._content(text[:cut], 0, explained)
             whole = cut >= len(text)
             # The cut can have changed nothing before the last word.
             sure = len(read.ids) if whole else _beyond_first_word(read.words[::-1])
@@ -193,18 +227,18 @@ class Tokenizer:
                 return read.between(0, min(sure, wanted))
             cut *= 2
 
-    def _last(self, text: str, wanted: int) -> _Content:
+    def _last(self, text: str, wanted: int, explained: bool = False) -> _Content:
         """The last ``wanted`` tokens, or all if there are fewer."""
         cut = CUT_CHARACTERS_PER_TOKEN * wanted
         while True:
-            read = self._content(text[-cut:])
+            read = self._content(text[-cut:], max(0, len(text) - cut), explained)
             whole, count = cut >= len(text), len(read.ids)
             sure = count if whole else _beyond_first_word(read.words)
             if sure >= wanted or whole:
                 return read.between(count - min(sure, wanted), count)
             cut *= 2
 
-    def _content(self, text: str) -> _Content:
+    def _content(self, text: str, start: int, explained: bool) -> _Content:
         # Other threads run during encode_batch, and stand still during encode.
         encoding = self._tokenizer.encode_batch([text])[0]
         # Marks what the template adds, and no special token that the text itself spells out.
@@ -213,12 +247,24 @@ class Tokenizer:
         after = self.special_tokens - before
         ids: list[int] = []
         words: list[int | None] = []
+        pieces: list[Piece] = []
         for part in (encoding, *encoding.overflowing):
             own = slice(before, len(part.ids) - after)
             ids += part.ids[own]
             words += part.word_ids[own]
+            if explained:
+                pieces += self._pieces(part, start)[own]
         end = len(mask) - after
-        return _Content(ids, words, encoding.ids[:before], encoding.ids[end:], encoding.type_ids[:before], encoding.type_ids[end:])
+        types = encoding.type_ids
+        return _Content(ids, words, encoding.ids[:before], encoding.ids[end:], types[:before], types[end:], pieces)
+
+
+def _rests(texts: Sequence[str], tokens: Sequence[Token]) -> Iterator[tuple[int, int, int]]:
+    """What follows the last token of each text, unless it is white space."""
+    for source, text in enumerate(texts):
+        end = max((token.end for token in tokens if not token.special and token.pair == bool(source)), default=0)
+        if not text[end:].isspace() and end < len(text):
+            yield source, end, len(text)
 
 
 def _complete_before_last_word(encoding: tokenizers.Encoding) -> bool:

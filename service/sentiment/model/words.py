@@ -61,13 +61,18 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A text or pair as the model reads it, with the words that its tokens make."""
+    """A text or pair as the model reads it, with the words that its tokens make.
+
+    ``unseen``: code points [start, end) of the text ``source`` (0, or 1 for the second of a pair) that were not read, as
+    (source, start, end); none unless ``truncated``.
+    """
 
     ids: tuple[int, ...]
     type_ids: tuple[int, ...] | None
     tokens: tuple[Token, ...]
     words: tuple[Word, ...]
     truncated: bool
+    unseen: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

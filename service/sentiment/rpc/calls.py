@@ -1,10 +1,11 @@
 """What every call has in common: parsing, its deadline, its one fate, and how that is told and counted."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -79,6 +80,21 @@ class Method(Generic[Q, A]):
     name: str
     request: type[Q]
     answer: Callable[[Q, Call], Awaitable[A]] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMethod(Generic[Q, A]):
+    """A server-streaming method. Closing what ``answer`` gives, at whatever point, withdraws the work for it."""
+
+    name: str
+    request: type[Q]
+    answer: Callable[[Q, Call], AsyncGenerator[A, None]] = field(repr=False)
+
+    async def write_all(self, request: Q, call: Call, write: Callable[[A], Awaitable[None]]) -> None:
+        """Write the answers as they come; none is sought before the last one is written."""
+        async with contextlib.aclosing(self.answer(request, call)) as answers:
+            async for answer in answers:
+                await write(answer)
 
 
 class Calls:
@@ -184,13 +200,20 @@ class Calls:
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
-    def refusing_stream(self, method: Method[Q, A]) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """The handler of a server-streaming method that is not built yet."""
+    def server_stream(self, method: StreamMethod[Q, A]) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """The handler of a server-streaming method; an error ends the stream after what has been written."""
 
         async def handle(data: bytes, context: Context) -> None:
             call = self.begin(method.name, context.time_remaining(), lambda: request_id_of(context, self.new_request_id))
+
+            async def write(answer: A) -> None:
+                await context.write(answer.SerializeToString())
+
+            async def work() -> None:
+                await method.write_all(self.parse(method.request, data), call, write)
+
             try:
-                await self.settle(call, self._work(method, data, call))
+                await self.settle(call, work())
             except RequestError as error:
                 await abort(context, call, error)
 

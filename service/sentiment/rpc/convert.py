@@ -1,10 +1,12 @@
 """Between messages and the pipeline's dataclasses. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput, NotBuilt
 from sentiment.model.bundle import Manifest
+from sentiment.model.scores import Scored
 from sentiment.pipeline import Answer, Outcome, Query, Served
 from sentiment.rpc.status import set_seconds, status_of
 from sentiment.v1 import sentiment_pb2 as pb
@@ -37,14 +39,14 @@ def check_options(options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.Str
 
     Raises:
         InvalidInput: an enum has an unknown value.
-        NotBuilt: an explanation is asked for.
+        NotBuilt: a batch or a stream asks for explanations.
     """
     if options.truncation not in TRUNCATIONS:
         raise InvalidInput(field + "truncation", f"is {options.truncation}; known are 0 to {max(TRUNCATIONS)}")
     if options.priority not in PRIORITIES:
         raise InvalidInput(field + "priority", f"is {options.priority}; known are 0 to {max(PRIORITIES)}")
-    if options.HasField("explain"):
-        raise NotBuilt("explain is not built yet; leave it unset")
+    if options.HasField("explain") and not isinstance(options, pb.ClassifyRequest):
+        raise NotBuilt("explanations are given one text a call, by Classify and Explain; leave explain unset")
     return Options(TRUNCATIONS[options.truncation], PRIORITIES[options.priority] or priority)
 
 
@@ -62,12 +64,8 @@ def model_id(served: Served) -> pb.ModelId:
 
 def response_of(answer: Answer, served: Served) -> pb.ClassifyResponse:
     """The message of an answer. Set field by field: half the time of nested constructors, of which there would be ten."""
-    scored = answer.scored
     response = pb.ClassifyResponse(model=model_id(served), tokens=answer.tokens, truncated=answer.truncated)
-    prediction = response.prediction
-    prediction.label, prediction.score, prediction.abstain = scored.label, scored.score, scored.abstain
-    for label, score in zip(served.classifier.manifest.labels, scored.scores, strict=True):
-        prediction.scores.add(label=label, score=score)
+    set_prediction(response.prediction, answer.scored, served.classifier.manifest.labels)
     timing = response.timing
     timing.batch_rows = answer.batch_rows
     set_seconds(timing.total, answer.total_s)
@@ -75,6 +73,13 @@ def response_of(answer: Answer, served: Served) -> pb.ClassifyResponse:
     set_seconds(timing.queue, answer.queue_s)
     set_seconds(timing.run, answer.run_s)
     return response
+
+
+def set_prediction(prediction: pb.Prediction, scored: Scored, labels: Sequence[str]) -> None:
+    """Write an answer into its message."""
+    prediction.label, prediction.score, prediction.abstain = scored.label, scored.score, scored.abstain
+    for label, score in zip(labels, scored.scores, strict=True):
+        prediction.scores.add(label=label, score=score)
 
 
 def result_of(outcome: Outcome, served: Served) -> pb.ClassifyResult:
@@ -102,6 +107,7 @@ def model_of(served: Served, is_default: bool, limits: pb.Limits, with_card: boo
         max_tokens=manifest.max_tokens,
         pairs=manifest.pairs,
         default_truncation=truncation_of(manifest),
+        explanation_methods=served.explaining.methods if served.explaining is not None else (),
         classify_graph=pb.Graph(
             file=graph.file, precision=graph.precision, provider=classifier.session.provider, invariance=graph.invariance
         ),

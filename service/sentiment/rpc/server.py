@@ -69,7 +69,7 @@ def make_server(
     server = grpc.aio.server(options=channel_options(options))
     handlers = {method.name: calls.unary(method) for method in service.unary_methods}
     handlers[METHOD] = streams.handler()
-    handlers[service.explain_method.name] = calls.refusing_stream(service.explain_method)
+    handlers[service.explain_method.name] = calls.server_stream(service.explain_method)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if options.reflection:

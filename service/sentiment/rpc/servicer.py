@@ -1,17 +1,23 @@
 """sentiment.v1.SentimentService: what each method answers. Transport-free, so that HTTP answers with the same functions."""
 
+import asyncio
 import time
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from sentiment.batching.ticket import Priority
-from sentiment.errors import InvalidInput, NotBuilt, RequestError
+from sentiment.errors import InvalidInput, RequestError, Unsupported
+from sentiment.explain.parts import Asked, Header
+from sentiment.explaining import Explaining
 from sentiment.metrics import CallMetrics
-from sentiment.pipeline import Answer, Outcome, Served
+from sentiment.pipeline import INLINE_CHARACTERS_MAX, Answer, Outcome, Query, Served
 from sentiment.registry import Models
-from sentiment.rpc import convert
-from sentiment.rpc.calls import OK, Call, Calls, Method
-from sentiment.rpc.status import code_of
+from sentiment.rpc import convert, explanations
+from sentiment.rpc.asked import asked_of, in_classify
+from sentiment.rpc.calls import OK, Call, Calls, Method, StreamMethod
+from sentiment.rpc.status import code_of, set_seconds
 from sentiment.v1 import sentiment_pb2 as pb
 
 
@@ -33,7 +39,7 @@ class SentimentService:
         self.calls = calls
         self._limits = limits
         self.classify_method = Method("Classify", pb.ClassifyRequest, self.classify)
-        self.explain_method = Method("Explain", pb.ExplainRequest, self.explain)
+        self.explain_method = StreamMethod("Explain", pb.ExplainRequest, self.explain)
         self.unary_methods: tuple[Method[Any, Any], ...] = (  # each has its own pair of messages
             self.classify_method,
             Method("ClassifyBatch", pb.ClassifyBatchRequest, self.classify_batch),
@@ -42,20 +48,24 @@ class SentimentService:
         )
 
     async def classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
-        """One text."""
+        """One text, with an explanation if it is asked for."""
         served = call.served = self.models.find(request.model)
         query = convert.query_of(request, convert.check_options(request, Priority.INTERACTIVE))
+        explaining = _explaining(served) if request.HasField("explain") else None
+        asked = asked_of(request, explaining.limits.classify_bytes_max) if explaining is not None else None
         served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
         code = ""
         try:
-            answer = await served.classify(query, call.arrived_at, call.deadline_at)
+            response = convert.response_of(await served.classify(query, call.arrived_at, call.deadline_at), served)
+            if asked is not None:
+                await _add_explanation(response, served, asked, call)
             code = OK
         except RequestError as error:
             code = code_of(error).name
             raise
         finally:
             served.metrics.items[call.method, code or call.left_code()]()
-        return convert.response_of(answer, served)
+        return response
 
     async def classify_batch(self, request: pb.ClassifyBatchRequest, call: Call) -> pb.ClassifyBatchResponse:
         """Many texts; fails as a whole only if its envelope is wrong."""
@@ -75,10 +85,14 @@ class SentimentService:
             served.metrics.items[call.method, call.left_code()](len(queries) - len(outcomes))
         return pb.ClassifyBatchResponse(results=[convert.result_of(outcome, served) for outcome in outcomes])
 
-    async def explain(self, request: pb.ExplainRequest, call: Call) -> pb.ExplainResponse:
-        """Not built yet."""
-        call.served = self.models.find(request.model)
-        raise NotBuilt("Explain is not built yet")
+    async def explain(self, request: pb.ExplainRequest, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
+        """One text's explanation in messages, each as soon as it is known."""
+        served = call.served = self.models.find(request.model)
+        asked = asked_of(request, _explaining(served).limits.bytes_max)
+        served.check(Query(asked.text, asked.text_pair, asked.truncation))
+        async with aclosing(_messages(served, asked, call)) as messages:
+            async for message in messages:
+                yield message
 
     async def list_models(self, _request: pb.ListModelsRequest, _call: Call) -> pb.ListModelsResponse:
         """All loaded models, without their cards."""
@@ -90,11 +104,14 @@ class SentimentService:
         return pb.GetModelResponse(model=self._describe(call.served, with_card=True))
 
     def _describe(self, served: Served, with_card: bool) -> pb.Model:
+        explained = served.explaining.limits if served.explaining is not None else None
         limits = pb.Limits(
             text_bytes=self._limits.text_bytes_max,
             batch_items=self._limits.batch_items_max,
             message_bytes=self._limits.message_bytes_max,
             items_in_flight_per_call=self._limits.call_rows_max,
+            explanation_bytes=explained.bytes_max if explained is not None else 0,
+            classify_explanation_bytes=explained.classify_bytes_max if explained is not None else 0,
         )
         return convert.model_of(served, served is self.models.find(""), limits, with_card)
 
@@ -102,3 +119,32 @@ class SentimentService:
 def count_item(metrics: CallMetrics, method: str, outcome: Outcome) -> None:
     """Count how one text ended."""
     metrics.items[method, OK if isinstance(outcome, Answer) else code_of(outcome).name]()
+
+
+def _explaining(served: Served) -> Explaining:
+    if served.explaining is None:
+        raise Unsupported("explanations are switched off on this server (SENTIMENT_EXPLAIN)")
+    return served.explaining
+
+
+async def _add_explanation(response: pb.ClassifyResponse, served: Served, asked: Asked, call: Call) -> None:
+    try:
+        async with aclosing(_messages(served, asked, call)) as messages:
+            async for message in messages:
+                explanations.add(message, response.explanation)
+    except InvalidInput as error:
+        raise in_classify(error) from error
+    set_seconds(response.timing.total, time.monotonic() - call.arrived_at)
+
+
+async def _messages(served: Served, asked: Asked, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
+    """The explanation of a text that has been checked. Closing it withdraws the explanation."""
+    converter = explanations.Messages(convert.model_id(served), served.classifier.manifest.labels)
+    async with aclosing(_explaining(served).explain(asked, call.deadline_at)) as parts:
+        async for part in parts:
+            messages: Iterable[pb.ExplainResponse] = converter.of(part)
+            if isinstance(part, Header) and sum(map(len, part.texts)) > INLINE_CHARACTERS_MAX:
+                # Its spans are counted from the text's beginning: 150 ms for a megabyte that is not ASCII.
+                messages = await asyncio.to_thread(list, messages)
+            for message in messages:
+                yield message

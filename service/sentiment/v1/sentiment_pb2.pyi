@@ -113,22 +113,24 @@ class _AttentionEncoding:
 class _AttentionEncodingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AttentionEncoding.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ATTENTION_ENCODING_UNSPECIFIED: _AttentionEncoding.ValueType  # 0
+    """U8."""
     ATTENTION_ENCODING_FP32: _AttentionEncoding.ValueType  # 1
     ATTENTION_ENCODING_FP16: _AttentionEncoding.ValueType  # 2
     ATTENTION_ENCODING_U8: _AttentionEncoding.ValueType  # 3
-    """One byte a weight with a scale per row."""
+    """One byte a weight, which is the byte times the row's scale. A row keeps its sum to half a step."""
     ATTENTION_ENCODING_TOP_P: _AttentionEncoding.ValueType  # 4
-    """The largest weights of each row until their sum reaches top_p; the dropped mass is stated."""
+    """The largest weights of each row until their sum reaches top_p of the row's, as by U8; the dropped mass is stated."""
 
 class AttentionEncoding(_AttentionEncoding, metaclass=_AttentionEncodingEnumTypeWrapper): ...
 
 ATTENTION_ENCODING_UNSPECIFIED: AttentionEncoding.ValueType  # 0
+"""U8."""
 ATTENTION_ENCODING_FP32: AttentionEncoding.ValueType  # 1
 ATTENTION_ENCODING_FP16: AttentionEncoding.ValueType  # 2
 ATTENTION_ENCODING_U8: AttentionEncoding.ValueType  # 3
-"""One byte a weight with a scale per row."""
+"""One byte a weight, which is the byte times the row's scale. A row keeps its sum to half a step."""
 ATTENTION_ENCODING_TOP_P: AttentionEncoding.ValueType  # 4
-"""The largest weights of each row until their sum reaches top_p; the dropped mass is stated."""
+"""The largest weights of each row until their sum reaches top_p of the row's, as by U8; the dropped mass is stated."""
 Global___AttentionEncoding: _TypeAlias = AttentionEncoding  # noqa: Y015
 
 class _AttentionAggregation:
@@ -138,24 +140,44 @@ class _AttentionAggregation:
 class _AttentionAggregationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AttentionAggregation.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ATTENTION_AGGREGATION_UNSPECIFIED: _AttentionAggregation.ValueType  # 0
-    """One map per layer and head."""
+    """One map per layer and head: tokens by tokens. Row i holds the weights with which token i reads every token."""
     ATTENTION_AGGREGATION_WORDS: _AttentionAggregation.ValueType  # 1
+    """One map per layer and head: units by units, which are words and special tokens in the order of the text. Weights are summed
+    over the pieces that are read and averaged over those that read (Clark et al. 2019).
+    """
     ATTENTION_AGGREGATION_CLS_ROWS: _AttentionAggregation.ValueType  # 2
+    """One map per layer, with a row per head in the order asked for: what the token that the classifier reads looks at."""
     ATTENTION_AGGREGATION_HEAD_MEAN: _AttentionAggregation.ValueType  # 3
+    """One map per layer: the mean of the heads asked for."""
     ATTENTION_AGGREGATION_ROLLOUT: _AttentionAggregation.ValueType  # 4
+    """One map: how much of each token's embedding reaches each token's last state, if heads only mixed (Abnar and Zuidema 2020).
+    Of all layers; INVALID_ARGUMENT where some are chosen, as for the next two.
+    """
     ATTENTION_AGGREGATION_ROLLOUT_VALUE_NORMS: _AttentionAggregation.ValueType  # 5
+    """One map: the same with each weight times the length of what it carries (Kobayashi et al. 2020)."""
     ATTENTION_AGGREGATION_ROLLOUT_GRADIENT: _AttentionAggregation.ValueType  # 6
+    """One map: what attention carries in favour of the explained label (Chefer et al. 2021). Rows do not sum to 1."""
 
 class AttentionAggregation(_AttentionAggregation, metaclass=_AttentionAggregationEnumTypeWrapper): ...
 
 ATTENTION_AGGREGATION_UNSPECIFIED: AttentionAggregation.ValueType  # 0
-"""One map per layer and head."""
+"""One map per layer and head: tokens by tokens. Row i holds the weights with which token i reads every token."""
 ATTENTION_AGGREGATION_WORDS: AttentionAggregation.ValueType  # 1
+"""One map per layer and head: units by units, which are words and special tokens in the order of the text. Weights are summed
+over the pieces that are read and averaged over those that read (Clark et al. 2019).
+"""
 ATTENTION_AGGREGATION_CLS_ROWS: AttentionAggregation.ValueType  # 2
+"""One map per layer, with a row per head in the order asked for: what the token that the classifier reads looks at."""
 ATTENTION_AGGREGATION_HEAD_MEAN: AttentionAggregation.ValueType  # 3
+"""One map per layer: the mean of the heads asked for."""
 ATTENTION_AGGREGATION_ROLLOUT: AttentionAggregation.ValueType  # 4
+"""One map: how much of each token's embedding reaches each token's last state, if heads only mixed (Abnar and Zuidema 2020).
+Of all layers; INVALID_ARGUMENT where some are chosen, as for the next two.
+"""
 ATTENTION_AGGREGATION_ROLLOUT_VALUE_NORMS: AttentionAggregation.ValueType  # 5
+"""One map: the same with each weight times the length of what it carries (Kobayashi et al. 2020)."""
 ATTENTION_AGGREGATION_ROLLOUT_GRADIENT: AttentionAggregation.ValueType  # 6
+"""One map: what attention carries in favour of the explained label (Chefer et al. 2021). Rows do not sum to 1."""
 Global___AttentionAggregation: _TypeAlias = AttentionAggregation  # noqa: Y015
 
 class _Verdict:
@@ -166,20 +188,45 @@ class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict.Value
     DESCRIPTOR: _descriptor.EnumDescriptor
     VERDICT_UNSPECIFIED: _Verdict.ValueType  # 0
     VERDICT_BETTER_THAN_RANDOM: _Verdict.ValueType  # 1
+    """Erasing the words ranked first changes the answer more than erasing any of the random sets."""
     VERDICT_INCONCLUSIVE: _Verdict.ValueType  # 2
     VERDICT_NOT_FAITHFUL: _Verdict.ValueType  # 3
+    """The median of the random sets changes it more."""
     VERDICT_FLAT: _Verdict.ValueType  # 4
-    """The answer hardly depends on any word."""
+    """The answer hardly depends on any word, or there are fewer than 4."""
 
 class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper): ...
 
 VERDICT_UNSPECIFIED: Verdict.ValueType  # 0
 VERDICT_BETTER_THAN_RANDOM: Verdict.ValueType  # 1
+"""Erasing the words ranked first changes the answer more than erasing any of the random sets."""
 VERDICT_INCONCLUSIVE: Verdict.ValueType  # 2
 VERDICT_NOT_FAITHFUL: Verdict.ValueType  # 3
+"""The median of the random sets changes it more."""
 VERDICT_FLAT: Verdict.ValueType  # 4
-"""The answer hardly depends on any word."""
+"""The answer hardly depends on any word, or there are fewer than 4."""
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
+
+class _CounterfactualKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CounterfactualKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CounterfactualKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    COUNTERFACTUAL_KIND_UNSPECIFIED: _CounterfactualKind.ValueType  # 0
+    COUNTERFACTUAL_KIND_FLIP: _CounterfactualKind.ValueType  # 1
+    """Without these words the answer changes: from the explained label to another, or to the explained label if it was another."""
+    COUNTERFACTUAL_KIND_KEEP: _CounterfactualKind.ValueType  # 2
+    """These words alone, with all others erased, make the explained label the answer."""
+
+class CounterfactualKind(_CounterfactualKind, metaclass=_CounterfactualKindEnumTypeWrapper): ...
+
+COUNTERFACTUAL_KIND_UNSPECIFIED: CounterfactualKind.ValueType  # 0
+COUNTERFACTUAL_KIND_FLIP: CounterfactualKind.ValueType  # 1
+"""Without these words the answer changes: from the explained label to another, or to the explained label if it was another."""
+COUNTERFACTUAL_KIND_KEEP: CounterfactualKind.ValueType  # 2
+"""These words alone, with all others erased, make the explained label the answer."""
+Global___CounterfactualKind: _TypeAlias = CounterfactualKind  # noqa: Y015
 
 @_typing.final
 class ClassifyRequest(_message.Message):
@@ -203,7 +250,9 @@ class ClassifyRequest(_message.Message):
     priority: Global___Priority.ValueType
     @_builtins.property
     def explain(self) -> Global___ExplainOptions:
-        """Unset: no explanation. UNIMPLEMENTED yet."""
+        """Unset: no explanation. With it the call is as expensive as Explain and waits in the same queue; what does not fit
+        one message is refused (ExplainOptions.bytes_max). Truncation windows is not explained.
+        """
 
     def __init__(
         self,
@@ -440,7 +489,7 @@ class ClassifyBatchRequest(_message.Message):
 
     @_builtins.property
     def explain(self) -> Global___ExplainOptions:
-        """As ClassifyRequest.explain, for all items."""
+        """UNIMPLEMENTED: explanations are given one text a call, by Classify and Explain."""
 
     def __init__(
         self,
@@ -558,7 +607,9 @@ class StreamOptions(_message.Message):
     truncation: Global___Truncation.ValueType
     priority: Global___Priority.ValueType
     @_builtins.property
-    def explain(self) -> Global___ExplainOptions: ...
+    def explain(self) -> Global___ExplainOptions:
+        """UNIMPLEMENTED: explanations are given one text a call, by Classify and Explain."""
+
     def __init__(
         self,
         *,
@@ -720,7 +771,9 @@ class Model(_message.Message):
     def classify_graph(self) -> Global___Graph: ...
     @_builtins.property
     def explanation_methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Methods that ExplainOptions.methods may name; empty if the model has no explanation graph."""
+        """Methods that ExplainOptions.methods may name, the default first: integrated_gradients and gradient_x_input where the bundle
+        has an explain graph, occlusion and shapley always. Empty where the server does not explain.
+        """
 
     @_builtins.property
     def calibration(self) -> Global___Calibration: ...
@@ -852,10 +905,15 @@ class Limits(_message.Message):
     BATCH_ITEMS_FIELD_NUMBER: _builtins.int
     MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     ITEMS_IN_FLIGHT_PER_CALL_FIELD_NUMBER: _builtins.int
+    EXPLANATION_BYTES_FIELD_NUMBER: _builtins.int
+    CLASSIFY_EXPLANATION_BYTES_FIELD_NUMBER: _builtins.int
     text_bytes: _builtins.int
     batch_items: _builtins.int
     message_bytes: _builtins.int
     items_in_flight_per_call: _builtins.int
+    explanation_bytes: _builtins.int
+    """Of an explanation by Explain, and by Classify; 0: the server does not explain."""
+    classify_explanation_bytes: _builtins.int
     def __init__(
         self,
         *,
@@ -863,10 +921,12 @@ class Limits(_message.Message):
         batch_items: _builtins.int = ...,
         message_bytes: _builtins.int = ...,
         items_in_flight_per_call: _builtins.int = ...,
+        explanation_bytes: _builtins.int = ...,
+        classify_explanation_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_items", b"batch_items", "items_in_flight_per_call", b"items_in_flight_per_call", "message_bytes", b"message_bytes", "text_bytes", b"text_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_items", b"batch_items", "classify_explanation_bytes", b"classify_explanation_bytes", "explanation_bytes", b"explanation_bytes", "items_in_flight_per_call", b"items_in_flight_per_call", "message_bytes", b"message_bytes", "text_bytes", b"text_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -874,7 +934,14 @@ Global___Limits: _TypeAlias = Limits  # noqa: Y015
 
 @_typing.final
 class ExplainRequest(_message.Message):
-    """---- Explanations. Every rpc and field below answers UNIMPLEMENTED yet. ----"""
+    """---- Explanations ----
+
+    Attention says where heads look; attribution says what moved the answer. Neither stands for the other. Values are logits of the
+    explained label on an absolute scale and are never normalised per text; probabilities are calibrated. What words do is measured on
+    the graph that serves, by erasing words from its attention mask; special tokens are never erased.
+
+    FAILED_PRECONDITION: the server does not explain, or the bundle lacks the graph for what is asked.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -885,9 +952,13 @@ class ExplainRequest(_message.Message):
     LABEL_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
+    """As in ClassifyRequest."""
     text_pair: _builtins.str
     model: _builtins.str
     truncation: Global___Truncation.ValueType
+    """As in ClassifyRequest, but for windows, whose rows have an answer each and which is INVALID_ARGUMENT for a text that does
+    not fit. Where it is the model's default, such a text is explained as by HEAD_TAIL, and the header gives the answer to that.
+    """
     label: _builtins.str
     """The label whose logit is explained. Unset: the predicted one."""
     @_builtins.property
@@ -914,6 +985,8 @@ Global___ExplainRequest: _TypeAlias = ExplainRequest  # noqa: Y015
 
 @_typing.final
 class ExplainOptions(_message.Message):
+    """What to explain. Nothing set: an attribution by the model's default method, with evidence."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ATTENTION_FIELD_NUMBER: _builtins.int
@@ -923,21 +996,34 @@ class ExplainOptions(_message.Message):
     HEADS_FIELD_NUMBER: _builtins.int
     METHODS_FIELD_NUMBER: _builtins.int
     BYTES_MAX_FIELD_NUMBER: _builtins.int
+    NEURON_FIELD_NUMBER: _builtins.int
     evidence: _builtins.bool
     """Unset: evidence is given with every attribution."""
     counterfactuals: _builtins.bool
-    """Smallest word sets that flip or keep the label, each verified on the served model."""
+    """Smallest word sets that flip or keep the label, each verified on the served model. Sought in the order of the first
+    attribution, which is therefore given too.
+    """
     heads: _builtins.bool
     """Effect of every head on the answer, and its attention pattern."""
     bytes_max: _builtins.int
-    """The most bytes the explanation may take; 0: what fits the rpc. A budget too small for what is asked is INVALID_ARGUMENT."""
+    """The most bytes the explanation may take; 0: what the rpc allows (Limits). A budget too small for the most that what is asked
+    can take is INVALID_ARGUMENT, which names that number.
+    """
     @_builtins.property
-    def attention(self) -> Global___AttentionOptions: ...
+    def attention(self) -> Global___AttentionOptions:
+        """Unset: no attention maps."""
+
     @_builtins.property
     def attribution(self) -> Global___AttributionOptions: ...
     @_builtins.property
     def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names as in Model.explanation_methods. Unset: the model's default method."""
+        """Names as in Model.explanation_methods. Unset: the model's default method; but none where attention, heads or neuron is asked
+        for, and neither attribution nor counterfactuals.
+        """
+
+    @_builtins.property
+    def neuron(self) -> Global___NeuronOptions:
+        """Unset: no neuron view."""
 
     def __init__(
         self,
@@ -949,10 +1035,11 @@ class ExplainOptions(_message.Message):
         heads: _builtins.bool = ...,
         methods: _abc.Iterable[_builtins.str] | None = ...,
         bytes_max: _builtins.int = ...,
+        neuron: Global___NeuronOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "attention", b"attention", "attribution", b"attribution", "evidence", b"evidence"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "attention", b"attention", "attribution", b"attribution", "evidence", b"evidence", "neuron", b"neuron"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "attention", b"attention", "attribution", b"attribution", "bytes_max", b"bytes_max", "counterfactuals", b"counterfactuals", "evidence", b"evidence", "heads", b"heads", "methods", b"methods"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "attention", b"attention", "attribution", b"attribution", "bytes_max", b"bytes_max", "counterfactuals", b"counterfactuals", "evidence", b"evidence", "heads", b"heads", "methods", b"methods", "neuron", b"neuron"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evidence: _TypeAlias = _typing.Literal["evidence"]  # noqa: Y015
     _WhichOneofArgType__evidence: _TypeAlias = _typing.Literal["_evidence", b"_evidence"]  # noqa: Y015
@@ -1005,9 +1092,9 @@ class AttributionOptions(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     BY_EMBEDDING_FIELD_NUMBER: _builtins.int
     steps: _builtins.int
-    """Steps of path methods, samples of sampling methods. 0: the method's default."""
+    """Steps of integrated_gradients (0: 16), orders drawn by shapley (0: 20); at most 256. Fewer are taken where time is short."""
     by_embedding: _builtins.bool
-    """Split each token's value by token, segment and position embedding."""
+    """Give each token's value also split by token, segment and position embedding, where the method can."""
     def __init__(
         self,
         *,
@@ -1023,8 +1110,36 @@ class AttributionOptions(_message.Message):
 Global___AttributionOptions: _TypeAlias = AttributionOptions  # noqa: Y015
 
 @_typing.final
+class NeuronOptions(_message.Message):
+    """How one token's attention in one head comes about."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYER_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    layer: _builtins.int
+    head: _builtins.int
+    token: _builtins.int
+    """Index of the token that looks."""
+    def __init__(
+        self,
+        *,
+        layer: _builtins.int = ...,
+        head: _builtins.int = ...,
+        token: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "layer", b"layer", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NeuronOptions: _TypeAlias = NeuronOptions  # noqa: Y015
+
+@_typing.final
 class Explanation(_message.Message):
-    """What one rpc or message can hold of an explanation."""
+    """What one message can hold of an explanation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1032,6 +1147,10 @@ class Explanation(_message.Message):
     TILES_FIELD_NUMBER: _builtins.int
     ATTRIBUTIONS_FIELD_NUMBER: _builtins.int
     EVIDENCE_FIELD_NUMBER: _builtins.int
+    COUNTERFACTUALS_FIELD_NUMBER: _builtins.int
+    HEADS_FIELD_NUMBER: _builtins.int
+    NEURON_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___ExplanationHeader: ...
     @_builtins.property
@@ -1040,6 +1159,14 @@ class Explanation(_message.Message):
     def attributions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attribution]: ...
     @_builtins.property
     def evidence(self) -> _containers.RepeatedCompositeFieldContainer[Global___Evidence]: ...
+    @_builtins.property
+    def counterfactuals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Counterfactual]: ...
+    @_builtins.property
+    def heads(self) -> Global___HeadReport: ...
+    @_builtins.property
+    def neuron(self) -> _containers.RepeatedCompositeFieldContainer[Global___NeuronView]: ...
+    @_builtins.property
+    def summary(self) -> Global___ExplanationSummary: ...
     def __init__(
         self,
         *,
@@ -1047,10 +1174,14 @@ class Explanation(_message.Message):
         tiles: _abc.Iterable[Global___AttentionTile] | None = ...,
         attributions: _abc.Iterable[Global___Attribution] | None = ...,
         evidence: _abc.Iterable[Global___Evidence] | None = ...,
+        counterfactuals: _abc.Iterable[Global___Counterfactual] | None = ...,
+        heads: Global___HeadReport | None = ...,
+        neuron: _abc.Iterable[Global___NeuronView] | None = ...,
+        summary: Global___ExplanationSummary | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "heads", b"heads", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributions", b"attributions", "evidence", b"evidence", "header", b"header", "tiles", b"tiles"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributions", b"attributions", "counterfactuals", b"counterfactuals", "evidence", b"evidence", "header", b"header", "heads", b"heads", "neuron", b"neuron", "summary", b"summary", "tiles", b"tiles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1064,6 +1195,10 @@ class ExplainResponse(_message.Message):
     TILE_FIELD_NUMBER: _builtins.int
     ATTRIBUTION_FIELD_NUMBER: _builtins.int
     EVIDENCE_FIELD_NUMBER: _builtins.int
+    COUNTERFACTUAL_FIELD_NUMBER: _builtins.int
+    HEADS_FIELD_NUMBER: _builtins.int
+    NEURON_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___ExplanationHeader:
         """First, once."""
@@ -1074,6 +1209,16 @@ class ExplainResponse(_message.Message):
     def attribution(self) -> Global___Attribution: ...
     @_builtins.property
     def evidence(self) -> Global___Evidence: ...
+    @_builtins.property
+    def counterfactual(self) -> Global___Counterfactual: ...
+    @_builtins.property
+    def heads(self) -> Global___HeadReport: ...
+    @_builtins.property
+    def neuron(self) -> Global___NeuronView: ...
+    @_builtins.property
+    def summary(self) -> Global___ExplanationSummary:
+        """Last, once."""
+
     def __init__(
         self,
         *,
@@ -1081,12 +1226,16 @@ class ExplainResponse(_message.Message):
         tile: Global___AttentionTile | None = ...,
         attribution: Global___Attribution | None = ...,
         evidence: Global___Evidence | None = ...,
+        counterfactual: Global___Counterfactual | None = ...,
+        heads: Global___HeadReport | None = ...,
+        neuron: Global___NeuronView | None = ...,
+        summary: Global___ExplanationSummary | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "evidence", b"evidence", "header", b"header", "part", b"part", "tile", b"tile"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "counterfactual", b"counterfactual", "evidence", b"evidence", "header", b"header", "heads", b"heads", "neuron", b"neuron", "part", b"part", "summary", b"summary", "tile", b"tile"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "evidence", b"evidence", "header", b"header", "part", b"part", "tile", b"tile"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attribution", b"attribution", "counterfactual", b"counterfactual", "evidence", b"evidence", "header", b"header", "heads", b"heads", "neuron", b"neuron", "part", b"part", "summary", b"summary", "tile", b"tile"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "tile", "attribution", "evidence"]  # noqa: Y015
+    _WhichOneofReturnType_part: _TypeAlias = _typing.Literal["header", "tile", "attribution", "evidence", "counterfactual", "heads", "neuron", "summary"]  # noqa: Y015
     _WhichOneofArgType_part: _TypeAlias = _typing.Literal["part", b"part"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_part) -> _WhichOneofReturnType_part | None: ...
 
@@ -1102,11 +1251,22 @@ class ExplanationHeader(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
     LABELS_AGREE_FIELD_NUMBER: _builtins.int
+    WORDS_FIELD_NUMBER: _builtins.int
+    UNSEEN_FIELD_NUMBER: _builtins.int
+    LOGIT_FIELD_NUMBER: _builtins.int
+    LOGIT_ERROR_FIELD_NUMBER: _builtins.int
     label: _builtins.str
     """The label whose logit is explained."""
     truncated: _builtins.bool
+    """True if a part of the text was not read."""
     labels_agree: _builtins.bool
-    """False if the explanation graph decides differently from the served graph on this text."""
+    """False if the explanation graph decides differently from the served graph on this text: then gradients, attention and heads
+    explain another answer than the one given. True where there is no explanation graph.
+    """
+    logit: _builtins.float
+    """The explained label's logit by the graph that serves; not divided by the temperature."""
+    logit_error: _builtins.float
+    """The most that a logit of the explanation graph differs from the served one on this text; unset without such a graph."""
     @_builtins.property
     def prediction(self) -> Global___Prediction:
         """The served answer that is explained."""
@@ -1114,7 +1274,15 @@ class ExplanationHeader(_message.Message):
     @_builtins.property
     def model(self) -> Global___ModelId: ...
     @_builtins.property
-    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___Token]: ...
+    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___Token]:
+        """What the model reads."""
+
+    @_builtins.property
+    def words(self) -> _containers.RepeatedCompositeFieldContainer[Global___Word]: ...
+    @_builtins.property
+    def unseen(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnseenText]:
+        """The parts of the text that were not read, and so moved nothing."""
+
     def __init__(
         self,
         *,
@@ -1124,12 +1292,18 @@ class ExplanationHeader(_message.Message):
         tokens: _abc.Iterable[Global___Token] | None = ...,
         truncated: _builtins.bool = ...,
         labels_agree: _builtins.bool = ...,
+        words: _abc.Iterable[Global___Word] | None = ...,
+        unseen: _abc.Iterable[Global___UnseenText] | None = ...,
+        logit: _builtins.float = ...,
+        logit_error: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "prediction", b"prediction"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "logit_error", b"logit_error", "model", b"model", "prediction", b"prediction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["label", b"label", "labels_agree", b"labels_agree", "model", b"model", "prediction", b"prediction", "tokens", b"tokens", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "label", b"label", "labels_agree", b"labels_agree", "logit", b"logit", "logit_error", b"logit_error", "model", b"model", "prediction", b"prediction", "tokens", b"tokens", "truncated", b"truncated", "unseen", b"unseen", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__logit_error: _TypeAlias = _typing.Literal["logit_error"]  # noqa: Y015
+    _WhichOneofArgType__logit_error: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__logit_error) -> _WhichOneofReturnType__logit_error | None: ...
 
 Global___ExplanationHeader: _TypeAlias = ExplanationHeader  # noqa: Y015
 
@@ -1142,11 +1316,14 @@ class Token(_message.Message):
     SPECIAL_FIELD_NUMBER: _builtins.int
     PAIR_FIELD_NUMBER: _builtins.int
     WORD_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
     piece: _builtins.str
     special: _builtins.bool
     pair: _builtins.bool
     word: _builtins.int
-    """Index of the word it belongs to, from 0; -1 for special tokens."""
+    """Index in ExplanationHeader.words of the word it belongs to; -1 for special tokens."""
+    unknown: _builtins.bool
+    """True for a piece that stands for text the vocabulary does not have."""
     @_builtins.property
     def span(self) -> Global___Span:
         """Where it stands in the text (or in text_pair if pair is true); unset for special tokens."""
@@ -1159,14 +1336,72 @@ class Token(_message.Message):
         special: _builtins.bool = ...,
         pair: _builtins.bool = ...,
         word: _builtins.int = ...,
+        unknown: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["span", b"span"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pair", b"pair", "piece", b"piece", "span", b"span", "special", b"special", "word", b"word"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pair", b"pair", "piece", b"piece", "span", b"span", "special", b"special", "unknown", b"unknown", "word", b"word"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Token: _TypeAlias = Token  # noqa: Y015
+
+@_typing.final
+class Word(_message.Message):
+    """What the tokenizer takes for a word, without punctuation beside it, joined across apostrophes and hyphens within it; a punctuation
+    mark is a word of its own.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPAN_FIELD_NUMBER: _builtins.int
+    PAIR_FIELD_NUMBER: _builtins.int
+    TOKEN_START_FIELD_NUMBER: _builtins.int
+    TOKEN_END_FIELD_NUMBER: _builtins.int
+    pair: _builtins.bool
+    token_start: _builtins.int
+    """Its tokens, half-open."""
+    token_end: _builtins.int
+    @_builtins.property
+    def span(self) -> Global___Span: ...
+    def __init__(
+        self,
+        *,
+        span: Global___Span | None = ...,
+        pair: _builtins.bool = ...,
+        token_start: _builtins.int = ...,
+        token_end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["span", b"span"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pair", b"pair", "span", b"span", "token_end", b"token_end", "token_start", b"token_start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Word: _TypeAlias = Word  # noqa: Y015
+
+@_typing.final
+class UnseenText(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPAN_FIELD_NUMBER: _builtins.int
+    PAIR_FIELD_NUMBER: _builtins.int
+    pair: _builtins.bool
+    @_builtins.property
+    def span(self) -> Global___Span: ...
+    def __init__(
+        self,
+        *,
+        span: Global___Span | None = ...,
+        pair: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["span", b"span"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pair", b"pair", "span", b"span"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnseenText: _TypeAlias = UnseenText  # noqa: Y015
 
 @_typing.final
 class Span(_message.Message):
@@ -1222,8 +1457,9 @@ class AttentionTile(_message.Message):
     ROW_VALUES_FIELD_NUMBER: _builtins.int
     ERROR_MAX_FIELD_NUMBER: _builtins.int
     layer: _builtins.int
+    """-1 for maps that combine layers."""
     head: _builtins.int
-    """-1 for maps that combine heads."""
+    """-1 for maps that combine heads, or have them as rows."""
     aggregation: Global___AttentionAggregation.ValueType
     encoding: Global___AttentionEncoding.ValueType
     row_start: _builtins.int
@@ -1231,12 +1467,14 @@ class AttentionTile(_message.Message):
     column_start: _builtins.int
     columns: _builtins.int
     weights: _builtins.bytes
-    """Row-major little-endian weights in the encoding."""
+    """Little-endian weights, row after row. FP32, FP16: a float each. U8: a byte each. TOP_P: for each row a uint16, how many of its
+    weights are kept; as many uint16, their columns, ascending and counted from column_start; as many bytes, their weights.
+    """
     error_max: _builtins.float
-    """The most by which a weight may differ from the fp32 one."""
+    """The most by which a weight differs from the fp32 one, measured on this tile; of TOP_P among the weights that are kept."""
     @_builtins.property
     def row_values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """One per row for U8; the dropped mass of each row for TOP_P."""
+        """U8: each row's scale. TOP_P: each row's scale and then its dropped mass. Else none."""
 
     def __init__(
         self,
@@ -1274,35 +1512,67 @@ class Attribution(_message.Message):
     SPECIAL_TOTAL_FIELD_NUMBER: _builtins.int
     UNKNOWN_TOTAL_FIELD_NUMBER: _builtins.int
     UNSEEN_TOTAL_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    STEPS_ASKED_FIELD_NUMBER: _builtins.int
+    TOKEN_EMBEDDING_FIELD_NUMBER: _builtins.int
+    SEGMENT_EMBEDDING_FIELD_NUMBER: _builtins.int
+    POSITION_EMBEDDING_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     completeness_residual: _builtins.float
-    """Sum of the attributions less what they should sum to, in logits."""
+    """Sum of the attributions less what they should sum to, in logits: integrated_gradients the text less a text of padding, shapley the
+    text less no word. Unset for methods of which nothing says what they should sum to.
+    """
     special_total: _builtins.float
-    """Totals of special tokens, unknown tokens and cut-off text."""
+    """Total of special tokens, which belong to no word: 0 for methods that erase words."""
     unknown_total: _builtins.float
+    """Total of tokens that are unknown to the vocabulary; part of their words' values. For methods that erase words: of words with one."""
     unseen_total: _builtins.float
+    """Total of text that was not read: always 0, for it moved nothing. ExplanationHeader.unseen says where it is."""
+    steps: _builtins.int
+    """The steps or orders taken, and those asked for: fewer were taken where time was short."""
+    steps_asked: _builtins.int
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Signed, in logits, one per token of the header."""
+        """Signed, in logits, one per token of the header. Empty for methods that erase words."""
 
     @_builtins.property
-    def words(self) -> _containers.RepeatedCompositeFieldContainer[Global___WordAttribution]: ...
+    def words(self) -> _containers.RepeatedCompositeFieldContainer[Global___WordAttribution]:
+        """One per word of the header; a word's value is the sum of its tokens'."""
+
+    @_builtins.property
+    def token_embedding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """With by_embedding, one per token: what its token, segment and position embedding moved. Of integrated_gradients they sum to its
+        value, all of which is its token's, for a text of padding has the same segments and positions. Of gradient_x_input the value is
+        its token's: where a LayerNorm follows, as in BERT, the three make 0 together. Empty for methods that erase words.
+        """
+
+    @_builtins.property
+    def segment_embedding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def position_embedding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
     def __init__(
         self,
         *,
         method: _builtins.str = ...,
         tokens: _abc.Iterable[_builtins.float] | None = ...,
         words: _abc.Iterable[Global___WordAttribution] | None = ...,
-        completeness_residual: _builtins.float = ...,
+        completeness_residual: _builtins.float | None = ...,
         special_total: _builtins.float = ...,
         unknown_total: _builtins.float = ...,
         unseen_total: _builtins.float = ...,
+        steps: _builtins.int = ...,
+        steps_asked: _builtins.int = ...,
+        token_embedding: _abc.Iterable[_builtins.float] | None = ...,
+        segment_embedding: _abc.Iterable[_builtins.float] | None = ...,
+        position_embedding: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_completeness_residual", b"_completeness_residual", "completeness_residual", b"completeness_residual"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completeness_residual", b"completeness_residual", "method", b"method", "special_total", b"special_total", "tokens", b"tokens", "unknown_total", b"unknown_total", "unseen_total", b"unseen_total", "words", b"words"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_completeness_residual", b"_completeness_residual", "completeness_residual", b"completeness_residual", "method", b"method", "position_embedding", b"position_embedding", "segment_embedding", b"segment_embedding", "special_total", b"special_total", "steps", b"steps", "steps_asked", b"steps_asked", "token_embedding", b"token_embedding", "tokens", b"tokens", "unknown_total", b"unknown_total", "unseen_total", b"unseen_total", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__completeness_residual: _TypeAlias = _typing.Literal["completeness_residual"]  # noqa: Y015
+    _WhichOneofArgType__completeness_residual: _TypeAlias = _typing.Literal["_completeness_residual", b"_completeness_residual"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__completeness_residual) -> _WhichOneofReturnType__completeness_residual | None: ...
 
 Global___Attribution: _TypeAlias = Attribution  # noqa: Y015
 
@@ -1313,9 +1583,11 @@ class WordAttribution(_message.Message):
     SPAN_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     STANDARD_ERROR_FIELD_NUMBER: _builtins.int
+    PAIR_FIELD_NUMBER: _builtins.int
     value: _builtins.float
     standard_error: _builtins.float
-    """Of sampling methods; 0 for exact ones."""
+    """Of sampling methods; 0 for exact ones. Unset where one pair of orders was drawn, which says nothing of it."""
+    pair: _builtins.bool
     @_builtins.property
     def span(self) -> Global___Span: ...
     def __init__(
@@ -1323,19 +1595,25 @@ class WordAttribution(_message.Message):
         *,
         span: Global___Span | None = ...,
         value: _builtins.float = ...,
-        standard_error: _builtins.float = ...,
+        standard_error: _builtins.float | None = ...,
+        pair: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["span", b"span"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_standard_error", b"_standard_error", "span", b"span", "standard_error", b"standard_error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["span", b"span", "standard_error", b"standard_error", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_standard_error", b"_standard_error", "pair", b"pair", "span", b"span", "standard_error", b"standard_error", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__standard_error: _TypeAlias = _typing.Literal["standard_error"]  # noqa: Y015
+    _WhichOneofArgType__standard_error: _TypeAlias = _typing.Literal["_standard_error", b"_standard_error"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__standard_error) -> _WhichOneofReturnType__standard_error | None: ...
 
 Global___WordAttribution: _TypeAlias = WordAttribution  # noqa: Y015
 
 @_typing.final
 class Evidence(_message.Message):
-    """Whether one attribution can be trusted, measured on this text."""
+    """Whether one attribution can be trusted, measured on this text and the served graph: the first fifth of the words by value is erased,
+    and so are other sets of as many words. Differences are of the explained label's calibrated probability; of a label that is not
+    the answer, of the probability that it is not, by the words that speak most against it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1347,18 +1625,38 @@ class Evidence(_message.Message):
     P_VALUE_FIELD_NUMBER: _builtins.int
     EMPTY_TEXT_LOGIT_FIELD_NUMBER: _builtins.int
     AGREEMENT_FIELD_NUMBER: _builtins.int
+    WORDS_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    RANDOM_MEDIAN_FIELD_NUMBER: _builtins.int
+    RANDOM_MEAN_FIELD_NUMBER: _builtins.int
+    RANDOM_MAX_FIELD_NUMBER: _builtins.int
+    OPERATOR_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     verdict: Global___Verdict.ValueType
     comprehensiveness: _builtins.float
+    """The text less the text without those words: higher is better."""
     sufficiency: _builtins.float
+    """The text less those words alone: lower is better."""
     random_sets: _builtins.int
-    """Random word sets of the same size that were compared with."""
+    """Word sets of the same size that were compared with: 19 random ones, or all others if they are fewer; less if time was up."""
     p_value: _builtins.float
-    """1 / (random_sets + 1) at the least; ties count against the method."""
+    """rank / (random_sets + 1); ties count against the method."""
     empty_text_logit: _builtins.float
     """The explained label's logit on the empty text."""
     agreement: _builtins.float
-    """Rank agreement of two unrelated methods, in [-1, 1]."""
+    """Kendall's tau-b with an unrelated method, in [-1, 1]: occlusion for gradients, integrated_gradients for erasure. Unset where
+    there was none or no time for it.
+    """
+    words: _builtins.int
+    """Words in each set."""
+    rank: _builtins.int
+    """1 + the number of other sets that do at least as well."""
+    random_median: _builtins.float
+    """Comprehensiveness of the other sets."""
+    random_mean: _builtins.float
+    random_max: _builtins.float
+    operator: _builtins.str
+    """How words were erased: "attention_mask"."""
     def __init__(
         self,
         *,
@@ -1369,12 +1667,309 @@ class Evidence(_message.Message):
         random_sets: _builtins.int = ...,
         p_value: _builtins.float = ...,
         empty_text_logit: _builtins.float = ...,
-        agreement: _builtins.float = ...,
+        agreement: _builtins.float | None = ...,
+        words: _builtins.int = ...,
+        rank: _builtins.int = ...,
+        random_median: _builtins.float = ...,
+        random_mean: _builtins.float = ...,
+        random_max: _builtins.float = ...,
+        operator: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agreement", b"_agreement", "agreement", b"agreement"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agreement", b"_agreement", "agreement", b"agreement", "comprehensiveness", b"comprehensiveness", "empty_text_logit", b"empty_text_logit", "method", b"method", "operator", b"operator", "p_value", b"p_value", "random_max", b"random_max", "random_mean", b"random_mean", "random_median", b"random_median", "random_sets", b"random_sets", "rank", b"rank", "sufficiency", b"sufficiency", "verdict", b"verdict", "words", b"words"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__agreement: _TypeAlias = _typing.Literal["agreement"]  # noqa: Y015
+    _WhichOneofArgType__agreement: _TypeAlias = _typing.Literal["_agreement", b"_agreement"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__agreement) -> _WhichOneofReturnType__agreement | None: ...
+
+Global___Evidence: _TypeAlias = Evidence  # noqa: Y015
+
+@_typing.final
+class Counterfactual(_message.Message):
+    """A fact about the served model, found by search and verified by running it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    FOUND_FIELD_NUMBER: _builtins.int
+    WORDS_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    MINIMAL_FIELD_NUMBER: _builtins.int
+    EXHAUSTIVE_BELOW_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    kind: Global___CounterfactualKind.ValueType
+    found: _builtins.bool
+    """False: no such set was found."""
+    label: _builtins.str
+    """The served answer then, and its calibrated probability."""
+    score: _builtins.float
+    minimal: _builtins.bool
+    """True if no single word of the set can be spared."""
+    exhaustive_below: _builtins.int
+    """No set of fewer words than this does it: all of them were tried."""
+    stopped: _builtins.bool
+    """True if time or rows ran out before the search was done: a smaller set may exist."""
+    rows: _builtins.int
+    """Rows that were run for it."""
+    @_builtins.property
+    def words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Indices in ExplanationHeader.words, ascending. None of them: the empty text does it."""
+
+    def __init__(
+        self,
+        *,
+        kind: Global___CounterfactualKind.ValueType = ...,
+        found: _builtins.bool = ...,
+        words: _abc.Iterable[_builtins.int] | None = ...,
+        label: _builtins.str = ...,
+        score: _builtins.float = ...,
+        minimal: _builtins.bool = ...,
+        exhaustive_below: _builtins.int = ...,
+        stopped: _builtins.bool = ...,
+        rows: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreement", b"agreement", "comprehensiveness", b"comprehensiveness", "empty_text_logit", b"empty_text_logit", "method", b"method", "p_value", b"p_value", "random_sets", b"random_sets", "sufficiency", b"sufficiency", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exhaustive_below", b"exhaustive_below", "found", b"found", "kind", b"kind", "label", b"label", "minimal", b"minimal", "rows", b"rows", "score", b"score", "stopped", b"stopped", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Evidence: _TypeAlias = Evidence  # noqa: Y015
+Global___Counterfactual: _TypeAlias = Counterfactual  # noqa: Y015
+
+@_typing.final
+class HeadReport(_message.Message):
+    """What each head does with this text. Arrays are row-major [layers, heads]."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYERS_FIELD_NUMBER: _builtins.int
+    HEADS_FIELD_NUMBER: _builtins.int
+    GATED_FIELD_NUMBER: _builtins.int
+    UNIFORM_FIELD_NUMBER: _builtins.int
+    EXACT_FIELD_NUMBER: _builtins.int
+    ALL_UNIFORM_FIELD_NUMBER: _builtins.int
+    ALL_UNIFORM_CHANGES_LABEL_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    PATTERNS_FIELD_NUMBER: _builtins.int
+    layers: _builtins.int
+    heads: _builtins.int
+    exact: _builtins.bool
+    """False: time was short, and gated is the slope of the logit in the head's gate instead of a measured change."""
+    all_uniform: _builtins.float
+    """Change when all heads are made uniform at once, and whether that makes another label the first: how far the answer depends on
+    learned attention at all. Unset if not exact.
+    """
+    all_uniform_changes_label: _builtins.bool
+    @_builtins.property
+    def gated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Change of the explained logit, by the explanation graph, when the head alone is gated off."""
+
+    @_builtins.property
+    def uniform(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The same when it alone is made to look at all tokens alike. Empty if not exact."""
+
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The pattern of each head: the name of one of patterns, or "mixed"."""
+
+    @_builtins.property
+    def patterns(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeadPattern]: ...
+    def __init__(
+        self,
+        *,
+        layers: _builtins.int = ...,
+        heads: _builtins.int = ...,
+        gated: _abc.Iterable[_builtins.float] | None = ...,
+        uniform: _abc.Iterable[_builtins.float] | None = ...,
+        exact: _builtins.bool = ...,
+        all_uniform: _builtins.float | None = ...,
+        all_uniform_changes_label: _builtins.bool | None = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
+        patterns: _abc.Iterable[Global___HeadPattern] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_all_uniform", b"_all_uniform", "_all_uniform_changes_label", b"_all_uniform_changes_label", "all_uniform", b"all_uniform", "all_uniform_changes_label", b"all_uniform_changes_label"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_all_uniform", b"_all_uniform", "_all_uniform_changes_label", b"_all_uniform_changes_label", "all_uniform", b"all_uniform", "all_uniform_changes_label", b"all_uniform_changes_label", "exact", b"exact", "gated", b"gated", "heads", b"heads", "labels", b"labels", "layers", b"layers", "patterns", b"patterns", "uniform", b"uniform"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__all_uniform: _TypeAlias = _typing.Literal["all_uniform"]  # noqa: Y015
+    _WhichOneofArgType__all_uniform: _TypeAlias = _typing.Literal["_all_uniform", b"_all_uniform"]  # noqa: Y015
+    _WhichOneofReturnType__all_uniform_changes_label: _TypeAlias = _typing.Literal["all_uniform_changes_label"]  # noqa: Y015
+    _WhichOneofArgType__all_uniform_changes_label: _TypeAlias = _typing.Literal["_all_uniform_changes_label", b"_all_uniform_changes_label"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__all_uniform) -> _WhichOneofReturnType__all_uniform | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__all_uniform_changes_label) -> _WhichOneofReturnType__all_uniform_changes_label | None: ...
+
+Global___HeadReport: _TypeAlias = HeadReport  # noqa: Y015
+
+@_typing.final
+class HeadPattern(_message.Message):
+    """How far heads follow one pattern: next, previous, self, sep, cls, punctuation, identical_word, sentence_internal, broad."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DEFINED_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    UNIFORM_FIELD_NUMBER: _builtins.int
+    LIFT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    defined: _builtins.bool
+    """False if this text cannot show it; then there are no numbers."""
+    uniform: _builtins.float
+    """The score of a head that looks everywhere alike."""
+    @_builtins.property
+    def score(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The share of attention that follows it; of broad, the entropy as a share of the most there can be."""
+
+    @_builtins.property
+    def lift(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """0 for such a head, 1 for the pure pattern."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        defined: _builtins.bool = ...,
+        score: _abc.Iterable[_builtins.float] | None = ...,
+        uniform: _builtins.float = ...,
+        lift: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["defined", b"defined", "lift", b"lift", "name", b"name", "score", b"score", "uniform", b"uniform"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeadPattern: _TypeAlias = HeadPattern  # noqa: Y015
+
+@_typing.final
+class NeuronView(_message.Message):
+    """The data of a neuron view (Vig 2019), over the tokens [key_start, key_start + keys) that may be looked at; several messages where one
+    would be too large. dot = sum over dimensions of product; scaled = scale x dot; score = scaled + bias, which is what
+    softmax is given; softmax is taken of it in double precision, and attention is what the model used.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYER_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    SCALE_FIELD_NUMBER: _builtins.int
+    QUERY_FIELD_NUMBER: _builtins.int
+    KEY_START_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    PRODUCT_FIELD_NUMBER: _builtins.int
+    DOT_FIELD_NUMBER: _builtins.int
+    SCALED_FIELD_NUMBER: _builtins.int
+    BIAS_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    SOFTMAX_FIELD_NUMBER: _builtins.int
+    ATTENTION_FIELD_NUMBER: _builtins.int
+    MAX_ABS_ERROR_FIELD_NUMBER: _builtins.int
+    layer: _builtins.int
+    head: _builtins.int
+    token: _builtins.int
+    scale: _builtins.float
+    key_start: _builtins.int
+    keys: _builtins.int
+    max_abs_error: _builtins.float
+    """The largest difference between softmax and attention over all tokens: above 1e-5 or so, this does not show what the model did."""
+    @_builtins.property
+    def query(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """[width]"""
+
+    @_builtins.property
+    def key(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Row-major [keys, width]."""
+
+    @_builtins.property
+    def product(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def dot(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """[keys]"""
+
+    @_builtins.property
+    def scaled(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def bias(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def score(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def softmax(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def attention(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        layer: _builtins.int = ...,
+        head: _builtins.int = ...,
+        token: _builtins.int = ...,
+        scale: _builtins.float = ...,
+        query: _abc.Iterable[_builtins.float] | None = ...,
+        key_start: _builtins.int = ...,
+        keys: _builtins.int = ...,
+        key: _abc.Iterable[_builtins.float] | None = ...,
+        product: _abc.Iterable[_builtins.float] | None = ...,
+        dot: _abc.Iterable[_builtins.float] | None = ...,
+        scaled: _abc.Iterable[_builtins.float] | None = ...,
+        bias: _abc.Iterable[_builtins.float] | None = ...,
+        score: _abc.Iterable[_builtins.float] | None = ...,
+        softmax: _abc.Iterable[_builtins.float] | None = ...,
+        attention: _abc.Iterable[_builtins.float] | None = ...,
+        max_abs_error: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attention", b"attention", "bias", b"bias", "dot", b"dot", "head", b"head", "key", b"key", "key_start", b"key_start", "keys", b"keys", "layer", b"layer", "max_abs_error", b"max_abs_error", "product", b"product", "query", b"query", "scale", b"scale", "scaled", b"scaled", "score", b"score", "softmax", b"softmax", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NeuronView: _TypeAlias = NeuronView  # noqa: Y015
+
+@_typing.final
+class ExplanationSummary(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    SERVED_ROWS_FIELD_NUMBER: _builtins.int
+    EXPLANATION_ROWS_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    complete: _builtins.bool
+    """False if something asked for was left out or shortened."""
+    served_rows: _builtins.int
+    """Rows that were run through each graph."""
+    explanation_rows: _builtins.int
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What, and why: a sentence each."""
+
+    @_builtins.property
+    def queue(self) -> _duration_pb2.Duration:
+        """Waiting for explanations before this one, and working on it."""
+
+    @_builtins.property
+    def run(self) -> _duration_pb2.Duration: ...
+    def __init__(
+        self,
+        *,
+        complete: _builtins.bool = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+        served_rows: _builtins.int = ...,
+        explanation_rows: _builtins.int = ...,
+        queue: _duration_pb2.Duration | None = ...,
+        run: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue", "run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "explanation_rows", b"explanation_rows", "notes", b"notes", "queue", b"queue", "run", b"run", "served_rows", b"served_rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplanationSummary: _TypeAlias = ExplanationSummary  # noqa: Y015

@@ -93,7 +93,9 @@ class SentimentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Explains one answer; messages of at most 64 KiB, a header first. Idempotent.
+        """Explains one answer in messages of at most 64 KiB, each as soon as it is known: the header first, the summary last. What there
+        is no time for is left out, and the summary says so. Explanations have a queue and a thread of their own, and run when
+        classification leaves the processor free. Idempotent, and repeatable: what is drawn at random is drawn from a fixed seed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -58,7 +58,10 @@ class SentimentServiceStub:
     while it writes. Closing the sending side ends the stream with OK after the last answer.
     """
     Explain: _grpc.UnaryStreamMultiCallable[_sentiment_pb2.ExplainRequest, _sentiment_pb2.ExplainResponse]
-    """Explains one answer; messages of at most 64 KiB, a header first. Idempotent."""
+    """Explains one answer in messages of at most 64 KiB, each as soon as it is known: the header first, the summary last. What there
+    is no time for is left out, and the summary says so. Explanations have a queue and a thread of their own, and run when
+    classification leaves the processor free. Idempotent, and repeatable: what is drawn at random is drawn from a fixed seed.
+    """
     ListModels: _grpc.UnaryUnaryMultiCallable[_sentiment_pb2.ListModelsRequest, _sentiment_pb2.ListModelsResponse]
     """Lists the loaded models, the default one first. Idempotent."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_sentiment_pb2.GetModelRequest, _sentiment_pb2.GetModelResponse]
@@ -77,7 +80,10 @@ class SentimentServiceAsyncStub(SentimentServiceStub):
     while it writes. Closing the sending side ends the stream with OK after the last answer.
     """
     Explain: _aio.UnaryStreamMultiCallable[_sentiment_pb2.ExplainRequest, _sentiment_pb2.ExplainResponse]  # type: ignore[assignment]
-    """Explains one answer; messages of at most 64 KiB, a header first. Idempotent."""
+    """Explains one answer in messages of at most 64 KiB, each as soon as it is known: the header first, the summary last. What there
+    is no time for is left out, and the summary says so. Explanations have a queue and a thread of their own, and run when
+    classification leaves the processor free. Idempotent, and repeatable: what is drawn at random is drawn from a fixed seed.
+    """
     ListModels: _aio.UnaryUnaryMultiCallable[_sentiment_pb2.ListModelsRequest, _sentiment_pb2.ListModelsResponse]  # type: ignore[assignment]
     """Lists the loaded models, the default one first. Idempotent."""
     GetModel: _aio.UnaryUnaryMultiCallable[_sentiment_pb2.GetModelRequest, _sentiment_pb2.GetModelResponse]  # type: ignore[assignment]
@@ -117,7 +123,10 @@ class SentimentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sentiment_pb2.ExplainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sentiment_pb2.ExplainResponse], _abc.AsyncIterator[_sentiment_pb2.ExplainResponse]]:
-        """Explains one answer; messages of at most 64 KiB, a header first. Idempotent."""
+        """Explains one answer in messages of at most 64 KiB, each as soon as it is known: the header first, the summary last. What there
+        is no time for is left out, and the summary says so. Explanations have a queue and a thread of their own, and run when
+        classification leaves the processor free. Idempotent, and repeatable: what is drawn at random is drawn from a fixed seed.
+        """
 
     @_abc_1.abstractmethod
     def ListModels(

@@ -4,10 +4,11 @@ It installs no signal handlers and never ends the process: ``app`` alone does.
 """
 
 import asyncio
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Never
+from typing import Any, Never
 
 import grpc
 from aiohttp import web
@@ -17,7 +18,7 @@ from prometheus_client.exposition import choose_encoder
 
 from sentiment.errors import CannotServe, Expired, InvalidInput, RequestError
 from sentiment.metrics import Metrics
-from sentiment.rpc.calls import REQUEST_ID, A, Call, Calls, Method, Q, request_id_in
+from sentiment.rpc.calls import REQUEST_ID, A, Call, Calls, Method, Q, StreamMethod, request_id_in
 from sentiment.rpc.servicer import SentimentService
 from sentiment.rpc.status import HTTP_STATUS, code_of, pushback_ms, status_of
 
@@ -26,6 +27,10 @@ TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
 UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 # JSON escapes may take six bytes for one of the text's.
 BODY_BYTES_PER_MESSAGE_BYTE = 6
+# A larger message takes more than a millisecond to become JSON, half a microsecond a byte: it does so in a thread.
+INLINE_BYTES_MAX = 2048
+# For the line that says why a stream ends; a client that does not take it is cut off.
+LAST_LINE_S = 1.0
 
 
 class Web:
@@ -50,7 +55,7 @@ class Web:
         application.router.add_get("/healthz", self._get_healthz)
         application.router.add_get("/readyz", self._get_readyz)
         application.router.add_post("/v1/classify", partial(self._post, service.classify_method))
-        application.router.add_post("/v1/explain", partial(self._post, service.explain_method))
+        application.router.add_post("/v1/explain", partial(self._post_stream, service.explain_method))
         # A client that goes away cancels its request, as in gRPC.
         self._runner = web.AppRunner(application, handler_cancellation=True, access_log=None, shutdown_timeout=5)
 
@@ -83,14 +88,27 @@ class Web:
         return web.Response(text="ready\n") if self._ready() else web.Response(text="not ready\n", status=503)
 
     async def _post(self, method: Method[Q, A], request: web.Request) -> web.Response:
-        call = self._calls.begin(method.name, None, lambda: request_id_in(request.headers.items(), self._calls.new_request_id))
-        wrong = self._take_time_limit(request, call)
+        call, wrong = self._begin(method.name, request)
         try:
             response = await self._calls.settle(call, self._work(method, request, call) if wrong is None else _refuse(wrong))
         except RequestError as error:
             return _refusal(call, error)
-        text = MessageToJson(response, preserving_proto_field_name=True, always_print_fields_with_no_presence=True, indent=None)
-        return web.Response(text=text + "\n", content_type="application/json")
+        return web.Response(text=await _json(response) + "\n", content_type="application/json")
+
+    async def _post_stream(self, method: StreamMethod[Q, A], request: web.Request) -> web.StreamResponse:
+        """Answers a line each. What goes wrong before the first one has its status; later it is the last line."""
+        call, wrong = self._begin(method.name, request)
+        lines = _Lines(request, call)
+        try:
+            await self._calls.settle(call, self._work_stream(method, request, call, lines) if wrong is None else _refuse(wrong))
+        except RequestError as error:
+            return await lines.end(error) if lines.prepared else _refusal(call, error)
+        return lines
+
+    def _begin(self, name: str, request: web.Request) -> tuple[Call, InvalidInput | None]:
+        """The call of a request, and what is wrong with its time limit."""
+        call = self._calls.begin(name, None, lambda: request_id_in(request.headers.items(), self._calls.new_request_id))
+        return call, self._take_time_limit(request, call)
 
     def _take_time_limit(self, request: web.Request, call: Call) -> InvalidInput | None:
         """Give the call the client's deadline; returns what is wrong with it."""
@@ -104,6 +122,10 @@ class Web:
 
     async def _work(self, method: Method[Q, A], request: web.Request, call: Call) -> A:
         return await method.answer(self._parse(method.request, await self._body(request, call.deadline_at)), call)
+
+    async def _work_stream(self, method: StreamMethod[Q, A], request: web.Request, call: Call, lines: "_Lines") -> None:
+        await method.write_all(self._parse(method.request, await self._body(request, call.deadline_at)), call, lines.add)
+        await lines.finish()
 
     async def _body(self, request: web.Request, deadline_at: float) -> bytes:
         try:
@@ -133,6 +155,69 @@ class Web:
         return parsed
 
 
+class _Lines(web.StreamResponse):
+    """Messages as newline-delimited JSON; its head goes out with the first of them."""
+
+    def __init__(self, request: web.Request, call: Call) -> None:
+        super().__init__(headers={"Content-Type": "application/x-ndjson", REQUEST_ID: call.request_id})
+        self._to = request
+        self._call = call
+
+    async def add(self, message: Message) -> None:
+        """Write a message; waits while the client does not read.
+
+        Raises:
+            Expired: it did not read within the deadline, and has been cut off.
+            asyncio.CancelledError: it has gone.
+        """
+        line = await _json(message)
+        await self._in_time(self._write(line))
+
+    async def finish(self) -> None:
+        """Say that there is no more. Raises as ``add`` does."""
+        await self._in_time(self.write_eof())
+
+    async def end(self, error: RequestError) -> "_Lines":
+        """Say why there is no more, and close the connection."""
+        self.force_close()
+        try:
+            async with asyncio.timeout(LAST_LINE_S):
+                await self._write(json.dumps(_error_body(error)))
+                await self.write_eof()
+        except TimeoutError:
+            self._cut_off()
+        except ConnectionResetError:
+            # It has gone, or has been cut off.
+            pass
+        return self
+
+    async def _in_time(self, writing: Coroutine[Any, Any, None]) -> None:
+        try:
+            async with asyncio.timeout_at(self._call.deadline_at):
+                await writing
+        except TimeoutError as error:
+            self._cut_off()
+            raise Expired("the answer was not read within the deadline") from error
+        except ConnectionResetError as error:
+            # The news that cancels this request is on its way.
+            raise asyncio.CancelledError from error
+
+    def _cut_off(self) -> None:
+        """Closed in order, the connection would stay for as long as the client does not read."""
+        if self._to.transport is not None:
+            self._to.transport.abort()
+
+    async def _write(self, line: str) -> None:
+        if not self.prepared:
+            await self.prepare(self._to)
+        await self.write(line.encode() + b"\n")
+
+
+async def _json(message: Message) -> str:
+    convert = partial(MessageToJson, message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True, indent=None)
+    return convert() if message.ByteSize() <= INLINE_BYTES_MAX else await asyncio.to_thread(convert)
+
+
 def _time_left_s(header: str | None) -> float | None:
     if header is None:
         return None
@@ -147,11 +232,14 @@ async def _refuse(error: RequestError) -> Never:
 
 
 def _refusal(call: Call, error: RequestError) -> web.Response:
-    code = code_of(error)
-    status: Message = status_of(error)
     headers = {REQUEST_ID: call.request_id}
     pushback = pushback_ms(error, call.time_left_s())
     if pushback is not None and pushback > 0:
         headers["Retry-After"] = str(-(-pushback // 1000))
-    body = {"error": {"status": code.name, **MessageToDict(status, preserving_proto_field_name=True)}}
-    return web.json_response(body, status=HTTP_STATUS.get(code, HTTP_STATUS[grpc.StatusCode.INTERNAL]), headers=headers)
+    status = HTTP_STATUS.get(code_of(error), HTTP_STATUS[grpc.StatusCode.INTERNAL])
+    return web.json_response(_error_body(error), status=status, headers=headers)
+
+
+def _error_body(error: RequestError) -> dict[str, Any]:  # Any: JSON
+    status: Message = status_of(error)
+    return {"error": {"status": code_of(error).name, **MessageToDict(status, preserving_proto_field_name=True)}}

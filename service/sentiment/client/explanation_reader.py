@@ -1,0 +1,314 @@
+"""Explanations from their messages."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from types import MappingProxyType
+from typing import cast
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+
+from sentiment.client import explanations as ex
+from sentiment.client.explain_options import AGGREGATIONS, ENCODINGS, VERDICTS
+from sentiment.client.explanations import Floats
+from sentiment.client.results import CallFailed, Classification, ModelId, classification_of, seconds
+from sentiment.explain.encoding import Encoding, Tile, decode
+from sentiment.v1 import sentiment_pb2 as pb
+
+_AGGREGATIONS: dict[int, str] = {number: name for name, number in AGGREGATIONS.items()}
+_ENCODINGS: dict[int, str] = {number: name for name, number in ENCODINGS.items()}
+
+
+def messages_of(explanation: pb.Explanation) -> Iterator[pb.ExplainResponse]:
+    """The messages of a stream that would say the same."""
+    yield pb.ExplainResponse(header=explanation.header)
+    yield from (pb.ExplainResponse(tile=part) for part in explanation.tiles)
+    yield from (pb.ExplainResponse(attribution=part) for part in explanation.attributions)
+    yield from (pb.ExplainResponse(evidence=part) for part in explanation.evidence)
+    yield from (pb.ExplainResponse(counterfactual=part) for part in explanation.counterfactuals)
+    if explanation.HasField("heads"):
+        yield pb.ExplainResponse(heads=explanation.heads)
+    yield from (pb.ExplainResponse(neuron=part) for part in explanation.neuron)
+    yield pb.ExplainResponse(summary=explanation.summary)
+
+
+def explanation_of(messages: Iterable[pb.ExplainResponse], text: str, text_pair: str | None = None) -> ex.Explanation:
+    """Read an explanation of the text, or pair, that was sent.
+
+    Raises:
+        CallFailed: the messages end before the summary (UNAVAILABLE), or do not fit each other (INTERNAL).
+    """
+    reader = Reader(text, text_pair)
+    for message in messages:
+        reader.take(message)
+    return reader.explanation()
+
+
+def explained_of(response: pb.ClassifyResponse, text: str, text_pair: str | None) -> Classification:
+    """Read an answer with its explanation, if it has one.
+
+    Raises:
+        CallFailed: as ``explanation_of``.
+    """
+    answer = classification_of(response)
+    if not response.HasField("explanation"):
+        return answer
+    return replace(answer, explanation=explanation_of(messages_of(response.explanation), text, text_pair))
+
+
+class Reader:
+    """Takes the messages of one explanation in their order; attention is decoded as it comes."""
+
+    def __init__(self, text: str, text_pair: str | None = None) -> None:
+        self._texts = (text, text_pair)
+        self._parts: dict[str, list[object]] = {}
+        self._tiles: dict[tuple[int, int], list[tuple[Tile, Floats]]] = {}
+        self._kinds: set[tuple[int, int]] = set()
+
+    def take(self, message: pb.ExplainResponse) -> None:
+        """The next message.
+
+        Raises:
+            CallFailed: it does not fit those before it.
+        """
+        kind = message.WhichOneof("part")
+        if kind is None:
+            return
+        if (kind == "header") == ("header" in self._parts):
+            raise _unreadable("it has not one header, in its first message")
+        if kind != "tile":
+            self._parts.setdefault(kind, []).append(getattr(message, kind))
+            return
+        part = message.tile
+        encoding = part.encoding or pb.ATTENTION_ENCODING_U8
+        self._kinds.add((part.aggregation, encoding))
+        tokens = len(self._header.tokens)
+        if part.columns > tokens or (part.rows > tokens and part.aggregation != pb.ATTENTION_AGGREGATION_CLS_ROWS):
+            raise _unreadable(f"a tile is {part.rows} by {part.columns}; the text has {tokens} tokens")
+        try:
+            values = np.array(part.row_values, np.float32)
+            sides = (part.row_start, part.rows, part.column_start, part.columns)
+            tile = Tile(*sides, Encoding(encoding), part.weights, values, part.error_max)
+            self._tiles.setdefault((part.layer, part.head), []).append((tile, decode(tile)))
+        except ValueError as error:
+            raise _unreadable(str(error)) from error
+
+    def explanation(self) -> ex.Explanation:
+        """What the messages say together.
+
+        Raises:
+            CallFailed: as ``explanation_of``.
+        """
+        if "summary" not in self._parts:
+            raise CallFailed(grpc.StatusCode.UNAVAILABLE, "the explanation ended before its summary")
+        try:
+            return self._explanation()
+        except (ValueError, IndexError, KeyError) as error:
+            raise _unreadable(str(error)) from error
+
+    def _explanation(self) -> ex.Explanation:
+        header = self._header
+        summary = cast(pb.ExplanationSummary, self._parts["summary"][0])
+        attributions = [_attribution(part, header) for part in cast(list[pb.Attribution], self._parts.get("attribution", []))]
+        evidence = [_evidence(part) for part in cast(list[pb.Evidence], self._parts.get("evidence", []))]
+        heads = cast(list[pb.HeadReport], self._parts.get("heads", []))
+        prediction, model = header.prediction, header.model
+        return ex.Explanation(
+            text=self._texts[0],
+            text_pair=self._texts[1],
+            label=prediction.label,
+            score=prediction.score,
+            scores=MappingProxyType({entry.label: entry.score for entry in prediction.scores}),
+            abstain=prediction.abstain,
+            model=ModelId(model.name, model.version, model.digest),
+            explained=header.label,
+            logit=header.logit,
+            labels_agree=header.labels_agree,
+            logit_error=header.logit_error if header.HasField("logit_error") else None,
+            truncated=header.truncated,
+            tokens=tuple(_token(token) for token in header.tokens),
+            words=tuple(
+                ex.Word(self._slice(word.span, word.pair), _span(word.span), word.pair, word.token_start, word.token_end)
+                for word in header.words
+            ),
+            unseen=tuple(ex.Unseen(self._slice(part.span, part.pair), _span(part.span), part.pair) for part in header.unseen),
+            attributions=MappingProxyType({part.method: part for part in attributions}),
+            evidence=MappingProxyType({part.method: part for part in evidence}),
+            counterfactuals=tuple(_counterfactual(part) for part in cast(list[pb.Counterfactual], self._parts.get("counterfactual", []))),
+            heads=_heads(heads[0]) if heads else None,
+            neuron=_neuron(cast(list[pb.NeuronView], self._parts.get("neuron", []))),
+            attention=self._attention(summary.complete),
+            summary=ex.Summary(
+                summary.complete,
+                tuple(summary.notes),
+                summary.served_rows,
+                summary.explanation_rows,
+                seconds(summary.queue),
+                seconds(summary.run),
+            ),
+        )
+
+    @property
+    def _header(self) -> pb.ExplanationHeader:
+        return cast(pb.ExplanationHeader, self._parts["header"][0])
+
+    def _slice(self, span: pb.Span, pair: bool) -> str:
+        return (self._texts[pair] or "")[span.code_point_start : span.code_point_end]
+
+    def _attention(self, complete: bool) -> ex.Attention | None:
+        if not self._tiles:
+            return None
+        if len(self._kinds) > 1:
+            raise ValueError("its attention tiles are of several aggregations or encodings")
+        aggregation, encoding = next(iter(self._kinds))
+        maps: dict[tuple[int, int], Floats] = {}
+        dropped: dict[tuple[int, int], Floats] = {}
+        for place, tiles in self._tiles.items():
+            found = _assembled(tiles)
+            if found is not None:
+                maps[place], dropped[place] = found
+            elif complete:
+                raise ValueError(f"the tiles of layer {place[0]}, head {place[1]} do not make a map")
+        error_max = max((tile.error_max for place in maps for tile, _ in self._tiles[place]), default=0.0)
+        return ex.Attention(_AGGREGATIONS[aggregation], _ENCODINGS[encoding], MappingProxyType(maps), MappingProxyType(dropped), error_max)
+
+
+def _unreadable(reason: str) -> CallFailed:
+    return CallFailed(grpc.StatusCode.INTERNAL, f"the explanation cannot be read: {reason}")
+
+
+def _assembled(tiles: Sequence[tuple[Tile, Floats]]) -> tuple[Floats, Floats] | None:
+    """A map and what was dropped of its rows; None where tiles are missing or overlap."""
+    rows = max(tile.row_start + tile.rows for tile, _ in tiles)
+    columns = max(tile.column_start + tile.columns for tile, _ in tiles)
+    if sum(weights.size for _, weights in tiles) != rows * columns:
+        return None
+    whole = np.full((rows, columns), np.nan, np.float32)
+    dropped = np.zeros(rows, np.float32)
+    for tile, weights in tiles:
+        place = slice(tile.row_start, tile.row_start + tile.rows)
+        whole[place, tile.column_start : tile.column_start + tile.columns] = weights
+        dropped[place] += tile.dropped
+    return None if np.isnan(whole).any() else (_fixed(whole), _fixed(dropped))
+
+
+def _fixed(array: Floats) -> Floats:
+    array.flags.writeable = False
+    return array
+
+
+def _floats(values: Iterable[float], *shape: int) -> Floats:
+    found: npt.NDArray[np.float32] = np.array(values, np.float32)
+    return _fixed(found.reshape(shape) if shape else found)
+
+
+def _span(span: pb.Span) -> ex.Span:
+    return ex.Span((span.code_point_start, span.code_point_end), (span.utf16_start, span.utf16_end), (span.byte_start, span.byte_end))
+
+
+def _token(token: pb.Token) -> ex.Token:
+    span = None if token.special else _span(token.span)
+    return ex.Token(token.piece, span, token.special, token.pair, None if token.special else token.word, token.unknown)
+
+
+def _attribution(part: pb.Attribution, header: pb.ExplanationHeader) -> ex.Attribution:
+    words, tokens = len(header.words), len(header.tokens)
+    errors = [word.standard_error if word.HasField("standard_error") else np.nan for word in part.words]
+    split = (part.token_embedding, part.segment_embedding, part.position_embedding)
+    return ex.Attribution(
+        method=part.method,
+        words=_floats([word.value for word in part.words], words),
+        standard_errors=_floats(errors, words),
+        tokens=_floats(part.tokens, tokens) if part.tokens else None,
+        by_embedding=_floats(np.stack([np.array(column, np.float32) for column in split], axis=1), tokens, 3) if split[0] else None,
+        residual=part.completeness_residual if part.HasField("completeness_residual") else None,
+        special_total=part.special_total,
+        unknown_total=part.unknown_total,
+        unseen_total=part.unseen_total,
+        steps=part.steps,
+        steps_asked=part.steps_asked,
+    )
+
+
+def _evidence(part: pb.Evidence) -> ex.Evidence:
+    return ex.Evidence(
+        method=part.method,
+        verdict=VERDICTS.get(part.verdict, str(part.verdict)),
+        comprehensiveness=part.comprehensiveness,
+        sufficiency=part.sufficiency,
+        random_sets=part.random_sets,
+        p_value=part.p_value,
+        empty_text_logit=part.empty_text_logit,
+        agreement=part.agreement if part.HasField("agreement") else None,
+        words=part.words,
+        rank=part.rank,
+        random_median=part.random_median,
+        random_mean=part.random_mean,
+        random_max=part.random_max,
+        operator=part.operator,
+    )
+
+
+def _counterfactual(part: pb.Counterfactual) -> ex.Counterfactual:
+    return ex.Counterfactual(
+        kind="flip" if part.kind == pb.COUNTERFACTUAL_KIND_FLIP else "keep",
+        found=part.found,
+        words=tuple(part.words),
+        label=part.label,
+        score=part.score,
+        minimal=part.minimal,
+        exhaustive_below=part.exhaustive_below,
+        stopped=part.stopped,
+        rows=part.rows,
+    )
+
+
+def _heads(part: pb.HeadReport) -> ex.Heads:
+    sides = (part.layers, part.heads)
+    labels = np.array(part.labels, object).reshape(sides)
+    patterns = [
+        ex.HeadPattern(
+            found.name,
+            _floats(found.score, *sides) if found.defined else None,
+            found.uniform,
+            _floats(found.lift, *sides) if found.defined else None,
+        )
+        for found in part.patterns
+    ]
+    return ex.Heads(
+        gated=_floats(part.gated, *sides),
+        uniform=_floats(part.uniform, *sides) if part.uniform else None,
+        exact=part.exact,
+        all_uniform=part.all_uniform if part.HasField("all_uniform") else None,
+        all_uniform_changes_label=part.all_uniform_changes_label if part.HasField("all_uniform_changes_label") else None,
+        labels=tuple(tuple(row) for row in labels.tolist()),
+        patterns=MappingProxyType({found.name: found for found in patterns}),
+    )
+
+
+def _neuron(parts: Sequence[pb.NeuronView]) -> ex.Neuron | None:
+    if not parts:
+        return None
+    parts = sorted(parts, key=lambda part: part.key_start)
+    first, keys = parts[0], sum(part.keys for part in parts)
+    if any(after.key_start != before.key_start + before.keys for before, after in pairwise(parts)):
+        raise ValueError("parts of its neuron view are missing")
+
+    def joined(name: str, *width: int) -> Floats:
+        return _floats(np.concatenate([np.array(getattr(part, name), np.float32) for part in parts]), keys, *width)
+
+    width = len(first.query)
+    return ex.Neuron(
+        layer=first.layer,
+        head=first.head,
+        token=first.token,
+        scale=first.scale,
+        key_start=first.key_start,
+        query=_floats(first.query, width),
+        key=joined("key", width),
+        product=joined("product", width),
+        max_abs_error=first.max_abs_error,
+        **{name: joined(name) for name in ("dot", "scaled", "bias", "score", "softmax", "attention")},
+    )

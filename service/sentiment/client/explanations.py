@@ -1,0 +1,268 @@
+"""An explanation as the clients return it: frozen dataclasses with NumPy arrays that cannot be written, no protobuf.
+
+Values are logits of the explained label on an absolute scale; nothing is normalised per text. Attention says where heads look,
+attribution what moved the answer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sentiment.client import explanation_exports
+from sentiment.client.results import ModelId
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A half-open range of one text in code points, UTF-16 code units and UTF-8 bytes."""
+
+    code_points: tuple[int, int]
+    utf16: tuple[int, int]
+    utf8: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One piece that the model reads. ``span`` and ``word``, an index in ``Explanation.words``, are None for special tokens."""
+
+    piece: str
+    span: Span | None
+    special: bool
+    pair: bool
+    word: int | None
+    unknown: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word, its place in the text (``pair``: in the second one), and its tokens [token_start, token_end)."""
+
+    text: str
+    span: Span
+    pair: bool
+    token_start: int
+    token_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A part of the text (``pair``: of the second one) that the model did not read."""
+
+    text: str
+    span: Span
+    pair: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attribution:
+    """How much each word moved the explained label's logit, signed.
+
+    ``words`` [words]; ``standard_errors`` [words], 0 where exact, nan where nothing says; ``tokens`` [tokens] and ``by_embedding`` [tokens,
+    3], by token, segment and position embedding, None where the method or the request gives none. ``residual``: the sum less what
+    it should be, None where nothing says what. ``unknown_total`` is part of the words' values, ``special_total`` of no word's.
+    """
+
+    method: str
+    words: Floats
+    standard_errors: Floats
+    tokens: Floats | None
+    by_embedding: Floats | None
+    residual: float | None
+    special_total: float
+    unknown_total: float
+    unseen_total: float
+    steps: int
+    steps_asked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Whether one attribution can be trusted; in calibrated probability of the explained label.
+
+    ``verdict``: BETTER_THAN_RANDOM, INCONCLUSIVE, NOT_FAITHFUL or FLAT. ``words``: how many were left out at a time. ``agreement``:
+    Kendall's tau-b with an unrelated method, None where there was none. The rest as in the proto's Evidence.
+    """
+
+    method: str
+    verdict: str
+    comprehensiveness: float
+    sufficiency: float
+    random_sets: int
+    p_value: float
+    empty_text_logit: float
+    agreement: float | None
+    words: int
+    rank: int
+    random_median: float
+    random_mean: float
+    random_max: float
+    operator: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counterfactual:
+    """A fact about the served model. ``kind``: flip (without these words the answer changes) or keep (these alone make the label).
+
+    ``words``: indices in ``Explanation.words``; none: the empty text does it. ``label`` and ``score``: the answer then. Without
+    ``found`` these say nothing. The rest as in the proto's Counterfactual.
+    """
+
+    kind: str
+    found: bool
+    words: tuple[int, ...]
+    label: str
+    score: float
+    minimal: bool
+    exhaustive_below: int
+    stopped: bool
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadPattern:
+    """How far heads follow one pattern; ``score`` and ``lift`` [layers, heads], None where this text cannot show it."""
+
+    name: str
+    score: Floats | None
+    uniform: float
+    lift: Floats | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heads:
+    """What each head does with this text, in logits of the explained label.
+
+    ``gated`` and ``uniform`` [layers, heads]: change when the head alone is switched off, or looks everywhere alike. Not ``exact``:
+    ``gated`` is a slope, and ``uniform``, ``all_uniform`` and ``all_uniform_changes_label`` are None. ``labels[layer][head]``: the name of
+    one of ``patterns``, or mixed.
+    """
+
+    gated: Floats
+    uniform: Floats | None
+    exact: bool
+    all_uniform: float | None
+    all_uniform_changes_label: bool | None
+    labels: tuple[tuple[str, ...], ...]
+    patterns: Mapping[str, HeadPattern]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Neuron:
+    """One token's attention in one head, taken apart: the proto's NeuronView, put together.
+
+    ``query`` [width]; ``key`` and ``product`` [tokens, width]; ``dot``, ``scaled``, ``bias``, ``score``, ``softmax`` and ``attention``
+    [tokens], over the tokens from ``key_start`` on.
+    """
+
+    layer: int
+    head: int
+    token: int
+    scale: float
+    key_start: int
+    query: Floats
+    key: Floats
+    product: Floats
+    dot: Floats
+    scaled: Floats
+    bias: Floats
+    score: Floats
+    softmax: Floats
+    attention: Floats
+    max_abs_error: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attention:
+    """Attention maps by (layer, head), [rows, columns]; -1 where a map combines layers or heads, or has heads as rows.
+
+    ``error_max``: the most by which a weight differs from the one computed; ``dropped`` [rows] of each map: the sum of a row's weights
+    that are given as 0, all 0 unless ``encoding`` is top_p.
+    """
+
+    aggregation: str
+    encoding: str
+    maps: Mapping[tuple[int, int], Floats]
+    dropped: Mapping[tuple[int, int], Floats]
+    error_max: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How the explanation ended. Not ``complete``: ``notes`` say what was left out or shortened, and why."""
+
+    complete: bool
+    notes: tuple[str, ...]
+    served_rows: int
+    explanation_rows: int
+    queue_s: float
+    run_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explanation:
+    """One answer explained.
+
+    ``label`` to ``model``: the answer, as in Classification; ``explained``: the label whose ``logit`` is explained. Not ``labels_agree``:
+    the explanation graph decides otherwise on this text. ``logit_error``: the most that a logit of it differs, None without one.
+    ``attributions`` and ``evidence`` are by method, in the order asked for.
+    """
+
+    text: str
+    text_pair: str | None
+    label: str
+    score: float
+    scores: Mapping[str, float]
+    abstain: bool
+    model: ModelId
+    explained: str
+    logit: float
+    labels_agree: bool
+    logit_error: float | None
+    truncated: bool
+    tokens: tuple[Token, ...]
+    words: tuple[Word, ...]
+    unseen: tuple[Unseen, ...]
+    attributions: Mapping[str, Attribution]
+    evidence: Mapping[str, Evidence]
+    counterfactuals: tuple[Counterfactual, ...]
+    heads: Heads | None
+    neuron: Neuron | None
+    attention: Attention | None
+    summary: Summary
+
+    @property
+    def units(self) -> tuple[tuple[str, bool, bool], ...]:
+        """Words and special tokens in the order of the text, as (text, special, pair)."""
+        found: list[tuple[str, bool, bool]] = []
+        last: int | None = None
+        for token in self.tokens:
+            if token.word is None:
+                found.append((token.piece, True, token.pair))
+            elif token.word != last:
+                found.append((self.words[token.word].text, False, token.pair))
+            last = token.word
+        return tuple(found)
+
+    @property
+    def sides(self) -> tuple[tuple[str, bool, bool], ...]:
+        """What the columns of the attention maps stand for, and the rows but of CLS rows: ``units``, or tokens where not of words."""
+        if self.attention is not None and self.attention.aggregation == "words":
+            return self.units
+        return tuple((token.piece, token.special, token.pair) for token in self.tokens)
+
+    def to_json(self) -> dict[str, Any]:  # JSON's values are of many kinds
+        """Plain strict JSON, without nan or infinity; see ``explanation_exports.json_of``."""
+        return explanation_exports.json_of(self)
+
+    def to_bertviz(self) -> dict[str, Any]:  # torch's tensors, of which the client knows nothing
+        """The arguments of bertviz's head_view and model_view; see ``explanation_exports.bertviz_of``."""
+        return explanation_exports.bertviz_of(self)
+
+    def to_neat_vision(self, sample_id: str, *, method: str = "", label: str = "") -> dict[str, Any]:  # as to_json
+        """A sample of neat-vision's data file; see ``explanation_exports.neat_vision_of``."""
+        return explanation_exports.neat_vision_of(self, sample_id, method=method, label=label)

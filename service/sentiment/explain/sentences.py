@@ -1,0 +1,48 @@
+"""Which sentence each token stands in: a small splitter for texts with punctuation. Pure."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sentiment.model.words import Encoded
+
+# A mark with the closing quotes and brackets after it, before white space or the end; those of Chinese and Japanese need no space. An
+# empty line ends a sentence, too.
+# Never looks at a sign twice: a text may be a million full stops.
+_END = re.compile(
+    r"(?<![.!?\u2026])[.!?\u2026]++[\"'\u2019\u201d\u00bb)\]]*+(?=\s|$)|[\u3002\uff01\uff1f]++[\u300d\u300f\u201d\uff09]*+|\n\s*\n"
+)
+_BEFORE = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]+$")
+_ABBREVIATIONS = frozenset(("mr", "mrs", "ms", "dr", "prof", "st", "vs", "e.g", "i.e", "cf", "no", "fig", "inc", "ltd", "jr", "sr"))
+# "no." is far more often an answer than a number.
+_BEFORE_DIGITS = frozenset(("no", "fig"))
+
+
+def sentence_starts(text: str) -> list[int]:
+    """The code points at which the sentences of a text begin, the first of them 0; white space belongs to the sentence before it."""
+    return [0, *(mark.end() for mark in _END.finditer(text) if mark.end() < len(text) and not _abbreviates(text, mark))]
+
+
+def sentence_numbers(encoded: Encoded, texts: Sequence[str]) -> npt.NDArray[np.int64]:
+    """The number of each token's sentence, [tokens]; -1 for special tokens. The second text of a pair counts on from the first."""
+    starts = [sentence_starts(text) for text in texts]
+    before = [0, len(starts[0])]
+    numbers = [-1 if token.special else before[token.pair] + bisect_right(starts[token.pair], token.start) - 1 for token in encoded.tokens]
+    return np.array(numbers, np.int64)
+
+
+def _abbreviates(text: str, mark: re.Match[str]) -> bool:
+    """Whether a full stop belongs to an abbreviation or an initial."""
+    if mark.group() != ".":
+        return False
+    # No abbreviation is longer than a few letters: what stands far before is not looked at.
+    found = _BEFORE.search(text[max(0, mark.start() - 16) : mark.start()])
+    if found is None:
+        return False
+    word = found.group()
+    if word.lower() in _BEFORE_DIGITS:
+        return text[mark.end() :].lstrip()[:1].isdigit()
+    return word.lower() in _ABBREVIATIONS or (len(word) == 1 and word.isupper() and word != "I")

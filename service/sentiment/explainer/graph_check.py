@@ -1,0 +1,107 @@
+"""Loads a bundle's explain graph and proves it on the golden set, before anything is said of an answer with it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sentiment.errors import BadBundle, OutOfMemory
+from sentiment.model.bundle import GraphSpec
+from sentiment.model.classifier import Classifier
+from sentiment.model.session import ExplainSession
+from sentiment.model.tensors import pad
+from sentiment.model.tokenizer import Row
+
+# Far above rounding (1e-6), far below what a wrong axis or a score in place of its softmax makes of it.
+ROW_SUM_ERROR_MAX = 1e-3
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainGraph:
+    """A proven explain graph; ``width``: numbers of a head's query."""
+
+    session: ExplainSession
+    width: int
+
+
+def load_graph(classifier: Classifier, spec: GraphSpec) -> ExplainGraph:
+    """Load the explain graph and run the golden set through it, each text in one batch with a shorter or longer one.
+
+    The logits must be those of the manifest, which are the fp32 reference's, within ``spec.tolerance``, and so give the label that the
+    served graph gives; attention must be shares of what is read; and everything must be finite.
+
+    Raises:
+        BadBundle: says what is wrong.
+        OutOfMemory: there is not enough for the golden set.
+    """
+    file = classifier.bundle.path / spec.file
+    session = ExplainSession(file, spec.providers[0])
+    try:
+        widths = {width for pair in _pairs(classifier) for width in _check(classifier, session, spec, pair)}
+    except (BadBundle, OutOfMemory):
+        raise
+    except Exception as error:  # ONNX Runtime's exceptions share no base class
+        raise BadBundle(f"{file}: cannot run the golden set: {error}") from error
+    return ExplainGraph(session, max(widths))
+
+
+def _pairs(classifier: Classifier) -> Iterator[list[int]]:
+    """The golden texts in pairs of different lengths, the shortest with the longest; -1 is the empty text."""
+    golden = classifier.manifest.golden
+    order = sorted(range(len(golden)), key=lambda number: classifier.tokenizer.encode(golden[number].text, golden[number].text_pair).tokens)
+    order = [-1, *order]
+    while order:
+        yield [order.pop(), order.pop(0)] if len(order) > 1 else [order.pop()]
+
+
+def _check(classifier: Classifier, session: ExplainSession, spec: GraphSpec, numbers: Sequence[int]) -> Iterator[int]:
+    """Check a batch of golden texts; gives the width of each layer's heads."""
+    manifest = classifier.manifest
+    texts = [(golden.text, golden.text_pair) for golden in manifest.golden]
+    rows: list[Row] = [classifier.tokenizer.encode(*(texts[number] if number >= 0 else ("", None))) for number in numbers]
+    feeds = pad(rows, session.inputs, classifier.tokenizer.pad_id, manifest.padding_side == "left")
+    labels = np.array([manifest.labels.index(manifest.golden[number].label) if number >= 0 else 0 for number in numbers])
+    found = session.run(feeds, session.outputs, labels)
+    for place, number in enumerate(numbers):
+        if number >= 0:
+            _check_logits(classifier, spec, number, found["logits"][place])
+        # The mask of padding, as the session pads.
+        length, longest = rows[place].tokens, max(row.tokens for row in rows)
+        read = slice(longest - length, longest) if manifest.padding_side == "left" else slice(0, length)
+        if not np.isfinite(found["embedding_dots"][place, read]).all():
+            raise BadBundle(f"{spec.file}: embedding_dots of golden[{number}] are not all finite")
+        for layer in range(session.layers):
+            parts = (found[f"{kind}.{layer}"][place] for kind in ("attention", "attention_gradient", "value_norm", "query", "key"))
+            _check_layer(f"{spec.file}: layer {layer} of golden[{number}]", *parts, read=read)
+    yield from (found[f"query.{layer}"].shape[-1] for layer in range(session.layers))
+
+
+def _check_logits(classifier: Classifier, spec: GraphSpec, number: int, logits: Floats) -> None:
+    golden, labels = classifier.manifest.golden[number], classifier.manifest.labels
+    if len(logits) != len(labels):
+        raise BadBundle(f"{spec.file}: gives {len(logits)} logits a row; the manifest has {len(labels)} labels")
+    error = float(np.abs(logits - np.array(golden.logits)).max())
+    if not error <= spec.tolerance:  # also true for NaN
+        raise BadBundle(f"{spec.file}: golden[{number}] has logits {error:.6f} off; the tolerance is {spec.tolerance}")
+    if labels[int(logits.argmax())] != golden.label:
+        raise BadBundle(f"{spec.file}: golden[{number}] is {golden.label} and this graph answers {labels[int(logits.argmax())]}")
+
+
+def _check_layer(where: str, attention: Floats, gradient: Floats, norms: Floats, queries: Floats, keys: Floats, *, read: slice) -> None:
+    weights = attention[:, read]
+    error = float(np.abs(weights.sum(axis=2) - 1).max())
+    if not error <= ROW_SUM_ERROR_MAX:
+        raise BadBundle(f"{where}: a row of attention sums to {error:.3g} more or less than 1; the limit is {ROW_SUM_ERROR_MAX}")
+    padding = np.delete(weights, np.arange(attention.shape[2])[read], axis=2)
+    if padding.any():
+        raise BadBundle(f"{where}: padding has attention, up to {float(np.abs(padding).max()):.3g}")
+    if weights.min() < 0:
+        raise BadBundle(f"{where}: attention is {float(weights.min()):.3g}; the least is 0")
+    slopes = weights[:, :, read] * gradient[:, read, read]
+    for name, numbers in (("attention x gradient", slopes), ("value norms", norms[:, read]), ("queries", queries), ("keys", keys)):
+        part = numbers[:, read] if name in ("queries", "keys") else numbers
+        if not np.isfinite(part).all():
+            raise BadBundle(f"{where}: {name} are not all finite")

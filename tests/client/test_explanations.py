@@ -1,0 +1,320 @@
+"""Explanations as the clients return them, and as other tools read them."""
+
+import json
+import math
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from sentiment.client import AttentionOptions, CallFailed, ExplainOptions, Explanation, NeuronOptions, explanation_of
+from sentiment.client.explanation_reader import explained_of
+from sentiment.explain.encoding import Encoding
+from sentiment.v1 import sentiment_pb2 as pb
+from tests.client.explained import (
+    HEADS,
+    LAYERS,
+    READ,
+    TEXT,
+    TOKENS,
+    VALUES,
+    attention,
+    attribution,
+    decoded,
+    evidence,
+    header,
+    messages,
+    summary,
+    weights,
+)
+
+ALL = [pb.ExplainResponse(attribution=attribution()), pb.ExplainResponse(evidence=evidence())]
+
+
+def explained(*parts: pb.ExplainResponse) -> Explanation:
+    return explanation_of(messages(*parts), TEXT)
+
+
+def test_the_header_is_read_with_words_and_their_places_in_three_units() -> None:
+    found = explained()
+
+    assert (found.label, found.score, dict(found.scores)) == ("positive", 0.875, {"negative": 0.125, "positive": 0.875})
+    assert (found.explained, found.logit, found.logit_error, found.labels_agree, found.truncated) == ("positive", 1.25, None, True, True)
+    assert tuple(word.text for word in found.words) == READ
+    for word in found.words:
+        start, end = word.span.utf8
+        assert TEXT.encode()[start:end].decode() == word.text
+        start, end = word.span.utf16
+        assert TEXT.encode("utf-16-le")[2 * start : 2 * end].decode("utf-16-le") == word.text
+    assert [part.text for part in found.unseen] == [", rest"]
+    assert [(token.piece, token.word, token.span is None) for token in found.tokens][:2] == [("[CLS]", None, True), ("café", 0, False)]
+    assert (found.summary.complete, found.summary.notes, found.summary.run_s) == (False, ("shapley drew 10 of 20 orders",), 1.5)
+
+
+def test_an_attribution_is_arrays_that_cannot_be_written() -> None:
+    found = explained(*ALL).attributions["shapley"]
+
+    assert found.words.dtype == np.float32
+    assert found.words.tolist() == list(VALUES)
+    assert math.isnan(found.standard_errors[0])
+    assert found.standard_errors[1:].tolist() == [0.125] * 3
+    assert (found.tokens, found.by_embedding, found.residual) == (None, None, None)
+    assert (found.special_total, found.unknown_total, found.unseen_total, found.steps, found.steps_asked) == (0.5, 0.25, 0, 10, 20)
+    with pytest.raises(ValueError, match="read-only"):
+        found.words[0] = 1
+
+
+def test_values_by_embedding_come_as_three_columns() -> None:
+    part = attribution("integrated_gradients")
+    part.tokens.extend([1] * TOKENS)
+    for name, share in (("token", 0.5), ("segment", 0.125), ("position", 0.375)):
+        getattr(part, f"{name}_embedding").extend([share] * TOKENS)
+    part.completeness_residual = 0.0
+
+    found = explained(pb.ExplainResponse(attribution=part)).attributions["integrated_gradients"]
+
+    assert found.by_embedding is not None
+    assert found.by_embedding.tolist() == [[0.5, 0.125, 0.375]] * TOKENS
+    assert found.residual == 0
+
+
+@pytest.mark.parametrize("bytes_max", [60_000, 40, 14])
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_maps_are_put_together_from_tiles_of_any_size(encoding: Encoding, bytes_max: int) -> None:
+    found = explained(*attention(encoding, bytes_max)).attention
+
+    assert found is not None
+    assert (found.aggregation, found.encoding) == ("maps", encoding.name.lower())
+    assert sorted(found.maps) == list(np.ndindex(LAYERS, HEADS))
+    for (layer, head), got in found.maps.items():
+        assert np.array_equal(got, decoded(layer, head, encoding))
+        assert not got.flags.writeable
+        exact = weights(layer, head)
+        assert np.abs(np.where(got > 0, got - exact, 0)).max() <= found.error_max
+        missing = exact.sum(1) - got.sum(1)
+        assert np.allclose(found.dropped[layer, head], missing if encoding == Encoding.TOP_P else 0, atol=0.01)
+
+
+def test_a_map_with_a_missing_tile_is_left_out_of_an_unfinished_explanation_and_an_error_in_a_finished_one() -> None:
+    parts = list(attention(Encoding.FP32, 48))[1:]
+
+    found = explained(*parts).attention
+    assert found is not None
+    assert sorted(found.maps) == [(0, 1), (1, 0), (1, 1)]
+    end = summary()
+    end.summary.complete = True
+    with pytest.raises(CallFailed, match="the tiles of layer 0, head 0 do not make a map"):
+        explanation_of([*messages(*parts)[:-1], end], TEXT)
+
+
+def test_a_tile_that_comes_twice_makes_no_map() -> None:
+    parts = list(attention(Encoding.TOP_P))
+
+    found = explained(parts[0], *parts).attention
+
+    assert found is not None
+    assert (0, 0) not in found.maps
+
+
+def test_tiles_beyond_the_text_are_refused_before_they_take_memory() -> None:
+    tile = next(attention(Encoding.U8))
+    tile.tile.rows = 65_535
+
+    with pytest.raises(CallFailed, match="INTERNAL: the explanation cannot be read: a tile is 65535 by 6; the text has 6 tokens"):
+        explained(tile)
+
+
+def test_an_explanation_without_its_end_is_unavailable() -> None:
+    with pytest.raises(CallFailed, match="UNAVAILABLE: the explanation ended before its summary"):
+        explanation_of(messages(*ALL)[:-1], TEXT)
+
+
+@pytest.mark.parametrize("parts", [[*ALL, summary()], [pb.ExplainResponse(header=header())] * 2])
+def test_an_explanation_has_one_header_and_it_comes_first(parts: list[pb.ExplainResponse]) -> None:
+    with pytest.raises(CallFailed, match="it has not one header, in its first message") as caught:
+        explanation_of(parts, TEXT)
+    assert caught.value.code is grpc.StatusCode.INTERNAL
+
+
+def test_an_attribution_of_other_words_is_an_error() -> None:
+    part = attribution()
+    del part.words[0]
+
+    with pytest.raises(CallFailed, match="INTERNAL: the explanation cannot be read"):
+        explained(pb.ExplainResponse(attribution=part))
+
+
+def test_a_neuron_view_is_put_together_from_its_parts() -> None:
+    views = []
+    for start, keys in ((0, 4), (4, 2)):
+        view = pb.NeuronView(layer=1, head=0, token=2, scale=0.5, query=[1, 2], key_start=start, keys=keys, max_abs_error=1e-7)
+        for name, width in (
+            ("key", 2),
+            ("product", 2),
+            ("dot", 1),
+            ("scaled", 1),
+            ("bias", 1),
+            ("score", 1),
+            ("softmax", 1),
+            ("attention", 1),
+        ):
+            getattr(view, name).extend(range(start * width, (start + keys) * width))
+        views.append(pb.ExplainResponse(neuron=view))
+
+    found = explained(*views[::-1]).neuron
+
+    assert found is not None
+    assert found.key.tolist() == [[2 * key, 2 * key + 1] for key in range(6)]
+    assert found.attention.tolist() == list(range(6))
+    with pytest.raises(CallFailed, match="parts of its neuron view are missing"):
+        explained(views[0], *views[:1])
+
+
+def test_classify_gives_the_same_explanation_in_its_message() -> None:
+    response = pb.ClassifyResponse()
+    response.explanation.header.CopyFrom(header())
+    response.explanation.attributions.append(attribution())
+    response.explanation.evidence.append(evidence())
+    response.explanation.tiles.extend(message.tile for message in attention(Encoding.U8))
+    response.explanation.summary.CopyFrom(summary().summary)
+
+    found = explained_of(response, TEXT, None).explanation
+
+    assert found is not None
+    assert found.to_json() == explained(*ALL, *attention(Encoding.U8)).to_json()
+    assert explained_of(pb.ClassifyResponse(), TEXT, None).explanation is None
+
+
+# what can be asked
+
+
+def test_options_are_written_as_they_are_named() -> None:
+    asked = ExplainOptions(
+        methods=["occlusion"],
+        steps=7,
+        attention=AttentionOptions(layers=[1], encoding="top_p", aggregation="rollout_gradient", top_p=0.5),
+        neuron=NeuronOptions(1, 2, 3),
+        counterfactuals=True,
+        evidence=False,
+        bytes_max=9,
+    ).message()
+
+    assert list(asked.methods) == ["occlusion"]
+    assert asked.attribution.steps == 7
+    assert asked.HasField("evidence")
+    assert not asked.evidence
+    assert (asked.attention.encoding, asked.attention.aggregation) == (
+        pb.ATTENTION_ENCODING_TOP_P,
+        pb.ATTENTION_AGGREGATION_ROLLOUT_GRADIENT,
+    )
+    assert (list(asked.attention.layers), list(asked.attention.heads), asked.attention.top_p) == ([1], [], 0.5)
+    assert (asked.neuron.layer, asked.neuron.head, asked.neuron.token) == (1, 2, 3)
+    nothing = ExplainOptions().message()
+    assert not (nothing.HasField("attention") or nothing.HasField("attribution") or nothing.HasField("neuron"))
+    assert ExplainOptions(attribution=True).message().HasField("attribution")
+
+
+def test_every_encoding_and_aggregation_of_the_proto_has_a_name() -> None:
+    from sentiment.client.explain_options import AGGREGATIONS, ENCODINGS
+
+    assert {0, *ENCODINGS.values()} == set(pb.AttentionEncoding.values())
+    assert set(AGGREGATIONS.values()) == set(pb.AttentionAggregation.values())
+
+
+@pytest.mark.parametrize("wrong", [{"encoding": "u16"}, {"aggregation": ""}])
+def test_an_unknown_name_is_an_error_at_once(wrong: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="known are"):
+        AttentionOptions(**wrong)
+
+
+# for other tools
+
+
+def test_json_has_every_field_and_nothing_that_is_not_json() -> None:
+    found = explained(*ALL, *attention(Encoding.U8))
+
+    told = json.loads(json.dumps(found.to_json(), allow_nan=False))
+
+    assert set(told) == set(Explanation.__dataclass_fields__) - {"evidence"}
+    (shapley,) = told["attributions"]
+    assert shapley["words"][0] == {"word": 0, "text": "café", "value": 0.25, "standard_error": None}
+    assert shapley["evidence"]["verdict"] == "BETTER_THAN_RANDOM"
+    assert shapley["evidence"]["agreement"] is None
+    assert [(part["layer"], part["head"]) for part in told["attention"]["maps"]] == list(np.ndindex(LAYERS, HEADS))
+    assert np.allclose(told["attention"]["maps"][3]["weights"], decoded(1, 1, Encoding.U8), rtol=1e-6)
+    assert told["words"][0]["span"] == {"code_points": [0, 4], "utf16": [0, 4], "utf8": [0, 5]}
+
+
+def drawn(html: str) -> list[dict[str, Any]]:
+    """What bertviz gives its script."""
+    parameters, _ = json.JSONDecoder().raw_decode(html, html.index('{"attention": ['))
+    return parameters["attention"]
+
+
+@pytest.mark.parametrize("view", ["head_view", "model_view"])
+def test_bertviz_draws_our_numbers(view: str) -> None:
+    """The real package, which is in the dev extra."""
+    import bertviz
+
+    found = explained(*attention(Encoding.FP32))
+
+    html = getattr(bertviz, view)(**found.to_bertviz(), html_action="return").data
+
+    (shown,) = drawn(html)
+    assert shown["left_text"] == shown["right_text"] == ["[CLS]", *READ, "[SEP]"]
+    assert np.array_equal(np.array(shown["attn"], np.float32), [[weights(layer, head) for head in range(HEADS)] for layer in range(LAYERS)])
+
+
+def test_bertviz_parts_the_texts_of_a_pair() -> None:
+    import bertviz
+
+    start = header()
+    for token in start.tokens[3:]:
+        token.pair = True
+    found = explanation_of([pb.ExplainResponse(header=start), *attention(Encoding.U8), summary()], TEXT, TEXT)
+
+    arguments = found.to_bertviz()
+    html = bertviz.head_view(**arguments, html_action="return").data
+
+    assert arguments["sentence_b_start"] == 3
+    within = drawn(html)[1]
+    assert (within["name"], within["left_text"]) == ("Sentence A -> Sentence A", ["[CLS]", *READ[:2]])
+
+
+def test_bertviz_is_not_given_half_a_model() -> None:
+    with pytest.raises(ValueError, match="no attention maps"):
+        explained().to_bertviz()
+    with pytest.raises(ValueError, match="1 of 4 maps are missing, the first of layer 0, head 1"):
+        explained(*[part for part in attention(Encoding.U8) if (part.tile.layer, part.tile.head) != (0, 1)]).to_bertviz()
+    with pytest.raises(ValueError, match="aggregated to head_mean"):
+        explained(*attention(Encoding.U8, aggregation=3)).to_bertviz()
+
+
+def test_neat_vision_gets_a_sample_as_its_reader_takes_it() -> None:
+    """cbaziotis/neat-vision 2018: Sentence.vue colours by weights "always" summing to 1, PredClf.vue takes the softmax of posterior."""
+    found = explained(*ALL).to_neat_vision("sample_99", label="negative")
+
+    assert list(found) == ["text", "label", "prediction", "posterior", "attention", "id"]
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["text"] == list(READ)
+    assert (found["label"], found["prediction"], found["id"]) == (0, 1, "sample_99")
+    assert len(found["attention"]) == len(found["text"])
+    assert found["attention"] == pytest.approx([abs(value) / 4.75 for value in VALUES])
+    shown = np.exp(found["posterior"]) / np.exp(found["posterior"]).sum()
+    assert shown.tolist() == pytest.approx([0.125, 0.875])
+
+
+def test_neat_vision_bears_words_without_any_value() -> None:
+    part = attribution(values=(0.0,) * 4)
+
+    assert explained(pb.ExplainResponse(attribution=part)).to_neat_vision("x")["attention"] == [0.0] * 4
+
+
+def test_neat_vision_wants_an_attribution_and_a_label_that_there_are() -> None:
+    with pytest.raises(ValueError, match="no attribution by any method; the explanation has none"):
+        explained().to_neat_vision("x")
+    with pytest.raises(ValueError, match="no attribution by occlusion; the explanation has shapley"):
+        explained(*ALL).to_neat_vision("x", method="occlusion")
+    with pytest.raises(ValueError, match="label is 'meh'"):
+        explained(*ALL).to_neat_vision("x", label="meh")

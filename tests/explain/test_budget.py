@@ -1,0 +1,239 @@
+"""The most bytes of an explanation: a bound of messages whose every field is as large as it can be, and what a budget makes of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from sentiment.errors import InvalidInput
+from sentiment.explain.budget import NOTE_BYTES_MAX, bytes_most, check_bytes
+from sentiment.explain.encoding import Encoding, tiles
+from sentiment.explain.heads import PATTERNS
+from sentiment.explain.parts import ROLLOUTS, Aggregation, Asked, AttentionAsked, NeuronAsked
+from sentiment.model.words import Encoded, Token, Word
+from sentiment.v1 import sentiment_pb2 as pb
+
+MOST, LEAST, NUMBER = 2**31 - 1, -1, 1.5
+GRPC_FRAME = 5
+METHODS = ("integrated_gradients", "gradient_x_input", "occlusion", "shapley")
+LABELS = ("sehr schön", "neutral")
+EVERYTHING = Asked(
+    "",
+    methods=METHODS,
+    by_embedding=True,
+    counterfactuals=True,
+    heads=True,
+    attention=AttentionAsked(encoding=Encoding.TOP_P, top_p=1.0),
+    neuron=NeuronAsked(),
+)
+SPAN = pb.Span(code_point_start=MOST, code_point_end=MOST, utf16_start=MOST, utf16_end=MOST, byte_start=MOST, byte_end=MOST)
+
+
+def _encoded(tokens: int, words: int, piece: str = "[UNK]") -> Encoded:
+    """``words`` words of one token, the last one of all that are left but the two special ones."""
+    special = Token(piece, 0, 0, -1, special=True, unknown=True, pair=False)
+    content = [Token(piece, 0, 0, min(index, words - 1), special=False, unknown=True, pair=True) for index in range(tokens - 2)]
+    spans = [(index + 1, index + 2) for index in range(words - 1)] + [(words, tokens - 1)]
+    found = tuple(Word(first, last, first, last, True) for first, last in spans)
+    return Encoded((1,) * tokens, None, (special, *content, special), found, True)
+
+
+def _header(encoded: Encoded) -> pb.ExplanationHeader:
+    label = max(LABELS, key=lambda name: len(name.encode()))
+    scores = [pb.LabelScore(label=name, score=NUMBER) for name in LABELS]
+    return pb.ExplanationHeader(
+        prediction=pb.Prediction(label=label, score=NUMBER, scores=scores, abstain=True),
+        model=pb.ModelId(name="m" * 63, version=MOST, digest="d" * 64),
+        label=label,
+        tokens=[pb.Token(piece=one.piece, span=SPAN, special=True, pair=True, word=LEAST, unknown=True) for one in encoded.tokens],
+        truncated=True,
+        labels_agree=True,
+        words=[pb.Word(span=SPAN, pair=True, token_start=MOST, token_end=MOST) for _ in encoded.words],
+        unseen=[pb.UnseenText(span=SPAN, pair=True)] * 2,
+        logit=NUMBER,
+        logit_error=NUMBER,
+    )
+
+
+def _attribution(encoded: Encoded, by_embedding: bool) -> pb.Attribution:
+    each = [NUMBER] * len(encoded.tokens)
+    split = each if by_embedding else []
+    return pb.Attribution(
+        method=max(METHODS, key=len),
+        tokens=each,
+        words=[pb.WordAttribution(span=SPAN, value=NUMBER, standard_error=NUMBER, pair=True) for _ in encoded.words],
+        completeness_residual=NUMBER,
+        special_total=NUMBER,
+        unknown_total=NUMBER,
+        unseen_total=NUMBER,
+        steps=MOST,
+        steps_asked=MOST,
+        token_embedding=split,
+        segment_embedding=split,
+        position_embedding=split,
+    )
+
+
+def _evidence() -> pb.Evidence:
+    floats = ("comprehensiveness", "sufficiency", "p_value", "empty_text_logit", "agreement", "random_median", "random_mean", "random_max")
+    numbers = dict.fromkeys(floats, NUMBER)
+    whole = {"random_sets": MOST, "words": MOST, "rank": MOST}
+    return pb.Evidence(method=max(METHODS, key=len), verdict=pb.VERDICT_FLAT, operator="attention_mask", **numbers, **whole)
+
+
+def _counterfactual(words: int) -> pb.Counterfactual:
+    return pb.Counterfactual(
+        kind=pb.COUNTERFACTUAL_KIND_KEEP,
+        found=True,
+        words=[MOST] * words,
+        label=max(LABELS, key=lambda name: len(name.encode())),
+        score=NUMBER,
+        minimal=True,
+        exhaustive_below=MOST,
+        stopped=True,
+        rows=MOST,
+    )
+
+
+def _heads(count: int) -> pb.HeadReport:
+    numbers = [NUMBER] * count
+    return pb.HeadReport(
+        layers=MOST,
+        heads=MOST,
+        gated=numbers,
+        uniform=numbers,
+        exact=True,
+        all_uniform=NUMBER,
+        all_uniform_changes_label=True,
+        labels=[max(PATTERNS, key=len)] * count,
+        patterns=[pb.HeadPattern(name=name, defined=True, score=numbers, uniform=NUMBER, lift=numbers) for name in PATTERNS],
+    )
+
+
+def _neuron(tokens: int, width: int) -> list[pb.NeuronView]:
+    # 30,000 bytes are the least that a message of several holds.
+    keys_max = max(1, 30_000 // (8 * width + 24))
+    found = []
+    for start in range(0, tokens, keys_max):
+        keys = [NUMBER] * min(keys_max, tokens - start)
+        found.append(
+            pb.NeuronView(
+                layer=MOST, head=MOST, token=MOST, scale=NUMBER, query=[NUMBER] * width, key_start=MOST, keys=MOST, key=keys * width,
+                product=keys * width, dot=keys, scaled=keys, bias=keys, score=keys, softmax=keys, attention=keys, max_abs_error=NUMBER,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _tiles(asked: AttentionAsked, encoded: Encoded, layers: int, heads: int) -> list[pb.AttentionTile]:
+    tokens = len(encoded.tokens)
+    side = len(encoded.words) + 2 if asked.aggregation == Aggregation.WORDS else tokens
+    shape = (heads if asked.aggregation == Aggregation.CLS_ROWS else side, side)
+    maps = 1 if asked.aggregation in ROLLOUTS else layers
+    maps *= heads if asked.aggregation in (Aggregation.MAPS, Aggregation.WORDS) else 1
+    # All of a row is kept where weights are alike.
+    weights = np.full(shape, 1 / tokens, np.float32)
+    return maps * [
+        pb.AttentionTile(
+            layer=LEAST, head=LEAST, aggregation=pb.ATTENTION_AGGREGATION_ROLLOUT, encoding=pb.ATTENTION_ENCODING_TOP_P,
+            row_start=tile.row_start, rows=tile.rows, column_start=tile.column_start, columns=tile.columns, weights=tile.weights,
+            row_values=tile.row_values, error_max=NUMBER,
+        )
+        for tile in tiles(weights, asked.encoding, 1.0)
+    ]  # fmt: skip
+
+
+def _summary(methods: int) -> pb.ExplanationSummary:
+    # Of attention, heads, counterfactuals, and for each method of itself, its agreement and its evidence.
+    notes = ["n" * NOTE_BYTES_MAX] * (2 + 2 + 3 * methods)
+    wait = Duration(seconds=MOST, nanos=999_999_999)
+    return pb.ExplanationSummary(complete=True, notes=notes, served_rows=MOST, explanation_rows=MOST, queue=wait, run=wait)
+
+
+def _largest(asked: Asked, encoded: Encoded, layers: int, heads: int, width: int) -> int:
+    """Bytes of the largest messages that there can be, with their frames."""
+    tokens, words = len(encoded.tokens), len(encoded.words)
+    count = len(asked.methods) if asked.attributions else int(asked.counterfactuals)
+    found = [pb.ExplainResponse(header=_header(encoded)), pb.ExplainResponse(summary=_summary(count))]
+    found += count * [pb.ExplainResponse(attribution=_attribution(encoded, asked.by_embedding))]
+    found += count * asked.evidence * [pb.ExplainResponse(evidence=_evidence())]
+    found += 2 * asked.counterfactuals * [pb.ExplainResponse(counterfactual=_counterfactual(words))]
+    found += asked.heads * [pb.ExplainResponse(heads=_heads(layers * heads))]
+    if asked.neuron is not None:
+        found += [pb.ExplainResponse(neuron=view) for view in _neuron(tokens, width)]
+    if asked.attention is not None:
+        found += [pb.ExplainResponse(tile=tile) for tile in _tiles(asked.attention, encoded, layers, heads)]
+    return sum(message.ByteSize() + GRPC_FRAME for message in found)
+
+
+@pytest.mark.parametrize(("tokens", "words"), [(3, 1), (17, 15), (17, 4), (200, 198)])
+@pytest.mark.parametrize(
+    "left_out", ["nothing", "attention", "neuron", "heads", "counterfactuals", "evidence", "by_embedding", "attributions"]
+)
+def test_no_messages_are_larger_than_the_bound(tokens: int, words: int, left_out: str) -> None:
+    asked = (
+        EVERYTHING if left_out == "nothing" else replace(EVERYTHING, **{left_out: None if left_out in ("attention", "neuron") else False})
+    )  # type: ignore[arg-type]  # of all kinds
+    encoded = _encoded(tokens, words, "größe")
+
+    largest = _largest(asked, encoded, 3, 4, 16)
+
+    assert largest <= bytes_most(asked, encoded, LABELS, 3, 4, 16) <= 1.5 * largest + 1500
+
+
+@pytest.mark.parametrize("encoding", Encoding)
+@pytest.mark.parametrize("aggregation", Aggregation)
+def test_no_attention_is_larger_than_the_bound(encoding: Encoding, aggregation: Aggregation) -> None:
+    asked = Asked("", attributions=False, attention=AttentionAsked(encoding=encoding, aggregation=aggregation))
+    encoded = _encoded(180, 100)
+
+    largest = _largest(asked, encoded, 2, 3, 0)
+
+    assert largest <= bytes_most(asked, encoded, LABELS, 2, 3, 0) <= 1.2 * largest + 3000
+
+
+def test_chosen_layers_and_heads_alone_count() -> None:
+    def most(attention: AttentionAsked) -> int:
+        return bytes_most(Asked("", attributions=False, attention=attention), _encoded(50, 40), LABELS, 6, 12, 32)
+
+    nothing = bytes_most(Asked("", attributions=False), _encoded(50, 40), LABELS, 6, 12, 32)
+    assert (most(AttentionAsked()) - nothing) == 36 * (most(AttentionAsked((3,), (7, 8))) - nothing)
+
+
+@pytest.mark.parametrize(
+    ("attention", "budget", "offer"),
+    [
+        (AttentionAsked(encoding=Encoding.FP32), 1_000_000, "with encoding u8 up to"),
+        (AttentionAsked(encoding=Encoding.FP32), 500_000, "with aggregation head_mean up to"),
+        (AttentionAsked(encoding=Encoding.FP32), 150_000, "with encoding u8 and aggregation head_mean up to"),
+        (AttentionAsked(encoding=Encoding.FP32), 40_000, "with encoding u8 and aggregation cls_rows up to"),
+        (AttentionAsked(), 33_000, "without attention up to"),
+        (AttentionAsked(), 1000, None),
+        (None, 1000, None),
+    ],
+)
+def test_a_budget_that_may_not_do_is_refused_with_what_would_do(attention: AttentionAsked | None, budget: int, offer: str | None) -> None:
+    asked = Asked("", methods=METHODS[:1], attention=attention, bytes_max=budget)
+    encoded, sizes = _encoded(100, 98), (6, 12, 32)
+
+    with pytest.raises(InvalidInput) as caught:
+        check_bytes(asked, encoded, LABELS, *sizes)
+
+    most = bytes_most(asked, encoded, LABELS, *sizes)
+    told = f"options.bytes_max: is {budget}; what is asked can take up to {most}"
+    assert str(caught.value).startswith(told)
+    assert (offer or "up to") in str(caught.value)
+    assert ("up to" in str(caught.value).removeprefix(told)) == (offer is not None)
+    if offer is not None:
+        assert int(str(caught.value).split()[-1]) <= budget
+
+
+def test_a_budget_that_does_is_accepted() -> None:
+    asked, encoded = EVERYTHING, _encoded(20, 18)
+    most = bytes_most(asked, encoded, LABELS, 2, 4, 8)
+
+    check_bytes(replace(asked, bytes_max=most), encoded, LABELS, 2, 4, 8)
+    check_bytes(replace(asked, bytes_max=None), encoded, LABELS, 2, 4, 8)
+    with pytest.raises(InvalidInput):
+        check_bytes(replace(asked, bytes_max=most - 1), encoded, LABELS, 2, 4, 8)

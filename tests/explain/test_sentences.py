@@ -1,0 +1,50 @@
+"""Sentences end where a reader says so, in any length of text."""
+
+import time
+
+import pytest
+
+from sentiment.explain.sentences import sentence_numbers, sentence_starts
+from sentiment.model.words import Encoded, Token
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["It was bad.", " I left!", " Why?"],
+        ["He said \u201cno.\u201d", " Then he left\u2026", ' "Fine?!"', " Yes"],
+        ["Mr. Smith met J. R. Jones, e.g. in St. Louis.", " Then Dr. No came."],
+        ["Is it good?", " No.", " I left."],
+        ["It is no. 1 of all.", " Really."],
+        ["It costs 3.50 at example.com or so."],
+        ["So do I.", " And you?"],
+        ["A title without a stop\n\n", "A line.", "\nAnother"],
+        ["\u597d\u3002", "\u4e0d\u597d\uff01", "\u597d"],
+        ["..."],
+        [""],
+    ],
+)
+def test_sentences_begin_where_they_should(sentences: list[str]) -> None:
+    starts = [sum(map(len, sentences[:count])) for count in range(len(sentences))]
+
+    assert sentence_starts("".join(sentences)) == starts
+
+
+@pytest.mark.parametrize(
+    "text", ["." * 500_000 + "x", "!)" * 250_000, "a." * 250_000, "\n \n" * 150_000, " " * 500_000, '."' * 250_000 + "x"]
+)
+def test_a_huge_text_takes_no_longer_than_it_is_long(text: str) -> None:
+    begun = time.perf_counter()
+    sentence_starts(text)
+
+    assert time.perf_counter() - begun < 5
+
+
+def test_tokens_have_the_number_of_their_sentence_and_a_pair_counts_on() -> None:
+    def token(start: int, special: bool = False, pair: bool = False) -> Token:
+        return Token("x", start, start + 1, -1 if special else 0, special=special, unknown=False, pair=pair)
+
+    tokens = (token(0, special=True), token(0), token(3), token(5), token(0, special=True), token(0, pair=True), token(5, pair=True))
+    encoded = Encoded((0,) * 7, None, tokens, (), False)
+
+    assert sentence_numbers(encoded, ["No. yes", "Yes! no"]).tolist() == [-1, 0, 1, 1, -1, 2, 3]

@@ -1,0 +1,75 @@
+"""The bundle that is served by default explains itself: what a reader expects of a sentence, and a bounded peak of memory."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from sentiment.explain.evidence import Evidence, Verdict
+from sentiment.explain.parts import Asked, Attribution, Counterfactuals, Heads, Neuron, NeuronAsked
+from sentiment.explainer import Explainer
+from sentiment.model.bundle import CHECKOUT_BUNDLES
+from sentiment.model.classifier import load_classifier
+from tests.explainer.explained import ALL, explained, one_of
+
+TEXT = "The acting is superb, but the story is so dull that I wanted to leave."
+# The largest request: a text of 512 tokens, of which all attention, gradients, queries and keys are kept at once.
+LARGEST = """
+import json, resource, time
+from sentiment.explain.parts import Aggregation, Asked, AttentionAsked, NeuronAsked
+from sentiment.explainer import Explainer
+from sentiment.model.bundle import CHECKOUT_BUNDLES
+from sentiment.model.classifier import load_classifier
+
+def peak_mb():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+explainer = Explainer(load_classifier(CHECKOUT_BUNDLES / "english/1"))
+served = peak_mb()
+explainer.load()
+loaded = peak_mb()
+end = time.monotonic() + 2
+asked = Asked(
+    "The film was not good at all, but I liked the end. " * 60, methods=explainer.methods, by_embedding=True, counterfactuals=True,
+    heads=True, attention=AttentionAsked(aggregation=Aggregation.ROLLOUT_GRADIENT), neuron=NeuronAsked(3, 2, 5)
+)
+header, *_, summary = explainer.explain(asked, lambda: end - time.monotonic())
+print(json.dumps([len(header.encoded.tokens), served, loaded, peak_mb(), list(summary.notes)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def english() -> Explainer:
+    return Explainer(load_classifier(CHECKOUT_BUNDLES / "english/1"))
+
+
+def test_what_speaks_for_and_against_an_answer_is_what_a_reader_would_say(english: Explainer) -> None:
+    header, parts, summary = explained(english, Asked(TEXT, methods=ALL, counterfactuals=True, heads=True, neuron=NeuronAsked(5, 0, 0)))
+
+    words = [TEXT[word.start : word.end] for word in header.encoded.words]
+    assert header.agrees
+    assert header.scored.label == "negative"
+    for part in parts:
+        if isinstance(part, Attribution) and part.method in ("integrated_gradients", "shapley"):
+            assert words[int(np.argmax(part.words))] == "dull"
+            assert words[int(np.argmin(part.words))] == "superb"
+        if isinstance(part, Evidence) and part.method == "shapley":
+            assert part.verdict == Verdict.BETTER_THAN_RANDOM
+    assert "dull" in [words[word] for word in one_of(parts, Counterfactuals).flip.words or ()]
+    assert one_of(parts, Neuron).view.max_abs_error < 1e-5
+    assert one_of(parts, Heads).effects is not None
+    assert summary.complete
+
+
+def test_the_largest_request_needs_a_bounded_peak_of_memory() -> None:
+    done = subprocess.run([sys.executable, "-c", LARGEST], capture_output=True, text=True, timeout=120, check=True)
+    tokens, served, loaded, peak, notes = json.loads(done.stdout)
+
+    assert tokens == 512
+    assert loaded - served < 350
+    # The graph's 236 MB of outputs, what it computes with, and a second copy of two kinds of maps.
+    assert peak - loaded < 700
+    # Two seconds are not enough for everything.
+    assert notes

@@ -1,0 +1,243 @@
+"""Explanations of one classifier, on a tiny random BERT with its real explain graph, given all the time they want."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sentiment.errors import InvalidInput, Unsupported
+from sentiment.explain.budget import bytes_most
+from sentiment.explain.evidence import Evidence, Verdict
+from sentiment.explain.heads import gate_plan
+from sentiment.explain.parts import (
+    Aggregation,
+    Asked,
+    AttentionAsked,
+    AttentionTile,
+    Attribution,
+    Counterfactuals,
+    Header,
+    Heads,
+    Neuron,
+    NeuronAsked,
+)
+from sentiment.explainer import Explainer
+from sentiment.model.bundle import Graphs
+from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.session import Stop
+from sentiment.rpc.explanations import Messages
+from sentiment.v1 import sentiment_pb2 as pb
+from tests.explainer.explained import ALL, TEXT, all_of, explained, logit, one_of
+from tests.models.tiny_families import MAX_TOKENS
+
+EVERYTHING = Asked(TEXT, methods=ALL, counterfactuals=True, heads=True, attention=AttentionAsked(), neuron=NeuronAsked(), by_embedding=True)
+
+
+def _without_graph(bundle: Path) -> Explainer:
+    found = load_classifier(bundle, "int8")
+    manifest = found.manifest.model_copy(update={"graphs": Graphs(classify=found.manifest.graphs.classify)})
+    return Explainer(Classifier(replace(found.bundle, manifest=manifest), found.graph, found.tokenizer, found.session))
+
+
+@pytest.mark.parametrize("label", [None, "negative", "positive"])
+def test_the_header_gives_the_served_answer_and_the_explained_label(explainer: Explainer, label: str | None) -> None:
+    header, _, _ = explained(explainer, Asked(TEXT, label=label))
+
+    classifier = explainer.classifier
+    row = classifier.tokenizer.encode(TEXT)
+    assert header.scored == classifier.score(classifier.run([row])[0])
+    assert classifier.manifest.labels[header.label] == (label or header.scored.label)
+    assert header.logit == pytest.approx(logit(classifier, row, header.label))
+    assert header.agrees
+    assert header.texts == (TEXT,)
+    assert header.logit_error is not None
+    assert (header.logit_error < 1e-5) == (classifier.graph.precision == "fp32")
+    assert [TEXT[word.start : word.end] for word in header.encoded.words] == TEXT.split()
+
+
+def test_parts_come_in_their_order(explainer: Explainer) -> None:
+    _, parts, summary = explained(explainer, EVERYTHING)
+
+    kinds = list(dict.fromkeys(type(part) for part in parts))
+    assert kinds == [AttentionTile, Neuron, Attribution, Evidence, Counterfactuals, Heads]
+    told = [part for part in parts if isinstance(part, Attribution | Evidence)]
+    assert [type(part) for part in told] == [Attribution, Evidence] * 4
+    assert [part.method for part in told] == [name for name in ALL for _ in range(2)]
+    assert (summary.complete, summary.notes) == (True, ())
+    assert summary.run_s > 0
+
+
+def test_one_run_of_the_explain_graph_serves_attention_neuron_heads_and_gradient_times_input(classifier: Classifier) -> None:
+    asked = replace(EVERYTHING, methods=("gradient_x_input",), counterfactuals=False)
+    _, parts, summary = explained(Explainer(classifier), asked)
+
+    assert one_of(parts, Heads).effects is not None
+    assert summary.explained_rows == 1 + gate_plan(2, 4, 1).rows
+
+
+def test_evidence_is_of_the_served_graph_and_names_the_agreement(explainer: Explainer) -> None:
+    _, parts, _ = explained(explainer, Asked(TEXT, methods=ALL))
+
+    for part in all_of(parts, Evidence):
+        assert part.random_sets == 19
+        assert part.verdict in Verdict
+        assert part.agreement is not None
+        assert -1 <= part.agreement <= 1
+
+
+def test_integrated_gradients_conserve_the_difference_to_the_baseline(explainer: Explainer) -> None:
+    found = one_of(explained(explainer, Asked(TEXT, methods=ALL[:1], steps=64, evidence=False, by_embedding=True))[1], Attribution)
+
+    assert found.tokens is not None
+    assert found.by_embedding is not None
+    assert abs(found.residual) < 0.02
+    assert (found.steps, found.steps_asked) == (64, 64)
+    assert found.words.sum() + found.special_total == pytest.approx(found.tokens.sum())
+    assert found.by_embedding.sum(axis=1) == pytest.approx(found.tokens)
+    # The special tokens are the same in text and baseline.
+    assert found.special_total == pytest.approx(0, abs=1e-6)
+    assert np.abs(found.words).max() > 0.01
+
+
+def test_occlusion_is_what_the_served_graph_says_without_each_word(explainer: Explainer) -> None:
+    header, parts, _ = explained(explainer, Asked(TEXT, methods=("occlusion",), evidence=False))
+
+    row = explainer.classifier.tokenizer.encode(TEXT)
+    whole = logit(explainer.classifier, row, header.label)
+    for word, value in zip(header.encoded.words, one_of(parts, Attribution).words, strict=True):
+        assert whole - logit(explainer.classifier, row, header.label, word.tokens) == pytest.approx(value, abs=1e-5)
+
+
+def test_shapley_values_sum_to_what_all_words_do_and_depend_on_the_seed_alone(explainer: Explainer) -> None:
+    def found(seed: int) -> Attribution:
+        return one_of(explained(explainer, Asked(TEXT, methods=("shapley",), steps=8, seed=seed, evidence=False))[1], Attribution)
+
+    assert found(1).residual == pytest.approx(0, abs=1e-6)
+    assert found(1).words.tolist() == found(1).words.tolist() != found(2).words.tolist()
+    assert (found(1).standard_errors > 0).all()
+    assert (found(1).steps, found(1).steps_asked) == (8, 8)
+
+
+def test_shapley_values_of_few_words_are_exact(explainer: Explainer) -> None:
+    found = one_of(explained(explainer, Asked("not good at all", methods=("shapley",)))[1], Attribution)
+
+    assert found.standard_errors.tolist() == [0] * 4
+    assert (found.steps, found.steps_asked) == (0, 0)
+
+
+def test_a_counterfactual_is_a_fact_about_the_served_model(explainer: Explainer) -> None:
+    header, parts, _ = explained(explainer, Asked(TEXT, attributions=False, counterfactuals=True, evidence=False))
+
+    # Its seed is given, too.
+    assert [type(part) for part in parts] == [Attribution, Counterfactuals]
+    found = one_of(parts, Counterfactuals)
+    assert found.keep.words is not None
+    row = explainer.classifier.tokenizer.encode(TEXT)
+    feeds = explainer.classifier.feeds([row])
+    kept = [header.encoded.words[word] for word in found.keep.words]
+    for index, token in enumerate(header.encoded.tokens):
+        feeds["attention_mask"][0, index] = token.special or any(index in word.tokens for word in kept)
+    assert int(explainer.classifier.session.run(feeds)[0].argmax()) == header.label == found.keep.label
+
+
+def test_attributions_are_given_only_where_they_are_asked_for(explainer: Explainer) -> None:
+    _, parts, _ = explained(explainer, Asked(TEXT, attributions=False, attention=AttentionAsked(aggregation=Aggregation.ROLLOUT)))
+
+    assert [type(part) for part in parts] == [AttentionTile]
+
+
+def test_a_pair_is_explained_in_the_words_of_both_texts(explainer: Explainer) -> None:
+    header, parts, _ = explained(explainer, Asked("good film", "bad end", evidence=False, heads=True))
+
+    assert [word.pair for word in header.encoded.words] == [False, False, True, True]
+    assert len(one_of(parts, Attribution).words) == 4
+    assert header.texts == ("good film", "bad end")
+
+
+def test_a_truncated_text_is_explained_as_far_as_it_is_read(explainer: Explainer) -> None:
+    header, parts, _ = explained(explainer, Asked(TEXT * 20, methods=("occlusion",), evidence=False))
+
+    assert header.encoded.truncated
+    assert len(header.encoded.tokens) == MAX_TOKENS
+    assert len(one_of(parts, Attribution).words) == len(header.encoded.words)
+
+
+def test_without_an_explain_graph_there_is_erasure_alone(bundle: Path) -> None:
+    explainer = _without_graph(bundle)
+
+    assert explainer.methods == ("occlusion", "shapley")
+    header, parts, summary = explained(explainer, Asked(TEXT, counterfactuals=True))
+    assert (header.agrees, header.logit_error) == (True, None)
+    assert [type(part) for part in parts] == [Attribution, Evidence, Counterfactuals]
+    assert one_of(parts, Evidence).agreement is None
+    assert summary.complete
+    assert (explainer.failure, summary.explained_rows) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [
+        (Asked(TEXT, methods=("integrated_gradients",)), "integrated_gradients needs"),
+        (Asked(TEXT, attention=AttentionAsked()), "attention needs"),
+        (Asked(TEXT, heads=True, neuron=NeuronAsked()), "neuron, heads need"),
+    ],
+)
+def test_what_needs_the_explain_graph_is_unsupported_without_it(bundle: Path, asked: Asked, what: str) -> None:
+    with pytest.raises(Unsupported, match=f"{what} an explain graph; bundle tiny/1 has none"):
+        next(_without_graph(bundle).explain(asked))
+
+
+def _attention(**chosen: object) -> Asked:
+    return Asked(TEXT, attention=replace(AttentionAsked(), **chosen))  # type: ignore[arg-type]  # wrong ones are asked for
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "message"),
+    [
+        (Asked(TEXT, label="meh"), "label", "is 'meh'; the model's labels are negative, positive"),
+        (Asked(TEXT, methods=("occlusion", "magic")), r"options.methods\[1\]", "is 'magic'; known are integrated_gradients, "),
+        (Asked(TEXT, methods=("shapley", "shapley")), r"options.methods\[1\]", r"is shapley, as methods\[0\] is"),
+        (Asked(TEXT, steps=257), "options.attribution.steps", "is 257; the limits are 0, for the default, and 256"),
+        (Asked(TEXT, steps=-1), "options.attribution.steps", "is -1"),
+        (_attention(layers=(0, 99)), r"options.attention.layers\[1\]", "is 99; the layers are 0 to 1"),
+        (_attention(layers=(1, 1)), r"options.attention.layers\[1\]", r"is 1, as layers\[0\] is"),
+        (_attention(heads=(-1,)), r"options.attention.heads\[0\]", "is -1; the heads are 0 to 3"),
+        (_attention(heads=(2, 0, 2)), r"options.attention.heads\[2\]", r"is 2, as heads\[0\] is"),
+        (_attention(layers=(0,), aggregation=Aggregation.ROLLOUT), "options.attention.layers", "has 1; a rollout goes through all layers"),
+        (_attention(top_p=0.0), "options.attention.top_p", "is 0.0; it is above 0 and at most 1"),
+        (_attention(top_p=float("nan")), "options.attention.top_p", "is nan"),
+        (Asked(TEXT, neuron=NeuronAsked(layer=2)), "options.neuron.layer", "is 2; the layers are 0 to 1"),
+        (Asked(TEXT, neuron=NeuronAsked(head=4)), "options.neuron.head", "is 4; the heads are 0 to 3"),
+        (Asked(TEXT, neuron=NeuronAsked(token=99)), "options.neuron.token", "is 99; the tokens are 0 to "),
+        (replace(EVERYTHING, bytes_max=1000), "options.bytes_max", "is 1000; what is asked can take up to"),
+    ],
+)
+def test_what_there_is_not_is_refused_by_field_before_the_header(explainer: Explainer, asked: Asked, field: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{field}: {message}"):
+        next(explainer.explain(asked))
+
+
+@pytest.mark.parametrize("text", [TEXT, "😍 " * 100, "didn't, won't - (don't)!"])
+def test_the_messages_of_an_explanation_stay_within_its_bound(explainer: Explainer, text: str) -> None:
+    graph, manifest = explainer.load(), explainer.classifier.manifest
+    assert graph is not None
+    messages = Messages(pb.ModelId(name=manifest.name, version=1, digest="d" * 64), manifest.labels)
+    header, *parts = explainer.explain(replace(EVERYTHING, text=text))
+    assert isinstance(header, Header)
+
+    taken = sum(message.ByteSize() + 5 for part in (header, *parts) for message in messages.of(part))
+
+    most = bytes_most(EVERYTHING, header.encoded, manifest.labels, graph.session.layers, graph.session.heads, graph.width)
+    assert taken <= most
+    with pytest.raises(InvalidInput, match=f"can take up to {most}"):
+        next(explainer.explain(replace(EVERYTHING, text=text, bytes_max=taken - 1)))
+
+
+def test_a_run_that_is_stopped_ends_with_an_error(explainer: Explainer) -> None:
+    explainer.load()
+    stop = Stop()
+    stop.ask()
+
+    with pytest.raises(Exception, match="terminate"):
+        list(explainer.explain(Asked(TEXT), stop=stop))

@@ -1,0 +1,104 @@
+"""An explain graph that does not do what it should is not used, and it is said why; what needs none goes on."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from sentiment.errors import Unsupported
+from sentiment.explain.evidence import Evidence
+from sentiment.explain.parts import Asked, Attribution, Header
+from sentiment.explainer import Explainer
+from sentiment.model.classifier import load_classifier
+from tests.explainer.explained import TEXT, explained
+
+Graph = onnx.GraphProto
+
+
+def _after(graph: Graph, output: str, operator: str, by: float) -> None:
+    """Change an output by a constant."""
+    graph.initializer.append(numpy_helper.from_array(np.array(by, np.float32), f"{output}.by"))
+    for node in graph.node:
+        for place, name in enumerate(node.output):
+            if name == output:
+                node.output[place] = f"{output}.before"
+        for place, name in enumerate(node.input):
+            if name == output:
+                node.input[place] = f"{output}.before"
+    graph.node.append(helper.make_node(operator, [f"{output}.before", f"{output}.by"], [output]))
+
+
+def _turned(graph: Graph) -> None:
+    """Logits in the wrong order."""
+    _after(graph, "logits", "Mul", -1.0)
+
+
+DAMAGES: dict[str, tuple[Callable[[Graph], None], str]] = {
+    "logits": (lambda graph: _after(graph, "logits", "Add", 2e-4), r"has logits 0.0002\d* off; the tolerance is 0.0001"),
+    "nan": (lambda graph: _after(graph, "logits", "Mul", float("nan")), "has logits nan off"),
+    "turned": (_turned, "has logits"),
+    "rows": (lambda graph: _after(graph, "attention.1", "Mul", 0.99), r"layer 1 of golden\[\d+\]: a row of attention sums to 0.01 more or"),
+    "padding": (lambda graph: _after(graph, "attention.0", "Add", 1e-6), "padding has attention, up to 1e-06"),
+    "gradient": (lambda graph: _after(graph, "attention_gradient.0", "Mul", float("inf")), "attention x gradient are not all finite"),
+    "dots": (lambda graph: _after(graph, "embedding_dots", "Div", 0.0), "embedding_dots of golden"),
+    "norms": (lambda graph: _after(graph, "value_norm.1", "Div", 0.0), "value norms are not all finite"),
+    "queries": (lambda graph: _after(graph, "query.1", "Mul", float("nan")), "queries are not all finite"),
+}
+
+
+def _copied(bundle: Path, folder: Path) -> tuple[Explainer, Path]:
+    shutil.copytree(bundle, folder / "bundle")
+    # Its files are checked now: what is damaged later is damaged unseen.
+    return Explainer(load_classifier(folder / "bundle", "fp32")), folder / "bundle/explain.onnx"
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_wrong_graph_is_found_and_erasure_goes_on(bundle: Path, tmp_path: Path, name: str) -> None:
+    damage, message = DAMAGES[name]
+    explainer, file = _copied(bundle, tmp_path)
+    model = onnx.load(file, load_external_data=False)
+    damage(model.graph)
+    onnx.save(model, file)
+
+    assert explainer.methods[0] == "integrated_gradients"
+    header, parts, summary = explained(explainer, Asked(TEXT))
+
+    assert isinstance(header, Header)
+    assert header.logit_error is None
+    assert [type(part) for part in parts] == [Attribution, Evidence]
+    assert explainer.methods == ("occlusion", "shapley")
+    assert summary.explained_rows == 0
+    with pytest.raises(Unsupported, match=r"heads needs an explain graph; that of bundle tiny/1 is not sound here: ") as caught:
+        next(explainer.explain(Asked(TEXT, heads=True)))
+    caught.match(message)
+    assert explainer.failure in str(caught.value)
+
+
+def test_a_file_that_is_no_graph_is_a_failure(bundle: Path, tmp_path: Path) -> None:
+    explainer, file = _copied(bundle, tmp_path)
+    file.write_bytes(b"no graph")
+
+    assert explainer.load() is None
+    assert "ONNX Runtime cannot load it" in explainer.failure
+
+
+def test_a_sound_graph_is_loaded_once_by_several_threads(bundle: Path) -> None:
+    explainer = Explainer(load_classifier(bundle, "int8"))
+    found: list[object] = []
+    threads = [Thread(target=lambda: found.append(explainer.load())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert len(found) == 4
+    assert len(set(map(id, found))) == 1
+    graph = explainer.load()
+    assert graph is not None
+    assert graph.width == 8
+    assert explainer.failure == ""

@@ -1,0 +1,446 @@
+"""Explain, and explain in Classify, over the wire: a tiny random BERT with its real explain graph, and a model that has none."""
+
+import asyncio
+import json
+import math
+import os
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf.json_format import ParseDict
+from google.rpc.error_details_pb2 import BadRequest
+from grpc_status import rpc_status
+
+from sentiment.settings import Settings
+from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from sentiment_models.export import export
+from tests.conftest import NO_RETRIES, RunningServer
+from tests.models.tiny_families import TINY, save_tiny
+from tests.rpc.gate import MODEL, PATIENCE_S, Gate, assert_nothing_left, outcome_of, total, until
+
+Code = grpc.StatusCode
+TEXT = "the film was not good at all , but i liked the end"
+LONG = " ".join([TEXT] * 60)
+MAX_TOKENS = 512
+MESSAGE_BYTES_MAX = 2**16
+ALL = ("integrated_gradients", "gradient_x_input", "occlusion", "shapley")
+MAPS = {"attention": {"encoding": "ATTENTION_ENCODING_FP32"}}
+EVERYTHING = {
+    "methods": ALL,
+    "attention": {},
+    "attribution": {"steps": 4, "by_embedding": True},
+    "counterfactuals": True,
+    "heads": True,
+    "neuron": {"layer": 1, "head": 2, "token": 3},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def awake() -> Iterator[None]:
+    """Explain at normal priority: on a machine whose cores are all busy the lowest one makes a second of work a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(os, "SCHED_IDLE", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def plain(awake: None, settings: Settings) -> Iterator[RunningServer]:
+    """A model without an explain graph."""
+    running = RunningServer(settings)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def bert(awake: None, tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Iterator[RunningServer]:
+    folder = tmp_path_factory.mktemp("explained")
+    checkpoint = save_tiny(folder / "checkpoint", replace(TINY["bert"], positions=MAX_TOKENS))
+    export(checkpoint, folder / "tiny" / "1", name="tiny", version=1, pairs=True, max_tokens=MAX_TOKENS)
+    running = RunningServer(settings.model_copy(update={"bundles": (folder,), "deadline_default_s": 60.0}))
+    yield running
+    running.stop()
+
+
+def stub_of(channel: grpc.Channel) -> Any:  # typed for another kind of channel
+    return pb_grpc.SentimentServiceStub(channel)
+
+
+def explain(server: RunningServer, text: str = TEXT, options: dict[str, Any] | None = None, **more: Any) -> list[pb.ExplainResponse]:
+    timeout = more.pop("timeout", None)
+    with grpc.insecure_channel(server.target, NO_RETRIES) as channel:
+        return list(stub_of(channel).Explain(pb.ExplainRequest(text=text, options=options or {}, **more), timeout=timeout))
+
+
+def classify(server: RunningServer, text: str = TEXT, explain: dict[str, Any] | None = None, **more: Any) -> pb.ClassifyResponse:
+    with grpc.insecure_channel(server.target, NO_RETRIES) as channel:
+        return stub_of(channel).Classify(pb.ClassifyRequest(text=text, explain=explain or {}, **more))
+
+
+def parts(messages: list[pb.ExplainResponse]) -> list[str]:
+    """Names of the messages' parts; all of them small enough, the header first and the summary last."""
+    assert max(message.ByteSize() for message in messages) <= MESSAGE_BYTES_MAX
+    names = [message.WhichOneof("part") for message in messages]
+    assert [place for place, name in enumerate(names) if name in ("header", "summary")] == [0, len(names) - 1]
+    return names[1:-1]
+
+
+def refusal(call: Callable[[], Any]) -> tuple[Code, str, str]:
+    """Code, field and message of a call that is refused."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    status = rpc_status.from_call(caught.value)
+    assert status is not None
+    bad = BadRequest()
+    for detail in status.details:
+        assert detail.Unpack(bad)
+    return caught.value.code(), "".join(entry.field for entry in bad.field_violations), status.message
+
+
+def assert_answers(server: RunningServer) -> None:
+    """It explains as before, and nothing is left of what came before."""
+    assert explain(server, options={"methods": ["occlusion"]})[-1].summary.complete
+    assert server.metric("sentiment_explanations", model=MODEL) == 0
+    assert_nothing_left(server)
+
+
+def test_everything_that_is_asked_for_comes_as_it_is_known(bert: RunningServer) -> None:
+    messages = explain(bert, options=EVERYTHING)
+
+    names = parts(messages)
+    assert {name: names.count(name) for name in set(names)} == {
+        "tile": 8,
+        "neuron": 1,
+        "attribution": 4,
+        "evidence": 4,
+        "counterfactual": 2,
+        "heads": 1,
+    }
+    header, summary = messages[0].header, messages[-1].summary
+    words = TEXT.split()
+    assert [TEXT.encode()[word.span.byte_start : word.span.byte_end].decode() for word in header.words] == words
+    assert header.labels_agree
+    assert header.HasField("logit_error")
+    attributions = [message.attribution for message in messages if message.HasField("attribution")]
+    assert [attribution.method for attribution in attributions] == list(ALL)
+    for attribution in attributions:
+        assert [word.span for word in attribution.words] == [word.span for word in header.words]
+    gradients = attributions[0]
+    split = np.array([gradients.token_embedding, gradients.segment_embedding, gradients.position_embedding])
+    assert split.sum(0) == pytest.approx(np.array(gradients.tokens), abs=1e-5)
+    assert abs(gradients.completeness_residual) < 1
+    assert (summary.complete, list(summary.notes)) == (True, [])
+    assert summary.run.ToNanoseconds() > 0
+
+
+def test_nothing_asked_is_the_default_attribution_with_evidence(bert: RunningServer) -> None:
+    messages = explain(bert)
+
+    assert parts(messages) == ["attribution", "evidence"]
+    assert messages[1].attribution.method == ALL[0]
+
+
+def test_the_chosen_label_is_explained_and_not_the_predicted_one(bert: RunningServer) -> None:
+    logits = {label: explain(bert, options={"heads": True}, label=label)[0].header for label in ("negative", "positive")}
+
+    assert {label: header.label for label, header in logits.items()} == {"negative": "negative", "positive": "positive"}
+    assert logits["negative"].prediction == logits["positive"].prediction
+    assert logits["negative"].logit != logits["positive"].logit
+
+
+def test_a_long_texts_maps_come_whole_in_small_messages(bert: RunningServer) -> None:
+    messages = explain(bert, LONG, MAPS)
+
+    assert set(parts(messages)) == {"tile"}
+    assert messages[0].header.truncated
+    assert len(messages[0].header.tokens) == MAX_TOKENS
+    assert [unseen.span.code_point_end for unseen in messages[0].header.unseen] == [len(LONG)]
+    maps = np.zeros((2, 4, MAX_TOKENS, MAX_TOKENS), np.float32)
+    for message in messages[1:-1]:
+        tile = message.tile
+        weights = np.frombuffer(tile.weights, "<f4").reshape(tile.rows, tile.columns)
+        maps[tile.layer, tile.head, tile.row_start : tile.row_start + tile.rows, tile.column_start : tile.column_start + tile.columns] = (
+            weights
+        )
+    assert maps.sum(-1) == pytest.approx(1, abs=1e-4)
+    assert sum(message.ByteSize() for message in messages) <= 128 * 2**20
+
+
+def test_a_pair_is_explained_with_the_words_of_both(bert: RunningServer) -> None:
+    messages = explain(bert, "good film", {"methods": ["occlusion"]}, text_pair="bad end")
+
+    assert [word.pair for word in messages[0].header.words] == [False, False, True, True]
+    assert [word.pair for word in messages[1].attribution.words] == [False, False, True, True]
+
+
+BAD = [
+    ({"methods": ["magic"]}, "methods[0]", "is 'magic'; known are integrated_gradients, gradient_x_input, occlusion, shapley"),
+    ({"methods": ["occlusion", "occlusion"]}, "methods[1]", "is occlusion, as methods[0] is"),
+    ({"attention": {"layers": [0, 99]}}, "attention.layers[1]", "is 99; the layers are 0 to 1"),
+    ({"attention": {"heads": [-1]}}, "attention.heads[0]", "is -1; the heads are 0 to 3"),
+    ({"attention": {"layers": [0], "aggregation": 4}}, "attention.layers", "has 1; a rollout goes through all layers"),
+    ({"attention": {"aggregation": 99}}, "attention.aggregation", "is 99; known are 0 to 6"),
+    ({"attention": {"encoding": 99}}, "attention.encoding", "is 99; known are 0 to 4"),
+    ({"attention": {"top_p": 2}}, "attention.top_p", "is 2"),
+    ({"attention": {"top_p": math.nan}}, "attention.top_p", "is nan"),
+    ({"attribution": {"steps": 1000}}, "attribution.steps", "is 1000; the limits are 0, for the default, and 256"),
+    ({"neuron": {"layer": 99}}, "neuron.layer", "is 99; the layers are 0 to 1"),
+    ({"neuron": {"token": 512}}, "neuron.token", "is 512; the tokens are 0 to "),
+    ({"bytes_max": 100}, "bytes_max", "is 100; "),
+    ({"bytes_max": -1}, "bytes_max", "is -1; the limits are 1 and "),
+    ({"bytes_max": 2**31 - 1}, "bytes_max", "is 2147483647; the limits are 1 and "),
+]
+
+
+@pytest.mark.parametrize(("options", "field", "message"), BAD, ids=[field for _, field, _ in BAD])
+def test_what_there_is_not_is_refused_by_its_field(bert: RunningServer, options: dict[str, Any], field: str, message: str) -> None:
+    for prefix, method, call in (
+        ("options.", "Explain", lambda: explain(bert, options=options)),
+        ("explain.", "Classify", lambda: classify(bert, explain=options)),
+    ):
+        before = total(bert, "requests"), total(bert, "requests", method=method, code="INVALID_ARGUMENT")
+
+        code, found, said = refusal(call)
+
+        assert (code, found) == (Code.INVALID_ARGUMENT, prefix + field)
+        assert said.startswith(f"{prefix}{field}: {message}")
+        assert (total(bert, "requests"), total(bert, "requests", method=method, code="INVALID_ARGUMENT")) == (before[0] + 1, before[1] + 1)
+    assert_answers(bert)
+
+
+def test_a_label_text_or_truncation_that_cannot_be_is_refused_by_its_field(bert: RunningServer) -> None:
+    windows = pb.TRUNCATION_WINDOWS
+    refused = [
+        (lambda: explain(bert, label="meh"), "label", "is 'meh'; the model's labels are negative, positive"),
+        (lambda: explain(bert, " "), "text", "has 1 characters and none but white space"),
+        (lambda: explain(bert, truncation=99), "truncation", "is 99; known are 0 to 4"),
+        (lambda: explain(bert, LONG, truncation=pb.TRUNCATION_REFUSE), "text", "has more tokens than the model reads"),
+        (lambda: explain(bert, LONG, truncation=windows), "truncation", "is windows"),
+        (lambda: classify(bert, truncation=windows), "truncation", "is windows"),
+    ]
+
+    for call, field, message in refused:
+        code, found, said = refusal(call)
+
+        assert (code, found) == (Code.INVALID_ARGUMENT, field)
+        assert said.startswith(f"{field}: {message}")
+    assert explain(bert, truncation=windows)[-1].summary.complete
+    assert_answers(bert)
+
+
+def test_a_budget_names_what_would_do_and_is_kept(bert: RunningServer) -> None:
+    _, _, said = refusal(lambda: explain(bert, options={**EVERYTHING, "bytes_max": 1000}))
+
+    wanted = max(int(number) for number in "".join(sign if sign.isdigit() else " " for sign in said).split())
+    messages = explain(bert, options={**EVERYTHING, "bytes_max": wanted})
+    assert sum(message.ByteSize() for message in messages) <= wanted
+    assert refusal(lambda: explain(bert, options={**EVERYTHING, "bytes_max": wanted - 1}))[:2] == (
+        Code.INVALID_ARGUMENT,
+        "options.bytes_max",
+    )
+
+
+def test_a_model_that_cannot_do_it_says_so(plain: RunningServer) -> None:
+    for call, message in (
+        (lambda: explain(plain, text_pair="bad"), "model tiny/1 reads one text; a pair was given"),
+        (lambda: explain(plain, options={"attention": {}}), "attention needs an explain graph; bundle tiny/1 has none"),
+        (lambda: explain(plain, options={"methods": [ALL[0]]}), "integrated_gradients needs an explain graph"),
+        (lambda: classify(plain, explain={"heads": True, "neuron": {}}), "neuron, heads need an explain graph"),
+    ):
+        code, field, said = refusal(call)
+
+        assert (code, field) == (Code.FAILED_PRECONDITION, "")
+        assert said.startswith(message)
+    assert refusal(lambda: explain(plain, model="nosuch"))[0] is Code.NOT_FOUND
+    assert_answers(plain)
+
+
+def test_malformed_bytes_are_invalid_and_counted(plain: RunningServer) -> None:
+    labels = {"method": "Explain", "code": "INVALID_ARGUMENT", "model": ""}
+    before = plain.metric("sentiment_requests_total", **labels)
+
+    with grpc.insecure_channel(plain.target) as channel, pytest.raises(grpc.RpcError) as caught:
+        list(channel.unary_stream("/sentiment.v1.SentimentService/Explain")(b"\xff\xff"))
+
+    assert caught.value.code() is Code.INVALID_ARGUMENT
+    assert plain.metric("sentiment_requests_total", **labels) == before + 1
+
+
+def test_models_say_what_they_explain(bert: RunningServer, plain: RunningServer, start: Callable[..., RunningServer]) -> None:
+    described = []
+    for running in (bert, plain, start(explain=False)):
+        with grpc.insecure_channel(running.target) as channel:
+            described.append(stub_of(channel).GetModel(pb.GetModelRequest()).model)
+            assert stub_of(channel).ListModels(pb.ListModelsRequest()).models[0].explanation_methods == described[-1].explanation_methods
+
+    assert [list(model.explanation_methods) for model in described] == [list(ALL), ["occlusion", "shapley"], []]
+    limits = [(model.limits.explanation_bytes, model.limits.classify_explanation_bytes) for model in described]
+    assert limits == [(128 * 2**20, 7 * 2**19)] * 2 + [(0, 0)]
+
+
+def test_a_server_that_does_not_explain_says_so(start: Callable[..., RunningServer]) -> None:
+    server = start(explain=False)
+
+    for call in (lambda: explain(server), lambda: classify(server, explain={})):
+        code, _, said = refusal(call)
+        assert (code, said) == (Code.FAILED_PRECONDITION, "explanations are switched off on this server (SENTIMENT_EXPLAIN)")
+    with server.client() as client:
+        assert client.classify("good").label == "positive"
+
+
+def test_classify_explains_its_answer_in_one_message(bert: RunningServer) -> None:
+    response = classify(bert, explain=EVERYTHING)
+
+    explanation = response.explanation
+    assert explanation.header.prediction.label == response.prediction.label
+    assert explanation.header.prediction.score == pytest.approx(response.prediction.score, abs=1e-2)
+    assert [attribution.method for attribution in explanation.attributions] == list(ALL)
+    assert (len(explanation.evidence), len(explanation.counterfactuals), len(explanation.tiles), len(explanation.neuron)) == (4, 2, 8, 1)
+    assert explanation.heads.exact
+    assert explanation.summary.complete
+    assert response.timing.total.ToNanoseconds() > explanation.summary.run.ToNanoseconds()
+
+
+def test_classify_stays_under_4_mib_and_refuses_what_would_not(bert: RunningServer) -> None:
+    code, field, said = refusal(lambda: classify(bert, LONG, MAPS))
+    response = classify(bert, LONG, {"attention": {}})
+
+    assert (code, field) == (Code.INVALID_ARGUMENT, "explain.bytes_max")
+    assert str(7 * 2**19) in said
+    assert 2 * 2**20 < response.ByteSize() < 4 * 2**20
+    assert response.truncated
+    assert response.explanation.header.truncated
+
+
+def test_batches_and_streams_are_not_explained(plain: RunningServer) -> None:
+    options = pb.ExplainOptions()
+    item = pb.ClassifyStreamRequest(item=pb.Item(text="good"), options=pb.StreamOptions(explain=options))
+    with grpc.insecure_channel(plain.target) as channel:
+        stub = stub_of(channel)
+
+        code, _, said = refusal(lambda: stub.ClassifyBatch(pb.ClassifyBatchRequest(items=[pb.Item(text="good")], explain=options)))
+        (streamed,) = stub.ClassifyStream(iter([item]))
+
+    assert code is Code.UNIMPLEMENTED
+    assert said == "explanations are given one text a call, by Classify and Explain; leave explain unset"
+    assert (streamed.error.code, streamed.error.message) == (Code.UNIMPLEMENTED.value[0], said)
+
+
+def test_what_there_is_no_time_for_is_left_out(bert: RunningServer) -> None:
+    assert_answers(bert)
+    before = total(bert, "requests", method="Explain", code="OK")
+
+    messages = explain(bert, LONG, {"methods": ["shapley", "occlusion"], "attribution": {"steps": 256}}, timeout=4.0)
+
+    parts(messages)
+    summary = messages[-1].summary
+    assert not summary.complete
+    assert summary.notes
+    assert total(bert, "requests", method="Explain", code="OK") == before + 1
+
+
+@pytest.fixture
+async def channel(start: Callable[..., RunningServer]) -> Any:
+    """A server of one runner, whose model a test may hold, and a channel to it."""
+    server = start(runners=1)
+    async with grpc.aio.insecure_channel(server.target, NO_RETRIES) as opened:
+        yield server, stub_of(opened)
+
+
+async def test_a_deadline_that_passes_in_a_run_ends_the_call_once(channel: Any, hold: Callable[[RunningServer], Gate]) -> None:
+    server, stub = channel
+    gate = hold(server)
+
+    call = stub.Explain(pb.ExplainRequest(text="a good film"), timeout=0.3)
+    await gate.begun()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        [message async for message in call]
+    await until(lambda: total(server, "requests", method="Explain") == 1, "the call is counted")
+    gate.open()
+
+    assert caught.value.code() is Code.DEADLINE_EXCEEDED
+    assert total(server, "requests", method="Explain", code="DEADLINE_EXCEEDED") == 1
+    await until(lambda: server.metric("sentiment_explanations", model=MODEL) == 0, "nothing is left")
+    await asyncio.to_thread(assert_answers, server)
+
+
+@pytest.mark.parametrize("method", ["Explain", "Classify"])
+@pytest.mark.parametrize("runs", [0, 1])
+async def test_leaving_withdraws_the_explanation(channel: Any, hold: Callable[[RunningServer], Gate], method: str, runs: int) -> None:
+    """``runs``: of the explanation, before the client leaves in the next one."""
+    server, stub = channel
+    gate = hold(server)
+    begun = runs + 1 + (method == "Classify")
+    options = pb.ExplainOptions(methods=["shapley"])
+
+    text = "a good film and the awful w3"
+    if method == "Explain":
+        call = stub.Explain(pb.ExplainRequest(text=text, options=options))
+        waiting = asyncio.create_task(call.read())
+    else:
+        call = stub.Classify(pb.ClassifyRequest(text=text, explain=options))
+        waiting = asyncio.create_task(outcome_of(call))
+    for _ in range(begun - 1):
+        await gate.begun()
+        gate.let()
+    await gate.begun()
+    if method == "Explain" and runs:
+        assert (await waiting).HasField("header")
+    # It would wait behind the first.
+    second = asyncio.create_task(asyncio.to_thread(explain, server, "great"))
+    await until(lambda: server.metric("sentiment_explanations", model=MODEL) == 2, "both are there")
+    call.cancel()
+    await until(lambda: total(server, "requests", code="CANCELLED") == 1, "the server knows that the client has left")
+    gate.open()
+
+    await asyncio.wait({waiting})
+    assert (await second)[-1].summary.complete
+    assert total(server, "requests", method=method, code="CANCELLED") == 1
+    assert total(server, "requests") == 2
+    await asyncio.to_thread(assert_answers, server)
+
+
+async def test_a_run_that_fails_ends_the_stream_after_what_came(channel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, stub = channel
+    session = server.app._models.find("").classifier.session
+    run, runs = session.run, 0
+
+    def fail_later(feeds: Any, stop: Any = None) -> Any:
+        nonlocal runs
+        runs += 1
+        if runs > 1:
+            raise RuntimeError("kernel failed")
+        return run(feeds, stop)
+
+    monkeypatch.setattr(session, "run", fail_later)
+    call = stub.Explain(pb.ExplainRequest(text="a good film"), timeout=PATIENCE_S)
+
+    first = await call.read()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    monkeypatch.undo()
+
+    assert first.header.prediction.label == "positive"
+    assert caught.value.code() is Code.INTERNAL
+    assert "kernel" not in caught.value.details()
+    assert total(server, "requests", method="Explain", code="INTERNAL") == 1
+    await asyncio.to_thread(assert_answers, server)
+
+
+def test_http_gives_the_same_messages_a_line_each(bert: RunningServer) -> None:
+    options = {"methods": ["integrated_gradients"], "attention": {"aggregation": "ATTENTION_AGGREGATION_HEAD_MEAN"}}
+    body = json.dumps({"text": TEXT, "options": options}).encode()
+
+    with urllib.request.urlopen(urllib.request.Request(bert.url + "/v1/explain", body), timeout=PATIENCE_S) as response:
+        lines = [json.loads(line) for line in response]
+
+    messages = explain(bert, options=options)
+    assert [next(iter(line)) for line in lines] == [message.WhichOneof("part") for message in messages]
+    assert pb.ExplainResponse(tile={}) != messages[1]
+    for line, message in zip(lines[:-1], messages[:-1], strict=True):
+        assert ParseDict(line, pb.ExplainResponse()) == message

@@ -1,0 +1,163 @@
+"""What a terminal shows: nothing of a text is obeyed, lines keep their width, and every colour can be read."""
+
+import re
+
+import pytest
+
+from sentiment.ansi import BLUE, LOGITS_FULL, ORANGE, Piece, bar, columns, fitted, flowed, legend, visible
+from sentiment.client import explanation_of
+from sentiment.explain_page import page
+from sentiment.v1 import sentiment_pb2 as pb
+from tests.client.explained import TEXT, attribution, evidence, header, messages, summary
+
+CODES = re.compile("\x1b\\[[0-9;]*m")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred", r"\x1b[31mred"),
+        ("a\r\n\tb\u2028c", "a   b c"),
+        ("\x9b2J\x7f\x00", r"\x9b2J\x7f\x00"),
+        ("\u202egnp.exe\u2066", r"\u202egnp.exe\u2066"),
+        (
+            "caf\u00e9 \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \udce9",
+            "caf\u00e9 \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \\udce9",
+        ),
+    ],
+)
+def test_a_terminal_obeys_no_text(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_wide_characters_take_two_columns_and_accents_none() -> None:
+    assert [columns(text) for text in ("film", "映画", "cafe\u0301", "a\u200db")] == [4, 4, 4, 2]
+    assert fitted("映画映画映画", 8) == "映画... "
+    assert columns(fitted("映画", 9)) == 9
+
+
+def test_lines_break_between_atoms_alone() -> None:
+    atoms = [[Piece("one"), Piece(",", 1.0)], [Piece("two")], [Piece("x" * 12)], [Piece("y")]]
+
+    assert flowed(atoms, 8, colour=False) == ["one, two", "x" * 12, "y"]
+    assert [CODES.sub("", line) for line in flowed(atoms, 8, colour=True)] == ["one, two", "x" * 12, "y"]
+
+
+def rgb(code: int) -> list[float]:
+    steps = (0, 95, 135, 175, 215, 255)
+    cube = code - 16
+    return [steps[part] / 255 for part in (cube // 36, cube // 6 % 6, cube % 6)]
+
+
+@pytest.mark.parametrize("code", [*ORANGE, *BLUE])
+def test_black_can_be_read_on_every_background(code: int) -> None:
+    """Contrast as of WCAG 2.1."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in rgb(code)]
+    luminance = sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    assert (luminance + 0.05) / 0.05 >= 5.8
+
+
+def test_colours_and_bars_are_absolute_and_end_at_two_logits() -> None:
+    def background(value: float) -> str:
+        return Piece("x", value).drawn(True)
+
+    assert f"48;5;{ORANGE[-1]}m" in background(LOGITS_FULL) == background(50.0)
+    assert f"48;5;{BLUE[-1]};4m" in background(-LOGITS_FULL) == background(-50.0)
+    assert f"48;5;{ORANGE[0]}m" in background(0.06)
+    assert background(0.04) == background(-0.04) == "x"
+    assert bar(1.0, 4, False) == "    |##  "
+    assert bar(-2.0, 4, False) == "####|    "
+    assert bar(9.0, 4, False) == "    |###>"
+    assert bar(-9.0, 4, False) == "<###|    "
+    assert CODES.sub("", bar(-9.0, 4, True)) == "<   |    "
+
+
+@pytest.mark.parametrize("colour", [False, True])
+def test_the_legend_fits_a_line(colour: bool) -> None:
+    assert columns(CODES.sub("", legend(colour))) <= 80
+
+
+# the page
+
+
+def shown(*parts: pb.ExplainResponse, colour: bool = False, width: int = 80, text: str = TEXT) -> str:
+    return page(explanation_of(messages(*parts), text), colour=colour, width=width)
+
+
+def test_the_text_is_drawn_with_its_numbers_and_what_was_not_read_is_marked() -> None:
+    lines = shown(pb.ExplainResponse(attribution=attribution())).splitlines()
+
+    assert lines[0] == "positive 0.8750  tiny/1"
+    assert "café[+0.25] 🙂 not[-1.50] good[+3.00] [not read, 6 characters: , rest]" in lines
+    assert "-: towards negative; +: towards positive" in lines
+    assert "shapley, 10 of 20 orders, in logits" in lines
+    assert [line.split()[:3] for line in lines if "+-" in line] == [
+        ["good", "+3.000", "+-0.125"],
+        ["not", "-1.500", "+-0.125"],
+        ["🙂", "+0.000", "+-0.125"],
+    ]
+    assert "note: shapley drew 10 of 20 orders" in lines
+
+
+def test_in_colour_the_text_stays_as_it_was() -> None:
+    drawn = shown(pb.ExplainResponse(attribution=attribution()), colour=True)
+
+    assert "café 🙂 not good [not read, 6 characters: , rest]" in CODES.sub("", drawn).splitlines()
+    assert f"48;5;{ORANGE[-1]}mgood\x1b[0m" in drawn
+    assert "\x1b[2m[not\x1b[0m" in drawn
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("colour", [False, True])
+def test_no_line_is_wider_than_the_terminal(colour: bool, width: int) -> None:
+    drawn = shown(pb.ExplainResponse(attribution=attribution()), pb.ExplainResponse(evidence=evidence()), colour=colour, width=width)
+
+    assert max(columns(CODES.sub("", line)) for line in drawn.splitlines()) <= max(width, 80)
+
+
+def test_nothing_of_the_text_labels_or_notes_reaches_the_terminal_as_a_command() -> None:
+    start, end = header(), summary()
+    evil = "\x1b]0;x\x07\x9b2J\u202e"
+    start.label = start.prediction.label = start.model.name = evil
+    start.tokens[1].piece = evil
+    end.summary.notes.append(evil)
+    text = evil + TEXT[len(evil) :]
+
+    drawn = page(explanation_of([pb.ExplainResponse(header=start), end], text), colour=False, width=80)
+
+    assert not set(drawn) & set("\x1b\x07\x9b\u202e")
+    assert r"\x9b" in drawn
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        (pb.VERDICT_BETTER_THAN_RANDOM, "moves the answer more than any of 19 random sets of as many (p = 0.05)"),
+        (pb.VERDICT_INCONCLUSIVE, "3 of 19 random sets of as many move the answer at least as much"),
+        (pb.VERDICT_NOT_FAITHFUL, "do not rely on these values"),
+        (pb.VERDICT_FLAT, "nothing to judge a ranking by"),
+    ],
+)
+def test_every_verdict_is_said_in_words(verdict: pb.Verdict.ValueType, words: str) -> None:
+    part = evidence()
+    part.verdict, part.rank = verdict, 4
+
+    drawn = " ".join(shown(pb.ExplainResponse(attribution=attribution()), pb.ExplainResponse(evidence=part)).split())
+
+    assert f"evidence: {pb.Verdict.Name(verdict).removeprefix('VERDICT_')}: " in drawn
+    assert words in drawn
+
+
+def test_counterfactuals_are_said_in_words() -> None:
+    flip = pb.Counterfactual(
+        kind=pb.COUNTERFACTUAL_KIND_FLIP, found=True, words=[2], label="negative", score=0.93, minimal=True, exhaustive_below=1
+    )
+    keep = pb.Counterfactual(kind=pb.COUNTERFACTUAL_KIND_KEEP, found=False, stopped=True)
+    empty = pb.Counterfactual(kind=pb.COUNTERFACTUAL_KIND_KEEP, found=True, label="positive", score=0.5)
+
+    lines = shown(*(pb.ExplainResponse(counterfactual=found) for found in (flip, keep, empty))).splitlines()
+
+    assert 'without "not": negative 0.93 (no smaller set does it)' in lines
+    assert "no words found that alone make positive the answer; time or rows ran out" in lines
+    assert "without any word: positive 0.50" in lines
