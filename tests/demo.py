@@ -1,4 +1,4 @@
-"""``make demo``: serve the default bundle, classify a few texts through the client, stop."""
+"""``make demo``: serve the default bundle, classify a few texts through the client, explain one, stop."""
 
 import json
 import subprocess
@@ -14,6 +14,7 @@ TEXTS = (
     "I did not really enjoy this movie.",
     "The train leaves at nine from platform two.",
 )
+EXPLAINED = "The acting was not good at all, but I loved the soundtrack."
 
 
 def main() -> int:
@@ -47,6 +48,9 @@ def main() -> int:
                 undecided = "  undecided" if answer.abstain else ""
                 print(f"{answer.label:9} {answer.score:.3f} {bar:20}  {text}{undecided}")
                 print(f"{'':37}{answer.tokens} tokens, {answer.timing.total_s * 1e3:.1f} ms in the server")
+        print(f"\nsentiment explain --counterfactuals {EXPLAINED!r}\n", flush=True)
+        explained = [sys.executable, "-m", "sentiment", "explain", "--counterfactuals", "--target", str(ready["grpc"]), EXPLAINED]
+        subprocess.run(explained, check=True, timeout=60)
     finally:
         server.terminate()
     return server.wait(30)

@@ -30,6 +30,10 @@ CODES = {
     "INTERNAL",
 }
 STAGES = {"receive", "tokenize", "queue", "plan", "pad", "run", "score", "send"}
+EXPLAINED = {
+    *("integrated_gradients", "gradient_x_input", "occlusion", "shapley"),
+    *("header", "attention", "neuron", "evidence", "counterfactuals", "heads"),
+}
 # Each metric with its type and, by label, the values that are there from the start.
 EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "request_seconds": ("histogram", {"method": METHODS, "model": {"tiny/1", ""}}),
@@ -48,6 +52,8 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "queue_rows": ("gauge", {"model": {"tiny/1"}}),
     "backlog_seconds": ("gauge", {"model": {"tiny/1"}}),
     "run_over_predicted": ("gauge", {"model": {"tiny/1"}}),
+    "explain_seconds": ("histogram", {"method": EXPLAINED, "model": {"tiny/1"}}),
+    "explanations": ("gauge", {"model": {"tiny/1"}}),
 }
 
 
