@@ -5,7 +5,7 @@ import re
 import pytest
 
 from sentiment.ansi import BLUE, LOGITS_FULL, ORANGE, Piece, bar, columns, fitted, flowed, legend, visible
-from sentiment.client import explanation_of
+from sentiment.client.explanation_reader import explanation_of
 from sentiment.explain_page import page
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.client.explained import TEXT, attribution, evidence, header, messages, summary
@@ -160,4 +160,4 @@ def test_counterfactuals_are_said_in_words() -> None:
 
     assert 'without "not": negative 0.93 (no smaller set does it)' in lines
     assert "no words found that alone make positive the answer; time or rows ran out" in lines
-    assert "without any word: positive 0.50" in lines
+    assert "no word is needed for it; without any: positive 0.50" in lines

@@ -87,7 +87,7 @@ def test_a_good_bundle_checks_out(capsys: Captured, bundles: Path) -> None:
     assert run("check", bundles / "tiny/1") == 0
 
     out, errors = capsys.readouterr()
-    assert [line.split()[0] for line in out.splitlines()] == ["tiny/1", "ok", "ok", "serves"]
+    assert [line.split()[0] for line in out.splitlines()] == ["tiny/1", "ok", "ok", "serves", "explains"]
     assert errors == ""
 
 
@@ -405,7 +405,7 @@ def test_with_something_at_the_target_that_never_answers_it_says_the_same(capsys
         (["nosuch"], "invalid choice: 'nosuch'"),
         (["classify", "--nosuch"], "unrecognized arguments: --nosuch"),
         (["classify", "--truncation", "tail", "good"], "invalid choice: 'tail'"),
-        (["classify", "--timeout", "soon", "good"], "invalid float value: 'soon'"),
+        (["classify", "--timeout", "soon", "good"], "is 'soon'; wanted are seconds, more than 0"),
         (["check"], "required: BUNDLE"),
         (["serve", "--log-level", "loud"], "invalid choice: 'loud'"),
     ],

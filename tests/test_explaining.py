@@ -5,16 +5,18 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from sentiment import explaining
+from sentiment import explain_thread, explaining
 from sentiment.errors import Expired, InvalidInput, ModelFailed, OutOfMemory, Refused, RequestError, Unavailable
 from sentiment.explain.encoding import Encoding, encode
 from sentiment.explain.parts import Aggregation, Asked, AttentionTile, Part, Summary
-from sentiment.explaining import AHEAD_BYTES, Explaining, ExplainLimits
+from sentiment.explain_thread import AHEAD_BYTES, RESERVE_S
+from sentiment.explaining import CUT, Explaining, ExplainLimits
 from sentiment.metrics import Metrics
 from sentiment.model.session import Execute, Stop
 
@@ -155,21 +157,33 @@ async def test_who_could_not_be_served_in_time_is_refused_at_once(scripted: Scri
     await asyncio.gather(first, second)
 
 
-@pytest.mark.parametrize("text", ["begun", "waiting"])
-async def test_at_the_deadline_it_is_over_waiting_or_under_way(scripted: Scripted, queue: Explaining, text: str) -> None:
+async def test_at_the_deadline_it_is_over_whether_or_not_its_turn_has_come(scripted: Scripted, queue: Explaining) -> None:
     gate = scripted.scripts["begun"] = Gate()
-    first = asyncio.create_task(_all(queue, "begun", 0.3 if text == "begun" else LONG_S))
+    first = asyncio.create_task(_all(queue, "begun", 0.6))
     await _until(gate.entered.is_set)
 
-    if text == "begun":
-        with pytest.raises(Expired, match="the last run lasted too long"):
-            await first
-    else:
-        with pytest.raises(Expired, match="1 explanations were waiting"):
-            await _all(queue, "waiting", 0.1)
-        gate.open.set()
+    with pytest.raises(Expired, match=r"it waited 0\.1\d s for its turn"):
+        await _all(queue, "waiting", 0.1)
+    with pytest.raises(Expired, match=r"it was begun after 0\.0\d s and not done 0\.[56]\d s later"):
         await first
 
+    assert len(await _all(queue, "next")) == 2
+
+
+async def test_what_has_come_before_the_deadline_is_given_with_a_summary_that_says_so(scripted: Scripted, queue: Explaining) -> None:
+    gate = Gate()
+
+    def script(left_s: Callable[[], float], stop: Stop) -> Iterator[Part]:
+        yield _tile()
+        yield from gate(left_s, stop)
+
+    scripted.scripts["long"] = script
+    tile, summary = await _all(queue, "long", 0.4)
+
+    assert isinstance(tile, AttentionTile)
+    assert isinstance(summary, Summary)
+    assert (summary.complete, summary.notes) == (False, (CUT,))
+    assert 0 < summary.run_s < 0.4
     assert len(await _all(queue, "next")) == 2
 
 
@@ -183,7 +197,7 @@ async def test_time_that_is_left_is_told_and_keeps_something_for_the_answers_way
     scripted.scripts["asks"] = script
     await _all(queue, "asks", 5)
 
-    assert 4 < told[0] <= 5 - explaining.RESERVE_S
+    assert 4 < told[0] <= 5 - RESERVE_S
 
 
 def _tiles(count: int) -> Callable[[Callable[[], float], Stop], Iterator[Part]]:
@@ -204,10 +218,10 @@ async def test_a_slow_reader_does_not_hold_up_others_and_loses_nothing(scripted:
     assert isinstance(rest[-1], Summary)
 
 
-async def test_readers_who_take_nothing_lose_their_place_to_one_who_waits(
+async def test_readers_who_are_too_slow_lose_their_place_to_one_who_waits(
     scripted: Scripted, queue: Explaining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explaining, "READ_NOTHING_S", 0.2)
+    monkeypatch.setattr(explaining, "READ_S", 0.2)
     scripted.scripts["stands"] = _tiles(40)
     stands = [queue.explain(Asked("stands"), time.monotonic() + LONG_S) for _ in range(2)]
     for one in stands:
@@ -215,10 +229,79 @@ async def test_readers_who_take_nothing_lose_their_place_to_one_who_waits(
 
     assert len(await _all(queue, "quick")) == 2
 
-    with pytest.raises(Refused, match="nothing was read for"):
+    with pytest.raises(Refused, match="less than 65536 bytes/s were read for"):
         async for _ in stands[0]:
             pass
     assert len([part async for part in stands[1]]) == 40
+    assert queue._metrics._metrics.registry.get_sample_value("sentiment_refused_total", {"reason": "explanations", "model": "tiny/1"}) == 1
+
+
+async def test_readers_who_keep_up_a_little_keep_their_places(
+    scripted: Scripted, queue: Explaining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explaining, "READ_S", 0.1)
+    scripted.scripts["slow"] = _tiles(12)
+    got: list[int] = []
+
+    async def read_slowly() -> None:
+        count = 0
+        # Each tile has a quarter of a MiB: far more than the least.
+        async for _ in queue.explain(Asked("slow"), time.monotonic() + LONG_S):
+            count += 1
+            await asyncio.sleep(0.05)
+        got.append(count)
+
+    readers = [asyncio.create_task(read_slowly()) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    assert len(await _all(queue, "quick")) == 2
+    await asyncio.gather(*readers)
+
+    assert got == [13, 13]
+
+
+async def test_looking_again_for_a_slow_reader_takes_one_timer(scripted: Scripted, queue: Explaining) -> None:
+    scripted.scripts["stands"] = _tiles(40)
+    stands = [queue.explain(Asked("stands"), time.monotonic() + LONG_S) for _ in range(2)]
+    for one in stands:
+        await anext(one)
+    await _until(lambda: all(call.job.behind and not call.job.working for call in queue._begun) and len(queue._begun) == 2)
+    waits = asyncio.create_task(_all(queue, "waits"))
+    await asyncio.sleep(0.02)
+    before = len(asyncio.get_running_loop()._scheduled)
+
+    for _ in range(50):
+        leaves = asyncio.create_task(_all(queue, "leaves"))
+        await asyncio.sleep(0)
+        leaves.cancel()
+        await asyncio.wait({leaves})
+
+    handles = [handle for handle in asyncio.get_running_loop()._scheduled if not handle.cancelled()]
+    assert len(handles) <= before + 1
+    for one in stands:
+        await one.aclose()
+    assert len(await waits) == 2
+
+
+async def test_one_that_stood_still_gets_its_turn_again_before_the_other_is_done(scripted: Scripted, queue: Explaining) -> None:
+    scripted.scripts["stood"] = _tiles(8)
+    stood = queue.explain(Asked("stood"), time.monotonic() + LONG_S)
+    await anext(stood)
+    await _until(lambda: any(call.job.behind and not call.job.working for call in queue._begun))
+    going = threading.Event()
+
+    def small_parts(left_s: Callable[[], float], stop: Stop) -> Iterator[Part]:
+        while not going.is_set():
+            time.sleep(0.005)
+            yield Summary(False, (), 0, 0, 0.0)
+        yield SUMMARY
+
+    scripted.scripts["endless"] = small_parts
+    endless = asyncio.create_task(_all(queue, "endless"))
+    await _until(lambda: "endless" in scripted.begun)
+
+    assert len([part async for part in stood]) == 8
+    going.set()
+    await endless
 
 
 @pytest.mark.parametrize(
@@ -244,7 +327,7 @@ async def test_what_fails_is_told_and_the_next_is_served(
     assert len(await _all(queue, "next")) == 2
 
 
-async def test_a_run_that_does_not_end_ends_explanations_and_nobody_waits_for_it(scripted: Scripted) -> None:
+async def test_nobody_waits_for_a_run_that_does_not_end_and_when_it_does_all_is_well_again(scripted: Scripted) -> None:
     free = threading.Event()
 
     def hangs(left_s: Callable[[], float], stop: Stop) -> Iterator[Part]:
@@ -260,11 +343,13 @@ async def test_a_run_that_does_not_end_ends_explanations_and_nobody_waits_for_it
 
     queue.watch(stall_s=0.05)
 
-    with pytest.raises(Unavailable, match="does not end"):
+    with pytest.raises(Unavailable, match="was asked to end and has not"):
         await waits
-    with pytest.raises(Unavailable, match="does not end"):
+    with pytest.raises(Unavailable, match="was asked to end and has not"):
         await _all(queue, "later")
     free.set()
+    await _until(lambda: queue._current is None)
+    assert len(await _all(queue, "afterwards")) == 2
     queue.close(5)
 
 
@@ -280,29 +365,47 @@ async def test_closing_tells_those_who_wait_and_ends_the_thread(scripted: Script
     for task in waiting:
         with pytest.raises(Unavailable, match="draining"):
             await task
-    assert not queue._thread.is_alive()
+    assert not queue._thread.thread.is_alive()
+    # Who waited was not begun to be withdrawn.
+    assert scripted.begun == ["first"]
 
 
-@pytest.mark.parametrize(("under_quota", "busy", "rests"), [(True, True, True), (True, False, False), (False, True, False)])
-async def test_under_a_quota_it_takes_a_small_share_while_texts_are_classified(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch, under_quota: bool, busy: bool, rests: bool
-) -> None:
+async def test_while_it_has_to_rest_it_takes_a_tenth_of_a_core(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
+    now = time.monotonic()
+    clock = [now]
+    told: list[float] = []
 
     def script(left_s: Callable[[], float], stop: Stop) -> Iterator[Part]:
-        end = time.monotonic() + 0.02
-        while time.monotonic() < end:
-            pass
-        monkeypatch.setattr(time, "sleep", slept.append)
-        left_s()
+        clock[0] += 0.3
+        told.append(left_s())
         yield SUMMARY
 
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock[0] += seconds
+
     scripted.scripts["works"] = script
-    queue = _queue(scripted, busy=lambda: busy, under_quota=under_quota)
-    await _all(queue, "works")
+    queue = _queue(scripted, resting=lambda: True)
+    monkeypatch.setattr(explain_thread, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    parts = [part async for part in queue.explain(Asked("works"), now + LONG_S)]
     monkeypatch.undo()
     queue.close(5)
 
-    assert bool(slept) is rests
-    if rests:
-        assert 0.17 < slept[0] <= explaining.REST_S_MAX
+    assert len(parts) == 1
+    assert sum(slept) == pytest.approx(0.3 * 9)
+    assert max(slept) <= explain_thread.REST_S
+    # Of what is left it will rest nine tenths.
+    assert told[0] == pytest.approx((LONG_S - 3.0 - RESERVE_S) / 10, rel=0.05)
+
+
+async def test_without_a_reason_it_does_not_rest(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(explain_thread, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept.append))
+    scripted.scripts["works"] = lambda left_s, stop: iter([SUMMARY] if left_s() > 0 else [])
+    queue = _queue(scripted)
+
+    await _all(queue, "works")
+    queue.close(5)
+
+    assert slept == []

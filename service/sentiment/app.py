@@ -39,6 +39,8 @@ from sentiment.watcher import Watcher
 from sentiment.web.server import Web
 
 WATCHDOG_S = 0.5
+# Texts are being classified if one was so shortly ago.
+CLASSIFIES_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ def make_served(loaded: Loaded, settings: Settings, metrics: Metrics, runners: S
     explaining = None
     if settings.explain:
         limits = ExplainLimits(settings.explain_calls_max, settings.explain_bytes_max)
-        explaining = Explaining(Explainer(classifier), counted, limits, lambda: batcher.running, cores_by_quota())
+        by_quota = cores_by_quota()
+        explaining = Explaining(Explainer(classifier), counted, limits, lambda: by_quota and batcher.idle_s < CLASSIFIES_S)
     return Served(classifier, batcher, counted, settings.text_bytes_max, settings.call_rows_max, explaining)
 
 

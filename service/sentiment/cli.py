@@ -86,7 +86,7 @@ def _add_call(parser: argparse.ArgumentParser, truncations: Sequence[str]) -> No
     parser.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT", help="the server (default: 127.0.0.1:50051)")
     parser.add_argument("--model", default="", metavar="NAME[/VERSION]", help="the model (default: the server's)")
     parser.add_argument("--truncation", default="", choices=truncations, help="what to read of over-long texts (default: the model's)")
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="time limit of a call (default: 60)")
+    parser.add_argument("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="time limit of a call (default: 60)")
     parser.add_argument("--local", action="store_true", help="run the bundle in this process, without a server")
     parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="with --local: folders that hold bundles, separated by ':'")
 
@@ -112,6 +112,16 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         "--color", choices=("auto", "always", "never"), default="auto", help="auto: on a terminal, unless NO_COLOR is set (default: auto)"
     )
     _add_call(parser, ("", "refuse", "head", "head_tail"))
+
+
+def _seconds(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"is {value!r}; wanted are seconds, more than 0")
+    return seconds
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -205,8 +215,10 @@ def _bundles(options: argparse.Namespace) -> tuple[Path, ...]:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from sentiment.model.bundle import bundle_roots, find_bundle  # noqa: PLC0415  # only check and serve need the runtime
+    from sentiment.explainer import Explainer  # noqa: PLC0415  # only check and serve need the runtime
+    from sentiment.model.bundle import bundle_roots, find_bundle  # noqa: PLC0415  # as above
     from sentiment.model.check import check_bundle  # noqa: PLC0415  # as above
+    from sentiment.model.classifier import load_classifier  # noqa: PLC0415  # as above
 
     path = Path(options.bundle)
     configured = [Path(part) for part in os.environ.get("SENTIMENT_BUNDLES", "").split(os.pathsep) if part]
@@ -214,6 +226,12 @@ def _check(options: argparse.Namespace) -> int:
         path = find_bundle(options.bundle, bundle_roots(configured))
     for line in check_bundle(path):
         print(line)
+    explainer = Explainer(load_classifier(path))
+    if explainer.load() is not None:
+        print("ok    explain graph: golden logits as the manifest has them, attention sums to 1, nothing on padding, all finite")
+    elif explainer.failure:
+        print(f"BAD   explain graph: {explainer.failure}")
+    print(f"explains by {', '.join(explainer.methods)}")
     return DONE
 
 

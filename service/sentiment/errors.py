@@ -67,7 +67,8 @@ class Refused(RequestError):
 
     Args:
         retry_after_s: when a retry may find room.
-        reason: queue_full, backlog (its deadline leaves no time behind the work ahead) or calls (too many are open).
+        reason: queue_full, backlog (its deadline leaves no time behind the work ahead), calls (too many are open) or explanations (too many
+            wait, or its reader is too slow).
         needs_s: how long it takes from then on; a retry that has less time left is in vain.
     """
 

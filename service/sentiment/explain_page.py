@@ -30,7 +30,7 @@ def page(explanation: Explanation, *, colour: bool, width: int) -> str:
     for method, attribution in explanation.attributions.items():
         blocks.append([*_attribution(explanation, attribution, width, colour)])
         if method in explanation.evidence:
-            blocks.append(_evidence(explanation.evidence[method], width))
+            blocks.append(_evidence(explanation.evidence[method], len(explanation.words), width))
     if explanation.counterfactuals:
         blocks.append([line for found in explanation.counterfactuals for line in _wrapped(_counterfactual(explanation, found), width)])
     if explanation.heads is not None:
@@ -130,21 +130,20 @@ def _attribution(explanation: Explanation, found: Attribution, width: int, colou
         yield f"  {fitted(title, _WORD_WIDTH)} {value:+8.3f}  {remark}".rstrip()
 
 
-def _evidence(found: Evidence, width: int) -> list[str]:
+def _evidence(found: Evidence, words: int, width: int) -> list[str]:
     first = f"the {found.words} words ranked first" if found.words > 1 else "the word ranked first"
     sets = f"{found.random_sets} random sets of as many" if found.random_sets != 1 else "another set of as many"
     p = f"(p = {found.p_value:.2g})"
+    why = f"there are {words} words, fewer than 4" if words < 4 else "the words together move the probability by less than 0.05"
     plain = {
         "BETTER_THAN_RANDOM": f"leaving {first} out moves the answer more than any of {sets} {p}",
         "INCONCLUSIVE": f"{found.rank - 1} of {sets} move the answer at least as much as leaving {first} out {p}",
         "NOT_FAITHFUL": f"most of {sets} move the answer more than leaving {first} out {p}: do not rely on these values",
-        "FLAT": "the words together move the probability by less than 0.05, or are fewer than 4: nothing to judge a ranking by",
+        "FLAT": f"{why}: nothing to judge a ranking by",
     }.get(found.verdict, "")
     agreement = "" if found.agreement is None else f"; agreement with an unrelated method {found.agreement:+.2f}"
-    numbers = (
-        f"probability lost without them {found.comprehensiveness:+.3f} (random sets: median {found.random_median:+.3f}), "
-        f"with them alone {found.sufficiency:+.3f}{agreement}"
-    )
+    others = f" (random sets: median {found.random_median:+.3f})" if found.random_sets else ""
+    numbers = f"probability lost without them {found.comprehensiveness:+.3f}{others}, with them alone {found.sufficiency:+.3f}{agreement}"
     return [*_wrapped(f"evidence: {found.verdict}: {plain}", width), *_wrapped(numbers, width, "  ")]
 
 
@@ -164,7 +163,7 @@ def _counterfactual(explanation: Explanation, found: Counterfactual) -> str:
     )
     remark = f" ({smallest}{limits})" if smallest and found.words else ""
     if not found.words:
-        return f"without any word: {answer}"
+        return f"without any word: {answer}" if found.kind == "flip" else f"no word is needed for it; without any: {answer}"
     return f"without {words}: {answer}{remark}" if found.kind == "flip" else f"{words} alone: {answer}{remark}"
 
 

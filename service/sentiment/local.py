@@ -43,7 +43,7 @@ class LocalClassifier:
             BadSettings: the model's name is none.
         """
         named = {"model": model} if model else {}
-        settings, _ = load_settings({**named, "bundles": tuple(bundles), "call_rows_max": CHUNK}, {})
+        settings, _ = load_settings({**named, "bundles": tuple(bundles), "call_rows_max": CHUNK, "explain": False}, {})
         loaded = load(settings, measure_s=0)
         self._loop = asyncio.new_event_loop()
         self._runners = make_runners(settings)
@@ -52,6 +52,7 @@ class LocalClassifier:
             self._served = make_served(loaded, settings, Metrics(("local",), ("OK",)), self._runners)
 
         self._loop.run_until_complete(build())
+        # In the calling thread: there is nobody to keep out of the way of.
         self._explainer = Explainer(self._served.classifier)
 
     def __enter__(self) -> Self:

@@ -22,7 +22,7 @@ EXPLAINED = (
     *("integrated_gradients", "gradient_x_input", "occlusion", "shapley"),
     *("header", "attention", "neuron", "evidence", "counterfactuals", "heads"),
 )
-REFUSALS = ("queue_full", "backlog", "deadline", "unavailable")
+REFUSALS = ("queue_full", "backlog", "deadline", "unavailable", "explanations")
 # Label value of requests that name no loaded model.
 NO_MODEL = ""
 
@@ -61,7 +61,7 @@ class Metrics:
         self.items = counter("items", "Texts by how they ended: one in Classify, many in a batch or stream.", ["method", "code", "model"])
         self.tokens = counter("tokens", "Tokens run: those of texts and those of padding.", ["kind", "model"])
         self.batches = counter("batches", "Batches by why they were not larger.", ["reason", "model"])
-        self.refused = counter("refused", "Texts refused at the door for want of room or of time.", ["reason", "model"])
+        self.refused = counter("refused", "Texts and explanations refused for want of room or of time.", ["reason", "model"])
         self.dropped = counter("dropped", "Rows dropped before they ran.", ["reason", "model"])
         self.wasted_rows = counter("wasted_rows", "Rows run for nobody.", ["reason", "model"])
         self.deadline_outcome = counter("deadline_outcome", "Texts by what became of their deadline.", ["outcome", "model"])

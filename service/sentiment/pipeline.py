@@ -26,7 +26,7 @@ INLINE_CHARACTERS_MAX = 4096
 # Texts of a batch call that are tokenized together: long enough that the hand-over to the thread (60 us) does not count,
 # short enough that the first rows run while the others are tokenized.
 CHUNK = 64
-# A run of one row of an explanation ends sooner than that.
+# For the run of an explanation that was asked to end; the process need not wait for one that does not.
 EXPLAINING_WAIT_S = 1.0
 # A cancellation so shortly before the deadline is the deadline's.
 DEADLINE_SLACK_S = 0.01

@@ -8,8 +8,8 @@ import grpc
 import numpy as np
 import pytest
 
-from sentiment.client import AttentionOptions, CallFailed, ExplainOptions, Explanation, NeuronOptions, explanation_of
-from sentiment.client.explanation_reader import explained_of
+from sentiment.client import AttentionOptions, CallFailed, ExplainOptions, Explanation, NeuronOptions
+from sentiment.client.explanation_reader import explained_of, explanation_of
 from sentiment.explain.encoding import Encoding
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.client.explained import (
@@ -318,3 +318,16 @@ def test_neat_vision_wants_an_attribution_and_a_label_that_there_are() -> None:
         explained(*ALL).to_neat_vision("x", method="occlusion")
     with pytest.raises(ValueError, match="label is 'meh'"):
         explained(*ALL).to_neat_vision("x", label="meh")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ExplainOptions(methods="occlusion"), "methods is 'occlusion'; wanted is a sequence of str"),
+        (lambda: AttentionOptions(layers=5), "layers is 5; wanted is a sequence of int"),
+        (lambda: AttentionOptions(heads=(0, 2**40)), "heads has 1099511627776; the limits are"),
+    ],
+)
+def test_options_of_another_kind_are_refused_where_they_are_made(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -48,3 +48,14 @@ def test_tokens_have_the_number_of_their_sentence_and_a_pair_counts_on() -> None
     encoded = Encoded((0,) * 7, None, tokens, (), False)
 
     assert sentence_numbers(encoded, ["No. yes", "Yes! no"]).tolist() == [-1, 0, 1, 1, -1, 2, 3]
+
+
+def test_a_megabyte_of_abbreviations_is_looked_at_once() -> None:
+    text = "no. " * 250_000
+
+    begun = time.process_time()
+    starts = sentence_starts(text)
+
+    # Twenty seconds if each of them looked at all that follows; the bound leaves room for any machine.
+    assert time.process_time() - begun < 10
+    assert len(starts) == 250_001

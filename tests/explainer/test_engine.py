@@ -205,7 +205,7 @@ def _attention(**chosen: object) -> Asked:
         (_attention(heads=(-1,)), r"options.attention.heads\[0\]", "is -1; the heads are 0 to 3"),
         (_attention(heads=(2, 0, 2)), r"options.attention.heads\[2\]", r"is 2, as heads\[0\] is"),
         (_attention(layers=(0,), aggregation=Aggregation.ROLLOUT), "options.attention.layers", "has 1; a rollout goes through all layers"),
-        (_attention(top_p=0.0), "options.attention.top_p", "is 0.0; it is above 0 and at most 1"),
+        (_attention(top_p=0.0), "options.attention.top_p", "is 0; it is above 0 and at most 1"),
         (_attention(top_p=float("nan")), "options.attention.top_p", "is nan"),
         (Asked(TEXT, neuron=NeuronAsked(layer=2)), "options.neuron.layer", "is 2; the layers are 0 to 1"),
         (Asked(TEXT, neuron=NeuronAsked(head=4)), "options.neuron.head", "is 4; the heads are 0 to 3"),

@@ -227,15 +227,17 @@ def test_nothing_is_left_out_silently_and_time_is_kept(explained_in: Explained, 
     assert all(len(note) < 256 for note in summary.notes)
 
 
-def test_the_latest_run_counts_half() -> None:
-    pace = Pace()
-    for rows, seconds in ((1, 8.0), (2, 8.0), (4, 4.0)):
-        pace.tell(rows, seconds)
+def test_one_run_that_had_to_wait_does_not_set_the_price() -> None:
+    pace = Pace(usual_s=0.01)
 
-    assert pace.rows == 7
-    assert pace.row_s == ((8 + 4) / 2 + 1) / 2
-    assert pace.seconds(2) == 7
-    assert pace.rows_in(9.0) == 2
-    assert pace.rows_in(-1.0) == 0
-    assert pace.rows_in(float("inf")) > 10**6
-    assert Pace().rows_in(1.0) > 10**6
+    pace.tell(2, 10.0)
+    assert pace.row_s == 0.02
+    pace.tell(2, 0.02)
+    pace.tell(2, 0.02)
+    assert pace.row_s == 0.01
+    assert (pace.rows, pace.seconds(3), pace.rows_in(1.2 * 0.05)) == (6, pytest.approx(0.03), 5)
+    assert (pace.rows_in(-1.0), pace.rows_in(float("inf")) > 10**6, Pace().rows_in(1.0) > 10**6) == (0, True, True)
+    # What lasts is believed.
+    pace.tell(1, 1.0)
+    pace.tell(1, 1.0)
+    assert pace.row_s == 1.0

@@ -32,3 +32,17 @@ def test_what_a_run_raises_is_raised_where_it_was_asked_for() -> None:
     lowest.close()
     lowest.thread.join(5)
     assert not lowest.thread.is_alive()
+
+
+def test_where_the_priority_may_not_be_lowered_it_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", forbidden)
+    lowest = LowestPriority("test")
+    ran = threading.Event()
+
+    lowest.run(ran.set)
+
+    assert ran.is_set()
+    lowest.close()

@@ -32,6 +32,10 @@ def _words(encoded: Encoded, *texts: str) -> list[str]:
         ("\u5f88\u597d film", ["\u5f88", "\u597d", "film"]),
         ("  a\t\tb\n", ["a", "b"]),
         ("it 's n't", ["it", "'", "s", "n't"]),
+        ("de\u0301ja\u0300 re\u0301sume\u0301.", ["de\u0301ja\u0300", "re\u0301sume\u0301", "."]),
+        ("I \u2764\ufe0f it", ["I", "\u2764\ufe0f", "it"]),
+        ("\u0939\u093f\u0928\u094d\u0926\u0940 ok", ["\u0939\u093f\u0928\u094d\u0926\u0940", "ok"]),
+        ("a `good` film", ["a", "`", "good", "`", "film"]),
         ("", []),
     ],
 )

@@ -405,6 +405,25 @@ async def test_leaving_withdraws_the_explanation(channel: Any, hold: Callable[[R
     await asyncio.to_thread(assert_answers, server)
 
 
+async def test_who_does_not_read_is_ended_at_the_deadline(bert: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended() -> float:
+        return total(bert, "requests", method="Explain", code="DEADLINE_EXCEEDED")
+
+    before = ended()
+    # The client gives no deadline: the server's default counts.
+    monkeypatch.setattr(bert.app._calls, "_limits", replace(bert.app._calls._limits, deadline_default_s=3.0))
+    async with grpc.aio.insecure_channel(bert.target, NO_RETRIES) as channel:
+        call = pb_grpc.SentimentServiceStub(channel).Explain(pb.ExplainRequest(text=LONG, options=MAPS))
+        assert (await call.read()).HasField("header")
+        async with asyncio.timeout(PATIENCE_S):
+            while ended() == before:
+                await asyncio.sleep(0.05)
+        call.cancel()
+    monkeypatch.undo()
+
+    await asyncio.to_thread(assert_answers, bert)
+
+
 async def test_a_run_that_fails_ends_the_stream_after_what_came(channel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server, stub = channel
     session = server.app._models.find("").classifier.session

@@ -96,6 +96,7 @@ class Batcher:
         self._idle = asyncio.Event()
         self._idle.set()
         self._runs: dict[Batch[Waiting], Run] = {}
+        self._begun_at = float("-inf")
         # Set when a runner does not come back: the process should be replaced.
         self.broken = asyncio.Event()
 
@@ -105,9 +106,9 @@ class Batcher:
         return self.scheduler.forecast.backlog_s(time.monotonic())
 
     @property
-    def running(self) -> bool:
-        """Whether a batch runs; from any thread."""
-        return bool(self._runs)
+    def idle_s(self) -> float:
+        """Seconds since the last batch began; infinite before the first. From any thread."""
+        return time.monotonic() - self._begun_at
 
     def stalled_s(self) -> float:
         """Seconds that the longest-running batch has run; 0 when none runs."""
@@ -192,6 +193,7 @@ class Batcher:
         for batch in step.batches:
             runner = self._free.pop()
             self._runs[batch] = Run(runner, now)
+            self._begun_at = now
             rows = [ticket.payload.row for ticket in batch.tickets]
             runner.start(self.classifier, rows, partial(self._report, batch))
         self._set_timer(step.wake_at)

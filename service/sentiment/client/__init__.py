@@ -2,7 +2,6 @@
 
 from sentiment.client.aio import AsyncClient
 from sentiment.client.explain_options import AttentionOptions, ExplainOptions, NeuronOptions
-from sentiment.client.explanation_reader import explanation_of
 from sentiment.client.explanations import Explanation
 from sentiment.client.results import CallFailed, Classification, ModelId, Result, Timing, Violation
 from sentiment.client.sync import Client
@@ -20,5 +19,4 @@ __all__ = [
     "Result",
     "Timing",
     "Violation",
-    "explanation_of",
 ]

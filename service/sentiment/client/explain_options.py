@@ -29,7 +29,8 @@ class AttentionOptions:
     """Which attention maps. ``layers`` and ``heads`` count from 0; empty: all. The proto's AttentionAggregation says what each is.
 
     Raises:
-        ValueError: ``encoding`` or ``aggregation`` is not one of ENCODINGS or AGGREGATIONS.
+        ValueError: ``encoding`` or ``aggregation`` is not one of ENCODINGS or AGGREGATIONS, or ``layers`` or ``heads`` no sequence of
+            numbers of 32 bits.
     """
 
     layers: Sequence[int] = ()
@@ -41,6 +42,8 @@ class AttentionOptions:
     def __post_init__(self) -> None:
         _check("encoding", self.encoding, ENCODINGS)
         _check("aggregation", self.aggregation, AGGREGATIONS)
+        _check_all("layers", self.layers, int)
+        _check_all("heads", self.heads, int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,9 @@ class ExplainOptions:
     ``methods``: as ``get_model`` lists them; empty: the default one, but none where attention, heads or neuron is asked for.
     ``attribution``: the default one all the same. ``steps``: of integrated_gradients, or orders of shapley; 0: the method's own.
     ``by_embedding``: values split by token, segment and position embedding too. ``bytes_max``: of the whole explanation; 0: the server's.
+
+    Raises:
+        ValueError: ``methods`` is no sequence of names.
     """
 
     methods: Sequence[str] = ()
@@ -71,6 +77,9 @@ class ExplainOptions:
     attention: AttentionOptions | None = None
     neuron: NeuronOptions | None = None
     bytes_max: int = 0
+
+    def __post_init__(self) -> None:
+        _check_all("methods", self.methods, str)
 
     def message(self) -> pb.ExplainOptions:
         """The options on the wire.
@@ -106,3 +115,11 @@ class ExplainOptions:
 def _check(name: str, value: str, known: Mapping[str, object]) -> None:
     if value not in known:
         raise ValueError(f"{name} is {value!r}; known are {', '.join(known)}")
+
+
+def _check_all(name: str, values: object, kind: type) -> None:
+    if isinstance(values, str) or not isinstance(values, Sequence) or not all(isinstance(value, kind) for value in values):
+        raise ValueError(f"{name} is {values!r}; wanted is a sequence of {kind.__name__}")
+    for value in values:
+        if isinstance(value, int) and not -(2**31) <= value < 2**31:
+            raise ValueError(f"{name} has {value}; the limits are {-(2**31)} and {2**31 - 1}")

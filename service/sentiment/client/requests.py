@@ -56,8 +56,7 @@ def item_of(text: TextOrPair) -> pb.Item:
     try:
         return pb.Item(text=text) if isinstance(text, str) else pb.Item(text=text[0], text_pair=text[1])
     except UnicodeEncodeError as error:
-        reason = f"has a lone surrogate at code point {error.start}; Unicode text has none"
-        raise CallFailed(grpc.StatusCode.INVALID_ARGUMENT, f"text: {reason}", [Violation("text", reason)]) from error
+        raise _no_unicode("text", error) from error
 
 
 def one(text: TextOrPair, options: Options, explain: ExplainOptions | None = None) -> pb.ClassifyRequest:
@@ -83,6 +82,10 @@ def explanation(text: TextOrPair, options: Options, label: str, explain: Explain
     """
     item = item_of(text)
     pair = item.text_pair if item.HasField("text_pair") else None
+    try:
+        label.encode()
+    except UnicodeEncodeError as error:
+        raise _no_unicode("label", error) from error
     return pb.ExplainRequest(
         text=item.text,
         text_pair=pair,
@@ -91,6 +94,11 @@ def explanation(text: TextOrPair, options: Options, label: str, explain: Explain
         label=label,
         options=(explain or ExplainOptions()).message(),
     )
+
+
+def _no_unicode(field: str, error: UnicodeEncodeError) -> CallFailed:
+    reason = f"has a lone surrogate at code point {error.start}; Unicode text has none"
+    return CallFailed(grpc.StatusCode.INVALID_ARGUMENT, f"{field}: {reason}", [Violation(field, reason)])
 
 
 class Batch:

@@ -114,7 +114,8 @@ def evidence(
         # Phipson and Smyth 2010, "Permutation P-values Should Never Be Zero".
         p_value=rank / (len(others) + 1),
         empty_text_logit=float(logits[0, label]),
-        agreement=None if other is None else kendall_tau_b(scores, other),
+        # Of a single word there is no order.
+        agreement=None if other is None or n < 2 else kendall_tau_b(scores, other),
         words=len(chosen),
         rank=rank,
         random_median=float(np.median(others)) if others else 0.0,

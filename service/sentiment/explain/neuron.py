@@ -68,9 +68,10 @@ def neuron_view(query: Floats, key: Floats, score: Floats, attention: Floats, *,
         dot=dot.astype(np.float32),
         scaled=(scale * dot).astype(np.float32),
         bias=(given - scale * dot).astype(np.float32),
-        score=score[token],
+        # Copies, or the view would keep the whole matrices.
+        score=score[token].copy(),
         softmax=softmax.astype(np.float32),
-        attention=attention[token],
+        attention=attention[token].copy(),
         max_abs_error=float(np.abs(softmax - attention[token]).max()),
         top_dimensions=np.argsort(-np.abs(product), axis=1, kind="stable")[:, :top].astype(np.int32),
     )

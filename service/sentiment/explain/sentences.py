@@ -44,5 +44,5 @@ def _abbreviates(text: str, mark: re.Match[str]) -> bool:
         return False
     word = found.group()
     if word.lower() in _BEFORE_DIGITS:
-        return text[mark.end() :].lstrip()[:1].isdigit()
+        return text[mark.end() : mark.end() + 16].lstrip()[:1].isdigit()
     return word.lower() in _ABBREVIATIONS or (len(word) == 1 and word.isupper() and word != "I")

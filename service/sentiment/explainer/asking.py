@@ -31,6 +31,8 @@ def check_asked(asked: Asked, classifier: Classifier, session: ExplainSession | 
     if asked.label is not None and asked.label not in labels:
         raise InvalidInput("label", f"is {asked.label[:64]!r}; the model's labels are {', '.join(labels)}")
     known = METHODS if session is not None else ERASURE_METHODS
+    if len(asked.methods) > len(known):
+        raise InvalidInput("options.methods", f"has {len(asked.methods)}; known are {', '.join(known)}")
     for number, method in enumerate(asked.methods):
         if method not in METHODS:
             raise InvalidInput(f"options.methods[{number}]", f"is {method[:64]!r}; known are {', '.join(known)}")
@@ -38,7 +40,7 @@ def check_asked(asked: Asked, classifier: Classifier, session: ExplainSession | 
     if not 0 <= asked.steps <= STEPS_MAX:
         raise InvalidInput("options.attribution.steps", f"is {asked.steps}; the limits are 0, for the default, and {STEPS_MAX}")
     if asked.attention is not None and not 0 < asked.attention.top_p <= 1:
-        raise InvalidInput("options.attention.top_p", f"is {asked.attention.top_p}; it is above 0 and at most 1")
+        raise InvalidInput("options.attention.top_p", f"is {asked.attention.top_p:.6g}; it is above 0 and at most 1")
     if asked.text_pair is not None and not classifier.manifest.pairs:
         raise Unsupported(f"model {classifier.bundle.id} reads one text; a pair was given")
     if session is None:
@@ -64,12 +66,15 @@ def _check_without_graph(asked: Asked, bundle: str, failure: str) -> None:
     parts = (("attention", asked.attention is not None), ("neuron", asked.neuron is not None), ("heads", asked.heads))
     wanted += [name for name, is_asked in parts if is_asked]
     if wanted:
-        reason = f"that of bundle {bundle} is not sound here: {failure}" if failure else f"bundle {bundle} has none"
+        reason = f"that of bundle {bundle} is not sound here, the log says why" if failure else f"bundle {bundle} has none"
         verb = "needs" if len(wanted) == 1 else "need"
         raise Unsupported(f"{', '.join(wanted)} {verb} an explain graph; {reason}")
 
 
 def _check_attention(asked: AttentionAsked, session: ExplainSession) -> None:
+    for name, chosen, count in (("layers", asked.layers, session.layers), ("heads", asked.heads, session.heads)):
+        if len(chosen) > count:
+            raise InvalidInput(f"options.attention.{name}", f"has {len(chosen)}; the model has {count}")
     for number, layer in enumerate(asked.layers):
         _check_index(f"options.attention.layers[{number}]", layer, session.layers, "layers")
     for number, head in enumerate(asked.heads):

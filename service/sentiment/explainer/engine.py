@@ -20,7 +20,7 @@ from sentiment.explainer.attributions import Attributions
 from sentiment.explainer.graph_check import ExplainGraph, load_graph
 from sentiment.explainer.maps import Floats, heads_seen, map_count, map_tiles, maps, neuron, outputs
 from sentiment.explainer.reading import read
-from sentiment.explainer.runs import Arrays, Clock, Left, Pace, Runs
+from sentiment.explainer.runs import EXPLAINED, SERVED, Arrays, Clock, Left, Pace, Runs
 from sentiment.model.classifier import Classifier
 from sentiment.model.session import Execute, Stop, here
 from sentiment.model.words import Encoded
@@ -47,14 +47,16 @@ class Explainer:
         self._spec = classifier.manifest.graphs.explain
         self._graph: ExplainGraph | None = None
         self._loading = Lock()
+        # What a row takes, by how many tokens it has, up to a power of two.
+        self._usual: dict[int, dict[str, float]] = {}
 
     @property
     def methods(self) -> tuple[str, ...]:
         """What can be asked for, the default first; without gradients where there is no explain graph, or it has failed."""
         return ERASURE_METHODS if self._spec is None or self.failure else METHODS
 
-    def load(self) -> ExplainGraph | None:
-        """Load and prove the explain graph, unless that has been done. Other threads wait meanwhile.
+    def load(self, execute: Execute = here) -> ExplainGraph | None:
+        """Load and prove the explain graph, unless that has been done. Other threads wait meanwhile. ``execute`` does the runs.
 
         Returns:
             None if there is none, or ``failure``.
@@ -65,7 +67,7 @@ class Explainer:
         with self._loading:
             if self._graph is None and self._spec is not None and not self.failure:
                 try:
-                    self._graph = load_graph(self.classifier, self._spec)
+                    self._graph = load_graph(self.classifier, self._spec, execute)
                 except BadBundle as error:
                     self.failure = str(error)
             return self._graph
@@ -87,7 +89,7 @@ class Explainer:
             OutOfMemory: there is not enough for this text.
         """
         begun = self._clock()
-        graph = self.load()
+        graph = self.load(execute)
         check_asked(asked, self.classifier, None if graph is None else graph.session, self.failure)
         encoded = read(self.classifier, asked)
         if asked.neuron is not None:
@@ -95,20 +97,24 @@ class Explainer:
         methods = asked.methods or self.methods[:1]
         sizes = (0, 0, 0) if graph is None else (graph.session.layers, graph.session.heads, graph.width)
         check_bytes(replace(asked, methods=methods), encoded, self.classifier.manifest.labels, *sizes)
-        runs = Runs(self.classifier, None if graph is None else graph.session, encoded, left_s, stop, self._clock, execute)
-        work = _Work(self.classifier, graph, asked, methods, runs, [])
+        usual = self._usual.setdefault(len(encoded.tokens).bit_length(), {})
+        runs = Runs(self.classifier, None if graph is None else graph.session, encoded, left_s, stop, self._clock, execute, usual)
+        work = _Work(self.classifier, graph, asked, methods, runs, [], [])
         run_s = 0.0
         for part in work.parts():
             run_s += self._clock() - begun
             yield part
             begun = self._clock()
         run_s += self._clock() - begun
-        yield Summary(not work.notes, tuple(work.notes), runs.served_pace.rows, runs.explained_pace.rows, run_s)
+        for name, pace in ((SERVED, runs.served_pace), (EXPLAINED, runs.explained_pace)):
+            if pace.rows:
+                usual[name] = (usual.get(name, pace.row_s) + pace.row_s) / 2
+        yield Summary(not work.notes, (*work.notes, *work.remarks), runs.served_pace.rows, runs.explained_pace.rows, run_s)
 
 
 @dataclass(slots=True)
 class _Work:
-    """One explanation under way. ``notes``: a sentence for each thing that was left out or shortened."""
+    """One explanation under way. ``notes``: a sentence for each thing that was left out or shortened; ``remarks``: for what is doubtful."""
 
     classifier: Classifier
     graph: ExplainGraph | None
@@ -116,6 +122,7 @@ class _Work:
     methods: tuple[str, ...]
     runs: Runs
     notes: list[str]
+    remarks: list[str]
 
     @property
     def encoded(self) -> Encoded:
@@ -142,7 +149,7 @@ class _Work:
             yield view
         arrays.clear()
         temperature, pad_id = self.classifier.manifest.calibration.temperature, self.classifier.tokenizer.pad_id
-        attributions = Attributions(self.asked, self.runs, label, temperature, pad_id, at_text, self.notes)
+        attributions = Attributions(self.asked, self.runs, label, temperature, pad_id, at_text, self.notes, self.remarks)
         if self.asked.attributions or self.asked.counterfactuals:
             yield from attributions.parts(self.methods if self.asked.attributions else self.methods[:1])
         if self.asked.counterfactuals:

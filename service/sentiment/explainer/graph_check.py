@@ -9,7 +9,7 @@ import numpy.typing as npt
 from sentiment.errors import BadBundle, OutOfMemory
 from sentiment.model.bundle import GraphSpec
 from sentiment.model.classifier import Classifier
-from sentiment.model.session import ExplainSession
+from sentiment.model.session import Execute, ExplainSession, here
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row
 
@@ -27,7 +27,7 @@ class ExplainGraph:
     width: int
 
 
-def load_graph(classifier: Classifier, spec: GraphSpec) -> ExplainGraph:
+def load_graph(classifier: Classifier, spec: GraphSpec, execute: Execute = here) -> ExplainGraph:
     """Load the explain graph and run the golden set through it, each text in one batch with a shorter or longer one.
 
     The logits must be those of the manifest, which are the fp32 reference's, within ``spec.tolerance``, and so give the label that the
@@ -40,7 +40,7 @@ def load_graph(classifier: Classifier, spec: GraphSpec) -> ExplainGraph:
     file = classifier.bundle.path / spec.file
     session = ExplainSession(file, spec.providers[0])
     try:
-        widths = {width for pair in _pairs(classifier) for width in _check(classifier, session, spec, pair)}
+        widths = {width for pair in _pairs(classifier) for width in _check(classifier, session, spec, pair, execute)}
     except (BadBundle, OutOfMemory):
         raise
     except Exception as error:  # ONNX Runtime's exceptions share no base class
@@ -57,14 +57,14 @@ def _pairs(classifier: Classifier) -> Iterator[list[int]]:
         yield [order.pop(), order.pop(0)] if len(order) > 1 else [order.pop()]
 
 
-def _check(classifier: Classifier, session: ExplainSession, spec: GraphSpec, numbers: Sequence[int]) -> Iterator[int]:
+def _check(classifier: Classifier, session: ExplainSession, spec: GraphSpec, numbers: Sequence[int], execute: Execute) -> Iterator[int]:
     """Check a batch of golden texts; gives the width of each layer's heads."""
     manifest = classifier.manifest
     texts = [(golden.text, golden.text_pair) for golden in manifest.golden]
     rows: list[Row] = [classifier.tokenizer.encode(*(texts[number] if number >= 0 else ("", None))) for number in numbers]
     feeds = pad(rows, session.inputs, classifier.tokenizer.pad_id, manifest.padding_side == "left")
     labels = np.array([manifest.labels.index(manifest.golden[number].label) if number >= 0 else 0 for number in numbers])
-    found = session.run(feeds, session.outputs, labels)
+    found = session.run(feeds, session.outputs, labels, execute=execute)
     for place, number in enumerate(numbers):
         if number >= 0:
             _check_logits(classifier, spec, number, found["logits"][place])

@@ -1,7 +1,9 @@
 """One text's runs through the served graph and the explain graph: counted, and timed, so that the next ones can be foretold."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +20,12 @@ from sentiment.model.words import Encoded
 RUN_TOKENS_MAX = 512
 # Of the time left: runs take uneven time beside others, and something must be left for the way back.
 MARGIN = 1.2
+# A first run may take so much longer than usual.
+SLOW_MAX = 2.0
 # More than can be asked for.
 _ROWS_ANY = 2**31
+
+SERVED, EXPLAINED = "served", "explained"
 
 Clock = Callable[[], float]
 Left = Callable[[], float]
@@ -27,16 +33,20 @@ Arrays = dict[str, npt.NDArray[np.float32]]
 
 
 class Pace:
-    """Seconds that a row takes through one graph. The latest run counts half, the one before it a quarter, and so on."""
+    """Seconds that a row takes through one graph: the median of the latest three runs, so that one that had to wait decides nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, usual_s: float = float("inf")) -> None:
+        """``usual_s``: what a row like these took before; a first run that takes more than twice as long is taken for one that waited."""
         self.rows = 0
         self.row_s = 0.0
+        self._usual_s = usual_s
+        self._latest: deque[float] = deque(maxlen=3)
 
     def tell(self, rows: int, seconds: float) -> None:
         """Take the time of a run."""
-        row_s = seconds / rows
-        self.row_s = (self.row_s + row_s) / 2 if self.rows else row_s
+        self._latest.append(seconds / rows)
+        found_s = median(self._latest)
+        self.row_s = found_s if len(self._latest) == self._latest.maxlen else min(found_s, SLOW_MAX * self._usual_s)
         self.rows += rows
 
     def seconds(self, rows: int) -> float:
@@ -53,7 +63,8 @@ class Pace:
 class Runs:
     """Runs one text.
 
-    ``left_s`` gives the seconds that are left; ``stop`` ends a run that is under way, with an error; ``execute`` does the runs.
+    ``left_s`` gives the seconds that are left; ``stop`` ends a run that is under way, with an error; ``execute`` does the runs;
+    ``usual`` is what a row of a text so long took before, in seconds, by SERVED and EXPLAINED.
     """
 
     def __init__(
@@ -65,13 +76,15 @@ class Runs:
         stop: Stop | None = None,
         clock: Clock = time.perf_counter,
         execute: Execute = here,
+        usual: Mapping[str, float] | None = None,
     ) -> None:
         self._classifier, self._session = classifier, session
         self.encoded = encoded
         self.left_s, self._stop, self.clock, self._execute = left_s, stop, clock, execute
         self._row = Row(encoded.ids, encoded.type_ids, encoded.truncated)
         self.rows_max = max(1, RUN_TOKENS_MAX // self._row.tokens)
-        self.served_pace, self.explained_pace = Pace(), Pace()
+        known = usual or {}
+        self.served_pace, self.explained_pace = (Pace(known.get(name, float("inf"))) for name in (SERVED, EXPLAINED))
         self.answers = Answers(self.rows_max)
         # True once a search was ended because time was up.
         self.short = False

@@ -1,5 +1,6 @@
 """A thread of the lowest priority, for runs that nobody may be held up by."""
 
+import contextlib
 import os
 import queue
 import threading
@@ -29,7 +30,8 @@ class LowestPriority:
     def _loop(self) -> None:
         if hasattr(os, "SCHED_IDLE"):
             # For the calling thread alone, and without privilege; there is no way back.
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            with contextlib.suppress(OSError):  # a sandbox may forbid even that: then runs have the usual priority
+                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         while (entry := self._inbox.get()) is not None:
             work, outcome = entry
             try:

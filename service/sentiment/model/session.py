@@ -33,7 +33,7 @@ def here(run: Callable[[], None]) -> None:
 
 
 class Stop:
-    """Asks a run to end. Heard between two nodes of the graph; the session stays good. For one run only: it cannot be taken back."""
+    """Asks a run to end. Heard between two nodes of the graph; the session stays good. For one job only: it cannot be taken back."""
 
     def __init__(self) -> None:
         self.options = onnxruntime.RunOptions()
@@ -98,8 +98,14 @@ class ExplainSession:
 
         Raises:
             BadBundle: not an explain graph, or the provider is not there.
+            OutOfMemory: there is not enough for it now.
         """
-        self._session = _load(path, provider)
+        try:
+            self._session = _load(path, provider)
+        except BadBundle as error:
+            if isinstance(error.__cause__, Exception) and _is_out_of_memory(error.__cause__):
+                raise OutOfMemory(str(error)) from error
+            raise
         shapes = {entry.name: entry.shape for entry in self._session.get_inputs()}
         given = {entry.name: entry.shape for entry in self._session.get_outputs()}
         self.outputs = tuple(given)

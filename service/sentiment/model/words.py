@@ -2,14 +2,15 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from unicodedata import category
 
 # Apostrophes and hyphens, which stand within words.
 _LINKS = "'\u2019-\u2010\u2011"
 # Accents, joiners and variation selectors: parts of the character before.
-_JOINING = {"Mn", "Me", "Mc", "Cf", "Sk"}
+_MARKS = {"Mn", "Me", "Mc", "Cf"}
+_SKIN = range(0x1F3FB, 0x1F400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def group(texts: Sequence[str], pieces: Sequence[Piece]) -> tuple[tuple[Token, .
     """The tokens of pieces, and the words that they make.
 
     A word is what the tokenizer takes for one, without the punctuation beside it, joined across an apostrophe or hyphen that stands between
-    letters or digits: "didn't" and "well-made" are one word each.
+    letters or digits: "didn't" and "well-made" are one word each. Accents and joiners that the tokenizer drops are part of the word before.
 
     Args:
         texts: the text, and the second one of a pair.
@@ -125,6 +126,8 @@ def group(texts: Sequence[str], pieces: Sequence[Piece]) -> tuple[tuple[Token, .
         text = texts[piece.source]
         start, end = _trimmed(text, piece.start, piece.end)
         pair = piece.source == 1
+        if last is not None and last.source == piece.source:
+            words[-1] = _with_marks(text, words[-1], start)
         if last is not None and last.source == piece.source and _joined(text, words[-1], start, last.word == piece.word):
             before = words.pop()
             words.append(Word(before.start, max(before.end, end), before.first, index + 1, pair))
@@ -132,7 +135,15 @@ def group(texts: Sequence[str], pieces: Sequence[Piece]) -> tuple[tuple[Token, .
             words.append(Word(start, end, index, index + 1, pair))
         tokens.append(Token(piece.text, start, end, len(words) - 1, special=False, unknown=piece.unknown, pair=pair))
         last = piece
-    return tuple(tokens), tuple(words)
+    return tuple(tokens), tuple(_with_marks(texts[word.pair], word, len(texts[word.pair])) for word in words)
+
+
+def _with_marks(text: str, word: Word, limit: int) -> Word:
+    """The word with the accents and joiners behind it that the tokenizer drops: they are part of its last character."""
+    end = word.end
+    while word.start < end < limit and category(text[end]) in _MARKS:
+        end += 1
+    return word if end == word.end else replace(word, end=end)
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
@@ -151,10 +162,13 @@ def _joined(text: str, word: Word, start: int, same: bool) -> bool:
         return same
     if start > word.end or start >= len(text):
         return False
-    before, first = text[start - 1], text[start]
-    if category(first) in _JOINING:
+    first, place = text[start], start - 1
+    while place > word.start and category(text[place]) in _MARKS:
+        place -= 1
+    before = text[place]
+    if category(first) in _MARKS or ord(first) in _SKIN:
         return True
     begins, goes_on = first.isalnum(), before.isalnum()
     opens = goes_on and first in _LINKS and text[start + 1 : start + 2].isalnum()
-    closes = begins and before in _LINKS and start - 2 >= word.start and text[start - 2].isalnum()
+    closes = begins and before in _LINKS and place > word.start and text[place - 1].isalnum()
     return opens or closes or (same and begins == goes_on)

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from sentiment.errors import Broken, InvalidInput, Refused, RequestError
+from sentiment.errors import Broken, Expired, InvalidInput, Refused, RequestError
 from sentiment.logs import logger
 from sentiment.metrics import NO_MODEL, CallMetrics, Metrics
 from sentiment.pipeline import Served
@@ -207,7 +207,11 @@ class Calls:
             call = self.begin(method.name, context.time_remaining(), lambda: request_id_of(context, self.new_request_id))
 
             async def write(answer: A) -> None:
-                await context.write(answer.SerializeToString())
+                try:
+                    async with asyncio.timeout_at(call.deadline_at):
+                        await context.write(answer.SerializeToString())
+                except TimeoutError as error:
+                    raise Expired("the answer was not read within the deadline") from error
 
             async def work() -> None:
                 await method.write_all(self.parse(method.request, data), call, write)

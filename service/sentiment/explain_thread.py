@@ -1,0 +1,140 @@
+"""The thread that works on explanations, one at a time, and has their runs done at the lowest priority."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from sentiment.explain.evidence import Evidence
+from sentiment.explain.parts import Asked, AttentionTile, Attribution, Counterfactuals, Header, Heads, Neuron, Part
+from sentiment.explainer import Explainer
+from sentiment.model.lowest_priority import LowestPriority
+from sentiment.model.session import Stop
+
+# What an explanation may be ahead of its reader: enough that nobody waits for a network's round trip.
+AHEAD_BYTES = 2**20
+# Kept of the time that is left, for the summary's way to the client.
+RESERVE_S = 0.05
+# Under a CPU quota the lowest priority protects nobody: what is used here is missing elsewhere. While texts are classified it is then
+# this share of one core.
+QUOTA_SHARE = 0.1
+# A rest is cut into so much, to hear that it need not go on.
+REST_S = 0.05
+
+_NAMES = {Header: "header", AttentionTile: "attention", Neuron: "neuron", Evidence: "evidence", Heads: "heads"}
+
+
+@dataclass(eq=False)
+class Job:
+    """One explanation under way.
+
+    The thread alone touches ``parts``, ``given`` (bytes), ``worked_s`` and ``seconds`` (of each part, by its name) while ``working``, the
+    event loop the rest.
+    """
+
+    asked: Asked
+    deadline_at: float
+    stop: Stop = field(default_factory=Stop)
+    parts: Iterator[Part] | None = None
+    given: int = 0
+    taken: int = 0
+    worked_s: float = 0.0
+    working: bool = False
+    withdrawn: bool = False
+    seconds: list[tuple[str, float]] = field(default_factory=list)
+
+    @property
+    def behind(self) -> bool:
+        """Whether its reader has too much to read."""
+        return self.given - self.taken > AHEAD_BYTES
+
+
+Gave = Callable[[Job, Part], None]
+Worked = Callable[[Job, BaseException | bool], None]
+
+
+class ExplainThread:
+    """Works on the job that it is given, until that is done, its reader is behind, or others want a turn."""
+
+    def __init__(
+        self, explainer: Explainer, gave: Gave, worked: Worked, others: Callable[[Job], bool], resting: Callable[[], bool]
+    ) -> None:
+        """Start.
+
+        Args:
+            explainer: does the work.
+            gave: told each part, in this thread.
+            worked: told that the thread is free again, with whether the explanation is done or why it failed; in this thread.
+            others: whether another explanation wants a turn; asked after each part.
+            resting: whether only QUOTA_SHARE of a core is to be used now.
+        """
+        self._explainer, self._gave, self._worked, self._others, self._resting = explainer, gave, worked, others, resting
+        self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._runs = LowestPriority("explain-run")
+        self._rested_at = 0.0
+        self.thread = threading.Thread(target=self._loop, name="explain", daemon=True)
+        self.thread.start()
+
+    def work_on(self, job: Job) -> None:
+        """Go on with a job. The caller sees to it that the thread is free."""
+        self._inbox.put(job)
+
+    def close(self, wait_s: float) -> None:
+        """End after the job at hand; wait for that at most ``wait_s`` seconds."""
+        self._inbox.put(None)
+        self.thread.join(wait_s)
+        self._runs.close()
+
+    def _loop(self) -> None:
+        while (job := self._inbox.get()) is not None:
+            outcome: BaseException | bool
+            begun = time.monotonic()
+            try:
+                outcome = self._advance(job)
+            except BaseException as error:  # somebody waits for this outcome, whatever it is
+                outcome = error
+            job.worked_s += time.monotonic() - begun
+            self._worked(job, outcome)
+            del job, outcome  # or the last explanation would live until the next one comes
+
+    def _advance(self, job: Job) -> bool:
+        """Whether the explanation is done."""
+        self._rested_at = begun = time.monotonic()
+        if job.parts is None:
+            job.parts = self._explainer.explain(job.asked, lambda: self._left_s(job), job.stop, self._runs.run)
+        while not job.withdrawn:
+            part = next(job.parts, None)
+            if part is None:
+                return True
+            now = time.monotonic()
+            job.seconds.append((_name(part), now - begun))
+            begun = now
+            job.given += size_of(part)
+            self._gave(job, part)
+            if job.behind or self._others(job):
+                return False
+        return True
+
+    def _left_s(self, job: Job) -> float:
+        """Seconds that the explanation may still take; asked between runs, and rests if it has to."""
+        ends_at = job.deadline_at - RESERVE_S
+        rests_until = time.monotonic() + (time.monotonic() - self._rested_at) * (1 / QUOTA_SHARE - 1)
+        while self._resting() and not job.withdrawn and (rest_s := min(rests_until, ends_at) - time.monotonic()) > 0:
+            time.sleep(min(rest_s, REST_S))
+        self._rested_at = time.monotonic()
+        left_s = ends_at - self._rested_at
+        # The rest of it will be rested.
+        return left_s * QUOTA_SHARE if self._resting() else left_s
+
+
+def size_of(part: Part) -> int:
+    """Bytes of a part, as far as they matter to a reader who is slow."""
+    return len(part.tile.weights) if isinstance(part, AttentionTile) else 0
+
+
+def _name(part: Part) -> str:
+    """How a part's time is counted; empty for the summary, which takes none."""
+    if isinstance(part, Attribution):
+        return part.method
+    return "counterfactuals" if isinstance(part, Counterfactuals) else _NAMES.get(type(part), "")
