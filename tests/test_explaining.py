@@ -370,7 +370,7 @@ async def test_closing_tells_those_who_wait_and_ends_the_thread(scripted: Script
     assert scripted.begun == ["first"]
 
 
-async def test_while_it_has_to_rest_it_takes_a_tenth_of_a_core(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_works_no_more_than_its_share_and_rests_in_between(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     now = time.monotonic()
     clock = [now]
@@ -386,7 +386,7 @@ async def test_while_it_has_to_rest_it_takes_a_tenth_of_a_core(scripted: Scripte
         clock[0] += seconds
 
     scripted.scripts["works"] = script
-    queue = _queue(scripted, resting=lambda: True)
+    queue = _queue(scripted, share=lambda: 0.1)
     monkeypatch.setattr(explain_thread, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
     parts = [part async for part in queue.explain(Asked("works"), now + LONG_S)]
     monkeypatch.undo()

@@ -23,7 +23,7 @@ from sentiment.logs import logger
 from sentiment.metrics import Metrics
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.classifier import Classifier, load_classifier
-from sentiment.model.cores import cores_by_quota, cores_granted
+from sentiment.model.cores import cores_granted
 from sentiment.model.runner import Runner
 from sentiment.model.session import RUNTIME_VERSION
 from sentiment.pipeline import Served
@@ -89,8 +89,8 @@ def make_served(loaded: Loaded, settings: Settings, metrics: Metrics, runners: S
     explaining = None
     if settings.explain:
         limits = ExplainLimits(settings.explain_calls_max, settings.explain_bytes_max)
-        by_quota = cores_by_quota()
-        explaining = Explaining(Explainer(classifier), counted, limits, lambda: by_quota and batcher.idle_s < CLASSIFIES_S)
+        share = settings.explain_share
+        explaining = Explaining(Explainer(classifier), counted, limits, lambda: share if batcher.idle_s < CLASSIFIES_S else 1.0)
     return Served(classifier, batcher, counted, settings.text_bytes_max, settings.call_rows_max, explaining)
 
 

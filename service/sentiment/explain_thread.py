@@ -16,9 +16,6 @@ from sentiment.model.session import Stop
 AHEAD_BYTES = 2**20
 # Kept of the time that is left, for the summary's way to the client.
 RESERVE_S = 0.05
-# Under a CPU quota the lowest priority protects nobody: what is used here is missing elsewhere. While texts are classified it is then
-# this share of one core.
-QUOTA_SHARE = 0.1
 # A rest is cut into so much, to hear that it need not go on.
 REST_S = 0.05
 
@@ -57,9 +54,7 @@ Worked = Callable[[Job, BaseException | bool], None]
 class ExplainThread:
     """Works on the job that it is given, until that is done, its reader is behind, or others want a turn."""
 
-    def __init__(
-        self, explainer: Explainer, gave: Gave, worked: Worked, others: Callable[[Job], bool], resting: Callable[[], bool]
-    ) -> None:
+    def __init__(self, explainer: Explainer, gave: Gave, worked: Worked, others: Callable[[Job], bool], share: Callable[[], float]) -> None:
         """Start.
 
         Args:
@@ -67,9 +62,9 @@ class ExplainThread:
             gave: told each part, in this thread.
             worked: told that the thread is free again, with whether the explanation is done or why it failed; in this thread.
             others: whether another explanation wants a turn; asked after each part.
-            resting: whether only QUOTA_SHARE of a core is to be used now.
+            share: the part of its time that it may work now, above 0 and at most 1; it rests for the others. Asked again and again.
         """
-        self._explainer, self._gave, self._worked, self._others, self._resting = explainer, gave, worked, others, resting
+        self._explainer, self._gave, self._worked, self._others, self._share = explainer, gave, worked, others, share
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._runs = LowestPriority("explain-run")
         self._rested_at = 0.0
@@ -119,13 +114,16 @@ class ExplainThread:
     def _left_s(self, job: Job) -> float:
         """Seconds that the explanation may still take; asked between runs, and rests if it has to."""
         ends_at = job.deadline_at - RESERVE_S
-        rests_until = time.monotonic() + (time.monotonic() - self._rested_at) * (1 / QUOTA_SHARE - 1)
-        while self._resting() and not job.withdrawn and (rest_s := min(rests_until, ends_at) - time.monotonic()) > 0:
+        begun = time.monotonic()
+        worked_s = begun - self._rested_at
+        while not job.withdrawn:
+            rest_s = min(begun + worked_s * (1 / self._share() - 1), ends_at) - time.monotonic()
+            if rest_s <= 0:
+                break
             time.sleep(min(rest_s, REST_S))
         self._rested_at = time.monotonic()
-        left_s = ends_at - self._rested_at
-        # The rest of it will be rested.
-        return left_s * QUOTA_SHARE if self._resting() else left_s
+        # Of that the rest will be rested.
+        return (ends_at - self._rested_at) * self._share()
 
 
 def size_of(part: Part) -> int:

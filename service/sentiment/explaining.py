@@ -65,7 +65,7 @@ class Explaining:
     """Explains one classifier's answers. Lives on one event loop."""
 
     def __init__(
-        self, explainer: Explainer, metrics: ModelMetrics, limits: ExplainLimits, resting: Callable[[], bool] = lambda: False
+        self, explainer: Explainer, metrics: ModelMetrics, limits: ExplainLimits, share: Callable[[], float] = lambda: 1.0
     ) -> None:
         """Start the threads; must be called in the event loop.
 
@@ -73,7 +73,7 @@ class Explaining:
             explainer: does the work.
             metrics: of the model.
             limits: of the queue and of answers.
-            resting: whether explanations must leave the cores to others although these are idle; asked by the thread.
+            share: the part of the time that the thread may work now, above 0 and at most 1; asked by the thread.
         """
         self.limits = limits
         self._explainer = explainer
@@ -91,7 +91,7 @@ class Explaining:
             lambda job, part: self._tell(self._gave, job, part),
             lambda job, outcome: self._tell(self._worked, job, outcome),
             lambda job: any(call.job is not job and not call.job.behind for call in self._begun),
-            resting,
+            share,
         )
         metrics.watch_explanations(lambda: len(self._waiting) + len(self._begun))
 

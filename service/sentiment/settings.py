@@ -60,6 +60,9 @@ class Settings(BaseModel):
     explain: bool = Field(
         True, description="explain answers on request; off: no explain graph is loaded and Explain is FAILED_PRECONDITION"
     )
+    explain_share: float = Field(
+        0.25, description="part of one core that explanations use while texts are classified; when none are, all of it", gt=0, le=1
+    )
     explain_calls_max: int = Field(
         16, description="explanations that may wait; one more is refused with RESOURCE_EXHAUSTED", ge=1, le=10_000
     )

@@ -1,10 +1,11 @@
 """What explanations cost those who only classify: the same open-loop load with and without explanations beside it, in turns.
 
-``python -m tests.bench.explanations``: on an otherwise idle machine, some 6 minutes.
+``python -m tests.bench.explanations``: on an otherwise idle machine, 9 minutes on 2 cores.
 """
 
 import argparse
 import asyncio
+import math
 import random
 import statistics
 import time
@@ -26,8 +27,10 @@ from tests.bench.texts import LONG, SHORT, make_texts
 # Of Classify's capacity, and of all cores.
 LOAD = 0.5
 SHARE = 0.1
-TOKENS = (128, 512)
-PAIRS_OF_PHASES = 8
+# Tokens of the explained texts, and in how many pairs of phases.
+PAIRS_OF_PHASES = {128: 6, 512: 3}
+# A phase lasts so long at the most: then an explanation of a long text is under way all the time, and is left unfinished.
+PHASE_S_MAX = 20.0
 
 
 class Timed:
@@ -45,10 +48,12 @@ class Timed:
         while at < seconds:
             calls.append(asyncio.create_task(self._classify(rng.choice(texts), begun + at)))
             at += rng.expovariate(rate)
-        count = int(seconds * explain_rate)
-        beside = [asyncio.create_task(self._explain_at(explained, begun + (number + 0.5) / explain_rate)) for number in range(count)]
+        count = math.ceil(seconds * explain_rate)
+        beside = [asyncio.create_task(self._explain_at(explained, begun + number / explain_rate)) for number in range(count)]
         taken = await asyncio.gather(*calls)
-        await asyncio.gather(*beside)
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         return taken
 
     async def _classify(self, text: str, at: float) -> float:
@@ -70,7 +75,7 @@ class Timed:
         await self._channel.close()
 
 
-async def measure(model: str, seconds: float) -> dict[str, float]:
+async def measure(model: str, seconds: float, lengths: Sequence[int]) -> dict[str, float]:
     """Load one server in turns; returns p50 and p99 with and without explanations, in ms, and their ratio, by token count."""
     tokenizer = tokenizers.Tokenizer.from_file(str(find_bundle(model, bundle_roots(())) / "tokenizer.json"))
     tokenizer.no_truncation()
@@ -85,20 +90,19 @@ async def measure(model: str, seconds: float) -> dict[str, float]:
         await capacity_loop.close()
         timed = Timed(target)
         found = {"capacity": capacity}
-        for tokens in TOKENS:
+        for tokens in lengths:
             # Two for the special tokens.
             explained = longest[: tokenizer.encode(longest).offsets[tokens - 2][1]]
             await timed.explain(explained)
             begun = cpu_s(process.pid)
-            for _ in range(3):
+            for _ in range(2):
                 await timed.explain(explained)
-            core_s = (cpu_s(process.pid) - begun) / 3
+            core_s = (cpu_s(process.pid) - begun) / 2
             rate = SHARE * cores_granted() / core_s
             print(f"{tokens} tokens: {core_s:.2f} core-s an explanation, {rate:.3f} a second take {SHARE:.0%} of the cores", flush=True)
-            # At least two explanations a phase.
-            length_s = max(seconds, 2 / rate)
+            length_s = min(PHASE_S_MAX, max(seconds, 1.001 / rate))
             seen: dict[str, list[list[float]]] = {"without": [], "with": []}
-            for number in range(PAIRS_OF_PHASES):
+            for number in range(PAIRS_OF_PHASES[tokens]):
                 for name in ("without", "with") if number % 2 else ("with", "without"):
                     beside = rate if name == "with" else 0.0
                     seen[name].append(await timed.phase(texts, LOAD * capacity, length_s, number, explained, beside))
@@ -121,8 +125,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="english")
     parser.add_argument("--seconds", type=float, default=10.0, help="least seconds of a phase")
+    parser.add_argument("--tokens", type=int, action="append", choices=PAIRS_OF_PHASES, help="of the explained texts (default: all)")
     options = parser.parse_args()
-    for name, value in asyncio.run(measure(options.model, options.seconds)).items():
+    for name, value in asyncio.run(measure(options.model, options.seconds, options.tokens or tuple(PAIRS_OF_PHASES))).items():
         print(f"{name:30} {value:10.3f}")
 
 

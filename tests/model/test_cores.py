@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sentiment.model.cores import cores_by_quota, cores_granted
+from sentiment.model.cores import cores_granted
 
 
 @pytest.fixture(autouse=True)
@@ -131,14 +131,3 @@ def test_of_nested_v1_groups_the_smallest_quota_wins(tmp_path: Path, outer: str,
 
 def test_on_this_machine_it_is_at_least_one_core() -> None:
     assert cores_granted() >= 1
-
-
-@pytest.mark.parametrize(
-    ("quota", "less"), [("200000 100000", True), ("750000 100000", True), ("800000 100000", False), ("max 100000", False)]
-)
-def test_whether_the_quota_grants_less_than_affinity(tmp_path: Path, quota: str, less: bool) -> None:
-    assert cores_by_quota(v2(tmp_path, "/", top=quota)) is less
-
-
-def test_without_a_quota_affinity_grants(tmp_path: Path) -> None:
-    assert not cores_by_quota(tmp_path)

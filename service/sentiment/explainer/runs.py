@@ -15,9 +15,9 @@ from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row
 from sentiment.model.words import Encoded
 
-# Tokens of a run: a stop is heard, and the time looked at, after so many at the latest; and a row of 512 tokens has 240 MB of attention,
-# gradients and the like in a model of 6 layers with 12 heads each.
-RUN_TOKENS_MAX = 512
+# Tokens of a run that has several rows: a stop is heard, the time looked at and the core left to others after so many at the latest,
+# or after one row.
+RUN_TOKENS_MAX = 128
 # Of the time left: runs take uneven time beside others, and something must be left for the way back.
 MARGIN = 1.2
 # A first run may take so much longer than usual.

@@ -9,20 +9,9 @@ def cores_granted(root: Path = Path("/")) -> int:
 
     A quota of 2.5 cores gives 2: a third runner would be throttled while it holds a batch.
     """
-    return max(1, min([_affinity(), *map(int, _quotas(root))]))
-
-
-def cores_by_quota(root: Path = Path("/")) -> bool:
-    """Whether a quota grants fewer cores than affinity does: then whatever runs is taken from it, whatever its priority."""
-    return min(_quotas(root), default=float("inf")) < _affinity()
-
-
-def _affinity() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-
-
-def _quotas(root: Path) -> list[float]:
-    return [quota for quota in (_quota_v2(root), _quota_v1(root)) if quota is not None]
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    quotas = [quota for quota in (_quota_v2(root), _quota_v1(root)) if quota is not None]
+    return max(1, min([affinity, *(int(quota) for quota in quotas)]))
 
 
 def _quota_v2(root: Path) -> float | None:
