@@ -22,6 +22,7 @@ OTHER_VALUES = {
     "model": "english/7",
     "cache_dir": "/cache",
     "bulk_share": "0.5",
+    "explain_share": "0.5",
 }
 
 
