@@ -103,6 +103,14 @@ def start(settings: Settings) -> Iterator[Callable[..., RunningServer]]:
         server.stop()
 
 
+@pytest.fixture(scope="module")
+def awake() -> Iterator[None]:
+    """Explain at normal priority: on a machine whose cores are all busy the lowest one makes a second of work a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(os, "SCHED_IDLE", raising=False)
+        yield
+
+
 @pytest.fixture(scope="session")
 def server(settings: Settings) -> Iterator[RunningServer]:
     """One server that all tests share: they leave it as they found it."""

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-import os
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -41,12 +40,7 @@ EVERYTHING = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def awake() -> Iterator[None]:
-    """Explain at normal priority: on a machine whose cores are all busy the lowest one makes a second of work a minute."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delattr(os, "SCHED_IDLE", raising=False)
-        yield
+pytestmark = pytest.mark.usefixtures("awake")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import socket
 import urllib.error
 import urllib.request
@@ -19,12 +18,7 @@ from tests.rpc.gate import MODEL, PATIENCE_S, Gate, assert_nothing_left, served_
 TEXT = "a good film and the awful w3"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def awake() -> Iterator[None]:
-    """Explain at normal priority: on a machine whose cores are all busy the lowest one makes a second of work a minute."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delattr(os, "SCHED_IDLE", raising=False)
-        yield
+pytestmark = pytest.mark.usefixtures("awake")
 
 
 @pytest.fixture(scope="module")
