@@ -13,7 +13,7 @@ DEVICE ?= cpu
 EVAL ?=
 RUN ?= $(BUILD)/train
 
-.PHONY: help serve demo test bench mutants bundle proto settings clean python
+.PHONY: help serve demo test screenshots bench mutants bundle proto settings clean python
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -48,6 +48,9 @@ test: .venv-dev/.dev ## lint, types, layers and every test; REQUIRE_ALL=1: leave
 	$(DEV)/mypy
 	$(DEV)/lint-imports
 	REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest
+
+screenshots: .venv-dev/.dev ## take the approved pictures of the viewer again; look at each before you commit it
+	APPROVE=1 $(DEV)/python -m pytest tests/viewer/test_screenshots.py
 
 bench: .venv-dev/.dev ## measure against the ceiling and other policies; writes bench.json (TEXTS=file: your texts; LABELLED=file: accuracy of int8)
 	$(DEV)/python -m tests.bench $(if $(TEXTS),--texts $(TEXTS)) $(if $(LABELLED),--labelled $(LABELLED)) --output bench.json

@@ -155,9 +155,27 @@ def test_counterfactuals_are_said_in_words() -> None:
     )
     keep = pb.Counterfactual(kind=pb.COUNTERFACTUAL_KIND_KEEP, found=False, stopped=True)
     empty = pb.Counterfactual(kind=pb.COUNTERFACTUAL_KIND_KEEP, found=True, label="positive", score=0.5)
+    asked = pb.Counterfactual(kind=pb.COUNTERFACTUAL_KIND_ASKED, found=True, words=[0, 3], label="negative", score=0.75, rows=1)
 
-    lines = shown(*(pb.ExplainResponse(counterfactual=found) for found in (flip, keep, empty))).splitlines()
+    lines = shown(*(pb.ExplainResponse(counterfactual=found) for found in (flip, keep, empty, asked))).splitlines()
 
     assert 'without "not": negative 0.93 (no smaller set does it)' in lines
     assert "no words found that alone make positive the answer; time or rows ran out" in lines
     assert "no word is needed for it; without any: positive 0.50" in lines
+    assert 'without "café" "good", as asked: negative 0.75' in lines
+
+
+@pytest.mark.parametrize(("error", "doubtful"), [(1e-7, False), (0.02, True)])
+def test_a_neuron_view_says_where_a_token_looks_most(error: float, doubtful: bool) -> None:
+    keys = len(header().tokens)
+    view = pb.NeuronView(layer=1, head=0, token=3, query=[1], keys=keys, key=[1] * keys, product=[1] * keys, max_abs_error=error)
+    for name in ("dot", "scaled", "bias", "attention"):
+        getattr(view, name).extend([0] * keys)
+    view.score.extend(range(keys))
+    view.softmax.extend([0.0, 0.125, 0.0, 0.75, 0.125, 0.0])
+
+    lines = shown(pb.ExplainResponse(neuron=view)).splitlines()
+
+    place = lines.index("neuron view: where token 3 (not) looks in layer 1, head 0")
+    assert lines[place + 1 : place + 3] == ["  0.750  score   +3.000  not", "  0.125  score   +1.000  café"]
+    assert ("  this is up to 0.02 off what the model did" in lines) == doubtful

@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from sentiment.files import READABLE, BadFile, LineOutput, read_texts
+from sentiment.files import READABLE, BadFile, LineOutput, new_file, read_texts
 
 FOUND = ["a good film", "caf\u00e9 \U0001f600", 'with "quotes"', "a, comma"]
 # Python's own idea of a line ends at each of these; a text may hold them.
@@ -375,7 +375,7 @@ def test_a_full_disk_says_how_to_continue(step: str, tmp_path: Path, monkeypatch
 FILL = """
 import resource, sys
 from pathlib import Path
-from sentiment.files import BadFile, LineOutput
+from sentiment.files import BadFile, LineOutput, new_file
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 try:
@@ -402,3 +402,29 @@ def test_what_a_full_disk_took_is_continued_to_the_same_file(tmp_path: Path) -> 
     assert said.endswith("repeat the command to continue\n")
     assert 4000 < done < 10_000
     assert path.read_text().splitlines() == whole
+
+
+def test_a_new_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    with new_file(path) as write:
+        write("whole \u2028")
+        assert not path.exists()
+    assert path.read_text(encoding="utf-8") == "whole \u2028"
+
+    with pytest.raises(KeyError), new_file(path) as write:
+        write("half")
+        raise KeyError
+
+    assert path.read_text(encoding="utf-8") == "whole \u2028"
+    assert [found.name for found in tmp_path.iterdir()] == ["page.html"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
+def test_a_device_that_is_full_is_told(tmp_path: Path) -> None:
+    """A link in place of the part: what is opened is the device."""
+    (tmp_path / "page.html.part").symlink_to("/dev/full")
+
+    with pytest.raises(BadFile, match=r"page.html.part: cannot be written: No space left"), new_file(tmp_path / "page.html") as write:
+        write("x" * 2**20)
+
+    assert list(tmp_path.iterdir()) == []

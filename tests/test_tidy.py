@@ -22,6 +22,13 @@ def modules(*folders: str) -> list[Path]:
 
 PRODUCT = modules("service", "models/sentiment_models", "proto")
 SERVICE = modules("service")
+ASSETS = sorted((ROOT / "service/sentiment/viewer/assets").iterdir())
+COLUMNS_MAX = 140
+# Each makes HTML, script or style of a text. Of attributes only those that a page may write itself are left.
+UNSAFE = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setAttribute\(\s*[\"'`](?:style|on)|srcdoc|"
+    r"parseFromString|createContextualFragment|localStorage|sessionStorage|javascript:"
+)
 
 
 def each(paths: list[Path]) -> pytest.MarkDecorator:
@@ -80,6 +87,17 @@ def test_files_and_functions_stay_short(path: Path) -> None:
     assert {name: lines for name, lines in long.items() if lines > FUNCTION_LINES_MAX} == {}
 
 
+@each(ASSETS)
+def test_what_browsers_read_stays_short_and_makes_no_html_of_texts(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").split("\n")
+
+    assert path.suffix in (".html", ".css", ".js", ".svg")
+    assert len(lines) - 1 <= FILE_LINES_MAX
+    assert [number for number, line in enumerate(lines, 1) if len(line) > COLUMNS_MAX] == []
+    assert UNSAFE.findall("\n".join(lines)) == []
+    assert re.findall(r"\b(?:TODO|FIXME|XXX|HACK)\b", "\n".join(lines)) == []
+
+
 def imported(path: Path) -> set[str]:
     """The top-level packages that a module imports anywhere."""
     found = set()
@@ -119,7 +137,10 @@ def test_no_path_of_one_machine_is_committed() -> None:
 def test_text_files_end_with_one_line_feed_and_have_no_other_line_ends() -> None:
     wrong = []
     for path in tracked():
-        if path.suffix in (".py", ".pyi", ".toml", ".md", ".proto", ".yaml", ".yml") and "bundles" not in path.parts:
+        if (
+            path.suffix in (".py", ".pyi", ".toml", ".md", ".proto", ".yaml", ".yml", ".js", ".css", ".html", ".svg")
+            and "bundles" not in path.parts
+        ):
             content = path.read_bytes()
             if content and (not content.endswith(b"\n") or content.endswith(b"\n\n") or b"\r" in content):
                 wrong.append(str(path.relative_to(ROOT)))

@@ -137,7 +137,15 @@ class App:
             settings.reflection,
         )
         self._grpc, self.grpc_port = make_server(options, service, self._streams, self._calls, self._health)
-        self._web = Web(service, self._calls, self._metrics, lambda: self._ready, lambda: self._health.alive, settings.message_bytes_max)
+        self._web = Web(
+            service,
+            self._calls,
+            self._metrics,
+            lambda: self._ready,
+            lambda: self._health.alive,
+            settings.message_bytes_max,
+            settings.viewer,
+        )
         self._runners: list[Runner] = []
 
     async def run(self) -> None:

@@ -107,11 +107,27 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--heads", action="store_true", help="what each attention head does")
     parser.add_argument("--attention", choices=AGGREGATIONS, default=None, metavar="KIND", help=f"attention: {', '.join(AGGREGATIONS)}")
     parser.add_argument("--encoding", choices=("u8", "fp16", "fp32", "top_p"), default="u8", help="of the attention (default: u8)")
+    parser.add_argument(
+        "--neuron", type=_neuron, default=None, metavar="LAYER,HEAD,TOKEN", help="how this token's attention comes about; all count from 0"
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON object")
+    parser.add_argument(
+        "--html", type=Path, default=None, metavar="FILE", help="write the viewer's page with all of it there; it needs no network"
+    )
     parser.add_argument(
         "--color", choices=("auto", "always", "never"), default="auto", help="auto: on a terminal, unless NO_COLOR is set (default: auto)"
     )
     _add_call(parser, ("", "refuse", "head", "head_tail"))
+
+
+def _neuron(value: str) -> tuple[int, int, int]:
+    try:
+        layer, head, token = map(int, value.split(","))
+    except ValueError:
+        layer = head = token = -1
+    if not all(0 <= number < 2**31 for number in (layer, head, token)):
+        raise argparse.ArgumentTypeError(f"is {value!r}; wanted are three numbers from 0, such as 5,0,0")
+    return layer, head, token
 
 
 def _seconds(value: str) -> float:
@@ -167,9 +183,11 @@ def _classify(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from sentiment.client import AttentionOptions, ExplainOptions  # noqa: PLC0415  # as in _classify
+    from sentiment.client import AttentionOptions, ExplainOptions, NeuronOptions  # noqa: PLC0415  # as in _classify
     from sentiment.explain_command import ExplainJob, explain  # noqa: PLC0415  # likewise
 
+    if options.html and options.json:
+        raise BadSettings("--html and --json cannot both be given")
     _log_local(options)
     attention = AttentionOptions(aggregation=options.attention, encoding=options.encoding) if options.attention else None
     asked = ExplainOptions(
@@ -179,6 +197,7 @@ def _explain(options: argparse.Namespace) -> int:
         counterfactuals=options.counterfactuals,
         heads=options.heads,
         attention=attention,
+        neuron=NeuronOptions(*options.neuron) if options.neuron else None,
     )
     try:
         asked.message()
@@ -198,6 +217,8 @@ def _explain(options: argparse.Namespace) -> int:
             local=options.local,
             color=options.color,
             bundles=_bundles(options),
+            html=options.html,
+            encoding=options.encoding,
         )
     )
     return DONE

@@ -6,12 +6,14 @@ from textwrap import wrap
 import numpy as np
 
 from sentiment.ansi import Piece, bar, fitted, flowed, legend, visible
-from sentiment.client.explanations import Attention, Attribution, Counterfactual, Evidence, Explanation, Heads
+from sentiment.client.explanations import Attention, Attribution, Counterfactual, Evidence, Explanation, Heads, Neuron
 
 WORDS_SHOWN = 20
 LINKS_SHOWN = 10
 HEADS_SHOWN = 10
 SET_SHOWN = 12
+# As the proto says: with more the view does not show what the model did.
+NEURON_ERROR_MAX = 1e-5
 UNSEEN_SHOWN = 60
 _WORD_WIDTH = 22
 _BAR_HALF_MAX = 20
@@ -37,6 +39,8 @@ def page(explanation: Explanation, *, colour: bool, width: int) -> str:
         blocks.append([*_heads(explanation.heads, explanation.explained, width)])
     if explanation.attention is not None:
         blocks.append([*_attention(explanation, explanation.attention, width)])
+    if explanation.neuron is not None:
+        blocks.append([*_neuron(explanation, explanation.neuron, width)])
     blocks.append(_end(explanation, width))
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
@@ -158,6 +162,8 @@ def _counterfactual(explanation: Explanation, found: Counterfactual) -> str:
     more = f" and {len(named) - SET_SHOWN} more" if len(named) > SET_SHOWN else ""
     words = " ".join(named[:SET_SHOWN]) + more
     answer = f"{visible(found.label)} {found.score:.2f}"
+    if found.kind == "asked":
+        return f"without {words}, as asked: {answer}"
     smallest = (
         "no smaller set does it" if found.exhaustive_below >= len(found.words) else "none of them can be spared" if found.minimal else ""
     )
@@ -206,6 +212,17 @@ def _attention(explanation: Explanation, found: Attention, width: int) -> Iterat
             reader = f"row {row}" if found.aggregation == "cls_rows" else visible(names[row])
             where = " ".join(f"{name} {number:2}" for name, number in (("layer", layer), ("head", head)) if number >= 0) or "all layers"
             yield f"  {weight:.3f}  {where:16} {fitted(reader, 20)} -> {visible(names[column])}"
+
+
+def _neuron(explanation: Explanation, found: Neuron, width: int) -> Iterator[str]:
+    """The tokens that a token looks at most, and the scores that softmax makes so."""
+    looking = visible(explanation.tokens[found.token].piece)
+    yield from _wrapped(f"neuron view: where token {found.token} ({looking}) looks in layer {found.layer}, head {found.head}", width)
+    for place in np.argsort(-found.softmax, kind="stable")[:LINKS_SHOWN].tolist():
+        piece = visible(explanation.tokens[found.key_start + place].piece)
+        yield f"  {found.softmax[place]:.3f}  score {found.score[place]:+8.3f}  {piece}"
+    if found.max_abs_error > NEURON_ERROR_MAX:
+        yield from _wrapped(f"this is up to {found.max_abs_error:.1g} off what the model did", width, "  ")
 
 
 def _end(explanation: Explanation, width: int) -> list[str]:

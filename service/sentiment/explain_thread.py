@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from sentiment.explain.evidence import Evidence
-from sentiment.explain.parts import Asked, AttentionTile, Attribution, Counterfactuals, Header, Heads, Neuron, Part
+from sentiment.explain.parts import Asked, AttentionTile, Attribution, Counterfactuals, Header, Heads, Neuron, Part, Without
 from sentiment.explainer import Explainer
 from sentiment.model.lowest_priority import LowestPriority
 from sentiment.model.session import Stop
@@ -20,6 +20,7 @@ RESERVE_S = 0.05
 REST_S = 0.05
 
 _NAMES = {Header: "header", AttentionTile: "attention", Neuron: "neuron", Evidence: "evidence", Heads: "heads"}
+_NAMES |= dict.fromkeys((Counterfactuals, Without), "counterfactuals")
 
 
 @dataclass(eq=False)
@@ -135,4 +136,4 @@ def _name(part: Part) -> str:
     """How a part's time is counted; empty for the summary, which takes none."""
     if isinstance(part, Attribution):
         return part.method
-    return "counterfactuals" if isinstance(part, Counterfactuals) else _NAMES.get(type(part), "")
+    return _NAMES.get(type(part), "")

@@ -3,10 +3,11 @@
 import csv
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, BinaryIO, Self
 
 from sentiment.errors import SentimentError
 
@@ -180,3 +181,44 @@ class LineOutput:
         except OSError as failure:
             if error is None:
                 raise BadFile(f"{self._part}: cannot be written: {failure.strerror}; repeat the command to continue") from failure
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Callable[[str], None]]:
+    """Gives a function that writes text to ``PATH.part``, which takes the place of PATH at the end; after any error nothing is left of it.
+
+    Opened at once, so that what cannot be written is known before there is something to write.
+
+    Raises:
+        BadFile: it cannot be written.
+    """
+    if not path.name or path.is_dir():
+        raise BadFile(f"{path}: is a folder; wanted is a file")
+    part = path.with_name(path.name + ".part")
+    try:
+        stream = part.open("wb")
+    except OSError as error:
+        raise BadFile(f"{part}: cannot be written: {error.strerror}") from error
+    try:
+        with stream:
+            yield lambda text: _write(stream, text, part)
+        try:
+            os.replace(part, path)
+        except OSError as error:
+            raise BadFile(f"{path}: cannot be replaced: {error.strerror}") from error
+    finally:
+        # There is none if all went well.
+        part.unlink(missing_ok=True)
+
+
+def _write(stream: BinaryIO, text: str, shown: Path) -> None:
+    """Write and make durable."""
+    try:
+        stream.write(text.encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+    except OSError as error:
+        # What is still buffered would be tried again on closing.
+        with suppress(OSError):
+            stream.close()
+        raise BadFile(f"{shown}: cannot be written: {error.strerror}") from error

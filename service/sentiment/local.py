@@ -23,6 +23,7 @@ from sentiment.rpc.asked import asked_of
 from sentiment.rpc.explanations import Messages
 from sentiment.rpc.status import code_of, status_of
 from sentiment.settings import load_settings
+from sentiment.v1 import sentiment_pb2 as pb
 
 # Rows that are planned together: enough to find rows of like length, few enough to bound memory.
 CHUNK = 1024
@@ -63,6 +64,10 @@ class LocalClassifier:
         for runner in self._runners:
             runner.close(wait_s=1.0)
         self._loop.close()
+
+    def get_model(self) -> pb.Model:
+        """The model with its card, as ``Client.get_model`` gives it."""
+        return convert.model_of(self._served, True, pb.Limits(explanation_bytes=BYTES_MAX), self._explainer.methods, with_card=True)
 
     def classify_all(self, texts: Iterable[str], *, truncation: str = "") -> Iterator[Result]:
         """Classify texts lazily, in order and in bounded memory; one that fails comes as a CallFailed in its place."""

@@ -67,6 +67,7 @@ class Settings(BaseModel):
         16, description="explanations that may wait; one more is refused with RESOURCE_EXHAUSTED", ge=1, le=10_000
     )
     explain_bytes_max: int = Field(128 * 2**20, description="bytes of an explanation by Explain", ge=2**16, le=2**31 - 1)
+    viewer: bool = Field(True, description="serve the page on which people look at explanations, at / of HTTP")
     drain_wait_s: Seconds = Field(3.0, description="after SIGTERM: not ready but still answering for so long, until balancers have noticed")
     drain_grace_s: Seconds = Field(30.0, description="then: time for accepted requests to finish before they are cut off")
     stall_s: float = Field(

@@ -1,7 +1,9 @@
 """Explanations as the clients return them, and as other tools read them."""
 
+import html
 import json
 import math
+import re
 from typing import Any
 
 import grpc
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from sentiment.client import AttentionOptions, CallFailed, ExplainOptions, Explanation, NeuronOptions
+from sentiment.client.explanation_parts import with_notes
 from sentiment.client.explanation_reader import explained_of, explanation_of
 from sentiment.explain.encoding import Encoding
 from sentiment.v1 import sentiment_pb2 as pb
@@ -198,6 +201,7 @@ def test_options_are_written_as_they_are_named() -> None:
         counterfactuals=True,
         evidence=False,
         bytes_max=9,
+        without=((3,), [1, 2]),
     ).message()
 
     assert list(asked.methods) == ["occlusion"]
@@ -209,6 +213,7 @@ def test_options_are_written_as_they_are_named() -> None:
         pb.ATTENTION_AGGREGATION_ROLLOUT_GRADIENT,
     )
     assert (list(asked.attention.layers), list(asked.attention.heads), asked.attention.top_p) == ([1], [], 0.5)
+    assert [list(one.words) for one in asked.without] == [[3], [1, 2]]
     assert (asked.neuron.layer, asked.neuron.head, asked.neuron.token) == (1, 2, 3)
     nothing = ExplainOptions().message()
     assert not (nothing.HasField("attention") or nothing.HasField("attribution") or nothing.HasField("neuron"))
@@ -228,6 +233,58 @@ def test_an_unknown_name_is_an_error_at_once(wrong: dict[str, str]) -> None:
         AttentionOptions(**wrong)
 
 
+@pytest.mark.parametrize("wrong", ["12", (3,), ("3",), ((1, "2"),), (3.0,), ((2**31,),)])
+def test_word_sets_that_are_none_are_an_error_at_once(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="without"):
+        ExplainOptions(without=wrong)
+
+
+# as a page
+
+
+def test_an_explanation_keeps_the_messages_it_was_read_from() -> None:
+    sent = messages(*ALL, *attention(Encoding.U8))
+
+    found = explanation_of(sent, TEXT)
+
+    assert [pb.ExplainResponse.FromString(message) for message in found.messages] == sent
+    assert "messages" not in repr(found)
+
+
+def test_notes_are_added_to_an_explanation_and_its_messages() -> None:
+    end = summary()
+    end.summary.ClearField("notes")
+    end.summary.complete = True
+    whole = explanation_of([pb.ExplainResponse(header=header()), end], TEXT)
+
+    found, shortened = with_notes(explained(*ALL), ["no room"]), with_notes(whole, ["no room"])
+
+    assert explanation_of(map(pb.ExplainResponse.FromString, found.messages), TEXT).to_json() == found.to_json()
+    assert found.summary.notes == ("shapley drew 10 of 20 orders", "no room")
+    assert not shortened.summary.complete
+    assert not pb.ExplainResponse.FromString(shortened.messages[-1]).summary.complete
+
+
+def test_a_page_has_the_explanation_and_a_notebook_frames_it() -> None:
+    found = explained(*ALL)
+
+    page, frame = found.to_html(), found._repr_html_()
+
+    assert page.startswith("<!doctype html>")
+    assert '{"header": {' in page
+    assert frame.startswith("<iframe sandbox=")
+    assert html.unescape(frame.split('srcdoc="')[1].split('"')[0]) == page
+
+
+def test_a_page_too_large_for_a_notebook_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = explained(*ALL)
+    monkeypatch.setattr("sentiment.client.explanations.NOTEBOOK_BYTES_MAX", 1_000)
+
+    shown = found._repr_html_()
+
+    assert re.fullmatch(r"<p>[^<>&]* has \d+\.\d MB; notebooks [^<>&]* to_html\(\)\.</p>", shown), shown
+
+
 # for other tools
 
 
@@ -236,7 +293,7 @@ def test_json_has_every_field_and_nothing_that_is_not_json() -> None:
 
     told = json.loads(json.dumps(found.to_json(), allow_nan=False))
 
-    assert set(told) == set(Explanation.__dataclass_fields__) - {"evidence"}
+    assert set(told) == set(Explanation.__dataclass_fields__) - {"evidence", "messages"}
     (shapley,) = told["attributions"]
     assert shapley["words"][0] == {"word": 0, "text": "café", "value": 0.25, "standard_error": None}
     assert shapley["evidence"]["verdict"] == "BETTER_THAN_RANDOM"

@@ -26,6 +26,7 @@ EVERYTHING = Asked(
     heads=True,
     attention=AttentionAsked(encoding=Encoding.TOP_P, top_p=1.0),
     neuron=NeuronAsked(),
+    without=((0,), (0,)),
 )
 SPAN = pb.Span(code_point_start=MOST, code_point_end=MOST, utf16_start=MOST, utf16_end=MOST, byte_start=MOST, byte_end=MOST)
 
@@ -145,8 +146,8 @@ def _tiles(asked: AttentionAsked, encoded: Encoded, layers: int, heads: int) -> 
 
 
 def _summary(methods: int) -> pb.ExplanationSummary:
-    # Of attention, heads, counterfactuals, and for each method of itself, its agreement and its evidence.
-    notes = ["n" * NOTE_BYTES_MAX] * (2 + 2 + 3 * methods)
+    # Of attention, heads, counterfactuals, words left out, and for each method of itself, its agreement and its evidence.
+    notes = ["n" * NOTE_BYTES_MAX] * (2 + 2 + 1 + 3 * methods)
     wait = Duration(seconds=MOST, nanos=999_999_999)
     return pb.ExplanationSummary(complete=True, notes=notes, served_rows=MOST, explanation_rows=MOST, queue=wait, run=wait)
 
@@ -159,6 +160,7 @@ def _largest(asked: Asked, encoded: Encoded, layers: int, heads: int, width: int
     found += count * [pb.ExplainResponse(attribution=_attribution(encoded, asked.by_embedding))]
     found += count * asked.evidence * [pb.ExplainResponse(evidence=_evidence())]
     found += 2 * asked.counterfactuals * [pb.ExplainResponse(counterfactual=_counterfactual(words))]
+    found += [pb.ExplainResponse(counterfactual=_counterfactual(len(words))) for words in asked.without]
     found += asked.heads * [pb.ExplainResponse(heads=_heads(layers * heads))]
     if asked.neuron is not None:
         found += [pb.ExplainResponse(neuron=view) for view in _neuron(tokens, width)]
@@ -169,17 +171,29 @@ def _largest(asked: Asked, encoded: Encoded, layers: int, heads: int, width: int
 
 @pytest.mark.parametrize(("tokens", "words"), [(3, 1), (17, 15), (17, 4), (200, 198)])
 @pytest.mark.parametrize(
-    "left_out", ["nothing", "attention", "neuron", "heads", "counterfactuals", "evidence", "by_embedding", "attributions"]
+    "left_out", ["nothing", "attention", "neuron", "heads", "counterfactuals", "evidence", "by_embedding", "attributions", "without"]
 )
 def test_no_messages_are_larger_than_the_bound(tokens: int, words: int, left_out: str) -> None:
     asked = (
-        EVERYTHING if left_out == "nothing" else replace(EVERYTHING, **{left_out: None if left_out in ("attention", "neuron") else False})
+        EVERYTHING
+        if left_out == "nothing"
+        else replace(EVERYTHING, **{left_out: {"attention": None, "neuron": None, "without": ()}.get(left_out, False)})
     )  # type: ignore[arg-type]  # of all kinds
     encoded = _encoded(tokens, words, "größe")
 
     largest = _largest(asked, encoded, 3, 4, 16)
 
     assert largest <= bytes_most(asked, encoded, LABELS, 3, 4, 16) <= 1.5 * largest + 1500
+
+
+def test_words_left_out_count_with_their_note() -> None:
+    asked = Asked("", attributions=False, without=((0, 1), (0,)))
+    encoded = _encoded(6, 4)
+
+    added = bytes_most(asked, encoded, LABELS, 0, 0, 0) - bytes_most(replace(asked, without=()), encoded, LABELS, 0, 0, 0)
+
+    least = sum(pb.ExplainResponse(counterfactual=_counterfactual(words)).ByteSize() + GRPC_FRAME for words in (2, 1)) + NOTE_BYTES_MAX
+    assert least <= added <= least + 200
 
 
 @pytest.mark.parametrize("encoding", Encoding)

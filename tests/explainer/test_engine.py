@@ -21,6 +21,7 @@ from sentiment.explain.parts import (
     Heads,
     Neuron,
     NeuronAsked,
+    Without,
 )
 from sentiment.explainer import Explainer
 from sentiment.model.bundle import Graphs
@@ -31,13 +32,20 @@ from sentiment.v1 import sentiment_pb2 as pb
 from tests.explainer.explained import ALL, TEXT, all_of, explained, logit, one_of
 from tests.models.tiny_families import MAX_TOKENS
 
-EVERYTHING = Asked(TEXT, methods=ALL, counterfactuals=True, heads=True, attention=AttentionAsked(), neuron=NeuronAsked(), by_embedding=True)
+EVERYTHING = Asked(
+    TEXT, methods=ALL, counterfactuals=True, heads=True, attention=AttentionAsked(), neuron=NeuronAsked(), by_embedding=True,
+    without=((3,), (5, 2)),
+)  # fmt: skip
+
+
+def _changed(found: Classifier, **changes: object) -> Explainer:
+    manifest = found.manifest.model_copy(update=changes)
+    return Explainer(Classifier(replace(found.bundle, manifest=manifest), found.graph, found.tokenizer, found.session))
 
 
 def _without_graph(bundle: Path) -> Explainer:
     found = load_classifier(bundle, "int8")
-    manifest = found.manifest.model_copy(update={"graphs": Graphs(classify=found.manifest.graphs.classify)})
-    return Explainer(Classifier(replace(found.bundle, manifest=manifest), found.graph, found.tokenizer, found.session))
+    return _changed(found, graphs=Graphs(classify=found.manifest.graphs.classify))
 
 
 @pytest.mark.parametrize("label", [None, "negative", "positive"])
@@ -60,7 +68,7 @@ def test_parts_come_in_their_order(explainer: Explainer) -> None:
     _, parts, summary = explained(explainer, EVERYTHING)
 
     kinds = list(dict.fromkeys(type(part) for part in parts))
-    assert kinds == [AttentionTile, Neuron, Attribution, Evidence, Counterfactuals, Heads]
+    assert kinds == [AttentionTile, Neuron, Attribution, Evidence, Counterfactuals, Without, Heads]
     told = [part for part in parts if isinstance(part, Attribution | Evidence)]
     assert [type(part) for part in told] == [Attribution, Evidence] * 4
     assert [part.method for part in told] == [name for name in ALL for _ in range(2)]
@@ -141,6 +149,37 @@ def test_a_counterfactual_is_a_fact_about_the_served_model(explainer: Explainer)
     assert int(explainer.classifier.session.run(feeds)[0].argmax()) == header.label == found.keep.label
 
 
+def test_the_answer_without_words_is_that_of_the_served_model(explainer: Explainer) -> None:
+    sets = ((3,), (11, 0, 5), tuple(range(13)), (3,))
+    header, parts, summary = explained(explainer, Asked(TEXT, attributions=False, without=sets))
+
+    classifier = explainer.classifier
+    found = all_of(parts, Without)
+    assert parts == found
+    assert [part.words for part in found] == [tuple(sorted(words)) for words in sets]
+    for part in found:
+        feeds = classifier.feeds([classifier.tokenizer.encode(TEXT)])
+        for index, token in enumerate(header.encoded.tokens):
+            feeds["attention_mask"][0, index] = token.special or token.word not in part.words
+        scored = classifier.score(classifier.session.run(feeds)[0].tolist())
+        assert classifier.manifest.labels[part.label] == scored.label
+        assert part.probability == pytest.approx(scored.score, abs=1e-5)
+    # The whole text, and three sets that differ.
+    assert (summary.complete, summary.served_rows) == (True, 4)
+
+
+def test_the_answer_without_words_is_calibrated(classifier: Classifier) -> None:
+    calibration = classifier.manifest.calibration
+    plain, hot = (
+        one_of(explained(_changed(classifier, calibration=told), Asked(TEXT, attributions=False, without=((3,),)))[1], Without)
+        for told in (calibration, calibration.model_copy(update={"temperature": 4 * calibration.temperature}))
+    )
+
+    odds = [part.probability / (1 - part.probability) for part in (plain, hot)]
+    assert odds[0] == pytest.approx(odds[1] ** 4)
+    assert odds[0] != pytest.approx(odds[1])
+
+
 def test_attributions_are_given_only_where_they_are_asked_for(explainer: Explainer) -> None:
     _, parts, _ = explained(explainer, Asked(TEXT, attributions=False, attention=AttentionAsked(aggregation=Aggregation.ROLLOUT)))
 
@@ -167,9 +206,9 @@ def test_without_an_explain_graph_there_is_erasure_alone(bundle: Path) -> None:
     explainer = _without_graph(bundle)
 
     assert explainer.methods == ("occlusion", "shapley")
-    header, parts, summary = explained(explainer, Asked(TEXT, counterfactuals=True))
+    header, parts, summary = explained(explainer, Asked(TEXT, counterfactuals=True, without=((0,),)))
     assert (header.agrees, header.logit_error) == (True, None)
-    assert [type(part) for part in parts] == [Attribution, Evidence, Counterfactuals]
+    assert [type(part) for part in parts] == [Attribution, Evidence, Counterfactuals, Without]
     assert one_of(parts, Evidence).agreement is None
     assert summary.complete
     assert (explainer.failure, summary.explained_rows) == ("", 0)
@@ -210,6 +249,11 @@ def _attention(**chosen: object) -> Asked:
         (Asked(TEXT, neuron=NeuronAsked(layer=2)), "options.neuron.layer", "is 2; the layers are 0 to 1"),
         (Asked(TEXT, neuron=NeuronAsked(head=4)), "options.neuron.head", "is 4; the heads are 0 to 3"),
         (Asked(TEXT, neuron=NeuronAsked(token=99)), "options.neuron.token", "is 99; the tokens are 0 to "),
+        (Asked(TEXT, without=((0,), (1,), (13,))), r"options.without\[2\].words\[0\]", "is 13; the words are 0 to 12"),
+        (Asked(TEXT, without=((0, -1),)), r"options.without\[0\].words\[1\]", "is -1; the words are 0 to 12"),
+        (Asked(TEXT, without=((0,), (4, 2, 4))), r"options.without\[1\].words\[2\]", r"is 4, as words\[0\] is"),
+        (Asked(TEXT, without=((0,), ())), r"options.without\[1\].words", "has 0; the limits are 1 and 13, the words that are read"),
+        (Asked(TEXT, without=((0,) * 14,)), r"options.without\[0\].words", "has 14; the limits are 1 and 13"),
         (replace(EVERYTHING, bytes_max=1000), "options.bytes_max", "is 1000; what is asked can take up to"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from sentiment.explain.evidence import Evidence
 from sentiment.explain.heads import gate_plan
-from sentiment.explain.parts import Asked, AttentionAsked, AttentionTile, Attribution, Counterfactuals, Heads, Part, Summary
+from sentiment.explain.parts import Asked, AttentionAsked, AttentionTile, Attribution, Counterfactuals, Heads, Part, Summary, Without
 from sentiment.explainer import Explainer
 from sentiment.explainer.maps import Map, map_tiles
 from sentiment.explainer.runs import Pace
@@ -211,6 +211,16 @@ def test_counterfactuals_without_an_attribution_are_left_out(explained_in: Expla
 
     assert parts == []
     assert [note.split(" were")[0].split(" was")[0] for note in summary.notes] == ["occlusion", "counterfactuals"]
+
+
+def test_answers_without_words_are_given_as_long_as_there_is_time(explained_in: Explained) -> None:
+    sets = tuple((word,) for word in range(10))
+    parts, summary = explained_in(Asked(LONG, attributions=False, without=sets), 0.0075)
+
+    # The served text and the explained one are run before.
+    assert [part.words for part in all_of(parts, Without)] == [(0,), (1,), (2,), (3,), (4,)]
+    assert summary.notes == ("5 of 10 answers without words were left out: no time was left",)
+    assert not summary.complete
 
 
 @pytest.mark.parametrize("milliseconds", [0, 3, 7, 15, 40, 100, 400])

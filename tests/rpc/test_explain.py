@@ -273,6 +273,7 @@ def test_models_say_what_they_explain(bert: RunningServer, plain: RunningServer,
             assert stub_of(channel).ListModels(pb.ListModelsRequest()).models[0].explanation_methods == described[-1].explanation_methods
 
     assert [list(model.explanation_methods) for model in described] == [list(ALL), ["occlusion", "shapley"], []]
+    assert [(model.layers, model.heads) for model in described] == [(2, 4), (0, 0), (0, 0)]
     limits = [(model.limits.explanation_bytes, model.limits.classify_explanation_bytes) for model in described]
     assert limits == [(128 * 2**20, 7 * 2**19)] * 2 + [(0, 0)]
 
@@ -309,6 +310,32 @@ def test_classify_stays_under_4_mib_and_refuses_what_would_not(bert: RunningServ
     assert 2 * 2**20 < response.ByteSize() < 4 * 2**20
     assert response.truncated
     assert response.explanation.header.truncated
+
+
+@pytest.mark.parametrize("words", [[[4]], [[0, 1, 2, 3, 4, 5], [5], [4, 1]]])
+def test_the_answer_without_words_needs_no_explain_graph(plain: RunningServer, words: list[list[int]]) -> None:
+    text = "good good bad w3 bad film"
+    options = {"without": [{"words": chosen} for chosen in words]}
+    with plain.client() as client:
+        # The tiny model adds up its words; the empty text has no answer of its own.
+        left = [" ".join(word for place, word in enumerate(text.split()) if place not in chosen) for chosen in words]
+        wanted = [client.classify(rest).label if rest else None for rest in left]
+
+    _, *parts, end = explain(plain, text, options)
+
+    found = [message.counterfactual for message in parts]
+    assert [list(part.words) for part in found] == [sorted(chosen) for chosen in words]
+    assert {part.kind for part in found} == {pb.COUNTERFACTUAL_KIND_ASKED}
+    assert all(part.label == label for part, label in zip(found, wanted, strict=True) if label)
+    assert end.summary.complete
+    assert list(classify(plain, text, options).explanation.counterfactuals) == found
+
+
+def test_words_that_there_are_not_are_named_as_the_request_has_them(plain: RunningServer) -> None:
+    for call, field in ((explain, "options"), (classify, "explain")):
+        code, violated, said = refusal(lambda call=call: call(plain, "good film", {"without": [{"words": [0]}, {"words": [1, 2]}]}))
+        assert (code, violated) == (Code.INVALID_ARGUMENT, f"{field}.without[1].words[1]")
+        assert "is 2; the words are 0 to 1" in said
 
 
 def test_batches_and_streams_are_not_explained(plain: RunningServer) -> None:

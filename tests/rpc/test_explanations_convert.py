@@ -26,6 +26,7 @@ from sentiment.explain.parts import (
     NeuronAsked,
     Part,
     Summary,
+    Without,
 )
 from sentiment.model.scores import Scored
 from sentiment.model.words import Encoded, Token, Word
@@ -81,6 +82,9 @@ def _units(span: pb.Span) -> list[tuple[int, int]]:
         ({"heads": True, "methods": ["occlusion"]}, {"heads": True, "methods": ("occlusion",)}),
         ({"heads": True, "counterfactuals": True}, {"heads": True, "counterfactuals": True}),
         ({"heads": True, "attribution": {"steps": 5, "by_embedding": True}}, {"heads": True, "steps": 5, "by_embedding": True}),
+        ({"without": [{"words": [3]}, {"words": [2, 1]}]}, {"attributions": False, "without": ((3,), (2, 1))}),
+        ({"without": [{"words": [3]}], "methods": ["occlusion"]}, {"without": ((3,),), "methods": ("occlusion",)}),
+        ({"without": [{"words": [0]}] * 64}, {"attributions": False, "without": ((0,),) * 64}),
         ({"bytes_max": 77}, {"bytes_max": 77}),
         ({"bytes_max": LIMIT}, {"bytes_max": LIMIT}),
         (
@@ -107,6 +111,7 @@ def test_text_pair_truncation_and_label_are_those_of_the_request() -> None:
     [
         ({"attention": {"encoding": 99}}, "attention.encoding", "is 99; known are 0 to 4"),
         ({"attention": {"aggregation": -1}}, "attention.aggregation", "is -1; known are 0 to 6"),
+        ({"without": [{"words": [0]}] * 65}, "without", "has 65 word sets; the limit is 64"),
         ({"bytes_max": -1}, "bytes_max", f"is -1; the limits are 1 and {LIMIT}, or 0 for the latter"),
         ({"bytes_max": LIMIT + 1}, "bytes_max", f"is {LIMIT + 1}; "),
     ],
@@ -222,6 +227,14 @@ def test_a_flip_and_a_keep_are_a_message_each() -> None:
         kind=pb.COUNTERFACTUAL_KIND_FLIP, found=True, words=[1, 3], label="negative", score=0.625, minimal=True, exhaustive_below=2, rows=40
     )
     assert keep == pb.Counterfactual(kind=pb.COUNTERFACTUAL_KIND_KEEP, exhaustive_below=1, stopped=True, rows=9)
+
+
+def test_an_answer_without_words_is_a_fact_that_was_asked_for() -> None:
+    (message,) = _messages(Without((0, 3), 1, 0.75))
+
+    assert message.counterfactual == pb.Counterfactual(
+        kind=pb.COUNTERFACTUAL_KIND_ASKED, found=True, words=[0, 3], label="positive", score=0.75, rows=1
+    )
 
 
 def _patterns(layers: int, heads: int) -> HeadPatterns:

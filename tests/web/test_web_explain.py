@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sentiment.settings import Settings
-from sentiment.web import server as web_server
+from sentiment.web import lines as web_lines
 from tests.conftest import RunningServer
 from tests.rpc.gate import MODEL, PATIENCE_S, Gate, assert_nothing_left, served_by, total, until
 
@@ -177,13 +177,13 @@ async def test_who_hangs_up_withdraws_the_explanation(
 async def test_who_does_not_read_is_cut_off_at_the_deadline(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lines are padded until no buffer on the way takes more of them."""
     server = start()
-    monkeypatch.setattr(web_server, "LAST_LINE_S", 0.05)
-    to_json = web_server._json
+    monkeypatch.setattr(web_lines, "LAST_LINE_S", 0.05)
+    to_json = web_lines.json_of
 
     async def padded(message: Any) -> str:
         return await to_json(message) + " " * 2**25
 
-    monkeypatch.setattr(web_server, "_json", padded)
+    monkeypatch.setattr(web_lines, "json_of", padded)
     with connect(server) as connection:
         body = json.dumps({"text": TEXT}).encode()
         connection.sendall(head(server, body).replace(b"Host: x", b"Host: x\r\nGrpc-Timeout: 500m"))

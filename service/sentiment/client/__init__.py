@@ -5,6 +5,7 @@ from sentiment.client.explain_options import AttentionOptions, ExplainOptions, N
 from sentiment.client.explanations import Explanation
 from sentiment.client.results import CallFailed, Classification, ModelId, Result, Timing, Violation
 from sentiment.client.sync import Client
+from sentiment.proto_json import json_dict as model_json
 
 __all__ = [
     "AsyncClient",
@@ -19,4 +20,5 @@ __all__ = [
     "Result",
     "Timing",
     "Violation",
+    "model_json",
 ]

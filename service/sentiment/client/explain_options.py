@@ -59,12 +59,13 @@ class NeuronOptions:
 class ExplainOptions:
     """What to explain. Nothing set: an attribution by the model's default method, with evidence.
 
-    ``methods``: as ``get_model`` lists them; empty: the default one, but none where attention, heads or neuron is asked for.
+    ``methods``: as ``get_model`` lists them; empty: the default one, but none where attention, heads, neuron or without is asked for.
     ``attribution``: the default one all the same. ``steps``: of integrated_gradients, or orders of shapley; 0: the method's own.
     ``by_embedding``: values split by token, segment and position embedding too. ``bytes_max``: of the whole explanation; 0: the server's.
+    ``without``: sets of words, by their indices in ``Explanation.words``: the answer without each, among ``Explanation.counterfactuals``.
 
     Raises:
-        ValueError: ``methods`` is no sequence of names.
+        ValueError: ``methods`` is no sequence of names, or ``without`` none of sequences of numbers of 32 bits.
     """
 
     methods: Sequence[str] = ()
@@ -77,9 +78,13 @@ class ExplainOptions:
     attention: AttentionOptions | None = None
     neuron: NeuronOptions | None = None
     bytes_max: int = 0
+    without: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
         _check_all("methods", self.methods, str)
+        _check_all("without", self.without, Sequence)
+        for number, words in enumerate(self.without):
+            _check_all(f"without[{number}]", words, int)
 
     def message(self) -> pb.ExplainOptions:
         """The options on the wire.
@@ -93,6 +98,7 @@ class ExplainOptions:
             counterfactuals=self.counterfactuals,
             heads=self.heads,
             bytes_max=self.bytes_max,
+            without=[pb.WordSet(words=words) for words in self.without],
         )
         if self.attribution or self.steps or self.by_embedding:
             message.attribution.CopyFrom(pb.AttributionOptions(steps=self.steps, by_embedding=self.by_embedding))

@@ -25,7 +25,7 @@ def json_of(explanation: "Explanation") -> dict[str, Any]:  # JSON's values are 
     is a list, each with its ``evidence``; ``words`` of one are objects with the word's index, text, value and standard error. The
     maps of ``attention`` are a list of objects with layer, head, weights [rows][columns] and dropped [rows].
     """
-    return _fields(explanation, without=("attributions", "evidence", "attention")) | {
+    return _fields(explanation, without=("attributions", "evidence", "attention", "messages")) | {
         "attributions": [
             _attribution(explanation, found) | {"evidence": _plain(explanation.evidence.get(method))}
             for method, found in explanation.attributions.items()

@@ -18,6 +18,7 @@ from sentiment.explain.encoding import Encoding, Tile, decode
 from sentiment.v1 import sentiment_pb2 as pb
 
 _AGGREGATIONS: dict[int, str] = {number: name for name, number in AGGREGATIONS.items()}
+_KINDS: dict[int, str] = {number: name.removeprefix("COUNTERFACTUAL_KIND_").lower() for name, number in pb.CounterfactualKind.items()}
 _ENCODINGS: dict[int, str] = {number: name for name, number in ENCODINGS.items()}
 
 
@@ -66,6 +67,7 @@ class Reader:
         self._parts: dict[str, list[object]] = {}
         self._tiles: dict[tuple[int, int], list[tuple[Tile, Floats]]] = {}
         self._kinds: set[tuple[int, int]] = set()
+        self._messages: list[bytes] = []
 
     def take(self, message: pb.ExplainResponse) -> None:
         """The next message.
@@ -78,6 +80,7 @@ class Reader:
             return
         if (kind == "header") == ("header" in self._parts):
             raise _unreadable("it has not one header, in its first message")
+        self._messages.append(message.SerializeToString())
         if kind != "tile":
             self._parts.setdefault(kind, []).append(getattr(message, kind))
             return
@@ -148,6 +151,7 @@ class Reader:
                 seconds(summary.queue),
                 seconds(summary.run),
             ),
+            messages=tuple(self._messages),
         )
 
     @property
@@ -253,7 +257,7 @@ def _evidence(part: pb.Evidence) -> ex.Evidence:
 
 def _counterfactual(part: pb.Counterfactual) -> ex.Counterfactual:
     return ex.Counterfactual(
-        kind="flip" if part.kind == pb.COUNTERFACTUAL_KIND_FLIP else "keep",
+        kind=_KINDS.get(part.kind, str(part.kind)),
         found=part.found,
         words=tuple(part.words),
         label=part.label,

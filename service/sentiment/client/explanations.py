@@ -5,7 +5,7 @@ attribution what moved the answer.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,10 @@ import numpy.typing as npt
 
 from sentiment.client import explanation_exports
 from sentiment.client.results import ModelId
+from sentiment.viewer.page import notebook_frame, saved_page
+
+# What a notebook keeps of every answer that it shows.
+NOTEBOOK_BYTES_MAX = 20_000_000
 
 Floats = npt.NDArray[np.float32]
 
@@ -106,7 +110,9 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Counterfactual:
-    """A fact about the served model. ``kind``: flip (without these words the answer changes) or keep (these alone make the label).
+    """A fact about the served model.
+
+    ``kind``: flip (without these words the answer changes), keep (these alone make the label) or asked (the answer without these words).
 
     ``words``: indices in ``Explanation.words``; none: the empty text does it. ``label`` and ``score``: the answer then. Without
     ``found`` these say nothing. The rest as in the proto's Counterfactual.
@@ -209,7 +215,8 @@ class Explanation:
 
     ``label`` to ``model``: the answer, as in Classification; ``explained``: the label whose ``logit`` is explained. Not ``labels_agree``:
     the explanation graph decides otherwise on this text. ``logit_error``: the most that a logit of it differs, None without one.
-    ``attributions`` and ``evidence`` are by method, in the order asked for.
+    ``attributions`` and ``evidence`` are by method, in the order asked for. ``messages``: what it was read from, each a serialized
+    ExplainResponse.
     """
 
     text: str
@@ -234,6 +241,7 @@ class Explanation:
     neuron: Neuron | None
     attention: Attention | None
     summary: Summary
+    messages: tuple[bytes, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def units(self) -> tuple[tuple[str, bool, bool], ...]:
@@ -266,3 +274,22 @@ class Explanation:
     def to_neat_vision(self, sample_id: str, *, method: str = "", label: str = "") -> dict[str, Any]:  # as to_json
         """A sample of neat-vision's data file; see ``explanation_exports.neat_vision_of``."""
         return explanation_exports.neat_vision_of(self, sample_id, method=method, label=label)
+
+    def to_html(self, model: Mapping[str, Any] | None = None) -> str:  # as to_json
+        """The viewer with this explanation as one file, which needs no network. ``model``: as ``model_json`` gives it, for its scorecard.
+
+        Only what the explanation has can be looked at: ask for attention, heads and neuron, too.
+
+        Raises:
+            ValueError: it was not read from messages.
+        """
+        return saved_page(self.messages, self.text, self.text_pair, model)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the viewer in a frame."""
+        page = self.to_html()
+        size = len(page.encode())
+        if size <= NOTEBOOK_BYTES_MAX:
+            return notebook_frame(page)
+        limit = NOTEBOOK_BYTES_MAX / 1e6
+        return f"<p>This explanation's page has {size / 1e6:.1f} MB; notebooks show up to {limit:.0f}. Save it with to_html().</p>"

@@ -68,15 +68,15 @@ def bytes_most(asked: Asked, encoded: Encoded, labels: Sequence[str], layers: in
     if asked.evidence:
         each += FRAME + 2 * NAME + 10 * FLOAT + 5 * INT
     total += len(methods) * each
-    if asked.counterfactuals:
-        total += 2 * (FRAME + label + LENGTH + 5 * words + FLOAT + 7 * INT)
+    sets = [words, words] if asked.counterfactuals else []
+    total += sum(FRAME + label + LENGTH + 5 * count + FLOAT + 7 * INT for count in (*sets, *map(len, asked.without)))
     if asked.heads:
         total += _heads_bytes(layers * heads)
     if asked.neuron is not None:
         total += _neuron_bytes(tokens, width)
     if asked.attention is not None:
         total += _attention_bytes(asked.attention, encoded, layers, heads)
-    notes = 3 + 4 * len(methods) + 2 * asked.counterfactuals
+    notes = 3 + 4 * len(methods) + 2 * asked.counterfactuals + bool(asked.without)
     return total + FRAME + notes * (LENGTH + NOTE_BYTES_MAX) + 3 * INT + 2 * (LENGTH + 2 * INT)
 
 

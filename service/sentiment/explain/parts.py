@@ -58,7 +58,7 @@ class Asked:
 
     ``truncation``: None for the model's default, or refuse, head, head_tail; ``label``: None for the answer; ``methods``: none for the
     default one; ``attributions``: whether there are any; ``steps``: 0 for the method's own; ``seed``: of what is drawn;
-    ``bytes_max``: how large all messages together may become, None for no limit.
+    ``bytes_max``: how large all messages together may become, None for no limit; ``without``: sets of words to erase, by their indices.
     """
 
     text: str
@@ -76,6 +76,7 @@ class Asked:
     steps: int = 0
     seed: int = 0
     bytes_max: int | None = None
+    without: tuple[tuple[int, ...], ...] = ()
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -131,6 +132,15 @@ class Counterfactuals:
     keep: Counterfactual
 
 
+@dataclass(frozen=True, slots=True)
+class Without:
+    """The served answer when ``words``, indices in the order of the text, are erased; ``probability`` is that of ``label``."""
+
+    words: tuple[int, ...]
+    label: int
+    probability: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionTile:
     """A rectangle of one map; ``layer`` and ``head`` are -1 where a map combines them or has them as rows."""
@@ -174,4 +184,4 @@ class Summary:
     queue_s: float = 0.0
 
 
-Part = Header | Attribution | Evidence | Counterfactuals | AttentionTile | Heads | Neuron | Summary
+Part = Header | Attribution | Evidence | Counterfactuals | Without | AttentionTile | Heads | Neuron | Summary

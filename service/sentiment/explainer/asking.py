@@ -61,6 +61,22 @@ def check_token(asked: NeuronAsked, encoded: Encoded) -> None:
     _check_index("options.neuron.token", asked.token, len(encoded.tokens), "tokens")
 
 
+def check_sets(sets: Sequence[Sequence[int]], encoded: Encoded) -> None:
+    """Refuse sets of words that the text has not.
+
+    Raises:
+        InvalidInput: names the field.
+    """
+    count = len(encoded.words)
+    for number, words in enumerate(sets):
+        field = f"options.without[{number}].words"
+        if not 0 < len(words) <= count:
+            raise InvalidInput(field, f"has {len(words)}; the limits are 1 and {count}, the words that are read")
+        for place, word in enumerate(words):
+            _check_index(f"{field}[{place}]", word, count, "words")
+        _check_once(field, words)
+
+
 def _check_without_graph(asked: Asked, bundle: str, failure: str) -> None:
     wanted = [method for method in asked.methods if method in GRADIENT_METHODS]
     parts = (("attention", asked.attention is not None), ("neuron", asked.neuron is not None), ("heads", asked.heads))

@@ -13,15 +13,17 @@ import numpy as np
 from sentiment.errors import BadBundle
 from sentiment.explain.budget import check_bytes
 from sentiment.explain.counterfactuals import flip, keep
+from sentiment.explain.erasure import without
 from sentiment.explain.heads import HeadEffects, HeadPatterns, effects_from, gate_plan
-from sentiment.explain.parts import Asked, AttentionTile, Counterfactuals, Header, Heads, Part, Summary
-from sentiment.explainer.asking import ERASURE_METHODS, METHODS, check_asked, check_token
+from sentiment.explain.parts import Asked, AttentionTile, Counterfactuals, Header, Heads, Part, Summary, Without
+from sentiment.explainer.asking import ERASURE_METHODS, METHODS, check_asked, check_sets, check_token
 from sentiment.explainer.attributions import Attributions
 from sentiment.explainer.graph_check import ExplainGraph, load_graph
 from sentiment.explainer.maps import Floats, heads_seen, map_count, map_tiles, maps, neuron, outputs
 from sentiment.explainer.reading import read
 from sentiment.explainer.runs import EXPLAINED, SERVED, Arrays, Clock, Left, Pace, Runs
 from sentiment.model.classifier import Classifier
+from sentiment.model.scores import probabilities
 from sentiment.model.session import Execute, Stop, here
 from sentiment.model.words import Encoded
 
@@ -75,7 +77,8 @@ class Explainer:
     def explain(self, asked: Asked, left_s: Left = _unlimited, stop: Stop | None = None, execute: Execute = here) -> Iterator[Part]:
         """Explain one text, part by part: the header first, the summary last.
 
-        Between them attention in tiles, the neuron view, of each method its attribution and its evidence, counterfactuals, heads.
+        Between them attention in tiles, the neuron view, of each method its attribution and its evidence, counterfactuals, what was
+        asked to be left out, heads.
 
         Args:
             asked: what shall be explained.
@@ -94,6 +97,7 @@ class Explainer:
         encoded = read(self.classifier, asked)
         if asked.neuron is not None:
             check_token(asked.neuron, encoded)
+        check_sets(asked.without, encoded)
         methods = asked.methods or self.methods[:1]
         sizes = (0, 0, 0) if graph is None else (graph.session.layers, graph.session.heads, graph.width)
         check_bytes(replace(asked, methods=methods), encoded, self.classifier.manifest.labels, *sizes)
@@ -154,6 +158,8 @@ class _Work:
             yield from attributions.parts(self.methods if self.asked.attributions else self.methods[:1])
         if self.asked.counterfactuals:
             yield from self._counterfactuals(attributions, label, temperature)
+        if self.asked.without:
+            yield from self._without(temperature)
         if seen is not None:
             yield Heads(seen[0], self._effects(label), seen[1])
 
@@ -205,6 +211,18 @@ class _Work:
                 self.notes.append(f"the search for words that {name} the answer was ended: no time was left")
         if found[0] is not None and found[1] is not None:
             yield Counterfactuals(found[0], found[1])
+
+    def _without(self, temperature: float) -> Iterator[Without]:
+        """The answer without each set of words, while there is time."""
+        runs, sets = self.runs, [tuple(sorted(words)) for words in self.asked.without]
+        masks = without(runs.count, sets)
+        runs.drive(runs.answers.ask(masks))
+        answers = runs.answers.known(masks)
+        for words, logits in zip(sets, answers, strict=False):
+            label = int(logits.argmax())
+            yield Without(words, label, probabilities(logits, temperature)[label])
+        if len(answers) < len(sets):
+            self.notes.append(f"{len(sets) - len(answers)} of {len(sets)} answers without words were left out: no time was left")
 
     def _effects(self, label: int) -> HeadEffects | None:
         """The measured effect of every head, unless there is no time for all."""

@@ -178,11 +178,20 @@ class Bundle:
     @property
     def attention_heads(self) -> int:
         """Heads of a layer, as config.json says under one of its families' names; 16, the most of them, if it does not."""
+        return max(1, self._configured("num_attention_heads", "n_heads", "n_head") or 16)
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers of attention, likewise; 0 if it does not say."""
+        return self._configured("num_hidden_layers", "n_layers", "n_layer")
+
+    def _configured(self, *keys: str) -> int:
+        """The number that config.json has under one of the keys; 0 without one."""
         try:
             config = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return 16
-        return max(1, next((int(config[key]) for key in ("num_attention_heads", "n_heads", "n_head") if key in config), 16))
+            return 0
+        return next((int(config[key]) for key in keys if key in config), 0)
 
     @property
     def card(self) -> str:

@@ -1,5 +1,7 @@
 """From requests to what they ask to be explained. Pure."""
 
+from collections.abc import Sequence
+
 from sentiment.errors import InvalidInput
 from sentiment.explain.encoding import TOP_P_DEFAULT, Encoding
 from sentiment.explain.parts import Aggregation, Asked, AttentionAsked, NeuronAsked
@@ -9,6 +11,8 @@ from sentiment.v1 import sentiment_pb2 as pb
 # Where ``explain`` in Classify has what the fields of the Explain request have under ``options``; errors are named after the latter.
 EXPLAIN_OPTIONS, CLASSIFY_OPTIONS = "options.", "explain."
 WINDOWS = "windows"
+# Rows to run beside all else: as many again as counterfactuals take of most texts.
+SETS_MAX = 64
 
 
 def asked_of(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) -> Asked:
@@ -19,7 +23,8 @@ def asked_of(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) 
         bytes_limit: the most that an explanation may take by this rpc.
 
     Raises:
-        InvalidInput: an enum has an unknown value, ``bytes_max`` is outside its limits, or Classify names truncation windows.
+        InvalidInput: an enum has an unknown value, ``bytes_max`` is outside its limits, there are too many word sets, or Classify names
+            truncation windows.
     """
     if request.truncation not in convert.TRUNCATIONS:
         raise InvalidInput("truncation", f"is {request.truncation}; known are 0 to {max(convert.TRUNCATIONS)}")
@@ -30,6 +35,7 @@ def asked_of(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) 
         options, field, label = request.explain, CLASSIFY_OPTIONS, ""
         if truncation == WINDOWS:
             raise InvalidInput("truncation", "is windows, of which each has an answer; an explanation is of one: refuse, head or head_tail")
+    others = options.HasField("attention") or options.HasField("neuron") or options.heads or options.without
     attributed = options.methods or options.HasField("attribution") or options.counterfactuals
     return Asked(
         text=request.text,
@@ -37,7 +43,7 @@ def asked_of(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) 
         truncation=truncation,
         label=label or None,
         methods=tuple(options.methods),
-        attributions=bool(attributed) or not (options.HasField("attention") or options.HasField("neuron") or options.heads),
+        attributions=bool(attributed) or not others,
         evidence=options.evidence if options.HasField("evidence") else True,
         by_embedding=options.attribution.by_embedding,
         counterfactuals=options.counterfactuals,
@@ -46,6 +52,7 @@ def asked_of(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) 
         neuron=NeuronAsked(options.neuron.layer, options.neuron.head, options.neuron.token) if options.HasField("neuron") else None,
         steps=options.attribution.steps,
         bytes_max=_bytes_max(options.bytes_max, bytes_limit, field + "bytes_max"),
+        without=_sets(options.without, field + "without"),
     )
 
 
@@ -70,6 +77,12 @@ def _attention_asked(options: pb.AttentionOptions, field: str) -> AttentionAsked
         Aggregation(options.aggregation),
         options.top_p or TOP_P_DEFAULT,
     )
+
+
+def _sets(sets: Sequence[pb.WordSet], field: str) -> tuple[tuple[int, ...], ...]:
+    if len(sets) > SETS_MAX:
+        raise InvalidInput(field, f"has {len(sets)} word sets; the limit is {SETS_MAX}")
+    return tuple(tuple(one.words) for one in sets)
 
 
 def _bytes_max(asked: int, limit: int, field: str) -> int:

@@ -94,11 +94,12 @@ def truncation_of(manifest: Manifest) -> pb.Truncation.ValueType:
     return next(pb.Truncation.ValueType(value) for value, name in TRUNCATIONS.items() if name == manifest.default_truncation)
 
 
-def model_of(served: Served, is_default: bool, limits: pb.Limits, with_card: bool) -> pb.Model:
-    """Describe a loaded model."""
+def model_of(served: Served, is_default: bool, limits: pb.Limits, methods: Sequence[str], with_card: bool) -> pb.Model:
+    """Describe a loaded model; ``methods`` are those that it is explained by, the default first."""
     classifier = served.classifier
     manifest = classifier.manifest
     graph = classifier.graph
+    shown = "integrated_gradients" in methods
     return pb.Model(
         id=model_id(served),
         is_default=is_default,
@@ -107,7 +108,9 @@ def model_of(served: Served, is_default: bool, limits: pb.Limits, with_card: boo
         max_tokens=manifest.max_tokens,
         pairs=manifest.pairs,
         default_truncation=truncation_of(manifest),
-        explanation_methods=served.explaining.methods if served.explaining is not None else (),
+        explanation_methods=methods,
+        layers=classifier.bundle.attention_layers if shown else 0,
+        heads=classifier.bundle.attention_heads if shown else 0,
         classify_graph=pb.Graph(
             file=graph.file, precision=graph.precision, provider=classifier.session.provider, invariance=graph.invariance
         ),

@@ -20,6 +20,7 @@ from sentiment.explain.parts import (
     Neuron,
     Part,
     Summary,
+    Without,
 )
 from sentiment.model.words import Units
 from sentiment.rpc import convert
@@ -56,6 +57,8 @@ class Messages:
             case Counterfactuals():
                 yield pb.ExplainResponse(counterfactual=self._counterfactual(pb.COUNTERFACTUAL_KIND_FLIP, part.flip))
                 yield pb.ExplainResponse(counterfactual=self._counterfactual(pb.COUNTERFACTUAL_KIND_KEEP, part.keep))
+            case Without():
+                yield pb.ExplainResponse(counterfactual=self._without(part))
             case Heads():
                 yield pb.ExplainResponse(heads=_heads(part))
             case Neuron():
@@ -120,6 +123,16 @@ class Messages:
             exhaustive_below=found.exhaustive_below,
             stopped=found.stopped,
             rows=found.rows,
+        )
+
+    def _without(self, part: Without) -> pb.Counterfactual:
+        return pb.Counterfactual(
+            kind=pb.COUNTERFACTUAL_KIND_ASKED,
+            found=True,
+            words=part.words,
+            label=self._labels[part.label],
+            score=part.probability,
+            rows=1,
         )
 
 

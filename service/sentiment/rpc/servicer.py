@@ -40,11 +40,13 @@ class SentimentService:
         self._limits = limits
         self.classify_method = Method("Classify", pb.ClassifyRequest, self.classify)
         self.explain_method = StreamMethod("Explain", pb.ExplainRequest, self.explain)
+        self.list_models_method = Method("ListModels", pb.ListModelsRequest, self.list_models)
+        self.get_model_method = Method("GetModel", pb.GetModelRequest, self.get_model)
         self.unary_methods: tuple[Method[Any, Any], ...] = (  # each has its own pair of messages
             self.classify_method,
             Method("ClassifyBatch", pb.ClassifyBatchRequest, self.classify_batch),
-            Method("ListModels", pb.ListModelsRequest, self.list_models),
-            Method("GetModel", pb.GetModelRequest, self.get_model),
+            self.list_models_method,
+            self.get_model_method,
         )
 
     async def classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
@@ -113,7 +115,8 @@ class SentimentService:
             explanation_bytes=explained.bytes_max if explained is not None else 0,
             classify_explanation_bytes=explained.classify_bytes_max if explained is not None else 0,
         )
-        return convert.model_of(served, served is self.models.find(""), limits, with_card)
+        methods = served.explaining.methods if served.explaining is not None else ()
+        return convert.model_of(served, served is self.models.find(""), limits, methods, with_card)
 
 
 def count_item(metrics: CallMetrics, method: str, outcome: Outcome) -> None:

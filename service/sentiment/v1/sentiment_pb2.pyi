@@ -218,6 +218,8 @@ class _CounterfactualKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Co
     """Without these words the answer changes: from the explained label to another, or to the explained label if it was another."""
     COUNTERFACTUAL_KIND_KEEP: _CounterfactualKind.ValueType  # 2
     """These words alone, with all others erased, make the explained label the answer."""
+    COUNTERFACTUAL_KIND_ASKED: _CounterfactualKind.ValueType  # 3
+    """The answer without these words, which were asked for (ExplainOptions.without). Found, in one row; nothing was searched."""
 
 class CounterfactualKind(_CounterfactualKind, metaclass=_CounterfactualKindEnumTypeWrapper): ...
 
@@ -226,6 +228,8 @@ COUNTERFACTUAL_KIND_FLIP: CounterfactualKind.ValueType  # 1
 """Without these words the answer changes: from the explained label to another, or to the explained label if it was another."""
 COUNTERFACTUAL_KIND_KEEP: CounterfactualKind.ValueType  # 2
 """These words alone, with all others erased, make the explained label the answer."""
+COUNTERFACTUAL_KIND_ASKED: CounterfactualKind.ValueType  # 3
+"""The answer without these words, which were asked for (ExplainOptions.without). Found, in one row; nothing was searched."""
 Global___CounterfactualKind: _TypeAlias = CounterfactualKind  # noqa: Y015
 
 @_typing.final
@@ -750,6 +754,8 @@ class Model(_message.Message):
     ACCURACY_FIELD_NUMBER: _builtins.int
     CARD_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
+    LAYERS_FIELD_NUMBER: _builtins.int
+    HEADS_FIELD_NUMBER: _builtins.int
     is_default: _builtins.bool
     """True for the model that requests without a model name get."""
     architecture: _builtins.str
@@ -761,6 +767,9 @@ class Model(_message.Message):
     default_truncation: Global___Truncation.ValueType
     card: _builtins.str
     """The model card in Markdown; empty in ListModels."""
+    layers: _builtins.int
+    """Layers of attention, and heads of each, that explanations can tell of; 0 where there is no explain graph."""
+    heads: _builtins.int
     @_builtins.property
     def id(self) -> Global___ModelId: ...
     @_builtins.property
@@ -799,10 +808,12 @@ class Model(_message.Message):
         accuracy: _abc.Iterable[Global___Accuracy] | None = ...,
         card: _builtins.str = ...,
         limits: Global___Limits | None = ...,
+        layers: _builtins.int = ...,
+        heads: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "classify_graph", b"classify_graph", "id", b"id", "limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "architecture", b"architecture", "calibration", b"calibration", "card", b"card", "classify_graph", b"classify_graph", "default_truncation", b"default_truncation", "explanation_methods", b"explanation_methods", "id", b"id", "is_default", b"is_default", "labels", b"labels", "limits", b"limits", "max_tokens", b"max_tokens", "pairs", b"pairs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "architecture", b"architecture", "calibration", b"calibration", "card", b"card", "classify_graph", b"classify_graph", "default_truncation", b"default_truncation", "explanation_methods", b"explanation_methods", "heads", b"heads", "id", b"id", "is_default", b"is_default", "labels", b"labels", "layers", b"layers", "limits", b"limits", "max_tokens", b"max_tokens", "pairs", b"pairs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -997,6 +1008,7 @@ class ExplainOptions(_message.Message):
     METHODS_FIELD_NUMBER: _builtins.int
     BYTES_MAX_FIELD_NUMBER: _builtins.int
     NEURON_FIELD_NUMBER: _builtins.int
+    WITHOUT_FIELD_NUMBER: _builtins.int
     evidence: _builtins.bool
     """Unset: evidence is given with every attribution."""
     counterfactuals: _builtins.bool
@@ -1017,13 +1029,19 @@ class ExplainOptions(_message.Message):
     def attribution(self) -> Global___AttributionOptions: ...
     @_builtins.property
     def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names as in Model.explanation_methods. Unset: the model's default method; but none where attention, heads or neuron is asked
-        for, and neither attribution nor counterfactuals.
+        """Names as in Model.explanation_methods. Unset: the model's default method; but none where attention, heads, neuron or without
+        is asked for, and neither attribution nor counterfactuals.
         """
 
     @_builtins.property
     def neuron(self) -> Global___NeuronOptions:
         """Unset: no neuron view."""
+
+    @_builtins.property
+    def without(self) -> _containers.RepeatedCompositeFieldContainer[Global___WordSet]:
+        """At most 64 sets. Each is erased from the attention mask, and what the model then answers comes as a Counterfactual of kind ASKED,
+        in the order of the sets.
+        """
 
     def __init__(
         self,
@@ -1036,16 +1054,41 @@ class ExplainOptions(_message.Message):
         methods: _abc.Iterable[_builtins.str] | None = ...,
         bytes_max: _builtins.int = ...,
         neuron: Global___NeuronOptions | None = ...,
+        without: _abc.Iterable[Global___WordSet] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "attention", b"attention", "attribution", b"attribution", "evidence", b"evidence", "neuron", b"neuron"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "attention", b"attention", "attribution", b"attribution", "bytes_max", b"bytes_max", "counterfactuals", b"counterfactuals", "evidence", b"evidence", "heads", b"heads", "methods", b"methods", "neuron", b"neuron"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "attention", b"attention", "attribution", b"attribution", "bytes_max", b"bytes_max", "counterfactuals", b"counterfactuals", "evidence", b"evidence", "heads", b"heads", "methods", b"methods", "neuron", b"neuron", "without", b"without"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evidence: _TypeAlias = _typing.Literal["evidence"]  # noqa: Y015
     _WhichOneofArgType__evidence: _TypeAlias = _typing.Literal["_evidence", b"_evidence"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__evidence) -> _WhichOneofReturnType__evidence | None: ...
 
 Global___ExplainOptions: _TypeAlias = ExplainOptions  # noqa: Y015
+
+@_typing.final
+class WordSet(_message.Message):
+    """Some words of the text, in any order and each once; not none of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Indices in ExplanationHeader.words."""
+
+    def __init__(
+        self,
+        *,
+        words: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["words", b"words"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WordSet: _TypeAlias = WordSet  # noqa: Y015
 
 @_typing.final
 class AttentionOptions(_message.Message):
@@ -1689,7 +1732,7 @@ Global___Evidence: _TypeAlias = Evidence  # noqa: Y015
 
 @_typing.final
 class Counterfactual(_message.Message):
-    """A fact about the served model, found by search and verified by running it."""
+    """A fact about the served model, found by search or asked for, and verified by running it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -1,10 +1,9 @@
-"""aiohttp in the same event loop: /metrics, /healthz, /readyz, /v1/classify, /v1/explain.
+"""aiohttp in the same event loop: /metrics, /healthz, /readyz, /v1/classify, /v1/explain, /v1/models, and the viewer at /.
 
 It installs no signal handlers and never ends the process: ``app`` alone does.
 """
 
 import asyncio
-import json
 import re
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -12,25 +11,23 @@ from typing import Any, Never
 
 import grpc
 from aiohttp import web
-from google.protobuf.json_format import MessageToDict, MessageToJson, Parse, ParseError
-from google.protobuf.message import Message
+from google.protobuf.json_format import Parse, ParseError
 from prometheus_client.exposition import choose_encoder
 
 from sentiment.errors import CannotServe, Expired, InvalidInput, RequestError
 from sentiment.metrics import Metrics
 from sentiment.rpc.calls import REQUEST_ID, A, Call, Calls, Method, Q, StreamMethod, request_id_in
 from sentiment.rpc.servicer import SentimentService
-from sentiment.rpc.status import HTTP_STATUS, code_of, pushback_ms, status_of
+from sentiment.rpc.status import HTTP_STATUS, code_of, pushback_ms
+from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.web.lines import Lines, error_body, json_of
+from sentiment.web.viewer import add_viewer
 
 # As gRPC writes a timeout in its header of the same name: 1 to 8 digits and a unit.
 TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
 UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 # JSON escapes may take six bytes for one of the text's.
 BODY_BYTES_PER_MESSAGE_BYTE = 6
-# A larger message takes more than a millisecond to become JSON, half a microsecond a byte: it does so in a thread.
-INLINE_BYTES_MAX = 2048
-# For the line that says why a stream ends; a client that does not take it is cut off.
-LAST_LINE_S = 1.0
 
 
 class Web:
@@ -44,6 +41,7 @@ class Web:
         ready: Callable[[], bool],
         alive: Callable[[], bool],
         message_bytes_max: int,
+        viewer: bool = True,
     ) -> None:
         self._calls = calls
         self._metrics = metrics
@@ -56,6 +54,13 @@ class Web:
         application.router.add_get("/readyz", self._get_readyz)
         application.router.add_post("/v1/classify", partial(self._post, service.classify_method))
         application.router.add_post("/v1/explain", partial(self._post_stream, service.explain_method))
+        list_models = partial(self._get, service.list_models_method, lambda _: pb.ListModelsRequest())
+        get_model = partial(self._get, service.get_model_method, _model_asked)
+        application.router.add_get("/v1/models", list_models)
+        application.router.add_get("/v1/models/{name}", get_model)
+        application.router.add_get("/v1/models/{name}/{version}", get_model)
+        if viewer:
+            add_viewer(application.router)
         # A client that goes away cancels its request, as in gRPC.
         self._runner = web.AppRunner(application, handler_cancellation=True, access_log=None, shutdown_timeout=5)
 
@@ -87,18 +92,24 @@ class Web:
     async def _get_readyz(self, _request: web.Request) -> web.Response:
         return web.Response(text="ready\n") if self._ready() else web.Response(text="not ready\n", status=503)
 
+    async def _get(self, method: Method[Q, A], asked: Callable[[web.Request], Q], request: web.Request) -> web.Response:
+        return await self._answer(method, request, lambda call: self._work_asked(method, asked, request, call))
+
     async def _post(self, method: Method[Q, A], request: web.Request) -> web.Response:
+        return await self._answer(method, request, lambda call: self._work(method, request, call))
+
+    async def _answer(self, method: Method[Q, A], request: web.Request, work: Callable[[Call], Coroutine[Any, Any, A]]) -> web.Response:
         call, wrong = self._begin(method.name, request)
         try:
-            response = await self._calls.settle(call, self._work(method, request, call) if wrong is None else _refuse(wrong))
+            response = await self._calls.settle(call, work(call) if wrong is None else _refuse(wrong))
         except RequestError as error:
             return _refusal(call, error)
-        return web.Response(text=await _json(response) + "\n", content_type="application/json")
+        return web.Response(text=await json_of(response) + "\n", content_type="application/json")
 
     async def _post_stream(self, method: StreamMethod[Q, A], request: web.Request) -> web.StreamResponse:
         """Answers a line each. What goes wrong before the first one has its status; later it is the last line."""
         call, wrong = self._begin(method.name, request)
-        lines = _Lines(request, call)
+        lines = Lines(request, call)
         try:
             await self._calls.settle(call, self._work_stream(method, request, call, lines) if wrong is None else _refuse(wrong))
         except RequestError as error:
@@ -123,7 +134,10 @@ class Web:
     async def _work(self, method: Method[Q, A], request: web.Request, call: Call) -> A:
         return await method.answer(self._parse(method.request, await self._body(request, call.deadline_at)), call)
 
-    async def _work_stream(self, method: StreamMethod[Q, A], request: web.Request, call: Call, lines: "_Lines") -> None:
+    async def _work_asked(self, method: Method[Q, A], asked: Callable[[web.Request], Q], request: web.Request, call: Call) -> A:
+        return await method.answer(asked(request), call)
+
+    async def _work_stream(self, method: StreamMethod[Q, A], request: web.Request, call: Call, lines: Lines) -> None:
         await method.write_all(self._parse(method.request, await self._body(request, call.deadline_at)), call, lines.add)
         await lines.finish()
 
@@ -155,67 +169,8 @@ class Web:
         return parsed
 
 
-class _Lines(web.StreamResponse):
-    """Messages as newline-delimited JSON; its head goes out with the first of them."""
-
-    def __init__(self, request: web.Request, call: Call) -> None:
-        super().__init__(headers={"Content-Type": "application/x-ndjson", REQUEST_ID: call.request_id})
-        self._to = request
-        self._call = call
-
-    async def add(self, message: Message) -> None:
-        """Write a message; waits while the client does not read.
-
-        Raises:
-            Expired: it did not read within the deadline, and has been cut off.
-            asyncio.CancelledError: it has gone.
-        """
-        line = await _json(message)
-        await self._in_time(self._write(line))
-
-    async def finish(self) -> None:
-        """Say that there is no more. Raises as ``add`` does."""
-        await self._in_time(self.write_eof())
-
-    async def end(self, error: RequestError) -> "_Lines":
-        """Say why there is no more, and close the connection."""
-        self.force_close()
-        try:
-            async with asyncio.timeout(LAST_LINE_S):
-                await self._write(json.dumps(_error_body(error)))
-                await self.write_eof()
-        except TimeoutError:
-            self._cut_off()
-        except ConnectionResetError:
-            # It has gone, or has been cut off.
-            pass
-        return self
-
-    async def _in_time(self, writing: Coroutine[Any, Any, None]) -> None:
-        try:
-            async with asyncio.timeout_at(self._call.deadline_at):
-                await writing
-        except TimeoutError as error:
-            self._cut_off()
-            raise Expired("the answer was not read within the deadline") from error
-        except ConnectionResetError as error:
-            # The news that cancels this request is on its way.
-            raise asyncio.CancelledError from error
-
-    def _cut_off(self) -> None:
-        """Closed in order, the connection would stay for as long as the client does not read."""
-        if self._to.transport is not None:
-            self._to.transport.abort()
-
-    async def _write(self, line: str) -> None:
-        if not self.prepared:
-            await self.prepare(self._to)
-        await self.write(line.encode() + b"\n")
-
-
-async def _json(message: Message) -> str:
-    convert = partial(MessageToJson, message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True, indent=None)
-    return convert() if message.ByteSize() <= INLINE_BYTES_MAX else await asyncio.to_thread(convert)
+def _model_asked(request: web.Request) -> pb.GetModelRequest:
+    return pb.GetModelRequest(model="/".join(request.match_info.values()))
 
 
 def _time_left_s(header: str | None) -> float | None:
@@ -237,9 +192,4 @@ def _refusal(call: Call, error: RequestError) -> web.Response:
     if pushback is not None and pushback > 0:
         headers["Retry-After"] = str(-(-pushback // 1000))
     status = HTTP_STATUS.get(code_of(error), HTTP_STATUS[grpc.StatusCode.INTERNAL])
-    return web.json_response(_error_body(error), status=status, headers=headers)
-
-
-def _error_body(error: RequestError) -> dict[str, Any]:  # Any: JSON
-    status: Message = status_of(error)
-    return {"error": {"status": code_of(error).name, **MessageToDict(status, preserving_proto_field_name=True)}}
+    return web.json_response(error_body(error), status=status, headers=headers)

@@ -1,0 +1,17 @@
+"""An explanation with more said in it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sentiment.client.explanations import Explanation
+from sentiment.v1 import sentiment_pb2 as pb
+
+
+def with_notes(explanation: Explanation, notes: Sequence[str]) -> Explanation:
+    """The explanation, which is not complete any more, and says why."""
+    told = (*explanation.summary.notes, *notes)
+    last = pb.ExplainResponse.FromString(explanation.messages[-1])
+    last.summary.complete = False
+    last.summary.notes.extend(notes)
+    summary = replace(explanation.summary, complete=False, notes=told)
+    return replace(explanation, summary=summary, messages=(*explanation.messages[:-1], last.SerializeToString()))

@@ -1,0 +1,57 @@
+// The answer above all views: label, calibrated probability, and whether it is one.
+import {element, replace} from "./dom.js";
+import {statusNote} from "./status_note.js";
+
+/** The answer line over `session`: {element, update()}. */
+export function answerLine({session}) {
+  const box = element("div");
+  let shown = null;
+  const update = () => {
+    const prediction = session.answer?.prediction ?? session.explanation?.header?.prediction;
+    const status = session.status("answer");
+    const key = [prediction, status.state, session.answer, session.explanation?.header];
+    if (shown && key.every((part, place) => part === shown[place])) return;
+    shown = key;
+    if (prediction) replace(box, answerTitle(prediction), answerScores(prediction), answerFacts(session));
+    else replace(box, statusNote(session, "answer", "", "Answer"));
+  };
+  return {element: box, update};
+}
+
+function answerTitle({label, score, abstain}) {
+  return element(
+    "p",
+    {class: "answer"},
+    element("strong", {class: "label", text: label}),
+    element("span", {class: "number", text: ` ${score.toFixed(4)}`, title: "calibrated probability"}),
+    abstain ? element("span", {class: "undecided", text: "undecided: below the model's threshold"}) : null,
+  );
+}
+
+function answerScores({scores}) {
+  const row = ({label, score}) => element(
+    "li",
+    {class: "score"},
+    element("span", {class: "name", text: label}),
+    element("span", {class: "bar", aria: {hidden: "true"}}, element("span", {style: {width: `${100 * score}%`}})),
+    element("span", {class: "number", text: score.toFixed(4)}),
+  );
+  return element("ul", {class: "scores", aria: {label: "Calibrated probabilities"}}, ...scores.map(row));
+}
+
+function answerFacts({answer, explanation}) {
+  const model = answer?.model ?? explanation.header.model;
+  const facts = [`${model.name}/${model.version}`, `digest ${model.digest.slice(0, 12)}`];
+  if (answer) facts.push(`${answer.tokens} tokens`, `${(1000 * Number.parseFloat(answer.timing?.total ?? 0)).toFixed(1)} ms`);
+  else facts.push(`${explanation.header.tokens.length} tokens`);
+  if (answer?.truncated ?? explanation?.header?.truncated) facts.push("a part of the text was not read");
+  const wrong = explanation?.header && !explanation.header.labelsAgree
+    ? "The explanation graph decides otherwise on this text: gradients, attention and heads explain another answer."
+    : null;
+  return element(
+    "div",
+    {class: "note"},
+    element("p", {text: facts.join(" · ")}),
+    wrong && element("p", {class: "failed", text: wrong}),
+  );
+}

@@ -1,0 +1,161 @@
+// The page: puts the form, the answer and the views together, and redraws what is shown when anything changes.
+import {answerLine} from "./answer.js";
+import {cardView} from "./card_view.js";
+import {eachFrame, element, replace} from "./dom.js";
+import {savePng, saveSvg} from "./exporting.js";
+import {headView} from "./head_view.js";
+import {modelView} from "./model_view.js";
+import {neuronView} from "./neuron_view.js";
+import {questionForm} from "./question.js";
+import {Session} from "./session.js";
+import {State} from "./state.js";
+import {statusNote} from "./status_note.js";
+import {textView} from "./text_view.js";
+import {isDark} from "./theme.js";
+
+const VIEWS = {
+  text: {name: "Text", make: textView},
+  heads: {name: "Heads", make: headView},
+  model: {name: "Model", make: modelView},
+  neuron: {name: "Neuron", make: neuronView},
+  card: {name: "Scorecard", make: cardView},
+};
+
+/** The data of a saved page, {page, messages}, or null in a page from a server. */
+function savedData() {
+  const data = document.getElementById("explanation");
+  if (!data) return null;
+  const [page, ...messages] = data.textContent.split("\n").filter(Boolean).map((line) => JSON.parse(line));
+  return {page: page.page, messages};
+}
+
+function startPage() {
+  const saved = savedData();
+  const state = new State();
+  const session = new Session(state, saved);
+  const live = document.getElementById("live");
+  const announce = (said) => {
+    live.textContent = "";
+    setTimeout(() => { live.textContent = said; }, 50);
+  };
+  const context = {session, state, announce};
+  const parts = [saved ? null : questionForm(context), answerLine(context), pageNotes(context), viewTabs(context)].filter(Boolean);
+  if (!saved) document.getElementById("question").append(parts[0].element);
+  document.getElementById("question").hidden = Boolean(saved);
+  const answer = parts.at(-3);
+  document.getElementById("answer").append(answer.element);
+  const update = eachFrame(() => {
+    document.getElementById("answer").hidden = !session.text;
+    for (const part of parts) part.update();
+  });
+  themeButton(state, update);
+  copyButton(state, announce, Boolean(saved));
+  session.addEventListener("change", update);
+  session.addEventListener("failed", ({detail}) => announce(detail));
+  state.addEventListener("change", update);
+  addEventListener("resize", update);
+  update();
+  session.start();
+}
+
+/** What the server noted: what was left out of the explanation, and why. */
+function pageNotes({session}) {
+  const box = document.getElementById("notes");
+  let shown = "";
+  const update = () => {
+    const notes = session.explanation?.notes ?? [];
+    const failed = session.status("models").state === "failed" ? statusNote(session, "models", "", "Models") : null;
+    const key = JSON.stringify([notes, failed?.textContent]);
+    if (key === shown) return;
+    shown = key;
+    const list = notes.length ? element("ul", {}, ...notes.map((note) => element("li", {text: note}))) : null;
+    replace(box, failed, list && element("div", {class: "panel note"}, element("p", {text: "The server notes:"}), list));
+  };
+  return {update};
+}
+
+/** The tabs, and the view that is chosen; views are made when first shown. */
+function viewTabs(context) {
+  const {session, state} = context;
+  const list = document.getElementById("tabs");
+  const panel = document.getElementById("panel");
+  const made = {};
+  const chosen = () => (state.get("view") in VIEWS ? state.get("view") : "text");
+  const tabs = Object.entries(VIEWS).map(([name, {name: said}]) => element("button", {
+    type: "button", class: "tab", id: `tab-${name}`, role: "tab", text: said, data: {view: name}, aria: {controls: "panel"},
+    on: {click: () => state.set({view: name === "text" ? null : name}, {remember: true})},
+  }));
+  list.append(...tabs);
+  list.addEventListener("keydown", (event) => {
+    const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+    const place = tabs.indexOf(document.activeElement);
+    if (!step || place < 0) return;
+    event.preventDefault();
+    const next = tabs[(place + step + tabs.length) % tabs.length];
+    next.focus();
+    next.click();
+  });
+  panel.setAttribute("role", "tabpanel");
+  const save = (kind) => {
+    const drawing = made[chosen()]?.drawing();
+    if (drawing) kind(drawing, `sentiment-${chosen()}`);
+    else context.announce("There is nothing to save yet.");
+  };
+  const exports = element(
+    "div",
+    {class: "row exports"},
+    element("span", {class: "grow"}),
+    element("button", {type: "button", class: "button quiet", id: "save-svg", text: "Save SVG", on: {click: () => save(saveSvg)}}),
+    element("button", {type: "button", class: "button quiet", id: "save-png", text: "Save PNG", on: {click: () => save(savePng)}}),
+  );
+  panel.append(exports);
+  const update = () => {
+    const name = chosen();
+    for (const tab of tabs) {
+      const selected = tab.dataset.view === name;
+      tab.setAttribute("aria-selected", selected);
+      tab.tabIndex = selected ? 0 : -1;
+    }
+    panel.setAttribute("aria-labelledby", `tab-${name}`);
+    if (!made[name]) {
+      made[name] = VIEWS[name].make(context);
+      exports.before(made[name].element);
+    }
+    panel.dataset.view = name;
+    for (const [other, view] of Object.entries(made)) view.element.hidden = other !== name;
+    exports.hidden = name === "card" || !session.explanation?.header;
+    made[name].update();
+  };
+  return {update};
+}
+
+function themeButton(state, update) {
+  const button = document.getElementById("theme");
+  const apply = () => {
+    const theme = state.get("theme");
+    if (["light", "dark"].includes(theme)) document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme;
+    button.textContent = isDark() ? "Light" : "Dark";
+    button.setAttribute("aria-label", `Use the ${isDark() ? "light" : "dark"} theme`);
+    update();
+  };
+  button.addEventListener("click", () => state.set({theme: isDark() ? "light" : "dark"}));
+  state.addEventListener("change", apply);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", apply);
+  apply();
+}
+
+function copyButton(state, announce, saved) {
+  const button = document.getElementById("copy");
+  button.hidden = saved || !navigator.clipboard;
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(state.address());
+      announce("The address is copied; it holds the text.");
+    } catch {
+      announce("The browser did not let the page copy.");
+    }
+  });
+}
+
+startPage();

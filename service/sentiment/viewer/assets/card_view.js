@@ -1,0 +1,96 @@
+// The scorecard: what the model is, what was measured of it, and its card.
+import {element} from "./dom.js";
+import {markdownNodes} from "./markdown.js";
+import {redrawn} from "./redrawn.js";
+import {statusNote} from "./status_note.js";
+import {wholeNumber} from "./wording.js";
+
+/** The view "Scorecard" over a context: {element, update(), drawing()}; there is nothing to draw. */
+export function cardView({session}) {
+  const box = element("div", {class: "card-view"});
+  const draw = redrawn(box);
+  const update = () => {
+    const {model} = session;
+    if (session.live && model) session.ask("card");
+    const status = session.status("card");
+    draw([model, status.state, status.message], () => cardNodes(session));
+  };
+  return {element: box, update, drawing: () => null};
+}
+
+function cardNodes(session) {
+  const {model} = session;
+  const wait = statusNote(session, "card", "", "Model card");
+  if (!model) return [wait ?? statusNote(session, "models", "", "Models") ?? element("p", {class: "note", text: "No model is known yet."})];
+  return [
+    cardSection("Model", cardFacts(model)),
+    cardSection("Accuracy", accuracyTable(model.accuracy ?? [])),
+    cardSection(
+      "Measured trust in each attribution method",
+      element("p", {text: "This bundle has no such measurement. The text view measures each method on the text that is shown."}),
+    ),
+    cardSection("Model card", wait, model.card ? element("div", {class: "card-text"}, ...markdownNodes(model.card, 3)) : null),
+  ];
+}
+
+function cardSection(title, ...children) {
+  return element("section", {}, element("h2", {text: title}), ...children);
+}
+
+function cardFacts(model) {
+  const {limits, calibration, classify_graph: graph} = model;
+  const facts = [
+    ["Name", `${model.id.name}/${model.id.version}${model.is_default ? ", the server's default" : ""}`],
+    ["Digest", model.id.digest],
+    ["Labels", model.labels?.join(", ")],
+    ["Architecture", model.architecture],
+    ["Reads", `${wholeNumber(model.max_tokens)} tokens at most${model.pairs ? "; pairs of texts too" : "; no pairs of texts"}`],
+    ["Longer texts", truncationText(model.default_truncation)],
+    ["Graph", graph && `${graph.file}, ${graph.precision}, by ${graph.provider}`],
+    ["Beside other texts", graph && `a probability differs by at most ${cardNumber(graph.invariance)}`],
+    ["Calibration", calibration && calibrationText(calibration)],
+    ["Explains by", model.explanation_methods?.join(", ") || "nothing: the server does not explain"],
+    ["A text", limits && `at most ${wholeNumber(limits.text_bytes)} bytes`],
+    ["An explanation", limits?.explanation_bytes && `at most ${wholeNumber(limits.explanation_bytes)} bytes`],
+  ];
+  const rows = facts.filter(([, fact]) => fact).flatMap(([title, fact]) => [element("dt", {text: title}), element("dd", {text: fact})]);
+  return element("dl", {class: "card-facts"}, ...rows);
+}
+
+function truncationText(truncation) {
+  return {
+    TRUNCATION_REFUSE: "are refused",
+    TRUNCATION_HEAD: "are read from their beginning as far as fits",
+    TRUNCATION_HEAD_TAIL: "are read at their beginning and end",
+    TRUNCATION_WINDOWS: "are read whole, in windows",
+  }[truncation];
+}
+
+function calibrationText({temperature, abstain_below: abstain}) {
+  const undecided = abstain ? `an answer below ${cardNumber(abstain)} is undecided` : "no answer is undecided";
+  return `logits are divided by ${cardNumber(temperature)}; ${undecided}`;
+}
+
+function accuracyTable(rows) {
+  if (!rows.length) return element("p", {text: "This bundle names no measurement."});
+  const heads = ["data set", "texts", "accuracy", "macro F1", "expected calibration error"].map((text, column) => (
+    element("th", {scope: "col", class: column ? "number" : "", text})
+  ));
+  const row = (found) => {
+    const shares = [found.accuracy, found.macro_f1, found.expected_calibration_error].map((value) => Number(value).toFixed(4));
+    const cells = [wholeNumber(found.rows), ...shares].map((text) => element("td", {class: "number", text}));
+    return element("tr", {}, element("th", {scope: "row", text: found.dataset}), ...cells);
+  };
+  const table = element(
+    "table",
+    {},
+    element("caption", {text: "as the bundle's maker reported it"}),
+    element("thead", {}, element("tr", {}, ...heads)),
+    element("tbody", {}, ...rows.map(row)),
+  );
+  return element("div", {class: "scroll", tabIndex: 0, role: "region", aria: {label: "accuracy by data set"}}, table);
+}
+
+function cardNumber(value) {
+  return String(Number(Number(value).toPrecision(3)));
+}

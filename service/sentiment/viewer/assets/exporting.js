@@ -1,0 +1,50 @@
+// A view's drawing as a file.
+import {CanvasSurface, SvgSurface} from "./surface.js";
+import {themeColours} from "./theme.js";
+
+// Pixels along a side that every browser can draw.
+const PNG_SIDE_MAX = 16384;
+
+/** The drawing as an SVG document. */
+export function svgOf(drawing) {
+  const surface = new SvgSurface(drawing.width, drawing.height);
+  drawOn(surface, drawing);
+  return surface.document(drawing.title);
+}
+
+/** The drawing as a PNG, two pixels a CSS pixel where that fits. */
+export async function pngOf(drawing) {
+  const scale = Math.min(2, PNG_SIDE_MAX / drawing.width, PNG_SIDE_MAX / drawing.height);
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.ceil(drawing.width * scale);
+  canvas.height = Math.ceil(drawing.height * scale);
+  const context = canvas.getContext("2d");
+  context.scale(scale, scale);
+  drawOn(new CanvasSurface(context), drawing);
+  return new Promise((resolve, reject) => {
+    canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("the picture is too large for this browser"))), "image/png");
+  });
+}
+
+/** Let the reader save the drawing as NAME.svg. */
+export function saveSvg(drawing, name) {
+  saveBlob(new Blob([svgOf(drawing)], {type: "image/svg+xml"}), `${name}.svg`);
+}
+
+/** Let the reader save the drawing as NAME.png. */
+export async function savePng(drawing, name) {
+  saveBlob(await pngOf(drawing), `${name}.png`);
+}
+
+function drawOn(surface, drawing) {
+  surface.rect(0, 0, drawing.width, drawing.height, {fill: themeColours().panel});
+  drawing.draw(surface);
+}
+
+function saveBlob(blob, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}

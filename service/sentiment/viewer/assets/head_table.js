@@ -1,0 +1,62 @@
+// A token's links as a table, and in words: what screen readers and careful readers need.
+import {element, replace} from "./dom.js";
+import {largestUnits, unitWeights} from "./head_links.js";
+import {quotedWord, visibleText} from "./wording.js";
+
+const TABLE_ROWS = 10;
+const SAID_HEADS = 3;
+const SAID_TOKENS = 2;
+
+/** What a token's links are, in words: "head 3 looks most at: film 0.41, I 0.12; ...", of the heads with the strongest. */
+export function linksSentence(scene, {side, row}) {
+  const unit = scene[side][row];
+  const others = new Set(side === "left" ? scene.right : scene.left);
+  const found = scene.heads.map((head) => {
+    const weights = unitWeights(scene.table(head), unit, side);
+    const largest = largestUnits(weights, weights.length).filter((other) => others.has(other)).slice(0, SAID_TOKENS);
+    return {head, weights, largest};
+  });
+  found.sort((one, other) => (other.weights[other.largest[0]] ?? 0) - (one.weights[one.largest[0]] ?? 0));
+  const said = found.slice(0, SAID_HEADS).map(({head, weights, largest}) => {
+    const tokens = largest.map((other) => `${visibleText(scene.units[other].text)} ${weights[other].toFixed(2)}`).join(", ");
+    return side === "left" ? `head ${head} looks most at: ${tokens}` : `looked at in head ${head} most by: ${tokens}`;
+  });
+  const more = found.length - SAID_HEADS;
+  return `${said.join("; ")}${more > 0 ? `; and ${more} more heads` : ""}`;
+}
+
+/** The table of the locked token: {element, show(scene, focus or null)}. */
+export function linksTable(unlock) {
+  const box = element("div", {class: "heads-locked"});
+  const show = (scene, focus) => {
+    box.hidden = !focus || !scene.heads.length;
+    if (box.hidden) {
+      replace(box);
+      return;
+    }
+    const unit = scene[focus.side][focus.row];
+    const others = focus.side === "left" ? scene.right : scene.left;
+    const columns = scene.heads.map((head) => unitWeights(scene.table(head), unit, focus.side));
+    const sums = Float32Array.from(scene.units, () => 0);
+    for (const other of others) sums[other] = columns.reduce((sum, weights) => sum + weights[other], 0);
+    const rows = largestUnits(sums, sums.length).filter((other) => others.includes(other)).slice(0, TABLE_ROWS);
+    const name = `token ${unit}, ${quotedWord(scene.units[unit].text)}`;
+    const title = focus.side === "left" ? `What ${name} looks at` : `What looks at ${name}`;
+    const caption = `${title}, layer ${scene.layer}: ${rows.length} of ${others.length} tokens, the largest sums over these heads first.`;
+    const titles = scene.heads.map((number) => element("th", {
+      scope: "col", class: "number", text: `head ${number}`, style: {borderBottom: `3px solid ${scene.colours[number]}`},
+    }));
+    const head = element("tr", {}, element("th", {scope: "col", text: "token"}), ...titles);
+    const body = rows.map((other) => element(
+      "tr", {}, element("th", {scope: "row", text: `${other} ${visibleText(scene.units[other].text)}`}),
+      ...columns.map((weights) => element("td", {class: "number", text: weights[other].toFixed(3)})),
+    ));
+    const table = element("table", {}, element("caption", {text: caption}), element("thead", {}, head), element("tbody", {}, ...body));
+    replace(
+      box,
+      element("div", {class: "scroll", role: "region", tabIndex: 0, aria: {label: title}}, table),
+      element("button", {type: "button", class: "button quiet", text: "Unlock", on: {click: unlock}}),
+    );
+  };
+  return {element: box, show};
+}

@@ -1,0 +1,57 @@
+// What is said of a head: the pattern it follows, and what switching it off does. Pure.
+import {signedNumber, visibleText} from "./wording.js";
+
+/** What stands beside every picture of attention. */
+export const ATTENTION_CLAIM = "Attention says where heads look, not what moved the answer.";
+
+const PATTERN_WORDS = {
+  next: ["next", "looks at the next token"],
+  previous: ["previous", "looks at the token before"],
+  self: ["self", "looks at the token itself"],
+  sep: ["separator", "rests on the separators"],
+  cls: ["first", "rests on the first special token"],
+  punctuation: ["marks", "looks at punctuation"],
+  identical_word: ["same word", "looks at the same word elsewhere"],
+  sentence_internal: ["sentence", "stays within the sentence"],
+  broad: ["broad", "looks everywhere"],
+  mixed: ["mixed", "follows no one pattern"],
+};
+
+/** A head's pattern: {short, long}, a word or two and a clause; empty until the report of the heads is there. */
+export function headPattern(report, layer, head) {
+  const name = report?.labels[layer * report.heads + head] ?? "";
+  const [short, long] = PATTERN_WORDS[name] ?? [visibleText(name), visibleText(name)];
+  return {short, long};
+}
+
+/** What switching a head off does to the explained logit, or null until the report is there. */
+export function headEffect(report, layer, head) {
+  return report?.gated[layer * report.heads + head] ?? null;
+}
+
+/** The name of a head in full: "layer 2 head 3, looks at the next token, switching it off: −0.82 logits". */
+export function headName(report, layer, head) {
+  const {long} = headPattern(report, layer, head);
+  const effect = headEffect(report, layer, head);
+  return `layer ${layer} head ${head}${long && `, ${long}`}${effect === null ? "" : `, switching it off: ${signedNumber(effect)} logits`}`;
+}
+
+/** What the numbers beside heads are, and how they came about. */
+export function effectSentence(report, header) {
+  const how = report.exact ? "measured" : "estimated by its slope, for time was short";
+  return `Numbers: what switching the head off does to the logit of ${visibleText(header.label)}, ${how}.`;
+}
+
+/** What all heads together do: how far the answer needs learned attention at all; "" where it was not measured. */
+export function uniformSentence(report) {
+  if (report.allUniform === null) return "";
+  const answer = report.changesLabel ? "which changes the answer" : "which keeps the answer";
+  return `With every head looking everywhere alike the logit changes by ${signedNumber(report.allUniform)}, ${answer}.`;
+}
+
+/** [layer, head] of all heads, those whose switching off moves the logit most first. */
+export function headsByEffect(report) {
+  const places = Array.from(report.gated.keys());
+  places.sort((one, other) => Math.abs(report.gated[other]) - Math.abs(report.gated[one]) || one - other);
+  return places.map((place) => [Math.floor(place / report.heads), place % report.heads]);
+}

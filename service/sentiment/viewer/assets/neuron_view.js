@@ -1,0 +1,264 @@
+// The neuron view: how one token's attention in one head comes about, from query and key to softmax.
+import {afterwards, element, replace} from "./dom.js";
+import {NeuronDetail, NeuronTable} from "./neuron_detail.js";
+import {
+  drawNeuronLegend, NEURON_HEADINGS, NEURON_LEGEND, NEURON_ROW, neuronBySoftmax, neuronColumns, neuronFacts, neuronLegend, neuronQuoted,
+  neuronTiny, neuronWeight,
+} from "./neuron_picture.js";
+import {NeuronRows} from "./neuron_rows.js";
+import {NeuronSplit} from "./neuron_split.js";
+import {statusNote} from "./status_note.js";
+import {isDark, themeColours} from "./theme.js";
+import {quotedWord, visibleText} from "./wording.js";
+
+// Differences above it are more than rounding: the picture is then not what the model did.
+const NEURON_ERROR_MAX = 1e-5;
+const NEURON_ASK_AFTER_MS = 150;
+// What is offered until the server has said how many there are; it refuses what is not there.
+const NEURON_PLACES_UNKNOWN = 12;
+// An address may name any number; none of them makes a list that is longer.
+const NEURON_PLACES_MAX = 100;
+const NEURON_EXPORT = {rows: 64, width: 900, title: 34};
+
+/** The neuron view; see the class. */
+export function neuronView(context) {
+  return new NeuronView(context);
+}
+
+/** Pickers, picture, detail, table and the input's split. State: neuron_layer, neuron_head, token, neuron_sort (softmax). */
+class NeuronView {
+  constructor(context) {
+    Object.assign(this, context);
+    this.rows = new NeuronRows();
+    this.detail = new NeuronDetail();
+    this.table = new NeuronTable();
+    this.split = new NeuronSplit(context);
+    this.layer = neuronPicker("layer", (value) => this.state.set({neuron_layer: value}));
+    this.head = neuronPicker("head", (value) => this.state.set({neuron_head: value}));
+    this.token = neuronPicker("token", (value) => this.state.set({token: value}));
+    this.sort = this.#toggle("By softmax", () => this.state.set({neuron_sort: this.#bySoftmax() ? null : "softmax"}));
+    this.asTable = this.#toggle("As a table", () => this.#turnTable());
+    this.tableShown = false;
+    this.note = element("div", {class: "neuron-note"});
+    this.summary = element("p", {class: "neuron-summary"});
+    this.check = element("p", {class: "note"});
+    this.legend = element("p", {class: "note neuron-legend"});
+    const hint = "Rows: arrow keys, Page Up and Down, Home and End; Enter looks from that row's token. Or click a token on the left. "
+      + "Click a row to hold it.";
+    this.hint = element("p", {class: "note", text: hint});
+    this.picture = element("div", {class: "neuron-picture"}, this.summary, this.rows.element, this.table.element, this.legend, this.check,
+      this.detail.element, this.hint);
+    const controls = element("div", {class: "row neuron-controls"},
+      this.layer.element, this.head.element, this.token.element, element("div", {class: "row"}, this.sort, this.asTable));
+    this.element = element("div", {class: "neuron"}, controls, this.note, this.picture, this.split.element);
+    this.rows.addEventListener("row", () => this.detail.show(this.facts, this.rows.key, this.rows.pinned));
+    this.rows.addEventListener("look", ({detail}) => this.#look(detail));
+    this.askLater = afterwards(NEURON_ASK_AFTER_MS, () => this.#ask());
+  }
+
+  /** Redraw what has changed. */
+  update() {
+    const {session} = this;
+    const header = session.explanation?.header;
+    this.picture.hidden = this.split.element.hidden = !header;
+    if (!header) {
+      this.#waitForTokens();
+      return;
+    }
+    const place = this.#place();
+    this.#updatePickers(place);
+    this.#updateView(place);
+    this.#updateNote(place);
+    this.split.update(place.token);
+  }
+
+  /** The picture with the first rows that are seen, at most 64, or null while there is none. */
+  drawing() {
+    if (!this.facts || this.picture.hidden) return null;
+    const {facts} = this;
+    const columns = neuronColumns(facts, NEURON_EXPORT.width);
+    const {first, count, rows} = this.rows.seen(NEURON_EXPORT.rows);
+    const {layer, head, token} = facts.view;
+    const part = count < rows ? `, rows ${first + 1} to ${first + count} of ${rows}` : "";
+    const order = facts.bySoftmax ? "keys by softmax" : "keys by position";
+    const title = `Layer ${layer}, head ${head}, token ${token} ${neuronQuoted(facts, token)}; ${order}${part}`;
+    const legendTop = NEURON_EXPORT.title + NEURON_HEADINGS + count * NEURON_ROW;
+    const draw = (surface) => {
+      const colours = themeColours();
+      const {x} = columns.looks;
+      surface.text(title, x, 22, {size: 14, weight: "bold", colour: colours.text, maxWidth: columns.total - 2 * x});
+      this.rows.drawRows(surface, columns, colours, {
+        // By softmax, a token that looks has nothing to do with the key beside it.
+        first, count, top: NEURON_EXPORT.title, marked: false, lookers: !facts.bySoftmax,
+      });
+      drawNeuronLegend(surface, facts, columns, colours, legendTop);
+    };
+    return {width: columns.total, height: legendTop + NEURON_LEGEND, title: `Neuron view: ${title}`, draw};
+  }
+
+  #waitForTokens() {
+    const {session} = this;
+    this.facts = null;
+    this.noted = null;
+    if (!session.explanation) {
+      replace(this.note, element("p", {class: "note", text: "There is no text yet."}));
+      return;
+    }
+    // What is asked first brings the tokens; where it fails, the neuron view's own question does.
+    const failed = session.status("attribution", session.method()).state === "failed";
+    const place = this.#place();
+    const part = failed ? ["neuron", place] : ["attribution", session.method()];
+    if (failed && session.status("neuron", place).state === "none") this.askLater();
+    replace(this.note, statusNote(session, ...part, "Neuron view"));
+  }
+
+  /** What the state chooses; where it chooses nothing, what a saved page holds, or the first token of the text. */
+  #place() {
+    const {session, state} = this;
+    const {header, neurons} = session.explanation;
+    const held = session.live ? null : neurons.values().next().value;
+    const first = header ? Math.max(0, header.tokens.findIndex((token) => !token.special)) : 1;
+    const {layer, head, token} = held ?? {layer: 0, head: 0, token: first};
+    const counts = this.#counts();
+    return {
+      layer: Math.min(state.number("neuron_layer", layer), (counts?.layers ?? NEURON_PLACES_MAX) - 1),
+      head: Math.min(state.number("neuron_head", head), (counts?.heads ?? NEURON_PLACES_MAX) - 1),
+      token: Math.min(state.number("token", token), (header?.tokens.length ?? Infinity) - 1),
+    };
+  }
+
+  /** How many layers and heads there are, or null where nothing has said so yet. */
+  #counts() {
+    const {explanation, model} = this.session;
+    return model?.layers ? model : explanation.heads;
+  }
+
+  #bySoftmax() {
+    return this.state.get("neuron_sort") === "softmax";
+  }
+
+  #ask() {
+    const {session} = this;
+    if (session.explanation) session.ask("neuron", this.#place());
+  }
+
+  #look(token) {
+    this.state.set({token});
+    this.announce(`Looking from token ${token}, ${quotedWord(this.session.explanation.header.tokens[token].piece)}`);
+  }
+
+  #updatePickers({layer, head, token}) {
+    const {session} = this;
+    const {header, heads} = session.explanation;
+    const least = session.live ? NEURON_PLACES_UNKNOWN : 1;
+    const counts = this.#counts() ?? {layers: Math.max(least, layer + 1), heads: Math.max(least, head + 1)};
+    this.layer.offer(String(counts.layers), counts.layers, String);
+    const pattern = (index) => heads?.labels[layer * heads.heads + index];
+    const said = (index) => (pattern(index) ? `${index} · ${pattern(index)}` : String(index));
+    this.head.offer(`${counts.heads} ${layer} ${Boolean(heads)}`, counts.heads, said);
+    this.token.offer(session.explanation, header.tokens.length, (index) => `${index}  ${visibleText(header.tokens[index].piece)}`);
+    this.layer.choose(layer);
+    this.head.choose(head);
+    this.token.choose(token);
+    this.sort.setAttribute("aria-pressed", String(this.#bySoftmax()));
+    this.asTable.setAttribute("aria-pressed", String(this.tableShown));
+  }
+
+  #updateView(place) {
+    const {session} = this;
+    const {header, neurons} = session.explanation;
+    const view = neurons.get([place.layer, place.head, place.token].join(","));
+    const waiting = !view;
+    this.picture.classList.toggle("waiting", waiting);
+    this.picture.setAttribute("aria-busy", String(waiting && session.status("neuron", place).state === "asking"));
+    if (waiting && session.live && session.status("neuron", place).state === "none") this.askLater();
+    // Of another text nothing stays; of this one the old picture does, dimmed, until the new one comes.
+    const sameText = this.of === session.explanation;
+    if (!sameText) this.facts = null;
+    this.of = session.explanation;
+    this.picture.hidden = !view && !this.facts;
+    if (!view) return;
+    const drawn = [view, this.#bySoftmax(), isDark(), this.tableShown];
+    if (this.facts && drawn.every((value, index) => value === this.drawn[index])) return;
+    this.drawn = drawn;
+    this.facts = neuronFacts(view, header.tokens, this.#bySoftmax());
+    this.#draw(sameText);
+  }
+
+  #draw(sameText) {
+    const {facts} = this;
+    for (const part of [this.rows, this.detail]) part.element.hidden = this.tableShown;
+    this.legend.hidden = this.hint.hidden = this.tableShown;
+    this.table.element.hidden = !this.tableShown;
+    this.rows.show(facts, sameText);
+    if (this.tableShown) this.table.show(facts);
+    this.detail.show(facts, this.rows.key, this.rows.pinned);
+    this.summary.textContent = neuronSummary(facts);
+    this.legend.textContent = neuronLegend(facts).join(" ");
+    const {maxAbsError} = facts.view;
+    const compared = `Softmax of these scores against the attention that the model used: largest difference ${neuronTiny(maxAbsError)}`;
+    const beyond = maxAbsError > NEURON_ERROR_MAX;
+    this.check.textContent = `${compared}${beyond ? `, above ${neuronTiny(NEURON_ERROR_MAX)}: this is not what the model did.` : "."}`;
+    this.check.classList.toggle("failed", beyond);
+  }
+
+  #updateNote(place) {
+    const {session} = this;
+    const missing = statusNote(session, "neuron", place, `Layer ${place.layer}, head ${place.head}, token ${place.token}`);
+    const held = session.live ? [] : [...session.explanation.neurons.values()];
+    const now = JSON.stringify([place, session.status("neuron", place), held.length, session.explanation.header.logit]);
+    if (now === this.noted) return;
+    this.noted = now;
+    const buttons = held.map((view) => element("button", {
+      class: "button quiet", type: "button", text: `Layer ${view.layer}, head ${view.head}, token ${view.token}`,
+      on: {click: () => this.state.set({neuron_layer: view.layer, neuron_head: view.head, token: view.token})},
+    }));
+    const holds = held.length ? element("div", {class: "row note"}, element("span", {text: "This saved page holds:"}), ...buttons) : null;
+    replace(this.note, holds, missing);
+  }
+
+  #turnTable() {
+    this.tableShown = !this.tableShown;
+    this.update();
+  }
+
+  #toggle(text, click) {
+    return element("button", {class: "button quiet", type: "button", text, aria: {pressed: "false"}, on: {click}});
+  }
+}
+
+function neuronSummary(facts) {
+  const {view} = facts;
+  const {layer, head, token} = view;
+  const named = neuronBySoftmax(view).slice(0, 3).map((key) => {
+    const piece = neuronQuoted(facts, view.keyStart + key);
+    return `${piece} ${neuronWeight(view.softmax[key])}`;
+  });
+  return `In layer ${layer}, head ${head}, token ${token} ${neuronQuoted(facts, token)} looks most at ${named.join(", ")}.`;
+}
+
+/** A select between a button for the one before and one for the next. */
+function neuronPicker(name, choose) {
+  const id = `neuron-${name}`;
+  const select = element("select", {id, on: {change: () => choose(Number(select.value))}});
+  const step = (by, text, said) => element("button", {
+    class: "button quiet neuron-step", type: "button", text, aria: {label: said}, on: {click: () => choose(Number(select.value) + by)},
+  });
+  const [before, next] = [step(-1, "‹", `Previous ${name}`), step(1, "›", `Next ${name}`)];
+  const label = element("label", {htmlFor: id, text: `${name[0].toUpperCase()}${name.slice(1)}`});
+  let offered = null;
+  return {
+    element: element("div", {class: "field neuron-picker"}, label, element("div", {class: "neuron-steps"}, before, select, next)),
+    /** Offer 0 to count - 1; made again only where `key` is another. */
+    offer(key, count, said) {
+      if (key === offered) return;
+      offered = key;
+      replace(select, ...Array.from({length: count}, (_, index) => element("option", {value: String(index), text: said(index)})));
+    },
+    choose(value) {
+      select.value = String(value);
+      before.disabled = value <= 0;
+      next.disabled = value >= select.length - 1;
+    },
+  };
+}

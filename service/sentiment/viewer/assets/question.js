@@ -1,0 +1,79 @@
+// The form: what to explain.
+import {element, replace} from "./dom.js";
+import {ADDRESS_TEXT_MAX} from "./state.js";
+
+const EXAMPLES = [
+  "The acting was not good at all, but I loved the soundtrack.",
+  "Two hours of my life I will never get back.",
+  "It starts slowly, yet by the end I was completely won over.",
+];
+const TRUNCATIONS = {"": "as the model does", head: "read its beginning", head_tail: "read its beginning and end", refuse: "refuse it"};
+
+/** The form over `session` and `state`: {element, update()}. In a saved page it shows the text's place only. */
+export function questionForm({session, state}) {
+  const text = element("textarea", {id: "text", rows: 2, dir: "auto", spellcheck: false, placeholder: "A text, such as a review"});
+  const pair = element("textarea", {id: "pair", rows: 2, dir: "auto", spellcheck: false});
+  const model = element("select", {id: "model"});
+  const truncation = element("select", {id: "truncation"});
+  replace(truncation, ...Object.entries(TRUNCATIONS).map(([value, said]) => element("option", {value, text: said})));
+  const send = element("button", {type: "submit", class: "button", text: "Explain"});
+  const second = questionField("Second text, for a model that reads pairs", pair);
+  const models = questionField("Model", model);
+  const notice = element("p", {class: "note", hidden: true});
+  const examples = element("p", {class: "row examples"}, element("span", {class: "note", text: "Try:"}));
+  for (const example of EXAMPLES) {
+    examples.append(element("button", {type: "button", class: "button quiet", text: example, on: {click: () => ask(example)}}));
+  }
+  const ask = (said) => {
+    text.value = said;
+    const before = state.get("text");
+    const next = {text: said, pair: second.hidden ? null : pair.value, model: model.value || null, truncation: truncation.value};
+    const asked = ["text", "pair", "model", "truncation"].some((key) => (next[key] ?? "") !== state.get(key));
+    state.set({...next, ...(said === before ? {} : {label: null, lock: null, without: null, token: null})}, {remember: true});
+    if (!asked) session.submit();
+  };
+  const submitted = (event) => {
+    event.preventDefault();
+    ask(text.value);
+  };
+  const fields = [models, questionField("Long text", truncation)];
+  const choices = element("div", {class: "row choices"}, ...fields, element("span", {class: "grow"}), send);
+  const form = element("form", {on: {submit: submitted}}, questionField("Text", text), second, examples, notice, choices);
+  text.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+  });
+  let shown = null;
+  let listed = null;
+  const update = () => {
+    const asked = [state.get("text"), state.get("pair"), state.get("model"), state.get("truncation")].join("\n\0");
+    if (listed !== session.models) {
+      listed = session.models;
+      const options = listed.map(({id}, place) => {
+        const name = `${id.name}/${id.version}`;
+        return element("option", place ? {value: name, text: name} : {value: "", text: `${name} (default)`});
+      });
+      replace(model, ...options);
+      shown = null;
+    }
+    if (shown !== asked) {
+      shown = asked;
+      text.value = state.get("text");
+      pair.value = state.get("pair");
+      model.value = state.get("model");
+      truncation.value = state.get("truncation");
+    }
+    const reads = listed.find(({id}) => model.value === `${id.name}/${id.version}`) ?? listed[0];
+    models.hidden = listed.length < 2;
+    second.hidden = !reads?.pairs;
+    const length = state.get("text").length;
+    notice.hidden = length <= ADDRESS_TEXT_MAX;
+    notice.textContent = `The text has ${length} characters and is left out of the address, which holds ${ADDRESS_TEXT_MAX}.`;
+    examples.hidden = Boolean(state.get("text"));
+  };
+  model.addEventListener("change", update);
+  return {element: form, update};
+}
+
+function questionField(said, control) {
+  return element("div", {class: "field"}, element("label", {htmlFor: control.id, text: said}), control);
+}

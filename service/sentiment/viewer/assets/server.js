@@ -1,0 +1,100 @@
+// Asks the server that the page came from. The only module that uses the network.
+
+// The server caps it at 60 s unless it is set up otherwise.
+const TIME_LIMIT_S = 60;
+const ANSWER_LIMIT_S = 10;
+
+/** Why there is no answer: `message` in plain words, `status` as gRPC names it, `retryAfterS` where the server says when to come back. */
+export class ServerError extends Error {
+  constructor(message, status, retryAfterS = null) {
+    super(message);
+    this.status = status;
+    this.retryAfterS = retryAfterS;
+  }
+}
+
+/** The models of the server: [Model]. */
+export async function askModels(signal) {
+  return (await (await fetchAnswer("v1/models", {signal}, ANSWER_LIMIT_S)).json()).models ?? [];
+}
+
+/** One model with its card. */
+export async function askModel(name, version, signal) {
+  return (await (await fetchAnswer(`v1/models/${encodeURIComponent(name)}/${version}`, {signal}, ANSWER_LIMIT_S)).json()).model;
+}
+
+/** The answer to a text: a ClassifyResponse. */
+export async function askAnswer(request, signal) {
+  return (await postJson("v1/classify", request, signal, ANSWER_LIMIT_S)).json();
+}
+
+/** The messages of an explanation, each as it comes. */
+export async function* askExplanation(request, signal) {
+  const response = await postJson("v1/explain", request, signal, TIME_LIMIT_S);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let parts = [];
+  let ended = false;
+  try {
+    for (;;) {
+      const {done, value} = await reader.read();
+      if (done) break;
+      const lines = value.split("\n");
+      for (const line of lines.slice(0, -1)) {
+        const message = JSON.parse(parts.join("") + line);
+        parts = [];
+        if (message.error) throw errorOf(message.error);
+        ended = Boolean(message.summary);
+        yield message;
+      }
+      parts.push(lines.at(-1));
+    }
+  } catch (error) {
+    throw spoken(error, signal);
+  }
+  if (!ended) throw new ServerError("The connection ended in the middle of the explanation.", "UNAVAILABLE");
+}
+
+async function postJson(path, request, signal, limitS) {
+  const headers = {"Content-Type": "application/json", "Grpc-Timeout": `${limitS}S`};
+  return fetchAnswer(path, {method: "POST", headers, body: JSON.stringify(request), signal}, limitS);
+}
+
+async function fetchAnswer(path, options, limitS) {
+  // A little longer than the server is given: it says more than a time-out does.
+  const limit = AbortSignal.timeout((limitS + 5) * 1000);
+  let response;
+  try {
+    response = await fetch(path, {...options, signal: AbortSignal.any([options.signal, limit]), cache: "no-store"});
+  } catch (error) {
+    throw spoken(error, options.signal);
+  }
+  if (response.ok) return response;
+  const body = await response.json().catch(() => null);
+  const wait = Number(response.headers.get("Retry-After"));
+  if (body?.error) throw errorOf(body.error, wait || null);
+  throw new ServerError(`The server answered with HTTP status ${response.status}.`, "UNKNOWN");
+}
+
+/** An error of the server's, in words for the page. */
+function errorOf(error, retryAfterS = null) {
+  const delay = error.details?.map((detail) => Number.parseFloat(detail.retry_delay)).find((seconds) => seconds > 0);
+  const wait = delay ?? retryAfterS;
+  const said = {
+    RESOURCE_EXHAUSTED: "The server has too much to do",
+    UNAVAILABLE: "The server is starting or stopping",
+    DEADLINE_EXCEEDED: "There was not enough time",
+    FAILED_PRECONDITION: "This server or model cannot do that",
+    NOT_FOUND: "There is no such model",
+    INVALID_ARGUMENT: "The server refused the request",
+    INTERNAL: "The server failed",
+  }[error.status];
+  const again = wait ? ` Try again in ${Math.max(1, Math.ceil(wait))} s.` : "";
+  return new ServerError(`${said ?? error.status}: ${error.message}.${again}`, error.status, wait);
+}
+
+function spoken(error, signal) {
+  if (error instanceof ServerError || signal?.aborted) return error;
+  if (error.name === "TimeoutError") return new ServerError("The server did not answer in time.", "DEADLINE_EXCEEDED");
+  if (error instanceof SyntaxError) return new ServerError("The server's answer cannot be read.", "INTERNAL");
+  return new ServerError("The server cannot be reached. Is it running?", "UNAVAILABLE");
+}

@@ -1,0 +1,185 @@
+// One text at a time: what is asked of the server about it, and what has come. Views ask here and nowhere else.
+import {Explanation} from "./explanation.js";
+import {askAnswer, askExplanation, askModel, askModels} from "./server.js";
+
+// A change of these is another question.
+const QUESTION_KEYS = ["text", "pair", "model", "label", "truncation"];
+const NOT_SAVED = "This saved page does not hold it; a page from a running server can ask for it.";
+const SPLIT_METHODS = ["integrated_gradients", "gradient_x_input"];
+
+/** What a part of an explanation is asked with: ExplainOptions. */
+const PART_OPTIONS = {
+  attribution: (method) => ({methods: method ? [method] : []}),
+  attribution_split: () => ({methods: SPLIT_METHODS, attribution: {by_embedding: true}, evidence: false}),
+  attention: () => ({attention: {encoding: "ATTENTION_ENCODING_U8"}}),
+  heads: () => ({heads: true}),
+  counterfactuals: (method) => ({counterfactuals: true, evidence: false, methods: method ? [method] : []}),
+  neuron: (place) => ({neuron: place}),
+  without: (words) => ({without: [{words}]}),
+};
+
+/** What is known of the text in `state`. Fires "change", and "failed" with why. Nothing is asked unless `live`. */
+export class Session extends EventTarget {
+  constructor(state, saved) {
+    super();
+    this.state = state;
+    this.live = saved === null;
+    this.models = [];
+    this.model = null;
+    this.answer = null;
+    this.explanation = null;
+    this.text = "";
+    this.pair = null;
+    this.statuses = new Map();
+    this.asking = new AbortController();
+    state.addEventListener("change", ({detail}) => {
+      if (this.live && detail.some((key) => QUESTION_KEYS.includes(key))) this.submit();
+      else if (detail.includes("method")) this.ask("attribution", this.method());
+    });
+    if (saved) this.#show(saved);
+  }
+
+  /** Ask for the models, and for the text in the address if there is one. */
+  async start() {
+    if (!this.live) return;
+    await this.#follow("models", async (signal) => {
+      this.models = await askModels(signal);
+    });
+    if (this.models.length) this.submit();
+  }
+
+  /** Ask about the state's text; what is under way for another one is withdrawn. */
+  submit() {
+    this.asking.abort();
+    this.asking = new AbortController();
+    const {state} = this;
+    this.text = state.get("text");
+    this.pair = state.get("pair") || null;
+    this.answer = this.explanation = null;
+    const models = this.statuses.get("models");
+    this.statuses = new Map(models?.state === "here" ? [["models", models]] : []);
+    const [name, version] = state.get("model").split("/");
+    const known = this.models.find((model) => model.id.name === name && (!version || String(model.id.version) === version));
+    const chosen = state.get("model") ? known : this.models[0];
+    if (chosen?.id.digest !== this.model?.id.digest) this.model = chosen ?? null;
+    if (this.text) {
+      this.explanation = new Explanation(this.text, this.pair);
+      this.ask("answer");
+      this.ask("attribution", this.method());
+    }
+    this.#changed();
+  }
+
+  /** The attribution method that the state chooses; "" is the model's default. */
+  method() {
+    return this.state.get("method");
+  }
+
+  /** The name of the method that is shown, where it is known. */
+  shownMethod() {
+    const methods = this.live ? this.model?.explanation_methods : [...this.explanation.attributions.keys()];
+    return this.method() || methods?.[0] || "";
+  }
+
+  /**
+   * Ask for a part of the explanation, unless it is there, under way or has failed.
+   *
+   * @param {string} part see PART_OPTIONS, and answer, models, card.
+   * @param {*} detail a method, a place or words, as in PART_OPTIONS.
+   * @param {{again: boolean}} how again: ask once more for what has failed.
+   */
+  ask(part, detail = "", {again = false} = {}) {
+    if (part === "models") {
+      if (again) this.start();
+      return;
+    }
+    const status = this.status(part, detail);
+    if (!this.live || (!this.text && part !== "card") || status.state === "asking" || status.state === "here") return;
+    if (status.state === "failed" && !again) return;
+    const work = {
+      answer: async (signal) => {
+        this.answer = await askAnswer(this.#question({label: undefined}), signal);
+      },
+      card: async (signal) => {
+        if (this.model) this.model = await askModel(this.model.id.name, this.model.id.version, signal);
+      },
+    }[part];
+    this.#follow(statusKey(part, detail), work ?? ((signal) => this.#explain(part, detail, signal)));
+  }
+
+  /** How a part stands: {state: "none" | "asking" | "here" | "failed", message}. */
+  status(part, detail = "") {
+    const known = this.statuses.get(statusKey(part, detail));
+    if (known) return known;
+    if (this.live) return {state: "none", message: ""};
+    return this.#holds(part, detail) ? {state: "here", message: ""} : {state: "none", message: NOT_SAVED};
+  }
+
+  async #explain(part, detail, signal) {
+    const {explanation} = this;
+    const request = this.#question({options: PART_OPTIONS[part](detail)});
+    for await (const message of askExplanation(request, signal)) {
+      if (signal.aborted) return;
+      explanation.take(message);
+      this.#changed();
+    }
+  }
+
+  /** Do something, and keep how it stands by its key. What was withdrawn says nothing. */
+  async #follow(key, work) {
+    const {signal} = this.asking;
+    this.statuses.set(key, {state: "asking", message: ""});
+    this.#changed();
+    try {
+      await work(signal);
+      if (!signal.aborted) this.statuses.set(key, {state: "here", message: ""});
+    } catch (error) {
+      if (!signal.aborted) {
+        this.statuses.set(key, {state: "failed", message: error.message});
+        this.dispatchEvent(new CustomEvent("failed", {detail: error.message}));
+      }
+    }
+    if (!signal.aborted) this.#changed();
+  }
+
+  #question(more) {
+    const {state} = this;
+    const truncation = state.get("truncation");
+    return {
+      text: this.text,
+      text_pair: this.pair ?? undefined,
+      model: state.get("model") || undefined,
+      label: state.get("label") || undefined,
+      truncation: truncation ? `TRUNCATION_${truncation.toUpperCase()}` : undefined,
+      ...more,
+    };
+  }
+
+  /** Read a saved page's explanation. */
+  #show({page, messages}) {
+    this.text = page.text;
+    this.pair = page.text_pair ?? null;
+    this.model = page.model ?? null;
+    this.explanation = new Explanation(this.text, this.pair);
+    for (const message of messages) this.explanation.take(message);
+  }
+
+  #holds(part, detail) {
+    const {explanation, model} = this;
+    if (part === "card") return Boolean(model);
+    if (part === "answer" || part === "models") return true;
+    if (part === "attribution") return detail ? explanation.attributions.has(detail) : explanation.attributions.size > 0;
+    if (part === "attribution_split") return [...explanation.attributions.values()].some((found) => found.byEmbedding);
+    if (part === "neuron") return explanation.neurons.has([detail.layer, detail.head, detail.token].join(","));
+    if (part === "without") return explanation.without.has(Explanation.keyOf(detail));
+    return Boolean(part === "attention" ? explanation.maps : explanation[part]);
+  }
+
+  #changed() {
+    this.dispatchEvent(new Event("change"));
+  }
+}
+
+function statusKey(part, detail) {
+  return detail === "" ? part : `${part} ${JSON.stringify(detail)}`;
+}

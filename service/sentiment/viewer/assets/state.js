@@ -1,0 +1,70 @@
+// What the page shows, kept in the address's fragment, which browsers send to no server.
+
+// A longer text makes an address that mail and chat programs cut; it is left out.
+export const ADDRESS_TEXT_MAX = 6000;
+
+/** The page's state: strings by key, in the address. Fires "change", with the changed keys in `detail`. */
+export class State extends EventTarget {
+  constructor() {
+    super();
+    this.values = new Map(new URLSearchParams(location.hash.slice(1)));
+    addEventListener("hashchange", () => this.#read());
+  }
+
+  /** The value, or "". */
+  get(key) {
+    return this.values.get(key) ?? "";
+  }
+
+  /** A whole number that is not negative, or the fallback. */
+  number(key, fallback) {
+    const value = this.get(key);
+    return /^\d{1,9}$/.test(value) ? Number(value) : fallback;
+  }
+
+  /** Whole numbers parted by commas; what is none is left out. */
+  list(key) {
+    return this.get(key).split(",").filter((part) => /^\d{1,9}$/.test(part)).map(Number);
+  }
+
+  /** Set values; null or "" unsets. `remember`: a new entry of the browser's history. */
+  set(changes, {remember = false} = {}) {
+    const keys = [];
+    for (const [key, value] of Object.entries(changes)) {
+      const text = value === null || value === undefined ? "" : String(value);
+      if (text === this.get(key)) continue;
+      keys.push(key);
+      if (text === "") this.values.delete(key);
+      else this.values.set(key, text);
+    }
+    if (!keys.length) return;
+    this.#write(remember);
+    this.#tell(keys);
+  }
+
+  /** The address of what is shown. */
+  address() {
+    const kept = [...this.values].filter(([key, value]) => !["text", "pair"].includes(key) || value.length <= ADDRESS_TEXT_MAX);
+    const fragment = new URLSearchParams(kept).toString();
+    return `${location.href.split("#")[0]}${fragment && "#"}${fragment}`;
+  }
+
+  #write(remember) {
+    try {
+      history[remember ? "pushState" : "replaceState"](null, "", this.address());
+    } catch {
+      // A frame of a notebook has no address, and browsers limit how often one is changed.
+    }
+  }
+
+  #read() {
+    const read = new Map(new URLSearchParams(location.hash.slice(1)));
+    const keys = [...new Set([...read.keys(), ...this.values.keys()])].filter((key) => read.get(key) !== this.values.get(key));
+    this.values = read;
+    if (keys.length) this.#tell(keys);
+  }
+
+  #tell(keys) {
+    this.dispatchEvent(new CustomEvent("change", {detail: keys}));
+  }
+}

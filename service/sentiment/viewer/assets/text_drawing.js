@@ -1,0 +1,174 @@
+// The text view as a picture: the coloured text in lines, the legend and the verdict.
+import {fittedText, textWidth} from "./surface.js";
+import {closesWord, directedRuns, textParts} from "./text_words.js";
+import {VALUE_FULL, VALUE_MIN, isDark, themeColours, valueColour, valueScale} from "./theme.js";
+import {
+  answerSentence, counterfactualSentence, directionNames, evidenceSentence, explainedSentence, methodSentence, signedNumber, unseenSentence,
+  visibleText, withoutSentence,
+} from "./wording.js";
+
+const PICTURE_WIDTH = 720;
+const PICTURE_MARGIN = 20;
+const INNER_WIDTH = PICTURE_WIDTH - 2 * PICTURE_MARGIN;
+const WORD_STYLE = {size: 15};
+const VALUE_STYLE = {size: 10};
+const SENTENCE_STYLE = {size: 13};
+const SENTENCE_HEIGHT = 19;
+const WORD_PAD = 2;
+const WORD_SPACE = 4;
+const SCALE_STEP = 20;
+
+/** What is drawn of {explanation, attribution, evidence, struck, without, numbers}; attribution, evidence and without may be null. */
+export function textDrawing(shown) {
+  const {header, texts} = shown.explanation;
+  const rowHeight = shown.numbers && shown.attribution ? 38 : 27;
+  const sides = [false, ...(texts[1] ? [true] : [])].map((pair) => pictureLines(shown, pair));
+  const above = [answerSentence(header), explainedSentence(header)].flatMap((sentence) => wrappedSentence(sentence));
+  const below = sentencesBelow(shown).flatMap((sentence) => wrappedSentence(sentence));
+  const textTop = PICTURE_MARGIN + above.length * SENTENCE_HEIGHT + 14;
+  const count = sides.reduce((sum, side) => sum + side.length, 0);
+  const textBottom = textTop + count * rowHeight + (sides.length - 1) * 14;
+  const height = textBottom + 46 + below.length * SENTENCE_HEIGHT + PICTURE_MARGIN;
+  const draw = (surface) => {
+    const colours = themeColours();
+    drawSentences(surface, above, PICTURE_MARGIN + 13, colours.text);
+    let top = textTop;
+    for (const side of sides) {
+      for (const line of side) {
+        for (const item of line) drawItem(surface, item, top + 18, colours);
+        top += rowHeight;
+      }
+      top += 14;
+    }
+    drawScale(surface, textBottom + 20, colours);
+    drawSentences(surface, below, textBottom + 62, colours.text);
+  };
+  const title = `${answerSentence(header)}: the text by ${shown.attribution?.method ?? "nothing yet"}`;
+  return {width: PICTURE_WIDTH, height, title, draw};
+}
+
+function sentencesBelow({explanation, attribution, evidence, without}) {
+  const {header, counterfactuals} = explanation;
+  const {towards, against} = directionNames(header);
+  return [
+    `orange: ${towards}; blue and underlined: ${against}`,
+    attribution ? methodSentence(attribution) : "",
+    evidence ? `evidence: ${evidence.verdict}: ${evidenceSentence(evidence, header.words.length)}` : "",
+    without ? withoutSentence(header, without) : "",
+    ...[counterfactuals?.flip, counterfactuals?.keep].filter(Boolean).map((found) => counterfactualSentence(header, found)),
+  ].filter(Boolean);
+}
+
+/** The items of one text in lines, each with its place `x`. */
+function pictureLines(shown, pair) {
+  const parts = textParts(shown.explanation, pair);
+  const base = parts.find((part) => part.direction)?.direction ?? "ltr";
+  const lines = [[]];
+  let used = 0;
+  const items = pictureItems(shown, parts);
+  for (const [place, item] of items.entries()) {
+    const gap = lines.at(-1).length && item.spaced ? WORD_SPACE : 0;
+    const closed = items[place + 1]?.closes ? items[place + 1].width : 0;
+    if (item.broken || (used && !item.closes && used + gap + item.width + closed > INNER_WIDTH)) {
+      if (lines.at(-1).length) lines.push([]);
+      used = 0;
+    }
+    item.gap = lines.at(-1).length ? gap : 0;
+    used += item.gap + item.width;
+    lines.at(-1).push(item);
+  }
+  for (const line of lines) placeItems(line, base);
+  return lines.filter((line) => line.length);
+}
+
+/** Words and what stands between them, without white space. spaced, broken: a space, or the end of a line, stands before it. */
+function pictureItems({attribution, struck, numbers}, parts) {
+  const items = [];
+  let [spaced, broken] = [false, false];
+  const add = (text, more, direction) => {
+    const value = more.value ?? 0;
+    const number = numbers && Math.abs(value) >= VALUE_MIN ? signedNumber(value) : "";
+    const width = Math.min(INNER_WIDTH, Math.max(textWidth(text, WORD_STYLE), textWidth(number, VALUE_STYLE)) + 2 * WORD_PAD);
+    items.push({text, width, number, value, word: -1, closes: false, struck: false, muted: false, spaced, broken, direction, ...more});
+    [spaced, broken] = [false, false];
+  };
+  for (const run of directedRuns(parts)) {
+    for (const [place, part] of run.parts.entries()) {
+      if (part.word >= 0) {
+        const value = attribution?.words[part.word] ?? 0;
+        const closes = closesWord(part, run.parts[place - 1]);
+        add(visibleText(part.text), {word: part.word, value, closes, struck: struck.has(part.word)}, run.direction);
+      } else if (part.unseen) {
+        spaced = true;
+        if (part.text.trim()) add(`[${unseenSentence(part.text)}]`, {muted: true}, "");
+      } else {
+        for (const piece of part.text.match(/\s+|\S+/gu) ?? []) {
+          if (piece.trim()) add(visibleText(piece), {muted: true}, run.direction);
+          else [spaced, broken] = [true, broken || piece.includes("\n")];
+        }
+      }
+    }
+  }
+  return items;
+}
+
+/** Left to right, or from the right; words of the other direction the other way round among themselves. */
+function placeItems(line, base) {
+  const order = [];
+  for (let place = 0; place < line.length; place += 1) {
+    const run = [line[place]];
+    while (line[place].direction && line[place + 1]?.direction === line[place].direction) {
+      place += 1;
+      run.push(line[place]);
+    }
+    order.push(...(run[0].direction ? run.reverse() : run));
+  }
+  const gaps = line.map((item) => item.gap);
+  let x = 0;
+  order.forEach((item, place) => {
+    x += gaps[place];
+    item.x = base === "rtl" ? PICTURE_WIDTH - PICTURE_MARGIN - x - item.width : PICTURE_MARGIN + x;
+    x += item.width;
+  });
+}
+
+function drawItem(surface, item, baseline, colours) {
+  const {x, width} = item;
+  const colour = valueColour(item.value);
+  const middle = x + width / 2;
+  if (colour) surface.rect(x, baseline - 15, width, 20, {fill: colour.background});
+  const style = {...WORD_STYLE, colour: colour?.text ?? (item.muted ? colours.muted : colours.text), anchor: "middle", maxWidth: width};
+  surface.text(item.text, middle, baseline, style);
+  if (colour && item.value < 0) {
+    surface.line(x + WORD_PAD, baseline + 3, x + width - WORD_PAD, baseline + 3, {colour: colour.text, width: 1.5});
+  }
+  if (item.struck) surface.line(x, baseline - 5, x + width, baseline - 5, {colour: colours.text, width: 2});
+  if (item.number) surface.text(item.number, middle, baseline + 15, {...VALUE_STYLE, colour: colours.muted, anchor: "middle"});
+}
+
+function drawScale(surface, top, colours) {
+  const style = {...SENTENCE_STYLE, colour: colours.text};
+  const least = signedNumber(-VALUE_FULL, 0);
+  const left = PICTURE_MARGIN + textWidth(least, style) + 6;
+  const scale = valueScale(isDark());
+  surface.text(least, PICTURE_MARGIN, top + 12, style);
+  scale.forEach((fill, step) => surface.rect(left + step * SCALE_STEP, top, SCALE_STEP, 14, {fill}));
+  const right = left + scale.length * SCALE_STEP + 6;
+  surface.text(`${signedNumber(VALUE_FULL, 0)} logits, the same for every text`, right, top + 12, style);
+}
+
+function drawSentences(surface, sentences, top, colour) {
+  sentences.forEach((sentence, place) => {
+    surface.text(sentence, PICTURE_MARGIN, top + place * SENTENCE_HEIGHT, {...SENTENCE_STYLE, colour});
+  });
+}
+
+function wrappedSentence(sentence) {
+  const lines = [""];
+  for (const word of sentence.split(" ")) {
+    const longer = lines.at(-1) ? `${lines.at(-1)} ${word}` : word;
+    if (lines.at(-1) && textWidth(longer, SENTENCE_STYLE) > INNER_WIDTH) lines.push(word);
+    else lines[lines.length - 1] = longer;
+  }
+  return lines.map((line) => fittedText(line, INNER_WIDTH, SENTENCE_STYLE));
+}

@@ -1,0 +1,79 @@
+// The text view: the text coloured by what moved the answer, what that is worth, and what would change it.
+import {element} from "./dom.js";
+import {redrawn} from "./redrawn.js";
+import {statusNote} from "./status_note.js";
+import {answerWithout, leavesOut, textCounterfactuals, textWithout, wordsLeftOut} from "./text_changes.js";
+import {textDrawing} from "./text_drawing.js";
+import {textEvidence, textTable} from "./text_facts.js";
+import {textLegend, textPickers} from "./text_pickers.js";
+import {WordsOfText} from "./text_words.js";
+import {isDark} from "./theme.js";
+
+/** The view "Text" over a context: {element, update(), drawing()}. */
+export function textView(context) {
+  const {session, state} = context;
+  const changes = textCounterfactuals(context);
+  const parts = [textPickers(context), textLegend(context), textWithout(context), changes, textEvidence(context), textTable(context)];
+  const [pickers, legend, without, ...rest] = parts.map((part) => part.element);
+  const texts = element("div", {on: {click: ({target}) => toggleWord(context, target.closest("button.text-word"))}});
+  const note = element("div");
+  const drawTexts = redrawn(texts);
+  const drawNote = redrawn(note);
+  let words = null;
+  let marked = [];
+  const mark = () => {
+    const values = attributionShown(session)?.words ?? null;
+    const chosen = wordsLeftOut(context);
+    const out = leavesOut(context);
+    const numbers = state.get("numbers") !== "0";
+    const marks = [words, values, String(chosen), out, changes.kept(), numbers, isDark()];
+    if (marks.every((value, place) => value === marked[place])) return;
+    marked = marks;
+    words.mark({values, struck: new Set(out ? chosen : []), chosen: new Set(out ? [] : chosen), kept: changes.kept(), numbers});
+  };
+  const update = () => {
+    const explanation = session.explanation?.header ? session.explanation : null;
+    pickers.hidden = !session.text;
+    const status = session.status("attribution", session.method());
+    drawNote([session.text === "", status.state, status.message, session.method()], () => [
+      session.text
+        ? statusNote(session, "attribution", session.method(), "Attribution")
+        : element("p", {text: "Type a text above, or take an example."}),
+    ]);
+    texts.hidden = !explanation;
+    if (explanation && words?.explanation !== explanation) words = new WordsOfText(explanation);
+    if (explanation) drawTexts([words], () => [words.element]);
+    for (const part of parts) part.update();
+    if (explanation) mark();
+  };
+  const drawing = () => (session.explanation?.header ? textDrawing(drawnOf(context)) : null);
+  return {element: element("div", {class: "text-view"}, pickers, note, legend, texts, without, ...rest), update, drawing};
+}
+
+function attributionShown(session) {
+  return session.explanation?.attributions.get(session.shownMethod()) ?? null;
+}
+
+function drawnOf(context) {
+  const {session, state} = context;
+  const method = session.shownMethod();
+  return {
+    explanation: session.explanation,
+    attribution: attributionShown(session),
+    evidence: session.explanation.evidence.get(method) ?? null,
+    struck: new Set(leavesOut(context) ? wordsLeftOut(context) : []),
+    without: answerWithout(session.explanation, wordsLeftOut(context)),
+    numbers: state.get("numbers") !== "0",
+  };
+}
+
+/** In a saved page one word is chosen at a time. */
+function toggleWord(context, button) {
+  if (!button) return;
+  const {session, state} = context;
+  const word = Number(button.dataset.word);
+  const before = wordsLeftOut(context);
+  const others = before.filter((index) => index !== word);
+  const added = session.live ? [...before, word].sort((one, other) => one - other) : [word];
+  state.set({without: (others.length < before.length ? (session.live ? others : []) : added).join(",") || null});
+}

@@ -1,0 +1,166 @@
+// The text as it was sent, each word a button; what was not read stands apart. Knows no session.
+import {element} from "./dom.js";
+import {VALUE_MIN, isDark, valueColour} from "./theme.js";
+import {signedNumber, unseenSentence, wordName} from "./wording.js";
+
+// A longer part that was not read is folded.
+const UNSEEN_OPEN_MAX = 60;
+const RIGHT_TO_LEFT = /[\p{sc=Arabic}\p{sc=Hebrew}\p{sc=Syriac}\p{sc=Thaana}\p{sc=Nko}\p{sc=Adlam}\p{sc=Mandaic}\p{sc=Samaritan}]/u;
+const STRONG = /\p{L}/u;
+const CLOSING = /^[\p{Pe}\p{Pf}\p{Po}]{1,3}$/u;
+
+/** "rtl", "ltr", or "" for a text without letters: how its first letter is written. */
+export function directionOf(text) {
+  const letter = STRONG.exec(text);
+  return letter ? (RIGHT_TO_LEFT.test(letter[0]) ? "rtl" : "ltr") : "";
+}
+
+/**
+ * One text in its order: [{text, word: index or -1, unseen: true if it was not read, direction}].
+ *
+ * @param {boolean} pair the second text of a pair.
+ */
+export function textParts(explanation, pair) {
+  const {words, unseen} = explanation.header;
+  const text = explanation.texts[pair ? 1 : 0];
+  const marked = [
+    ...words.map(({start, end, pair: side}, word) => ({start, end, side, word, unseen: false})),
+    ...unseen.map(({start, end, pair: side}) => ({start, end, side, word: -1, unseen: true})),
+  ].filter((part) => part.side === pair);
+  marked.sort((one, other) => one.start - other.start || one.end - other.end);
+  const parts = [];
+  const add = (part, start, end) => {
+    const piece = text.slice(start, end);
+    parts.push({text: piece, word: part.word, unseen: part.unseen, direction: directionOf(piece)});
+  };
+  let place = 0;
+  for (const part of marked) {
+    if (part.start > place) add({word: -1, unseen: false}, place, part.start);
+    add(part, Math.max(place, part.start), part.end);
+    place = Math.max(place, part.end);
+  }
+  if (place < text.length) add({word: -1, unseen: false}, place, text.length);
+  return parts;
+}
+
+/** The same in runs of one direction, "" for that of the text: [{direction, parts}]. Buttons take no part in the order of letters. */
+export function directedRuns(parts) {
+  const base = parts.find((part) => part.direction)?.direction ?? "";
+  const runs = [];
+  let begun = [];
+  const end = () => {
+    if (begun.length) runs.push({direction: "", parts: begun});
+    begun = [];
+  };
+  for (let place = 0; place < parts.length; place += 1) {
+    const direction = parts[place].direction;
+    if (!direction || direction === base || parts[place].unseen) {
+      begun.push(parts[place]);
+      continue;
+    }
+    let last = place;
+    for (let next = place; next < parts.length && !parts[next].unseen && parts[next].direction !== base; next += 1) {
+      if (parts[next].direction === direction) last = next;
+    }
+    end();
+    runs.push({direction, parts: parts.slice(place, last + 1)});
+    place = last;
+  }
+  end();
+  return runs;
+}
+
+/** Whether a part ends the word before it, as a full stop does: no line should begin with it. Of many marks only the first does. */
+export function closesWord(part, before) {
+  return part.word >= 0 && before?.word >= 0 && CLOSING.test(part.text) && !CLOSING.test(before.text);
+}
+
+/** The coloured text of one explanation. Made once; `mark` then changes classes only. */
+export class WordsOfText {
+  constructor(explanation) {
+    this.explanation = explanation;
+    this.buttons = [];
+    this.element = element("div", {class: "text-words"}, this.#side(false), explanation.texts[1] ? this.#side(true) : null);
+    this.buttons[0]?.setAttribute("tabindex", "0");
+    this.element.addEventListener("keydown", (event) => this.#move(event));
+    this.element.addEventListener("focusin", (event) => this.#enter(event.target));
+  }
+
+  /**
+   * @param {object} marks values: [words] in logits or null; struck, chosen, kept: Set of word indices (kept null: no set is shown);
+   *   numbers: whether values are written too.
+   */
+  mark({values, struck, chosen, kept, numbers}) {
+    const header = this.explanation.header;
+    const dark = isDark();
+    this.element.classList.toggle("with-numbers", numbers && values !== null);
+    this.buttons.forEach((button, index) => {
+      const value = values === null ? null : values[index];
+      const colour = value === null ? null : valueColour(value, dark);
+      button.style.backgroundColor = colour?.background ?? "";
+      button.style.color = colour?.text ?? "";
+      button.classList.toggle("against", colour !== null && value < 0);
+      button.classList.toggle("struck", struck.has(index));
+      button.classList.toggle("chosen", chosen.has(index));
+      button.classList.toggle("kept", kept !== null && kept.has(index));
+      button.classList.toggle("aside", kept !== null && !kept.has(index));
+      button.setAttribute("aria-pressed", String(struck.has(index) || chosen.has(index)));
+      button.setAttribute("aria-label", wordName(header, index, value));
+      button.dataset.value = value !== null && Math.abs(value) >= VALUE_MIN ? signedNumber(value) : "";
+    });
+  }
+
+  #side(pair) {
+    const nodes = directedRuns(textParts(this.explanation, pair)).map((run) => {
+      const inner = this.#glued(run.parts);
+      return run.direction ? [element("span", {dir: run.direction}, ...inner)] : inner;
+    });
+    const label = `${pair ? "second text" : "text"}, a button for each word; arrow keys go from word to word`;
+    return element("div", {class: "text-words-side", dir: "auto", role: "group", aria: {label}}, ...nodes.flat());
+  }
+
+  /** The nodes of parts; a word and what closes it in one node, for a line may end before any button. */
+  #glued(parts) {
+    const nodes = [];
+    parts.forEach((part, place) => {
+      const node = this.#part(part);
+      nodes.push(closesWord(part, parts[place - 1]) ? element("span", {class: "text-glued"}, nodes.pop(), node) : node);
+    });
+    return nodes;
+  }
+
+  #part({text, word, unseen}) {
+    if (unseen) return unseenNode(text);
+    if (word < 0) return text;
+    const button = element("button", {type: "button", class: "text-word", tabIndex: -1, data: {word}}, element("span", {text}));
+    this.buttons[word] = button;
+    return button;
+  }
+
+  /** Arrow keys go from word to word, so that the Tab key passes a long text in one step. */
+  #move(event) {
+    const place = this.buttons.indexOf(event.target.closest("button.text-word"));
+    if (place < 0 || event.altKey || event.ctrlKey || event.metaKey) return;
+    const onward = getComputedStyle(event.target.closest(".text-words-side")).direction === "rtl" ? -1 : 1;
+    const steps = {ArrowRight: onward, ArrowLeft: -onward, ArrowDown: 1, ArrowUp: -1, Home: -place, End: this.buttons.length - 1 - place};
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    this.buttons[Math.min(this.buttons.length - 1, Math.max(0, place + steps[event.key]))].focus();
+  }
+
+  #enter(target) {
+    if (!target.matches("button.text-word")) return;
+    for (const button of this.element.querySelectorAll('button.text-word[tabindex="0"]')) button.tabIndex = -1;
+    target.tabIndex = 0;
+  }
+}
+
+function unseenNode(text) {
+  const said = unseenSentence(text);
+  if (!text.trim()) return text;
+  if ([...text].length > UNSEEN_OPEN_MAX) {
+    const inner = element("div", {class: "scroll", tabIndex: 0, role: "region", aria: {label: said}, text});
+    return element("details", {class: "text-unseen"}, element("summary", {text: said}), inner);
+  }
+  return element("span", {class: "text-unseen"}, element("span", {text}), element("span", {class: "text-unseen-note", text: ` [${said}]`}));
+}

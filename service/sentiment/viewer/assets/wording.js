@@ -1,0 +1,204 @@
+// What an explanation says, in plain words: the sentences of explain_page.py, and numbers as text. Pure: knows no page.
+
+const SET_SHOWN = 12;
+const WORD_SHOWN = 60;
+const PLAIN_SIGNS = /[^\p{Cc}\p{Cs}\p{Co}\p{Cn}\p{Cf}]|[\u200c\u200d]/u;
+const METHOD_UNITS = {integrated_gradients: " steps", shapley: " orders"};
+
+/** The words shown first in the table of words. */
+export const WORDS_FIRST = 20;
+
+/** A number with its sign, "+1.72" or "−1.06" with a true minus; one that rounds to zero has none. */
+export function signedNumber(value, decimals = 2) {
+  const plain = Math.abs(value).toFixed(decimals);
+  return Number(plain) === 0 ? plain : `${value < 0 ? "\u2212" : "+"}${plain}`;
+}
+
+/** A whole number with commas: "1,234". */
+export function wholeNumber(value) {
+  return Math.round(value).toLocaleString("en-US");
+}
+
+/** A share as percent: 0.9163 is "91.6 %". */
+export function percent(share, decimals = 1) {
+  return `${(100 * share).toFixed(decimals)} %`;
+}
+
+/** A p-value with two significant digits: "0.05". */
+export function probabilityOfChance(value) {
+  return String(Number(value.toPrecision(2)));
+}
+
+/** Text on one line that moves no other text: white space as spaces, control signs and changes of direction as escapes. */
+export function visibleText(text) {
+  let shown = "";
+  for (const sign of text) {
+    const code = sign.codePointAt(0);
+    const [letter, digits] = code < 0x100 ? ["x", 2] : code < 0x10000 ? ["u", 4] : ["U", 8];
+    shown += /\s/u.test(sign) ? " " : PLAIN_SIGNS.test(sign) ? sign : `\\${letter}${code.toString(16).padStart(digits, "0")}`;
+  }
+  return shown;
+}
+
+/** A word as sentences and tables show it: visible, and cut after 60 characters. */
+export function shownWord(text) {
+  const signs = [...text.slice(0, 2 * WORD_SHOWN + 1)];
+  return signs.length > WORD_SHOWN ? `${visibleText(signs.slice(0, WORD_SHOWN).join(""))}\u2026` : visibleText(text);
+}
+
+/** A word in quotes; isolated, so that one written from right to left leaves the rest of the sentence in its order. */
+export function quotedWord(text) {
+  return `"\u2068${shownWord(text)}\u2069"`;
+}
+
+/** Words in quotes, at most twelve of them and how many more there are. */
+export function quotedWords(header, indices) {
+  const named = indices.slice(0, SET_SHOWN).map((index) => quotedWord(header.words[index].text));
+  const more = indices.length > SET_SHOWN ? ` and ${indices.length - SET_SHOWN} more` : "";
+  return named.join(" ") + more;
+}
+
+/** The answer: "positive 0.7605 (undecided), english/1". */
+export function answerSentence(header) {
+  const {label, score, abstain} = header.prediction;
+  return `${visibleText(label)} ${score.toFixed(4)}${abstain ? " (undecided)" : ""}, ${header.model.name}/${header.model.version}`;
+}
+
+/** What is explained, and by how much at most the graph of explanations differs from the served one, in logits. */
+export function explainedSentence(header) {
+  const differs = header.logitError === null ? "" : `; logits of the explanation graph differ by at most ${header.logitError.toFixed(3)}`;
+  return `explained: the logit of ${visibleText(header.label)}, ${signedNumber(header.logit, 3)}${differs}`;
+}
+
+/** What to say where the explanation graph gives another answer than the served one; "" where both agree. */
+export function disagreementSentence(header) {
+  return header.labelsAgree
+    ? ""
+    : "the explanation graph decides otherwise on this text: gradients, attention and heads explain another answer";
+}
+
+/** Where values above and below zero point: {towards: "towards positive", against: "towards negative"}. */
+export function directionNames(header) {
+  const explained = visibleText(header.label);
+  const others = header.prediction.scores.filter(({label}) => label !== header.label);
+  const against = others.length === 1 ? `towards ${visibleText(others[0].label)}` : `against ${explained}`;
+  return {towards: `towards ${explained}`, against};
+}
+
+/** The name of a word's button: "loved, +1.72 logits towards positive". A value of null: not known. */
+export function wordName(header, index, value) {
+  const text = shownWord(header.words[index].text);
+  if (value === null) return text;
+  const {towards, against} = directionNames(header);
+  const number = signedNumber(value);
+  const direction = Number(value.toFixed(2)) === 0 ? "" : ` ${value > 0 ? towards : against}`;
+  return `${text}, ${number} logits${direction}`;
+}
+
+/** A method's name and what it took: "integrated_gradients, 8 of 16 steps, in logits". */
+export function methodSentence(attribution) {
+  const unit = METHOD_UNITS[attribution.method];
+  const fewer = attribution.steps < attribution.stepsAsked ? ` of ${attribution.stepsAsked}` : "";
+  return `${attribution.method}${unit ? `, ${attribution.steps}${fewer}${unit}` : ""}, in logits`;
+}
+
+/** The indices of all words, the largest values first; equal ones in the order of the text. */
+export function wordsBySize(values) {
+  return Array.from(values.keys()).sort((one, other) => Math.abs(values[other]) - Math.abs(values[one]) || one - other);
+}
+
+/** What is not one word's: [{title, value in logits, remark}], with the words beyond the `shown` first of `order` in one row. */
+export function attributionTotals(header, attribution, order, shown) {
+  const rest = order.slice(shown);
+  const totals = rest.length
+    ? [{title: `${rest.length} other words`, value: rest.reduce((sum, index) => sum + attribution.words[index], 0), remark: ""}]
+    : [];
+  totals.push({title: "special tokens", value: attribution.specialTotal, remark: "belong to no word"});
+  if (header.tokens.some((token) => token.unknown)) {
+    totals.push({title: "unknown to the model", value: attribution.unknownTotal, remark: "part of the words above"});
+  }
+  if (header.unseen.length) {
+    totals.push({title: "not read", value: attribution.unseenTotal, remark: "moved nothing"});
+  }
+  if (attribution.residual !== null) {
+    totals.push({title: "residual", value: attribution.residual, remark: "the sum less what it should be"});
+  }
+  return totals;
+}
+
+/** What the evidence says of a method on this text, in plain words and without its verdict; `words`: how many the text has. */
+export function evidenceSentence(evidence, words) {
+  const first = evidence.words > 1 ? `the ${evidence.words} words ranked first` : "the word ranked first";
+  const sets = evidence.randomSets === 1 ? "another set of as many" : `${evidence.randomSets} random sets of as many`;
+  const chance = `(p = ${probabilityOfChance(evidence.pValue)})`;
+  const why = words < 4 ? `there are ${words} words, fewer than 4` : "the words together move the probability by less than 0.05";
+  switch (evidence.verdict) {
+    case "BETTER_THAN_RANDOM":
+      return `leaving ${first} out moves the answer more than any of ${sets} ${chance}`;
+    case "INCONCLUSIVE":
+      return `${evidence.rank - 1} of ${sets} move the answer at least as much as leaving ${first} out ${chance}`;
+    case "NOT_FAITHFUL":
+      return `most of ${sets} move the answer more than leaving ${first} out ${chance}: do not rely on these values`;
+    case "FLAT":
+      return `${why}: nothing to judge a ranking by`;
+    default:
+      return "";
+  }
+}
+
+/** The numbers of the evidence: [{title, value, remark}], value as text. */
+export function evidenceNumbers(evidence) {
+  const rows = [{title: "probability lost without them", value: signedNumber(evidence.comprehensiveness, 3), remark: "higher is better"}];
+  if (evidence.randomSets) {
+    rows.push(
+      {title: "random sets: median", value: signedNumber(evidence.randomMedian, 3), remark: ""},
+      {title: "random sets: largest", value: signedNumber(evidence.randomMax, 3), remark: ""},
+    );
+  }
+  rows.push(
+    {title: "probability lost with them alone", value: signedNumber(evidence.sufficiency, 3), remark: "lower is better"},
+    {title: "p", value: probabilityOfChance(evidence.pValue), remark: `rank ${evidence.rank} of ${evidence.randomSets + 1} sets`},
+  );
+  if (evidence.agreement !== null) {
+    const value = signedNumber(evidence.agreement);
+    rows.push({title: "agreement with an unrelated method", value, remark: "Kendall's tau-b, \u22121 to 1"});
+  }
+  return rows;
+}
+
+/** A set of words found by search, of kind flip or keep, in words. */
+export function counterfactualSentence(header, found) {
+  const limits = found.stopped ? "; time or rows ran out" : "";
+  if (!found.found) {
+    const alone = `that alone make ${visibleText(header.label)} the answer`;
+    return `no words found ${found.kind === "flip" ? "whose removal changes the answer" : alone}${limits}`;
+  }
+  const answer = `${visibleText(found.label)} ${found.score.toFixed(2)}`;
+  if (!found.words.length) {
+    return found.kind === "flip" ? `without any word: ${answer}` : `no word is needed for it; without any: ${answer}`;
+  }
+  const spare = found.minimal ? "none of them can be spared" : "";
+  const smallest = found.exhaustiveBelow >= found.words.length ? "no smaller set does it" : spare;
+  const words = quotedWords(header, found.words);
+  const remark = smallest ? ` (${smallest}${limits})` : "";
+  return found.kind === "flip" ? `without ${words}: ${answer}${remark}` : `${words} alone: ${answer}${remark}`;
+}
+
+/** What the model answers without the words asked for: 'without "loved": negative 0.86 (was positive 0.76)'. */
+export function withoutSentence(header, found) {
+  const {label, score} = header.prediction;
+  const was = `was ${visibleText(label)} ${score.toFixed(2)}`;
+  return `without ${quotedWords(header, found.words)}: ${visibleText(found.label)} ${found.score.toFixed(2)} (${was})`;
+}
+
+/** What leaving one word out does to the explained logit, by occlusion. */
+export function occlusionSentence(header, index, value) {
+  const moves = Math.abs(value) < 0.005 ? "hardly moves" : `${value > 0 ? "lowers" : "raises"}`;
+  const by = Math.abs(value) < 0.005 ? "" : ` by ${Math.abs(value).toFixed(2)} logits`;
+  return `leaving ${quotedWord(header.words[index].text)} out ${moves} the logit of ${visibleText(header.label)}${by} (occlusion)`;
+}
+
+/** What to say of a part of the text that was not read: "not read, 1,234 characters". Characters are code points. */
+export function unseenSentence(text) {
+  return `not read, ${wholeNumber([...text].length)} characters`;
+}

@@ -1,0 +1,42 @@
+"""The viewer's page over HTTP: static files, told apart by their ETags, under the strictest policy that they run with."""
+
+from aiohttp import web
+
+from sentiment.viewer.page import INDEX, POLICY, Asset, assets
+
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # Kept, and asked after each time: a server's files are those of its version.
+    "Cache-Control": "no-cache",
+}
+
+
+def add_viewer(router: web.UrlDispatcher) -> None:
+    """Serve the page at / and its parts below /viewer/. Its links are relative, so that a path may stand before both."""
+    # Not in the first request: an installation that lacks them does not start.
+    assets()
+    router.add_get("/", _get_index)
+    router.add_get("/viewer/{name}", _get_part)
+
+
+async def _get_index(request: web.Request) -> web.Response:
+    return _response(request, assets()[INDEX])
+
+
+async def _get_part(request: web.Request) -> web.Response:
+    name = request.match_info["name"]
+    if name == INDEX or name not in assets():
+        raise web.HTTPNotFound
+    return _response(request, assets()[name])
+
+
+def _response(request: web.Request, asset: Asset) -> web.Response:
+    headers = {**HEADERS, "ETag": asset.etag}
+    known = [found.strip().removeprefix("W/") for found in request.headers.get("If-None-Match", "").split(",")]
+    if asset.etag in known or "*" in known:
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=asset.body, headers={**headers, "Content-Type": asset.content_type})

@@ -1,0 +1,198 @@
+"""``sentiment explain --html``: a page of everything there is, whole or not at all."""
+
+import errno
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentiment import cli
+from sentiment.client import Client
+from sentiment.local import LocalClassifier
+from sentiment.settings import Settings
+from sentiment_models.export import export
+from tests.conftest import RunningServer
+from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
+
+Captured = pytest.CaptureFixture[str]
+TEXT = "the film was </script> not good at all, but i liked the end"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("explained")
+    bundle = folder / "bundles" / "tiny" / "1"
+    bundle.parent.mkdir(parents=True)
+    export(save_tiny(folder / "checkpoint", TINY["bert"]), bundle, name="tiny", version=1, pairs=True, max_tokens=MAX_TOKENS)
+    (bundle / "MODEL_CARD.md").write_text("# A card </script>\n")
+    return folder / "bundles"
+
+
+@pytest.fixture(scope="module")
+def explaining(root: Path, settings: Settings) -> Iterator[RunningServer]:
+    running = RunningServer(settings.model_copy(update={"bundles": (root,)}))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(params=["server", "local"])
+def where(request: pytest.FixtureRequest, root: Path, explaining: RunningServer) -> list[str]:
+    return ["--target", explaining.target] if request.param == "server" else ["--local", "--bundles", str(root), "--model", "tiny"]
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """What a page has to show."""
+    found = re.search(r'<script type="application/x-ndjson" id="explanation">\n(.*?)\n</script>', path.read_text(), re.DOTALL)
+    assert found
+    return [json.loads(line) for line in found[1].split("\n")]
+
+
+def kinds_of(lines: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(kind for line in lines for kind in line))
+
+
+def test_the_page_has_everything_that_it_shows(capsys: Captured, where: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+
+    assert cli.main(["explain", TEXT, *where, "--html", str(path)]) == 0
+
+    assert capsys.readouterr().out == f"{path}: {path.stat().st_size:,} bytes\n"
+    assert os.listdir(tmp_path) == ["page.html"]
+    page, *lines = lines_of(path)
+    assert page["page"]["text"] == TEXT
+    assert page["page"]["model"]["card"].startswith("# A card </script>")
+    assert page["page"]["model"]["explanation_methods"] == ["integrated_gradients", "gradient_x_input", "occlusion", "shapley"]
+    assert kinds_of(lines) == ["header", "tile", "neuron", "attribution", "evidence", "counterfactual", "heads", "summary"]
+    heads = next(line["heads"] for line in lines if "heads" in line)
+    (neuron,) = [line["neuron"] for line in lines if "neuron" in line]
+    assert (neuron["layer"], neuron["head"], neuron["token"]) == (heads["layers"] - 1, 0, 0)
+    tiles = [line["tile"] for line in lines if "tile" in line]
+    assert {(tile["layer"], tile["head"]) for tile in tiles} == {
+        (layer, head) for layer in range(heads["layers"]) for head in range(heads["heads"])
+    }
+    assert {tile["encoding"] for tile in tiles} == {"ATTENTION_ENCODING_U8"}
+    assert lines[-1]["summary"]["complete"] is True
+
+
+def test_what_is_asked_for_is_what_the_page_has(where: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    wanted = ["--method", "occlusion", "--neuron", "0,1,2", "--attention", "words", "--encoding", "fp16", "--pair", "bad end"]
+
+    assert cli.main(["explain", TEXT, *where, "--html", str(path), *wanted]) == 0
+
+    page, *lines = lines_of(path)
+    assert page["page"]["text_pair"] == "bad end"
+    assert [line["attribution"]["method"] for line in lines if "attribution" in line] == ["occlusion"]
+    assert [(told["layer"], told["head"], told["token"]) for told in (line["neuron"] for line in lines if "neuron" in line)] == [(0, 1, 2)]
+    assert {(line["tile"]["aggregation"], line["tile"]["encoding"]) for line in lines if "tile" in line} == {
+        ("ATTENTION_AGGREGATION_WORDS", "ATTENTION_ENCODING_FP16")
+    }
+
+
+def test_a_page_takes_the_place_of_an_older_one(where: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("old")
+
+    assert cli.main(["explain", "good", *where, "--html", str(path)]) == 0
+
+    assert lines_of(path)[0]["page"]["text"] == "good"
+
+
+def test_a_model_without_an_explain_graph_has_a_page_of_what_it_can(server: RunningServer, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+
+    assert cli.main(["explain", "good and bad", "--target", server.target, "--html", str(path)]) == 0
+
+    assert kinds_of(lines_of(path)[1:]) == ["header", "attribution", "evidence", "counterfactual", "summary"]
+
+
+def test_attention_that_a_server_has_no_room_for_is_left_out_and_the_page_says_so(root: Path, settings: Settings, tmp_path: Path) -> None:
+    running = RunningServer(settings.model_copy(update={"bundles": (root,), "explain_bytes_max": 2**16}))
+    path = tmp_path / "page.html"
+    try:
+        code = cli.main(["explain", "good bad " * 100, "--target", running.target, "--html", str(path), "--encoding", "fp32"])
+    finally:
+        running.stop()
+
+    assert code == 0
+    lines = lines_of(path)[1:]
+    assert kinds_of(lines) == ["header", "neuron", "attribution", "evidence", "counterfactual", "heads", "summary"]
+    summary = lines[-1]["summary"]
+    assert summary["complete"] is False
+    assert any(note.startswith("attention was left out: options.bytes_max is 65536; what is asked can take") for note in summary["notes"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (["--json"], 2, "error: --html and --json cannot both be given"),
+        (["--label", "meh"], 1, "error: INVALID_ARGUMENT: label: is 'meh'"),
+        (["--neuron", "9,0,0"], 1, "error: INVALID_ARGUMENT: options.neuron.layer: is 9"),
+    ],
+)
+def test_what_fails_leaves_no_file(capsys: Captured, where: list[str], tmp_path: Path, flags: list[str], code: int, message: str) -> None:
+    assert cli.main(["explain", TEXT, *where, "--html", str(tmp_path / "page.html"), *flags]) == code
+
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert captured.err.startswith(message)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("place", ["nosuch/page.html", ".", "file/page.html"])
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_asked(
+    capsys: Captured, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+
+    assert cli.main(["explain", TEXT, "--target", "127.0.0.1:1", "--html", place]) == 1
+
+    error = capsys.readouterr().err
+    assert place in error
+    assert "127.0.0.1:1" not in error
+
+
+def test_a_full_disk_leaves_the_old_page_and_nothing_else(
+    capsys: Captured, explaining: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("old")
+
+    def full(_number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("sentiment.files.os.fsync", full)
+
+    assert cli.main(["explain", TEXT, "--target", explaining.target, "--html", str(path)]) == 1
+
+    assert capsys.readouterr().err == f"error: {path}.part: cannot be written: No space left on device\n"
+    assert (os.listdir(tmp_path), path.read_text()) == (["page.html"], "old")
+
+
+@pytest.mark.parametrize("value", ["1,2", "1,2,3,4", "a,b,c", "-1,0,0", f"{2**31},0,0", ""])
+def test_a_neuron_that_is_none_is_wrong_usage(capsys: Captured, value: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["explain", TEXT, f"--neuron={value}"])
+
+    assert caught.value.code == 2
+    assert "wanted are three numbers from 0" in capsys.readouterr().err
+
+
+def test_a_neuron_view_is_printed(capsys: Captured, where: list[str]) -> None:
+    assert cli.main(["explain", TEXT, *where, "--neuron", "1,0,0"]) == 0
+
+    assert "neuron view: where token 0 ([CLS]) looks in layer 1, head 0" in capsys.readouterr().out
+
+
+def test_a_model_is_described_alike_by_server_and_process(explaining: RunningServer, root: Path) -> None:
+    with LocalClassifier("tiny", (root,)) as local, Client(explaining.target) as client:
+        here, there = local.get_model(), client.get_model()
+
+    there.ClearField("limits")
+    here.ClearField("limits")
+    assert here == there

@@ -1,0 +1,1 @@
+"""The viewer in a real Chromium, against real servers."""

@@ -1,0 +1,136 @@
+"""One Chromium for all tests of the viewer, and the servers that its page is given by."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+
+from sentiment.client import Client
+from sentiment.settings import Settings
+from tests.conftest import RunningServer
+from tests.viewer.browser import STEP_MS, Watch, start, watchdog, watched
+from tests.viewer.record import recorded_page
+
+ROOT = Path(__file__).parents[2]
+
+expect.set_options(timeout=STEP_MS)
+
+
+@pytest.fixture(scope="package")
+def awake() -> Iterator[None]:
+    """As for the tests of explanations, for all of this folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(os, "SCHED_IDLE", raising=False)
+        yield
+
+
+@pytest.fixture(scope="package")
+def playwright() -> Iterator[Playwright]:
+    # Of this folder alone: while it runs, this thread's event loop is taken, and the async tests of others need it.
+    with sync_playwright() as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def browsers(playwright: Playwright) -> Iterator[list[Browser]]:
+    """The running Chromium, alone in its list; replaced where a test has ended it."""
+    running = [start(playwright)]
+    yield running
+    running[0].close()
+
+
+@pytest.fixture
+def browser(playwright: Playwright, browsers: list[Browser]) -> Browser:
+    if not browsers[0].is_connected():
+        browsers[0] = start(playwright)
+    return browsers[0]
+
+
+class Visit:
+    """Opens pages, each in a context of its own; at the end of the test, nothing may have gone wrong on any."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._watches: dict[Page, Watch] = {}
+
+    def __call__(self, url: str, *, refused: bool = False, **options: Any) -> Page:  # of Chromium's contexts
+        """``refused``: answers of 4xx and 5xx belong to the test."""
+        page = self.blank(url, refused=refused, **options)
+        page.goto(url)
+        return page
+
+    def blank(self, url: str, *, refused: bool = False, **options: Any) -> Page:  # as above
+        """A page that has not been there yet."""
+        page, watch = watched(self._browser, url, refused=refused, options=options)
+        self._watches[page] = watch
+        return page
+
+    def forgiven(self, page: Page) -> list[str]:
+        """What has gone wrong on a page and was meant to."""
+        watch = self._watches[page]
+        wrong, watch.wrong = watch.wrong, []
+        return wrong
+
+    def close(self) -> None:
+        """Close all pages, and fail if something went wrong on one."""
+        for page in self._watches:
+            page.context.close()
+        assert [wrong for watch in self._watches.values() for wrong in watch.wrong] == []
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Visit]:
+    """Pages that must stay clean; the browser is ended if the test takes too long."""
+    visits = Visit(browser)
+    timer = watchdog()
+    try:
+        yield visits
+        visits.close()
+    finally:
+        timer.cancel()
+
+
+@pytest.fixture(scope="package")
+def asked_for(settings: Settings) -> Settings:
+    """A server of the bundle that is served by default, with time for explanations on a machine that is busy."""
+    english = {"model": "english", "bundles": (ROOT / "models/bundles",), "deadline_default_s": 60.0}
+    return settings.model_copy(update=english)
+
+
+@pytest.fixture(scope="package")
+def english(awake: None, asked_for: Settings) -> Iterator[RunningServer]:
+    """The default bundle."""
+    running = RunningServer(asked_for)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="package")
+def reader(english: RunningServer) -> Iterator[Client]:
+    """The Python client of the same server."""
+    with english.client(timeout_s=60.0) as client:
+        yield client
+
+
+@pytest.fixture(scope="package")
+def paired(awake: None, tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Iterator[RunningServer]:
+    """A tiny random BERT that takes pairs and explains them."""
+    from sentiment_models.export import export
+    from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
+
+    folder = tmp_path_factory.mktemp("pairs")
+    export(save_tiny(folder / "checkpoint", TINY["bert"]), folder / "tiny" / "1", name="tiny", version=1, pairs=True, max_tokens=MAX_TOKENS)
+    running = RunningServer(settings.model_copy(update={"bundles": (folder,), "deadline_default_s": 60.0}))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="package")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a saved page with everything in it, of an explanation that was recorded: it asks nothing of any model."""
+    path = tmp_path_factory.mktemp("recorded") / "page.html"
+    path.write_text(recorded_page(), encoding="utf-8")
+    return path.as_uri()

@@ -1,0 +1,121 @@
+"""How the tests use the page as a person would: by labels, roles and names."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Locator, Page, expect
+
+from tests.viewer.browser import STEP_MS
+
+VIEWS = {"text": "Text", "heads": "Heads", "model": "Model", "neuron": "Neuron", "card": "Scorecard"}
+# Where each word's button begins and ends in its text, in UTF-16 units, and what it says.
+_BUTTONS = """(side) => {
+  const found = [];
+  const walk = document.createTreeWalker(side, NodeFilter.SHOW_TEXT);
+  let place = 0;
+  for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+    if (node.parentElement.closest(".text-unseen-note, summary")) continue;
+    const button = node.parentElement.closest("button.text-word");
+    const end = place + node.data.length;
+    if (button && found.at(-1)?.word === Number(button.dataset.word)) found.at(-1).end = end;
+    else if (button) found.push({word: Number(button.dataset.word), start: place, end, value: button.dataset.value ?? "",
+      name: button.getAttribute("aria-label"), direction: getComputedStyle(button.parentElement).direction});
+    place = end;
+  }
+  return {buttons: found, length: place};
+}"""
+# Views ask a little after the last click: nothing is being asked for longer than that.
+_QUIET = """(limit) => new Promise((done) => {
+  const begun = performance.now();
+  let since = begun;
+  const look = (now) => {
+    if (document.querySelector(".asking, [aria-busy=true]")) since = now;
+    if (now - since > 350 || now - begun > limit) done(now - since > 350);
+    else requestAnimationFrame(look);
+  };
+  requestAnimationFrame(look);
+})"""
+# How many pixels of a canvas are not clear. By a copy: one that is read is moved out of the graphics memory.
+_PAINTED = """(canvas) => {
+  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", {willReadFrequently: true});
+  copy.drawImage(canvas, 0, 0);
+  const {data} = copy.getImageData(0, 0, canvas.width, canvas.height);
+  let painted = 0;
+  for (let place = 3; place < data.length; place += 4) painted += data[place] > 8;
+  return painted;
+}"""
+
+
+def number(text: str) -> float:
+    """A number as the page writes it, with a true minus."""
+    found = re.search(r"[+\u2212-]?\d[\d,]*(?:\.\d+)?", text)
+    assert found, text
+    return float(found[0].replace("\u2212", "-").replace(",", ""))
+
+
+def field(page: Page) -> Locator:
+    """Where the text is typed."""
+    return page.get_by_role("textbox", name="Text", exact=True)
+
+
+def ask(page: Page, text: str, pair: str | None = None) -> None:
+    """Type a text and send it."""
+    field(page).fill(text)
+    if pair is not None:
+        page.get_by_label("Second text").fill(pair)
+    page.get_by_role("button", name="Explain", exact=True).click()
+
+
+def show(page: Page, view: str) -> Locator:
+    """Choose a view by its tab; returns its panel."""
+    page.get_by_role("tab", name=VIEWS[view]).click()
+    panel = page.get_by_role("tabpanel")
+    expect(panel).to_have_attribute("aria-labelledby", f"tab-{view}")
+    return panel
+
+
+def settled(page: Page, limit_ms: float = STEP_MS) -> None:
+    """Wait until the text is answered or refused, nothing more is being asked, and what has come is drawn."""
+    expect(page.locator("#answer").locator(".label, .failed").first).to_be_visible()
+    assert page.evaluate(_QUIET, limit_ms), f"after {limit_ms} ms the page is still asking"
+
+
+def painted(canvas: Locator) -> int:
+    """How many pixels of a canvas have been drawn."""
+    pixels: int = canvas.evaluate(_PAINTED)
+    return pixels
+
+
+def words(page: Page, pair: bool = False) -> list[dict[str, Any]]:
+    """Each word's button of one text: word, start, end, value, name, direction."""
+    side = page.locator(".text-words-side").nth(int(pair))
+    expect(side).to_be_visible()
+    buttons: list[dict[str, Any]] = side.evaluate(_BUTTONS)["buttons"]
+    return buttons
+
+
+def saved_svg(page: Page, folder: Path) -> ElementTree.Element:
+    """The picture of the view that is shown, by its button."""
+    with page.expect_download() as saving:
+        page.get_by_role("button", name="Save SVG").click()
+    path = folder / saving.value.suggested_filename
+    saving.value.save_as(path)
+    return ElementTree.parse(path).getroot()
+
+
+def sideways(page: Page) -> int:
+    """By how many pixels the page can be scrolled sideways."""
+    beyond: int = page.evaluate("() => Math.max(0, document.scrollingElement.scrollWidth - innerWidth)")
+    return beyond
+
+
+def until(page: Page, true: Callable[[], bool], what: str) -> None:
+    """Wait for what happens outside of the page, such as a number in the server."""
+    for _ in range(400):
+        if true():
+            return
+        page.wait_for_timeout(25)
+    raise AssertionError(f"never: {what}")

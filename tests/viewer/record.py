@@ -1,0 +1,64 @@
+"""``python -m tests.viewer.record``: record the messages that the approved pictures are drawn from.
+
+Recorded, because another machine's kernels give other last digits; to be done again only where the messages themselves change.
+"""
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.json_format import ParseDict
+
+from sentiment.settings import Settings
+from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.viewer.page import saved_page
+from tests.conftest import RunningServer
+
+ROOT = Path(__file__).parents[2]
+RECORDED = Path(__file__).parent / "data" / "review.ndjson"
+TEXT = "The acting is superb, but the story is so dull that I wanted to leave."
+ASKED = {
+    "methods": ["integrated_gradients", "shapley", "occlusion", "gradient_x_input"],
+    "attribution": {"by_embedding": True},
+    "counterfactuals": True,
+    "heads": True,
+    "attention": {"encoding": "ATTENTION_ENCODING_U8"},
+    "neuron": {"layer": 0, "head": 0, "token": 1},
+    "without": [{"words": [9]}, {"words": [3]}],
+}
+
+
+def record(url: str) -> list[dict[str, Any]]:  # JSON's values are of many kinds
+    """The model with its card, and the messages of one explanation."""
+    with urllib.request.urlopen(f"{url}/v1/models/english", timeout=10) as answer:
+        model = json.load(answer)["model"]
+    body = json.dumps({"text": TEXT, "options": ASKED}).encode()
+    # With less time, the effects of heads would be estimates.
+    request = urllib.request.Request(f"{url}/v1/explain", body, {"Grpc-Timeout": "60S"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return [{"page": {"text": TEXT, "model": model}}, *map(json.loads, answer)]
+
+
+def recorded_page() -> str:
+    """The viewer as one file, with what was recorded."""
+    first, *lines = map(json.loads, RECORDED.read_text(encoding="utf-8").splitlines())
+    messages = [ParseDict(line, pb.ExplainResponse()).SerializeToString() for line in lines]
+    return saved_page(messages, first["page"]["text"], None, first["page"]["model"])
+
+
+def main() -> None:
+    """Write the file anew."""
+    listen = "127.0.0.1:0"
+    server = RunningServer(
+        Settings(bundles=(ROOT / "models/bundles",), model="english", grpc_listen=listen, http_listen=listen, drain_wait_s=0)
+    )
+    try:
+        lines = [json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in record(server.url)]
+    finally:
+        server.stop()
+    RECORDED.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

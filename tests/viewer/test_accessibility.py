@@ -1,0 +1,72 @@
+"""axe-core finds nothing on any view, in light and in dark, nor where things are opened or have failed."""
+
+from pathlib import Path
+
+import axe_playwright_python
+import pytest
+from playwright.sync_api import Page
+
+from tests.conftest import RunningServer
+from tests.viewer.browser import PHONE, address
+from tests.viewer.conftest import Visit
+from tests.viewer.reading import VIEWS, settled, show
+from tests.viewer.texts import MIXED, SHORT, review
+
+pytestmark = pytest.mark.needs_tool("chromium")
+
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+RUN = """async () => {
+  const {violations} = await axe.run({runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]});
+  return violations.map(({id, help, nodes}) => `${id}: ${help}: ${nodes.slice(0, 3).map(({html}) => html.slice(0, 200)).join(" | ")}`);
+}"""
+
+
+def violations(page: Page, where: str) -> list[str]:
+    if not page.evaluate("() => Boolean(window.axe)"):
+        page.evaluate(AXE)
+    return [f"{where}: {found}" for found in page.evaluate(RUN)]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_view_is_clean(visit: Visit, english: RunningServer, scheme: str) -> None:
+    page = visit(address(english.url, text=SHORT, without="9", lock="4"), color_scheme=scheme)
+    found = []
+
+    for view in VIEWS:
+        show(page, view)
+        settled(page)
+        found += violations(page, view)
+
+    assert found == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_is_opened_is_clean(visit: Visit, recorded: str, scheme: str) -> None:
+    page = visit(address(recorded, "model", map="1,2"), color_scheme=scheme, viewport=PHONE)
+    settled(page)
+    found = violations(page, "an enlarged map")
+
+    show(page, "neuron")
+    page.get_by_role("button", name="As a table").click()
+    settled(page)
+    found += violations(page, "the neuron view's tables")
+    show(page, "text")
+    page.get_by_role("button", name="What alone is enough?").click()
+    settled(page)
+    found += violations(page, "counterfactuals")
+
+    assert found == []
+
+
+def test_an_empty_page_a_refusal_and_an_unread_part_are_clean(visit: Visit, english: RunningServer) -> None:
+    page = visit(english.url, refused=True)
+    found = []
+    for view in VIEWS:
+        show(page, view)
+        found += violations(page, f"no text: {view}")
+    for state in ({"text": "a good film", "model": "nosuch"}, {"text": MIXED}, {"text": review(900)}):
+        page = visit(address(english.url, **state), refused=True)
+        settled(page, 60_000)
+        found += violations(page, str(state)[:40])
+
+    assert found == []

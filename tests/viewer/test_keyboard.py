@@ -1,0 +1,130 @@
+"""Everything can be reached and used with the keyboard, and one sees where one is."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.conftest import RunningServer
+from tests.viewer.browser import address
+from tests.viewer.conftest import Visit
+from tests.viewer.reading import VIEWS, settled
+
+pytestmark = pytest.mark.needs_tool("chromium")
+
+# How the focused element is marked: its outline, or that of what stands for it.
+FOCUSED = """() => {
+  const node = document.activeElement;
+  if (node === document.body) return null;
+  const style = getComputedStyle(node);
+  const box = node.getBoundingClientRect();
+  return {tag: node.tagName, id: node.id, name: node.getAttribute("aria-label") ?? node.textContent.trim().slice(0, 40),
+    marked: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2, seen: box.width > 0 && box.bottom > 0 && box.top < innerHeight};
+}"""
+TABS_MAX = 120
+
+
+def walk(page: Page) -> list[dict]:
+    """Everything that the Tab key reaches, from the top of the page to its end."""
+    page.evaluate("() => document.activeElement.blur()")
+    found = []
+    while len(found) < TABS_MAX:
+        page.keyboard.press("Tab")
+        focused = page.evaluate(FOCUSED)
+        if focused is None or (found and focused == found[0]):
+            break
+        found.append(focused)
+    return found
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_tab_key_reaches_everything_and_shows_where_it_is(visit: Visit, recorded: str, view: str) -> None:
+    page = visit(address(recorded, view))
+    settled(page)
+    wanted = page.evaluate("""() => [...document.querySelectorAll("button, select, textarea, input, a[href], summary, [tabindex='0']")]
+      .filter((node) => node.tabIndex >= 0 && !node.disabled && node.checkVisibility({visibilityProperty: true})).length""")
+
+    found = walk(page)
+
+    assert len(found) < TABS_MAX, "the Tab key must pass long lists in one step"
+    assert len(found) == wanted
+    assert [one for one in found if not one["marked"]] == []
+    assert [one for one in found if not one["seen"]] == []
+
+
+def test_a_text_is_sent_and_every_view_used_without_a_mouse(visit: Visit, english: RunningServer) -> None:
+    page = visit(english.url)
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the explanation")).to_be_focused()
+    while page.evaluate("() => document.activeElement.id") != "text":
+        page.keyboard.press("Tab")
+    page.keyboard.type("not a good film")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".answer .label")).to_have_text("negative")
+    while page.evaluate("() => document.activeElement.getAttribute('role')") != "tab":
+        page.keyboard.press("Tab")
+    settled(page)
+
+    # A word: reached, moved along, left out.
+    while not page.evaluate("() => document.activeElement.matches('.text-word')"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    expect(page.locator(".text-without")).to_contain_text("The answer")
+    expect(page.locator("#live")).to_contain_text("without")
+
+    # The heads: a token is locked and let go.
+    page.locator("#tab-text").focus()
+    page.keyboard.press("ArrowRight")
+    settled(page)
+    expect(page.locator("#tab-heads")).to_be_focused()
+    while not page.evaluate("() => document.activeElement.matches('[role=option]')"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator(".heads-locked table")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator(".heads-locked")).to_be_hidden()
+
+    # The model: a map is enlarged, read, and left; the focus comes back to where it was.
+    page.locator("#tab-heads").focus()
+    page.keyboard.press("ArrowRight")
+    settled(page)
+    while not page.evaluate("() => document.activeElement.matches('.model-cell')"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("application")).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".map-readout")).to_contain_text("→")
+    page.keyboard.press("Escape")
+    expect(page.locator(".model-cell:focus")).to_have_count(1)
+
+    # The neuron view: rows, and a look from another token.
+    page.locator("#tab-model").focus()
+    page.keyboard.press("ArrowRight")
+    settled(page)
+    while not page.evaluate("() => document.activeElement.matches('.neuron-scroll')"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    settled(page)
+    expect(page.locator(".neuron-summary")).to_contain_text("token 5")
+
+    page.locator("#tab-neuron").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("tabpanel")).to_contain_text("english/1")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#tab-text")).to_be_focused()
+
+
+def test_motion_is_left_out_where_that_is_asked_for(visit: Visit, recorded: str) -> None:
+    page = visit(recorded)
+    settled(page)
+
+    moving = page.evaluate("""() => [...document.querySelectorAll("*")].filter((node) => {
+      const style = getComputedStyle(node);
+      return parseFloat(style.transitionDuration) > 0.01 || (style.animationName !== "none" && parseFloat(style.animationDuration) > 0.01);
+    }).map((node) => node.className)""")
+
+    assert moving == []

@@ -1,0 +1,65 @@
+"""A text of 512 tokens and more: every view comes, stays within bounds, and says what was not read."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.conftest import RunningServer
+from tests.viewer.browser import address, watched
+from tests.viewer.reading import painted, settled, show, sideways, until
+from tests.viewer.texts import review
+
+pytestmark = pytest.mark.needs_tool("chromium")
+
+# 72 maps of 512 x 512 bytes are 19 MB, which come as 25 MB of text.
+PATIENCE_MS = 60_000
+HEAP_BYTES_MAX = 160e6
+
+
+@pytest.fixture
+def page(browser: Browser, english: RunningServer) -> Iterator[Page]:
+    page, watch = watched(browser, english.url)
+    page.goto(address(english.url, text=review(900)))
+    yield page
+    page.context.close()
+    assert watch.wrong == []
+
+
+def test_every_view_of_512_tokens_comes_and_stays_within_bounds(page: Page) -> None:
+    settled(page, PATIENCE_MS)
+    expect(page.locator("#answer")).to_contain_text("512 tokens")
+    expect(page.locator("#answer")).to_contain_text("a part of the text was not read")
+
+    panel = show(page, "heads")
+    settled(page, PATIENCE_MS)
+    looks = panel.get_by_role("listbox", name="Tokens that look")
+    assert looks.get_by_role("option").count() > 400
+    assert painted(panel.locator("canvas.heads-canvas").first) > 2000
+    # Not as tall as its 512 rows: they scroll within.
+    assert panel.bounding_box()["height"] < 2000
+    looks.get_by_role("option").nth(40).click()
+    assert painted(panel.locator("canvas.heads-canvas").nth(1)) > 300
+
+    panel = show(page, "model")
+    settled(page, PATIENCE_MS)
+    expect(panel.locator(".model-cell")).to_have_count(72)
+    thumbs = panel.locator("canvas.model-thumb")
+    until(page, lambda: min(thumbs.evaluate_all("(all) => all.map((canvas) => canvas.width)")) == 72, "all thumbnails are drawn")
+    panel.locator(".model-cell").nth(30).click()
+    canvas = panel.locator("canvas.map-canvas")
+    assert painted(canvas) > 10_000
+    # The canvas is as large as what is seen of the map.
+    assert canvas.evaluate("(canvas) => canvas.width * canvas.height") < 4e6
+
+    panel = show(page, "neuron")
+    settled(page, PATIENCE_MS)
+    assert painted(panel.locator(".neuron-canvas")) > 10_000
+    panel.get_by_role("button", name="As a table").click()
+    panel.get_by_role("button", name="Show all 512 keys").click()
+    assert panel.locator("tbody").first.locator("tr").count() == 512
+    assert sideways(page) == 0
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    held = session.send("Runtime.getHeapUsage")
+    assert held["usedSize"] + held["backingStorageSize"] < HEAP_BYTES_MAX

@@ -1,0 +1,91 @@
+"""The model view: every map at a glance, drawn from the weights that the Python client gets."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import expect
+
+from sentiment.client import AttentionOptions, Client, ExplainOptions
+from sentiment.client.explanations import Explanation
+from tests.conftest import RunningServer
+from tests.viewer.browser import address
+from tests.viewer.conftest import Visit
+from tests.viewer.reading import number, painted, settled
+from tests.viewer.texts import SHORT
+
+pytestmark = pytest.mark.needs_tool("chromium")
+
+LAYERS, HEADS = 6, 12
+
+
+@pytest.fixture(scope="module")
+def found(reader: Client) -> Explanation:
+    options = ExplainOptions(heads=True, attention=AttentionOptions(encoding="fp32", aggregation="words"))
+    return reader.explain(SHORT, options=options)
+
+
+def test_each_thumbnail_is_its_heads_map(visit: Visit, english: RunningServer, found: Explanation) -> None:
+    page = visit(address(english.url, "model", text=SHORT))
+    settled(page)
+
+    names = [cell.get_attribute("aria-label") or "" for cell in page.locator(".model-cell").all()]
+    thumbs = page.locator("canvas.model-thumb")
+    pixels = thumbs.evaluate_all("(all) => all.map((canvas) => canvas.toDataURL())")
+
+    assert len(names) == LAYERS * HEADS
+    for place, name in enumerate(names):
+        layer, head = divmod(place, HEADS)
+        assert name.startswith(f"layer {layer} head {head}, ")
+        assert number(name.rpartition(":")[2]) == pytest.approx(found.heads.gated[layer, head], abs=0.0051)
+        weights = found.attention.maps[layer, head]
+        shades = np.asarray(Image.open(io.BytesIO(_decoded(pixels[place]))).convert("L"), np.float64)
+        assert shades.shape == weights.shape
+        assert np.corrcoef(shades.ravel(), np.sqrt(weights).ravel())[0, 1] < -0.98
+    assert page.locator(".model-cell.marked").count() == 5
+
+
+def _decoded(url: str) -> bytes:
+    from base64 import b64decode
+
+    return b64decode(url.partition(",")[2])
+
+
+def test_a_click_enlarges_a_map_whose_cells_say_their_weights(visit: Visit, english: RunningServer, found: Explanation) -> None:
+    page = visit(address(english.url, "model", text=SHORT))
+    settled(page)
+
+    page.get_by_role("button", name="layer 3 head 5").click()
+
+    expect(page.get_by_role("heading", name="layer 3 head 5")).to_be_visible()
+    enlarged = page.get_by_role("application", name="layer 3 head 5")
+    assert painted(enlarged.locator("canvas")) > 10_000
+    for key, row, column in (("ArrowDown", 1, 0), ("End", 1, len(found.units) - 1), ("ArrowUp", 0, len(found.units) - 1)):
+        page.keyboard.press(key)
+        weight = found.attention.maps[3, 5][row, column]
+        says = page.locator(".map-readout").inner_text()
+        assert found.units[row][0] in says
+        assert found.units[column][0] in says
+        assert float(says.rpartition(": ")[2]) == pytest.approx(weight, abs=1 / 255 + 0.00051)
+    assert "map=3%2C5" in page.url
+    page.keyboard.press("Escape")
+    expect(page.locator(".model-cell:focus")).to_have_attribute("aria-label", re.compile("^layer 3 head 5,"))
+
+
+def test_from_a_map_to_the_same_head_elsewhere(visit: Visit, english: RunningServer) -> None:
+    page = visit(address(english.url, "model", text="a good film", map="3,5"))
+    settled(page)
+
+    page.get_by_role("button", name="In the head view").click()
+    settled(page)
+    pressed = page.locator(".heads-toggle[aria-pressed=true]")
+    expect(pressed).to_have_count(1)
+    expect(pressed).to_have_attribute("aria-label", re.compile("^head 5,"))
+    expect(page.get_by_label("Layer", exact=True)).to_have_value("3")
+    page.go_back()
+    page.get_by_role("button", name="In the neuron view").click()
+    settled(page)
+
+    expect(page.locator(".neuron-summary")).to_contain_text("In layer 3, head 5")

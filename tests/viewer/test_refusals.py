@@ -1,0 +1,175 @@
+"""What the page says when the server refuses, drains or is gone, and that it goes on."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.conftest import RunningServer
+from tests.rpc.gate import Gate, in_loop, served_by, total
+from tests.viewer.browser import address
+from tests.viewer.conftest import Visit
+from tests.viewer.reading import VIEWS, ask, field, settled, show, until
+from tests.viewer.texts import ATTACK, SHORT, review
+
+pytestmark = [pytest.mark.needs_tool("chromium"), pytest.mark.usefixtures("awake")]
+
+Start = Callable[..., RunningServer]
+
+
+def says(page: Page, text: str) -> None:
+    """A message with these words stands on the page."""
+    expect(page.locator(".failed").filter(has_text=text).first).to_be_visible()
+
+
+def answers(page: Page, text: str = "good") -> None:
+    """The page is usable: it answers another text."""
+    ask(page, text)
+    expect(page.locator(".answer .label")).to_have_text("positive")
+
+
+def test_without_explanations_the_answer_comes_and_each_view_says_why_there_is_no_more(visit: Visit, start: Start) -> None:
+    server = start(explain=False)
+    page = visit(address(server.url, text="a good film"), refused=True)
+
+    expect(page.locator(".answer .label")).to_have_text("positive")
+
+    for view in ("text", "heads", "model", "neuron"):
+        panel = show(page, view)
+        expect(panel.locator(".note").filter(has_text="explain").first).to_be_visible()
+    answers(page)
+
+
+def test_a_model_without_an_explain_graph_shows_words_and_says_what_it_lacks(visit: Visit, start: Start) -> None:
+    server = start()
+    page = visit(address(server.url, text="a good film and the awful end"), refused=True)
+
+    settled(page)
+
+    expect(page.locator(".text-word").nth(1)).to_have_attribute("aria-label", "good", use_inner_text=False) if False else None
+    for view in ("heads", "model", "neuron"):
+        panel = show(page, view)
+        expect(panel.locator(".note").first).to_contain_text("graph")
+    answers(page)
+
+
+def test_a_full_queue_says_when_to_come_back_and_the_button_asks_again(visit: Visit, start: Start) -> None:
+    server = start()
+    explaining = served_by(server).explaining
+    limits = explaining.limits
+    explaining.limits = replace(limits, calls_max=0)
+    page = visit(address(server.url, text="a good film"), refused=True)
+
+    says(page, "Try again in")
+    says(page, "The server has too much to do")
+    expect(page.locator(".answer .label")).to_have_text("positive")
+    explaining.limits = limits
+    page.get_by_role("button", name="Try again").first.click()
+
+    expect(page.locator(".text-word").first).to_be_visible()
+    expect(page.locator(".failed")).to_have_count(0)
+
+
+def test_a_text_over_the_limit_is_refused_with_the_limit(visit: Visit, start: Start) -> None:
+    server = start(text_bytes_max=100)
+    page = visit(address(server.url, text="a " * 60), refused=True)
+
+    says(page, "100")
+    answers(page)
+
+
+def test_a_text_that_does_not_fit_is_refused_where_that_is_chosen(visit: Visit, english: RunningServer) -> None:
+    page = visit(address(english.url), refused=True)
+    field(page).fill(review(900))
+    page.get_by_role("combobox", name="text that is too long").or_(page.locator("#truncation")).first.select_option("refuse")
+    page.get_by_role("button", name="Explain", exact=True).click()
+
+    says(page, "512")
+
+
+def test_a_server_that_is_gone_is_said_to_be_and_can_come_back(visit: Visit, start: Start) -> None:
+    server = start()
+    page = visit(address(server.url, text="bad"), refused=True)
+    settled(page)
+    server.stop()
+
+    ask(page, "good")
+    says(page, "The server cannot be reached")
+    expect(field(page)).to_have_value("good")
+    for view in VIEWS:
+        show(page, view)
+    start(http_listen=server.url.removeprefix("http://"))
+
+    page.get_by_role("button", name="Try again").first.click()
+    answers(page, "great")
+
+
+def test_a_deadline_that_passes_is_told(visit: Visit, start: Start) -> None:
+    server = start(deadline_max_s=0.0001, deadline_default_s=0.0001)
+    page = visit(address(server.url, text="a good film"), refused=True)
+
+    says(page, "There was not enough time")
+
+
+def test_a_server_that_drains_is_told(visit: Visit, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start(drain_grace_s=20)
+    page = visit(server.url, refused=True)
+    gate = Gate(server, monkeypatch)
+    try:
+        ask(page, "bad")
+        until(page, lambda: bool(gate.batches), "the first text is being classified")
+        in_loop(server, server.app.stop)
+        until(page, lambda: not server.app._ready, "the server drains")
+
+        ask(page, "good")
+
+        says(page, "stopping")
+    finally:
+        gate.open()
+
+
+def test_of_two_quick_texts_the_second_is_answered_and_the_first_withdrawn(
+    visit: Visit, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start()
+    page = visit(server.url)
+    expect(page.get_by_role("button", name="Explain", exact=True)).to_be_visible()
+    gate = Gate(server, monkeypatch)
+    try:
+        ask(page, "bad")
+        until(page, lambda: total(server, "requests", code="CANCELLED") == 0 and bool(gate.batches), "the first text is being classified")
+        ask(page, "good")
+        until(page, lambda: total(server, "requests", code="CANCELLED") == 2, "answer and explanation of the first are withdrawn")
+    finally:
+        gate.open()
+
+    expect(page.locator(".answer .label")).to_have_text("positive")
+    settled(page)
+    expect(page.locator(".text-words")).to_have_text("good")
+    until(page, lambda: server.app._calls._open == 0, "no call is open")
+    assert server.metric("sentiment_explanations", model="tiny/1") == 0
+
+
+def test_what_a_server_says_in_a_refusal_is_text(visit: Visit, english: RunningServer) -> None:
+    page = visit(english.url, refused=True)
+    body = {"error": {"status": "INTERNAL", "message": ATTACK}}
+    for path in ("classify", "explain"):
+        page.route(f"**/v1/{path}", lambda route: route.fulfill(status=500, json=body))
+
+    ask(page, SHORT)
+
+    says(page, ATTACK)
+
+
+def test_an_answer_that_breaks_off_is_told_and_what_had_come_stays(visit: Visit, english: RunningServer, reader) -> None:
+    page = visit(english.url, refused=True)
+    settled_header = page.context.request.post(f"{english.url}/v1/explain", data={"text": SHORT}).text().splitlines()[0]
+    page.route("**/v1/explain", lambda route: route.fulfill(status=200, content_type="application/x-ndjson", body=settled_header + "\n"))
+
+    ask(page, SHORT)
+
+    says(page, "ended in the middle")
+    page.unroute("**/v1/explain")
+    page.get_by_role("button", name="Try again").first.click()
+    expect(page.locator(".text-word").first).to_be_visible()

@@ -1,0 +1,175 @@
+"""The text view says what the Python client says, word by word."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from sentiment.client import Client, ExplainOptions
+from sentiment.client.explanations import Counterfactual, Explanation
+from tests.conftest import RunningServer
+from tests.viewer.browser import address
+from tests.viewer.conftest import Visit
+from tests.viewer.reading import number, settled, words
+from tests.viewer.texts import MIXED, PAIR, SHORT, review
+
+pytestmark = pytest.mark.needs_tool("chromium")
+
+LEAST = "What is the least that changes the answer?"
+ENOUGH = "What alone is enough?"
+
+
+def spans(found: Explanation, pair: bool = False) -> list[tuple[int, int]]:
+    return [word.span.utf16 for word in found.words if word.pair == pair]
+
+
+def shows(page: Page, found: Explanation, method: str) -> None:
+    """Each word carries its value: as its number, in its name, and in the table in the order of their sizes."""
+    values = found.attributions[method].words
+    buttons = words(page)
+    assert len(buttons) == len(values)
+    for button, word, value in zip(buttons, found.words, values, strict=True):
+        assert (button["start"], button["end"]) == word.span.utf16
+        assert button["name"].startswith(word.text)
+        if abs(value) >= 0.0501:
+            assert number(button["value"]) == pytest.approx(value, abs=0.00501)
+        if abs(value) >= 0.00501:
+            others = [label for label in found.scores if label != found.explained]
+            assert button["name"].endswith(f"logits towards {found.explained if value > 0 else others[0]}")
+    rows = page.locator(".text-table tbody").first.locator("tr").all_inner_texts()
+    shown = [abs(number(row.split("\t")[1])) for row in rows]
+    assert shown == pytest.approx(sorted(map(abs, values), reverse=True)[: len(rows)], abs=0.000501)
+    evidence = found.evidence[method]
+    expect(page.locator(".text-verdict")).to_contain_text(evidence.verdict)
+    expect(page.get_by_role("region", name="the evidence in numbers")).to_contain_text(
+        f"{evidence.comprehensiveness:+.3f}".replace("-", "\u2212")
+    )
+
+
+@pytest.mark.parametrize("method", ["integrated_gradients", "gradient_x_input", "occlusion", "shapley"])
+def test_words_have_the_values_that_the_python_client_gets(visit: Visit, english: RunningServer, reader: Client, method: str) -> None:
+    page = visit(address(english.url, text=SHORT))
+
+    page.get_by_label("Method").select_option(method)
+    settled(page)
+
+    shows(page, reader.explain(SHORT, options=ExplainOptions(methods=(method,))), method)
+    assert (f"method={method}" in page.url) == (method != "integrated_gradients")
+
+
+def test_the_other_label_can_be_explained(visit: Visit, english: RunningServer, reader: Client) -> None:
+    page = visit(address(english.url, text=SHORT))
+    settled(page)
+
+    page.get_by_label("Label that is explained").select_option("positive")
+    settled(page)
+
+    expect(page.locator(".text-legend")).to_contain_text("the logit of positive")
+    shows(page, reader.explain(SHORT, label="positive"), "integrated_gradients")
+    expect(page.locator(".answer .label")).to_have_text("negative")
+
+
+def test_equal_values_have_equal_colours_in_every_text(visit: Visit, english: RunningServer) -> None:
+    colours: dict[float, set[str]] = {}
+    for text in (SHORT, "a good film", "it is a film", "truly the worst, most horrible film ever made"):
+        page = visit(address(english.url, text=text))
+        settled(page)
+        for button in page.locator(".text-word").all():
+            value = number(button.get_attribute("data-value") or "0")
+            colours.setdefault(value, set()).add(button.evaluate("(node) => getComputedStyle(node).backgroundColor"))
+
+    assert {value for value, found in colours.items() if len(found) > 1 and value} == set()
+    assert len(set.union(*colours.values())) > 3
+
+
+def test_without_a_word_the_answer_is_the_one_that_the_python_client_gets(visit: Visit, english: RunningServer, reader: Client) -> None:
+    page = visit(address(english.url, text=SHORT))
+    settled(page)
+    dull = next(index for index, button in enumerate(words(page)) if button["name"].startswith("dull"))
+
+    page.get_by_role("button", name="dull").click()
+
+    (found,) = reader.explain(SHORT, options=ExplainOptions(without=((dull,),))).counterfactuals
+    says = page.locator(".text-without")
+    expect(says).to_contain_text(f"{found.label} {found.score:.2f} (was")
+    expect(says).to_contain_text("The answer changes" if found.label != "negative" else "The answer stays")
+    expect(page.get_by_role("button", name="dull")).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name="dull").click()
+    expect(says).to_be_hidden()
+
+
+def test_several_words_are_left_out_at_once(visit: Visit, english: RunningServer, reader: Client) -> None:
+    page = visit(address(english.url, text=SHORT, without="3,9"))
+
+    (found,) = reader.explain(SHORT, options=ExplainOptions(without=((3, 9),))).counterfactuals
+    expect(page.locator(".text-without")).to_contain_text(f"{found.label} {found.score:.2f} (was")
+    assert page.locator(".text-word.struck").count() == 2
+
+
+def test_the_least_that_changes_the_answer_is_what_the_python_client_finds(visit: Visit, english: RunningServer, reader: Client) -> None:
+    page = visit(address(english.url, text=SHORT))
+    settled(page)
+    flip, keep = sets(reader)
+
+    page.get_by_role("button", name=LEAST).click()
+
+    expect(page.locator(".text-found")).to_contain_text(f": {flip.label} {flip.score:.2f}")
+    expect(page.locator(".text-without")).to_contain_text(f"The answer changes: without")
+    assert [int(word.get_attribute("data-word") or -1) for word in page.locator(".text-word.struck").all()] == [*flip.words]
+    page.get_by_role("button", name=ENOUGH).click()
+    expect(page.locator(".text-found")).to_contain_text(f" alone: {keep.label} {keep.score:.2f}")
+    assert [int(word.get_attribute("data-word") or -1) for word in page.locator(".text-word.kept").all()] == [*keep.words]
+
+
+def sets(reader: Client) -> tuple[Counterfactual, Counterfactual]:
+    found = reader.explain(SHORT, options=ExplainOptions(counterfactuals=True)).counterfactuals
+    flip, keep = (next(one for one in found if one.kind == kind) for kind in ("flip", "keep"))
+    return flip, keep
+
+
+def test_signs_of_many_units_and_words_from_right_to_left_keep_their_places(visit: Visit, english: RunningServer, reader: Client) -> None:
+    page = visit(address(english.url, text=MIXED))
+    settled(page)
+
+    found = reader.explain(MIXED)
+
+    buttons = words(page)
+    assert [(button["start"], button["end"]) for button in buttons] == spans(found)
+    side = page.locator(".text-words-side")
+    assert side.evaluate("(node) => getComputedStyle(node).direction") == "rtl"
+    assert side.evaluate("(node) => node.textContent") == MIXED
+    by_text = {MIXED.encode("utf-16-le")[2 * one["start"] : 2 * one["end"]].decode("utf-16-le"): one for one in buttons}
+    assert by_text["was"]["direction"] == "ltr"
+    assert by_text["הסרט"]["direction"] == "rtl"
+    # In a line from right to left, a later word stands further left; English within it runs to the right.
+    left = {word: page.locator(f".text-word[data-word='{one['word']}']").bounding_box()["x"] for word, one in by_text.items()}
+    assert left["הסרט"] > left["הזה"] > left["היה"]
+    assert left["was"] < left["not"] < left["good"]
+
+
+def test_a_pair_shows_both_texts(visit: Visit, paired: RunningServer) -> None:
+    page = visit(address(paired.url, text=PAIR[0], pair=PAIR[1]))
+    settled(page)
+
+    with paired.client(timeout_s=60) as client:
+        found = client.explain(*PAIR)
+
+    for pair in (False, True):
+        assert [(button["start"], button["end"]) for button in words(page, pair)] == spans(found, pair)
+    values = [number(one["name"].split(", ")[1]) for pair in (False, True) for one in words(page, pair)]
+    assert values == pytest.approx(found.attributions[next(iter(found.attributions))].words, abs=0.00501)
+
+
+def test_what_was_not_read_of_a_long_text_stands_there_and_is_said(visit: Visit, english: RunningServer, reader: Client) -> None:
+    text = review(900)
+    page = visit(address(english.url, text=text))
+    settled(page)
+
+    found = reader.explain(text)
+
+    (unseen,) = found.unseen
+    expect(page.locator("#answer")).to_contain_text("a part of the text was not read")
+    part = page.locator("details.text-unseen")
+    expect(part).to_contain_text(f"not read, {len(unseen.text):,} characters")
+    part.locator("summary").click()
+    assert part.locator("span").inner_text().strip() == unseen.text.strip()
+    assert [(button["start"], button["end"]) for button in words(page)] == spans(found)
+    assert len(found.tokens) == 512

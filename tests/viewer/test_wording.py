@@ -1,0 +1,71 @@
+"""The page's sentences are those of the terminal: wording.js against explain_page.py."""
+
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from sentiment.explain_page import _counterfactual, _evidence
+from sentiment.viewer.page import assets
+
+pytestmark = pytest.mark.needs_tool("chromium")
+
+WORDS = ["The", "loved", "جيد", "a\u202eb", "x\ny", "film"]
+HEADER = {
+    "label": "positive",
+    "prediction": {"label": "positive", "score": 0.76, "scores": [{"label": "negative"}, {"label": "positive"}]},
+    "words": [{"text": word, "pair": False} for word in WORDS],
+}
+EXPLANATION: Any = SimpleNamespace(words=[SimpleNamespace(text=word) for word in WORDS], explained="positive")
+WIDE = 10**6
+
+
+def said(browser: Browser, call: str, cases: list[Any]) -> list[str]:
+    """What a call of wording.js says of each case, without the signs that keep a word's direction to itself."""
+    page = browser.new_page()
+    try:
+        page.add_script_tag(content=assets()["wording.js"].text.replace("\nexport ", "\n"))
+        sentences: list[str] = page.evaluate(f"([header, cases]) => cases.map((found) => {call})", [HEADER, cases])
+        return [sentence.replace("\u2068", "").replace("\u2069", "") for sentence in sentences]
+    finally:
+        page.close()
+
+
+def camel(fields: dict[str, Any]) -> dict[str, Any]:
+    names = {name: name.split("_")[0] + "".join(part.title() for part in name.split("_")[1:]) for name in fields}
+    return {names[name]: value for name, value in fields.items()}
+
+
+@pytest.mark.parametrize("kind", ["flip", "keep"])
+def test_a_counterfactual_reads_as_in_the_terminal(browser: Browser, kind: str) -> None:
+    sets: list[list[int]] = [[], [1], [0, 2, 3, 4], [0, 1, 2, 3, 4, 5] * 3]
+    names = ("found", "words", "minimal", "exhaustive_below", "stopped")
+    rows = product((True, False), sets, (True, False), (0, 1, 9), (True, False))
+    cases = [{"kind": kind, "label": "negative", "score": 0.857, **dict(zip(names, row, strict=True))} for row in rows]
+
+    sentences = said(browser, "counterfactualSentence(header, found)", [camel(case) for case in cases])
+
+    assert sentences == [_counterfactual(EXPLANATION, SimpleNamespace(**case)) for case in cases]  # type: ignore[arg-type]  # its fields
+
+
+@pytest.mark.parametrize("verdict", ["BETTER_THAN_RANDOM", "INCONCLUSIVE", "NOT_FAITHFUL", "FLAT"])
+@pytest.mark.parametrize("words", [2, 40])
+def test_a_verdict_reads_as_in_the_terminal(browser: Browser, verdict: str, words: int) -> None:
+    names = ("words", "random_sets", "p_value", "rank")
+    rest = {"verdict": verdict, "comprehensiveness": 0.1, "sufficiency": 0.2, "agreement": None, "random_median": 0.1}
+    cases = [{**rest, **dict(zip(names, row, strict=True))} for row in product((1, 3), (0, 1, 19), (0.05, 0.15, 1 / 3, 1.0), (1, 4))]
+
+    sentences = said(browser, f"evidenceSentence(found, {words})", [camel(case) for case in cases])
+
+    wanted = [_evidence(SimpleNamespace(**case), words, WIDE)[0] for case in cases]  # type: ignore[arg-type]  # its fields
+    assert [f"evidence: {verdict}: {sentence}" for sentence in sentences] == wanted
+
+
+def test_a_number_has_a_true_minus_and_zero_no_sign(browser: Browser) -> None:
+    assert said(browser, "signedNumber(found)", [1.716, -1.06, 0, -0.001]) == ["+1.72", "\u22121.06", "0.00", "0.00"]
+
+
+def test_a_long_word_is_cut_in_sentences(browser: Browser) -> None:
+    assert said(browser, "quotedWord(found)", ["😀" * 100, "x" * 60]) == [f'"{"😀" * 60}\u2026"', f'"{"x" * 60}"']
