@@ -230,6 +230,8 @@ def test_it_says_that_it_is_starting_until_the_model_is_there(spawn: Callable[..
     with Client(target, options=PLAIN) as client:
         with pytest.raises(CallFailed) as caught:
             client.classify("good")
+        with pytest.raises(CallFailed, match="the server is starting"):
+            client.list_models()
         (bundle / "slow").open("wb").close()
         server.wait_ready()
         assert client.classify("good").label == "positive"

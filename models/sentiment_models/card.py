@@ -5,7 +5,12 @@ from pathlib import Path
 
 from sentiment.model.bundle import Bundle, GraphSpec, Manifest, WindowsSpec, load_bundle
 from sentiment_models import card_figures
+from sentiment_models.card_explanations import explanations
+from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation import Evaluation
+from sentiment_models.faithfulness.findings import Findings
+from sentiment_models.faithfulness.record import check_of
+from sentiment_models.faithfulness.training_findings import TrainingFindings
 from sentiment_models.manifest import CARD_FILE, MANIFEST_FILE, WEIGHTS_FILE, read_object
 from sentiment_models.provenance import Json
 from sentiment_models.report import markdown
@@ -13,29 +18,50 @@ from sentiment_models.report import markdown
 Facts = Mapping[str, Json]
 
 
-def write_card(bundle: Path, evaluations: Sequence[Evaluation]) -> Path:
+def write_card(
+    bundle: Path, evaluations: Sequence[Evaluation], findings: Findings | None = None, training: TrainingFindings | None = None
+) -> Path:
     """Write MODEL_CARD.md into a bundle, which stays valid: the card is not among its hashed files.
 
     Args:
         bundle: the bundle's directory.
         evaluations: what ``evaluate`` measured on it.
+        findings: what ``evaluate --explanations`` did.
+        training: what ``attention-tests`` told.
 
     Raises:
-        ModelsError: an evaluation is of another bundle.
+        ModelsError: an evaluation or the findings are of another bundle, or these have another default than the bundle.
         sentiment.errors.BadBundle: the bundle is damaged.
     """
     loaded = load_bundle(bundle)
     for evaluation in evaluations:
         evaluation.check_of(loaded.manifest)
+    if findings is not None:
+        check_of(findings, loaded.manifest)
+        served = loaded.manifest.explanations
+        if served is not None and findings.default_method != served.default_method:
+            raise ModelsError(
+                f"the findings compare {findings.default_method} with the others; the bundle serves {served.default_method} first: study "
+                f"again with --record --default {served.default_method}, which with the same --resume takes little time"
+            )
     part = bundle / f".{CARD_FILE}.part"
-    part.write_text(card(loaded, _facts(read_object(bundle / MANIFEST_FILE).get("provenance")), evaluations), encoding="utf-8")
+    provenance = _facts(read_object(bundle / MANIFEST_FILE).get("provenance"))
+    part.write_text(card(loaded, provenance, evaluations, findings, training), encoding="utf-8")
     part.replace(bundle / CARD_FILE)
     return bundle / CARD_FILE
 
 
-def card(bundle: Bundle, provenance: Facts, evaluations: Sequence[Evaluation]) -> str:
+def card(
+    bundle: Bundle,
+    provenance: Facts,
+    evaluations: Sequence[Evaluation],
+    findings: Findings | None = None,
+    training: TrainingFindings | None = None,
+) -> str:
     """Compose the card's text."""
     manifest = bundle.manifest
+    measured = manifest.explanations
+    default = measured.default_method if measured else findings.default_method if findings else ""
     sections = (
         _head(bundle, provenance),
         _use(manifest),
@@ -44,6 +70,7 @@ def card(bundle: Bundle, provenance: Facts, evaluations: Sequence[Evaluation]) -
         *_long_texts(provenance),
         _calibration(manifest),
         _graphs(manifest, provenance),
+        explanations(findings, default, training),
         card_figures.weaknesses(manifest, evaluations),
     )
     return "\n\n".join(sections) + "\n"

@@ -64,6 +64,17 @@ def part(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: float
     return Split(train, list(dev.values()))
 
 
+def apart(examples: Sequence[Example], others: Sequence[Example]) -> list[Example]:
+    """Those examples that share no sentence with any of ``others``: no copies of them, none of their phrases, nothing they are cut from."""
+    wholes = _sentences((*examples, *others))
+
+    def sentence(example: Example) -> str:
+        return wholes.get(_words(example)) or _key(example)
+
+    taken = {sentence(example) for example in others}
+    return [example for example in examples if sentence(example) not in taken]
+
+
 def repeat(examples: Sequence[Example], times: float, seed: int) -> Iterator[Example]:
     """Show each example so many times; of a fraction, always the same ones."""
     return (example for example in examples for _ in range(_times(_key(example), times, seed)))

@@ -19,6 +19,7 @@ COMMANDS = {
     "average": "average fine-tunes of one model",
     "export": "make a bundle out of a checkpoint",
     "evaluate": "measure a bundle on labelled texts",
+    "attention-tests": "train small encoders to see what attention is good for",
     "long-texts": "choose how a bundle reads texts that do not fit it",
     "compare": "run two bundles over the same texts",
     "card": "write a bundle's MODEL_CARD.md",

@@ -49,7 +49,7 @@ def curves(series: Series, x: str, y: str, title: str) -> bytes:
     if any(not name.startswith("_") for name in series):
         beside = len(series) > 4
         axes.legend(frameon=False, fontsize=9, **({"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)} if beside else {"loc": "best"}))
-    return _png(figure)
+    return as_png(figure)
 
 
 def panels(parts: Mapping[str, Series], x: str, y: str) -> bytes:
@@ -63,17 +63,17 @@ def panels(parts: Mapping[str, Series], x: str, y: str) -> bytes:
     Raises:
         ValueError: there are more lines than can be told apart.
     """
-    figure = _figure(4.6 * len(parts), 4.8)
+    figure = blank(4.6 * len(parts), 4.8)
     row = figure.subplots(1, len(parts), sharey=True, squeeze=False)[0]
     for axes, (title, series) in zip(row, parts.items(), strict=True):
-        _plain(axes)
+        plain_axes(axes)
         _draw(axes, series)
         axes.set_xlabel(x)
         axes.set_title(title)
     row[0].set_ylabel(y)
     handles, names = row[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False, fontsize=9, handlelength=3.5)
-    return _png(figure)
+    return as_png(figure)
 
 
 def _draw(axes: Axes, series: Series) -> None:
@@ -96,10 +96,10 @@ def reliability(bins: Sequence[Bin], title: str) -> bytes:
         bins: those that hold a row; ``metrics.reliability_bins`` makes them.
         title: the plot's.
     """
-    figure = _figure(5.6, 5.6)
+    figure = blank(5.6, 5.6)
     upper, lower = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (4, 1)})
     for axes in (upper, lower):
-        _plain(axes)
+        plain_axes(axes)
     low = min((one.low for one in bins), default=0.0)
     upper.plot([low, 1], [low, 1], "--", color=GREY, linewidth=1.2, label="calibrated")
     middles, widths = [(one.low + one.high) / 2 for one in bins], [0.9 * (one.high - one.low) for one in bins]
@@ -124,7 +124,7 @@ def reliability(bins: Sequence[Bin], title: str) -> bytes:
     lower.bar(middles, [100 * one.rows / total for one in bins], width=widths, color=COLOURS[0])
     lower.set_ylabel("% of texts")
     lower.set_xlabel("stated probability of the answer")
-    return _png(figure)
+    return as_png(figure)
 
 
 def confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], title: str) -> bytes:
@@ -138,9 +138,9 @@ def confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], title: str
     array = np.array(counts, np.float64)
     shares = array / np.maximum(array.sum(axis=1, keepdims=True), 1)
     side = 2.2 + 1.1 * len(labels)
-    figure = _figure(side + 0.3, side)
+    figure = blank(side + 0.3, side)
     axes = figure.subplots()
-    _plain(axes)
+    plain_axes(axes)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for row in range(len(labels)):
         for column in range(len(labels)):
@@ -151,29 +151,32 @@ def confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], title: str
     axes.set_xlabel("answer")
     axes.set_ylabel("right label")
     axes.set_title(title)
-    return _png(figure)
+    return as_png(figure)
 
 
-def _figure(width: float, height: float) -> Figure:
+def blank(width: float, height: float) -> Figure:
+    """An empty white figure of so many inches, whose parts make room for each other."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 
 
 def _axes(width: float, height: float) -> tuple[Figure, Axes]:
-    figure = _figure(width, height)
+    figure = blank(width, height)
     axes = figure.subplots()
-    _plain(axes)
+    plain_axes(axes)
     return figure, axes
 
 
-def _plain(axes: Axes) -> None:
+def plain_axes(axes: Axes) -> None:
+    """Give axes the look of all plots here."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=INK)
     axes.title.set_fontsize(11)
 
 
-def _png(figure: Figure) -> bytes:
+def as_png(figure: Figure) -> bytes:
+    """Draw it."""
     stream = io.BytesIO()
     # Without metadata: the library's version would be in the bytes.
     figure.savefig(stream, format="png", metadata={"Software": None})

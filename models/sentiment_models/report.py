@@ -28,7 +28,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; overflow-wrap: break-word; }
 thead th { border-bottom-width: 2px; vertical-align: bottom; background: var(--soft); }
 td:first-child:not(.number) { min-width: 9rem; }
-.number { text-align: right; white-space: nowrap; }
+.number { text-align: right; }
+td.number { white-space: nowrap; }
 img { max-width: 100%; height: auto; background: #fff; border-radius: 6px; margin: .5rem 0; }
 @media print {
   :root { color-scheme: light; }

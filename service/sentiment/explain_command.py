@@ -101,10 +101,11 @@ def _for_page(job: ExplainJob, model: pb.Model, ask: Ask) -> Explanation:
     try:
         return ask(options)
     except CallFailed as error:
-        if options.attention is None or not any(found.field == BYTES_FIELD for found in error.violations):
+        too_large = [found.description for found in error.violations if found.field == BYTES_FIELD]
+        if options.attention is None or not too_large:
             raise
         explanation = ask(replace(options, attention=None))
-        return with_notes(explanation, [f"attention was left out: {BYTES_FIELD} {error.violations[0].description}"])
+        return with_notes(explanation, [f"attention was left out: {BYTES_FIELD} {too_large[0]}"])
 
 
 @contextmanager

@@ -138,7 +138,8 @@ def _evidence(found: Evidence, words: int, width: int) -> list[str]:
     first = f"the {found.words} words ranked first" if found.words > 1 else "the word ranked first"
     sets = f"{found.random_sets} random sets of as many" if found.random_sets != 1 else "another set of as many"
     p = f"(p = {found.p_value:.2g})"
-    why = f"there are {words} words, fewer than 4" if words < 4 else "the words together move the probability by less than 0.05"
+    few = "there is 1 word" if words == 1 else f"there are {words} words"
+    why = f"{few}, fewer than 4" if words < 4 else "the words together move the probability by less than 0.05"
     plain = {
         "BETTER_THAN_RANDOM": f"leaving {first} out moves the answer more than any of {sets} {p}",
         "INCONCLUSIVE": f"{found.rank - 1} of {sets} move the answer at least as much as leaving {first} out {p}",

@@ -16,9 +16,11 @@ class Models:
         self._served[served.id] = served
 
     def all(self) -> list[Served]:
-        """The default model first, then by name and version."""
-        if not self._served:
-            return []
+        """The default model first, then by name and version.
+
+        Raises:
+            Unavailable: nothing is loaded yet.
+        """
         first = self.find("")
         return [first, *(self._served[key] for key in sorted(self._served) if self._served[key] is not first)]
 

@@ -3,7 +3,6 @@
 import html
 import json
 import math
-import re
 from typing import Any
 
 import grpc
@@ -276,13 +275,17 @@ def test_a_page_has_the_explanation_and_a_notebook_frames_it() -> None:
     assert html.unescape(frame.split('srcdoc="')[1].split('"')[0]) == page
 
 
-def test_a_page_too_large_for_a_notebook_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = explained(*ALL)
+def test_a_page_too_large_for_a_notebook_is_shown_without_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = explained(*ALL, *attention(Encoding.U8))
     monkeypatch.setattr("sentiment.client.explanations.NOTEBOOK_BYTES_MAX", 1_000)
 
-    shown = found._repr_html_()
+    page = html.unescape(found._repr_html_())
 
-    assert re.fullmatch(r"<p>[^<>&]* has \d+\.\d MB; notebooks [^<>&]* to_html\(\)\.</p>", shown), shown
+    assert '{"tile": ' in found.to_html()
+    assert '{"tile": ' not in page
+    assert '{"attribution": ' in page
+    assert "attention is left out here: with it the page has 0 MB, notebooks show up to 0; to_html() has it" in page
+    assert found.attention is not None
 
 
 # for other tools

@@ -30,9 +30,7 @@ TABLES = """async ([text, encoding, level, special]) => {
 
 @pytest.mark.parametrize("encoding", ["U8", "FP32"])
 @pytest.mark.parametrize(("level", "special"), [("pieces", True), ("words", True), ("words", False)])
-def test_tables_are_the_servers_own(
-    visit: Visit, english: RunningServer, reader: Client, encoding: str, level: str, special: bool
-) -> None:
+def test_tables_are_the_servers_own(visit: Visit, english: RunningServer, reader: Client, encoding: str, level: str, special: bool) -> None:
     aggregation = {"pieces": "maps", "words": "words"}[level]
     found = reader.explain(MIXED, options=ExplainOptions(attention=AttentionOptions(encoding="fp32", aggregation=aggregation)))
     kept = [place for place, (_, is_special, _) in enumerate(found.sides) if special or not is_special]
@@ -50,12 +48,15 @@ def test_tables_are_the_servers_own(
 def test_memory_held_is_a_byte_a_weight(visit: Visit, english: RunningServer) -> None:
     page = visit(english.url)
 
-    held, size = page.evaluate("""async (text) => {
+    held, size = page.evaluate(
+        """async (text) => {
       const {Explanation} = await import("/viewer/explanation.js");
       const answer = await fetch("/v1/explain", {method: "POST", body: JSON.stringify({text, options: {attention: {}}})});
       const explanation = new Explanation(text, null);
       for (const line of (await answer.text()).split("\\n").filter(Boolean)) explanation.take(JSON.parse(line));
       return [explanation.maps.bytes, explanation.maps.size];
-    }""", MIXED)
+    }""",
+        MIXED,
+    )
 
     assert held == 72 * (size * size + 4 * size)

@@ -127,8 +127,10 @@ def test_pieces_and_special_tokens_can_be_chosen(visit: Visit, english: RunningS
     assert names(column(page)) == ["[CLS]", *text.split(), "[SEP]"]
 
     page.get_by_label("Tokens as").select_option("pieces")
+    settled(page)
     assert names(column(page)) == [token.piece for token in reader.explain(text).tokens]
     page.get_by_label("special tokens").uncheck()
+    settled(page)
 
     assert names(column(page)) == [token.piece for token in reader.explain(text).tokens if not token.special]
 

@@ -17,7 +17,8 @@ FOCUSED = """() => {
   const style = getComputedStyle(node);
   const box = node.getBoundingClientRect();
   return {tag: node.tagName, id: node.id, name: node.getAttribute("aria-label") ?? node.textContent.trim().slice(0, 40),
-    marked: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2, seen: box.width > 0 && box.bottom > 0 && box.top < innerHeight};
+    marked: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2,
+    seen: box.width > 0 && box.bottom > 0 && box.top < innerHeight};
 }"""
 TABS_MAX = 120
 

@@ -13,7 +13,7 @@ from sentiment.client.explanations import Explanation
 from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
-from tests.viewer.reading import number, painted, settled
+from tests.viewer.reading import field, number, painted, settled
 from tests.viewer.texts import SHORT
 
 pytestmark = pytest.mark.needs_tool("chromium")
@@ -61,6 +61,7 @@ def test_a_click_enlarges_a_map_whose_cells_say_their_weights(visit: Visit, engl
 
     expect(page.get_by_role("heading", name="layer 3 head 5")).to_be_visible()
     enlarged = page.get_by_role("application", name="layer 3 head 5")
+    expect(enlarged).to_be_focused()
     assert painted(enlarged.locator("canvas")) > 10_000
     for key, row, column in (("ArrowDown", 1, 0), ("End", 1, len(found.units) - 1), ("ArrowUp", 0, len(found.units) - 1)):
         page.keyboard.press(key)
@@ -72,6 +73,42 @@ def test_a_click_enlarges_a_map_whose_cells_say_their_weights(visit: Visit, engl
     assert "map=3%2C5" in page.url
     page.keyboard.press("Escape")
     expect(page.locator(".model-cell:focus")).to_have_attribute("aria-label", re.compile("^layer 3 head 5,"))
+
+
+def test_going_back_gives_the_focus_to_where_the_map_was(visit: Visit, english: RunningServer) -> None:
+    page = visit(address(english.url, "model", text="a good film"))
+    settled(page)
+
+    for back in (page.get_by_role("button", name="Back to all maps").click, page.go_back):
+        page.get_by_role("button", name="layer 3 head 5").click()
+        expect(page.get_by_role("application")).to_be_focused()
+        back()
+        expect(page.locator(".model-cell:focus")).to_have_attribute("aria-label", re.compile("^layer 3 head 5,"))
+
+
+def test_a_new_text_leaves_the_focus_where_the_reader_types(visit: Visit, english: RunningServer) -> None:
+    page = visit(address(english.url, "model", text="a good film", map="3,5"))
+    settled(page)
+
+    field(page).fill("a bad film")
+    page.keyboard.press("Control+Enter")
+    settled(page)
+
+    expect(page.locator(".answer .label")).to_have_text("negative")
+    expect(field(page)).to_be_focused()
+
+
+def test_the_chosen_cell_of_a_map_is_not_kept_for_another_text_of_as_many_tokens(visit: Visit, english: RunningServer) -> None:
+    page = visit(address(english.url, "model", text="a good film", map="3,5"))
+    settled(page)
+    page.get_by_role("application").press("ArrowDown")
+    expect(page.locator(".map-readout")).to_contain_text("→")
+
+    page.goto(address(english.url, "model", text="a bad film", map="3,5"))
+    settled(page)
+
+    expect(page.get_by_role("application")).to_be_visible()
+    expect(page.locator(".map-readout")).to_have_text("Point at the map, or choose with the arrow keys.")
 
 
 def test_from_a_map_to_the_same_head_elsewhere(visit: Visit, english: RunningServer) -> None:

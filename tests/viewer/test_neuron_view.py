@@ -37,7 +37,9 @@ def test_each_number_is_the_one_that_the_python_client_gets(visit: Visit, englis
         for name, values in {"q·k": view.dot, "scaled": view.scaled, "score": view.score}.items():
             assert number(row[name]) == pytest.approx(values[token], abs=0.00501)
         assert float(row["softmax"].removeprefix("<")) == pytest.approx(view.softmax[token], abs=0.0001)
-    assert [float(row["softmax"].removeprefix("<")) for row in rows] == sorted((float(row["softmax"].removeprefix("<")) for row in rows), reverse=True)
+    assert [float(row["softmax"].removeprefix("<")) for row in rows] == sorted(
+        (float(row["softmax"].removeprefix("<")) for row in rows), reverse=True
+    )
     assert "neuron_layer=4" in page.url
 
 
@@ -67,7 +69,9 @@ def test_a_key_is_taken_apart_by_keyboard(visit: Visit, english: RunningServer, 
     page.keyboard.press("ArrowDown")
 
     key = 2
-    expect(rows.get_by_role("option")).to_contain_text(f"softmax {view.softmax[key]:.4f}" if view.softmax[key] >= 1e-4 else "softmax <0.0001")
+    expect(rows.get_by_role("option")).to_contain_text(
+        f"softmax {view.softmax[key]:.4f}" if view.softmax[key] >= 1e-4 else "softmax <0.0001"
+    )
     detail = page.get_by_role("region", name="The chosen key")
     expect(detail).to_contain_text(f"q·k is {view.dot[key]:.2f}".replace("-", "\u2212"))
     top = np.argsort(-np.abs(view.product[key]), kind="stable")[:8]
@@ -75,6 +79,17 @@ def test_a_key_is_taken_apart_by_keyboard(visit: Visit, english: RunningServer, 
     page.keyboard.press("Enter")
     settled(page)
     expect(page.get_by_label("Token", exact=True)).to_have_value("2")
+
+
+def test_what_is_chosen_is_asked_for_while_other_answers_stream_in(visit: Visit, english: RunningServer) -> None:
+    page = visit(address(english.url, "neuron", text=SHORT))
+    settled(page)
+    # Redraws as each message does, at shorter intervals than a choice waits for the next one.
+    page.evaluate("() => { setInterval(() => dispatchEvent(new Event('resize')), 40); }")
+
+    page.get_by_label("Head", exact=True).select_option("7")
+
+    expect(page.locator(".neuron-summary")).to_contain_text("In layer 0, head 7")
 
 
 def test_the_inputs_split_is_the_one_that_the_python_client_gets(visit: Visit, english: RunningServer, reader: Client) -> None:

@@ -16,8 +16,11 @@ ROWS = "".join(
     f"<tr><td>word {row}</td><td class=n>{(row * 37 % 23 - 11) / 7:+.2f}</td><td class=s>{'pattern ' * (row % 3 + 1)}</td></tr>"
     for row in range(18)
 )
-STYLE = "body {font: 15px 'DejaVu Sans'; background: #fff; color: #222} td {padding: 3px 16px} .b {background: #f4a259; width: 160px; height: 40px}"
-PAGE = f"<style>{STYLE} %s</style><h1>A page</h1><p class=b>coloured</p><p>Some words that stand in a line.</p><table>{ROWS}</table>"
+STYLE = "body {font: 15px 'DejaVu Sans'; background: #fff; color: #222} td {padding: 3px 16px}"
+BLOCK = ".b {background: #f4a259; width: 160px; height: 40px}"
+PAGE = (
+    f"<style>{STYLE} {BLOCK} %s</style><h1>A page</h1><p class=b>coloured</p><p>Some words that stand in a line.</p><table>{ROWS}</table>"
+)
 
 CHANGES = {
     "a column is missing": ".n {display: none}",

@@ -15,8 +15,11 @@ from tests.viewer.texts import ATTACK
 pytestmark = pytest.mark.needs_tool("chromium")
 
 # Where a label, a word or a card could do harm if it became markup.
-FOREIGN = "script:not([src]), img, iframe, object, embed, base, form[action], [onerror], [onload], [onmouseover], svg[onload], a[href^='javascript' i]"
-CARD = f"# Card {ATTACK}\n\n{ATTACK}\n\n[go](javascript:alert(6)) <javascript:alert(7)> ![x](http://127.0.0.1:1/x.png)\n\n```\n</code>{ATTACK}\n```\n"
+FOREIGN = "script:not([src]), img, iframe, object, embed, base, form[action], [onerror], [onload], [onmouseover], a[href^='javascript' i]"
+CARD = (
+    f"# Card {ATTACK}\n\n{ATTACK}\n\n[go](javascript:alert(6)) <javascript:alert(7)> ![x](http://127.0.0.1:1/x.png)"
+    f"\n\n```\n</code>{ATTACK}\n```\n"
+)
 
 
 def clean(page: Page) -> None:
@@ -55,8 +58,25 @@ def test_a_pair_in_the_address_is_text(visit: Visit, paired: RunningServer) -> N
         {"method": ATTACK},
         {"truncation": ATTACK},
         {"view": "__proto__", "theme": "constructor", "__proto__": "x", "toString": "1"},
-        {"layer": "99999999", "heads": "-1,3,99", "lock": "999r", "neuron_layer": "777", "neuron_head": "1e9", "token": "88888", "map": "9,99"},
-        {"layer": ATTACK, "heads": ATTACK, "lock": ATTACK, "level": ATTACK, "filter": ATTACK, "map": ATTACK, "token": ATTACK, "without": ATTACK},
+        {
+            "layer": "99999999",
+            "heads": "-1,3,99",
+            "lock": "999r",
+            "neuron_layer": "777",
+            "neuron_head": "1e9",
+            "token": "88888",
+            "map": "9,99",
+        },
+        {
+            "layer": ATTACK,
+            "heads": ATTACK,
+            "lock": ATTACK,
+            "level": ATTACK,
+            "filter": ATTACK,
+            "map": ATTACK,
+            "token": ATTACK,
+            "without": ATTACK,
+        },
         {"without": "0,1,2,3,4,5,6,7,8,9,10,11,12,500"},
     ],
     ids=["label", "model", "method", "truncation", "names", "numbers", "all", "words"],
@@ -127,12 +147,15 @@ def test_the_policy_stops_what_got_in_all_the_same(visit: Visit, english: Runnin
 def test_no_other_page_can_frame_it(visit: Visit, english: RunningServer) -> None:
     page = visit(f"{english.url}/healthz", refused=True)
 
-    page.evaluate("""(url) => new Promise((done) => {
+    page.evaluate(
+        """(url) => new Promise((done) => {
       const frame = document.createElement("iframe");
       frame.src = url;
       frame.onload = done;
       document.body.append(frame);
-    })""", english.url)
+    })""",
+        english.url,
+    )
 
     assert "frame-ancestors" in " ".join(visit.forgiven(page))
     assert page.frames[1].locator("#tabs").count() == 0

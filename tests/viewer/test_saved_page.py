@@ -17,7 +17,18 @@ from tests.viewer.texts import ATTACK, SHORT
 pytestmark = pytest.mark.needs_tool("chromium")
 
 TEXT = f"{SHORT} </script> {ATTACK[:25]}"
-PARTS = ["--attention", "maps", "--heads", "--counterfactuals", "--neuron", "1,2,3", "--method", "integrated_gradients", "--method", "occlusion"]
+PARTS = [
+    "--attention",
+    "maps",
+    "--heads",
+    "--counterfactuals",
+    "--neuron",
+    "1,2,3",
+    "--method",
+    "integrated_gradients",
+    "--method",
+    "occlusion",
+]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +136,9 @@ def test_a_notebook_shows_it_in_a_frame_that_reaches_nothing_around_it(visit: Vi
         frame.get_by_role("tab", name=VIEWS[view]).click()
         expect(frame.locator(f"#tab-{view}")).to_have_attribute("aria-selected", "true")
     inside = page.frames[1]
-    assert inside.evaluate("() => { try { return String(parent.document.title); } catch (error) { return error.name; } }") == "SecurityError"
+    assert (
+        inside.evaluate("() => { try { return String(parent.document.title); } catch (error) { return error.name; } }") == "SecurityError"
+    )
     with page.expect_download() as saving:
         frame.get_by_role("button", name="Save SVG").click()
     assert saving.value.suggested_filename.endswith(".svg")

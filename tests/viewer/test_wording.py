@@ -67,5 +67,10 @@ def test_a_number_has_a_true_minus_and_zero_no_sign(browser: Browser) -> None:
     assert said(browser, "signedNumber(found)", [1.716, -1.06, 0, -0.001]) == ["+1.72", "\u22121.06", "0.00", "0.00"]
 
 
+def test_a_plain_number_has_as_many_digits_as_its_size_needs(browser: Browser) -> None:
+    assert said(browser, "plainNumber(found)", [1.716, -106.26, 0, -0.001]) == ["1.72", "\u2212106.3", "0.00", "0.00"]
+    assert said(browser, "plainNumber(-found / 0)", [1]) == ["\u2212∞"]
+
+
 def test_a_long_word_is_cut_in_sentences(browser: Browser) -> None:
     assert said(browser, "quotedWord(found)", ["😀" * 100, "x" * 60]) == [f'"{"😀" * 60}\u2026"', f'"{"x" * 60}"']

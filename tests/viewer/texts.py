@@ -11,14 +11,15 @@ ATTACK = (
 _SENTENCES = """
 We went to see it on the first Friday, expecting very little, and for half an hour it was better than anything I have seen this year.
 The lead, who has hardly a line in the first act, says more with one look across the kitchen table than most actors do in a whole film.
-Then the plot begins, and it is a pity: a letter is found, a secret is told, and everybody explains to everybody what we have already understood.
-The music is lovely throughout, quiet and a little strange, and the night scenes by the harbour are among the best things this cameraman has done.
-But the dialogue in the second half is so wooden that people behind us laughed in the wrong places, and I cannot say that I blame them.
-There is a chase, which nobody needed; there is a dog, which everybody liked; and there is a wedding that goes on for twenty-five minutes.
-My wife was moved to tears by the last scene, and I was moved to look at my watch, so between us we must have had an average evening.
-If it had ended at the station, with the door closing and no word spoken, I would have called it a small masterpiece and told all my friends.
-As it is, I can only recommend it to those who have patience, a warm coat, and somebody to argue with on the way home afterwards.
-The director has talent, no doubt about it, and one day he will meet a writer who does not let him down as badly as this one did.
+Then the plot begins, and it is a pity: a letter is found, a secret is told, and everybody explains to everybody what we have already
+understood. The music is lovely throughout, quiet and a little strange, and the night scenes by the harbour are among the best things
+this cameraman has done. But the dialogue in the second half is so wooden that people behind us laughed in the wrong places, and I
+cannot say that I blame them. There is a chase, which nobody needed; there is a dog, which everybody liked; and there is a wedding that
+goes on for twenty-five minutes. My wife was moved to tears by the last scene, and I was moved to look at my watch, so between us we
+must have had an average evening. If it had ended at the station, with the door closing and no word spoken, I would have called it a
+small masterpiece and told all my friends. As it is, I can only recommend it to those who have patience, a warm coat, and somebody to
+argue with on the way home afterwards. The director has talent, no doubt about it, and one day he will meet a writer who does not let
+him down as badly as this one did.
 """
 
 

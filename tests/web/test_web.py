@@ -35,6 +35,29 @@ def test_it_answers_what_grpc_answers(server: RunningServer, client: Client) -> 
 
 
 @pytest.mark.parametrize(
+    "options",
+    ['{"without": [' + ",".join(["{}"] * 50_000) + "]}", '{"without": [{"words": [' + ",".join(["0"] * 50_000) + "]}]}"],
+    ids=["objects", "numbers"],
+)
+def test_a_body_of_more_values_than_any_request_has_is_refused_before_it_becomes_a_message(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    monkeypatch.setattr("sentiment.web.server.ParseDict", lambda *_: pytest.fail("it was made a message"))
+
+    status, text, _ = call(server, "/v1/explain", b'{"text": "good", "options": ' + options.encode() + b"}")
+
+    assert status == 400
+    assert json.loads(text)["error"]["message"] == "the body has more than 40000 values"
+
+
+def test_a_name_that_stands_twice_is_refused(server: RunningServer) -> None:
+    status, text, _ = call(server, "/v1/classify", b'{"text": "good", "text": "bad"}')
+
+    assert status == 400
+    assert "a name stands twice in an object" in json.loads(text)["error"]["message"]
+
+
+@pytest.mark.parametrize(
     ("body", "status", "code", "says"),
     [
         (b'{"text": ""}', 400, "INVALID_ARGUMENT", "text: has 0 characters"),

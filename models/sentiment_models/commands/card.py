@@ -5,16 +5,28 @@ from pathlib import Path
 
 from sentiment_models.card import write_card
 from sentiment_models.evaluation import read_evaluation
+from sentiment_models.faithfulness.findings import Findings
+from sentiment_models.faithfulness.stored import stored
+from sentiment_models.faithfulness.training_findings import TrainingFindings
 
-DESCRIPTION = "Write MODEL_CARD.md into a bundle, from its manifest and from what evaluate --json measured."
+DESCRIPTION = "Write MODEL_CARD.md into a bundle, from its manifest and from what evaluate and attention-tests measured."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
     parser.add_argument("--evaluation", nargs="+", type=Path, default=[], metavar="JSON", help="what evaluate --json wrote")
+    parser.add_argument("--explanations", type=Path, metavar="JSON", help="what evaluate --explanations --json wrote")
+    parser.add_argument("--attention-tests", type=Path, metavar="JSON", help="the results.json that attention-tests wrote")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    print(write_card(arguments.bundle, [read_evaluation(path) for path in arguments.evaluation]))
+    findings, training = arguments.explanations, arguments.attention_tests
+    path = write_card(
+        arguments.bundle,
+        [read_evaluation(path) for path in arguments.evaluation],
+        stored(findings, Findings, "evaluate --explanations --json") if findings else None,
+        stored(training, TrainingFindings, "attention-tests") if training else None,
+    )
+    print(path)

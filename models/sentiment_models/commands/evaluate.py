@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from sentiment.model.classifier import READ_ON
+from sentiment_models.commands import explanation_arguments
 from sentiment_models.commands.arguments import DATA_HELP, positive
 from sentiment_models.evaluate import Dataset, evaluate, record
 from sentiment_models.evaluation_page import as_page, as_text
@@ -12,7 +13,7 @@ from sentiment_models.resample import SEED
 
 DESCRIPTION = (
     "Measure a bundle's served graph through the service's own code: accuracy, macro F1 and calibration with what chance allows, labels, "
-    "lengths, typing slips, behavioural tests, and what a text costs."
+    "lengths, typing slips, behavioural tests, and what a text costs. With --explanations: how far its explanations can be trusted."
 )
 
 
@@ -35,13 +36,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=positive, default=0, metavar="N", help="threads that share the session (default: the cores granted)"
     )
-    parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="of intervals and typing slips (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="of all that is drawn (default: %(default)s)")
     parser.add_argument("--record", action="store_true", help="also write the figures into the bundle's manifest, which changes its digest")
+    explanation_arguments.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     datasets = [Dataset.parse(spec) for spec in arguments.files]
+    explanation_arguments.check(arguments)
+    if arguments.explanations:
+        from sentiment_models.commands import explanations  # noqa: PLC0415  # torch, which judging answers does without
+
+        explanations.run(arguments, datasets)
+        return
     evaluation = evaluate(
         arguments.bundle,
         datasets,

@@ -12,11 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sentiment.client import explanation_exports
+from sentiment.client.explanation_parts import without_attention
 from sentiment.client.results import ModelId
 from sentiment.viewer.page import notebook_frame, saved_page
 
 # What a notebook keeps of every answer that it shows.
 NOTEBOOK_BYTES_MAX = 20_000_000
+# Characters a byte of attention takes in a page.
+BASE64 = 4 / 3
 
 Floats = npt.NDArray[np.float32]
 
@@ -286,10 +289,9 @@ class Explanation:
         return saved_page(self.messages, self.text, self.text_pair, model)
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the viewer in a frame."""
-        page = self.to_html()
-        size = len(page.encode())
+        """What notebooks show: the viewer in a frame; of a long text without attention, which is most of a page."""
+        size = sum(map(len, self.messages)) * BASE64
         if size <= NOTEBOOK_BYTES_MAX:
-            return notebook_frame(page)
-        limit = NOTEBOOK_BYTES_MAX / 1e6
-        return f"<p>This explanation's page has {size / 1e6:.1f} MB; notebooks show up to {limit:.0f}. Save it with to_html().</p>"
+            return notebook_frame(self.to_html())
+        sizes = f"with it the page has {size / 1e6:.0f} MB, notebooks show up to {NOTEBOOK_BYTES_MAX / 1e6:.0f}"
+        return notebook_frame(without_attention(self, f"attention is left out here: {sizes}; to_html() has it").to_html())

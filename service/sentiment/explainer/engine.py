@@ -54,8 +54,14 @@ class Explainer:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """What can be asked for, the default first; without gradients where there is no explain graph, or it has failed."""
-        return ERASURE_METHODS if self._spec is None or self.failure else METHODS
+        """What can be asked for, the default first; without gradients where there is no explain graph, or it has failed.
+
+        The default is the one that the bundle's study names, where it can be asked for.
+        """
+        known = ERASURE_METHODS if self._spec is None or self.failure else METHODS
+        measured = self.classifier.manifest.explanations
+        default = measured.default_method if measured is not None else known[0]
+        return tuple(sorted(known, key=lambda method: method != default))
 
     def load(self, execute: Execute = here) -> ExplainGraph | None:
         """Load and prove the explain graph, unless that has been done. Other threads wait meanwhile. ``execute`` does the runs.

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from sentiment.errors import BadBundle
 from sentiment.model.scores import COMBINATIONS
+from sentiment.model.trust import ExplanationsMeasured
 
 MANIFEST = "manifest.json"
 CARD = "MODEL_CARD.md"
+CONFIG = "config.json"
 # The whole bundle is a few dozen MB; a manifest beyond this is not one.
 MANIFEST_BYTES_MAX = 2**22
 # A window is a row: 16 of 512 tokens every 256 read about 20,000 characters of English, for the time of 16 texts.
@@ -133,6 +135,8 @@ class Manifest(_Part):
     windows: WindowsSpec | None = None
     golden: tuple[Golden, ...] = Field(min_length=1, strict=False)
     accuracy: dict[str, Measured] = {}
+    # None: not measured.
+    explanations: ExplanationsMeasured | None = None
     files: dict[str, FileSpec]
 
     @model_validator(mode="after")
@@ -169,6 +173,8 @@ class Bundle:
     path: Path
     manifest: Manifest
     digest: str
+    # config.json, empty if there is none that can be read.
+    config: Mapping[str, object]
 
     @property
     def id(self) -> str:
@@ -187,17 +193,22 @@ class Bundle:
 
     def _configured(self, *keys: str) -> int:
         """The number that config.json has under one of the keys; 0 without one."""
-        try:
-            config = json.loads((self.path / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return 0
-        return next((int(config[key]) for key in keys if key in config), 0)
+        numbers = (self.config.get(key) for key in keys)
+        return next((number for number in numbers if isinstance(number, int)), 0)
 
     @property
     def card(self) -> str:
         """The model card in Markdown, empty if there is none."""
         path = self.path / CARD
         return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _config(file: Path) -> Mapping[str, object]:
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def load_bundle(path: Path) -> Bundle:
@@ -224,7 +235,7 @@ def load_bundle(path: Path) -> Bundle:
         raise BadBundle(f"{file}: {where + ': ' if where else ''}{first['msg']}{found}") from error
     except (ValueError, RecursionError) as error:
         raise BadBundle(f"{file}: not JSON: {error}") from error
-    return Bundle(path, manifest, hashlib.sha256(content).hexdigest())
+    return Bundle(path, manifest, hashlib.sha256(content).hexdigest(), _config(path / CONFIG))
 
 
 def _check_file(path: Path, spec: FileSpec) -> None:

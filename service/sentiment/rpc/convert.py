@@ -7,6 +7,7 @@ from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput, NotBuilt
 from sentiment.model.bundle import Manifest
 from sentiment.model.scores import Scored
+from sentiment.model.trust import ExplanationsMeasured, MethodTrust
 from sentiment.pipeline import Answer, Outcome, Query, Served
 from sentiment.rpc.status import set_seconds, status_of
 from sentiment.v1 import sentiment_pb2 as pb
@@ -22,6 +23,11 @@ PRIORITIES = {
     pb.PRIORITY_UNSPECIFIED: None,
     pb.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
     pb.PRIORITY_BULK: Priority.BULK,
+}
+METHOD_KINDS = {
+    "attribution": pb.METHOD_KIND_ATTRIBUTION,
+    "attention": pb.METHOD_KIND_ATTENTION,
+    "baseline": pb.METHOD_KIND_BASELINE,
 }
 STREAM_ID_BYTES_MAX = 256
 
@@ -100,6 +106,7 @@ def model_of(served: Served, is_default: bool, limits: pb.Limits, methods: Seque
     manifest = classifier.manifest
     graph = classifier.graph
     shown = "integrated_gradients" in methods
+    measured = manifest.explanations
     return pb.Model(
         id=model_id(served),
         is_default=is_default,
@@ -123,4 +130,29 @@ def model_of(served: Served, is_default: bool, limits: pb.Limits, methods: Seque
         ],
         card=classifier.bundle.card if with_card else "",
         limits=limits,
+        explanation_trust=[] if measured is None else [_trust_of(found, measured.operators) for found in measured.trust],
+        explanation_study=None if measured is None else _study_of(measured),
+    )
+
+
+def _study_of(measured: ExplanationsMeasured) -> pb.ExplanationStudy:
+    return pb.ExplanationStudy(
+        dataset=measured.dataset, texts=measured.texts, operators=measured.operators, default_method=measured.default_method
+    )
+
+
+def _trust_of(found: MethodTrust, operators: Sequence[str]) -> pb.MethodTrust:
+    over = [(operator, found.over_random[operator]) for operator in operators]
+    return pb.MethodTrust(
+        method=found.method,
+        kind=METHOD_KINDS[found.kind],
+        over_random=[pb.OverRandom(operator=operator, mean=one.mean, low=one.low, high=one.high) for operator, one in over],
+        better_than_random=found.better_than_random,
+        comprehensiveness=found.comprehensiveness,
+        sufficiency=found.sufficiency,
+        tested=found.tested,
+        better_of_tested=found.better_of_tested,
+        stability=found.stability,
+        rows=found.rows,
+        milliseconds=found.ms,
     )

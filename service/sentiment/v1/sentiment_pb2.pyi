@@ -106,6 +106,31 @@ PRIORITY_INTERACTIVE: Priority.ValueType  # 1
 PRIORITY_BULK: Priority.ValueType  # 2
 Global___Priority: _TypeAlias = Priority  # noqa: Y015
 
+class _MethodKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MethodKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MethodKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    METHOD_KIND_UNSPECIFIED: _MethodKind.ValueType  # 0
+    METHOD_KIND_ATTRIBUTION: _MethodKind.ValueType  # 1
+    """Can be asked for by ExplainOptions.methods."""
+    METHOD_KIND_ATTENTION: _MethodKind.ValueType  # 2
+    """Attention read as a ranking of words."""
+    METHOD_KIND_BASELINE: _MethodKind.ValueType  # 3
+    """A ranking that knows nothing of the model, such as by position or frequency."""
+
+class MethodKind(_MethodKind, metaclass=_MethodKindEnumTypeWrapper): ...
+
+METHOD_KIND_UNSPECIFIED: MethodKind.ValueType  # 0
+METHOD_KIND_ATTRIBUTION: MethodKind.ValueType  # 1
+"""Can be asked for by ExplainOptions.methods."""
+METHOD_KIND_ATTENTION: MethodKind.ValueType  # 2
+"""Attention read as a ranking of words."""
+METHOD_KIND_BASELINE: MethodKind.ValueType  # 3
+"""A ranking that knows nothing of the model, such as by position or frequency."""
+Global___MethodKind: _TypeAlias = MethodKind  # noqa: Y015
+
 class _AttentionEncoding:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -756,6 +781,8 @@ class Model(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     LAYERS_FIELD_NUMBER: _builtins.int
     HEADS_FIELD_NUMBER: _builtins.int
+    EXPLANATION_TRUST_FIELD_NUMBER: _builtins.int
+    EXPLANATION_STUDY_FIELD_NUMBER: _builtins.int
     is_default: _builtins.bool
     """True for the model that requests without a model name get."""
     architecture: _builtins.str
@@ -780,8 +807,9 @@ class Model(_message.Message):
     def classify_graph(self) -> Global___Graph: ...
     @_builtins.property
     def explanation_methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Methods that ExplainOptions.methods may name, the default first: integrated_gradients and gradient_x_input where the bundle
-        has an explain graph, occlusion and shapley always. Empty where the server does not explain.
+        """Methods that ExplainOptions.methods may name: integrated_gradients and gradient_x_input where the bundle has an explain graph,
+        occlusion and shapley always. The first is the default: the one that the bundle's study names, where there is one. Empty where
+        the server does not explain.
         """
 
     @_builtins.property
@@ -792,6 +820,16 @@ class Model(_message.Message):
 
     @_builtins.property
     def limits(self) -> Global___Limits: ...
+    @_builtins.property
+    def explanation_trust(self) -> _containers.RepeatedCompositeFieldContainer[Global___MethodTrust]:
+        """How far each way of ranking words can be trusted, as the bundle's maker measured it on labelled texts. Attributions, and for
+        comparison attention and baselines, which cannot be asked for as attributions. Empty where it was not measured.
+        """
+
+    @_builtins.property
+    def explanation_study(self) -> Global___ExplanationStudy:
+        """What explanation_trust was measured on; unset where it was not measured."""
+
     def __init__(
         self,
         *,
@@ -810,14 +848,173 @@ class Model(_message.Message):
         limits: Global___Limits | None = ...,
         layers: _builtins.int = ...,
         heads: _builtins.int = ...,
+        explanation_trust: _abc.Iterable[Global___MethodTrust] | None = ...,
+        explanation_study: Global___ExplanationStudy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "classify_graph", b"classify_graph", "id", b"id", "limits", b"limits"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "classify_graph", b"classify_graph", "explanation_study", b"explanation_study", "id", b"id", "limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "architecture", b"architecture", "calibration", b"calibration", "card", b"card", "classify_graph", b"classify_graph", "default_truncation", b"default_truncation", "explanation_methods", b"explanation_methods", "heads", b"heads", "id", b"id", "is_default", b"is_default", "labels", b"labels", "layers", b"layers", "limits", b"limits", "max_tokens", b"max_tokens", "pairs", b"pairs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "architecture", b"architecture", "calibration", b"calibration", "card", b"card", "classify_graph", b"classify_graph", "default_truncation", b"default_truncation", "explanation_methods", b"explanation_methods", "explanation_study", b"explanation_study", "explanation_trust", b"explanation_trust", "heads", b"heads", "id", b"id", "is_default", b"is_default", "labels", b"labels", "layers", b"layers", "limits", b"limits", "max_tokens", b"max_tokens", "pairs", b"pairs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class ExplanationStudy(_message.Message):
+    """The texts and ways of erasing of a study of explanations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATASET_FIELD_NUMBER: _builtins.int
+    TEXTS_FIELD_NUMBER: _builtins.int
+    OPERATORS_FIELD_NUMBER: _builtins.int
+    DEFAULT_METHOD_FIELD_NUMBER: _builtins.int
+    dataset: _builtins.str
+    texts: _builtins.int
+    """How many of its texts."""
+    default_method: _builtins.str
+    """The attribution that the study names as default. Where this server cannot give it, explanation_methods begins with another."""
+    @_builtins.property
+    def operators(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ways of erasing words: "attention_mask" takes them out of the attention mask, "mask_token" puts [MASK] in their place,
+        "deletion" leaves them out of the row.
+        """
+
+    def __init__(
+        self,
+        *,
+        dataset: _builtins.str = ...,
+        texts: _builtins.int = ...,
+        operators: _abc.Iterable[_builtins.str] | None = ...,
+        default_method: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset", "default_method", b"default_method", "operators", b"operators", "texts", b"texts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplanationStudy: _TypeAlias = ExplanationStudy  # noqa: Y015
+
+@_typing.final
+class MethodTrust(_message.Message):
+    """One way of ranking words, over all texts of the study. Differences are of the predicted label's calibrated probability, -1 to 1,
+    means over erasing the first 1, 5, 10, 20 and 50 % of the words.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class StabilityEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    METHOD_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    OVER_RANDOM_FIELD_NUMBER: _builtins.int
+    BETTER_THAN_RANDOM_FIELD_NUMBER: _builtins.int
+    COMPREHENSIVENESS_FIELD_NUMBER: _builtins.int
+    SUFFICIENCY_FIELD_NUMBER: _builtins.int
+    TESTED_FIELD_NUMBER: _builtins.int
+    BETTER_OF_TESTED_FIELD_NUMBER: _builtins.int
+    STABILITY_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    MILLISECONDS_FIELD_NUMBER: _builtins.int
+    method: _builtins.str
+    kind: Global___MethodKind.ValueType
+    better_than_random: _builtins.bool
+    """True if by every way of erasing the interval of over_random lies above 0."""
+    comprehensiveness: _builtins.float
+    """Probability lost with the words ranked first, by the first way of erasing. Higher is better."""
+    sufficiency: _builtins.float
+    """Probability lost with those words alone, by the first way of erasing. Lower is better."""
+    tested: _builtins.int
+    """Texts whose evidence could tell the ranking from chance: not VERDICT_FLAT, and with 19 random sets."""
+    better_of_tested: _builtins.float
+    """The share of those with VERDICT_BETTER_THAN_RANDOM, 0 to 1; unset where tested is 0."""
+    rows: _builtins.float
+    """Forward rows that a text takes, one of the explain graph counted as 3 for its gradients."""
+    milliseconds: _builtins.float
+    """Milliseconds that a text takes on one core, the median, on the maker's machine."""
+    @_builtins.property
+    def over_random(self) -> _containers.RepeatedCompositeFieldContainer[Global___OverRandom]:
+        """By each way of erasing, in the order of ExplanationStudy.operators."""
+
+    @_builtins.property
+    def stability(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """By a change of the text that means nothing: the mean Spearman correlation, -1 to 1, of the words' values before and after."""
+
+    def __init__(
+        self,
+        *,
+        method: _builtins.str = ...,
+        kind: Global___MethodKind.ValueType = ...,
+        over_random: _abc.Iterable[Global___OverRandom] | None = ...,
+        better_than_random: _builtins.bool = ...,
+        comprehensiveness: _builtins.float = ...,
+        sufficiency: _builtins.float = ...,
+        tested: _builtins.int = ...,
+        better_of_tested: _builtins.float | None = ...,
+        stability: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        rows: _builtins.float = ...,
+        milliseconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_better_of_tested", b"_better_of_tested", "better_of_tested", b"better_of_tested"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_better_of_tested", b"_better_of_tested", "better_of_tested", b"better_of_tested", "better_than_random", b"better_than_random", "comprehensiveness", b"comprehensiveness", "kind", b"kind", "method", b"method", "milliseconds", b"milliseconds", "over_random", b"over_random", "rows", b"rows", "stability", b"stability", "sufficiency", b"sufficiency", "tested", b"tested"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__better_of_tested: _TypeAlias = _typing.Literal["better_of_tested"]  # noqa: Y015
+    _WhichOneofArgType__better_of_tested: _TypeAlias = _typing.Literal["_better_of_tested", b"_better_of_tested"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__better_of_tested) -> _WhichOneofReturnType__better_of_tested | None: ...
+
+Global___MethodTrust: _TypeAlias = MethodTrust  # noqa: Y015
+
+@_typing.final
+class OverRandom(_message.Message):
+    """Comprehensiveness less that of random orders of the same words, by one way of erasing: the mean over texts, and its interval of
+    95 % by paired bootstrap.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATOR_FIELD_NUMBER: _builtins.int
+    MEAN_FIELD_NUMBER: _builtins.int
+    LOW_FIELD_NUMBER: _builtins.int
+    HIGH_FIELD_NUMBER: _builtins.int
+    operator: _builtins.str
+    mean: _builtins.float
+    low: _builtins.float
+    high: _builtins.float
+    def __init__(
+        self,
+        *,
+        operator: _builtins.str = ...,
+        mean: _builtins.float = ...,
+        low: _builtins.float = ...,
+        high: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high", b"high", "low", b"low", "mean", b"mean", "operator", b"operator"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OverRandom: _TypeAlias = OverRandom  # noqa: Y015
 
 @_typing.final
 class Graph(_message.Message):

@@ -23,17 +23,15 @@ CONTENT_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_COMMON_POLICY = "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
+_COMMON_POLICY = "img-src data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 # Of the page that is served. A page cannot say of itself who may frame it: that works in a header alone.
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-    f"frame-ancestors 'none'; {_COMMON_POLICY}"
-)
-FRAME_HEIGHT = 620
+POLICY = f"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'; {_COMMON_POLICY}"
+FRAME_HEIGHT = 800
 _STYLE_LINK = re.compile(r'<link rel="stylesheet" href="viewer/([a-z_]+\.css)">')
 _ROOT_SCRIPT = f'<script type="module" src="viewer/{ROOT}"></script>'
-# What would end a style element, or fetch something.
-_STYLE_REFUSED = re.compile(r"</style|@import|url\((?!\"?data:)|\r", re.IGNORECASE)
+# What would end a style element, or fetch something, or be another sign in another character set.
+_STYLE_REFUSED = re.compile(r"</style|@import|url\((?!\"?data:)|\r|[^\x00-\x7f]", re.IGNORECASE)
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +83,11 @@ def saved_page(
         raise ValueError("there is no message of an explanation to show")
     parts = assets() if parts is None else parts
     scripts = {name: asset.text for name, asset in parts.items() if name.endswith(".js")}
-    script = f"\n{joined(scripts, ROOT)}"
+    # In ASCII, so that it is the script of the policy in whatever character set a notebook is kept.
+    script = _NOT_ASCII.sub(_escaped, f"\n{joined(scripts, ROOT)}")
     page = parts[INDEX].text
     style = "\n" + "\n".join(_style(name, parts) for name in _STYLE_LINK.findall(page))
-    policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data: blob:; {_COMMON_POLICY}"
+    policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; {_COMMON_POLICY}"
     page = _filled(page, "policy", lambda _: f'<meta http-equiv="Content-Security-Policy" content="{policy}">')
     page = _filled(page, "styles", lambda inside: _instead(inside, _STYLE_LINK, f"<style>{style}</style>"))
     page = _filled(
@@ -117,6 +116,12 @@ def _style(name: str, parts: Mapping[str, Asset]) -> str:
     if found:
         raise ValueError(f"{name}: has {found[0]!r}, which cannot stand in a page that is one file")
     return style
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """As JavaScript writes it in strings, templates and regular expressions; code has it nowhere else but in comments."""
+    units = found[0].encode("utf-16-be")
+    return "".join(f"\\u{units[place : place + 2].hex()}" for place in range(0, len(units), 2))
 
 
 def _digest(content: str) -> str:

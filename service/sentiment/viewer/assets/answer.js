@@ -2,8 +2,11 @@
 import {element, replace} from "./dom.js";
 import {statusNote} from "./status_note.js";
 
+// Characters of the text in the title, by which tabs are told apart.
+const TITLE_TEXT_MAX = 60;
+
 /** The answer line over `session`: {element, update()}. */
-export function answerLine({session}) {
+export function answerLine({session, announce}) {
   const box = element("div");
   let shown = null;
   const update = () => {
@@ -11,11 +14,17 @@ export function answerLine({session}) {
     const status = session.status("answer");
     const key = [prediction, status.state, session.answer, session.explanation?.header];
     if (shown && key.every((part, place) => part === shown[place])) return;
+    if (prediction && prediction !== shown?.[0]) announce(answerSaid(prediction));
+    document.title = prediction ? `${answerSaid(prediction)}: ${session.text.trim().slice(0, TITLE_TEXT_MAX)}` : "Sentiment viewer";
     shown = key;
     if (prediction) replace(box, answerTitle(prediction), answerScores(prediction), answerFacts(session));
     else replace(box, statusNote(session, "answer", "", "Answer"));
   };
   return {element: box, update};
+}
+
+function answerSaid({label, score, abstain}) {
+  return `${label}, probability ${score.toFixed(2)}${abstain ? ", undecided" : ""}`;
 }
 
 function answerTitle({label, score, abstain}) {

@@ -8,7 +8,7 @@ import {modelView} from "./model_view.js";
 import {neuronView} from "./neuron_view.js";
 import {questionForm} from "./question.js";
 import {Session} from "./session.js";
-import {State} from "./state.js";
+import {ADDRESS_TEXT_MAX, State} from "./state.js";
 import {statusNote} from "./status_note.js";
 import {textView} from "./text_view.js";
 import {isDark} from "./theme.js";
@@ -20,6 +20,9 @@ const VIEWS = {
   neuron: {name: "Neuron", make: neuronView},
   card: {name: "Scorecard", make: cardView},
 };
+
+// How long a message stays that is not part of a view.
+const TOAST_MS = 6000;
 
 /** The data of a saved page, {page, messages}, or null in a page from a server. */
 function savedData() {
@@ -34,11 +37,18 @@ function startPage() {
   const state = new State();
   const session = new Session(state, saved);
   const live = document.getElementById("live");
+  const toast = document.getElementById("toast");
   const announce = (said) => {
     live.textContent = "";
     setTimeout(() => { live.textContent = said; }, 50);
   };
-  const context = {session, state, announce};
+  const tell = (said) => {
+    announce(said);
+    toast.textContent = said;
+    clearTimeout(toast.timer);
+    toast.timer = setTimeout(() => { toast.textContent = ""; }, TOAST_MS);
+  };
+  const context = {session, state, announce, tell};
   const parts = [saved ? null : questionForm(context), answerLine(context), pageNotes(context), viewTabs(context)].filter(Boolean);
   if (!saved) document.getElementById("question").append(parts[0].element);
   document.getElementById("question").hidden = Boolean(saved);
@@ -49,7 +59,12 @@ function startPage() {
     for (const part of parts) part.update();
   });
   themeButton(state, update);
-  copyButton(state, announce, Boolean(saved));
+  copyButton(state, tell, Boolean(saved));
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    // The fragment of the address holds the page's state.
+    event.preventDefault();
+    document.getElementById("panel").focus();
+  });
   session.addEventListener("change", update);
   session.addEventListener("failed", ({detail}) => announce(detail));
   state.addEventListener("change", update);
@@ -80,7 +95,7 @@ function viewTabs(context) {
   const list = document.getElementById("tabs");
   const panel = document.getElementById("panel");
   const made = {};
-  const chosen = () => (state.get("view") in VIEWS ? state.get("view") : "text");
+  const chosen = () => (Object.hasOwn(VIEWS, state.get("view")) ? state.get("view") : "text");
   const tabs = Object.entries(VIEWS).map(([name, {name: said}]) => element("button", {
     type: "button", class: "tab", id: `tab-${name}`, role: "tab", text: said, data: {view: name}, aria: {controls: "panel"},
     on: {click: () => state.set({view: name === "text" ? null : name}, {remember: true})},
@@ -98,8 +113,8 @@ function viewTabs(context) {
   panel.setAttribute("role", "tabpanel");
   const save = (kind) => {
     const drawing = made[chosen()]?.drawing();
-    if (drawing) kind(drawing, `sentiment-${chosen()}`);
-    else context.announce("There is nothing to save yet.");
+    if (!drawing) context.tell("There is nothing to save yet.");
+    else kind(drawing, `sentiment-${chosen()}`).catch((error) => context.tell(`It was not saved: ${error.message}.`));
   };
   const exports = element(
     "div",
@@ -123,8 +138,8 @@ function viewTabs(context) {
     }
     panel.dataset.view = name;
     for (const [other, view] of Object.entries(made)) view.element.hidden = other !== name;
-    exports.hidden = name === "card" || !session.explanation?.header;
     made[name].update();
+    exports.hidden = name === "card" ? !made.card.drawing() : !session.explanation?.header;
   };
   return {update};
 }
@@ -145,15 +160,16 @@ function themeButton(state, update) {
   apply();
 }
 
-function copyButton(state, announce, saved) {
+function copyButton(state, tell, saved) {
   const button = document.getElementById("copy");
   button.hidden = saved || !navigator.clipboard;
   button.addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(state.address());
-      announce("The address is copied; it holds the text.");
+      const whole = ["text", "pair"].every((key) => state.get(key).length <= ADDRESS_TEXT_MAX);
+      tell(whole ? "The address is copied; it holds the text." : "The address is copied, without the text, which is too long for it.");
     } catch {
-      announce("The browser did not let the page copy.");
+      tell("The browser did not let the page copy.");
     }
   });
 }

@@ -1,34 +1,38 @@
 // The scorecard: what the model is, what was measured of it, and its card.
+import {trustSection} from "./card_trust.js";
 import {element} from "./dom.js";
 import {markdownNodes} from "./markdown.js";
 import {redrawn} from "./redrawn.js";
 import {statusNote} from "./status_note.js";
 import {wholeNumber} from "./wording.js";
 
-/** The view "Scorecard" over a context: {element, update(), drawing()}; there is nothing to draw. */
+/** The view "Scorecard" over a context: {element, update(), drawing()}; what it draws is the measured trust. */
 export function cardView({session}) {
   const box = element("div", {class: "card-view"});
   const draw = redrawn(box);
+  let trust = null;
   const update = () => {
     const {model} = session;
     if (session.live && model) session.ask("card");
     const status = session.status("card");
-    draw([model, status.state, status.message], () => cardNodes(session));
+    draw([model, status.state, status.message], () => {
+      trust = model?.explanation_study ? trustSection(model) : null;
+      return cardNodes(session, trust);
+    });
+    trust?.update(session.shownMethod());
   };
-  return {element: box, update, drawing: () => null};
+  return {element: box, update, drawing: () => trust?.drawing(session.shownMethod()) ?? null};
 }
 
-function cardNodes(session) {
+function cardNodes(session, trust) {
   const {model} = session;
   const wait = statusNote(session, "card", "", "Model card");
   if (!model) return [wait ?? statusNote(session, "models", "", "Models") ?? element("p", {class: "note", text: "No model is known yet."})];
+  const unmeasured = "This bundle has no such measurement. The text view measures each method on the text that is shown.";
   return [
     cardSection("Model", cardFacts(model)),
     cardSection("Accuracy", accuracyTable(model.accuracy ?? [])),
-    cardSection(
-      "Measured trust in each attribution method",
-      element("p", {text: "This bundle has no such measurement. The text view measures each method on the text that is shown."}),
-    ),
+    cardSection("Measured trust in each attribution method", ...(trust?.nodes ?? [element("p", {text: unmeasured})])),
     cardSection("Model card", wait, model.card ? element("div", {class: "card-text"}, ...markdownNodes(model.card, 3)) : null),
   ];
 }

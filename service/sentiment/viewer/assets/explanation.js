@@ -4,6 +4,9 @@ import {AttentionMaps} from "./attention.js";
 // By key, so that the parts of a view that came in several messages are joined.
 const NEURON_ARRAYS = ["key", "product", "dot", "scaled", "bias", "score", "softmax", "attention"];
 
+/** The answers come from another model than before. */
+export class ModelChanged extends Error {}
+
 /** What is known of an answer so far. Attention is kept as it came, a byte a weight; see the fields in the constructor. */
 export class Explanation {
   constructor(text, pair) {
@@ -16,24 +19,37 @@ export class Explanation {
     this.heads = null;
     this.maps = null;
     this.neurons = new Map();
-    this.notes = [];
+    this.noted = new Map();
+  }
+
+  /** What was left out or shortened, and why: a sentence each. */
+  get notes() {
+    return [...new Set([...this.noted.values()].flat())];
+  }
+
+  /** A stream begins that tells of a part: what an earlier one noted of it, or gave of its maps, does not stand any more. */
+  begin(part) {
+    this.noted.delete(part);
+    if (part.startsWith("attention")) this.maps = null;
   }
 
   /**
-   * Take the next message of one stream, in its order; several streams may tell of one text.
+   * Take the next message of a stream, in its order; several streams may tell of one text at a time.
    *
+   * @param {string} source which stream, as `begin` was told.
+   * @throws {ModelChanged} it is of another model than what came before.
    * @throws {Error} it does not fit.
    */
-  take(message) {
+  take(message, source = "") {
     if (message.header) this.#takeHeader(message.header);
     else if (!this.header) throw new Error("an explanation came without its header");
-    else if (message.tile) this.#takeTile(message.tile);
+    else if (message.tile) this.#takeTile(message.tile, source);
     else if (message.attribution) this.#takeAttribution(message.attribution);
     else if (message.evidence) this.evidence.set(message.evidence.method, readEvidence(message.evidence));
     else if (message.counterfactual) this.#takeCounterfactual(message.counterfactual);
     else if (message.heads) this.heads = readHeads(message.heads);
     else if (message.neuron) this.#takeNeuron(message.neuron);
-    else if (message.summary) this.#takeSummary(message.summary);
+    else if (message.summary) this.#note(source, message.summary.notes ?? []);
   }
 
   /** The key of words in `without`. */
@@ -43,7 +59,7 @@ export class Explanation {
 
   #takeHeader(part) {
     if (this.header) {
-      if (this.header.model.digest !== part.model.digest) throw new Error("the model has changed; ask again");
+      if (this.header.model.digest !== part.model.digest) throw new ModelChanged("The model of the server has changed.");
       return;
     }
     const place = (span, pair) => {
@@ -70,9 +86,9 @@ export class Explanation {
     };
   }
 
-  #takeTile(part) {
+  #takeTile(part, source) {
     if (part.aggregation !== "ATTENTION_AGGREGATION_UNSPECIFIED") {
-      this.#note("Its attention maps are combined ones; this page shows maps of each layer and head.");
+      this.#note(source, ["Its attention maps are combined ones; this page shows maps of each layer and head."]);
       return;
     }
     this.maps ??= new AttentionMaps(this.header.tokens, this.header.words);
@@ -80,13 +96,19 @@ export class Explanation {
   }
 
   #takeAttribution(part) {
+    const before = this.attributions.get(part.method);
     const [token, segment, position] = ["token", "segment", "position"].map((name) => readFloats(part[`${name}_embedding`] ?? []));
+    if (before && token.length) {
+      // Asked for its split alone: the values that are shown stay, with their evidence.
+      before.byEmbedding = {token, segment, position};
+      return;
+    }
     this.attributions.set(part.method, {
       method: part.method,
       words: Float32Array.from(part.words, (word) => readNumber(word.value)),
       errors: Float32Array.from(part.words, (word) => (word.standard_error === undefined ? NaN : readNumber(word.standard_error))),
       tokens: part.tokens?.length ? readFloats(part.tokens) : null,
-      byEmbedding: token.length ? {token, segment, position} : (this.attributions.get(part.method)?.byEmbedding ?? null),
+      byEmbedding: token.length ? {token, segment, position} : (before?.byEmbedding ?? null),
       residual: part.completeness_residual === undefined ? null : readNumber(part.completeness_residual),
       specialTotal: readNumber(part.special_total),
       unknownTotal: readNumber(part.unknown_total),
@@ -132,12 +154,8 @@ export class Explanation {
     this.neurons.set(key, taken);
   }
 
-  #takeSummary(part) {
-    for (const note of part.notes ?? []) this.#note(note);
-  }
-
-  #note(note) {
-    if (!this.notes.includes(note)) this.notes.push(note);
+  #note(source, notes) {
+    this.noted.set(source, [...(this.noted.get(source) ?? []), ...notes]);
   }
 }
 

@@ -2,8 +2,9 @@
 import {CanvasSurface, SvgSurface} from "./surface.js";
 import {themeColours} from "./theme.js";
 
-// Pixels along a side that every browser can draw.
+// Pixels along a side, and in all, that every browser can draw.
 const PNG_SIDE_MAX = 16384;
+const PNG_PIXELS_MAX = 2 ** 27;
 
 /** The drawing as an SVG document. */
 export function svgOf(drawing) {
@@ -14,10 +15,11 @@ export function svgOf(drawing) {
 
 /** The drawing as a PNG, two pixels a CSS pixel where that fits. */
 export async function pngOf(drawing) {
-  const scale = Math.min(2, PNG_SIDE_MAX / drawing.width, PNG_SIDE_MAX / drawing.height);
+  const {width, height} = drawing;
+  const scale = Math.min(2, PNG_SIDE_MAX / width, PNG_SIDE_MAX / height, Math.sqrt(PNG_PIXELS_MAX / (width * height)));
   const canvas = document.createElement("canvas");
-  canvas.width = Math.ceil(drawing.width * scale);
-  canvas.height = Math.ceil(drawing.height * scale);
+  canvas.width = Math.floor(width * scale);
+  canvas.height = Math.floor(height * scale);
   const context = canvas.getContext("2d");
   context.scale(scale, scale);
   drawOn(new CanvasSurface(context), drawing);
@@ -27,7 +29,7 @@ export async function pngOf(drawing) {
 }
 
 /** Let the reader save the drawing as NAME.svg. */
-export function saveSvg(drawing, name) {
+export async function saveSvg(drawing, name) {
   saveBlob(new Blob([svgOf(drawing)], {type: "image/svg+xml"}), `${name}.svg`);
 }
 

@@ -1,4 +1,5 @@
 // The links of one token: all of them, with their weights in boxes beside the other column.
+import {blendedColour} from "./canvas.js";
 import {drawLinks, LINK_ROW, linkLane, unitWeights} from "./head_links.js";
 
 // Weaker lines cannot be seen.
@@ -71,10 +72,7 @@ function focusBox(surface, {x, y}, width, weight, colour, theme) {
 
 /** Black or white, whichever can be read on a colour laid over another with some opacity. */
 export function textOn(colour, below, alpha) {
-  const mixed = [1, 3, 5].map((place) => {
-    const [over, under] = [colour, below].map((hex) => Number.parseInt(hex.slice(place, place + 2), 16) / 255);
-    const value = alpha * over + (1 - alpha) * under;
-    return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-  });
-  return 0.2126 * mixed[0] + 0.7152 * mixed[1] + 0.0722 * mixed[2] > 0.179 ? "#000000" : "#ffffff";
+  const linear = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+  const [red, green, blue] = blendedColour(below, colour, alpha).map((part) => linear(part / 255));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff";
 }

@@ -134,8 +134,3 @@ export function unitWeights({size, weights}, unit, side) {
   if (side === "left") return weights.subarray(unit * size, (unit + 1) * size);
   return Float32Array.from({length: size}, (_, row) => weights[row * size + unit]);
 }
-
-/** The units with the largest of some weights, the largest first. */
-export function largestUnits(weights, count) {
-  return Array.from(weights.keys()).sort((one, other) => weights[other] - weights[one] || one - other).slice(0, count);
-}

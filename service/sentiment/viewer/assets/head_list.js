@@ -1,8 +1,10 @@
 // Heads to choose from: those of the layer as chips, and those of all layers as a list. Each with its number, pattern and effect.
 import {element, replace} from "./dom.js";
+import {quietButton, roving} from "./fields.js";
 import {headEffect, headName, headPattern, headsByEffect} from "./head_words.js";
 import {headColour} from "./palette.js";
-import {signedNumber} from "./wording.js";
+import {differing, redrawn} from "./redrawn.js";
+import {largestFirst, signedNumber} from "./wording.js";
 
 /** The heads of a layer that the state shows, in ascending order. */
 export function chosenHeads(state, count) {
@@ -19,15 +21,15 @@ export function headsValue(heads, count) {
 
 /** The heads of a layer by the size of their effect, or by number. */
 function orderedHeads(report, layer, count, byEffect) {
-  const heads = Array.from({length: count}, (_, head) => head);
-  if (!report || !byEffect) return heads;
-  const size = (head) => Math.abs(headEffect(report, layer, head) ?? 0);
-  return heads.sort((one, other) => size(other) - size(one) || one - other);
+  if (!report || !byEffect) return Array.from({length: count}, (_, head) => head);
+  return largestFirst(report.gated.subarray(layer * count, (layer + 1) * count));
 }
 
 /** Chips of a layer's heads, to show or hide: {element, show({report, layer, count, chosen, byEffect, dark})}. */
 export function headChips(state) {
   const list = element("ul", {class: "heads-chips", aria: {label: "Heads of this layer"}});
+  const draw = redrawn(list);
+  const oneStop = roving(list, "button");
   let chips = [];
   let count = 0;
   const set = (heads) => state.set({heads: headsValue(heads, count)});
@@ -40,17 +42,15 @@ export function headChips(state) {
       count = heads;
       chips = Array.from({length: count}, (_, head) => headChip(head, {toggle: () => toggle(head), only: () => set([head])}));
     }
-    const order = orderedHeads(report, layer, count, byEffect);
     for (const chip of chips) chip.show(report, layer, chosen.includes(chip.head), headColour(chip.head, count, dark));
     const focused = list.contains(document.activeElement) ? document.activeElement : null;
-    const wanted = order.map((head) => chips[head].element);
-    const differs = list.children.length !== wanted.length || wanted.some((chip, place) => list.children[place] !== chip);
-    if (differs) replace(list, ...wanted);
+    const order = orderedHeads(report, layer, count, byEffect);
+    draw([count, ...order], () => order.map((head) => chips[head].element));
+    oneStop();
     focused?.focus();
   };
-  const button = (text, click) => element("button", {type: "button", class: "button quiet", text, on: {click}});
-  const all = button("All heads", () => set(chips.map((chip) => chip.head)));
-  const none = button("No head", () => set([]));
+  const all = quietButton("All heads", () => set(chips.map((chip) => chip.head)));
+  const none = quietButton("No head", () => set([]));
   return {element: element("div", {class: "heads-choice"}, list, element("div", {class: "row"}, all, none)), show};
 }
 
@@ -83,9 +83,10 @@ function headChip(head, {toggle, only}) {
  * @param {function} choose told of the layer and head.
  */
 export function headRanking(choose) {
-  const list = element("ol", {class: "heads-ranking scroll", role: "list", tabIndex: 0, aria: {label: "Heads of all layers"}});
+  const list = element("ol", {class: "heads-ranking scroll", role: "list", aria: {label: "Heads of all layers"}});
+  const oneStop = roving(list, "button");
+  const differs = differing();
   let made = [];
-  let shown = null;
   const entry = (report, layer, head) => {
     const button = element(
       "button",
@@ -97,12 +98,12 @@ export function headRanking(choose) {
     return {layer, head, button, item: element("li", {}, button)};
   };
   const show = ({report, layer, chosen, byEffect}) => {
-    if (shown?.report !== report || shown.byEffect !== byEffect) {
-      shown = {report, byEffect};
+    if (differs([report, byEffect])) {
       const places = headsByEffect(report);
       if (!byEffect) places.sort((one, other) => one[0] - other[0] || one[1] - other[1]);
       made = places.map(([line, head]) => entry(report, line, head));
       replace(list, ...made.map(({item}) => item));
+      oneStop();
     }
     for (const {layer: line, head, button} of made) {
       button.setAttribute("aria-current", line === layer && chosen.length === 1 && chosen[0] === head ? "true" : "false");

@@ -1,4 +1,5 @@
 // The lines between two columns of tokens, on canvases as large as what is visible.
+import {canvasFor} from "./canvas.js";
 import {element, replace} from "./dom.js";
 import {crossingLinks, drawLinks, LINK_ROW, linkLane, linkPieces, linkStyle, sortedLinks} from "./head_links.js";
 import {drawFocus, focusBoxes, focusNumbers} from "./head_focus.js";
@@ -108,20 +109,12 @@ export class HeadStage {
     return Math.max(this.scene.left.length, this.scene.right.length, 1) * LINK_ROW;
   }
 
-  /** Put the canvases around what is visible. */
+  /** What is drawn lies around what is visible. */
   #place() {
     const {scrollTop, clientHeight} = this.scroller;
     const top = Math.max(0, Math.floor(scrollTop - STAGE_MARGIN));
     const height = Math.min(this.#height() - top, clientHeight + scrollTop - top + STAGE_MARGIN);
     this.band = {top, height: Math.max(1, Math.ceil(height))};
-    const scale = Math.min(2, devicePixelRatio || 1);
-    for (const canvas of [this.lines, this.focused]) {
-      const [wide, high] = [Math.ceil(this.geometry.width * scale), Math.ceil(this.band.height * scale)];
-      if (canvas.width !== wide || canvas.height !== high) Object.assign(canvas, {width: wide, height: high});
-      canvas.style.width = `${this.geometry.width}px`;
-      canvas.style.height = `${this.band.height}px`;
-      canvas.style.transform = `translateY(${top}px)`;
-    }
   }
 
   /** Draw what has come into view, by scrolling or otherwise. */
@@ -136,13 +129,13 @@ export class HeadStage {
     if (this.focus) this.#drawFocus();
   }
 
-  #context(canvas) {
-    const context = canvas.getContext("2d");
-    const scale = Math.min(2, devicePixelRatio || 1);
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    context.clearRect(0, 0, canvas.width, canvas.height);
-    context.setTransform(scale, 0, 0, scale, 0, -this.band.top * scale);
-    return context;
+  /** A canvas, put where it is to be and cleared. */
+  #surface(canvas) {
+    const {top, height} = this.band;
+    const context = canvasFor(canvas, this.geometry.width, height);
+    canvas.style.transform = `translateY(${top}px)`;
+    context.translate(0, -top);
+    return new CanvasSurface(context);
   }
 
   /** Draw anew: sort what is not sorted, some heads a frame; then the lines, the strongest first, some a frame. */
@@ -168,7 +161,7 @@ export class HeadStage {
     const {batches, count, floor} = crossingLinks(this.ready, top / LINK_ROW - 1, (top + height) / LINK_ROW);
     this.pieces = linkPieces(batches);
     this.told({count, floor});
-    this.surface = new CanvasSurface(this.#context(this.lines));
+    this.surface = this.#surface(this.lines);
     this.lastFrame = 0;
     this.budget = Math.min(this.budget, this.#scrolling() ? STAGE_LINES.least : STAGE_LINES.first);
     this.#drawSome(performance.now());
@@ -219,7 +212,6 @@ export class HeadStage {
 
   #drawFocus() {
     const {top, height} = this.band;
-    const surface = new CanvasSurface(this.#context(this.focused));
-    drawFocus(surface, this.scene, this.focus, this.geometry, {top, bottom: top + height});
+    drawFocus(this.#surface(this.focused), this.scene, this.focus, this.geometry, {top, bottom: top + height});
   }
 }

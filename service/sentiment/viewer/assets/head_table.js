@@ -1,7 +1,8 @@
 // A token's links as a table, and in words: what screen readers and careful readers need.
 import {element, replace} from "./dom.js";
-import {largestUnits, unitWeights} from "./head_links.js";
-import {quotedWord, visibleText} from "./wording.js";
+import {quietButton} from "./fields.js";
+import {unitWeights} from "./head_links.js";
+import {largestFirst, quotedWord, visibleText} from "./wording.js";
 
 const TABLE_ROWS = 10;
 const SAID_HEADS = 3;
@@ -13,7 +14,7 @@ export function linksSentence(scene, {side, row}) {
   const others = new Set(side === "left" ? scene.right : scene.left);
   const found = scene.heads.map((head) => {
     const weights = unitWeights(scene.table(head), unit, side);
-    const largest = largestUnits(weights, weights.length).filter((other) => others.has(other)).slice(0, SAID_TOKENS);
+    const largest = largestFirst(weights).filter((other) => others.has(other)).slice(0, SAID_TOKENS);
     return {head, weights, largest};
   });
   found.sort((one, other) => (other.weights[other.largest[0]] ?? 0) - (one.weights[one.largest[0]] ?? 0));
@@ -39,7 +40,7 @@ export function linksTable(unlock) {
     const columns = scene.heads.map((head) => unitWeights(scene.table(head), unit, focus.side));
     const sums = Float32Array.from(scene.units, () => 0);
     for (const other of others) sums[other] = columns.reduce((sum, weights) => sum + weights[other], 0);
-    const rows = largestUnits(sums, sums.length).filter((other) => others.includes(other)).slice(0, TABLE_ROWS);
+    const rows = largestFirst(sums).filter((other) => others.includes(other)).slice(0, TABLE_ROWS);
     const name = `token ${unit}, ${quotedWord(scene.units[unit].text)}`;
     const title = focus.side === "left" ? `What ${name} looks at` : `What looks at ${name}`;
     const caption = `${title}, layer ${scene.layer}: ${rows.length} of ${others.length} tokens, the largest sums over these heads first.`;
@@ -55,7 +56,7 @@ export function linksTable(unlock) {
     replace(
       box,
       element("div", {class: "scroll", role: "region", tabIndex: 0, aria: {label: title}}, table),
-      element("button", {type: "button", class: "button quiet", text: "Unlock", on: {click: unlock}}),
+      quietButton("Unlock", unlock),
     );
   };
   return {element: box, show};

@@ -1,7 +1,8 @@
 // The head view: lines from the tokens that look to those looked at, for some heads of one layer.
 import {element} from "./dom.js";
+import {checkField, quietButton, stepField} from "./fields.js";
 import {
-  attentionFilter, attentionLevel, attentionNotes, attentionSpecial, Changes, filterField, layerField, levelField, specialField,
+  attentionFilter, attentionLevel, attentionNotes, attentionSpecial, filterField, headCounts, levelField, mapsProgress, specialField,
 } from "./head_controls.js";
 import {headDrawing} from "./head_drawing.js";
 import {LINK_FLOOR, LINKS_MAX} from "./head_links.js";
@@ -11,6 +12,7 @@ import {linksSentence, linksTable} from "./head_table.js";
 import {tokenColumn} from "./head_tokens.js";
 import {ATTENTION_CLAIM, effectSentence, uniformSentence} from "./head_words.js";
 import {headColour} from "./palette.js";
+import {differing} from "./redrawn.js";
 import {isDark, themeColours} from "./theme.js";
 import {wholeNumber} from "./wording.js";
 
@@ -24,7 +26,8 @@ export function headView(context) {
 
 class HeadView {
   constructor({session, state, announce}) {
-    Object.assign(this, {session, state, announce, byEffect: true, scene: null, changes: new Changes(), drawn: null});
+    Object.assign(this, {session, state, announce, byEffect: true, drawn: null});
+    this.#forget();
     this.notes = attentionNotes(session);
     const column = (side) => tokenColumn(side, {
       enter: (row) => row >= 0 && !this.lock() && this.stage.focusOn({side, row}),
@@ -40,7 +43,8 @@ class HeadView {
     this.table = linksTable(() => this.#unlock());
     this.chips = headChips(state);
     this.ranking = headRanking((layer, head) => state.set({layer, heads: head}));
-    this.fields = {layer: layerField(state), level: levelField(state), special: specialField(state), filter: filterField(state)};
+    this.layer = stepField("Layer", (layer) => state.set({layer}));
+    this.fields = {level: levelField(state), special: specialField(state), filter: filterField(state)};
     this.element = this.#build();
     this.element.addEventListener("keydown", (event) => event.key === "Escape" && this.#unlock());
   }
@@ -51,15 +55,12 @@ class HeadView {
     const explanation = session.explanation;
     this.notes.update();
     const header = explanation?.header;
-    const count = explanation?.heads?.heads ?? explanation?.maps?.heads ?? 0;
-    const shown = Boolean(header && count);
-    this.shown.hidden = !shown;
-    if (!shown) {
-      this.scene = null;
-      this.changes.forget();
+    this.shown.hidden = !header || !(explanation.heads || explanation.maps);
+    if (this.shown.hidden) {
+      this.#forget();
       return;
     }
-    const view = this.#view(header, explanation, count);
+    const view = this.#view(header, explanation);
     this.#updateControls(view);
     this.#updateHeads(view);
     this.picture.hidden = this.tableBox.hidden = !explanation.maps;
@@ -82,23 +83,28 @@ class HeadView {
     return row < 0 ? null : {side, row};
   }
 
+  #forget() {
+    this.scene = null;
+    this.differs = Object.fromEntries(["heads", "tokens", "links", "size", "lock"].map((part) => [part, differing()]));
+  }
+
   #build() {
     const open = () => this.state.set({view: null}, {remember: true});
-    const toText = element("button", {type: "button", class: "button quiet", text: "What moved the answer", on: {click: open}});
-    this.sort = element("input", {type: "checkbox", checked: true, on: {change: () => {
-      this.byEffect = this.sort.checked;
+    const toText = quietButton("What moved the answer", open);
+    const sort = checkField("largest effect first", (sorted) => {
+      this.byEffect = sorted;
       this.update();
-    }}});
+    });
+    sort.box.checked = this.byEffect;
     this.progress = element("p", {class: "note heads-progress"});
     this.effects = element("p", {class: "note"});
     this.legend = element("p", {class: "note"});
-    const {layer, level, special, filter} = this.fields;
-    const controls = element("div", {class: "row heads-controls"}, layer.element, level.element, filter.element, special.element);
+    const {level, special, filter} = this.fields;
+    const controls = element("div", {class: "row fields"}, this.layer.element, level.element, filter.element, special.element);
     const hint = element("p", {class: "note", text: HEADS_HINT});
     this.picture = element("div", {}, this.stage.element, this.progress, this.legend, hint);
     this.aside = element(
-      "div", {class: "heads-aside"}, element("h2", {text: "Heads of all layers"}),
-      element("label", {class: "attention-check"}, this.sort, " largest effect first"), this.effects, this.ranking.element,
+      "div", {class: "heads-aside"}, element("h2", {text: "Heads of all layers"}), sort.element, this.effects, this.ranking.element,
     );
     this.tableBox = element("div", {}, this.table.element);
     const columns = element("div", {class: "heads-columns"}, this.picture, this.aside);
@@ -107,10 +113,9 @@ class HeadView {
     return element("section", {class: "heads", aria: {label: "Heads"}}, claim, this.notes.element, this.shown);
   }
 
-  #view(header, explanation, count) {
-    const {state} = this;
-    const {heads: report, maps} = explanation;
-    const layers = report?.layers ?? maps.layers;
+  #view(header, {heads: report, maps}) {
+    const {session, state} = this;
+    const {layers, heads: count} = headCounts(session);
     const isPair = header.words.some((word) => word.pair);
     const layer = Math.min(state.number("layer", 0), layers - 1);
     return {
@@ -119,21 +124,18 @@ class HeadView {
     };
   }
 
-  #updateControls({layers, layer, isPair, maps, report}) {
-    this.fields.layer.update(layers, layer);
+  #updateControls({layers, layer, isPair}) {
+    this.layer.show([layers], layers, layer);
     this.fields.level.update();
     this.fields.special.update();
     this.fields.filter.update(isPair);
-    const total = report ? report.layers * report.heads : 0;
-    const count = maps?.count ?? 0;
-    const whole = this.session.status("attention").state === "here" || (total && count >= total);
-    this.arrived = whole ? "" : `${count}${total ? ` of ${total}` : ""} maps are here. `;
+    this.arrived = mapsProgress(this.session);
     this.#tellDrawn();
   }
 
   #updateHeads(view) {
     const {report, header, layer, count, chosen, byEffect, dark} = view;
-    if (!this.changes.in("heads", [layer, count, chosen, byEffect, dark].join(), report)) return;
+    if (!this.differs.heads([report, layer, count, chosen.join(), byEffect, dark])) return;
     this.chips.show(view);
     this.aside.hidden = !report;
     if (!report) return;
@@ -144,18 +146,17 @@ class HeadView {
   #updateStage(view) {
     const {maps, layer, chosen, level, special, filter, dark} = view;
     const heads = chosen.filter((head) => maps.has(layer, head));
-    const tokensChanged = this.changes.in("tokens", [level, special, filter].join(), maps);
-    const linksChanged = this.changes.in("links", [layer, heads, level, special, filter, dark].join(), maps);
-    const sized = this.changes.in("size", [this.element.clientWidth, devicePixelRatio].join());
-    const redrawn = tokensChanged || linksChanged;
-    if (redrawn) {
+    const tokensChanged = this.differs.tokens([maps, level, special, filter]);
+    const linksChanged = this.differs.links([maps, level, special, filter, layer, heads.join(), dark]);
+    const sized = this.differs.size([this.element.clientWidth, devicePixelRatio]);
+    if (linksChanged) {
       this.scene = this.#scene(view, heads);
       this.stage.show(this.scene, tokensChanged);
       this.#updateLegend(heads.length);
     } else if (sized) this.stage.resize();
     else this.stage.follow();
-    const locked = this.changes.in("lock", this.state.get("lock"));
-    if (locked || redrawn) this.#showLock(locked || tokensChanged);
+    const locked = this.differs.lock([this.state.get("lock")]);
+    if (locked || linksChanged) this.#showLock(locked || tokensChanged);
   }
 
   #scene({maps, layer, count, level, special, filter, dark, header, report}, heads) {
@@ -187,8 +188,9 @@ class HeadView {
   #tellDrawn() {
     const {count = 0, floor = LINK_FLOOR} = this.drawn ?? {};
     const limit = floor > LINK_FLOOR ? ` (at most ${wholeNumber(LINKS_MAX)} at once)` : "";
-    const links = `Links of ${floor.toFixed(2)} and more are drawn${limit}: ${wholeNumber(count)} near what is visible.`;
-    const said = `${this.arrived ?? ""}${links}`;
+    const all = `Links of ${floor.toFixed(2)} and more are drawn${limit}: ${wholeNumber(count)} near what is visible.`;
+    const links = this.lock() ? "All links of the locked token are drawn, as opaque as they are strong." : all;
+    const said = `${this.arrived ?? ""} ${links}`.trim();
     if (this.progress.textContent !== said) this.progress.textContent = said;
   }
 

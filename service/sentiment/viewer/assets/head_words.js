@@ -1,8 +1,11 @@
 // What is said of a head: the pattern it follows, and what switching it off does. Pure.
-import {signedNumber, visibleText} from "./wording.js";
+import {largestFirst, signedNumber, visibleText} from "./wording.js";
 
 /** What stands beside every picture of attention. */
 export const ATTENTION_CLAIM = "Attention says where heads look, not what moved the answer.";
+
+/** So many heads, those that move the answer most, are marked where all are shown. */
+export const HEADS_MARKED = 5;
 
 const PATTERN_WORDS = {
   next: ["next", "looks at the next token"],
@@ -51,7 +54,10 @@ export function uniformSentence(report) {
 
 /** [layer, head] of all heads, those whose switching off moves the logit most first. */
 export function headsByEffect(report) {
-  const places = Array.from(report.gated.keys());
-  places.sort((one, other) => Math.abs(report.gated[other]) - Math.abs(report.gated[one]) || one - other);
-  return places.map((place) => [Math.floor(place / report.heads), place % report.heads]);
+  return largestFirst(report.gated).map((place) => [Math.floor(place / report.heads), place % report.heads]);
+}
+
+/** The heads to mark, a Set of "layer,head"; empty until the report is there. */
+export function markedHeads(report) {
+  return new Set(report ? headsByEffect(report).slice(0, HEADS_MARKED).map((place) => place.join()) : []);
 }

@@ -38,9 +38,21 @@ export function markdownNodes(text, level) {
     if (block.node) nodes.push(block.node);
     place = block.next;
   }
+  numberEqualNames(nodes);
   const rest = text.length - MARKDOWN_MAX;
   if (rest > 0) nodes.push(element("p", {class: "note", text: `The rest, ${rest} characters, is not shown.`}));
   return nodes;
+}
+
+/** Regions must have names of their own: of those with one name, the second is numbered 2. */
+function numberEqualNames(nodes) {
+  const counts = new Map();
+  for (const node of nodes.filter((one) => one.getAttribute("role") === "region")) {
+    const name = node.getAttribute("aria-label");
+    const count = (counts.get(name) ?? 0) + 1;
+    counts.set(name, count);
+    if (count > 1) node.setAttribute("aria-label", `${name} (${count})`);
+  }
 }
 
 /** The block that begins at a line, and the line after it. */

@@ -1,15 +1,11 @@
 // All maps of a model as thumbnails, layers by heads, in a grid that arrow keys move through.
 import {element, replace} from "./dom.js";
-import {headEffect, headName, headPattern, headsByEffect} from "./head_words.js";
+import {headEffect, headName, headPattern, markedHeads} from "./head_words.js";
 import {drawMapPixels, smallerMap} from "./model_pixels.js";
 import {signedNumber} from "./wording.js";
 
 /** The side of a thumbnail in pixels. */
 export const THUMB_SIDE = 72;
-// Heads with a frame: those that move the answer most.
-const GRID_MARKED = 5;
-// More heads than that have smaller cells.
-const GRID_DENSE = 12;
 const GRID_FRAME_MS = 8;
 const GRID_TITLE = "Attention maps, a row a layer and a column a head";
 
@@ -18,9 +14,9 @@ export class ModelGrid {
   constructor(choose) {
     this.choose = choose;
     this.table = element("table", {class: "model-grid", role: "grid", aria: {label: GRID_TITLE}});
-    this.element = element("div", {class: "scroll", role: "region", tabIndex: 0, aria: {label: "Attention maps of all heads"}}, this.table);
+    const region = {class: "scroll model-scroll", role: "region", tabIndex: 0, aria: {label: "Attention maps of all heads"}};
+    this.element = element("div", region, this.table);
     this.cells = [];
-    this.size = "";
     this.active = 0;
     this.waiting = [];
     this.frame = 0;
@@ -30,11 +26,9 @@ export class ModelGrid {
 
   /** Make the cells for so many layers and heads. */
   shape(layers, heads) {
-    if (this.size === `${layers},${heads}`) return;
-    this.size = `${layers},${heads}`;
     [this.layers, this.heads] = [layers, heads];
     this.cells = [];
-    this.table.classList.toggle("dense", heads > GRID_DENSE);
+    this.table.style.setProperty("--heads", heads);
     const numbers = Array.from({length: heads}, (_, head) => element("th", {scope: "col", role: "columnheader", text: `head ${head}`}));
     const rows = Array.from({length: layers}, (_, layer) => element(
       "tr", {role: "row"},
@@ -48,10 +42,10 @@ export class ModelGrid {
 
   /** Say what each head does; null while that is not known. */
   describe(report) {
-    const marked = report ? headsByEffect(report).slice(0, GRID_MARKED).map((place) => place.join()) : [];
+    const marked = markedHeads(report);
     for (const {layer, head, button, pattern, effect} of this.cells) {
       const value = headEffect(report, layer, head);
-      const strong = marked.includes([layer, head].join());
+      const strong = marked.has(`${layer},${head}`);
       button.setAttribute("aria-label", headName(report, layer, head) + (strong ? ", one of the largest effects" : ""));
       button.title = headName(report, layer, head);
       button.classList.toggle("marked", strong);
@@ -122,7 +116,7 @@ export class ModelGrid {
 export function gridDrawing(grid, report, theme) {
   const {layers, heads, cells} = grid;
   const [wide, high, left, top] = [THUMB_SIDE + 12, THUMB_SIDE + 50, 70, 34];
-  const marked = report ? headsByEffect(report).slice(0, GRID_MARKED).map((place) => place.join()) : [];
+  const marked = markedHeads(report);
   const draw = (surface) => {
     const title = {size: 12, colour: theme.text};
     for (let head = 0; head < heads; head += 1) surface.text(`head ${head}`, left + head * wide, top - 10, title);
@@ -130,7 +124,7 @@ export function gridDrawing(grid, report, theme) {
     for (const {layer, head, canvas, drawn} of cells) {
       const [x, y] = [left + head * wide, top + layer * high];
       if (drawn) surface.image(canvas, x, y, THUMB_SIDE, THUMB_SIDE);
-      const strong = marked.includes([layer, head].join());
+      const strong = marked.has(`${layer},${head}`);
       surface.rect(x - 1, y - 1, THUMB_SIDE + 2, THUMB_SIDE + 2, {stroke: strong ? theme.text : theme.line});
       if (strong) surface.rect(x - 2, y - 2, THUMB_SIDE + 4, THUMB_SIDE + 4, {stroke: theme.text});
       const effect = headEffect(report, layer, head);

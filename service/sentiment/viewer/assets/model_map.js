@@ -1,4 +1,5 @@
 // One attention map enlarged: a heat map with the tokens at both sides, on a canvas as large as what is visible.
+import {canvasFor} from "./canvas.js";
 import {element} from "./dom.js";
 import {drawMapPixels} from "./model_pixels.js";
 import {CanvasSurface, fittedText, textWidth} from "./surface.js";
@@ -28,11 +29,12 @@ export class ModelMap {
     this.element.addEventListener("pointerdown", (event) => this.#point(event));
   }
 
-  /** Show a table of weights in some colours: {table, name, shades, theme}. */
+  /** Show a table of weights of some maps in some colours: {maps, table, name, shades, theme}. */
   show(shown) {
-    const sameUnits = this.shown && this.shown.table.units.length === shown.table.units.length;
+    // Of one text's maps, tables of a size have the same tokens.
+    const sameTokens = this.shown?.maps === shown.maps && this.shown.table.size === shown.table.size;
     this.shown = shown;
-    if (!sameUnits) this.cell = null;
+    if (!sameTokens) this.cell = null;
     const sides = `${shown.table.size} by ${shown.table.size} tokens`;
     this.element.setAttribute("aria-label", `${shown.name}, ${sides}; arrow keys choose who looks and at what`);
     drawMapPixels(this.pixels, shown.table, shown.shades);
@@ -78,15 +80,8 @@ export class ModelMap {
     if (!this.shown) return;
     const {clientWidth: width, clientHeight: height, scrollLeft: left, scrollTop: top} = this.element;
     this.drawnAt = `${left},${top}`;
-    const scale = Math.min(2, devicePixelRatio || 1);
-    const [wide, high] = [Math.ceil(width * scale), Math.ceil(height * scale)];
-    if (this.canvas.width !== wide || this.canvas.height !== high) Object.assign(this.canvas, {width: wide, height: high});
-    Object.assign(this.canvas.style, {width: `${width}px`, height: `${height}px`});
-    const context = this.canvas.getContext("2d");
-    context.setTransform(scale, 0, 0, scale, 0, 0);
-    context.clearRect(0, 0, width, height);
     const {side, margin} = this;
-    this.#drawOn(new CanvasSurface(context), {side, margin, left, top, width, height});
+    this.#drawOn(new CanvasSurface(canvasFor(this.canvas, width, height)), {side, margin, left, top, width, height});
   }
 
   /** Draw what a window of the map shows: from (left, top), of some width and height in pixels. */
@@ -130,9 +125,9 @@ export class ModelMap {
   #turnedLabels(first, last, side, margin) {
     const {table: {units}, theme} = this.shown;
     const high = margin - MAP_LABEL.gap / 2;
-    const canvas = element("canvas", {width: Math.max(1, Math.ceil((last - first + 1) * side * 2)), height: Math.ceil(high * 2)});
-    const context = canvas.getContext("2d");
-    context.scale(2, 2);
+    const canvas = element("canvas");
+    // Of two pixels each whatever the screen, for they are saved too.
+    const context = canvasFor(canvas, (last - first + 1) * side, high, 2);
     context.translate(0, high);
     context.rotate(-Math.PI / 2);
     const surface = new CanvasSurface(context);

@@ -1,17 +1,16 @@
 // Attention maps as pixels: rows look, columns are looked at. One hue on the panel's colour, on one scale for all maps and texts.
+import {blendedColour} from "./canvas.js";
 
 const MAP_SHADES = 256;
 
 /** The shades of weights from 0 to 1, red, green, blue of each: from the panel's colour to the accent and on to the text's. */
 export function mapShades({panel, accent, text}) {
-  const parts = (hex) => [1, 3, 5].map((place) => Number.parseInt(hex.slice(place, place + 2), 16));
-  const [low, middle, high] = [panel, accent, text].map(parts);
   const shades = new Uint8ClampedArray(3 * MAP_SHADES);
   for (let shade = 0; shade < MAP_SHADES; shade += 1) {
     // The square root, for most weights are small; the legend says so.
     const strength = Math.sqrt(shade / (MAP_SHADES - 1));
-    const [from, to, share] = strength < 0.8 ? [low, middle, strength / 0.8] : [middle, high, (strength - 0.8) / 0.4];
-    for (let part = 0; part < 3; part += 1) shades[3 * shade + part] = from[part] + share * (to[part] - from[part]);
+    const [from, to, share] = strength < 0.8 ? [panel, accent, strength / 0.8] : [accent, text, (strength - 0.8) / 0.4];
+    shades.set(blendedColour(from, to, share), 3 * shade);
   }
   return shades;
 }

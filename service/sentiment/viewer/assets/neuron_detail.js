@@ -1,11 +1,13 @@
 // One key of the neuron view enlarged: each dimension of q, k and q × k, and which of them make q·k; and all keys as a table.
+import {canvasFor} from "./canvas.js";
 import {element, replace} from "./dom.js";
+import {quietButton} from "./fields.js";
 import {
-  NEURON_PRODUCT_FULL, NEURON_VECTOR_FULL, neuronBySoftmax, neuronNumber, neuronPiece, neuronQuoted, neuronShade, neuronTiny,
-  neuronWeight,
+  NEURON_PRODUCT_FULL, NEURON_VECTOR_FULL, neuronPiece, neuronQuoted, neuronShade, neuronTiny, neuronWeight,
 } from "./neuron_picture.js";
 import {CanvasSurface} from "./surface.js";
 import {themeColours} from "./theme.js";
+import {largestFirst, plainNumber} from "./wording.js";
 
 const NEURON_DIMENSIONS_NAMED = 3;
 const NEURON_DIMENSIONS_LISTED = 8;
@@ -14,9 +16,7 @@ const NEURON_TRACK = {height: 72, gap: 10, label: 42, below: 20};
 
 /** The dimensions of a key whose products are largest, the largest first. */
 export function neuronTopDimensions(view, key, count) {
-  const products = view.product.subarray(key * view.width, (key + 1) * view.width);
-  const order = Array.from(products.keys()).sort((one, other) => Math.abs(products[other]) - Math.abs(products[one]) || one - other);
-  return order.slice(0, count);
+  return largestFirst(view.product.subarray(key * view.width, (key + 1) * view.width)).slice(0, count);
 }
 
 /** What makes q·k of a key, in words; their share is given only where their sum has its sign and is not more. */
@@ -25,11 +25,11 @@ export function neuronMakes(view, key) {
   const values = top.map((dimension) => view.product[key * view.width + dimension]);
   const sum = values.reduce((total, value) => total + value, 0);
   const dot = view.dot[key];
-  const named = top.map((dimension, place) => `${dimension} (${neuronNumber(values[place])})`);
+  const named = top.map((dimension, place) => `${dimension} (${plainNumber(values[place])})`);
   const listed = named.length > 1 ? `${named.slice(0, -1).join(", ")} and ${named.at(-1)}` : named[0];
   const share = sum / dot;
   const made = share > 0 && share <= 1 ? `, ${Math.round(share * 100)} % of it` : "";
-  return `q·k is ${neuronNumber(dot)}. Its largest parts are dimensions ${listed}: ${neuronNumber(sum)} together${made}.`;
+  return `q·k is ${plainNumber(dot)}. Its largest parts are dimensions ${listed}: ${plainNumber(sum)} together${made}.`;
 }
 
 /** A panel that shows one key. */
@@ -38,12 +38,10 @@ export class NeuronDetail {
     this.heading = element("h2", {class: "neuron-detail-heading"});
     this.sentence = element("p", {class: "neuron-detail-sentence"});
     this.canvas = element("canvas", {class: "neuron-detail-canvas", role: "img"});
-    this.dimensions = element("tbody");
-    const head = ["dimension", "q", "k", "q × k"].map((text) => element("th", {scope: "col", text}));
-    const caption = element("caption", {text: `The ${NEURON_DIMENSIONS_LISTED} largest products`});
-    const table = element("table", {class: "neuron-table"}, caption, element("thead", {}, element("tr", {}, ...head)), this.dimensions);
+    this.space = element("div", {}, this.canvas);
+    this.dimensions = element("div");
     this.element = element("section", {class: "neuron-detail panel", aria: {label: "The chosen key"}},
-      this.heading, this.sentence, this.canvas, table);
+      this.heading, this.sentence, this.space, this.dimensions);
     new ResizeObserver(() => this.paint()).observe(this.element);
   }
 
@@ -56,25 +54,23 @@ export class NeuronDetail {
     this.heading.textContent = `Key ${neuronQuoted(facts, token)}, token ${token}${pinned ? " (held; click the row to let go)" : ""}`;
     this.sentence.textContent = `${neuronMakes(view, key)} ${neuronPath(facts, key)}`;
     this.canvas.setAttribute("aria-label", `Each dimension of q, k and q × k. ${neuronMakes(view, key)}`);
-    replace(this.dimensions, ...neuronTopDimensions(view, key, NEURON_DIMENSIONS_LISTED).map((dimension) => {
+    const rows = neuronTopDimensions(view, key, NEURON_DIMENSIONS_LISTED).map((dimension) => {
       const place = key * view.width + dimension;
       const numbers = [view.query[dimension], view.key[place], view.product[place]];
       return element("tr", {}, element("th", {scope: "row", text: String(dimension)}),
-        ...numbers.map((value) => element("td", {class: "number", text: neuronNumber(value)})));
-    }));
+        ...numbers.map((value) => element("td", {class: "number", text: plainNumber(value)})));
+    });
+    const caption = `The ${NEURON_DIMENSIONS_LISTED} largest products`;
+    replace(this.dimensions, neuronTable(caption, ["dimension", "q", "k", "q × k"], rows));
     this.paint();
   }
 
   /** Draw again, in the theme's colours and the width there is. */
   paint() {
-    const width = this.canvas.clientWidth;
+    const width = this.space.clientWidth;
     if (!this.facts || !width) return;
     const {height, gap, below} = NEURON_TRACK;
-    const tall = 3 * (height + gap) + below;
-    const ratio = Math.min(devicePixelRatio || 1, 3);
-    Object.assign(this.canvas, {width: Math.round(width * ratio), height: Math.round(tall * ratio)});
-    const context = this.canvas.getContext("2d");
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const context = canvasFor(this.canvas, width, 3 * (height + gap) + below);
     drawNeuronDimensions(new CanvasSurface(context), this.facts, this.key, width, themeColours());
   }
 }
@@ -84,40 +80,43 @@ export class NeuronTable {
   constructor() {
     this.all = false;
     this.place = element("div", {class: "neuron-table-place scroll", tabIndex: 0, role: "region", aria: {label: "Keys as a table"}});
-    this.more = element("button", {class: "button quiet", type: "button", on: {click: () => this.#toggle()}});
+    this.more = quietButton("", () => {
+      this.all = !this.all;
+      this.show(this.facts);
+    });
     this.element = element("div", {class: "neuron-as-table"}, this.place, this.more);
   }
 
   show(facts) {
     this.facts = facts;
     const {view, biased} = facts;
-    const order = neuronBySoftmax(view);
+    const order = largestFirst(view.softmax);
     const shown = this.all ? order : order.slice(0, NEURON_TABLE_ROWS);
     const names = ["q·k", "scaled", ...(biased ? ["bias"] : []), "score", "softmax"];
-    const head = ["token", "key token", ...names].map((text) => element("th", {scope: "col", text}));
     const rows = shown.map((key) => {
-      const values = [view.dot, view.scaled, ...(biased ? [view.bias] : []), view.score].map((numbers) => neuronNumber(numbers[key]));
+      const values = [view.dot, view.scaled, ...(biased ? [view.bias] : []), view.score].map((numbers) => plainNumber(numbers[key]));
       return element("tr", {}, element("td", {class: "number", text: String(view.keyStart + key)}),
         element("th", {scope: "row", text: neuronPiece(facts, view.keyStart + key)}),
         ...[...values, neuronWeight(view.softmax[key])].map((text) => element("td", {class: "number", text})));
     });
     const whole = shown.length === order.length;
     const said = whole ? `All ${order.length} keys by softmax` : `The ${shown.length} of ${order.length} keys with the largest softmax`;
-    replace(this.place, element("table", {class: "neuron-table"}, element("caption", {text: said}),
-      element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows)));
+    replace(this.place, neuronTable(said, ["token", "key token", ...names], rows));
     this.more.hidden = order.length <= NEURON_TABLE_ROWS;
     this.more.textContent = this.all ? `Show the first ${NEURON_TABLE_ROWS}` : `Show all ${order.length} keys`;
   }
+}
 
-  #toggle() {
-    this.all = !this.all;
-    this.show(this.facts);
-  }
+/** A table of the neuron view; `rows` are its tr nodes. */
+export function neuronTable(caption, heads, rows) {
+  const head = element("tr", {}, ...heads.map((text) => element("th", {scope: "col", text})));
+  const parts = [element("caption", {text: caption}), element("thead", {}, head), element("tbody", {}, ...rows)];
+  return element("table", {class: "neuron-table"}, ...parts);
 }
 
 function neuronPath({view, biased, biasLargest}, key) {
-  const scaled = `Times ${view.scale.toFixed(4)} it is ${neuronNumber(view.scaled[key])}`;
-  const bias = biased ? `; with the bias ${neuronNumber(view.bias[key])} the score is ${neuronNumber(view.score[key])}`
+  const scaled = `Times ${view.scale.toFixed(4)} it is ${plainNumber(view.scaled[key])}`;
+  const bias = biased ? `; with the bias ${plainNumber(view.bias[key])} the score is ${plainNumber(view.score[key])}`
     : `, which is the score: nothing is added but rounding (at most ${neuronTiny(biasLargest)})`;
   return `${scaled}${bias}; softmax makes ${neuronWeight(view.softmax[key])} of it.`;
 }

@@ -1,5 +1,6 @@
 // The neuron view's picture: where its columns stand and how its rows are drawn, on a canvas or into an SVG document.
-import {quotedWord, visibleText} from "./wording.js";
+import {blendedColour} from "./canvas.js";
+import {largestFirst, plainNumber, quotedWord, visibleText} from "./wording.js";
 
 /** A query's or key's dimension has full colour from here on: one scale for all texts, layers and heads. */
 export const NEURON_VECTOR_FULL = 4;
@@ -27,7 +28,7 @@ const NEURON_FIGURE = {size: 12, mono: true, anchor: "end"};
  * @returns {object} order: the keys' indices in the view; biased: whether anything was added to the scaled products; largest values.
  */
 export function neuronFacts(view, tokens, bySoftmax) {
-  const order = bySoftmax ? neuronBySoftmax(view) : Array.from({length: view.keys}, (_, key) => key);
+  const order = bySoftmax ? largestFirst(view.softmax) : Array.from({length: view.keys}, (_, key) => key);
   const scaledMost = neuronLargest(view.scaled);
   const most = neuronLargest(view.softmax);
   return {
@@ -43,11 +44,6 @@ export function neuronFacts(view, tokens, bySoftmax) {
   };
 }
 
-/** The keys' indices, the largest softmax first. */
-export function neuronBySoftmax({keys, softmax}) {
-  return Array.from({length: keys}, (_, key) => key).sort((one, other) => softmax[other] - softmax[one] || one - other);
-}
-
 /** A token as the view names it: the piece as the tokenizer has it. */
 export function neuronPiece(facts, index) {
   return visibleText(facts.tokens[index]?.piece ?? `token ${index}`);
@@ -56,13 +52,6 @@ export function neuronPiece(facts, index) {
 /** The same in quotes, for a sentence. */
 export function neuronQuoted(facts, index) {
   return quotedWord(facts.tokens[index]?.piece ?? `token ${index}`);
-}
-
-/** A number with a real minus sign and as many digits as its size needs. */
-export function neuronNumber(value) {
-  if (!Number.isFinite(value)) return value < 0 ? "−∞" : String(value);
-  const digits = Math.abs(value) >= 100 ? 1 : 2;
-  return value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1").replace("-", "−");
 }
 
 /** A weight of softmax. */
@@ -109,7 +98,7 @@ export function drawNeuronHeadings(surface, facts, columns, colours, {top, looke
     if (below) surface.text(below, x, top + 42, {size: 11, colour: colours.muted, anchor, maxWidth: column.width + NEURON_GAP - 2});
     surface.text(said, x, top + 58, {size: 12, weight: "bold", colour: colours.text, anchor, maxWidth: column.width + NEURON_GAP - 2});
   };
-  if (lookers) heading("looks", "who looks");
+  if (lookers) heading("looks", "look from");
   heading("key", "key k");
   heading("product", "q × k");
   heading("dot", "q·k");
@@ -152,7 +141,7 @@ export function drawNeuronRow(surface, facts, columns, colours, {top, looker, ke
   drawNeuronStrip(surface, view.product.subarray(from, to), {...strip, x: columns.product.x, full: NEURON_PRODUCT_FULL}, colours);
   for (const name of ["dot", "scaled", "bias", "score"]) {
     const column = columns[name];
-    if (column) surface.text(neuronNumber(view[name][key]), column.x + column.width, baseline, {...NEURON_FIGURE, colour: colours.text});
+    if (column) surface.text(plainNumber(view[name][key]), column.x + column.width, baseline, {...NEURON_FIGURE, colour: colours.text});
   }
   drawNeuronBar(surface, view.softmax[key], facts.barFull, columns.softmax, top, colours);
   const token = {size: 12, colour: colours.text, maxWidth: columns.token.width};
@@ -163,7 +152,7 @@ export function drawNeuronRow(surface, facts, columns, colours, {top, looker, ke
 export function neuronLegend(facts) {
   const scale = (name, full, most) => {
     const beyond = most > full ? ", beyond the scale" : "";
-    return `${name}: full colour at ±${full}, largest here ${neuronNumber(most)}${beyond}`;
+    return `${name}: full colour at ±${full}, largest here ${plainNumber(most)}${beyond}`;
   };
   return [
     "Orange is above 0, blue below; the scales are the same for every text, layer and head.",
@@ -195,7 +184,10 @@ export function neuronShade(value, full, colours) {
   colours.shades ??= new Map();
   const key = value > 0 ? step : -step;
   const end = value > 0 ? colours.positive : colours.negative;
-  if (!colours.shades.has(key)) colours.shades.set(key, neuronBlend(colours.panel, end, step / NEURON_SHADES));
+  if (!colours.shades.has(key)) {
+    const parts = blendedColour(colours.panel, end, step / NEURON_SHADES).map((part) => Math.round(part).toString(16).padStart(2, "0"));
+    colours.shades.set(key, `#${parts.join("")}`);
+  }
   return colours.shades.get(key);
 }
 
@@ -213,11 +205,4 @@ function drawNeuronBar(surface, weight, full, column, top, colours) {
   // A weight that is not 0 is seen: half a pixel at least.
   if (weight > 0) surface.rect(column.x, y, Math.max(0.5, Math.min(1, weight / full) * length), height, {fill: colours.accent});
   surface.text(neuronWeight(weight), column.x + column.width, top + 15, {...NEURON_FIGURE, colour: colours.text});
-}
-
-function neuronBlend(from, to, share) {
-  const parts = (colour) => [1, 3, 5].map((place) => parseInt(colour.slice(place, place + 2), 16));
-  const [start, end] = [parts(from), parts(to)];
-  const mixed = start.map((value, place) => Math.round(value + (end[place] - value) * share));
-  return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
 }

@@ -1,10 +1,12 @@
 // The neuron view's rows: one canvas as large as what is seen of them, redrawn when they scroll, so that 512 keys stay smooth.
+import {canvasFor} from "./canvas.js";
 import {eachFrame, element} from "./dom.js";
 import {
-  drawNeuronHeadings, drawNeuronRow, NEURON_HEADINGS, NEURON_ROW, neuronColumns, neuronNumber, neuronPiece, neuronWeight,
+  drawNeuronHeadings, drawNeuronRow, NEURON_HEADINGS, NEURON_ROW, neuronColumns, neuronPiece, neuronWeight,
 } from "./neuron_picture.js";
 import {CanvasSurface} from "./surface.js";
 import {themeColours} from "./theme.js";
+import {plainNumber} from "./wording.js";
 
 /** Shows rows and lets one be chosen, by pointer or keys. Fires "row" when the chosen row changes and "look" with a token to look from. */
 export class NeuronRows extends EventTarget {
@@ -79,14 +81,9 @@ export class NeuronRows extends EventTarget {
     const rows = this.#count();
     this.space.style.width = `${Math.max(width, columns.total)}px`;
     this.space.style.height = `${NEURON_HEADINGS + rows * NEURON_ROW}px`;
-    const ratio = Math.min(devicePixelRatio || 1, 3);
     const shown = Math.min(height, NEURON_HEADINGS + rows * NEURON_ROW);
-    Object.assign(this.canvas.style, {width: `${width}px`, height: `${shown}px`});
-    const [across, down] = [Math.round(width * ratio), Math.round(shown * ratio)];
-    if (this.canvas.width !== across || this.canvas.height !== down) Object.assign(this.canvas, {width: across, height: down});
-    const context = this.canvas.getContext("2d");
+    const context = canvasFor(this.canvas, width, shown);
     const colours = themeColours();
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.fillStyle = colours.panel;
     context.fillRect(0, 0, width, shown);
     context.translate(-scrollLeft, -(scrollTop % NEURON_ROW));
@@ -114,7 +111,7 @@ export class NeuronRows extends EventTarget {
     this.option.id = `neuron-row-${this.active}`;
     this.option.setAttribute("aria-posinset", String(this.active + 1));
     this.option.setAttribute("aria-setsize", String(order.length));
-    const numbers = `q dot k ${neuronNumber(view.dot[key])}, scaled ${neuronNumber(view.scaled[key])}`;
+    const numbers = `q dot k ${plainNumber(view.dot[key])}, scaled ${plainNumber(view.scaled[key])}`;
     this.option.textContent = `${neuronPiece(this.facts, view.keyStart + key)}, softmax ${neuronWeight(view.softmax[key])}, ${numbers}`;
     this.element.setAttribute("aria-activedescendant", this.option.id);
   }

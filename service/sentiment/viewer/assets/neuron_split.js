@@ -1,6 +1,9 @@
 // What the input's token, segment and position embeddings moved: the attribution of the first layer's input, split.
-import {element, replace} from "./dom.js";
-import {statusNote} from "./status_note.js";
+import {absentNote} from "./absent_note.js";
+import {element} from "./dom.js";
+import {neuronTable} from "./neuron_detail.js";
+import {redrawn} from "./redrawn.js";
+import {valueBar} from "./text_facts.js";
 import {VALUE_FULL} from "./theme.js";
 import {quotedWord, signedNumber} from "./wording.js";
 
@@ -18,6 +21,7 @@ export class NeuronSplit {
     this.session = session;
     this.announce = announce;
     this.place = element("div", {class: "neuron-split-place"});
+    this.draw = redrawn(this.place);
     const said = "Before the first layer, what the model reads of a token is the sum of three embeddings: of the token, of its segment "
       + "(first or second text) and of its position. This is what each of them moved the explained logit by.";
     this.element = element("section", {class: "neuron-split", aria: {label: "Token, segment and position embeddings"}},
@@ -29,15 +33,12 @@ export class NeuronSplit {
     const {session} = this;
     const {header, attributions} = session.explanation;
     const found = [...attributions.values()].filter((attribution) => attribution.byEmbedding);
-    const {state} = session.status("attribution_split");
-    const now = JSON.stringify([token, state, found.length, header?.logit]);
-    if (this.last === now && this.of === session.explanation) return;
-    [this.last, this.of] = [now, session.explanation];
-    const tables = header ? found.map((attribution) => this.#table(attribution, header, token)) : [];
-    const ask = session.live && state === "none" ? this.#button() : null;
-    const said = "This model's methods do not tell: it has no explain graph.";
-    const none = state === "here" && !tables.length ? element("p", {class: "note", text: said}) : null;
-    replace(this.place, ...tables, ask, tables.length ? null : statusNote(session, "attribution_split", "", "The split"), none);
+    const {state, message} = session.status("attribution_split");
+    this.draw([header, token, state, message, ...found], () => [
+      ...found.map((attribution) => this.#table(attribution, header, token)),
+      session.live && state === "none" ? this.#button() : null,
+      found.length ? null : absentNote(session, "attribution_split", "", "The split"),
+    ]);
   }
 
   #button() {
@@ -54,24 +55,14 @@ export class NeuronSplit {
     const rows = SPLIT_PARTS.map((part) => [`${part} embedding`, byEmbedding[part][token], total(byEmbedding[part])]);
     rows.push(["together", total(rows.map((row) => row[1])), total(rows.map((row) => row[2]))]);
     const names = ["of", `${quotedWord(piece)}, token ${token}`, `all ${header.tokens.length} tokens`];
-    const head = names.map((text) => element("th", {scope: "col", text}));
     const lines = rows.map(([name, ...values]) => element("tr", {}, element("th", {scope: "row", text: name}), ...values.map(splitCell)));
     const caption = `${method}: logits of ${quotedWord(header.label)}; a full bar is ${VALUE_FULL}`;
-    return element("div", {class: "neuron-split-method"},
-      element("div", {class: "scroll", tabIndex: 0, role: "region", aria: {label: `Split of ${method}`}},
-        element("table", {class: "neuron-table"}, element("caption", {text: caption}),
-          element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...lines))),
+    const region = {class: "scroll", tabIndex: 0, role: "region", aria: {label: `Split of ${method}`}};
+    return element("div", {class: "neuron-split-method"}, element("div", region, neuronTable(caption, names, lines)),
       element("p", {class: "neuron-split-said", text: SPLIT_SAID[method] ?? ""}));
   }
 }
 
 function splitCell(value) {
-  const share = Math.min(1, Math.abs(value) / VALUE_FULL) / 2;
-  const left = value < 0 ? 0.5 - share : 0.5;
-  const bar = element("span", {
-    class: `neuron-split-fill ${value < 0 ? "negative" : "positive"}`, style: {left: `${left * 100}%`, width: `${share * 100}%`},
-  });
-  const text = signedNumber(value);
-  const track = element("span", {class: "neuron-split-bar", aria: {hidden: "true"}}, bar);
-  return element("td", {class: "number"}, track, element("span", {class: "neuron-split-value", text}));
+  return element("td", {class: "number"}, valueBar(value), signedNumber(value));
 }

@@ -1,15 +1,19 @@
 // The neuron view: how one token's attention in one head comes about, from query and key to softmax.
-import {afterwards, element, replace} from "./dom.js";
+import {absentNote} from "./absent_note.js";
+import {afterwards, element} from "./dom.js";
+import {quietButton, stepField} from "./fields.js";
+import {headCounts} from "./head_controls.js";
 import {NeuronDetail, NeuronTable} from "./neuron_detail.js";
 import {
-  drawNeuronLegend, NEURON_HEADINGS, NEURON_LEGEND, NEURON_ROW, neuronBySoftmax, neuronColumns, neuronFacts, neuronLegend, neuronQuoted,
+  drawNeuronLegend, NEURON_HEADINGS, NEURON_LEGEND, NEURON_ROW, neuronColumns, neuronFacts, neuronLegend, neuronQuoted,
   neuronTiny, neuronWeight,
 } from "./neuron_picture.js";
 import {NeuronRows} from "./neuron_rows.js";
 import {NeuronSplit} from "./neuron_split.js";
+import {differing, redrawn} from "./redrawn.js";
 import {statusNote} from "./status_note.js";
 import {isDark, themeColours} from "./theme.js";
-import {quotedWord, visibleText} from "./wording.js";
+import {largestFirst, quotedWord, visibleText} from "./wording.js";
 
 // Differences above it are more than rounding: the picture is then not what the model did.
 const NEURON_ERROR_MAX = 1e-5;
@@ -33,13 +37,19 @@ class NeuronView {
     this.detail = new NeuronDetail();
     this.table = new NeuronTable();
     this.split = new NeuronSplit(context);
-    this.layer = neuronPicker("layer", (value) => this.state.set({neuron_layer: value}));
-    this.head = neuronPicker("head", (value) => this.state.set({neuron_head: value}));
-    this.token = neuronPicker("token", (value) => this.state.set({token: value}));
-    this.sort = this.#toggle("By softmax", () => this.state.set({neuron_sort: this.#bySoftmax() ? null : "softmax"}));
-    this.asTable = this.#toggle("As a table", () => this.#turnTable());
+    this.layer = stepField("Layer", (value) => this.state.set({neuron_layer: value}));
+    this.head = stepField("Head", (value) => this.state.set({neuron_head: value}));
+    this.token = stepField("Token", (value) => this.state.set({token: value}));
+    this.sort = quietButton("By softmax", () => this.state.set({neuron_sort: this.#bySoftmax() ? null : "softmax"}));
+    this.asTable = quietButton("As a table", () => {
+      this.tableShown = !this.tableShown;
+      this.update();
+    });
     this.tableShown = false;
     this.note = element("div", {class: "neuron-note"});
+    this.drawNote = redrawn(this.note);
+    this.viewDiffers = differing();
+    this.choiceDiffers = differing();
     this.summary = element("p", {class: "neuron-summary"});
     this.check = element("p", {class: "note"});
     this.legend = element("p", {class: "note neuron-legend"});
@@ -48,7 +58,7 @@ class NeuronView {
     this.hint = element("p", {class: "note", text: hint});
     this.picture = element("div", {class: "neuron-picture"}, this.summary, this.rows.element, this.table.element, this.legend, this.check,
       this.detail.element, this.hint);
-    const controls = element("div", {class: "row neuron-controls"},
+    const controls = element("div", {class: "row fields"},
       this.layer.element, this.head.element, this.token.element, element("div", {class: "row"}, this.sort, this.asTable));
     this.element = element("div", {class: "neuron"}, controls, this.note, this.picture, this.split.element);
     this.rows.addEventListener("row", () => this.detail.show(this.facts, this.rows.key, this.rows.pinned));
@@ -99,17 +109,17 @@ class NeuronView {
   #waitForTokens() {
     const {session} = this;
     this.facts = null;
-    this.noted = null;
     if (!session.explanation) {
-      replace(this.note, element("p", {class: "note", text: "There is no text yet."}));
+      this.drawNote([], () => [element("p", {class: "note", text: "There is no text yet."})]);
       return;
     }
     // What is asked first brings the tokens; where it fails, the neuron view's own question does.
     const failed = session.status("attribution", session.method()).state === "failed";
     const place = this.#place();
     const part = failed ? ["neuron", place] : ["attribution", session.method()];
-    if (failed && session.status("neuron", place).state === "none") this.askLater();
-    replace(this.note, statusNote(session, ...part, "Neuron view"));
+    if (failed) this.#askOnce(place);
+    const {state, message} = session.status(...part);
+    this.drawNote([session.method(), ...Object.values(place), failed, state, message], () => [statusNote(session, ...part, "Neuron view")]);
   }
 
   /** What the state chooses; where it chooses nothing, what a saved page holds, or the first token of the text. */
@@ -118,8 +128,11 @@ class NeuronView {
     const {header, neurons} = session.explanation;
     const held = session.live ? null : neurons.values().next().value;
     const first = header ? Math.max(0, header.tokens.findIndex((token) => !token.special)) : 1;
-    const {layer, head, token} = held ?? {layer: 0, head: 0, token: first};
-    const counts = this.#counts();
+    // What the head view shows, where nothing else was chosen here.
+    const locked = Number.parseInt(state.get("lock"), 10) || first;
+    const shown = {layer: state.number("layer", 0), head: state.list("heads")[0] ?? 0, token: locked};
+    const {layer, head, token} = held ?? shown;
+    const counts = headCounts(session);
     return {
       layer: Math.min(state.number("neuron_layer", layer), (counts?.layers ?? NEURON_PLACES_MAX) - 1),
       head: Math.min(state.number("neuron_head", head), (counts?.heads ?? NEURON_PLACES_MAX) - 1),
@@ -127,14 +140,15 @@ class NeuronView {
     };
   }
 
-  /** How many layers and heads there are, or null where nothing has said so yet. */
-  #counts() {
-    const {explanation, model} = this.session;
-    return model?.layers ? model : explanation.heads;
-  }
-
   #bySoftmax() {
     return this.state.get("neuron_sort") === "softmax";
+  }
+
+  /** Ask for what is chosen, a little after it was: whoever steps through heads does not ask for each. */
+  #askOnce(place) {
+    const {session} = this;
+    const chosen = this.choiceDiffers([session.explanation, ...Object.values(place)]);
+    if (chosen && session.live && session.status("neuron", place).state === "none") this.askLater();
   }
 
   #ask() {
@@ -151,15 +165,13 @@ class NeuronView {
     const {session} = this;
     const {header, heads} = session.explanation;
     const least = session.live ? NEURON_PLACES_UNKNOWN : 1;
-    const counts = this.#counts() ?? {layers: Math.max(least, layer + 1), heads: Math.max(least, head + 1)};
-    this.layer.offer(String(counts.layers), counts.layers, String);
+    const counts = headCounts(session) ?? {layers: Math.max(least, layer + 1), heads: Math.max(least, head + 1)};
     const pattern = (index) => heads?.labels[layer * heads.heads + index];
     const said = (index) => (pattern(index) ? `${index} · ${pattern(index)}` : String(index));
-    this.head.offer(`${counts.heads} ${layer} ${Boolean(heads)}`, counts.heads, said);
-    this.token.offer(session.explanation, header.tokens.length, (index) => `${index}  ${visibleText(header.tokens[index].piece)}`);
-    this.layer.choose(layer);
-    this.head.choose(head);
-    this.token.choose(token);
+    const piece = (index) => `${index}  ${visibleText(header.tokens[index].piece)}`;
+    this.layer.show([counts.layers], counts.layers, layer);
+    this.head.show([counts.heads, layer, heads], counts.heads, head, said);
+    this.token.show([header], header.tokens.length, token, piece);
     this.sort.setAttribute("aria-pressed", String(this.#bySoftmax()));
     this.asTable.setAttribute("aria-pressed", String(this.tableShown));
   }
@@ -171,16 +183,15 @@ class NeuronView {
     const waiting = !view;
     this.picture.classList.toggle("waiting", waiting);
     this.picture.setAttribute("aria-busy", String(waiting && session.status("neuron", place).state === "asking"));
-    if (waiting && session.live && session.status("neuron", place).state === "none") this.askLater();
+    this.#askOnce(place);
     // Of another text nothing stays; of this one the old picture does, dimmed, until the new one comes.
     const sameText = this.of === session.explanation;
     if (!sameText) this.facts = null;
     this.of = session.explanation;
     this.picture.hidden = !view && !this.facts;
     if (!view) return;
-    const drawn = [view, this.#bySoftmax(), isDark(), this.tableShown];
-    if (this.facts && drawn.every((value, index) => value === this.drawn[index])) return;
-    this.drawn = drawn;
+    const differs = this.viewDiffers([view, this.#bySoftmax(), isDark(), this.tableShown]);
+    if (this.facts && !differs) return;
     this.facts = neuronFacts(view, header.tokens, this.#bySoftmax());
     this.#draw(sameText);
   }
@@ -204,61 +215,30 @@ class NeuronView {
 
   #updateNote(place) {
     const {session} = this;
-    const missing = statusNote(session, "neuron", place, `Layer ${place.layer}, head ${place.head}, token ${place.token}`);
-    const held = session.live ? [] : [...session.explanation.neurons.values()];
-    const now = JSON.stringify([place, session.status("neuron", place), held.length, session.explanation.header.logit]);
-    if (now === this.noted) return;
-    this.noted = now;
-    const buttons = held.map((view) => element("button", {
-      class: "button quiet", type: "button", text: `Layer ${view.layer}, head ${view.head}, token ${view.token}`,
-      on: {click: () => this.state.set({neuron_layer: view.layer, neuron_head: view.head, token: view.token})},
-    }));
-    const holds = held.length ? element("div", {class: "row note"}, element("span", {text: "This saved page holds:"}), ...buttons) : null;
-    replace(this.note, holds, missing);
+    const {neurons} = session.explanation;
+    const held = session.live ? [] : [...neurons.values()];
+    const {state, message} = session.status("neuron", place);
+    const here = neurons.has(Object.values(place).join(","));
+    this.drawNote([session.explanation, ...Object.values(place), state, message, here], () => {
+      const buttons = held.map((view) => quietButton(neuronPlace(view), () => {
+        this.state.set({neuron_layer: view.layer, neuron_head: view.head, token: view.token});
+      }));
+      const holds = held.length ? element("div", {class: "row note"}, element("span", {text: "This saved page holds:"}), ...buttons) : null;
+      return [holds, here ? null : absentNote(session, "neuron", place, neuronPlace(place))];
+    });
   }
+}
 
-  #turnTable() {
-    this.tableShown = !this.tableShown;
-    this.update();
-  }
-
-  #toggle(text, click) {
-    return element("button", {class: "button quiet", type: "button", text, aria: {pressed: "false"}, on: {click}});
-  }
+function neuronPlace({layer, head, token}) {
+  return `Layer ${layer}, head ${head}, token ${token}`;
 }
 
 function neuronSummary(facts) {
   const {view} = facts;
   const {layer, head, token} = view;
-  const named = neuronBySoftmax(view).slice(0, 3).map((key) => {
+  const named = largestFirst(view.softmax).slice(0, 3).map((key) => {
     const piece = neuronQuoted(facts, view.keyStart + key);
     return `${piece} ${neuronWeight(view.softmax[key])}`;
   });
   return `In layer ${layer}, head ${head}, token ${token} ${neuronQuoted(facts, token)} looks most at ${named.join(", ")}.`;
-}
-
-/** A select between a button for the one before and one for the next. */
-function neuronPicker(name, choose) {
-  const id = `neuron-${name}`;
-  const select = element("select", {id, on: {change: () => choose(Number(select.value))}});
-  const step = (by, text, said) => element("button", {
-    class: "button quiet neuron-step", type: "button", text, aria: {label: said}, on: {click: () => choose(Number(select.value) + by)},
-  });
-  const [before, next] = [step(-1, "‹", `Previous ${name}`), step(1, "›", `Next ${name}`)];
-  const label = element("label", {htmlFor: id, text: `${name[0].toUpperCase()}${name.slice(1)}`});
-  let offered = null;
-  return {
-    element: element("div", {class: "field neuron-picker"}, label, element("div", {class: "neuron-steps"}, before, select, next)),
-    /** Offer 0 to count - 1; made again only where `key` is another. */
-    offer(key, count, said) {
-      if (key === offered) return;
-      offered = key;
-      replace(select, ...Array.from({length: count}, (_, index) => element("option", {value: String(index), text: said(index)})));
-    },
-    choose(value) {
-      select.value = String(value);
-      before.disabled = value <= 0;
-      next.disabled = value >= select.length - 1;
-    },
-  };
 }

@@ -9,8 +9,8 @@ const EXAMPLES = [
 ];
 const TRUNCATIONS = {"": "as the model does", head: "read its beginning", head_tail: "read its beginning and end", refuse: "refuse it"};
 
-/** The form over `session` and `state`: {element, update()}. In a saved page it shows the text's place only. */
-export function questionForm({session, state}) {
+/** The form over `session` and `state`: {element, update()}. */
+export function questionForm({session, state, tell}) {
   const text = element("textarea", {id: "text", rows: 2, dir: "auto", spellcheck: false, placeholder: "A text, such as a review"});
   const pair = element("textarea", {id: "pair", rows: 2, dir: "auto", spellcheck: false});
   const model = element("select", {id: "model"});
@@ -26,10 +26,16 @@ export function questionForm({session, state}) {
   }
   const ask = (said) => {
     text.value = said;
-    const before = state.get("text");
+    if (!said.trim()) {
+      text.focus();
+      tell("Type a text first.");
+      return;
+    }
     const next = {text: said, pair: second.hidden ? null : pair.value, model: model.value || null, truncation: truncation.value};
     const asked = ["text", "pair", "model", "truncation"].some((key) => (next[key] ?? "") !== state.get(key));
-    state.set({...next, ...(said === before ? {} : {label: null, lock: null, without: null, token: null})}, {remember: true});
+    // Tokens and words have other numbers then.
+    const numbered = asked ? {lock: null, without: null, token: null} : {};
+    state.set({...next, ...numbered, ...(said === state.get("text") ? {} : {label: null})}, {remember: true});
     if (!asked) session.submit();
   };
   const submitted = (event) => {
@@ -39,6 +45,16 @@ export function questionForm({session, state}) {
   const fields = [models, questionField("Long text", truncation)];
   const choices = element("div", {class: "row choices"}, ...fields, element("span", {class: "grow"}), send);
   const form = element("form", {on: {submit: submitted}}, questionField("Text", text), second, examples, notice, choices);
+  // What stands below is the answer to another text then.
+  const edited = element("p", {class: "failed", hidden: true, role: "status"});
+  form.insertBefore(edited, choices);
+  const compare = () => {
+    const other = Boolean(session.text) && (text.value !== state.get("text") || (!second.hidden && pair.value !== state.get("pair")));
+    edited.hidden = !other;
+    edited.textContent = other ? "Not explained yet: what is shown belongs to the text before." : "";
+  };
+  text.addEventListener("input", compare);
+  pair.addEventListener("input", compare);
   text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
   });
@@ -52,23 +68,25 @@ export function questionForm({session, state}) {
         const name = `${id.name}/${id.version}`;
         return element("option", place ? {value: name, text: name} : {value: "", text: `${name} (default)`});
       });
+      const chosen = model.value;
       replace(model, ...options);
-      shown = null;
+      model.value = shown === null ? modelOption(listed, state.get("model")) : chosen;
     }
     if (shown !== asked) {
       shown = asked;
       text.value = state.get("text");
       pair.value = state.get("pair");
-      model.value = state.get("model");
+      model.value = modelOption(listed, state.get("model"));
       truncation.value = state.get("truncation");
     }
     const reads = listed.find(({id}) => model.value === `${id.name}/${id.version}`) ?? listed[0];
     models.hidden = listed.length < 2;
     second.hidden = !reads?.pairs;
-    const length = state.get("text").length;
+    const length = Math.max(state.get("text").length, state.get("pair").length);
     notice.hidden = length <= ADDRESS_TEXT_MAX;
     notice.textContent = `The text has ${length} characters and is left out of the address, which holds ${ADDRESS_TEXT_MAX}.`;
     examples.hidden = Boolean(state.get("text"));
+    compare();
   };
   model.addEventListener("change", update);
   return {element: form, update};
@@ -76,4 +94,10 @@ export function questionForm({session, state}) {
 
 function questionField(said, control) {
   return element("div", {class: "field"}, element("label", {htmlFor: control.id, text: said}), control);
+}
+
+/** The option of a model that is named with or without its version; "" for the default. */
+function modelOption(models, name) {
+  const place = models.findIndex(({id}) => name === id.name || name === `${id.name}/${id.version}`);
+  return place > 0 ? `${models[place].id.name}/${models[place].id.version}` : "";
 }

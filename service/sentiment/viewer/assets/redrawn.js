@@ -1,15 +1,23 @@
-// Parts of a view that are made anew only when what they show has changed.
+// What has changed since it was last shown, so that only that is made anew.
 import {replace} from "./dom.js";
+
+/** A function (shown) that says whether any value of the array `shown` is another than at the last call; at the first, it is. */
+export function differing() {
+  let last = null;
+  return (shown) => {
+    if (last && shown.length === last.length && shown.every((value, place) => Object.is(value, last[place]))) return false;
+    last = shown;
+    return true;
+  };
+}
 
 /**
  * A function (shown, make) for a node: where a value of the array `shown` differs from the last call's, the node gets the children that
  * `make()` returns, an array.
  */
 export function redrawn(node) {
-  let last = null;
+  const differs = differing();
   return (shown, make) => {
-    if (last && shown.length === last.length && shown.every((value, place) => Object.is(value, last[place]))) return;
-    last = shown;
-    replace(node, ...make());
+    if (differs(shown)) replace(node, ...make());
   };
 }

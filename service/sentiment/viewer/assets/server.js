@@ -3,13 +3,13 @@
 // The server caps it at 60 s unless it is set up otherwise.
 const TIME_LIMIT_S = 60;
 const ANSWER_LIMIT_S = 10;
+const FINAL = ["INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"];
 
-/** Why there is no answer: `message` in plain words, `status` as gRPC names it, `retryAfterS` where the server says when to come back. */
+/** Why there is no answer, in words for the page; `final`: asking once more cannot help. */
 export class ServerError extends Error {
-  constructor(message, status, retryAfterS = null) {
+  constructor(message, final = false) {
     super(message);
-    this.status = status;
-    this.retryAfterS = retryAfterS;
+    this.final = final;
   }
 }
 
@@ -50,8 +50,11 @@ export async function* askExplanation(request, signal) {
     }
   } catch (error) {
     throw spoken(error, signal);
+  } finally {
+    // Whoever reads no further lets the server stop working on it.
+    reader.cancel().catch(() => {});
   }
-  if (!ended) throw new ServerError("The connection ended in the middle of the explanation.", "UNAVAILABLE");
+  if (!ended) throw new ServerError("The connection ended in the middle of the explanation.");
 }
 
 async function postJson(path, request, signal, limitS) {
@@ -72,7 +75,7 @@ async function fetchAnswer(path, options, limitS) {
   const body = await response.json().catch(() => null);
   const wait = Number(response.headers.get("Retry-After"));
   if (body?.error) throw errorOf(body.error, wait || null);
-  throw new ServerError(`The server answered with HTTP status ${response.status}.`, "UNKNOWN");
+  throw new ServerError(`The server answered with HTTP status ${response.status}.`);
 }
 
 /** An error of the server's, in words for the page. */
@@ -89,12 +92,12 @@ function errorOf(error, retryAfterS = null) {
     INTERNAL: "The server failed",
   }[error.status];
   const again = wait ? ` Try again in ${Math.max(1, Math.ceil(wait))} s.` : "";
-  return new ServerError(`${said ?? error.status}: ${error.message}.${again}`, error.status, wait);
+  return new ServerError(`${said ?? error.status}: ${error.message}.${again}`, FINAL.includes(error.status));
 }
 
 function spoken(error, signal) {
   if (error instanceof ServerError || signal?.aborted) return error;
-  if (error.name === "TimeoutError") return new ServerError("The server did not answer in time.", "DEADLINE_EXCEEDED");
-  if (error instanceof SyntaxError) return new ServerError("The server's answer cannot be read.", "INTERNAL");
-  return new ServerError("The server cannot be reached. Is it running?", "UNAVAILABLE");
+  if (error.name === "TimeoutError") return new ServerError("The server did not answer in time.");
+  if (error instanceof SyntaxError) return new ServerError("The server's answer cannot be read.");
+  return new ServerError("The server cannot be reached. Is it running?");
 }

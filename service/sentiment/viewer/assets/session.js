@@ -1,10 +1,21 @@
 // One text at a time: what is asked of the server about it, and what has come. Views ask here and nowhere else.
-import {Explanation} from "./explanation.js";
+import {Explanation, ModelChanged} from "./explanation.js";
 import {askAnswer, askExplanation, askModel, askModels} from "./server.js";
 
 // A change of these is another question.
 const QUESTION_KEYS = ["text", "pair", "model", "label", "truncation"];
-const NOT_SAVED = "This saved page does not hold it; a page from a running server can ask for it.";
+const NOT_SAVED = "This saved page does not hold it; a page from a running server can ask for it";
+// How it is asked for when a page is saved from Python.
+const SAVED_BY = {
+  attention: "attention=AttentionOptions()",
+  heads: "heads=True",
+  counterfactuals: "counterfactuals=True",
+  neuron: "neuron=NeuronOptions(layer, head, token)",
+  attribution_split: "by_embedding=True",
+};
+// A server takes seconds to load its model.
+const START_TRIES = 40;
+const START_AGAIN_MS = 3000;
 const SPLIT_METHODS = ["integrated_gradients", "gradient_x_input"];
 
 /** What a part of an explanation is asked with: ExplainOptions. */
@@ -32,6 +43,7 @@ export class Session extends EventTarget {
     this.pair = null;
     this.statuses = new Map();
     this.asking = new AbortController();
+    this.stale = false;
     state.addEventListener("change", ({detail}) => {
       if (this.live && detail.some((key) => QUESTION_KEYS.includes(key))) this.submit();
       else if (detail.includes("method")) this.ask("attribution", this.method());
@@ -39,13 +51,16 @@ export class Session extends EventTarget {
     if (saved) this.#show(saved);
   }
 
-  /** Ask for the models, and for the text in the address if there is one. */
-  async start() {
+  /** Ask for the models, and for the text in the address if there is one; a server that is not there yet is asked again for a while. */
+  async start(tries = START_TRIES) {
     if (!this.live) return;
+    clearTimeout(this.starting);
+    this.stale = false;
     await this.#follow("models", async (signal) => {
       this.models = await askModels(signal);
-    });
+    }, new AbortController().signal);
     if (this.models.length) this.submit();
+    else if (tries > 1) this.starting = setTimeout(() => this.start(tries - 1), START_AGAIN_MS);
   }
 
   /** Ask about the state's text; what is under way for another one is withdrawn. */
@@ -57,7 +72,7 @@ export class Session extends EventTarget {
     this.pair = state.get("pair") || null;
     this.answer = this.explanation = null;
     const models = this.statuses.get("models");
-    this.statuses = new Map(models?.state === "here" ? [["models", models]] : []);
+    this.statuses = new Map(models ? [["models", models]] : []);
     const [name, version] = state.get("model").split("/");
     const known = this.models.find((model) => model.id.name === name && (!version || String(model.id.version) === version));
     const chosen = state.get("model") ? known : this.models[0];
@@ -77,8 +92,8 @@ export class Session extends EventTarget {
 
   /** The name of the method that is shown, where it is known. */
   shownMethod() {
-    const methods = this.live ? this.model?.explanation_methods : [...this.explanation.attributions.keys()];
-    return this.method() || methods?.[0] || "";
+    const here = [...(this.explanation?.attributions.keys() ?? [])];
+    return this.method() || (this.live && this.model?.explanation_methods?.[0]) || here[0] || "";
   }
 
   /**
@@ -86,16 +101,15 @@ export class Session extends EventTarget {
    *
    * @param {string} part see PART_OPTIONS, and answer, models, card.
    * @param {*} detail a method, a place or words, as in PART_OPTIONS.
-   * @param {{again: boolean}} how again: ask once more for what has failed.
+   * @param {{again: boolean}} how again: ask once more for what has failed, or was left out.
    */
   ask(part, detail = "", {again = false} = {}) {
-    if (part === "models") {
+    if (part === "models" || (again && this.stale)) {
       if (again) this.start();
       return;
     }
-    const status = this.status(part, detail);
-    if (!this.live || (!this.text && part !== "card") || status.state === "asking" || status.state === "here") return;
-    if (status.state === "failed" && !again) return;
+    const {state} = this.status(part, detail);
+    if (!this.live || (!this.text && part !== "card") || state === "asking" || (state !== "none" && !again)) return;
     const work = {
       answer: async (signal) => {
         this.answer = await askAnswer(this.#question({label: undefined}), signal);
@@ -107,27 +121,28 @@ export class Session extends EventTarget {
     this.#follow(statusKey(part, detail), work ?? ((signal) => this.#explain(part, detail, signal)));
   }
 
-  /** How a part stands: {state: "none" | "asking" | "here" | "failed", message}. */
+  /** How a part stands: {state: "none" | "asking" | "here" | "failed", message, final}; final: asking again cannot help. */
   status(part, detail = "") {
     const known = this.statuses.get(statusKey(part, detail));
     if (known) return known;
     if (this.live) return {state: "none", message: ""};
-    return this.#holds(part, detail) ? {state: "here", message: ""} : {state: "none", message: NOT_SAVED};
+    return this.#holds(part, detail) ? {state: "here", message: ""} : {state: "none", message: notSaved(part)};
   }
 
   async #explain(part, detail, signal) {
     const {explanation} = this;
     const request = this.#question({options: PART_OPTIONS[part](detail)});
+    const source = statusKey(part, detail);
+    explanation.begin(source);
     for await (const message of askExplanation(request, signal)) {
       if (signal.aborted) return;
-      explanation.take(message);
+      explanation.take(message, source);
       this.#changed();
     }
   }
 
   /** Do something, and keep how it stands by its key. What was withdrawn says nothing. */
-  async #follow(key, work) {
-    const {signal} = this.asking;
+  async #follow(key, work, signal = this.asking.signal) {
     this.statuses.set(key, {state: "asking", message: ""});
     this.#changed();
     try {
@@ -135,7 +150,8 @@ export class Session extends EventTarget {
       if (!signal.aborted) this.statuses.set(key, {state: "here", message: ""});
     } catch (error) {
       if (!signal.aborted) {
-        this.statuses.set(key, {state: "failed", message: error.message});
+        this.stale ||= error instanceof ModelChanged;
+        this.statuses.set(key, {state: "failed", message: error.message, final: Boolean(error.final)});
         this.dispatchEvent(new CustomEvent("failed", {detail: error.message}));
       }
     }
@@ -178,6 +194,10 @@ export class Session extends EventTarget {
   #changed() {
     this.dispatchEvent(new Event("change"));
   }
+}
+
+function notSaved(part) {
+  return SAVED_BY[part] ? `${NOT_SAVED}, and ExplainOptions(${SAVED_BY[part]}) saves it.` : `${NOT_SAVED}.`;
 }
 
 function statusKey(part, detail) {

@@ -7,8 +7,8 @@ export const ADDRESS_TEXT_MAX = 6000;
 export class State extends EventTarget {
   constructor() {
     super();
-    this.values = new Map(new URLSearchParams(location.hash.slice(1)));
-    addEventListener("hashchange", () => this.#read());
+    this.values = stateOfPage(history.state);
+    addEventListener("popstate", (event) => this.#read(event.state));
   }
 
   /** The value, or "". */
@@ -51,14 +51,15 @@ export class State extends EventTarget {
 
   #write(remember) {
     try {
-      history[remember ? "pushState" : "replaceState"](null, "", this.address());
+      // The entry keeps a text that is too long for the address.
+      history[remember ? "pushState" : "replaceState"](Object.fromEntries(this.values), "", this.address());
     } catch {
       // A frame of a notebook has no address, and browsers limit how often one is changed.
     }
   }
 
-  #read() {
-    const read = new Map(new URLSearchParams(location.hash.slice(1)));
+  #read(entry) {
+    const read = stateOfPage(entry);
     const keys = [...new Set([...read.keys(), ...this.values.keys()])].filter((key) => read.get(key) !== this.values.get(key));
     this.values = read;
     if (keys.length) this.#tell(keys);
@@ -67,4 +68,9 @@ export class State extends EventTarget {
   #tell(keys) {
     this.dispatchEvent(new CustomEvent("change", {detail: keys}));
   }
+}
+
+/** The values of an entry of the browser's history; of an address that was typed or followed, those in it. */
+function stateOfPage(entry) {
+  return new Map(entry ? Object.entries(entry) : new URLSearchParams(location.hash.slice(1)));
 }

@@ -1,12 +1,15 @@
 // What changes the answer: words that the reader leaves out, and the sets of words that the server finds.
+import {LEFT_OUT, absentNote} from "./absent_note.js";
 import {afterwards, element} from "./dom.js";
 import {Explanation} from "./explanation.js";
+import {quietButton} from "./fields.js";
 import {redrawn} from "./redrawn.js";
-import {statusNote} from "./status_note.js";
 import {counterfactualSentence, occlusionSentence, quotedWord, quotedWords, signedNumber, withoutSentence} from "./wording.js";
 
 // Between clicks: one request for several words clicked one after the other.
 const CLICKS_MS = 250;
+const CLICK_LIVE = "Click a word to ask for the answer without it. It is masked, so that nothing looks at it; the text with the word "
+  + "deleted is another text and may get another number.";
 
 /** The words that the state leaves out, ascending, of those that the text has. */
 export function wordsLeftOut({session, state}) {
@@ -32,7 +35,7 @@ export function textWithout(context) {
   const body = element("div", {class: "text-without"});
   const draw = redrawn(body);
   const hint = element("p", {class: "note"});
-  const back = element("button", {type: "button", class: "button quiet", on: {click: () => state.set({without: null})}});
+  const back = quietButton("", () => state.set({without: null}));
   const askSoon = afterwards(CLICKS_MS, () => {
     const words = wordsLeftOut(context);
     if (words.length && !answerWithout(session.explanation, words)) session.ask("without", words);
@@ -42,7 +45,7 @@ export function textWithout(context) {
   const update = () => {
     const explanation = session.explanation?.header ? session.explanation : null;
     hint.hidden = !explanation;
-    hint.textContent = session.live ? "Click a word to ask for the answer without it." : "Click a word to see its values.";
+    hint.textContent = session.live ? CLICK_LIVE : "Click a word to see its values.";
     const words = wordsLeftOut(context);
     const key = Explanation.keyOf(words);
     body.hidden = back.hidden = !words.length;
@@ -57,8 +60,10 @@ export function textWithout(context) {
     }
     const found = answerWithout(explanation, words);
     const status = session.status("without", words);
-    draw([explanation, key, found, status.state, explanation.attributions.size], () => withoutNodes(session, words, found, status.state));
-    const sentence = found ? withoutSentence(explanation.header, found) : "";
+    const shown = [explanation, key, found, status.state, status.message, explanation.attributions.size];
+    draw(shown, () => withoutNodes(session, words, found));
+    const leftOut = status.state === "here" ? LEFT_OUT : "";
+    const sentence = found ? `${verdictOn(explanation.header, found)}: ${withoutSentence(explanation.header, found)}` : leftOut;
     if (sentence && sentence !== said) announce(sentence);
     said = sentence || said;
   };
@@ -70,16 +75,24 @@ function leavesOutText(live, count) {
   return count === 1 ? "Take the word back" : `Take all ${count} words back`;
 }
 
-function withoutNodes(session, words, found, state) {
+function withoutNodes(session, words, found) {
   const {header} = session.explanation;
   if (found) {
     const flips = found.label !== header.prediction.label;
-    const mark = element("strong", {class: flips ? "text-flips" : "text-stays", text: flips ? "The answer changes" : "The answer stays"});
-    return [element("p", {}, mark, `: ${withoutSentence(header, found)}`)];
+    const mark = element("strong", {class: flips ? "text-flips" : "text-stays", text: verdictOn(header, found)});
+    return [element("p", {}, mark, `: ${withoutSentence(header, found)}${undecided(session, found)}`)];
   }
   if (!session.live) return words.flatMap((index) => savedValues(session.explanation, index));
-  if (state === "failed") return [statusNote(session, "without", words, `Without ${quotedWords(header, words)}`)];
-  return [element("p", {class: "note asking", text: `without ${quotedWords(header, words)}: asking the server \u2026`})];
+  return [absentNote(session, "without", words, `Without ${quotedWords(header, words)}`)];
+}
+
+function verdictOn(header, found) {
+  return found.label === header.prediction.label ? "The answer stays" : "The answer changes";
+}
+
+/** What to add to an answer that the model would mark as undecided. */
+function undecided({model}, found) {
+  return found.found && found.score < (model?.calibration?.abstain_below ?? 0) ? ", undecided" : "";
 }
 
 /** What a saved page knows of one word. */
@@ -108,7 +121,7 @@ export function textCounterfactuals(context) {
   let keeping = null;
   const ask = (kind) => {
     wanted = kind;
-    session.ask("counterfactuals", "", {again: true});
+    session.ask("counterfactuals", "", {again: !session.explanation.counterfactuals?.[kind]});
     apply();
   };
   const apply = () => {
@@ -123,9 +136,8 @@ export function textCounterfactuals(context) {
     state.set({without: kind === "flip" && found.found ? found.words.join(",") : null});
     update();
   };
-  const button = (kind, text) => element("button", {type: "button", class: "button quiet", text, on: {click: () => ask(kind)}});
-  const flip = button("flip", "What is the least that changes the answer?");
-  const keep = button("keep", "What alone is enough?");
+  const flip = quietButton("What is the least that changes the answer?", () => ask("flip"));
+  const keep = quietButton("What alone is enough?", () => ask("keep"));
   const title = element("h2", {text: "What would change the answer?"});
   const box = element("section", {class: "text-section"}, title, element("p", {class: "row"}, flip, keep), body);
   const kept = () => (keeping && keeping.explanation === session.explanation && !wordsLeftOut(context).length ? keeping.words : null);
@@ -137,9 +149,10 @@ export function textCounterfactuals(context) {
     if (wordsLeftOut(context).length) keeping = null;
     flip.disabled = keep.disabled = !session.live && status.state === "none";
     keep.setAttribute("aria-pressed", String(kept() !== null));
-    draw([explanation, explanation.counterfactuals, status.state], () => counterfactualNodes(session));
-    if (status.state === "failed") wanted = "";
+    draw([explanation, explanation.counterfactuals, status.state, status.message], () => counterfactualNodes(session));
     apply();
+    if (wanted && status.state === "here") announce(LEFT_OUT);
+    if (status.state !== "asking") wanted = "";
   };
   return {element: box, update, kept};
 }
@@ -147,12 +160,9 @@ export function textCounterfactuals(context) {
 function counterfactualNodes(session) {
   const {header, counterfactuals} = session.explanation;
   const found = [counterfactuals?.flip, counterfactuals?.keep].filter(Boolean);
-  const items = found.map((one) => element("li", {text: counterfactualSentence(header, one)}));
-  const status = session.status("counterfactuals");
-  const lacking = status.state === "here" && !found.length;
+  const items = found.map((one) => element("li", {text: `${counterfactualSentence(header, one)}${undecided(session, one)}`}));
   return [
     items.length ? element("ul", {class: "text-found"}, ...items) : null,
-    lacking ? element("p", {class: "note", text: "The server gave none; its notes say why."}) : null,
-    statusNote(session, "counterfactuals", "", "Words that change the answer"),
+    found.length < 2 ? absentNote(session, "counterfactuals", "", "Words that change the answer") : null,
   ];
 }

@@ -1,12 +1,22 @@
 // What an attribution is worth on this text, and its words by size.
+import {absentNote} from "./absent_note.js";
 import {element} from "./dom.js";
+import {quietButton} from "./fields.js";
 import {redrawn} from "./redrawn.js";
-import {statusNote} from "./status_note.js";
 import {VALUE_FULL, isDark, valueColour} from "./theme.js";
 import {
-  WORDS_FIRST, attributionTotals, directionNames, evidenceNumbers, evidenceSentence, methodSentence, shownWord, signedNumber, wholeNumber,
-  wordsBySize,
+  WORDS_FIRST, attributionTotals, directionNames, evidenceNumbers, evidenceSentence, evidenceWords, largestFirst, methodSentence,
+  quotedWords, shownWord, signedNumber, wholeNumber,
 } from "./wording.js";
+
+const EVIDENCE_LIMITS = "This tests whether the words ranked first matter more than chance, not whether each value is right.";
+/** What the values of a method sum to. */
+const SUMS = {
+  integrated_gradients: "The values sum to the logit of this text less that of a text of padding, but for the residual.",
+  shapley: "The values sum to the logit of this text less that without any word, but for the residual.",
+  gradient_x_input: "These values sum to nothing in particular.",
+  occlusion: "These values sum to nothing in particular: words share what they do.",
+};
 
 /** The verdict of the method that is shown, in words and numbers: {element, update()}. */
 export function textEvidence({session}) {
@@ -18,18 +28,19 @@ export function textEvidence({session}) {
     const method = session.shownMethod();
     const evidence = session.explanation?.evidence.get(method) ?? null;
     const status = session.status("attribution", session.method());
-    box.hidden = !header;
-    if (header) draw([header, evidence, status.state, method], () => evidenceNodes(session, evidence, status.state));
+    // The note on the attribution says of both that they are not there.
+    box.hidden = !header || !session.explanation.attributions.has(method);
+    const attribution = session.explanation?.attributions.get(method);
+    const shown = [header, evidence, attribution, status.state, status.message];
+    if (!box.hidden) draw(shown, () => evidenceNodes(session, attribution, evidence));
   };
   return {element: box, update};
 }
 
-function evidenceNodes(session, evidence, state) {
-  if (!evidence) {
-    const note = state === "here" ? element("p", {class: "note", text: "There is no evidence for this method; the notes say why."}) : null;
-    return [note ?? statusNote(session, "attribution", session.method(), "Evidence")];
-  }
-  const {words} = session.explanation.header;
+function evidenceNodes(session, attribution, evidence) {
+  if (!evidence) return [absentNote(session, "attribution", session.method(), "Evidence")];
+  const {header} = session.explanation;
+  const ranked = evidenceWords(header, attribution, evidence);
   const rows = evidenceNumbers(evidence).map(({title, value, remark}) => element(
     "tr",
     {},
@@ -43,8 +54,10 @@ function evidenceNodes(session, evidence, state) {
       "p",
       {class: "text-verdict"},
       element("strong", {class: `verdict-${evidence.verdict.toLowerCase()}`, text: evidence.verdict}),
-      `: ${evidenceSentence(evidence, words.length)}`,
+      `: ${evidenceSentence(evidence, header.words.length)}`,
     ),
+    element("p", {text: `Ranked first: ${quotedWords(header, ranked)}. The table below goes by size, whichever way a word points.`}),
+    element("p", {class: "note", text: EVIDENCE_LIMITS}),
     tableIn("the evidence in numbers", element("table", {}, element("caption", {text: of}), element("tbody", {}, ...rows))),
   ];
 }
@@ -55,10 +68,10 @@ export function textTable({session}) {
   const draw = redrawn(body);
   const box = element("section", {class: "text-section"}, element("h2", {text: "Words by size"}), body);
   let all = false;
-  const more = element("button", {type: "button", class: "button quiet", on: {click: () => {
+  const more = quietButton("", () => {
     all = !all;
     update();
-  }}});
+  });
   const update = () => {
     const header = session.explanation?.header ?? null;
     const attribution = session.explanation?.attributions.get(session.shownMethod()) ?? null;
@@ -67,14 +80,15 @@ export function textTable({session}) {
     const count = header.words.length;
     more.hidden = count <= WORDS_FIRST;
     more.textContent = all ? `the ${WORDS_FIRST} largest only` : `all ${wholeNumber(count)} words`;
-    draw([attribution, all, isDark()], () => [tableIn("words by size", wordTable(header, attribution, all)), more]);
+    const sums = () => element("p", {class: "note", text: SUMS[attribution.method] ?? ""});
+    draw([attribution, all, isDark()], () => [tableIn("words by size", wordTable(header, attribution, all)), more, sums()]);
   };
   return {element: box, update};
 }
 
 function wordTable(header, attribution, all) {
   const sampled = attribution.errors.some((error) => error !== 0);
-  const order = wordsBySize(attribution.words);
+  const order = largestFirst(attribution.words);
   const shown = all ? order.length : WORDS_FIRST;
   const {towards, against} = directionNames(header);
   const dark = isDark();
@@ -111,7 +125,8 @@ function errorText(error) {
   return error > 0 ? `\u00b1${error.toFixed(3)}` : "";
 }
 
-function valueBar(value, dark) {
+/** A bar from the middle to the right, or to the left where the value is negative; its end is VALUE_FULL. */
+export function valueBar(value, dark = isDark()) {
   const share = Math.min(1, Math.abs(value) / VALUE_FULL);
   const colour = valueColour(value, dark)?.background ?? "var(--line)";
   const inner = element("span", {

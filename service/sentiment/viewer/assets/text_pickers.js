@@ -1,36 +1,30 @@
 // What the text view shows: the method, the label that is explained, numbers or none; and what the colours mean.
-import {element, replace} from "./dom.js";
+import {element} from "./dom.js";
+import {checkField, choiceField} from "./fields.js";
 import {redrawn} from "./redrawn.js";
 import {VALUE_FULL, VALUE_MIN, isDark, valueScale} from "./theme.js";
 import {directionNames, explainedSentence, signedNumber} from "./wording.js";
 
 /** Pickers over `session` and `state`: {element, update()}. */
 export function textPickers({session, state}) {
-  const method = element("select", {id: "text-method"});
-  const label = element("select", {id: "text-label", aria: {describedby: "text-label-reason"}});
-  const numbers = element("input", {type: "checkbox", id: "text-numbers"});
+  const method = choiceField("Method", (name) => state.set({method: name === methodNames(session)[0] ? null : name}));
+  const label = choiceField("Label that is explained", (name) => state.set({label: name}));
+  const numbers = checkField("numbers under words", (shown) => state.set({numbers: shown ? null : "0"}));
   const reason = element("p", {class: "note", id: "text-label-reason", text: "A saved page explains one label."});
-  method.addEventListener("change", () => state.set({method: method.value === methodNames(session)[0] ? null : method.value}));
-  label.addEventListener("change", () => state.set({label: label.value}));
-  numbers.addEventListener("change", () => state.set({numbers: numbers.checked ? null : "0"}));
-  const fillMethods = optionFiller(method);
-  const fillLabels = optionFiller(label);
-  const update = () => {
-    fillMethods(methodNames(session), session.shownMethod());
-    fillLabels(labelNames(session), session.explanation?.header?.label || state.get("label") || session.answer?.prediction.label || "");
-    label.disabled = !session.live;
-    reason.hidden = session.live;
-    numbers.checked = state.get("numbers") !== "0";
+  label.select.setAttribute("aria-describedby", reason.id);
+  const fill = (field, names, chosen) => {
+    field.offer(names, () => names.map((name) => [name, name]));
+    field.choose(chosen);
+    field.select.disabled = !names.length;
   };
-  const box = element(
-    "div",
-    {class: "row text-pickers"},
-    element("div", {class: "field"}, element("label", {htmlFor: method.id, text: "Method"}), method),
-    element("div", {class: "field"}, element("label", {htmlFor: label.id, text: "Label that is explained"}), label),
-    element("label", {class: "text-check"}, numbers, " numbers under words"),
-    reason,
-  );
-  return {element: box, update};
+  const update = () => {
+    fill(method, methodNames(session), session.shownMethod());
+    fill(label, labelNames(session), session.explanation?.header?.label || state.get("label") || session.answer?.prediction.label || "");
+    label.select.disabled ||= !session.live;
+    reason.hidden = session.live;
+    numbers.box.checked = state.get("numbers") !== "0";
+  };
+  return {element: element("div", {class: "row fields"}, method.element, label.element, numbers.element, reason), update};
 }
 
 /** What the colours mean: {element, update()}. */
@@ -40,7 +34,7 @@ export function textLegend({session}) {
   const update = () => {
     const header = session.explanation?.header ?? null;
     box.hidden = !header;
-    if (header) draw([header.label, header.unseen.length, isDark()], () => legendNodes(header));
+    if (header) draw([header, isDark()], () => legendNodes(header));
   };
   return {element: box, update};
 }
@@ -78,18 +72,4 @@ function methodNames({live, model, explanation}) {
 function labelNames({live, model, explanation}) {
   const scored = explanation?.header?.prediction.scores.map(({label}) => label) ?? [];
   return live ? (model?.labels ?? scored) : [explanation?.header?.label ?? ""];
-}
-
-/** Fills a select only when its options change: else it would close under the reader's hand. */
-function optionFiller(select) {
-  let listed = null;
-  return (names, chosen) => {
-    const key = JSON.stringify(names);
-    if (key !== listed) {
-      listed = key;
-      replace(select, ...names.map((name) => element("option", {value: name, text: name})));
-    }
-    if (select.value !== chosen) select.value = chosen;
-    select.disabled = !names.length;
-  };
 }

@@ -1,6 +1,7 @@
 // The text view: the text coloured by what moved the answer, what that is worth, and what would change it.
+import {absentNote} from "./absent_note.js";
 import {element} from "./dom.js";
-import {redrawn} from "./redrawn.js";
+import {differing, redrawn} from "./redrawn.js";
 import {statusNote} from "./status_note.js";
 import {answerWithout, leavesOut, textCounterfactuals, textWithout, wordsLeftOut} from "./text_changes.js";
 import {textDrawing} from "./text_drawing.js";
@@ -20,24 +21,23 @@ export function textView(context) {
   const drawTexts = redrawn(texts);
   const drawNote = redrawn(note);
   let words = null;
-  let marked = [];
+  const marksDiffer = differing();
   const mark = () => {
     const values = attributionShown(session)?.words ?? null;
     const chosen = wordsLeftOut(context);
     const out = leavesOut(context);
     const numbers = state.get("numbers") !== "0";
-    const marks = [words, values, String(chosen), out, changes.kept(), numbers, isDark()];
-    if (marks.every((value, place) => value === marked[place])) return;
-    marked = marks;
+    if (!marksDiffer([words, values, String(chosen), out, changes.kept(), numbers, isDark()])) return;
     words.mark({values, struck: new Set(out ? chosen : []), chosen: new Set(out ? [] : chosen), kept: changes.kept(), numbers});
   };
   const update = () => {
     const explanation = session.explanation?.header ? session.explanation : null;
     pickers.hidden = !session.text;
     const status = session.status("attribution", session.method());
-    drawNote([session.text === "", status.state, status.message, session.method()], () => [
+    const here = attributionShown(session) !== null;
+    drawNote([session.text === "", here, status.state, status.message, session.method()], () => [
       session.text
-        ? statusNote(session, "attribution", session.method(), "Attribution")
+        ? (here ? statusNote : absentNote)(session, "attribution", session.method(), "Attribution")
         : element("p", {text: "Type a text above, or take an example."}),
     ]);
     texts.hidden = !explanation;

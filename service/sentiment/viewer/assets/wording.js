@@ -3,25 +3,34 @@
 const SET_SHOWN = 12;
 const WORD_SHOWN = 60;
 const PLAIN_SIGNS = /[^\p{Cc}\p{Cs}\p{Co}\p{Cn}\p{Cf}]|[\u200c\u200d]/u;
+// What a method's order of words is compared with.
+const UNRELATED = {
+  integrated_gradients: "occlusion",
+  gradient_x_input: "occlusion",
+  occlusion: "integrated_gradients",
+  shapley: "integrated_gradients",
+};
 const METHOD_UNITS = {integrated_gradients: " steps", shapley: " orders"};
 
 /** The words shown first in the table of words. */
 export const WORDS_FIRST = 20;
 
-/** A number with its sign, "+1.72" or "−1.06" with a true minus; one that rounds to zero has none. */
+/** A number with a true minus and as many digits as its size needs: "1.72", "−106.3"; one that rounds to zero has no minus. */
+export function plainNumber(value, decimals = Math.abs(value) < 100 ? 2 : 1) {
+  if (!Number.isFinite(value)) return value < 0 ? "\u2212∞" : String(value);
+  const size = Math.abs(value).toFixed(decimals);
+  return value < 0 && Number(size) !== 0 ? `\u2212${size}` : size;
+}
+
+/** A number with its sign, "+1.72" or "−1.06"; one that rounds to zero has none. */
 export function signedNumber(value, decimals = 2) {
-  const plain = Math.abs(value).toFixed(decimals);
-  return Number(plain) === 0 ? plain : `${value < 0 ? "\u2212" : "+"}${plain}`;
+  const plain = plainNumber(value, decimals);
+  return Number(plain) > 0 ? `+${plain}` : plain;
 }
 
 /** A whole number with commas: "1,234". */
 export function wholeNumber(value) {
   return Math.round(value).toLocaleString("en-US");
-}
-
-/** A share as percent: 0.9163 is "91.6 %". */
-export function percent(share, decimals = 1) {
-  return `${(100 * share).toFixed(decimals)} %`;
 }
 
 /** A p-value with two significant digits: "0.05". */
@@ -70,13 +79,6 @@ export function explainedSentence(header) {
   return `explained: the logit of ${visibleText(header.label)}, ${signedNumber(header.logit, 3)}${differs}`;
 }
 
-/** What to say where the explanation graph gives another answer than the served one; "" where both agree. */
-export function disagreementSentence(header) {
-  return header.labelsAgree
-    ? ""
-    : "the explanation graph decides otherwise on this text: gradients, attention and heads explain another answer";
-}
-
 /** Where values above and below zero point: {towards: "towards positive", against: "towards negative"}. */
 export function directionNames(header) {
   const explained = visibleText(header.label);
@@ -102,8 +104,8 @@ export function methodSentence(attribution) {
   return `${attribution.method}${unit ? `, ${attribution.steps}${fewer}${unit}` : ""}, in logits`;
 }
 
-/** The indices of all words, the largest values first; equal ones in the order of the text. */
-export function wordsBySize(values) {
+/** The places of all values, the largest sizes first; equal ones in their order. */
+export function largestFirst(values) {
   return Array.from(values.keys()).sort((one, other) => Math.abs(values[other]) - Math.abs(values[one]) || one - other);
 }
 
@@ -131,7 +133,8 @@ export function evidenceSentence(evidence, words) {
   const first = evidence.words > 1 ? `the ${evidence.words} words ranked first` : "the word ranked first";
   const sets = evidence.randomSets === 1 ? "another set of as many" : `${evidence.randomSets} random sets of as many`;
   const chance = `(p = ${probabilityOfChance(evidence.pValue)})`;
-  const why = words < 4 ? `there are ${words} words, fewer than 4` : "the words together move the probability by less than 0.05";
+  const few = words === 1 ? "there is 1 word" : `there are ${words} words`;
+  const why = words < 4 ? `${few}, fewer than 4` : "the words together move the probability by less than 0.05";
   switch (evidence.verdict) {
     case "BETTER_THAN_RANDOM":
       return `leaving ${first} out moves the answer more than any of ${sets} ${chance}`;
@@ -155,15 +158,26 @@ export function evidenceNumbers(evidence) {
       {title: "random sets: largest", value: signedNumber(evidence.randomMax, 3), remark: ""},
     );
   }
-  rows.push(
-    {title: "probability lost with them alone", value: signedNumber(evidence.sufficiency, 3), remark: "lower is better"},
-    {title: "p", value: probabilityOfChance(evidence.pValue), remark: `rank ${evidence.rank} of ${evidence.randomSets + 1} sets`},
-  );
+  rows.push({title: "probability lost with them alone", value: signedNumber(evidence.sufficiency, 3), remark: "lower is better"});
+  if (evidence.randomSets) {
+    const least = `${evidence.randomSets} sets cannot show less than ${probabilityOfChance(1 / (evidence.randomSets + 1))}`;
+    const remark = `rank ${evidence.rank} of ${evidence.randomSets + 1}; ${least}`;
+    rows.push({title: "p", value: probabilityOfChance(evidence.pValue), remark});
+  }
   if (evidence.agreement !== null) {
-    const value = signedNumber(evidence.agreement);
-    rows.push({title: "agreement with an unrelated method", value, remark: "Kendall's tau-b, \u22121 to 1"});
+    const title = `agreement with ${UNRELATED[evidence.method] ?? "an unrelated method"}`;
+    const remark = "Kendall's tau-b of the words' order: 1 the same, 0 unrelated, \u22121 reversed";
+    rows.push({title, value: signedNumber(evidence.agreement), remark});
   }
   return rows;
+}
+
+/** The words that the evidence is about, by index: those that speak most for the answer's label, or against another that is explained. */
+export function evidenceWords(header, attribution, evidence) {
+  const side = header.label === header.prediction.label ? -1 : 1;
+  const values = attribution.words;
+  const order = Array.from(values.keys()).sort((one, other) => side * (values[one] - values[other]) || one - other);
+  return order.slice(0, evidence.words).sort((one, other) => one - other);
 }
 
 /** A set of words found by search, of kind flip or keep, in words. */

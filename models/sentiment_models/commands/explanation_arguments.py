@@ -1,0 +1,72 @@
+"""The arguments of ``sentiment-models evaluate --explanations``: declared, and refused where they cannot be meant. Imports no torch."""
+
+import argparse
+from pathlib import Path
+
+from sentiment_models.commands.arguments import DATA_HELP, positive
+from sentiment_models.errors import ModelsError
+
+TEXTS, DOCUMENTS = 500, 50
+# Flags of one kind of evaluation that mean nothing in the other; all are None or empty unless given.
+ONLY_EXPLANATIONS = ("texts", "train", "rationales", "documents", "resume", "attention_tests", "default")
+ONLY_ANSWERS = ("undecided", "truncation")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what goes with ``--explanations``."""
+    group = parser.add_argument_group(
+        "explanations", "Study them against chance instead of judging answers; minutes to hours, with progress."
+    )
+    group.add_argument("--explanations", action="store_true", help="study how far the bundle's explanations can be trusted")
+    group.add_argument("--texts", type=positive, metavar="N", help=f"most texts drawn of each file (default: {TEXTS})")
+    group.add_argument(
+        "--train",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help=f"make the sentiment lexicon, a baseline, of these instead of the other texts ({DATA_HELP}); repeatable",
+    )
+    group.add_argument(
+        "--rationales", type=Path, metavar="FILE", help="also hold word scores against what people marked: ERASER's .jsonl or .jsonl.gz"
+    )
+    group.add_argument("--documents", type=positive, metavar="N", help=f"most documents drawn of --rationales (default: {DOCUMENTS})")
+    group.add_argument(
+        "--resume", type=Path, metavar="FILE", help="keep there what was done, and go on from it; beside it FILE.rationales for those"
+    )
+    group.add_argument("--attention-tests", type=Path, metavar="FILE", help="show these results of attention-tests in the report as well")
+    group.add_argument(
+        "--default",
+        metavar="METHOD",
+        help="with --record: the attribution that is compared with the others, and that the bundle shall serve first",
+    )
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Refuse what cannot be meant, before anything takes time.
+
+    Raises:
+        ModelsError: says which flags do not go together, or what is not there.
+    """
+    if not arguments.explanations:
+        given = [_flag(name) for name in ONLY_EXPLANATIONS if getattr(arguments, name)]
+        if given:
+            raise ModelsError(f"{', '.join(given)} {'goes' if len(given) == 1 else 'go'} with --explanations")
+        return
+    given = [_flag(name) for name in ONLY_ANSWERS if getattr(arguments, name)]
+    if given:
+        raise ModelsError(f"{', '.join(given)} cannot be used with --explanations: texts are read as the bundle says")
+    if arguments.documents and not arguments.rationales:
+        raise ModelsError("--documents goes with --rationales")
+    if arguments.default and not arguments.record:
+        raise ModelsError("--default goes with --record")
+    for path in filter(None, (arguments.json, arguments.html, arguments.resume)):
+        if not path.absolute().parent.is_dir():
+            raise ModelsError(f"{path}: cannot be written: {path.parent} is no folder")
+    for path in filter(None, (*arguments.train, arguments.rationales)):
+        if not path.is_file():
+            raise ModelsError(f"{path}: no such file")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

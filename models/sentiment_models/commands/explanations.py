@@ -1,0 +1,59 @@
+"""``sentiment-models evaluate --explanations``."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from sentiment.explainer.asking import METHODS
+from sentiment.model.bundle import Manifest, load_bundle
+from sentiment_models.commands.explanation_arguments import DOCUMENTS, TEXTS
+from sentiment_models.errors import ModelsError
+from sentiment_models.evaluate import Dataset
+from sentiment_models.faithfulness.page import as_page, as_text
+from sentiment_models.faithfulness.plausibility import open_journal, plausibility_found, read_documents
+from sentiment_models.faithfulness.record import record_findings
+from sentiment_models.faithfulness.stored import stored
+from sentiment_models.faithfulness.study import study
+from sentiment_models.faithfulness.subject import Subject
+from sentiment_models.faithfulness.training_findings import TrainingFindings
+from sentiment_models.manifest import graph_file
+from sentiment_models.report import write_text
+
+
+def run(arguments: argparse.Namespace, datasets: Sequence[Dataset]) -> None:
+    """Study, show, write and record."""
+    bundle, precision, resume, threads = arguments.bundle, arguments.precision, arguments.resume, arguments.threads
+    manifest = load_bundle(bundle).manifest
+    _check(arguments, manifest)
+    if arguments.rationales:
+        # Before the study too: what is refused is refused at once.
+        open_journal(Subject(bundle, precision), *_rationales(arguments))
+    training = stored(arguments.attention_tests, TrainingFindings, "attention-tests") if arguments.attention_tests else None
+    texts, seed, train, default = arguments.texts or TEXTS, arguments.seed, arguments.train, arguments.default
+    findings = study(bundle, datasets, texts, seed, train, resume, threads, precision, default)
+    if arguments.rationales:
+        found = plausibility_found(Subject(bundle, precision), *_rationales(arguments), threads)
+        findings = findings.model_copy(update={"plausibility": found})
+    print(as_text(findings, training))
+    if arguments.json:
+        write_text(arguments.json, findings.model_dump_json(indent=1) + "\n")
+    if arguments.html:
+        write_text(arguments.html, as_page(findings, training))
+    if arguments.record:
+        record_findings(bundle, findings)
+
+
+def _rationales(arguments: argparse.Namespace) -> tuple[Path, int, int, list[Path], Path | None]:
+    resume = arguments.resume.with_name(f"{arguments.resume.name}.rationales") if arguments.resume else None
+    return arguments.rationales, arguments.documents or DOCUMENTS, arguments.seed, arguments.train, resume
+
+
+def _check(arguments: argparse.Namespace, manifest: Manifest) -> None:
+    """Refuse before the study what would be refused after it."""
+    served = manifest.graphs.classify[0].file
+    if arguments.record and arguments.precision and graph_file(arguments.precision) != served:
+        raise ModelsError(f"--record: the manifest records the served graph, {served}; leave out --precision")
+    if arguments.default and arguments.default not in METHODS:
+        raise ModelsError(f"--default {arguments.default}: the service gives {', '.join(METHODS)}")
+    if arguments.rationales:
+        read_documents(arguments.rationales, manifest.labels)

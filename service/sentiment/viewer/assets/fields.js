@@ -1,0 +1,91 @@
+// Fields that views share: lists of choices, numbers with buttons to step through them, boxes to tick, and buttons.
+import {element} from "./dom.js";
+import {redrawn} from "./redrawn.js";
+
+let fieldsMade = 0;
+
+/**
+ * A labelled list of choices: {element, select, offer(shown, make), choose(value)}. `offer` makes the options of `make()`, [value, text]
+ * each, only where `shown` differs (see redrawn): else the list would close under the reader's hand.
+ *
+ * @param {function} chosen told of the value that the reader chooses.
+ */
+export function choiceField(label, chosen) {
+  fieldsMade += 1;
+  const select = element("select", {id: `field-${fieldsMade}`, on: {change: () => chosen(select.value)}});
+  const draw = redrawn(select);
+  const offer = (shown, make) => draw(shown, () => make().map(([value, text]) => element("option", {value, text})));
+  const choose = (value) => {
+    if (select.value !== value) select.value = value;
+  };
+  return {element: element("div", {class: "field"}, element("label", {htmlFor: select.id, text: label}), select), select, offer, choose};
+}
+
+/**
+ * Numbers from 0, with buttons for the one before and the next: {element, show(shown, count, number, said)}. `said` gives the text of a
+ * number; the list is made anew only where `shown` differs.
+ *
+ * @param {function} chosen told of the number that the reader chooses.
+ */
+export function stepField(label, chosen) {
+  const field = choiceField(label, (value) => chosen(Number(value)));
+  const {select} = field;
+  const step = (by, sign, said) => {
+    const button = quietButton(sign, () => chosen(Number(select.value) + by));
+    button.classList.add("step");
+    button.setAttribute("aria-label", `${said} ${label.toLowerCase()}`);
+    return button;
+  };
+  const [before, next] = [step(-1, "‹", "Previous"), step(1, "›", "Next")];
+  field.element.append(element("div", {class: "steps"}, before, select, next));
+  const show = (shown, count, number, said = String) => {
+    field.offer(shown, () => Array.from({length: count}, (_, place) => [String(place), said(place)]));
+    field.choose(String(number));
+    before.disabled = number <= 0;
+    next.disabled = number >= count - 1;
+  };
+  return {element: field.element, show};
+}
+
+/** A box to tick with its label: {element, box}; `changed` is told whether it is ticked. */
+export function checkField(label, changed) {
+  const box = element("input", {type: "checkbox", on: {change: () => changed(box.checked)}});
+  return {element: element("label", {class: "check"}, box, ` ${label}`), box};
+}
+
+/** A button that is not the view's main one. */
+export function quietButton(text, click) {
+  return element("button", {type: "button", class: "button quiet", text, on: {click}});
+}
+
+/**
+ * Make one stop for the Tab key of what `selector` finds in a list; arrow keys, Home and End go from one to the next. Returns a function
+ * to call when the list has changed.
+ */
+export function roving(list, selector) {
+  let active = null;
+  const stop = (node) => {
+    if (active) active.tabIndex = -1;
+    active = node;
+    if (active) active.tabIndex = 0;
+  };
+  list.addEventListener("focusin", (event) => {
+    const node = event.target.closest(selector);
+    if (node) stop(node);
+  });
+  list.addEventListener("keydown", (event) => {
+    const nodes = [...list.querySelectorAll(selector)];
+    const place = nodes.indexOf(document.activeElement);
+    const next = {
+      ArrowRight: place + 1, ArrowDown: place + 1, ArrowLeft: place - 1, ArrowUp: place - 1, Home: 0, End: nodes.length - 1,
+    }[event.key];
+    if (place < 0 || next === undefined) return;
+    event.preventDefault();
+    nodes[Math.max(0, Math.min(nodes.length - 1, next))].focus();
+  });
+  return () => {
+    const nodes = [...list.querySelectorAll(selector)];
+    for (const node of nodes) if (node !== active) node.tabIndex = -1;
+    if (!nodes.includes(active)) stop(nodes[0] ?? null);
+  };
+}

@@ -1,0 +1,60 @@
+"""Which attribution is given where none is asked for: the one that the bundle's study names."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sentiment.explain.parts import Asked, Attribution, Evidence
+from sentiment.explainer import Explainer
+from sentiment.model.classifier import load_classifier
+from tests.explainer.explained import ALL, TEXT, all_of, explained, one_of
+from tests.trusted import explanations, trust
+
+
+def explainer_of(bundle: Path, to: Path, default: str, *, graph: bool = True) -> Explainer:
+    """An explainer of a copy of the bundle whose study names a default; ``graph``: whether it keeps its explain graph."""
+    copied = trust(Path(shutil.copytree(bundle, to / "copy")), default)
+    if not graph:
+        manifest = json.loads((copied / "manifest.json").read_bytes())
+        del manifest["graphs"]["explain"]
+        (copied / "manifest.json").write_text(json.dumps(manifest))
+    return Explainer(load_classifier(copied, "fp32"))
+
+
+@pytest.mark.parametrize("default", ALL)
+def test_the_recorded_default_comes_first_and_the_rest_keep_their_order(bundle: Path, tmp_path: Path, default: str) -> None:
+    explainer = explainer_of(bundle, tmp_path, default)
+
+    assert explainer.methods == (default, *(method for method in ALL if method != default))
+
+
+def test_it_is_given_with_its_evidence_where_none_is_asked_for(bundle: Path, tmp_path: Path) -> None:
+    explainer = explainer_of(bundle, tmp_path, "shapley")
+
+    _, parts, _ = explained(explainer, Asked(TEXT, counterfactuals=True))
+    _, chosen, _ = explained(explainer, Asked(TEXT, methods=("occlusion",)))
+
+    assert [one_of(parts, Attribution).method, one_of(parts, Evidence).method] == ["shapley", "shapley"]
+    assert [part.method for part in all_of(chosen, Attribution)] == ["occlusion"]
+
+
+def test_one_that_needs_the_graph_that_is_not_there_is_passed_over(bundle: Path, tmp_path: Path) -> None:
+    without = explainer_of(bundle, tmp_path / "without", "integrated_gradients", graph=False)
+    possible = explainer_of(bundle, tmp_path / "possible", "shapley", graph=False)
+    failed = explainer_of(bundle, tmp_path / "failed", "gradient_x_input")
+    failed.failure = "it is not sound here"
+
+    assert without.methods == failed.methods == ("occlusion", "shapley")
+    assert possible.methods == ("shapley", "occlusion")
+
+
+def test_one_of_a_later_version_is_passed_over(bundle: Path, tmp_path: Path) -> None:
+    later = trust(Path(shutil.copytree(bundle, tmp_path / "later")))
+    section = explanations()
+    section["default_method"] = section["trust"][0]["method"] = "of_later"
+    manifest = json.loads((later / "manifest.json").read_bytes())
+    (later / "manifest.json").write_text(json.dumps({**manifest, "explanations": section}))
+
+    assert Explainer(load_classifier(later, "fp32")).methods == ALL

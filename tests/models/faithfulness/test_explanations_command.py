@@ -1,0 +1,151 @@
+"""``evaluate --explanations`` from the command line: all its outputs, going on, recording, and what it refuses at once."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sentiment.model.bundle import load_bundle
+from sentiment_models.cli import main
+from sentiment_models.commands import explanations
+from sentiment_models.faithfulness import plausibility
+from sentiment_models.faithfulness import study as studying
+from sentiment_models.faithfulness.findings import Findings
+from sentiment_models.faithfulness.training_findings import TrainingFindings
+from tests.models.faithfulness.made_up import findings
+from tests.models.faithfulness.test_plausibility import LINES, write
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "dev.tsv"
+    path.write_text("1\ta very good film\n0\ti did not like it at all\n1\tthe end was good\n0\tbad , bad film\n")
+    return path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert main(["evaluate", *argv]) == 1
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_study_is_shown_written_gone_on_with_and_recorded(
+    make_bundle: Callable[[str], Path],
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bundle = tmp_path / "bundles" / "tiny" / "1"
+    shutil.copytree(make_bundle("bert"), bundle)
+    before = load_bundle(bundle).digest
+    rationales, resume = write(tmp_path / "r.jsonl.gz", LINES), tmp_path / "journal"
+    results, figures, page = tmp_path / "results.json", tmp_path / "f.json", tmp_path / "f.html"
+    trained = TrainingFindings(
+        files={"made.tsv": "0" * 64},
+        fingerprint="f",
+        train_texts=80,
+        heldout_texts=40,
+        words=9.5,
+        vocabulary=100,
+        parameters=9000,
+        majority=0.5,
+        settings={"layers": 1},
+    )
+    results.write_text(trained.model_dump_json())
+    files = ["--rationales", str(rationales), "--resume", str(resume), "--json", str(figures), "--html", str(page)]
+    argv = ["evaluate", "--explanations", str(bundle), f"tiny={data}", "--texts", "3", "--documents", "2", "--threads", "1", *files]
+
+    assert main([*argv, "--attention-tests", str(results)]) == 0
+    found = Findings.model_validate_json(figures.read_bytes())
+    shown = capsys.readouterr().out
+    with monkeypatch.context() as patched:
+        patched.setattr(plausibility, "_scores", lambda *given: pytest.fail("a document was scored again"))
+        assert main([*argv, "--record", "--default", "occlusion"]) == 0
+
+    recorded = Findings.model_validate_json(figures.read_bytes())
+    said = capsys.readouterr().out
+    assert (found.default_method, recorded.default_method) == ("integrated_gradients", "occlusion")
+    assert "occlusion, the default," in said
+    assert "integrated_gradients, the default," not in said
+    better = {one.better for one in recorded.datasets["tiny"].comparisons}
+    assert better == {"occlusion", "default_unsigned"}
+    # What is of the file alone is as it was, though the bundle's digest has changed since.
+    assert recorded.plausibility == found.plausibility
+    assert recorded.datasets["tiny"].methods["shapley"] == found.datasets["tiny"].methods["shapley"]
+    with monkeypatch.context() as patched:
+        patched.setattr(plausibility, "_scores", lambda *given: pytest.fail("a document was scored again"))
+        patched.setattr(studying, "study_text", lambda *given: pytest.fail("a text was studied again"))
+        assert main([*argv, "--record", "--default", "occlusion"]) == 0
+    monkeypatch.setattr(explanations, "study", lambda *given: pytest.fail("the study began"))
+    assert main([*argv[:-8], *files, "--documents", "1"]) == 1
+    assert "journal.rationales: is of a study with another documents" in capsys.readouterr().err
+    assert (found.datasets["tiny"].texts, found.seed) == (3, 20)
+    assert found.plausibility is not None
+    assert found.plausibility.documents == 2
+    assert {path.name for path in tmp_path.glob("journal*")} == {"journal", "journal.rationales"}
+    assert "tiny: 3 of 4 texts" in shown
+    assert "Agreement with people" in shown
+    assert "<h2>Does attention explain?</h2>" in page.read_text(encoding="utf-8")
+    after = load_bundle(bundle)
+    assert after.digest != before
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    assert manifest["explanations"]["default_method"] == "occlusion"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--texts", "5"], "--texts goes with --explanations"),
+        (["--train", "x.tsv", "--resume", "j"], "--train, --resume go with --explanations"),
+        (["--default", "occlusion"], "--default goes with --explanations"),
+        (["--explanations", "--truncation", "head"], "--truncation cannot be used with --explanations: texts are read as the bundle says"),
+        (["--explanations", "--undecided", "u.tsv"], "--undecided cannot be used with --explanations"),
+        (["--explanations", "--documents", "5"], "--documents goes with --rationales"),
+        (["--explanations", "--default", "occlusion"], "--default goes with --record"),
+        (["--explanations", "--html", "nowhere/f.html"], "nowhere/f.html: cannot be written: nowhere is no folder"),
+        (["--explanations", "--train", "nowhere.tsv"], "nowhere.tsv: no such file"),
+        (["--explanations", "--record", "--precision", "fp32"], "the manifest records the served graph, int8.onnx; leave out --precision"),
+        (["--explanations", "--record", "--default", "rollout"], "--default rollout: the service gives integrated_gradients, "),
+        (["--explanations", "--attention-tests", "nowhere.json"], "nowhere.json: cannot be read"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_studied(
+    flags: list[str],
+    said: str,
+    make_bundle: Callable[[str], Path],
+    data: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(explanations, "study", lambda *given: pytest.fail("the study began"))
+
+    assert said in refused(capsys, str(make_bundle("bert")), str(data), *flags)
+
+
+def test_rationales_that_cannot_be_used_are_refused_before_the_study(
+    make_bundle: Callable[[str], Path], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explanations, "study", lambda *given: pytest.fail("the study began"))
+    broken = write(tmp_path / "r.jsonl.gz", [LINES[0], {"label": 1}])
+
+    assert "r.jsonl.gz:2: tokens: Field required" in refused(
+        capsys, "--explanations", str(make_bundle("bert")), str(data), "--rationales", str(broken)
+    )
+
+
+def test_options_reach_the_study(
+    make_bundle: Callable[[str], Path], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[tuple[object, ...]] = []
+    monkeypatch.setattr(explanations, "study", lambda *all_of_them: given.append(all_of_them) or findings())
+    bundle = make_bundle("bert")
+
+    assert main(["evaluate", "--explanations", str(bundle), f"x={data}", "--train", str(data), "--train", str(data), "--seed", "3"]) == 0
+    assert main(["evaluate", "--explanations", str(bundle), f"x={data}", "--texts", "9", "--precision", "fp32", "--threads", "2"]) == 0
+
+    assert given[0][0] == bundle
+    assert given[0][2:] == (500, 3, [data, data], None, 0, None, None)
+    assert given[1][2:] == (9, 20, [], None, 2, "fp32", None)
+    assert "made/dev: 40 of 120 texts" in capsys.readouterr().out

@@ -1,0 +1,100 @@
+"""Attributions in torch are the service's, and a model with shuffled upper layers has others."""
+
+import copy
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from sentiment_models.export import export
+from sentiment_models.faithfulness import randomisation
+from sentiment_models.faithfulness.last_layer import LastLayer, load_last_layer
+from sentiment_models.faithfulness.randomisation import METHODS, STEPS, agreement, attribute, randomised
+from sentiment_models.faithfulness.subject import Subject
+from tests.models.faithfulness.layers import TEXTS
+from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta"])
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Subject, LastLayer]]:
+    """A bundle that is served in fp32, and its weights in torch."""
+    folder = tmp_path_factory.mktemp(request.param)
+    checkpoint = save_tiny(folder / "checkpoint", TINY[request.param])
+    export(checkpoint, folder / "bundle", name="tiny", version=1, pairs=True, max_tokens=MAX_TOKENS)
+    subject = Subject(folder / "bundle", "fp32")
+    layer = load_last_layer(folder / "bundle", subject.classifier.tokenizer.pad_id)
+    assert layer is not None
+    yield subject, layer
+
+
+def test_attributions_are_those_of_the_service(both: tuple[Subject, LastLayer]) -> None:
+    subject, layer = both
+    for text in (*TEXTS, ("the film", "was not good")):
+        reading = subject.read(text)
+
+        label, found = attribute(layer.model, reading.encoded, None, subject.classifier.tokenizer.pad_id)
+
+        assert label == reading.label
+        for method in METHODS:
+            told, _ = subject.attribute(reading, method, label, STEPS if method == "integrated_gradients" else 0)
+            np.testing.assert_allclose(found[method], told.words, atol=1e-3)
+
+
+def test_long_texts_are_attributed_in_several_batches(both: tuple[Subject, LastLayer], monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, layer = both
+    encoded, pad_id = subject.read(TEXTS[0]).encoded, subject.classifier.tokenizer.pad_id
+    _, together = attribute(layer.model, encoded, 0, pad_id)
+
+    monkeypatch.setattr(randomisation, "BATCH_TOKENS_MAX", 1)
+    _, apart = attribute(layer.model, encoded, 0, pad_id)
+
+    for method in METHODS:
+        np.testing.assert_allclose(apart[method], together[method], atol=1e-5)
+
+
+def test_the_upper_half_is_shuffled_and_nothing_else(both: tuple[Subject, LastLayer]) -> None:
+    model = both[1].model
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    drawn = randomised(model, seed=1).state_dict()
+
+    changed = {name for name, tensor in drawn.items() if not torch.equal(tensor, before[name])}
+    upper = {name for name in before if "encoder.layer.1." in name or "pooler" in name or name.startswith("classifier")}
+    assert changed == upper
+    for name in upper:
+        assert torch.equal(drawn[name].flatten().sort().values, before[name].flatten().sort().values)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_a_model_agrees_with_itself_and_not_with_one_that_forgot(both: tuple[Subject, LastLayer], monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, layer = both
+    texts = [subject.read(text).encoded for text in TEXTS]
+    pad_id = subject.classifier.tokenizer.pad_id
+
+    signed, sizes = agreement(layer.model, texts, pad_id, seed=2)
+    monkeypatch.setattr(randomisation, "randomised", lambda model, seed: model)
+    same, same_sizes = agreement(layer.model, texts, pad_id, seed=2)
+
+    for method in METHODS:
+        assert abs(signed[method]) < 0.7
+        assert abs(sizes[method]) < 0.7
+    # "dull" is one word, of which there is no order.
+    assert same == pytest.approx(dict.fromkeys(METHODS, 1.0))
+    assert same_sizes == pytest.approx(dict.fromkeys(METHODS, 1.0))
+
+
+def test_a_model_turned_round_agrees_in_sizes_alone(both: tuple[Subject, LastLayer], monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, layer = both
+    turned = copy.deepcopy(layer.model)
+    # All that is between a label's logit and the text: its sign is that of every value.
+    last = [module for module in turned.modules() if isinstance(module, torch.nn.Linear)][-1]
+    last.weight.neg_()
+    last.bias.neg_()
+    monkeypatch.setattr(randomisation, "randomised", lambda model, seed: turned)
+
+    signed, sizes = agreement(layer.model, [subject.read(TEXTS[0]).encoded], subject.classifier.tokenizer.pad_id, seed=2)
+
+    assert signed == pytest.approx(dict.fromkeys(METHODS, -1.0))
+    assert sizes == pytest.approx(dict.fromkeys(METHODS, 1.0))

@@ -1,0 +1,106 @@
+"""What a study found goes into the manifest of the bundle that was studied, and of no other."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sentiment.explainer import Explainer
+from sentiment.model.bundle import load_bundle
+from sentiment.model.classifier import load_classifier
+from sentiment_models.errors import ModelsError
+from sentiment_models.faithfulness.findings import Findings
+from sentiment_models.faithfulness.record import record_findings
+from tests.models.faithfulness.found import OVER, findings
+
+
+@pytest.fixture
+def bundle(make_bundle: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A tiny BERT's bundle that a test may change."""
+    return Path(shutil.copytree(make_bundle("bert"), tmp_path / "tiny" / "1"))
+
+
+def test_the_study_of_the_first_data_set_is_recorded_and_the_bundle_stays_valid(bundle: Path) -> None:
+    before = load_bundle(bundle)
+
+    record_findings(bundle, findings(bundle))
+
+    after = load_bundle(bundle)
+    measured = after.manifest.explanations
+    assert measured is not None
+    assert after.digest != before.digest
+    assert after.manifest.model_copy(update={"explanations": None}) == before.manifest
+    assert (measured.default_method, measured.dataset, measured.texts) == ("integrated_gradients", "made/dev", 80)
+    trust = {found.method: found for found in measured.trust}
+    # Random orders are what all are compared with; a search for the best order and a control are no methods.
+    assert list(trust) == [name for name in OVER if name not in ("random", "greedy", "default_unsigned")]
+    one = trust["integrated_gradients"]
+    assert one.over_random["mask_token"].model_dump() == {"mean": 0.12, "low": 0.1, "high": 0.14}
+    assert (one.kind, one.tested, one.better_of_tested, one.rows, one.ms) == ("attribution", 50, 0.8, 12.5, 3.25)
+    assert (one.comprehensiveness, one.sufficiency) == (pytest.approx(0.22), 0.3)
+    assert [name for name, found in trust.items() if found.better_than_random] == [
+        "integrated_gradients",
+        "occlusion",
+        "attention_last_cls",
+    ]
+    assert (trust["position_first"].tested, trust["position_first"].better_of_tested) == (0, None)
+    assert trust["occlusion"].stability == {"case": 0.97}
+
+
+def test_another_default_can_be_chosen_and_is_served_and_recording_again_is_possible(bundle: Path) -> None:
+    found = findings(bundle)
+
+    record_findings(bundle, found)
+    record_findings(bundle, found, default="occlusion")
+
+    measured = load_bundle(bundle).manifest.explanations
+    assert measured is not None
+    assert measured.default_method == measured.trust[0].method == "occlusion"
+    assert Explainer(load_classifier(bundle)).methods[0] == "occlusion"
+
+
+def _without(found: Findings, method: str) -> Findings:
+    name, dataset = next(iter(found.datasets.items()))
+    methods = {key: one for key, one in dataset.methods.items() if key != method}
+    return found.model_copy(update={"datasets": {name: dataset.model_copy(update={"methods": methods})}})
+
+
+@pytest.mark.parametrize(
+    ("change", "default", "says"),
+    [
+        (lambda found: found.model_copy(update={"bundle": "other/1"}), None, "the findings are of bundle other/1; this one is tiny/1"),
+        (
+            lambda found: found.model_copy(update={"graph_sha256": "0" * 64}),
+            None,
+            "the findings are of a int8.onnx with SHA-256 000000000000; the bundle has one with SHA-256 ",
+        ),
+        (lambda found: found.model_copy(update={"graph": "fp16.onnx"}), None, "the bundle has none"),
+        (lambda found: found, "rollout", "the default method is 'rollout'; the service gives integrated_gradients, "),
+        (lambda found: found, "shapley", "default_method is shapley; the attributions measured are integrated_gradients, "),
+        (
+            lambda found: _without(found, "integrated_gradients"),
+            None,
+            "default_method is integrated_gradients; the attributions measured are ",
+        ),
+    ],
+)
+def test_what_is_not_of_this_bundle_is_refused(
+    bundle: Path, change: Callable[[Findings], Findings], default: str | None, says: str
+) -> None:
+    before = (bundle / "manifest.json").read_bytes()
+
+    with pytest.raises(ModelsError) as caught:
+        record_findings(bundle, change(findings(bundle)), default)
+
+    assert says in str(caught.value)
+    assert (bundle / "manifest.json").read_bytes() == before
+
+
+def test_findings_of_a_graph_that_is_not_served_first_are_refused(bundle: Path) -> None:
+    files = json.loads((bundle / "manifest.json").read_bytes())["files"]
+    other = findings(bundle).model_copy(update={"graph": "fp32.onnx", "graph_sha256": files["fp32.onnx"]["sha256"]})
+
+    with pytest.raises(ModelsError, match=r"^the findings are of fp32.onnx; the manifest records those of the served graph, int8.onnx$"):
+        record_findings(bundle, other)

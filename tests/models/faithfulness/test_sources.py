@@ -1,0 +1,54 @@
+"""Records are of the code that made them, and no more than that."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sentiment_models.faithfulness import sources
+from sentiment_models.faithfulness.sources import FOLDER, OF_RATIONALES, OF_STUDY, OF_TRAINING, code_of
+
+# Lay out, or put together, what has been kept.
+TELLING = {
+    *("__init__", "aggregate", "agreement", "attention_tables", "journal", "page", "pictures", "record", "sources", "stored"),
+    *("tables", "told", "training_findings", "training_page"),
+}
+
+
+def test_every_module_makes_records_or_tells_of_them() -> None:
+    making = {*OF_STUDY, *OF_RATIONALES, *OF_TRAINING}
+
+    assert not making & TELLING
+    assert making | TELLING == {path.stem for path in FOLDER.glob("*.py")}
+
+
+def test_what_makes_records_changes_their_code_and_what_tells_of_them_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = Path(shutil.copytree(FOLDER, tmp_path / "faithfulness"))
+    monkeypatch.setattr(sources, "FOLDER", copy)
+    kinds = (OF_STUDY, OF_RATIONALES, OF_TRAINING)
+    before = [code_of(kind) for kind in kinds]
+
+    def changed(name: str) -> list[bool]:
+        path = copy / f"{name}.py"
+        kept = path.read_bytes()
+        path.write_bytes(kept + b"# another\n")
+        after = [code_of(kind) for kind in kinds]
+        path.write_bytes(kept)
+        return [one != other for one, other in zip(before, after, strict=True)]
+
+    assert changed("told") == [False, False, False]
+    assert changed("measures") == [True, False, False]
+    assert changed("rankings") == [True, True, False]
+    assert changed("bag") == [False, False, True]
+
+
+def test_the_service_s_own_code_counts_for_what_it_explains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = code_of(OF_STUDY), code_of(OF_TRAINING)
+    other = tmp_path / "explain"
+    shutil.copytree(Path(str(sources.explain.__file__)).parent, other)
+    (other / "evidence.py").write_text("TIE = 1\n")
+
+    monkeypatch.setattr(sources.explain, "__file__", str(other / "__init__.py"))
+
+    assert code_of(OF_STUDY) != before[0]
+    assert code_of(OF_TRAINING) == before[1]

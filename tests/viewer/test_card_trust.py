@@ -1,0 +1,139 @@
+"""The scorecard tab: the measured trust in each method, of a bundle that has it and of one that has not."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from sentiment.client import ExplainOptions, model_json
+from sentiment.settings import Settings
+from sentiment_models.export import export
+from tests.conftest import RunningServer
+from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
+from tests.trusted import explanations, trust
+from tests.viewer.browser import PHONE, address
+from tests.viewer.conftest import Visit
+from tests.viewer.test_accessibility import violations
+
+pytestmark = pytest.mark.needs_tool("chromium")
+
+TEXT = "the film was not good at all"
+NONE = "This bundle has no such measurement."
+# The colours of the picture right of the names.
+COLOURS = """(canvas) => {
+  const left = Math.round(canvas.width * 0.3);
+  const pixels = canvas.getContext("2d").getImageData(left, 0, canvas.width - left, canvas.height).data;
+  const found = new Set();
+  for (let place = 0; place < pixels.length; place += 4) if (pixels[place + 3]) found.add([...pixels.slice(place, place + 3)].join());
+  return [...found];
+}"""
+
+
+@pytest.fixture(scope="module")
+def measured(awake: None, tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Iterator[RunningServer]:
+    """A tiny random BERT whose study found occlusion best."""
+    folder = tmp_path_factory.mktemp("measured")
+    export(save_tiny(folder / "checkpoint", TINY["bert"]), folder / "tiny" / "1", name="tiny", version=1, max_tokens=MAX_TOKENS)
+    trust(folder / "tiny" / "1")
+    running = RunningServer(settings.model_copy(update={"bundles": (folder,), "deadline_default_s": 60.0}))
+    yield running
+    running.stop()
+
+
+def section(page: Page):
+    return page.locator("section").filter(has=page.get_by_role("heading", name="Measured trust in each attribution method"))
+
+
+def signed(value: float) -> str:
+    return f"{value:+.3f}".replace("-", "\u2212")
+
+
+def test_every_method_has_its_row_of_figures_the_best_of_a_kind_first(visit: Visit, measured: RunningServer) -> None:
+    page = visit(address(measured.url, "card", text=TEXT))
+
+    rows = section(page).locator("tbody tr")
+    wanted = explanations()["trust"]
+    expect(rows.locator("th > span:first-child")).to_have_text([found["method"] for found in wanted])
+    for row, found in zip(rows.all(), wanted, strict=True):
+        cells = row.locator("td").all_inner_texts()
+        assert cells[0] == found["kind"]
+        for cell, one in zip(cells[1:3], found["over_random"].values(), strict=True):
+            assert cell.split("\n") == [signed(one["mean"]), f"{signed(one['low'])} to {signed(one['high'])}"]
+        assert cells[3] == ("yes" if found["better_than_random"] else "no")
+        assert cells[4] == (f"{100 * found['better_of_tested']:.1f} % of {found['tested']}" if "tested" in found else "")
+    assert rows.first.locator("td").last.inner_text().split("\n") == ["23 rows", "18 ms"]
+
+
+def test_words_say_what_it_means_for_the_method_that_the_text_view_shows(visit: Visit, measured: RunningServer) -> None:
+    page = visit(address(measured.url, "card", text=TEXT))
+    said = section(page)
+
+    expect(said).to_contain_text("Measured by the bundle's maker on 400 texts of made/up")
+    expect(said).to_contain_text("words taken out of the attention mask; words replaced by [MASK]")
+    expect(said).to_contain_text(
+        "The text view shows occlusion. In the mean over these texts, the words it ranks first did move the answer"
+    )
+    expect(said).to_contain_text("Of 200 texts that could tell, its evidence called it better than random on 93.5 %")
+    expect(said.locator("tr.card-shown th")).to_contain_text("occlusion")
+
+    page.get_by_role("tab", name="Text", exact=True).click()
+    page.get_by_label("Method", exact=True).select_option("gradient_x_input")
+    page.get_by_role("tab", name="Scorecard").click()
+
+    expect(said).to_contain_text("The text view shows gradient_x_input. Over these texts it was not shown that")
+    expect(said).to_contain_text("do not rely on it")
+    expect(said.locator("tr.card-shown th")).to_contain_text("gradient_x_input")
+
+
+def test_the_default_of_the_text_view_is_the_studys(visit: Visit, measured: RunningServer) -> None:
+    page = visit(address(measured.url, text=TEXT))
+
+    expect(page.get_by_label("Method", exact=True)).to_have_value("occlusion")
+    expect(page.get_by_label("Method", exact=True).locator("option")).to_have_text(
+        ["occlusion", "integrated_gradients", "gradient_x_input", "shapley"]
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_picture_is_drawn_in_the_colours_of_the_theme(visit: Visit, measured: RunningServer, scheme: str) -> None:
+    page = visit(address(measured.url, "card", text=TEXT), color_scheme=scheme)
+    canvas = section(page).locator("canvas")
+    expect(canvas).to_be_visible()
+
+    accent, positive = page.evaluate(
+        """() => ["accent", "positive"].map((name) => {
+          const colour = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim().slice(1);
+          return [0, 2, 4].map((place) => parseInt(colour.slice(place, place + 2), 16)).join();
+        })"""
+    )
+
+    assert {accent, positive} <= set(canvas.evaluate(COLOURS))
+    assert canvas.get_attribute("aria-label").endswith("The table below has the numbers.")
+
+
+def test_on_a_phone_it_fits_and_nothing_is_wrong_with_it(visit: Visit, measured: RunningServer) -> None:
+    page = visit(address(measured.url, "card", text=TEXT), viewport=PHONE)
+    expect(section(page).locator("canvas")).to_be_visible()
+
+    assert page.evaluate("() => document.documentElement.scrollWidth") == PHONE["width"]
+    assert violations(page, "trust on a phone") == []
+
+
+def test_a_saved_page_holds_it(visit: Visit, measured: RunningServer, tmp_path: Path) -> None:
+    with measured.client(timeout_s=60.0) as client:
+        options = ExplainOptions(methods=("shapley",))
+        (tmp_path / "page.html").write_text(client.explain(TEXT, options=options).to_html(model_json(client.get_model())), encoding="utf-8")
+
+    page = visit(address((tmp_path / "page.html").as_uri(), "card"))
+
+    expect(section(page)).to_contain_text("The text view shows shapley.")
+    expect(section(page).locator("tbody tr")).to_have_count(len(explanations()["trust"]))
+
+
+def test_a_bundle_that_was_not_measured_says_so(visit: Visit, paired: RunningServer) -> None:
+    page = visit(address(paired.url, "card", text=TEXT))
+
+    expect(section(page)).to_contain_text(re.compile(re.escape(NONE)))
+    expect(section(page).locator("canvas, table")).to_have_count(0)

@@ -1,0 +1,72 @@
+"""What the page says of a part that the server answered without, as it does when time is short, and that it can be asked for again."""
+
+import json
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from tests.conftest import RunningServer
+from tests.viewer.browser import address
+from tests.viewer.conftest import Visit
+from tests.viewer.reading import settled
+from tests.viewer.texts import SHORT
+
+pytestmark = pytest.mark.needs_tool("chromium")
+
+SAYS = "The server left it out; its notes say why."
+# By the option that asks for it: the kind of message, the view, the button that asks, its name on the page, what shows that it is there.
+PARTS = {
+    "without": ("counterfactual", "text", "dull", 'Without "dull"', ".text-without strong"),
+    "counterfactuals": ("counterfactual", "text", "What alone is enough?", "Words that change the answer", ".text-found"),
+    "methods": ("evidence", "text", None, "Evidence", ".text-verdict"),
+    "attention": ("tile", "heads", None, "Attention", ".heads-progress"),
+    "heads": ("heads", "model", None, "What each head does", ".model-cell.marked"),
+    "neuron": ("neuron", "neuron", None, "Layer 0, head 0, token 1", ".neuron-summary"),
+}
+
+
+def leave_out(page: Page, option: str, kind: str, kept: int = 0) -> None:
+    """Let the server's answers to what is asked with an option have a few messages of a kind only."""
+
+    def answer(route: Route) -> None:
+        asked = route.request.post_data_json
+        if not asked or option not in asked["options"]:
+            route.continue_()
+            return
+        response = route.fetch()
+        lines = response.text().splitlines()
+        found = [line for line in lines if kind in json.loads(line)]
+        route.fulfill(response=response, body="".join(f"{line}\n" for line in lines if line not in found[kept:]))
+
+    page.route("**/v1/explain", answer)
+
+
+@pytest.mark.parametrize("option", PARTS)
+def test_what_is_left_out_is_told_and_can_be_asked_for_again(visit: Visit, english: RunningServer, option: str) -> None:
+    kind, view, button, name, there = PARTS[option]
+    page = visit.blank(english.url)
+    leave_out(page, option, kind)
+
+    page.goto(address(english.url, view, text=SHORT))
+    if button:
+        page.get_by_role("button", name=button).click()
+
+    note = page.locator(".note:visible").filter(has_text=SAYS).filter(has=page.get_by_role("button", name="Try again"))
+    expect(note).to_have_count(1)
+    assert note.inner_text().replace("\u2068", "").replace("\u2069", "").startswith(f"{name}: {SAYS}")
+    page.unroute("**/v1/explain")
+    note.get_by_role("button", name="Try again").click()
+    settled(page)
+    expect(page.locator(there).first).to_be_visible()
+    expect(note).to_have_count(0)
+
+
+def test_maps_that_are_left_out_are_counted(visit: Visit, english: RunningServer) -> None:
+    page = visit.blank(english.url)
+    leave_out(page, "heads", "heads")
+    leave_out(page, "attention", "tile", kept=31)
+
+    page.goto(address(english.url, "model", text=SHORT))
+
+    expect(page.locator(".model-progress")).to_have_text("31 of 72 maps are here.")
+    expect(page.locator(".model-cell")).to_have_count(72)
