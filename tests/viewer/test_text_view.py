@@ -116,6 +116,8 @@ def test_the_least_that_changes_the_answer_is_what_the_python_client_finds(visit
     assert [int(word.get_attribute("data-word") or -1) for word in page.locator(".text-word.struck").all()] == [*flip.words]
     page.get_by_role("button", name=ENOUGH).click()
     expect(page.locator(".text-found")).to_contain_text(f" alone: {keep.label} {keep.score:.2f}")
+    # Both sentences stand there since the first click: only the marks wait for the next frame.
+    expect(page.locator(".text-word.kept")).to_have_count(len(keep.words))
     assert [int(word.get_attribute("data-word") or -1) for word in page.locator(".text-word.kept").all()] == [*keep.words]
 
 
