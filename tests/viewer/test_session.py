@@ -1,0 +1,187 @@
+"""What the page does when answers come late, broken or from another model, and when what it shows belongs to something else."""
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from tests.conftest import RunningServer
+from tests.viewer.browser import address
+from tests.viewer.conftest import Visit
+from tests.viewer.reading import ask, field, settled, show, words
+from tests.viewer.texts import SHORT
+
+pytestmark = pytest.mark.needs_tool("chromium")
+
+ATTENTION = "attention"
+MAPS = 72
+
+
+def asks_for(route: Route, option: str) -> bool:
+    asked = route.request.post_data_json
+    return bool(asked) and option in asked["options"]
+
+
+def test_the_skip_link_leads_to_the_view_and_leaves_the_text(visit: Visit, english: RunningServer) -> None:
+    page = visit(address(english.url, "heads", text=SHORT))
+    settled(page)
+    before = page.url
+
+    page.get_by_role("link", name="Skip to the explanation").press("Enter")
+
+    expect(page.locator("#panel")).to_be_focused()
+    expect(field(page)).to_have_value(SHORT)
+    assert page.url == before
+
+
+def test_what_is_sent_before_the_models_are_known_is_explained_whole(visit: Visit, english: RunningServer) -> None:
+    held: list[Route] = []
+    page = visit.blank(english.url)
+    page.route("**/v1/models", lambda route: held.append(route))
+    page.goto(english.url)
+    ask(page, SHORT)
+    expect(page.locator(".answer .label")).to_be_visible()
+    field(page).fill("typed meanwhile")
+
+    held[0].continue_()
+    settled(page)
+
+    expect(field(page)).to_have_value("typed meanwhile")
+    expect(page.get_by_label("Method")).to_have_value("integrated_gradients")
+    assert any(word["value"] for word in words(page)), "no word has a value"
+
+
+def test_a_page_opened_while_the_server_starts_goes_on_by_itself(visit: Visit, english: RunningServer) -> None:
+    starting = json.dumps({"error": {"status": "UNAVAILABLE", "code": 14, "message": "the server is starting"}})
+    page = visit.blank(english.url, refused=True)
+    page.route("**/v1/models", lambda route: route.fulfill(status=503, content_type="application/json", body=starting), times=1)
+
+    page.goto(address(english.url, text=SHORT))
+
+    expect(page.locator("#notes")).to_contain_text("the server is starting")
+    expect(page.locator(".answer .label")).to_be_visible()
+    expect(page.locator("#notes")).not_to_contain_text("the server is starting")
+
+
+def test_attention_that_broke_off_comes_whole_the_second_time(visit: Visit, english: RunningServer) -> None:
+    def half(route: Route) -> None:
+        if not asks_for(route, ATTENTION):
+            route.continue_()
+            return
+        response = route.fetch()
+        lines = response.text().splitlines(keepends=True)
+        route.fulfill(response=response, body="".join(lines[: len(lines) // 2]))
+
+    page = visit.blank(english.url)
+    page.route("**/v1/explain", half)
+    page.goto(address(english.url, "model", text=SHORT))
+    broken = page.locator(".failed:visible").filter(has_text="The connection ended in the middle of the explanation.")
+    expect(broken).to_be_visible()
+
+    page.unroute("**/v1/explain")
+    broken.get_by_role("button", name="Try again").click()
+    settled(page)
+
+    drawn = page.locator(".model-thumb").evaluate_all("(maps) => maps.filter(({width}) => width > 1).length")
+    assert drawn == MAPS
+    expect(page.locator(".model-progress")).to_have_text("")
+
+
+def test_another_model_is_told_and_the_button_begins_anew(visit: Visit, english: RunningServer) -> None:
+    def of_another(route: Route) -> None:
+        if not asks_for(route, ATTENTION):
+            route.continue_()
+            return
+        response = route.fetch()
+        route.fulfill(response=response, body=re.sub(r'"digest": "[0-9a-f]{64}"', f'"digest": "{"0" * 64}"', response.text()))
+
+    page = visit.blank(english.url)
+    page.route("**/v1/explain", of_another)
+    page.goto(address(english.url, "model", text=SHORT))
+    changed = page.locator(".failed:visible").filter(has_text="The model of the server has changed.")
+    expect(changed).to_be_visible()
+
+    page.unroute("**/v1/explain")
+    changed.get_by_role("button", name="Try again").click()
+
+    expect(page.locator(".model-cell")).to_have_count(MAPS)
+    expect(changed).to_have_count(0)
+
+
+def test_words_left_out_do_not_outlive_the_question_that_numbered_them(visit: Visit, english: RunningServer) -> None:
+    page = visit(address(english.url, text=SHORT, without="2"))
+    settled(page)
+    expect(page.locator(".text-word.struck")).to_have_count(1)
+
+    page.get_by_label("Long text").select_option("head_tail")
+    page.get_by_role("button", name="Explain", exact=True).click()
+    settled(page)
+
+    expect(page.locator(".text-word.struck")).to_have_count(0)
+    assert "without" not in page.url
+
+
+def test_a_text_that_is_not_explained_yet_is_told_from_the_one_below(visit: Visit, english: RunningServer) -> None:
+    page = visit(address(english.url, text="I hated it."))
+    settled(page)
+    told = page.get_by_text("Not explained yet")
+
+    field(page).fill("Wonderful!")
+    expect(told).to_be_visible()
+    field(page).fill("I hated it.")
+    expect(told).to_be_hidden()
+
+
+def test_white_space_is_not_asked_about(visit: Visit, english: RunningServer) -> None:
+    page = visit(address(english.url, text="I hated it."))
+    settled(page)
+
+    ask(page, "   ")
+
+    expect(page.locator("#toast")).to_have_text("Type a text first.")
+    expect(page.locator(".answer .label")).to_have_text("negative")
+
+
+def test_title_legend_and_announcement_are_of_the_text_that_is_shown(visit: Visit, english: RunningServer) -> None:
+    page = visit(address(english.url, text="a good film"))
+    settled(page)
+    first = legend(page)
+    expect(page.locator("#live")).to_contain_text("positive, probability 0.")
+
+    ask(page, "a wonderful, moving, gorgeous film")
+    settled(page)
+
+    expect(page.locator(".answer .label")).to_have_text("positive")
+    assert legend(page) != first
+    assert re.fullmatch(r"positive, probability 0\.\d\d: a wonderful, moving, gorgeous film", page.title())
+
+
+def legend(page: Page) -> str:
+    return page.locator(".text-legend").get_by_text("explained: the logit of positive").inner_text()
+
+
+def test_what_cannot_be_had_is_not_offered_again(visit: Visit, english: RunningServer) -> None:
+    page = visit(address(english.url, text="a good film", model="nosuch"), refused=True)
+
+    expect(page.locator(".failed:visible").filter(has_text="There is no such model").first).to_be_visible()
+
+    expect(page.get_by_role("button", name="Try again")).to_have_count(0)
+
+
+def test_heads_are_one_stop_each_for_the_tab_key(visit: Visit, english: RunningServer) -> None:
+    page = visit(address(english.url, text=SHORT))
+    settled(page)
+    show(page, "heads")
+    settled(page)
+    chips, ranking = page.locator(".heads-chips"), page.locator(".heads-ranking")
+
+    for part in (chips, ranking):
+        expect(part.locator('button[tabindex="0"]')).to_have_count(1)
+    ranking.locator('button[tabindex="0"]').focus()
+    page.keyboard.press("ArrowDown")
+
+    expect(ranking.locator("button").nth(1)).to_be_focused()
+    page.keyboard.press("End")
+    expect(ranking.locator("button").last).to_be_focused()
+    expect(ranking.locator('button[tabindex="0"]')).to_have_count(1)
