@@ -37,8 +37,12 @@ def test_the_skip_link_leads_to_the_view_and_leaves_the_text(visit: Visit, engli
 
 def test_what_is_sent_before_the_models_are_known_is_explained_whole(visit: Visit, english: RunningServer) -> None:
     held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
     page = visit.blank(english.url)
-    page.route("**/v1/models", lambda route: held.append(route))
+    page.route("**/v1/models", hold)
     page.goto(english.url)
     ask(page, SHORT)
     expect(page.locator(".answer .label")).to_be_visible()
