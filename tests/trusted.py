@@ -26,12 +26,13 @@ def method(name: str, kind: str, mean: float, spread: float = 0.02, **more: obje
     }
 
 
-def explanations(default: str = "occlusion") -> dict[str, Any]:  # plain JSON
+def explanations(default: str = "occlusion", words_max: int = 60) -> dict[str, Any]:  # plain JSON
     """The section: attributions, attention and a baseline over 400 texts."""
     return {
         "default_method": default,
         "dataset": "made/up",
         "texts": 400,
+        "words_max": words_max,
         "operators": list(OPERATORS),
         "trust": [
             method("occlusion", "attribution", 0.21, tested=200, better_of_tested=0.935, stability={"case": 0.98}, rows=23.4, ms=18.25),
@@ -45,8 +46,8 @@ def explanations(default: str = "occlusion") -> dict[str, Any]:  # plain JSON
     }
 
 
-def trust(bundle: Path, default: str = "occlusion") -> Path:
+def trust(bundle: Path, default: str = "occlusion", words_max: int = 60) -> Path:
     """Write the section into a bundle's manifest, whose digest changes by it."""
     path = bundle / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_bytes()), "explanations": explanations(default)}))
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "explanations": explanations(default, words_max)}))
     return bundle

@@ -45,6 +45,11 @@ def explanations(findings: Findings | None, default: str, training: TrainingFind
             "tell: not flat, and compared with 19 random sets. *Rows* are forward passes a text; times are medians on one core and depend "
             "on the machine."
         )
+        first, studied = next(iter(findings.datasets.items()))
+        parts.append(
+            f"Where no method is asked for the service gives {default}. A text of more than {studied.words_max:,} words, more than any of "
+            f"{first}, gets the method that the service itself prefers: its explain graph's first, or else occlusion."
+        )
         for name, found in findings.datasets.items():
             parts += [f"### Trust, on {name}", _table(findings, found, default), _listed(_words(findings, found, default))]
         parts += _plausible(findings)
@@ -73,8 +78,8 @@ def _table(findings: Findings, found: DatasetFound, default: str) -> str:
 
 def _words(findings: Findings, found: DatasetFound, default: str) -> Iterator[str]:
     yield (
-        f"Measured on {found.texts:,} of {found.rows:,} texts, {found.words:.0f} words in the mean; the model is right on "
-        f"{found.accuracy:.1%} of them."
+        f"Measured on {found.texts:,} of {found.rows:,} texts, {found.words:.0f} words in the mean and {found.words_max:,} at most; the "
+        f"model is right on {found.accuracy:.1%} of them."
     )
     if default in found.methods:
         yield from _default(findings, found, default)

@@ -13,9 +13,9 @@ from tests.explainer.explained import ALL, TEXT, all_of, explained, one_of
 from tests.trusted import explanations, trust
 
 
-def explainer_of(bundle: Path, to: Path, default: str, *, graph: bool = True) -> Explainer:
+def explainer_of(bundle: Path, to: Path, default: str, *, graph: bool = True, words_max: int = 60) -> Explainer:
     """An explainer of a copy of the bundle whose study names a default; ``graph``: whether it keeps its explain graph."""
-    copied = trust(Path(shutil.copytree(bundle, to / "copy")), default)
+    copied = trust(Path(shutil.copytree(bundle, to / "copy")), default, words_max)
     if not graph:
         manifest = json.loads((copied / "manifest.json").read_bytes())
         del manifest["graphs"]["explain"]
@@ -38,6 +38,23 @@ def test_it_is_given_with_its_evidence_where_none_is_asked_for(bundle: Path, tmp
 
     assert [one_of(parts, Attribution).method, one_of(parts, Evidence).method] == ["shapley", "shapley"]
     assert [part.method for part in all_of(chosen, Attribution)] == ["occlusion"]
+
+
+def test_a_text_longer_than_any_studied_gets_the_services_own_first_and_is_told_why(bundle: Path, tmp_path: Path) -> None:
+    explainer = explainer_of(bundle, tmp_path, "shapley", words_max=11)
+    longer = TEXT + " a lot"
+
+    _, studied, whole = explained(explainer, Asked(" ".join(TEXT.split()[:11]), evidence=False))
+    _, parts, summary = explained(explainer, Asked(longer, evidence=False))
+    _, chosen, silent = explained(explainer, Asked(longer, evidence=False, methods=("shapley",)))
+    _, other, still = explained(explainer, Asked(longer, attributions=False, heads=True))
+
+    assert [one_of(found, Attribution).method for found in (studied, parts, chosen)] == ["shapley", "integrated_gradients", "shapley"]
+    remark = "it is explained by integrated_gradients: shapley was studied on texts of up to 11 words, this one has 15"
+    assert remark in summary.notes
+    assert summary.complete
+    assert not any("was studied" in note for note in (*whole.notes, *silent.notes, *still.notes))
+    assert all_of(other, Attribution) == []
 
 
 def test_one_that_needs_the_graph_that_is_not_there_is_passed_over(bundle: Path, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """What an explanation does when time is short: a row takes a millisecond of a clock that stands still otherwise."""
 
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,11 @@ from sentiment.explain.parts import Asked, AttentionAsked, AttentionTile, Attrib
 from sentiment.explainer import Explainer
 from sentiment.explainer.maps import Map, map_tiles
 from sentiment.explainer.runs import Pace
-from sentiment.model.classifier import Classifier
+from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tensors import Feeds
 from tests.explainer.explained import ALL, all_of, one_of
+from tests.trusted import trust
 
 LONG = " ".join(["the film was not good but i liked the end"] * 5)
 WORDS = 32  # that are read of it
@@ -140,6 +143,20 @@ def test_shapley_draws_fewer_orders_or_is_left_out(explained_in: Explained, seco
     assert summary.complete == (orders == 20)
     if orders < 20:
         assert f"drew {orders} of 20 orders" in _noted(summary.notes, "shapley")
+
+
+def test_a_default_that_there_is_no_time_for_gives_way(classifier: Classifier, time: Time, tmp_path: Path) -> None:
+    bundle = trust(Path(shutil.copytree(classifier.bundle.path, tmp_path / "studied")), "shapley")
+    explainer = Explainer(load_classifier(bundle, "fp32"), lambda: time.now_s)
+    explainer.load()
+    for seconds, given in ((0.03, "integrated_gradients"), (0.3, "shapley")):
+        time.end_s = time.now_s + seconds
+        _, *parts, summary = explainer.explain(Asked(LONG, evidence=False, counterfactuals=True), time.left_s)
+
+        assert one_of(parts, Attribution).method == given
+        assert isinstance(summary, Summary)
+        assert summary.complete is False
+        assert any(note.startswith("shapley was left out") for note in summary.notes) == (given != "shapley")
 
 
 def test_shapley_keeps_time_for_its_evidence_but_for_the_first_pair_of_orders(explained_in: Explained) -> None:

@@ -37,6 +37,7 @@ def test_a_model_tells_how_far_its_explanations_can_be_trusted(measured: Running
     assert list(model.explanation_methods) == ["shapley", "occlusion"]
     study = model.explanation_study
     assert (study.dataset, study.texts, list(study.operators), study.default_method) == ("made/up", 400, wanted["operators"], "shapley")
+    assert study.words_max == 60
     assert [found.method for found in model.explanation_trust] == [found["method"] for found in wanted["trust"]]
     for found, recorded in zip(model.explanation_trust, wanted["trust"], strict=True):
         assert pb.MethodKind.Name(found.kind) == f"METHOD_KIND_{recorded['kind'].upper()}"

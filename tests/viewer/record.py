@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).parent / "data" / "review.ndjson"
 TEXT = "The acting is superb, but the story is so dull that I wanted to leave."
 ASKED = {
-    "methods": ["integrated_gradients", "shapley", "occlusion", "gradient_x_input"],
+    "methods": ["shapley", "integrated_gradients", "occlusion", "gradient_x_input"],
     "attribution": {"by_embedding": True},
     "counterfactuals": True,
     "heads": True,

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from sentiment.explainer.asking import METHODS
 from tests.conftest import RunningServer
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
@@ -95,7 +96,9 @@ def test_what_a_server_says_is_text(visit: Visit, english: RunningServer) -> Non
 
     def twist(route: Route) -> None:
         answer = route.fetch()
-        body = answer.text().replace('"negative"', json.dumps(ATTACK)).replace('"integrated_gradients"', json.dumps(ATTACK))
+        body = answer.text()
+        for name in ("negative", *METHODS):
+            body = body.replace(f'"{name}"', json.dumps(ATTACK))
         lines = [json.loads(line) for line in body.splitlines()]
         for line in lines:
             for model in [line.get("model", {}), *line.get("models", [])]:

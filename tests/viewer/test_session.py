@@ -52,7 +52,7 @@ def test_what_is_sent_before_the_models_are_known_is_explained_whole(visit: Visi
     settled(page)
 
     expect(field(page)).to_have_value("typed meanwhile")
-    expect(page.get_by_label("Method")).to_have_value("integrated_gradients")
+    expect(page.get_by_label("Method")).to_have_value("shapley")
     assert any(word["value"] for word in words(page)), "no word has a value"
 
 

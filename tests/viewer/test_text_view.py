@@ -15,6 +15,8 @@ pytestmark = pytest.mark.needs_tool("chromium")
 
 LEAST = "What is the least that changes the answer?"
 ENOUGH = "What alone is enough?"
+# Longer than any text of the default bundle's study, which has 47 words at most.
+LONGER = review(60)
 
 
 def spans(found: Explanation, pair: bool = False) -> list[tuple[int, int]]:
@@ -47,12 +49,31 @@ def shows(page: Page, found: Explanation, method: str) -> None:
 @pytest.mark.parametrize("method", ["integrated_gradients", "gradient_x_input", "occlusion", "shapley"])
 def test_words_have_the_values_that_the_python_client_gets(visit: Visit, english: RunningServer, reader: Client, method: str) -> None:
     page = visit(address(english.url, text=SHORT))
+    settled(page)
 
     page.get_by_label("Method").select_option(method)
     settled(page)
 
     shows(page, reader.explain(SHORT, options=ExplainOptions(methods=(method,))), method)
-    assert (f"method={method}" in page.url) == (method != "integrated_gradients")
+    assert (f"method={method}" in page.url) == (method != "shapley")
+
+
+def test_a_text_longer_than_any_studied_says_which_method_it_is_explained_by(visit: Visit, english: RunningServer, reader: Client) -> None:
+    page = visit(address(english.url, text=LONGER))
+    settled(page)
+    method = page.get_by_label("Method")
+
+    expect(method).to_have_value("integrated_gradients")
+    expect(page.locator("#notes")).to_contain_text("it is explained by integrated_gradients: shapley was studied on texts of up to")
+    shows(page, reader.explain(LONGER), "integrated_gradients")
+
+    method.select_option("occlusion")
+    settled(page)
+    method.select_option("integrated_gradients")
+    settled(page)
+
+    expect(method).to_have_value("integrated_gradients")
+    assert "method=" not in page.url
 
 
 def test_the_other_label_can_be_explained(visit: Visit, english: RunningServer, reader: Client) -> None:
@@ -63,7 +84,7 @@ def test_the_other_label_can_be_explained(visit: Visit, english: RunningServer, 
     settled(page)
 
     expect(page.locator(".text-legend")).to_contain_text("the logit of positive")
-    shows(page, reader.explain(SHORT, label="positive"), "integrated_gradients")
+    shows(page, reader.explain(SHORT, label="positive"), "shapley")
     expect(page.locator(".answer .label")).to_have_text("negative")
 
 

@@ -201,13 +201,15 @@ class DatasetFound(_Part):
     """The study of one file: ``texts`` of its ``rows``, by the seed. ``agreement``: mean tau-b of word scores, by method and method.
 
     ``comparisons``: of the default with attention, attributions and baselines, and of ``default_unsigned`` with attention. ``unseen``:
-    by change that means nothing, in how many texts the tokenizer does not see it, so that nothing could move.
+    by change that means nothing, in how many texts the tokenizer does not see it, so that nothing could move. ``words``: in the mean;
+    ``words_max``: of the longest text, as it is read.
     """
 
     texts: int = Field(gt=0)
     rows: int
     sha256: str
     words: float
+    words_max: int
     accuracy: float
     methods: dict[str, MethodFound]
     comparisons: tuple[Comparison, ...]

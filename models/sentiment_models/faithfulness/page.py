@@ -65,7 +65,8 @@ def _short(name: str, one: DatasetFound, found: Findings) -> str:
 
 def _drawn(name: str, one: DatasetFound) -> str:
     return (
-        f"{name}: {one.texts:,} of {one.rows:,} texts, {one.words:.1f} words each in the mean, {percent(one.accuracy)} answered rightly. "
+        f"{name}: {one.texts:,} of {one.rows:,} texts, {one.words:.1f} words each in the mean, {one.words_max:,} at most, "
+        f"{percent(one.accuracy)} answered rightly. "
         "Intervals are of 95 %, by bootstrap over texts."
     )
 

@@ -65,6 +65,7 @@ def measured_of(findings: Findings, default: str) -> ExplanationsMeasured:
             default_method=default,
             dataset=name,
             texts=found.texts,
+            words_max=found.words_max,
             operators=findings.operators,
             trust=tuple(
                 _trust(method, found.methods[method], findings.operators) for method in _methods(found, default, findings.operators)

@@ -76,7 +76,8 @@ def bytes_most(asked: Asked, encoded: Encoded, labels: Sequence[str], layers: in
         total += _neuron_bytes(tokens, width)
     if asked.attention is not None:
         total += _attention_bytes(asked.attention, encoded, layers, heads)
-    notes = 3 + 4 * len(methods) + 2 * asked.counterfactuals + bool(asked.without)
+    # One of a default that there was no time for.
+    notes = 4 + 4 * len(methods) + 2 * asked.counterfactuals + bool(asked.without)
     return total + FRAME + notes * (LENGTH + NOTE_BYTES_MAX) + 3 * INT + 2 * (LENGTH + 2 * INT)
 
 

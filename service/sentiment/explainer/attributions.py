@@ -66,18 +66,21 @@ class Attributions:
         self._integrated_words: Floats | None = None
         self.first: Attribution | None = None
 
-    def parts(self, methods: Sequence[str]) -> Iterator[Attribution | Evidence]:
-        """Of each method its attribution and then its evidence. ``first`` is the first attribution that there is."""
+    def parts(self, methods: Sequence[str], most: int) -> Iterator[Attribution | Evidence]:
+        """Of each method its attribution and then its evidence, until ``most`` were given. ``first`` is the first that there is."""
         for method in methods:
             found = self._attribution(method)
             if found is None:
                 continue
             self.first = self.first or found
+            most -= 1
             yield found
             if self._asked.evidence:
                 told = self._evidence(found)
                 if told is not None:
                     yield told
+            if not most:
+                return
 
     def _attribution(self, method: str) -> Attribution | None:
         steps = self._asked.steps or STEPS_DEFAULT.get(method, 1)

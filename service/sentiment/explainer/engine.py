@@ -58,10 +58,34 @@ class Explainer:
 
         The default is the one that the bundle's study names, where it can be asked for.
         """
-        known = ERASURE_METHODS if self._spec is None or self.failure else METHODS
+        known = self._known
         measured = self.classifier.manifest.explanations
         default = measured.default_method if measured is not None else known[0]
         return tuple(sorted(known, key=lambda method: method != default))
+
+    @property
+    def _known(self) -> tuple[str, ...]:
+        """The methods in the service's own order."""
+        return ERASURE_METHODS if self._spec is None or self.failure else METHODS
+
+    def defaults(self, words: int) -> tuple[str, ...]:
+        """What is tried where none is asked for, until there is time for one: the study's default, then the service's own first.
+
+        A text of more words than any that was studied gets the latter at once: nothing is known there of the former.
+        """
+        measured = self.classifier.manifest.explanations
+        studied = measured is None or words <= measured.words_max
+        return tuple(dict.fromkeys((*self.methods[:studied], self._known[0])))
+
+    def _remarks(self, asked: Asked, first: str, words: int) -> list[str]:
+        """Why a text that nobody chose a method for is not explained by the study's default."""
+        measured = self.classifier.manifest.explanations
+        chosen = bool(asked.methods) or not (asked.attributions or asked.counterfactuals)
+        if chosen or measured is None or words <= measured.words_max or first == self.methods[0]:
+            return []
+        return [
+            f"it is explained by {first}: {self.methods[0]} was studied on texts of up to {measured.words_max} words, this one has {words}"
+        ]
 
     def load(self, execute: Execute = here) -> ExplainGraph | None:
         """Load and prove the explain graph, unless that has been done. Other threads wait meanwhile. ``execute`` does the runs.
@@ -104,12 +128,12 @@ class Explainer:
         if asked.neuron is not None:
             check_token(asked.neuron, encoded)
         check_sets(asked.without, encoded)
-        methods = asked.methods or self.methods[:1]
+        methods = asked.methods or self.defaults(len(encoded.words))
         sizes = (0, 0, 0) if graph is None else (graph.session.layers, graph.session.heads, graph.width)
-        check_bytes(replace(asked, methods=methods), encoded, self.classifier.manifest.labels, *sizes)
+        check_bytes(replace(asked, methods=asked.methods or methods[:1]), encoded, self.classifier.manifest.labels, *sizes)
         usual = self._usual.setdefault(len(encoded.tokens).bit_length(), {})
         runs = Runs(self.classifier, None if graph is None else graph.session, encoded, left_s, stop, self._clock, execute, usual)
-        work = _Work(self.classifier, graph, asked, methods, runs, [], [])
+        work = _Work(self.classifier, graph, asked, methods, runs, [], self._remarks(asked, methods[0], len(encoded.words)))
         run_s = 0.0
         for part in work.parts():
             run_s += self._clock() - begun
@@ -161,7 +185,8 @@ class _Work:
         temperature, pad_id = self.classifier.manifest.calibration.temperature, self.classifier.tokenizer.pad_id
         attributions = Attributions(self.asked, self.runs, label, temperature, pad_id, at_text, self.notes, self.remarks)
         if self.asked.attributions or self.asked.counterfactuals:
-            yield from attributions.parts(self.methods if self.asked.attributions else self.methods[:1])
+            every = self.asked.attributions and bool(self.asked.methods)
+            yield from attributions.parts(self.methods, len(self.methods) if every else 1)
         if self.asked.counterfactuals:
             yield from self._counterfactuals(attributions, label, temperature)
         if self.asked.without:

@@ -73,10 +73,11 @@ class ExplanationsMeasured(_Part):
     """A study of the bundle's explanations on ``texts`` texts of ``dataset``.
 
     ``default_method``: the attribution that is given where none is asked for. A service that does not know it, or lacks the graph that
-    it needs, gives its own first one.
+    it needs, gives its own first one; so it does with texts of more than ``words_max`` words, the longest that was studied.
     """
 
     default_method: _Name
+    words_max: int = Field(gt=0, lt=2**31)
     dataset: str = Field(min_length=1, max_length=200)
     texts: int = Field(gt=0, lt=2**31)
     # Ways of erasing words; a method counts as better only if it is by all of them.

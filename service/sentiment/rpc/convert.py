@@ -137,7 +137,11 @@ def model_of(served: Served, is_default: bool, limits: pb.Limits, methods: Seque
 
 def _study_of(measured: ExplanationsMeasured) -> pb.ExplanationStudy:
     return pb.ExplanationStudy(
-        dataset=measured.dataset, texts=measured.texts, operators=measured.operators, default_method=measured.default_method
+        dataset=measured.dataset,
+        texts=measured.texts,
+        operators=measured.operators,
+        default_method=measured.default_method,
+        words_max=measured.words_max,
     )
 
 

@@ -869,11 +869,14 @@ class ExplanationStudy(_message.Message):
     TEXTS_FIELD_NUMBER: _builtins.int
     OPERATORS_FIELD_NUMBER: _builtins.int
     DEFAULT_METHOD_FIELD_NUMBER: _builtins.int
+    WORDS_MAX_FIELD_NUMBER: _builtins.int
     dataset: _builtins.str
     texts: _builtins.int
     """How many of its texts."""
     default_method: _builtins.str
     """The attribution that the study names as default. Where this server cannot give it, explanation_methods begins with another."""
+    words_max: _builtins.int
+    """Words of the longest text that was studied. A longer one gets the first method that the service itself prefers."""
     @_builtins.property
     def operators(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ways of erasing words: "attention_mask" takes them out of the attention mask, "mask_token" puts [MASK] in their place,
@@ -887,10 +890,11 @@ class ExplanationStudy(_message.Message):
         texts: _builtins.int = ...,
         operators: _abc.Iterable[_builtins.str] | None = ...,
         default_method: _builtins.str = ...,
+        words_max: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset", "default_method", b"default_method", "operators", b"operators", "texts", b"texts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset", "default_method", b"default_method", "operators", b"operators", "texts", b"texts", "words_max", b"words_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

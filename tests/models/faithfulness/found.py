@@ -92,6 +92,7 @@ def dataset(default: str, better: float | None = 0.8) -> DatasetFound:
         rows=100,
         sha256="ab" * 32,
         words=19.5,
+        words_max=48,
         accuracy=0.9,
         methods={name: method(name, None if name == "position_first" else better) for name in OVER},
         comparisons=tuple(comparison(better, than) for better, than in compared),

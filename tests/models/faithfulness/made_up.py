@@ -67,6 +67,7 @@ def dataset(comparisons: tuple[Comparison, ...] | None = None) -> DatasetFound:
         rows=120,
         sha256="b" * 64,
         words=19.5,
+        words_max=48,
         accuracy=0.9,
         methods={name: method(name) for name in KINDS},
         comparisons=comparisons

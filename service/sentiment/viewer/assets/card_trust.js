@@ -39,7 +39,8 @@ export function trustGroups(trust) {
 /** What was measured, in three sentences or four; `shown` is the method that the text view shows. */
 export function trustSentences({explanation_trust: trust, explanation_study: study}, shown) {
   const ways = study.operators.map((operator) => TRUST_ERASED[operator] ?? visibleText(operator));
-  const where = `Measured by the bundle's maker on ${wholeNumber(study.texts)} texts of ${visibleText(study.dataset)}`;
+  const texts = `${wholeNumber(study.texts)} texts of ${visibleText(study.dataset)}, of up to ${wholeNumber(study.words_max)} words`;
+  const where = `Measured by the bundle's maker on ${texts}`;
   const measured = `${where}: how much more of the answer's probability is lost without the words that a method ranks first than without `
     + `as many words in random order (${ways.join("; ")}). A method is better than random only where its whole interval of 95 % is above 0 `
     + "in every way.";

@@ -13,6 +13,8 @@ export class Explanation {
     this.texts = [text, pair ?? ""];
     this.header = null;
     this.attributions = new Map();
+    // The method that the server chose where none was asked for: of a long text another one than the model's default.
+    this.byDefault = "";
     this.evidence = new Map();
     this.counterfactuals = null;
     this.without = new Map();
@@ -44,7 +46,7 @@ export class Explanation {
     if (message.header) this.#takeHeader(message.header);
     else if (!this.header) throw new Error("an explanation came without its header");
     else if (message.tile) this.#takeTile(message.tile, source);
-    else if (message.attribution) this.#takeAttribution(message.attribution);
+    else if (message.attribution) this.#takeAttribution(message.attribution, source);
     else if (message.evidence) this.evidence.set(message.evidence.method, readEvidence(message.evidence));
     else if (message.counterfactual) this.#takeCounterfactual(message.counterfactual);
     else if (message.heads) this.heads = readHeads(message.heads);
@@ -95,7 +97,8 @@ export class Explanation {
     this.maps.take(part);
   }
 
-  #takeAttribution(part) {
+  #takeAttribution(part, source) {
+    if (source === "attribution") this.byDefault = part.method;
     const before = this.attributions.get(part.method);
     const [token, segment, position] = ["token", "segment", "position"].map((name) => readFloats(part[`${name}_embedding`] ?? []));
     if (before && token.length) {

@@ -93,7 +93,8 @@ export class Session extends EventTarget {
   /** The name of the method that is shown, where it is known. */
   shownMethod() {
     const here = [...(this.explanation?.attributions.keys() ?? [])];
-    return this.method() || (this.live && this.model?.explanation_methods?.[0]) || here[0] || "";
+    const byDefault = this.live && (this.explanation?.byDefault || this.model?.explanation_methods?.[0]);
+    return this.method() || byDefault || here[0] || "";
   }
 
   /**

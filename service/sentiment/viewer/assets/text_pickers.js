@@ -7,7 +7,7 @@ import {directionNames, explainedSentence, signedNumber} from "./wording.js";
 
 /** Pickers over `session` and `state`: {element, update()}. */
 export function textPickers({session, state}) {
-  const method = choiceField("Method", (name) => state.set({method: name === methodNames(session)[0] ? null : name}));
+  const method = choiceField("Method", (name) => state.set({method: name === session.explanation?.byDefault ? null : name}));
   const label = choiceField("Label that is explained", (name) => state.set({label: name}));
   const numbers = checkField("numbers under words", (shown) => state.set({numbers: shown ? null : "0"}));
   const reason = element("p", {class: "note", id: "text-label-reason", text: "A saved page explains one label."});
