@@ -90,6 +90,9 @@ def test_attention_that_broke_off_comes_whole_the_second_time(visit: Visit, engl
     drawn = page.locator(".model-thumb").evaluate_all("(maps) => maps.filter(({width}) => width > 1).length")
     assert drawn == MAPS
     expect(page.locator(".model-progress")).to_have_text("")
+    # One that had come whole before the end of the first stream.
+    page.get_by_role("button", name="layer 0 head 0,").click()
+    expect(page.get_by_role("application", name="layer 0 head 0")).to_be_visible()
 
 
 def test_another_model_is_told_and_the_button_begins_anew(visit: Visit, english: RunningServer) -> None:
