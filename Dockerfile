@@ -1,6 +1,41 @@
-# The CPU image: no torch, no compiler, no shell needed, not root. Any Python 3.11 to 3.13 base will do:
+# No torch, no compiler, no shell needed, not root. The CPU image, from any Python 3.11 to 3.13 base:
 #   docker build --build-arg BASE=registry.example/python:3.12-slim -t sentiment .
+# The GPU image, for drivers of CUDA 13; CUDA's libraries and cuDNN come as wheels, so that any Debian or Ubuntu base will do:
+#   docker build --target gpu --build-arg GPU_BASE=registry.example/cuda:13.0.2-base-ubuntu24.04 -t sentiment-gpu .
 ARG BASE=python:3.12-slim
+ARG GPU_BASE=nvidia/cuda:13.0.2-base-ubuntu24.04
+
+FROM ${GPU_BASE} AS gpu-python
+RUN python3 -c 'import ensurepip, venv' 2>/dev/null \
+ || (apt-get update -qq && apt-get install -y -qq --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*)
+
+FROM gpu-python AS gpu-build
+WORKDIR /src
+COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
+COPY service service
+COPY models/sentiment_models models/sentiment_models
+RUN python3 -m venv /opt/sentiment \
+ && /opt/sentiment/bin/pip install --no-cache-dir --disable-pip-version-check '.[gpu]' \
+ && /opt/sentiment/bin/pip uninstall --yes --quiet pip
+
+FROM gpu-python AS gpu
+COPY --from=gpu-build /opt/sentiment /opt/sentiment
+COPY models/bundles /models
+# What the container runtime looks for; bases of NVIDIA's set it too.
+ENV PATH=/opt/sentiment/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    SENTIMENT_GRPC_LISTEN=0.0.0.0:50051 \
+    SENTIMENT_HTTP_LISTEN=0.0.0.0:8080 \
+    SENTIMENT_CACHE_DIR=/var/cache/sentiment
+# Graphs for the GPU are made at the first start and kept here: with a read-only root file system it must be a volume.
+RUN install -d -o 65532 -g 65532 /var/cache/sentiment
+USER 65532:65532
+EXPOSE 50051 8080
+ENTRYPOINT ["sentiment"]
+CMD ["serve"]
 
 FROM ${BASE} AS build
 WORKDIR /src

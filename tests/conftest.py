@@ -85,7 +85,14 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings(bundles: Path) -> Settings:
     """A server of tiny/1 on free ports that drains without waiting."""
     return Settings(
-        bundles=(bundles,), model="tiny", grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", drain_wait_s=0, drain_grace_s=5, runners=2
+        bundles=(bundles,),
+        model="tiny",
+        device="cpu",
+        grpc_listen="127.0.0.1:0",
+        http_listen="127.0.0.1:0",
+        drain_wait_s=0,
+        drain_grace_s=5,
+        runners=2,
     )
 
 

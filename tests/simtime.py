@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sentiment.batching.cost import CostTable, shapes_to_measure
+from sentiment.batching.layout import Layout, Lengths, Packed, Padded
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.scheduler import KEPT_FOR_INTERACTIVE, PROBE, PROBE_S, Scheduler
 from sentiment.batching.ticket import Batch, Priority, State, Ticket
@@ -40,7 +41,7 @@ class World:
     memory_tokens: float
     bulk_rows: float
     bulk_share: float
-    # A run takes fixed_s + token_s x rows x length x (1 + length / square_at), and noise.
+    # A run takes fixed_s + token_s x (tokens + squared lengths / square_at), and noise; what the layout pads counts.
     fixed_s: float
     # Lengths: all about this long, or drawn with this mean.
     length: int
@@ -50,9 +51,10 @@ class World:
     noise: float
     # What the table says beside what runs take.
     bias: float
+    layout: Layout = field(default_factory=Padded)
 
     @classmethod
-    def draw(cls, seed: int) -> "World":
+    def draw(cls, seed: int, packed: bool) -> "World":
         rng = random.Random(seed)
         world = cls(
             rng=rng,
@@ -78,6 +80,9 @@ class World:
         )
         if rng.random() < 0.25:
             world.make_exact()
+        if packed:
+            # No limit is a multiple of it.
+            world.layout = Packed(1 if world.exact else 48)
         return world
 
     def make_exact(self) -> None:
@@ -91,14 +96,21 @@ class World:
         """Whether what is admitted must be answered."""
         return self.noise == 1.0
 
-    def mean_s(self, rows: int, length: int) -> float:
+    @property
+    def company_saves(self) -> bool:
+        """Whether rows can cost less together than apart."""
+        return self.fixed_s > 0 or self.layout.computed(Lengths.of([1]))[0] > 1
+
+    def mean_s(self, lengths: Lengths) -> float:
         """What a run takes on average."""
-        return 1e-9 + self.fixed_s + self.token_s * rows * length * (1 + length / self.square_at)
+        tokens, squares = self.layout.computed(lengths)
+        return 1e-9 + self.fixed_s + self.token_s * (tokens + squares / self.square_at)
 
     def table(self) -> CostTable:
         """What a warm-up would have measured."""
-        shapes = shapes_to_measure([(length, self.limits.rows_at(length)) for length in (8, 32, 128, LENGTH_MAX)])
-        return CostTable({shape: self.mean_s(*shape) * self.bias for shape in shapes})
+        limits = self.layout.within(self.limits)
+        shapes = shapes_to_measure([(length, limits.rows_at(length)) for length in (8, 32, 128, LENGTH_MAX)])
+        return CostTable({(rows, length): self.mean_s(Lengths.of([length] * rows)) * self.bias for rows, length in shapes})
 
 
 @dataclass
@@ -115,8 +127,8 @@ class Broken(AssertionError):
     """A promise was broken; the message gives the seed."""
 
 
-def simulate(seed: int) -> Counter[str]:
-    """Run one seeded day to its end.
+def simulate(seed: int, packed: bool = False) -> Counter[str]:
+    """Run one seeded day to its end, in the padded or in the packed layout.
 
     Returns:
         How many rows had which fate; ``held``: how often rows waited for company; ``exact``: how many rows there were where
@@ -125,15 +137,15 @@ def simulate(seed: int) -> Counter[str]:
     Raises:
         Broken: a promise of the scheduler did not hold.
     """
-    return _Day(seed).run()
+    return _Day(seed, packed).run()
 
 
 class _Day:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, packed: bool) -> None:
         self.seed = seed
-        self.world = world = World.draw(seed)
+        self.world = world = World.draw(seed, packed)
         self.scheduler: Scheduler[Row] = Scheduler(
-            world.table(), world.limits, world.runners, world.queue_rows_max, LENGTH_MAX, world.bulk_share
+            world.table(), world.limits, world.runners, world.queue_rows_max, LENGTH_MAX, world.bulk_share, world.layout
         )
         self.now = 0.0
         self.free = world.runners
@@ -174,7 +186,7 @@ class _Day:
 
     def check(self, holds: bool, promise: str) -> None:
         if not holds:
-            raise Broken(f"seed {self.seed} at {self.now:.6f} s: {promise}")
+            raise Broken(f"seed {self.seed}, {self.world.layout}, at {self.now:.6f} s: {promise}")
 
     def arrive(self, row: Row) -> None:
         rng = self.world.rng
@@ -233,7 +245,7 @@ class _Day:
         self.check(self.shares.fair(), f"the classes' shares are off: {self.shares}")
         if self.free and self.scheduler.rows_waiting:
             self.holds += 1
-            self.check(self.world.fixed_s > 0 and step.wake_at is not None, f"{self.free} runners idle and rows wait for nothing")
+            self.check(self.world.company_saves and step.wake_at is not None, f"{self.free} runners idle and rows wait for nothing")
         live = [row.ticket for row in self.rows if row.ticket and row.ticket.state in (State.WAITING, State.RUNNING)]
         # Rows that come back from a failed batch were admitted before and are not turned away now.
         admitted = sum(ticket.state is State.WAITING and not ticket.retrying for ticket in live)
@@ -251,8 +263,8 @@ class _Day:
         cost = self.scheduler.cost
         for batch in batches if self.free and not self.scheduler.rows_waiting else ():
             rows = len(batch.tickets)
-            lengths = sorted(ticket.length for ticket in batch.tickets)
-            helps = rows > 1 and cost.table_s(rows - rows // 2, lengths[-1]) <= 0.75 * cost.table_s(rows, lengths[-1])
+            half = [ticket.length for ticket in self.world.layout.halves(batch.tickets)[1]]
+            helps = rows > 1 and cost.table_s(*self.world.layout.shape(Lengths.of(half))) <= 0.75 * cost.table_s(*batch.shape)
             self.check(not helps or batch.reason == "retry", f"a runner is idle beside a batch of {rows} rows")
 
     def start(self, batch: Batch[Row]) -> None:
@@ -263,7 +275,7 @@ class _Day:
         if batch.reason != "retry":  # its limits were those of when it ran first
             self.check(rows == 1 or batch.tokens <= limits.tokens, f"{batch.tokens} tokens in a batch")
             self.check(rows == 1 or batch.tokens <= self.tokens_max, f"{batch.tokens} tokens after {self.tokens_max} were too many")
-            self.check(rows == 1 or rows * limits.heads * batch.length**2 * 4 <= limits.scores_bytes, "attention scores over the limit")
+            self.check(rows == 1 or limits.heads * batch.squares * 4 <= limits.scores_bytes, "attention scores over the limit")
             self.check(len({ticket.priority for ticket in batch.tickets}) == 1, "classes are mixed")
             alone_s = self.scheduler.cost.speed * 0.999999
             self.check(
@@ -274,7 +286,7 @@ class _Day:
         for ticket in batch.tickets:
             self.check(ticket.state is State.RUNNING and not ticket.payload.fates, "runs a row that has a fate")
             self.check(self.now < ticket.deadline_at, "starts after the deadline")
-        run_s = world.mean_s(rows, batch.length) * world.rng.uniform(1 / world.noise, world.noise)
+        run_s = world.mean_s(Lengths.of([ticket.length for ticket in batch.tickets])) * world.rng.uniform(1 / world.noise, world.noise)
         if world.rng.random() < world.hang_share:
             self.at(self.now + GIVE_UP_S, lambda: self.give_up(batch))
         else:
@@ -337,7 +349,7 @@ class _Shares:
 
     def ran(self, batch: Batch[Row], scheduler: Scheduler[Row]) -> None:
         priority = batch.tickets[0].priority
-        spent_s = scheduler.cost.table_s(len(batch.tickets), batch.length) / self.share[priority]
+        spent_s = scheduler.cost.table_s(*batch.shape) / self.share[priority]
         self.given[priority] += spent_s
         self.in_step[priority] += spent_s
         self.largest[priority] = max(self.largest[priority], self.in_step[priority])

@@ -29,7 +29,7 @@ CODES = {
     "UNIMPLEMENTED",
     "INTERNAL",
 }
-STAGES = {"receive", "tokenize", "queue", "plan", "pad", "run", "score", "send"}
+STAGES = {"receive", "tokenize", "queue", "plan", "pad", "copy", "run", "score", "send"}
 EXPLAINED = {
     *("integrated_gradients", "gradient_x_input", "occlusion", "shapley"),
     *("header", "attention", "neuron", "evidence", "counterfactuals", "heads"),

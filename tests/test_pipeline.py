@@ -8,6 +8,7 @@ import pytest
 
 from sentiment.batching.batcher import Batcher, Waiting
 from sentiment.batching.plan import BatchLimits
+from sentiment.batching.row_queue import HereQueue
 from sentiment.batching.scheduler import Scheduler
 from sentiment.metrics import Metrics
 from sentiment.model.classifier import load_classifier
@@ -22,7 +23,7 @@ async def served(bundles: Path) -> tuple[Served, HandRunner]:
     classifier, runner = load_classifier(bundles / "tiny" / "1"), HandRunner()
     metrics = Metrics(("Classify",), ("OK",)).model("tiny/1", ["hand"])
     scheduler: Scheduler[Waiting] = Scheduler(fixed(1e-3, 1e-9), BatchLimits(8, 1024, 2**26, 2), 1, 100, 32)
-    return Served(classifier, Batcher(classifier, scheduler, [runner], Watcher(metrics)), metrics, 2**20, 256), runner
+    return Served(classifier, HereQueue(Batcher(classifier, scheduler, [runner], Watcher(metrics))), metrics, 2**20, 256), runner
 
 
 async def test_a_caller_cancelled_in_the_turn_its_batch_ends_leaves_its_mates_alone(served: tuple[Served, HandRunner]) -> None:

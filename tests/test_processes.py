@@ -295,14 +295,14 @@ def test_a_run_that_never_comes_back_ends_the_process_with_1_and_the_others_are_
     assert server.finish() == 1
     events = [event for event in server.events() if event != "call_failed"]
     assert events == ["ready", "stalled", "batch_given_up", "drained", "runner_lost"]
-    assert server.others == ["error: a run did not end although it was asked to; the process must be replaced"]
+    assert server.others == ["error: a run did not end although it was asked to, or its device is lost; the process must be replaced"]
     assert "Xyzzy" not in json.dumps(server.lines)
 
 
 # ``sentiment`` that does not run its shapes before it serves, and then may use so much more memory.
 LITTLE_MEMORY = """
 import resource, sys
-import sentiment.app
+import sentiment.loading
 from sentiment.batching.cost import CostTable
 from sentiment.cli import main
 
@@ -312,7 +312,7 @@ def warm_up(*arguments):
     # A batch costs the same whatever is in it, so that many rows are put together.
     return CostTable({{(1, 32): 0.01, (16, 32): 0.011}})
 
-sentiment.app.warm_up = warm_up
+sentiment.loading.warm_up = warm_up
 sys.exit(main())
 """
 ROW_BYTES = 32 * 2**20

@@ -21,6 +21,7 @@ OTHER_VALUES = {
     "bundles": "/a:/b",
     "model": "english/7",
     "cache_dir": "/cache",
+    "device": "cuda:1,cuda:0",
     "bulk_share": "0.5",
     "explain_share": "0.5",
 }
@@ -69,6 +70,7 @@ def violations() -> list[tuple[str, str, str]]:
             limits = limits_of(name)
             found.append((name, "nan", str(limits.get("le", limits.get("lt")))))
     found += [("grpc_listen", value, r"\d{1,5}") for value in ("", "50051", "127.0.0.1:", "a b:1", "a:123456")]
+    found += [("device", value, "auto|cpu") for value in ("", "gpu", "cuda:", "cuda:x", "cuda:0,cpu", "cuda:0,", "CUDA")]
     found += [("model", value, "a-z0-9") for value in ("", "Capital", "../up", "a/b", "a/1/2", "x" * 64)]
     return found
 

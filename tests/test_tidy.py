@@ -111,12 +111,17 @@ def imported(path: Path) -> set[str]:
 
 @each_service_module
 def test_serving_imports_nothing_that_makes_bundles(path: Path) -> None:
-    assert imported(path) & {"torch", "transformers", "optimum", "onnx", "safetensors", "sentiment_models"} == set()
+    assert imported(path) & {"torch", "transformers", "optimum", "safetensors", "sentiment_models"} == set()
+
+
+@each_service_module
+def test_only_what_makes_the_graphs_of_a_gpu_imports_onnx(path: Path) -> None:
+    assert "onnx" not in imported(path) or path.name in ("gpu_graphs.py", "packed_graph.py")
 
 
 @each_service_module
 def test_only_the_session_imports_the_runtime(path: Path) -> None:
-    assert "onnxruntime" not in imported(path) or path.name == "session.py"
+    assert "onnxruntime" not in imported(path) or path.name in ("session.py", "device_session.py", "gpu_graphs.py")
 
 
 @pytest.mark.needs_tool("git")

@@ -12,7 +12,7 @@ import structlog
 from sentiment import warm_up as module
 from sentiment.batching.cost import REMEMBERED, CostTable, Shape
 from sentiment.batching.plan import BatchLimits
-from sentiment.errors import BadBundle
+from sentiment.errors import BadBundle, BadSettings, OutOfMemory
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.runner import Ran
 from sentiment.model.tokenizer import Row
@@ -289,3 +289,28 @@ def test_a_table_that_was_kept_predicts_what_it_predicted(classifier: Classifier
 
     read = warm_up(classifier, LIMITS, tmp_path, measure_s=0.0)
     assert read.run_s(3, 20) == pytest.approx(table.run_s(3, 20), rel=1e-12)
+
+
+def test_a_shape_that_does_not_fit_in_the_memory_stops_the_start_and_what_fits_is_told(classifier: Classifier, machine: Machine) -> None:
+    def fail(shape: Shape) -> float:
+        if shape[0] * shape[1] > 40:
+            raise OutOfMemory("no more")
+        return 1e-3
+
+    machine.takes = fail
+
+    with pytest.raises(BadSettings) as caught:
+        warm_up(classifier, LIMITS)
+
+    says = "4 rows of 32 tokens do not fit in the memory of this machine; 1 do: set batch_tokens_max to 32 or batch_rows_max to 1"
+    assert str(caught.value) == says
+
+
+def test_a_memory_in_which_nothing_fits_is_told_too(classifier: Classifier, machine: Machine) -> None:
+    def fail(shape: Shape) -> float:
+        raise OutOfMemory("no more")
+
+    machine.takes = fail
+
+    with pytest.raises(BadSettings, match="4 rows of 32 tokens do not fit in the memory of this machine, nor does one"):
+        warm_up(classifier, LIMITS)

@@ -24,8 +24,16 @@ class OutOfMemory(SentimentError):
     """A batch needed more memory than there is; a smaller one may not."""
 
 
+class NoDevice(SentimentError):
+    """A device is not there or does not work; the message says why."""
+
+
+class DeviceLost(SentimentError):
+    """A device that worked runs nothing any more; the process must be replaced."""
+
+
 class RunnerLost(SentimentError):
-    """A run does not end, and its thread cannot be taken back: the process must be replaced."""
+    """A run does not end and its thread cannot be taken back, or its device is lost: the process must be replaced."""
 
 
 class RequestError(SentimentError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from sentiment.app import load, make_runners, make_served
+from sentiment.app import make_served
 from sentiment.batching.ticket import Priority
 from sentiment.client import CallFailed, Classification, ExplainOptions, Explanation, ModelId, Result, Timing, requests
 from sentiment.client.explanation_reader import Reader
@@ -16,6 +16,7 @@ from sentiment.client.policy import EXPLAIN_TIMEOUT_S
 from sentiment.client.results import failure_of_status
 from sentiment.errors import RequestError
 from sentiment.explainer import Explainer
+from sentiment.loading import load
 from sentiment.metrics import Metrics
 from sentiment.pipeline import Answer, Outcome, Query
 from sentiment.rpc import convert
@@ -47,14 +48,14 @@ class LocalClassifier:
         settings, _ = load_settings({**named, "bundles": tuple(bundles), "call_rows_max": CHUNK, "explain": False}, {})
         loaded = load(settings, measure_s=0)
         self._loop = asyncio.new_event_loop()
-        self._runners = make_runners(settings)
+        self._runners = loaded.runners
 
         async def build() -> None:
-            self._served = make_served(loaded, settings, Metrics(("local",), ("OK",)), self._runners)
+            self._served = make_served(loaded, settings, Metrics(("local",), ("OK",)))
 
         self._loop.run_until_complete(build())
         # In the calling thread: there is nobody to keep out of the way of.
-        self._explainer = Explainer(self._served.classifier)
+        self._explainer = Explainer(loaded.explained)
 
     def __enter__(self) -> Self:
         return self

@@ -8,12 +8,13 @@ import structlog
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-def configure(level: str, form: str) -> None:
+def configure(level: str, form: str, process: str = "") -> None:
     """Set up logging for the process.
 
     Args:
         level: least level that is written, a key of ``LEVELS``.
         form: ``json`` (one object a line) or ``console``.
+        process: its name, where a server has several; every line has it.
     """
     render: structlog.typing.Processor = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer()
     shared: list[structlog.typing.Processor] = [
@@ -21,10 +22,13 @@ def configure(level: str, form: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
+    if process:
+        shared.append(lambda _logger, _method, event: {"process": process, **event})
     structlog.configure(
         processors=[*shared, render],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        # One write a line: several processes may share standard error.
+        logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),
         cache_logger_on_first_use=True,
     )
     # What libraries log through the standard library (asyncio, grpc, aiohttp) takes the same form.

@@ -1,7 +1,8 @@
 """Every metric of the service, defined once. Base units, bounded labels, label values present from the start."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, disable_created_metrics
 
@@ -14,7 +15,7 @@ TOKENS_EDGES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 # Explanations of a short text take a tenth of a second, of 512 tokens with everything asked a minute.
 EXPLAIN_EDGES_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
-STAGES = ("receive", "tokenize", "queue", "plan", "pad", "run", "score", "send")
+STAGES = ("receive", "tokenize", "queue", "plan", "pad", "copy", "run", "score", "send")
 # The client's ..._created series double the exposition and answer no question that process_start_time_seconds does not.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves it untyped
 
@@ -25,6 +26,16 @@ EXPLAINED = (
 REFUSALS = ("queue_full", "backlog", "deadline", "unavailable", "explanations")
 # Label value of requests that name no loaded model.
 NO_MODEL = ""
+
+
+class Meter(Protocol):
+    """What is read of a device."""
+
+    def memory_bytes(self) -> float:
+        """Bytes that are taken of its memory."""
+
+    def busy_ratio(self) -> float:
+        """Part of the time in which it ran something, 0 to 1."""
 
 
 class Metrics:
@@ -47,7 +58,7 @@ class Metrics:
             "request_seconds", "Time from a request's arrival to its answer.", ["method", "model"], buckets=REQUEST_EDGES_S
         )
         self.stage_seconds = histogram(
-            "stage_seconds", "Time spent in each stage; plan, pad and run once a batch.", ["stage", "model"], buckets=STAGE_EDGES_S
+            "stage_seconds", "Time spent in each stage; plan, pad, copy and run once a batch.", ["stage", "model"], buckets=STAGE_EDGES_S
         )
         self.explain_seconds = histogram(
             "explain_seconds",
@@ -72,6 +83,17 @@ class Metrics:
         self.explanations = gauge("explanations", "Explanations that wait or are under way.", ["model"])
         self.model_info = info("model", "The loaded models.", ["model"])
         self.build_info = info("build", "This service and its runtime.")
+
+    def watch_devices(self, meters: Mapping[str, Meter]) -> None:
+        """Read each device's meter when it is scraped, by its name; without one there are no such series."""
+        if not meters:
+            return
+        gauge = partial(Gauge, namespace="sentiment", labelnames=["device"], registry=self.registry)
+        memory = gauge("device_memory_bytes", "Bytes taken of a GPU's memory, by whomever.")
+        busy = gauge("device_busy_ratio", "Part of the driver's last sampling period in which a GPU ran something, 0 to 1.")
+        for device, meter in meters.items():
+            memory.labels(device).set_function(meter.memory_bytes)
+            busy.labels(device).set_function(meter.busy_ratio)
 
     def model(self, model: str, runners: Sequence[str]) -> "ModelMetrics":
         """Make every series of a loaded model present, at zero."""

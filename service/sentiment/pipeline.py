@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, RowTicket
-from sentiment.batching.joint import Joint, JointOutcome
+from sentiment.batching.batcher import RowResult
+from sentiment.batching.joint import RowsResult
+from sentiment.batching.row_queue import NotLetIn, Pending, Reading, RowQueue, TextOutcome
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Expired, InvalidInput, ModelFailed, Refused, RequestError, Unavailable, Unsupported
 from sentiment.explaining import Explaining
@@ -60,19 +61,16 @@ class Answer:
 
 
 Outcome = Answer | RequestError
-# What a text is read as, and what stands for it in the queue: one row, or its windows.
-Reading = Row | Windows
-Pending = RowTicket | Joint
 Tell = Callable[[Outcome], None]
 
 
 class Served:
-    """A loaded model with its queue: what a request that names it goes through."""
+    """A loaded model and the way to its queue: what a request that names it goes through."""
 
     def __init__(
         self,
         classifier: Classifier,
-        batcher: Batcher,
+        queue: RowQueue,
         metrics: ModelMetrics,
         text_bytes_max: int,
         call_rows_max: int,
@@ -81,9 +79,9 @@ class Served:
         """``explaining``: None where the server does not explain."""
         self.classifier = classifier
         self.explaining = explaining
-        self.batcher = batcher
         self.metrics = metrics
         self.id = classifier.bundle.id
+        self.queue = queue
         self._text_bytes_max = text_bytes_max
         self._call_rows_max = call_rows_max
         # One each, or a text that somebody waits for would queue behind the texts of every batch.
@@ -204,7 +202,7 @@ class Served:
             left -= 1
             pending = tickets.pop(index, None)
             if pending is not None:
-                release(pending.rows if isinstance(pending, Joint) else 1)
+                release(pending.rows)
             if not left:
                 done.set()
 
@@ -266,7 +264,7 @@ class Served:
 
     def withdraw(self, pending: Pending) -> None:
         """Nobody waits for this text any more. Harmless if it has been told."""
-        if pending.cancel() if isinstance(pending, Joint) else self.batcher.cancel(pending):
+        if self.queue.cancel(pending):
             # gRPC cancels a call at its deadline, an instant before or after the scheduler would have told it.
             late = time.monotonic() >= pending.deadline_at - DEADLINE_SLACK_S
             self.metrics.outcome["expired" if late else "cancelled"]()
@@ -284,20 +282,25 @@ class Served:
         self.metrics.stage["tokenize"](tokenize_s)
         self._check_reading(query, reading)
 
-        def told(outcome: RowOutcome | JointOutcome) -> None:
-            tell(self._finish(reading, arrived_at, tokenize_s, outcome))
+        def told(outcome: TextOutcome) -> None:
+            if isinstance(outcome, NotLetIn):
+                self._count_refused(outcome.error)
+                tell(outcome.error)
+            else:
+                tell(self._finish(reading, arrived_at, tokenize_s, outcome))
 
         try:
-            if isinstance(reading, Windows):
-                return Joint(self.batcher, reading.rows, deadline_at, told, query.priority)
-            return self.batcher.submit(reading, deadline_at, told, query.priority)
+            return self.queue.submit(reading, deadline_at, told, query.priority)
         except (Refused, Expired, Unavailable) as error:
-            reason = error.reason if isinstance(error, Refused) else "deadline" if isinstance(error, Expired) else "unavailable"
-            self.metrics.refused[reason]()
-            self.metrics.outcome["refused"]()
+            self._count_refused(error)
             raise
 
-    def _finish(self, reading: Reading, arrived_at: float, tokenize_s: float, outcome: RowOutcome | JointOutcome) -> Outcome:
+    def _count_refused(self, error: Refused | Expired | Unavailable) -> None:
+        reason = error.reason if isinstance(error, Refused) else "deadline" if isinstance(error, Expired) else "unavailable"
+        self.metrics.refused[reason]()
+        self.metrics.outcome["refused"]()
+
+    def _finish(self, reading: Reading, arrived_at: float, tokenize_s: float, outcome: RowResult | RowsResult | RequestError) -> Outcome:
         metrics = self.metrics
         if isinstance(outcome, RequestError):
             metrics.outcome["expired" if isinstance(outcome, Expired) else "failed"]()

@@ -33,17 +33,37 @@ class Settings(BaseModel):
         (), description="folders that hold bundles, separated by ':', looked in before /models and the checkout"
     )
     model: str = Field("english", description="the default model: name or name/version", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}(/\d{1,9})?$")
-    precision: Literal["auto", "int8", "fp32"] = Field(
-        "auto", description="graph to serve; auto: the bundle's first that passes its golden set here"
+    precision: Literal["auto", "int8", "fp16", "fp32"] = Field(
+        "auto", description="graph to serve (fp16 on a GPU only, int8 on the CPU only); auto: the first that passes its golden set there"
     )
+    device: str = Field(
+        "auto",
+        description="where to run: cpu, cuda (every GPU), or GPUs such as cuda:0,cuda:1; auto: every GPU that works, else the CPU",
+        pattern=r"^(auto|cpu|cuda|cuda:\d{1,2}(,cuda:\d{1,2})*)$",
+    )
+    device_bytes_max: int = Field(0, description="memory of each GPU to take at most; 0: all of it", ge=0, le=2**40)
     runners: int = Field(
-        0, description="batches that run at once, one core each; 0: the cores that affinity and cgroup quota grant", ge=0, le=256
+        0, description="batches that run at once on the CPU, one core each; 0: the cores that affinity and cgroup quota grant", ge=0, le=256
     )
-    batch_rows_max: int = Field(16, description="rows in a batch", ge=1, le=1024)
-    # Rows of some 280 tokens cost 35 core-ms each alone and 40 in batches of 4 (make bench): long rows are better run alone.
-    batch_tokens_max: int = Field(512, description="rows x longest length of a batch; a single row may be longer", ge=8, le=1_000_000)
+    front_ends: int = Field(
+        0,
+        description="processes that speak gRPC and read texts for one that has the model, where one process cannot feed its device; "
+        "0: one process does all",
+        ge=0,
+        le=64,
+    )
+    batch_rows_max: int = Field(0, description="rows in a batch; 0: 16 on the CPU, 256 on a GPU", ge=0, le=1024)
+    batch_tokens_max: int = Field(
+        0,
+        description="tokens of a batch with its padding; a single row may have more; 0: 512 on the CPU, 16384 on a GPU",
+        ge=0,
+        le=1_000_000,
+    )
     batch_scores_bytes_max: int = Field(
-        64 * 2**20, description="bytes of one layer's attention scores of a batch: rows x heads x length^2 x 4", ge=2**16, le=2**36
+        0,
+        description="bytes of one layer's attention scores of a batch: rows x heads x length^2 x 4; 0: 64 MiB on the CPU, 4 GiB on a GPU",
+        ge=0,
+        le=2**36,
     )
     bulk_share: float = Field(
         0.2, description="part of the run time that bulk rows get while interactive ones wait too; the rest is theirs", gt=0, lt=1

@@ -6,6 +6,7 @@ The cost table may be kept across starts, in a file of its own for each bundle, 
 import contextlib
 import hashlib
 import json
+import math
 import os
 import platform
 import time
@@ -13,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentiment.batching.cost import CostTable, Shape, shapes_to_measure
+from sentiment.batching.cost import GPU_STEPS, CostTable, Shape, shapes_to_measure
 from sentiment.batching.plan import BatchLimits
-from sentiment.errors import BadBundle
+from sentiment.errors import BadBundle, BadSettings, OutOfMemory
 from sentiment.logs import logger
 from sentiment.model.classifier import Classifier
 from sentiment.model.cores import cores_granted
@@ -31,20 +32,26 @@ ROUNDS_MAX = 4
 
 
 def warm_up(classifier: Classifier, limits: BatchLimits, cache: Path | None = None, measure_s: float = MEASURE_S) -> CostTable:
-    """Run the classifier's shapes, the largest first, and return what they cost.
+    """Run the classifier's shapes, the largest first, and return what they cost. In the thread that will run them, if on a device.
 
     Args:
         classifier: what is run.
         limits: what a batch may be.
-        cache: folder of kept cost tables, None to keep none. With a table in it only the largest shape is run.
+        cache: folder of kept cost tables, None to keep none. With a table in it only the largest shape is run, but on a device all.
         measure_s: seconds in which shapes are run again.
 
     Raises:
         BadBundle: the graph cannot run one of them.
+        BadSettings: one is too large for the memory; says what would fit.
     """
+    session = classifier.session
     longest = classifier.manifest.max_tokens
     lengths = [*(length for length in LENGTHS if length < longest), longest]
-    shapes = shapes_to_measure([(length, limits.rows_at(length)) for length in lengths])
+    steps = {"steps": GPU_STEPS} if session.hardware else {}
+    shapes = shapes_to_measure([(length, limits.rows_at(length)) for length in lengths], **steps)
+    # A device's first run of a shape is no measure: kernels are loaded, memory is taken, and a cell's run is captured.
+    for shape in sorted({*shapes, *session.cells}, key=math.prod, reverse=True) if session.hardware else ():
+        _run(classifier, shape)
     kept = None if cache is None else Kept.of(cache, classifier)
     if kept is not None and (found := kept.read(shapes)) is not None:
         _run(classifier, shapes[0])
@@ -71,9 +78,22 @@ def _run(classifier: Classifier, shape: Shape) -> float:
     rows, length = shape
     try:
         ran = run_batch(classifier, [Row([classifier.tokenizer.pad_id] * length, None, False)] * rows)
+    except OutOfMemory as error:
+        raise BadSettings(_what_fits(classifier, shape)) from error
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         raise BadBundle(f"{classifier.bundle.path}: cannot run {rows} rows of {length} tokens: {error}") from error
-    return ran.pad_s + ran.run_s
+    return ran.total_s
+
+
+def _what_fits(classifier: Classifier, shape: Shape) -> str:
+    """What to say of a shape that is too large for the memory: how many of its rows are not."""
+    rows, length = shape
+    said = f"{rows} rows of {length} tokens do not fit in the memory of {classifier.session.hardware or 'this machine'}"
+    while rows := rows // 2:
+        with contextlib.suppress(OutOfMemory):
+            run_batch(classifier, [Row([classifier.tokenizer.pad_id] * length, None, False)] * rows)
+            return f"{said}; {rows} do: set batch_tokens_max to {rows * length} or batch_rows_max to {rows}"
+    return f"{said}, nor does one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +109,7 @@ class Kept:
         key = {
             "digest": classifier.bundle.digest,
             "graph": classifier.graph.file,
-            "device": f"{classifier.session.provider} {_processor()}, {cores_granted()} cores",
+            "device": f"{classifier.session.provider} {classifier.session.hardware or f'{_processor()}, {cores_granted()} cores'}",
             "runtime": RUNTIME_VERSION,
         }
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]

@@ -23,8 +23,9 @@ class Watcher:
         metrics.padded_tokens(batch.tokens - real)
         metrics.batches[batch.reason]()
         metrics.stage["pad"](ran.pad_s)
+        metrics.stage["copy"](ran.copy_s)
         metrics.stage["run"](ran.run_s)
-        metrics.runner_busy(runner, ran.pad_s + ran.run_s)
+        metrics.runner_busy(runner, ran.total_s)
         if wasted:
             metrics.wasted["abandoned"](wasted)
 
@@ -40,6 +41,11 @@ class Watcher:
         """Log a batch that does not come back."""
         self._metrics.wasted["failed"](rows)
         logger().critical("batch_given_up", model=self._metrics.model, runner=runner, rows=rows, seconds=round(seconds, 1))
+
+    def device_lost(self, runner: str, rows: int, error: BaseException) -> None:
+        """Log a device that runs nothing any more."""
+        self._metrics.wasted["failed"](rows)
+        logger().critical("device_lost", model=self._metrics.model, runner=runner, rows=rows, error=repr(error))
 
     def row_dropped(self, reason: str) -> None:
         """Count a row that left the queue unrun."""

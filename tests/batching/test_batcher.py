@@ -12,7 +12,7 @@ from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, RowTicket
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Batch, Priority
-from sentiment.errors import Expired, ModelFailed, OutOfMemory, Refused, Unavailable
+from sentiment.errors import DeviceLost, Expired, ModelFailed, OutOfMemory, Refused, Unavailable
 from sentiment.model.runner import Ran, Report
 from sentiment.model.tokenizer import Row
 from tests.batching.test_cost import fixed
@@ -47,6 +47,7 @@ class Notes:
     lost: int = 0
     dropped: list[str] = field(default_factory=list)
     given_up: list[tuple[str, int, float]] = field(default_factory=list)
+    devices_lost: list[tuple[str, int]] = field(default_factory=list)
     planned_s: list[float] = field(default_factory=list)
 
     def batch_ran(self, batch: Batch[Waiting], runner: str, ran: Ran, wasted: int) -> None:
@@ -58,6 +59,9 @@ class Notes:
 
     def batch_given_up(self, runner: str, rows: int, seconds: float) -> None:
         self.given_up.append((runner, rows, seconds))
+
+    def device_lost(self, runner: str, rows: int, error: BaseException) -> None:
+        self.devices_lost.append((runner, rows))
 
     def row_dropped(self, reason: str) -> None:
         self.dropped.append(reason)
@@ -549,3 +553,36 @@ async def test_a_row_of_a_lost_batch_that_cannot_be_told_does_not_keep_the_other
     await stall(bench)
 
     assert all(isinstance(told[0], ModelFailed) for told in bench.told.values())
+
+
+async def test_the_rows_of_a_lost_device_and_those_that_wait_are_unavailable_and_nothing_more_is_let_in(bench: Bench) -> None:
+    bench.submit(0)
+    await bench.turn()
+    bench.submit(1)
+
+    bench.runner.finish(DeviceLost("cuda:0 is lost"))
+    await bench.turn()
+
+    assert [type(told[0]) for told in bench.told.values()] == [Unavailable, Unavailable]
+    assert bench.notes.devices_lost == [("hand-0", 1)]
+    assert bench.batcher.broken.is_set()
+    with pytest.raises(Unavailable):
+        bench.submit(9)
+    await asyncio.wait_for(bench.batcher.drained(), 1)
+
+
+async def test_a_lost_device_gets_no_more_batches_and_the_others_answer_what_waits(clock: Clock) -> None:
+    bench = Bench(clock, runners=2)
+    for number in range(3):
+        bench.submit(number)
+        await bench.turn()
+    lost, other = bench.runners
+
+    lost.finish(DeviceLost("cuda:0 is lost"))
+    await bench.turn()
+    while other.started:
+        other.finish()
+        await bench.turn()
+
+    assert lost.started == []
+    assert sorted(type(told[0]).__name__ for told in bench.told.values()) == ["RowResult", "RowResult", "Unavailable"]

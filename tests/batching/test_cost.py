@@ -3,10 +3,11 @@
 import math
 import random
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
-from sentiment.batching.cost import OUTLIER, REMEMBERED, CostTable, shapes_to_measure
+from sentiment.batching.cost import GPU_STEPS, OUTLIER, REMEMBERED, CostTable, shapes_to_measure
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 LENGTHS = (1, 4, 16, 64, 256, 512)
@@ -227,3 +228,28 @@ def test_at_most_three_shapes_a_length_are_measured_and_none_above_its_limit() -
         assert len(shapes) == len(set(shapes)) <= 12
         assert all(1 <= rows <= dict(rows_at)[length] for rows, length in shapes)
         assert set(rows_at) <= {(length, rows) for rows, length in shapes}
+
+
+@pytest.mark.parametrize("most", [1, 2, 15, 16, 17, 63, 64, 1000, 4096])
+def test_two_steps_are_one_row_the_most_and_their_geometric_mean(most: int) -> None:
+    assert {rows for rows, _ in shapes_to_measure([(8, most)])} == {1, math.isqrt(most), most}
+
+
+def test_gpu_steps_are_about_4_apart_up_to_4096_rows() -> None:
+    for most in (1, 2, 7, 64, 1000, 4000, 4096):
+        rows = sorted(rows for rows, _ in shapes_to_measure([(8, most)], GPU_STEPS))
+
+        assert rows[0] == 1
+        assert rows[-1] == most
+        assert all(high <= 5 * low for low, high in pairwise(rows))
+
+
+def test_a_gpu_that_is_flat_up_to_2000_tokens_is_met_within_a_tenth_with_its_steps() -> None:
+    def law(rows: int, length: int) -> float:
+        return 1e-3 + 5e-7 * rows * length
+
+    shapes = shapes_to_measure([(length, 16384 // length) for length in (8, 32, 128, 512)], GPU_STEPS)
+    cost = CostTable({shape: law(*shape) for shape in shapes})
+
+    worst = max(abs(cost.run_s(rows, length) / law(rows, length) - 1) for length in (8, 40, 200, 512) for rows in range(1, 16384 // length))
+    assert worst < 0.1

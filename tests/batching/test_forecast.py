@@ -6,6 +6,7 @@ from sentiment.batching.cost import CostTable
 from sentiment.batching.demand import Demand
 from sentiment.batching.forecast import ROUNDING_S, Forecast
 from sentiment.batching.lane import Lane
+from sentiment.batching.layout import Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length, edges
 from sentiment.batching.ticket import Priority, Ticket
 from sentiment.errors import Refused
@@ -21,8 +22,8 @@ class Bench:
     def __init__(self, cost: CostTable | None = None, runners: int = 1) -> None:
         self.cost = cost or proportional(0.1 / 32)
         self.prices = Prices(self.cost, WIDE)
-        self.lane: Lane[None] = Lane(0.8, BUCKET_OF, self.prices)
-        self.bulk: Lane[None] = Lane(0.2, BUCKET_OF, self.prices)
+        self.lane: Lane[None] = Lane(0.8, BUCKET_OF, self.prices, Padded())
+        self.bulk: Lane[None] = Lane(0.2, BUCKET_OF, self.prices, Padded())
         self.forecast: Forecast[None] = Forecast(self.cost, [self.lane, self.bulk], runners)
 
     def add(self, length: int, deadline_at: float, rows: int = 1, lane: Lane[None] | None = None) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from sentiment.batching.cost import CostTable
 from sentiment.batching.lane import RATE_WINDOW_S, USE_WINDOW_S, Group, Lane
+from sentiment.batching.layout import Layout, Packed, Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length, edges
 from sentiment.batching.ticket import Priority, Ticket
 from tests.batching.test_cost import fixed, proportional
@@ -20,10 +21,11 @@ WIDE = BatchLimits(rows=64, tokens=2**16, scores_bytes=2**30, heads=2)
 class Bench:
     """A lane and the tickets that went in."""
 
-    def __init__(self, cost: CostTable | None = None, limits: BatchLimits = WIDE) -> None:
+    def __init__(self, cost: CostTable | None = None, limits: BatchLimits = WIDE, layout: Layout | None = None) -> None:
         self.cost = cost or proportional()
         self.prices = Prices(self.cost, limits)
-        self.lane: Lane[str] = Lane(1.0, BUCKET_OF, self.prices)
+        layout = layout or Padded()
+        self.lane: Lane[str] = Lane(1.0, bucket_by_length(layout.edges(512)), self.prices, layout)
         self.number = 0
 
     def add(self, length: int, deadline_at: float = 9.0, queued_at: float = 0.0, probe: bool = False) -> Ticket[str]:
@@ -86,7 +88,7 @@ def test_a_row_longer_than_any_bucket_waits_in_the_last() -> None:
 
 def test_the_longest_row_waits_in_the_last_bucket_though_that_is_for_it_alone() -> None:
     bench = Bench()
-    lane: Lane[str] = Lane(1.0, bucket_by_length(edges(33)), bench.prices)
+    lane: Lane[str] = Lane(1.0, bucket_by_length(edges(33)), bench.prices, Padded())
 
     lane.add(bench.add(33))
 
@@ -245,7 +247,7 @@ def test_what_a_class_used_is_forgotten_within_some_windows() -> None:
 
 
 def test_a_class_is_charged_more_for_its_run_time_the_less_its_share_is() -> None:
-    lane: Lane[str] = Lane(0.2, BUCKET_OF, Bench().prices)
+    lane: Lane[str] = Lane(0.2, BUCKET_OF, Bench().prices, Padded())
 
     lane.charge(0.5, 0.0)
     lane.charge(0.1, 0.0)
@@ -346,3 +348,39 @@ def test_any_coming_and_going_leaves_what_a_plain_list_would() -> None:
             groups = lane.plan(now)
             assert sum(group.rows for group in groups) == len(naive)
             assert sum(group.waited_s for group in groups) == pytest.approx(sum(now - row.queued_at for row in naive), abs=1e-9)
+
+
+# Packed
+
+
+def test_packed_rows_of_all_lengths_are_one_group_that_costs_what_its_tokens_do() -> None:
+    bench = Bench(proportional(1e-3), layout=Packed())
+    for length in (3, 500, 40, 7):
+        bench.add(length)
+
+    (group,) = bench.lane.plan(0.0)
+
+    assert group.rows == 4
+    assert group.cost_s == pytest.approx(0.550)
+    assert bench.lane.work_s() == pytest.approx(0.550)
+
+
+def test_packed_rows_go_in_the_order_of_their_deadlines_whatever_their_lengths() -> None:
+    bench = Bench(fixed(), BatchLimits(3, 2**16, 2**30, 2), Packed())
+    for length, deadline_at in ((500, 7.0), (3, 3.0), (200, 1.0), (40, 5.0)):
+        bench.add(length, deadline_at)
+    (group,) = bench.lane.plan(0.0)
+
+    rows, _ = bench.lane.portion(group)
+
+    assert [ticket.length for ticket in bench.lane.take(group, rows)] == [200, 3, 40]
+
+
+def test_packed_rows_that_came_and_went_leave_the_work_of_the_others() -> None:
+    bench = Bench(proportional(1e-3), layout=Packed())
+    rows = [bench.add(length) for length in (3, 500, 40, 7)]
+
+    for row in rows[:3]:
+        bench.lane.remove(row)
+
+    assert bench.lane.work_s() == pytest.approx(0.007)

@@ -77,7 +77,7 @@ def test_a_batch_keeps_the_limits_of_rows_tokens_and_scores() -> None:
 
 @pytest.mark.parametrize(("rows", "length"), [(2, 1), (2, 8), (3, 8), (4, 16), (64, 512)])
 def test_below_a_batch_that_was_too_large_at_most_half_of_it_is_allowed(rows: int, length: int) -> None:
-    lower = WIDE.below(rows, length)
+    lower = WIDE.below(rows * length, rows * length**2)
 
     assert lower.rows_at(length) == rows // 2
     assert lower.tokens <= rows * length // 2
@@ -87,11 +87,11 @@ def test_below_a_batch_that_was_too_large_at_most_half_of_it_is_allowed(rows: in
 def test_limits_never_rise_by_a_batch_that_was_too_large() -> None:
     low = BatchLimits(rows=64, tokens=10, scores_bytes=100, heads=2)
 
-    assert low.below(64, 512) == low
+    assert low.below(64 * 512, 64 * 512**2) == low
 
 
 def test_below_a_batch_that_was_too_large_longer_rows_are_as_many_as_half_of_its_scores_allow() -> None:
-    lower = WIDE.below(64, 16)
+    lower = WIDE.below(64 * 16, 64 * 16**2)
 
     # Scores grow with the square of the length: twice as long are a quarter as many.
     assert Prices(fixed(1.0, 1e-9), lower).best_rows(32) == 8
@@ -123,6 +123,23 @@ def test_a_batch_is_the_smallest_that_comes_within_2_percent_of_the_least_time_a
         assert cost.table_s(best, length) / best <= NEAR_BEST * least * 1.001
         # The next smaller size that is looked at, a root of 2 below, is further off.
         assert best == 1 or cost.table_s(round(best / 2**0.5), length) / round(best / 2**0.5) > NEAR_BEST * least
+
+
+def test_a_row_takes_the_part_of_a_batch_that_its_scarcest_limit_says() -> None:
+    limits = BatchLimits(rows=10, tokens=1000, scores_bytes=4 * 2 * 400 * 400, heads=2)
+
+    assert limits.part(4) == 1 / 10
+    assert limits.part(120) == 120 / 1000
+    assert limits.part(200) == 1 / 4
+    assert limits.part(800) == 4
+
+
+def test_the_part_of_the_best_batch_is_that_of_the_largest_where_larger_ones_would_pay() -> None:
+    limits = BatchLimits(rows=64, tokens=1000, scores_bytes=2**30, heads=2)
+
+    # 2 rows of 400 fit, but each takes less than half.
+    assert Prices(fixed(1.0, 1e-9), limits).part(400) == 0.4
+    assert Prices(proportional(), limits).part(400) == 1.0
 
 
 def test_no_batch_is_larger_than_the_limits() -> None:

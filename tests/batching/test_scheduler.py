@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sentiment.batching.cost import CostTable
+from sentiment.batching.layout import Packed
 from sentiment.batching.plan import BatchLimits, Prices, edges
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Batch, Priority, State, Ticket
@@ -1048,3 +1049,105 @@ def test_a_step_looks_at_buckets_and_never_at_each_of_4096_rows(monkeypatch: pyt
     # Each of the four plans prices pairs of buckets, and each bucket has at most 21 sizes of batch to choose from.
     assert calls["group_s"] <= 4 * len(ladder) * (len(ladder) + 1) / 2
     assert calls["table_s"] <= 21 * len(ladder) + calls["group_s"]
+
+
+# Packed
+
+
+def make_packed(cost: CostTable, limits: BatchLimits = WIDE, runners: int = 1) -> Scheduler[str]:
+    return Scheduler(cost, limits, runners, 10_000, 512, layout=Packed())
+
+
+def test_packed_rows_of_unlike_length_run_together() -> None:
+    scheduler = make_packed(some_saving(), BatchLimits(rows=64, tokens=512, scores_bytes=2**30, heads=2))
+    for name, length in (("short", 5), ("long", 400), ("short too", 6)):
+        scheduler.add(length, 0.0, 9.0, name)
+
+    (batch,) = scheduler.step(0.0, 1).batches
+
+    assert (names(batch), batch.length) == (["short", "long", "short too"], 400)
+    # 411, rounded up to 64.
+    assert batch.tokens == 448
+
+
+def test_a_packed_batch_has_the_earliest_deadlines_that_the_tokens_allow() -> None:
+    scheduler = make_packed(fixed(0.01, 1e-9), BatchLimits(rows=64, tokens=512, scores_bytes=2**30, heads=2))
+    for name, length, deadline_at in (("d", 100, 4.0), ("b", 300, 2.0), ("a", 10, 1.0), ("c", 150, 3.0)):
+        scheduler.add(length, 0.0, deadline_at, name)
+
+    (batch,) = scheduler.step(0.0, 1).batches
+
+    assert (names(batch), batch.reason) == (["a", "b", "c"], "full")
+
+
+def test_a_packed_row_that_would_be_late_takes_only_so_many_tokens_along_as_let_it_finish_in_time() -> None:
+    scheduler = make_packed(some_saving())
+    for name, length, deadline_at in (("urgent", 50, 1.0175), ("next", 100, 1.2), ("last", 100, 1.2)):
+        scheduler.add(length, 1.0, deadline_at, name)
+
+    (batch,) = scheduler.step(1.0, 1).batches
+
+    assert (names(batch), batch.reason) == (["urgent", "next"], "tight")
+
+
+def test_a_packed_batch_is_spread_on_idle_runners_by_tokens() -> None:
+    scheduler = make_packed(some_saving(), runners=2)
+    for length in (200, 10, 190, 20):
+        scheduler.add(length, 0.0, 9.0, f"{length}")
+
+    batches = scheduler.step(0.0, 2).batches
+
+    assert sorted(sorted(names(batch)) for batch in batches) == [["10", "190"], ["20", "200"]]
+
+
+def test_after_a_packed_batch_too_large_for_the_memory_none_has_more_than_half_of_its_tokens() -> None:
+    scheduler = make_packed(fixed(0.01, 1e-9))
+    for number in range(60):
+        scheduler.add(10 + 5 * number, 0.0, 99.0, f"{number}")
+    (batch,) = scheduler.step(0.0, 1).batches
+    assert len(batch.tickets) == 60
+
+    scheduler.fail(batch, out_of_memory=True)
+    for number in range(60):
+        scheduler.add(10 + 5 * number, 0.0, 99.0, f"new {number}")
+
+    tokens = []
+    while batches := scheduler.step(0.0, 1).batches:
+        if batches[0].reason != "retry":
+            tokens.append(batches[0].tokens)
+        scheduler.finish(batches[0], 0.0, 0.01)
+    assert len(tokens) > 1
+    assert max(tokens) <= batch.tokens / 2
+
+
+def test_packed_rows_are_let_in_by_their_tokens_and_not_by_the_longest_among_them() -> None:
+    scheduler = make_packed(proportional(1e-3))
+    scheduler.add(500, 0.0, 9.0, "long")
+    for number in range(50):
+        scheduler.add(8, 0.0, 9.0, f"{number}")
+
+    # 0.9 s of work are ahead; padded to the longest they would be 25 s.
+    assert scheduler.forecast.backlog_s(0.0) == pytest.approx(0.9, rel=0.01)
+    scheduler.add(100, 0.0, 1.02, "room")
+
+
+def test_a_packed_row_waits_for_company_where_it_costs_nothing_and_more_come_soon() -> None:
+    scheduler = make_packed(fixed(0.01, 1e-7))
+    for number in range(500):
+        scheduler.cancel(scheduler.add(1 + number % 100, number * 1e-3, number * 1e-3 + 60, "past"))
+    scheduler.add(8, 0.499, 60.0, "a")
+
+    step = scheduler.step(0.499, 1)
+
+    assert step.batches == []
+    assert step.wake_at == pytest.approx(0.5, abs=2e-4)
+
+
+def test_a_packed_batch_that_is_full_does_not_wait_for_company() -> None:
+    scheduler = make_packed(fixed(0.01, 1e-7), FOUR)
+    for number in range(500):
+        scheduler.cancel(scheduler.add(8, number * 1e-5, 60.0, "past"))
+    for name, length in (("a", 3), ("b", 500), ("c", 8), ("d", 80)):
+        scheduler.add(length, 0.005, 60.0, name)
+
+    assert [names(batch) for batch in scheduler.step(0.005, 1).batches] == [["a", "b", "c", "d"]]

@@ -10,22 +10,24 @@ import pytest
 from sentiment.batching.demand import Demand
 from sentiment.batching.forecast import Forecast
 from sentiment.batching.lane import Lane
+from sentiment.batching.layout import Candidates, Lengths, Packed
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import State, Ticket
 from tests.simtime import simulate
 
-# About 15 s.
-SEEDS = int(os.environ.get("SIM_SEEDS", "2500"))
+# About 8 s a layout.
+SEEDS = int(os.environ.get("SIM_SEEDS", "1250"))
 # So many days show each of the breakages below.
 SEEDS_TO_FIND = 1000
 
 
-def test_every_promise_holds_at_every_instant_of_every_day() -> None:
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+def test_every_promise_holds_at_every_instant_of_every_day(packed: bool) -> None:
     fates: Counter[str] = Counter()
 
     for seed in range(SEEDS):
-        fates += simulate(seed)
+        fates += simulate(seed, packed)
 
     # The days are varied enough to mean something: each fate is common.
     held, exact, unkept = (fates.pop(name, 0) for name in ("held", "exact", "unkept"))
@@ -62,9 +64,8 @@ def _take_one_more(self: Lane[Any], group: Any, rows: int, take: Any = Lane.take
     return take(self, group, rows + 1)
 
 
-def _wait_for_company_till_the_deadline(self: Scheduler[Any], lane: Lane[Any], *_: object) -> bool:
-    self._hold_until = lane.earliest().deadline_at
-    return True
+def _pack_all(self: Packed, group: Candidates, *_: object) -> tuple[int, Any]:
+    return group.rows, self.shape(Lengths.of(list(group.lengths)))
 
 
 BREAKAGES: dict[str, tuple[type, str, Callable[..., Any]]] = {
@@ -89,7 +90,10 @@ BREAKAGES: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "the latest deadline first": (Lane, "earliest", lambda self: max(b.entries[-1] for b in self._buckets.values())[2]),
     "a lost runner is counted": (Scheduler, "give_up", _give_up_and_keep_the_runner),
     "old prices for ever": (Scheduler, "_reprice", lambda self: None),
-    "idle while rows wait": (Scheduler, "_worth_waiting", _wait_for_company_till_the_deadline),
+    "idle while rows wait": (Lane, "hold_until", lambda self, *_: self.earliest().deadline_at),
+    "packs without a budget": (Packed, "portion", _pack_all),
+    "forgets what packing rounds up": (Packed, "within", lambda self, limits: limits),
+    "packs half of the tokens": (Packed, "shape", lambda self, lengths: (1, max(1, lengths.tokens // 2))),
 }
 
 
@@ -100,4 +104,4 @@ def test_a_broken_scheduler_is_found(breakage: str, monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(Exception):  # noqa: B017  # a broken promise, or the scheduler's own state gone wrong
         for seed in range(SEEDS_TO_FIND):
-            simulate(seed)
+            simulate(seed, packed=owner is Packed)

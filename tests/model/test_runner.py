@@ -28,6 +28,7 @@ class FakeSession:
         self.entered = threading.Event()
         self.threads: list[tuple[str, int]] = []
         self.stops: list[Stop | None] = []
+        self.copied_s = 0.0
 
     def run(self, feeds: Feeds, stop: Stop | None = None) -> np.ndarray[Any, Any]:
         self.threads.append((threading.current_thread().name, threading.get_ident()))
@@ -38,6 +39,15 @@ class FakeSession:
         if self.failure:
             raise self.failure
         return np.asarray(feeds["input_ids"].sum(axis=1, keepdims=True), np.float32)
+
+
+class FakeDevice(FakeSession):
+    """One that is given a row more than there are, and copies for a second."""
+
+    def run(self, feeds: Feeds, stop: Stop | None = None) -> np.ndarray[Any, Any]:
+        logits = super().run(feeds, stop)
+        self.copied_s = 1.0
+        return np.concatenate([logits, [[-1.0]]])
 
 
 class FakeClassifier(Classifier):
@@ -261,3 +271,39 @@ def test_a_batch_that_has_ended_is_not_kept_in_memory(runner: Runner) -> None:
 def test_a_batch_in_the_callers_thread_raises_what_the_model_raises() -> None:
     with pytest.raises(ValueError, match="bad"):
         run_batch(FakeClassifier(FakeSession(ValueError("bad"))), [ROW])
+
+
+def test_rows_that_a_device_was_given_besides_are_not_answered_and_copies_are_told_apart() -> None:
+    ran = run_batch(FakeClassifier(FakeDevice()), [ROW])
+
+    assert ran.logits == [[10.0]]
+    assert ran.copy_s == 1.0
+    assert ran.total_s == pytest.approx(ran.pad_s + ran.run_s + 1.0)
+
+
+def test_a_runner_with_a_classifier_of_its_own_runs_that_and_keeps_its_thread_after_a_failure(runner: Runner) -> None:
+    """What a device has captured belongs to the thread."""
+    own, outcomes = FakeSession(ValueError("bad")), queue.SimpleQueue[Outcome]()
+    runner.classifier = FakeClassifier(own)
+    other = FakeSession()
+
+    runner.start(FakeClassifier(other), [ROW], outcomes.put)
+    first = outcomes.get(timeout=PATIENCE_S)
+    own.failure = None
+    runner.start(FakeClassifier(other), [ROW], outcomes.put)
+    second = outcomes.get(timeout=PATIENCE_S)
+
+    assert isinstance(first, ValueError)
+    assert isinstance(second, Ran)
+    assert len({ident for _, ident in own.threads}) == 1
+    assert other.threads == []
+
+
+def test_what_is_called_runs_in_the_runners_thread_and_its_result_or_error_comes_back(runner: Runner) -> None:
+    def fail() -> None:
+        raise NoException
+
+    assert runner.call(threading.get_ident) == runner._thread.ident
+    with pytest.raises(NoException):
+        runner.call(fail)
+    assert runner.call(lambda: 7) == 7

@@ -138,8 +138,8 @@ def assert_nothing_left(server: RunningServer) -> None:
     assert (batcher.scheduler.rows_waiting, batcher.scheduler.rows_running) == (0, 0)
     assert batcher._runs == {}
     assert batcher._idle.is_set()
-    assert server.app._calls._open == 0
-    assert not server.app._streams._open
+    assert server.app._grpc.calls._open == 0
+    assert not server.app._grpc.streams._open
 
 
 def stream_requests(

@@ -313,7 +313,7 @@ async def test_an_unknown_priority_is_invalid(server: RunningServer, connect: Ca
 
 
 def opened(server: RunningServer, calls: int) -> Callable[[], bool]:
-    return lambda: server.app._calls._open == calls
+    return lambda: server.app._grpc.calls._open == calls
 
 
 @every_method
@@ -336,7 +336,7 @@ async def test_one_open_call_too_many_is_refused_and_its_place_is_free_again_whe
     assert error.details() == "2 calls are open; the limit is 2"
     assert int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"]) > 0
     assert total(server, "requests", method=method, code="RESOURCE_EXHAUSTED", model="") == 1
-    assert server.app._calls._open == 2
+    assert server.app._grpc.calls._open == 2
     if ending == "cancelled":
         second.cancel()
         await until(opened(server, 1), "one call is open")
@@ -352,7 +352,7 @@ async def test_one_open_call_too_many_is_refused_and_its_place_is_free_again_whe
     second.cancel()
     await asyncio.wait({waiting})
     await until(opened(server, 0), "no call is open")
-    await until(lambda: not server.app._streams._open, "no stream is open")
+    await until(lambda: not server.app._grpc.streams._open, "no stream is open")
     assert_nothing_left(server)
 
 

@@ -81,7 +81,7 @@ class Callers:
     async def assert_in_order(self, failed: int = 0) -> None:
         """Every text has one fate, of which ``failed`` are our fault, nothing is left behind, and the server answers as before."""
         server = self.server
-        await until(lambda: server.app._calls._open == 0, "no call is open")
+        await until(lambda: server.app._grpc.calls._open == 0, "no call is open")
         await until(lambda: served_by(server).batcher.scheduler.rows_running == 0, "no row runs")
         assert total(server, "items") == self.sent
         assert total(server, "items", code="INTERNAL") == total(server, "requests", code="INTERNAL") == failed

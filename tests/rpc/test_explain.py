@@ -432,7 +432,7 @@ async def test_who_does_not_read_is_ended_at_the_deadline(bert: RunningServer, m
 
     before = ended()
     # The client gives no deadline: the server's default counts.
-    monkeypatch.setattr(bert.app._calls, "_limits", replace(bert.app._calls._limits, deadline_default_s=3.0))
+    monkeypatch.setattr(bert.app._grpc.calls, "_limits", replace(bert.app._grpc.calls._limits, deadline_default_s=3.0))
     async with grpc.aio.insecure_channel(bert.target, NO_RETRIES) as channel:
         call = pb_grpc.SentimentServiceStub(channel).Explain(pb.ExplainRequest(text=LONG, options=MAPS))
         assert (await call.read()).HasField("header")

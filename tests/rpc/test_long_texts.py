@@ -189,7 +189,7 @@ async def test_a_stream_of_long_and_short_texts_is_answered(start: Callable[...,
         text = TEXT if int(item_id) % 3 == 0 else f"w{int(item_id) % 30} film"
         assert isinstance(result, Classification)
         assert result.scores["positive"] == pytest.approx(in_windows(text.split()), abs=1e-6)
-    await until(lambda: server.app._calls._open == 0, "the stream is closed")
+    await until(lambda: server.app._grpc.calls._open == 0, "the stream is closed")
     assert_nothing_left(server)
 
 
@@ -212,7 +212,7 @@ async def test_the_windows_of_a_client_that_does_not_read_take_places_too(
         # Five places, then three more for the second text's five windows; the third text waits.
         assert scheduler.rows_waiting + scheduler.rows_running == 10
         call.cancel()
-        await until(lambda: server.app._calls._open == 0, "the stream is closed")
+        await until(lambda: server.app._grpc.calls._open == 0, "the stream is closed")
         gate.open()
 
     # Of rows that have left, the batch still runs.
@@ -270,7 +270,7 @@ class Setting:
         if self.plug is not None:
             assert isinstance(await self.plug, pb.ClassifyResponse)
         server = self.server
-        await until(lambda: server.app._calls._open == 0, "no call is open")
+        await until(lambda: server.app._grpc.calls._open == 0, "no call is open")
         await until(lambda: not served_by(server).batcher._runs, "no batch runs")
         assert total(server, "items") == total(server, "deadline_outcome") == texts
         assert_nothing_left(server)

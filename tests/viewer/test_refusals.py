@@ -148,7 +148,7 @@ def test_of_two_quick_texts_the_second_is_answered_and_the_first_withdrawn(
     expect(page.locator(".answer .label")).to_have_text("positive")
     settled(page)
     expect(page.locator(".text-words")).to_have_text("good")
-    until(page, lambda: server.app._calls._open == 0, "no call is open")
+    until(page, lambda: server.app._grpc.calls._open == 0, "no call is open")
     assert server.metric("sentiment_explanations", model="tiny/1") == 0
 
 

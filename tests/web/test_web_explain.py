@@ -41,7 +41,7 @@ def post(server: RunningServer, body: Any, path: str = "/v1/explain", **headers:
 def assert_answers(server: RunningServer) -> None:
     assert [*post(server, {"text": TEXT})[2][-1]] == ["summary"]
     # The last line goes out an instant before the call is over.
-    asyncio.run(until(lambda: server.app._calls._open == 0, "the call is over"))
+    asyncio.run(until(lambda: server.app._grpc.calls._open == 0, "the call is over"))
     assert server.metric("sentiment_explanations", model=MODEL) == 0
     assert_nothing_left(server)
 

@@ -65,7 +65,7 @@ def test_both_are_counted_and_keep_the_clients_time_limit(server: RunningServer)
 
 def test_no_room_is_told_alike(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
-    monkeypatch.setattr(server.app._calls, "_open", server.settings.calls_max)
+    monkeypatch.setattr(server.app._grpc.calls, "_open", server.settings.calls_max)
 
     status, answer = get(server, "/v1/models")
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Batch, Priority, State, Ticket
-from sentiment.errors import Expired, ModelFailed, OutOfMemory, RequestError, Unavailable
+from sentiment.errors import DeviceLost, Expired, ModelFailed, OutOfMemory, RequestError, Unavailable
 from sentiment.logs import logger
 from sentiment.model.classifier import Classifier
 from sentiment.model.runner import Outcome, Ran, Report
@@ -42,6 +42,9 @@ class Watches(Protocol):
 
     def batch_given_up(self, runner: str, rows: int, seconds: float) -> None:
         """A batch did not end after ``seconds``, though asked to, and its rows have failed."""
+
+    def device_lost(self, runner: str, rows: int, error: BaseException) -> None:
+        """A runner's device runs nothing any more, and the rows of its batch have no answer."""
 
     def row_dropped(self, reason: str) -> None:
         """A row left the queue unrun: cancelled, expired or hopeless."""
@@ -97,7 +100,7 @@ class Batcher:
         self._idle.set()
         self._runs: dict[Batch[Waiting], Run] = {}
         self._begun_at = float("-inf")
-        # Set when a runner does not come back: the process should be replaced.
+        # Set when a runner is lost, by a run that does not come back or with its device: the process should be replaced.
         self.broken = asyncio.Event()
 
     @property
@@ -127,14 +130,19 @@ class Batcher:
                     run.runner.stop()
             elif now - run.asked_at > stall_s:
                 del self._runs[batch]
-                lost = self.scheduler.give_up(batch)
-                self.broken.set()
+                self._lose_runner(batch, ModelFailed("the model could not compute this text"))
                 self._watcher.batch_given_up(run.runner.name, len(batch.tickets), now - run.started_at)
-                self._fail(lost)
-                if not self.scheduler.runners:
-                    for ticket in self.scheduler.abandon():
-                        self._tell(ticket, Unavailable("no runner is left; the server is about to be replaced"))
-                self._note_idle()
+
+    def _lose_runner(self, batch: Batch[Waiting], outcome: RequestError) -> None:
+        """A batch's runner runs nothing any more: its rows get ``outcome``, and if no other is left, all that wait are told so."""
+        lost = self.scheduler.give_up(batch)
+        self.broken.set()
+        for ticket in lost:
+            self._tell(ticket, outcome)
+        if not self.scheduler.runners:
+            for ticket in self.scheduler.abandon():
+                self._tell(ticket, Unavailable("no runner is left; the server is about to be replaced"))
+        self._note_idle()
 
     def submit(
         self, row: Row, deadline_at: float, tell: Callable[[RowOutcome], None], priority: Priority, checked: bool = False
@@ -240,6 +248,10 @@ class Batcher:
         if run is None:
             # Given up before it came back.
             return
+        if isinstance(outcome, DeviceLost):
+            self._lose_runner(batch, Unavailable("the device of this batch is lost; the server is about to be replaced"))
+            self._watcher.device_lost(run.runner.name, len(batch.tickets), outcome)
+            return
         self._free.append(run.runner)
         now = time.monotonic()
         if isinstance(outcome, Ran) and len(outcome.logits) == len(batch.tickets):
@@ -258,7 +270,7 @@ class Batcher:
     def _answer(self, run: Run, batch: Batch[Waiting], ran: Ran, now: float) -> None:
         logits = dict(zip(batch.tickets, ran.logits, strict=True))
         # Not until it was noticed: a loop that is busy admitting a thousand rows would make the model look slow, and refuse the rest.
-        answered = self.scheduler.finish(batch, now, ran.pad_s + ran.run_s)
+        answered = self.scheduler.finish(batch, now, ran.total_s)
         if self.scheduler.rows_waiting:
             # The next batch first: a runner waits for it.
             self._pump()

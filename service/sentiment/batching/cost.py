@@ -1,10 +1,11 @@
-"""What a batch costs: a table of seconds by rows and padded length, refined by every batch that runs. Pure."""
+"""What a batch costs: a table of seconds by rows and length, refined by every batch that runs. Pure."""
 
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
-Shape = tuple[int, int]  # rows, padded length
+# Rows and their length; a batch of unlike rows costs like one of that many alike: see ``layout``.
+Shape = tuple[int, int]
 
 # One batch moves the machine's speed by a twentieth and the table near its shape by a fiftieth: what all shapes have in common
 # (a throttled core, a busy neighbour) is learned as speed, what remains as the table.
@@ -12,6 +13,8 @@ SPEED_RATE = 0.05
 TABLE_RATE = 0.02
 # A single slow run (a page fault, a stolen core) counts no more than a batch that takes so many times its prediction.
 OUTLIER = 4.0
+# Steps of about 4 up to 4,096 rows: see ``shapes_to_measure``.
+GPU_STEPS = 6
 # Predictions are remembered for so many batches, in which the table moves by less than it is wrong.
 REMEMBERED = 256
 
@@ -28,7 +31,7 @@ class CostTable:
         """Start from measured points; not all lengths need the same rows.
 
         Args:
-            points: seconds, positive, by rows and padded length.
+            points: seconds, positive, by rows and length.
 
         Raises:
             ValueError: there is no point, or one is not positive.
@@ -60,7 +63,7 @@ class CostTable:
         return found
 
     def run_s(self, rows: int, length: int) -> float:
-        """Predicted seconds of a batch of ``rows`` padded to ``length`` tokens."""
+        """Predicted seconds of a batch of ``rows`` rows of ``length`` tokens."""
         return self.speed * self.table_s(rows, length)
 
     def observe(self, rows: int, length: int, run_s: float) -> None:
@@ -104,11 +107,14 @@ def _between(value: int, knots: Sequence[int]) -> tuple[tuple[int, float], tuple
     return (above - 1, 1 - share), (above, share)
 
 
-def shapes_to_measure(rows_at: Sequence[tuple[int, int]]) -> list[Shape]:
-    """The shapes whose cost is measured at warm-up, the largest first: one row, the most rows and their geometric mean.
+def shapes_to_measure(rows_at: Sequence[tuple[int, int]], steps: int = 2) -> list[Shape]:
+    """The shapes whose cost is measured at warm-up, the largest first: from one row to the most in equal ratios.
 
     Args:
         rows_at: lengths with the most rows that a batch of that length may have.
+        steps: of each length. 2 do for a CPU, where cost grows with the tokens; a GPU's cost is flat before it grows, and where it
+            bends nobody knows beforehand: GPU_STEPS.
     """
-    shapes = {(rows, length) for length, most in rows_at for rows in (1, math.isqrt(most), most)}
+    # Whole numbers of rows are met in spite of rounding.
+    shapes = {(int(most ** (step / steps) + 1e-9), length) for length, most in rows_at for step in range(steps + 1)}
     return sorted(shapes, key=lambda shape: (-shape[0] * shape[1], shape))

@@ -3,12 +3,14 @@
 import heapq
 import math
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Generic
 
+from sentiment.batching.cost import Shape
 from sentiment.batching.demand import Demand
+from sentiment.batching.layout import Candidates, Layout, Lengths
 from sentiment.batching.plan import Prices, split
 from sentiment.batching.ticket import Entry, P, Ticket
 
@@ -19,10 +21,23 @@ USE_WINDOW_S = 2.0
 
 @dataclass(slots=True)
 class _Bucket(Generic[P]):
-    """Rows of like length, the earliest deadline first."""
+    """Rows of like length, the earliest deadline first, and sums over them."""
 
+    edge: int
     entries: list[Entry[P]] = field(default_factory=list)
     queued_sum: float = 0.0
+    tokens: int = 0
+    squares: int = 0
+    # As how many rows of what length all cost; meaningless while there are none.
+    shape: Shape = (0, 0)
+
+    def count(self, ticket: Ticket[P], times: int, layout: Layout) -> None:
+        """A row has come (1) or gone (-1)."""
+        self.queued_sum += times * ticket.queued_at
+        self.tokens += times * ticket.length
+        self.squares += times * ticket.length * ticket.length
+        if self.entries:
+            self.shape = layout.shape(Lengths(len(self.entries), self.edge, self.tokens, self.squares))
 
 
 @dataclass(slots=True)
@@ -42,7 +57,7 @@ class _Rate:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Waiting rows that are padded together: the buckets' edges, how many rows, their table seconds, and how long all have waited."""
+    """Waiting rows that may run together: the buckets' edges, how many rows, their table seconds, and how long all have waited."""
 
     edges: Sequence[int]
     rows: int
@@ -58,13 +73,14 @@ class Group:
 class Lane(Generic[P]):
     """One class's queue. Its cost figures are table seconds: the speed of the moment is the caller's to multiply."""
 
-    def __init__(self, share: float, buckets: Sequence[int], prices: Prices) -> None:
+    def __init__(self, share: float, buckets: Sequence[int], prices: Prices, layout: Layout) -> None:
         """Start empty.
 
         Args:
             share: part of the run time that this class keeps while others wait too.
             buckets: the edge of each length's bucket; a longer row belongs to the last.
             prices: what rows cost.
+            layout: what rows cost together.
         """
         self.share = share
         self.rows = 0
@@ -76,6 +92,7 @@ class Lane(Generic[P]):
         self.dearest_s = 0.0
         self._edges = buckets
         self._prices = prices
+        self._layout = layout
         self._buckets: dict[int, _Bucket[P]] = {}
         self._rates = {edge: _Rate(RATE_WINDOW_S) for edge in set(buckets)}
         self._use = _Rate(USE_WINDOW_S)
@@ -84,9 +101,9 @@ class Lane(Generic[P]):
     def add(self, ticket: Ticket[P]) -> None:
         """A row waits."""
         edge = self._edge(ticket)
-        bucket = self._buckets.setdefault(edge, _Bucket())
+        bucket = self._buckets.setdefault(edge, _Bucket(edge))
         insort(bucket.entries, (ticket.deadline_at, ticket.number, ticket))
-        bucket.queued_sum += ticket.queued_at
+        bucket.count(ticket, 1, self._layout)
         self._rates[edge].add(1, ticket.queued_at)
         self.rows += 1
         self.alone_s += ticket.alone_s
@@ -123,19 +140,19 @@ class Lane(Generic[P]):
     def work_s(self) -> float:
         """Predicted seconds of all rows, bucket by bucket."""
         if self._work_s is None:
-            self._work_s = sum([self._prices.group_s(len(bucket.entries), edge) for edge, bucket in self._buckets.items()])
+            self._work_s = sum([self._prices.group_s(*bucket.shape) for bucket in self._buckets.values()])
         return self._work_s
 
     def overhead(self) -> float:
         """Predicted work over that of batches that are all of the best size, at least 1: what odd rows cost."""
-        prices = self._prices
-        best_s = sum([len(bucket.entries) * prices.batched_s(edge) for edge, bucket in self._buckets.items()])
+        shapes = [bucket.shape for bucket in self._buckets.values()]
+        best_s = sum([rows * self._prices.batched_s(length) for rows, length in shapes])
         return max(1.0, self.work_s() / best_s) if self.rows else 1.0
 
     def batch_s(self) -> float:
         """Table seconds of the dearest batch that could be next."""
-        sizes = ((edge, min(len(bucket.entries), self._prices.best_rows(edge))) for edge, bucket in self._buckets.items())
-        return max([self._prices.group_s(rows, edge) for edge, rows in sizes], default=0.0)
+        prices, shapes = self._prices, [bucket.shape for bucket in self._buckets.values()]
+        return max([prices.group_s(min(rows, prices.best_rows(length)), length) for rows, length in shapes], default=0.0)
 
     def use_per_s(self, now: float) -> float:
         """Table seconds of run time that this class was given a second, of late."""
@@ -148,25 +165,45 @@ class Lane(Generic[P]):
 
     def plan(self, now: float) -> list[Group]:
         """All rows, cut into groups so that their predicted time is least."""
-        edges = sorted(self._buckets)
-        counts = [(edge, len(self._buckets[edge].entries)) for edge in edges]
+        buckets = [self._buckets[edge] for edge in sorted(self._buckets)]
         groups = []
-        for span in split(counts, self._prices):
-            rows = waited_s = 0.0
-            for edge, count in counts[span.first : span.last + 1]:
-                rows += count
-                waited_s += now * count - self._buckets[edge].queued_sum
-            groups.append(Group(edges[span.first : span.last + 1], int(rows), span.cost_s, waited_s))
+        for span in split([bucket.shape[::-1] for bucket in buckets], self._prices):
+            rows, waited_s = 0, 0.0
+            own = buckets[span.first : span.last + 1]
+            for bucket in own:
+                rows += len(bucket.entries)
+                waited_s += now * len(bucket.entries) - bucket.queued_sum
+            groups.append(Group([bucket.edge for bucket in own], rows, span.cost_s, waited_s))
         return groups
+
+    def portion(self, group: Group, within_s: float = math.inf) -> tuple[int, Shape]:
+        """How many rows of a group, those with the earliest deadlines, its next batch has, and the shape it is planned to have.
+
+        ``within_s``: predicted seconds that it may take; one row may take longer.
+        """
+        lengths = (entry[2].length for entry in self._in_order(group))
+        return self._layout.portion(Candidates(group.rows, group.length, lengths), self._prices, within_s)
 
     def arrivals_per_s(self, group: Group, now: float) -> float:
         """Measured rate of rows that the group could take along. A single arrival is no rate."""
         within = (rate for edge, rate in self._rates.items() if group.edges[0] <= edge <= group.length)
         return max(0.0, sum(rate.decayed(now) for rate in within) - 1) / RATE_WINDOW_S
 
-    def oldest_at(self, group: Group) -> float:
-        """When the first of a group's rows came."""
-        return min(ticket.queued_at for edge in group.edges for _, _, ticket in self._buckets[edge].entries)
+    def hold_until(self, group: Group, shape: Shape, now: float) -> float | None:
+        """Until when to wait for the next arrival, if it is expected so soon that rows per second rise by it; else None.
+
+        No row waits for company longer than its batch takes, and none whose deadline is near. ``shape``: of the whole group.
+        """
+        (rows, length), cost = shape, self._prices.cost
+        if group.rows >= self._prices.limits.rows_at(rows * length // group.rows):
+            return None
+        rate = self.arrivals_per_s(group, now)
+        batch_s, more_s = cost.run_s(rows, length), cost.run_s(rows + 1, length)
+        if not rate or (group.rows + 1) / (1 / rate + more_s) <= group.rows / batch_s:
+            return None
+        oldest_at = min(ticket.queued_at for edge in group.edges for _, _, ticket in self._buckets[edge].entries)
+        until = min(now + 1 / rate, oldest_at + batch_s, self.earliest().deadline_at - 2 * more_s)
+        return until if until > now else None
 
     def charge(self, seconds: float, now: float) -> None:
         """Table seconds of run time are given to this class."""
@@ -175,12 +212,14 @@ class Lane(Generic[P]):
 
     def take(self, group: Group, rows: int) -> list[Ticket[P]]:
         """Remove and return the ``rows`` rows of a group that have the earliest deadlines."""
-        earliest = heapq.merge(*(self._buckets[edge].entries for edge in group.edges))
-        taken = [entry[2] for entry in islice(earliest, rows)]
+        taken = [entry[2] for entry in islice(self._in_order(group), rows)]
         for ticket in taken:
             # Buckets are in order of deadlines too: what is taken of one stands at its front.
             self._remove(self._edge(ticket), 0)
         return taken
+
+    def _in_order(self, group: Group) -> Iterable[Entry[P]]:
+        return heapq.merge(*(self._buckets[edge].entries for edge in group.edges))
 
     def _edge(self, ticket: Ticket[P]) -> int:
         return self._edges[min(ticket.length, len(self._edges) - 1)]
@@ -188,7 +227,7 @@ class Lane(Generic[P]):
     def _remove(self, edge: int, place: int) -> None:
         bucket = self._buckets[edge]
         ticket = bucket.entries.pop(place)[2]
-        bucket.queued_sum -= ticket.queued_at
+        bucket.count(ticket, -1, self._layout)
         if not bucket.entries:
             del self._buckets[edge]
         self.rows -= 1

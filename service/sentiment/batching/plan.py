@@ -20,7 +20,7 @@ class BatchLimits:
 
     Args:
         rows: rows in a batch.
-        tokens: rows x longest length.
+        tokens: computed tokens, with what is padded.
         scores_bytes: rows x heads x length^2 x 4, the size of one layer's attention scores in fp32.
         heads: attention heads of the model.
     """
@@ -35,11 +35,14 @@ class BatchLimits:
         by_scores = self.scores_bytes // (4 * self.heads * length * length)
         return max(1, min(self.rows, self.tokens // length, by_scores))
 
-    def below(self, rows: int, length: int) -> "BatchLimits":
-        """Limits that allow half of a batch that was too large for the memory."""
-        tokens = max(1, rows * length // 2)
-        scores_bytes = max(1, rows * self.heads * length * length * 4 // 2)
-        return replace(self, tokens=min(self.tokens, tokens), scores_bytes=min(self.scores_bytes, scores_bytes))
+    def part(self, length: int) -> float:
+        """The part of a batch that one row of this length takes: rows whose parts sum to 1 at most keep every limit together."""
+        return max(1 / self.rows, length / self.tokens, 4 * self.heads * length * length / self.scores_bytes)
+
+    def below(self, tokens: int, squares: int) -> "BatchLimits":
+        """Limits that allow half of a batch that was too large for the memory; ``squares``: of its rows' lengths, in sum."""
+        scores_bytes = max(1, self.heads * squares * 4 // 2)
+        return replace(self, tokens=min(self.tokens, max(1, tokens // 2)), scores_bytes=min(self.scores_bytes, scores_bytes))
 
 
 def edges(length_max: int) -> list[int]:
@@ -60,6 +63,7 @@ class Prices:
         self.limits = limits
         self._version = cost.version
         self._columns: dict[int, list[float | None]] = {}
+        self._parts: dict[int, float] = {}
 
     def stale(self) -> bool:
         """Whether the table has moved since these were worked out."""
@@ -68,6 +72,14 @@ class Prices:
     def best_rows(self, length: int) -> int:
         """The fewest rows of this length that come within NEAR_BEST of the least time a row."""
         return len(self.column(length)) - 1
+
+    def part(self, length: int) -> float:
+        """The part of the best batch that one row of this length takes where rows of other lengths may fill the rest."""
+        found = self._parts.get(length)
+        if found is None:
+            best = self.best_rows(length)
+            found = self._parts[length] = 1 / best if best < self.limits.rows_at(length) else self.limits.part(length)
+        return found
 
     def column(self, length: int) -> list[float | None]:
         """Seconds of 0 to ``best_rows`` rows; None where nobody has asked yet: see ``group_s``."""

@@ -27,7 +27,8 @@ from typing import Generic
 from sentiment.batching.cost import CostTable
 from sentiment.batching.forecast import Forecast
 from sentiment.batching.lane import Group, Lane
-from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length, edges
+from sentiment.batching.layout import Layout, Lengths, Padded
+from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length
 from sentiment.batching.ticket import LIVE, Batch, Entry, P, Priority, State, Step, Ticket
 from sentiment.errors import Expired, Refused, Unavailable
 
@@ -47,7 +48,14 @@ class Scheduler(Generic[P]):
     """The queue of one model on one device. Not thread-safe: one owner calls it."""
 
     def __init__(
-        self, cost: CostTable, limits: BatchLimits, runners: int, queue_rows_max: int, length_max: int, bulk_share: float = 0.2
+        self,
+        cost: CostTable,
+        limits: BatchLimits,
+        runners: int,
+        queue_rows_max: int,
+        length_max: int,
+        bulk_share: float = 0.2,
+        layout: Layout | None = None,
     ) -> None:
         """Start empty.
 
@@ -58,17 +66,21 @@ class Scheduler(Generic[P]):
             queue_rows_max: rows that may wait; one more is refused.
             length_max: the longest row, in tokens.
             bulk_share: part of the run time that bulk rows get while interactive ones wait too, between 0 and 1.
+            layout: how the graph takes the rows of a batch; padded unless given.
         """
         self.cost = cost
         self.limits = limits
+        self.layout = layout or Padded()
         self.queue_rows_max = queue_rows_max
         self.rows_running = 0
         self._closed = False
         self._numbers = itertools.count(1)
-        self._prices = Prices(cost, limits)
-        buckets = bucket_by_length(edges(length_max))
+        self._prices = Prices(cost, self.layout.within(limits))
+        buckets = bucket_by_length(self.layout.edges(length_max))
         shares = {Priority.INTERACTIVE: 1 - bulk_share, Priority.BULK: bulk_share}
-        self.lanes: dict[Priority, Lane[P]] = {priority: Lane(share, buckets, self._prices) for priority, share in shares.items()}
+        self.lanes: dict[Priority, Lane[P]] = {
+            priority: Lane(share, buckets, self._prices, self.layout) for priority, share in shares.items()
+        }
         # Drops dead entries lazily and is rebuilt when those are the majority.
         self._by_deadline: list[Entry[P]] = []
         self._retries: deque[list[Ticket[P]]] = deque()
@@ -153,7 +165,7 @@ class Scheduler(Generic[P]):
             that came while the batch ran counts, even if nobody has noticed it yet.
         """
         self.forecast.ended(batch)
-        self.cost.observe(len(batch.tickets), batch.length, run_s)
+        self.cost.observe(*batch.shape, run_s)
         return [ticket for ticket in batch.tickets if ticket.deadline_at > now and self._end(ticket, State.ANSWERED)]
 
     def fail(self, batch: Batch[P], out_of_memory: bool = False) -> list[Ticket[P]]:
@@ -163,7 +175,7 @@ class Scheduler(Generic[P]):
         """
         self.forecast.ended(batch)
         if out_of_memory and len(batch.tickets) > 1:
-            self.limits = self.limits.below(len(batch.tickets), batch.length)
+            self.limits = self.limits.below(batch.tokens, batch.squares)
             self._reprice()
         alive = [ticket for ticket in batch.tickets if ticket.state is State.RUNNING]
         if len(batch.tickets) == 1:
@@ -233,12 +245,13 @@ class Scheduler(Generic[P]):
         lane = min(waiting, key=lambda lane: lane.charged_s)
         groups = lane.plan(now)
         group = max(groups, key=lambda group: (group.waited_s + WORTH_S * group.rows) / group.cost_s)
-        rows = min(group.rows, self._prices.best_rows(group.length))
-        batch_s = self.cost.run_s(rows, group.length)
+        rows, shape = lane.portion(group)
+        batch_s = self.cost.run_s(*shape)
         reason = "full" if rows < group.rows else "alike"
         if self.forecast.makes_late(lane, batch_s, now):
             group, rows, reason = self._urgent(lane, groups, now)
-        elif reason == "alike" and not chosen and len(waiting) == len(groups) == 1 and self._worth_waiting(lane, group, now, batch_s):
+        elif reason == "alike" and not chosen and len(waiting) == len(groups) == 1 and (until := lane.hold_until(group, shape, now)):
+            self._hold_until = until
             return None
         tickets = lane.take(group, rows)
         # Start-time fair queueing (Goyal, Vin and Cheng 1996).
@@ -250,49 +263,31 @@ class Scheduler(Generic[P]):
         """The group of the row with the earliest deadline, and as many of its rows as let that one finish in time."""
         first = lane.earliest()
         group = next(group for group in groups if first.length <= group.length or group is groups[-1])
-        most = min(group.rows, self._prices.best_rows(group.length))
-        slack_s = first.deadline_at - now
-        rows = next((rows for rows in range(most, 1, -1) if self.cost.run_s(rows, group.length) <= slack_s), 1)
+        most, _ = lane.portion(group)
+        rows, _ = lane.portion(group, first.deadline_at - now)
         return group, rows, "tight" if rows < most else "full" if rows < group.rows else "alike"
-
-    def _worth_waiting(self, lane: Lane[P], group: Group, now: float, batch_s: float) -> bool:
-        """Whether the next arrival is expected so soon that rows per second rise by waiting for it.
-
-        No row waits for company longer than its batch takes, and none whose deadline is near.
-        """
-        if group.rows >= self.limits.rows_at(group.length):
-            return False
-        rate = lane.arrivals_per_s(group, now)
-        more_s = self.cost.run_s(group.rows + 1, group.length)
-        if not rate or (group.rows + 1) / (1 / rate + more_s) <= group.rows / batch_s:
-            return False
-        first = lane.earliest()
-        until = min(now + 1 / rate, lane.oldest_at(group) + batch_s, first.deadline_at - 2 * more_s)
-        if until <= now:
-            return False
-        self._hold_until = until
-        return True
 
     def _spread(self, chosen: list[tuple[list[Ticket[P]], str]], runners_free: int) -> None:
         """Nothing else waits: halve the dearest batch for each runner that would be idle, where that answers sooner."""
         while chosen and len(chosen) < runners_free:
             dearest = max(chosen, key=lambda choice: self._table_s(choice[0]))
-            tickets = sorted(dearest[0], key=lambda ticket: ticket.length)
-            half = tickets[len(tickets) // 2 :]
-            if len(tickets) < 2 or dearest[1] == "retry" or self._table_s(half) > SPREAD * self._table_s(tickets):
+            tickets, reason = dearest
+            cheaper, dearer = self.layout.halves(tickets)
+            if not cheaper or reason == "retry" or self._table_s(dearer) > SPREAD * self._table_s(tickets):
                 return
             chosen.remove(dearest)
-            chosen += [(tickets[: len(tickets) // 2], "spread"), (half, "spread")]
+            chosen += [(cheaper, "spread"), (dearer, "spread")]
 
     def _table_s(self, tickets: Sequence[Ticket[P]]) -> float:
-        return self.cost.table_s(len(tickets), max([ticket.length for ticket in tickets]))
+        return self.cost.table_s(*self.layout.shape(Lengths.of([ticket.length for ticket in tickets])))
 
     def _begin(self, tickets: list[Ticket[P]], reason: str, now: float) -> Batch[P]:
         for ticket in tickets:
             ticket.state, ticket.started_at = State.RUNNING, now
         self.rows_running += len(tickets)
-        length = max([ticket.length for ticket in tickets])
-        batch = Batch(tickets, reason, length, self.cost.run_s(len(tickets), length))
+        lengths = Lengths.of([ticket.length for ticket in tickets])
+        shape = self.layout.shape(lengths)
+        batch = Batch(tickets, reason, shape, *self.layout.computed(lengths), self.cost.run_s(*shape))
         self.forecast.begun(batch, now + batch.predicted_s)
         return batch
 
@@ -320,7 +315,7 @@ class Scheduler(Generic[P]):
         return True
 
     def _reprice(self) -> None:
-        self._prices = Prices(self.cost, self.limits)
+        self._prices = Prices(self.cost, self.layout.within(self.limits))
         for lane in self.lanes.values():
             lane.reprice(self._prices)
 

@@ -4,6 +4,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from sentiment.batching.cost import Shape
+
 P = TypeVar("P")
 
 
@@ -47,6 +49,11 @@ class Ticket(Generic[P]):
     started_at: float = 0.0
     retrying: bool = False
 
+    @property
+    def rows(self) -> int:
+        """How many rows it is, as of a text that is read in windows."""
+        return 1
+
     def hopeless(self, now: float, speed: float) -> bool:
         """Whether it could not finish in time alone if it started now, when everything takes ``speed`` times its table seconds."""
         return not self.probe and self.deadline_at - now < speed * self.alone_s
@@ -56,20 +63,23 @@ class Ticket(Generic[P]):
 class Batch(Generic[P]):
     """Rows to run together now.
 
-    ``reason`` says why it is not larger: full (larger ones are no cheaper a row), alike (no more rows worth padding together),
+    ``reason`` says why it is not larger: full (larger ones are no cheaper a row), alike (no more rows worth running together),
     spread (the others run on another runner), tight (a deadline allows no more), retry (half of one that failed).
     """
 
     tickets: list[Ticket[P]]
     reason: str
-    # Length that every row is padded to.
-    length: int
+    # As how many rows of what length it costs.
+    shape: Shape
+    # Computed tokens and squared lengths of its rows in sum, with what is padded.
+    tokens: int
+    squares: int
     predicted_s: float
 
     @property
-    def tokens(self) -> int:
-        """Padded tokens."""
-        return self.length * len(self.tickets)
+    def length(self) -> int:
+        """The longest row's."""
+        return max([ticket.length for ticket in self.tickets])
 
 
 Entry = tuple[float, int, Ticket[P]]

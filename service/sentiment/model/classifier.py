@@ -7,8 +7,7 @@ from pathlib import Path
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import Bundle, Golden, GraphSpec, HeadTail, Manifest, WindowsSpec, load_bundle
 from sentiment.model.scores import Scored, score, score_windows
-from sentiment.model.session import Session
-from sentiment.model.tensors import Feeds, pad
+from sentiment.model.session import Fed, Session
 from sentiment.model.tokenizer import Row, Tokenizer, Windows
 
 READ_ON = ("head_tail", "windows")
@@ -16,7 +15,7 @@ READ_ON = ("head_tail", "windows")
 
 
 class Classifier:
-    """Tokenizer, session and calibration of one bundle. Immutable; every method may be called from any thread."""
+    """Tokenizer, session and calibration of one bundle. Immutable. From any thread, but ``feeds`` and ``run`` as the session allows."""
 
     def __init__(self, bundle: Bundle, graph: GraphSpec, tokenizer: Tokenizer, session: Session, passed_over: Sequence[str] = ()) -> None:
         self.bundle = bundle
@@ -35,13 +34,13 @@ class Classifier:
             return self.tokenizer.encode_head_tail(text, self.head_tail.head)
         return self.tokenizer.encode_windows(text, self.windows.size, self.windows.stride, self.windows.count_max)
 
-    def feeds(self, rows: Sequence[Row]) -> Feeds:
-        """Pad rows for the session."""
-        return pad(rows, self.session.inputs, self.tokenizer.pad_id, self.manifest.padding_side == "left")
+    def feeds(self, rows: Sequence[Row]) -> Fed:
+        """Lay rows out for the session."""
+        return self.session.feeds(rows, self.tokenizer.pad_id, self.manifest.padding_side == "left")
 
     def run(self, rows: Sequence[Row]) -> list[list[float]]:
         """Pad, run and return the raw logits of each row, in order."""
-        logits: list[list[float]] = self.session.run(self.feeds(rows)).tolist()
+        logits: list[list[float]] = self.session.run(self.feeds(rows))[: len(rows)].tolist()
         return logits
 
     def score(self, logits: Sequence[float]) -> Scored:

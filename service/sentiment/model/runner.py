@@ -7,20 +7,31 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from sentiment.model.classifier import Classifier
 from sentiment.model.session import Stop
 from sentiment.model.tokenizer import Row
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a batch's run gave: raw logits per row in order, and the seconds it took to pad and to run."""
+    """What a batch's run gave: raw logits per row in order, and the seconds it took to pad, to run, and to copy to a device and back."""
 
     logits: list[list[float]]
     pad_s: float
     run_s: float
+    copy_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """Seconds in which the runner could do nothing else."""
+        return self.pad_s + self.copy_s + self.run_s
 
 
 Outcome = Ran | BaseException
@@ -30,19 +41,37 @@ Report = Callable[[Outcome], None]
 class Runner:
     """One thread over a classifier's session. ``start`` hands it a batch; the report is called in the runner's thread.
 
-    After a run that raised, a new thread takes the old one's place: nothing that the failed run left in it lives on.
+    After a run that raised, a new thread takes the old one's place: nothing that the failed run left in it lives on. But a runner
+    with a classifier of its own, on a device, keeps its thread, to which what the device has captured belongs.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._jobs: queue.SimpleQueue[tuple[Classifier, Sequence[Row], Report, Stop] | None] = queue.SimpleQueue()
+        # What runs its batches; None: the classifier that comes with each of them.
+        self.classifier: Classifier | None = None
+        # A job says whether another thread has taken this one's place.
+        self._jobs: queue.SimpleQueue[Callable[[], bool] | None] = queue.SimpleQueue()
         self._stop = Stop()
         self._begin()
 
     def start(self, classifier: Classifier, rows: Sequence[Row], report: Report) -> None:
         """Run ``rows`` as one batch and call ``report`` with the outcome. The caller sees to it that the runner is free."""
         self._stop = Stop()
-        self._jobs.put((classifier, rows, report, self._stop))
+        self._jobs.put(partial(self._batch, self.classifier or classifier, rows, report, self._stop))
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Do something in the runner's thread and wait for it; before the first batch."""
+        done: Future[T] = Future()
+
+        def job() -> bool:
+            try:
+                done.set_result(work())
+            except BaseException as error:  # whoever waits gets it
+                done.set_exception(error)
+            return False
+
+        self._jobs.put(job)
+        return done.result()
 
     def stop(self) -> None:
         """Ask the run to end: it fails at the next node of its graph. A kernel that does not return does not hear."""
@@ -72,18 +101,20 @@ class Runner:
 
     def _loop(self) -> None:
         while (job := self._jobs.get()) is not None:
-            classifier, rows, report, stop = job
-            outcome: Outcome
-            try:
-                outcome = run_batch(classifier, rows, stop)
-            except BaseException as error:  # rows wait for this outcome, whatever it is
-                outcome = error
-            # Before the report, which may bring the next batch.
-            replaced = isinstance(outcome, BaseException) and self._replaced()
-            report(outcome)
-            if replaced:
+            if job():
                 return
-            del job, rows, report, outcome  # or the last batch would live until the next one comes
+            del job  # or the last batch would live until the next one comes
+
+    def _batch(self, classifier: Classifier, rows: Sequence[Row], report: Report, stop: Stop) -> bool:
+        outcome: Outcome
+        try:
+            outcome = run_batch(classifier, rows, stop)
+        except BaseException as error:  # rows wait for this outcome, whatever it is
+            outcome = error
+        # Before the report, which may bring the next batch.
+        replaced = isinstance(outcome, BaseException) and self.classifier is None and self._replaced()
+        report(outcome)
+        return replaced
 
 
 def run_batch(classifier: Classifier, rows: Sequence[Row], stop: Stop | None = None) -> Ran:
@@ -91,5 +122,7 @@ def run_batch(classifier: Classifier, rows: Sequence[Row], stop: Stop | None = N
     begun = time.perf_counter()
     feeds = classifier.feeds(rows)
     padded = time.perf_counter()
-    logits: list[list[float]] = classifier.session.run(feeds, stop).tolist()
-    return Ran(logits, padded - begun, time.perf_counter() - padded)
+    session = classifier.session
+    # A device may be given more rows than there are.
+    logits: list[list[float]] = session.run(feeds, stop)[: len(rows)].tolist()
+    return Ran(logits, padded - begun, time.perf_counter() - padded - session.copied_s, session.copied_s)

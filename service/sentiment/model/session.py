@@ -1,27 +1,31 @@
-"""ONNX Runtime sessions over a bundle's graphs. The only module that imports onnxruntime."""
+"""ONNX Runtime sessions over a bundle's graphs. Only this module and ``device_session`` know onnxruntime."""
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-
-# From 1.29 on, ONNX Runtime reports sessions and graph hashes to its maker unless told otherwise before it loads.
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-import onnxruntime  # after the line above
+import onnxruntime
 
 from sentiment.errors import BadBundle, OutOfMemory
-from sentiment.model.tensors import Feeds
+from sentiment.model.tensors import Feeds, pad
+from sentiment.model.tokenizer import Row
 
 RUNTIME_VERSION: str = onnxruntime.__version__
 _KNOWN_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # What an explain graph reads beside them.
 _SWITCHES = ("label", "alpha", "baseline_ids", "head_gate", "head_uniform")
 
-# How ONNX Runtime says that an allocation failed; its exceptions have no class of their own for it.
-_OUT_OF_MEMORY = ("failed to allocate memory", "bad_alloc", "bad allocation", "out of memory")
+# How ONNX Runtime, cuBLAS and cuDNN say that an allocation failed; there is no exception of its own for it. The fifth is the arena's at
+# its limit.
+_OUT_OF_MEMORY = (
+    *("failed to allocate memory", "bad_alloc", "bad allocation", "out of memory"),
+    *("is smaller than requested bytes", "status_alloc_failed"),
+)
 
+
+Fed = Mapping[str, npt.NDArray[np.generic]]
+"""What a run is given: Feeds, or PackedFeeds."""
 
 Execute = Callable[[Callable[[], None]], None]
 """Calls what it is given and returns when that has ended; an error comes out of it."""
@@ -46,6 +50,16 @@ class Stop:
 class Session:
     """A classify graph, ready to run. ``run`` may be called from several threads at once; each run uses its own thread only."""
 
+    # The device that it runs on; empty for the processor.
+    hardware = ""
+    # How rows are laid out for it: padded to the longest, or packed one behind the other.
+    layout = "padded"
+    # Seconds in which the last run copied to a device and back; there is none here.
+    copied_s = 0.0
+    # Rows and lengths that must be run once before texts are served.
+    cells: Sequence[tuple[int, int]] = ()
+    _known_inputs: tuple[str, ...] = _KNOWN_INPUTS
+
     def __init__(self, path: Path, provider: str = "CPUExecutionProvider", labels: int | None = None) -> None:
         """Load the graph.
 
@@ -57,13 +71,17 @@ class Session:
         Raises:
             BadBundle: not a graph this service can run, or the provider is not there.
         """
-        self._session = _load(path, provider)
+        self._take(path, load_graph(path, [provider]), labels)
+        self.provider = provider
+
+    def _take(self, path: Path, session: onnxruntime.InferenceSession, labels: int | None) -> None:
+        """Use a loaded graph, if its inputs and its first output are a classifier's."""
+        self._session = session
         self.inputs = [entry.name for entry in self._session.get_inputs()]
         self.output = self._session.get_outputs()[0].name
-        self.provider = provider
-        unknown = set(self.inputs) - set(_KNOWN_INPUTS)
+        unknown = set(self.inputs) - set(self._known_inputs)
         if unknown:
-            raise BadBundle(f"{path}: has the inputs {', '.join(sorted(unknown))}; known are {', '.join(_KNOWN_INPUTS)}")
+            raise BadBundle(f"{path}: has the inputs {', '.join(sorted(unknown))}; known are {', '.join(self._known_inputs)}")
         shape = self._session.get_outputs()[0].shape
         if len(shape) != 2:
             raise BadBundle(f"{path}: its first output has the shape {shape}; wanted are logits [rows, labels]")
@@ -71,7 +89,14 @@ class Session:
         if labels is not None and isinstance(width, int) and width != labels:
             raise BadBundle(f"{path}: gives {width} logits a row; the manifest has {labels} labels")
 
-    def run(self, feeds: Feeds, stop: Stop | None = None) -> npt.NDArray[np.float32]:
+    def feeds(self, rows: Sequence[Row], pad_id: int, left: bool) -> Fed:
+        """Lay rows out as the graph reads them; ``left``: padding stands before a text.
+
+        There may be more rows than those that are given, which come first.
+        """
+        return pad(rows, self.inputs, pad_id, left)
+
+    def run(self, feeds: Fed, stop: Stop | None = None) -> npt.NDArray[np.float32]:
         """Compute the logits, float32 [rows, labels]. The GIL is free meanwhile.
 
         Raises:
@@ -79,9 +104,9 @@ class Session:
         """
         options = stop.options if stop is not None else None
         try:
-            logits: npt.NDArray[np.float32] = self._session.run([self.output], feeds, options)[0]
+            logits: npt.NDArray[np.float32] = self._session.run([self.output], dict(feeds), options)[0]
         except Exception as error:  # ONNX Runtime's exceptions share no base class
-            if _is_out_of_memory(error):
+            if is_out_of_memory(error):
                 raise OutOfMemory(str(error)) from error
             raise
         return logits
@@ -101,9 +126,9 @@ class ExplainSession:
             OutOfMemory: there is not enough for it now.
         """
         try:
-            self._session = _load(path, provider)
+            self._session = load_graph(path, [provider])
         except BadBundle as error:
-            if isinstance(error.__cause__, Exception) and _is_out_of_memory(error.__cause__):
+            if isinstance(error.__cause__, Exception) and is_out_of_memory(error.__cause__):
                 raise OutOfMemory(str(error)) from error
             raise
         shapes = {entry.name: entry.shape for entry in self._session.get_inputs()}
@@ -165,13 +190,20 @@ class ExplainSession:
         try:
             execute(lambda: self._session.run_with_iobinding(binding, options))
         except Exception as error:  # ONNX Runtime's exceptions share no base class
-            if _is_out_of_memory(error):
+            if is_out_of_memory(error):
                 raise OutOfMemory(str(error)) from error
             raise
         return {name: value.numpy() for name, value in zip(outputs, binding.get_outputs(), strict=True)}
 
 
-def _load(path: Path, provider: str) -> onnxruntime.InferenceSession:
+def load_graph(path: Path | bytes, providers: Sequence[str | tuple[str, dict[str, str]]]) -> onnxruntime.InferenceSession:
+    """Load a graph from a file or from its bytes, for the first of ``providers``; what that lacks, the others do.
+
+    Raises:
+        BadBundle: it cannot be loaded, or ONNX Runtime would do without the first provider.
+    """
+    named = "a trial" if isinstance(path, bytes) else str(path)
+    provider = providers[0] if isinstance(providers[0], str) else providers[0][0]
     options = onnxruntime.SessionOptions()
     # One thread a run, several runs at once: 1.8 times two cores' work, without the barriers of a shared pool.
     options.intra_op_num_threads = 1
@@ -182,12 +214,18 @@ def _load(path: Path, provider: str) -> onnxruntime.InferenceSession:
     # What fails is raised, and logged by us; its own lines on standard error are no JSON.
     options.log_severity_level = 4
     if provider not in onnxruntime.get_available_providers():
-        raise BadBundle(f"{path}: wants {provider}; this ONNX Runtime has {', '.join(onnxruntime.get_available_providers())}")
+        raise BadBundle(f"{named}: wants {provider}; this ONNX Runtime has {', '.join(onnxruntime.get_available_providers())}")
+    given = path if isinstance(path, bytes) else str(path)
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=[provider])
+        # Without its fallback, which prints to standard output and serves by another provider.
+        session = onnxruntime.InferenceSession(given, options, providers=list(providers), enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions share no base class
-        raise BadBundle(f"{path}: ONNX Runtime cannot load it: {error}") from error
+        raise BadBundle(f"{named}: ONNX Runtime cannot load it: {error}") from error
+    if session.get_providers()[0] != provider:
+        raise BadBundle(f"{named}: ONNX Runtime could not start {provider} and would use {session.get_providers()[0]}")
+    return session
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a run or a load failed for want of memory."""
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
@@ -32,13 +33,19 @@ class ServerOptions:
     connection_age_max_s: float
     connection_age_grace_s: float
     reflection: bool
+    # Other processes of this server listen on the port too.
+    share_port: bool = False
+
+
+# The handler of each method of the service, by its name.
+Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]  # Any: each has its own pair of messages
 
 
 def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
     """The server's channel arguments."""
     arguments = [
         # Else a second server on the port starts without a word and takes half of the traffic.
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(options.share_port)),
         ("grpc.max_receive_message_length", max(TRANSPORT_BYTES_MIN, 4 * options.message_bytes_max)),
         ("grpc.max_send_message_length", -1),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -55,9 +62,15 @@ def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
     return arguments
 
 
-def make_server(
-    options: ServerOptions, service: SentimentService, streams: Streams, calls: Calls, health: Health
-) -> tuple[grpc.aio.Server, int]:
+def handlers_of(service: SentimentService, streams: Streams, calls: Calls) -> Handlers:
+    """The handlers of the service's methods."""
+    handlers: Handlers = {method.name: calls.unary(method) for method in service.unary_methods}
+    handlers[METHOD] = streams.handler()
+    handlers[service.explain_method.name] = calls.server_stream(service.explain_method)
+    return handlers
+
+
+def make_server(options: ServerOptions, handlers: Handlers, health: Health) -> tuple[grpc.aio.Server, int]:
     """Assemble the server and bind its port, without starting it.
 
     Returns:
@@ -67,9 +80,6 @@ def make_server(
         CannotServe: the port cannot be bound.
     """
     server = grpc.aio.server(options=channel_options(options))
-    handlers = {method.name: calls.unary(method) for method in service.unary_methods}
-    handlers[METHOD] = streams.handler()
-    handlers[service.explain_method.name] = calls.server_stream(service.explain_method)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if options.reflection:

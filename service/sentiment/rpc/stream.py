@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from sentiment.batching.joint import Joint
+from sentiment.batching.row_queue import Pending
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Broken, InvalidInput, RequestError, Unavailable
 from sentiment.logs import logger
-from sentiment.pipeline import Answer, Outcome, Pending, Served
+from sentiment.pipeline import Answer, Outcome, Served
 from sentiment.rpc import convert
 from sentiment.rpc.calls import Call, Calls, Context, abort, request_id_of
 from sentiment.rpc.servicer import SentimentService, count_item
@@ -177,8 +177,7 @@ class _Stream:
             found.metrics.stage["receive"](time.monotonic() - arrived_at)
             pending = await found.begin(query, arrived_at, deadline_at, lambda outcome: self._settle(serial, item_id, found, outcome))
             self._tickets[serial] = (found, pending)
-            if isinstance(pending, Joint):
-                self._owed += pending.rows - 1
+            self._owed += pending.rows - 1
         except asyncio.CancelledError:
             # The client left while its text was being tokenized.
             (served.metrics if served else self._calls.no_model).items[METHOD, self._call.left_code()]()
@@ -201,7 +200,7 @@ class _Stream:
     def _settle(self, serial: int, item_id: str, served: Served | None, outcome: Outcome) -> None:
         _, pending = self._tickets.pop(serial, (None, None))
         count_item(served.metrics if served else self._calls.no_model, METHOD, outcome)
-        self._outcomes.put_nowait((item_id, served, outcome, pending.rows if isinstance(pending, Joint) else 1))
+        self._outcomes.put_nowait((item_id, served, outcome, 1 if pending is None else pending.rows))
 
     def _message(self, item_id: str, served: Served | None, outcome: Outcome) -> pb.ClassifyStreamResponse:
         if isinstance(outcome, Answer):

@@ -6,17 +6,17 @@ It installs no signal handlers and never ends the process: ``app`` alone does.
 import asyncio
 import json
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Never
 
 import grpc
 from aiohttp import web
 from google.protobuf.json_format import ParseDict, ParseError
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from sentiment.errors import CannotServe, Expired, InvalidInput, RequestError
-from sentiment.metrics import Metrics
 from sentiment.rpc.calls import REQUEST_ID, A, Call, Calls, Method, Q, StreamMethod, request_id_in
 from sentiment.rpc.servicer import SentimentService
 from sentiment.rpc.status import HTTP_STATUS, code_of, pushback_ms
@@ -40,14 +40,14 @@ class Web:
         self,
         service: SentimentService,
         calls: Calls,
-        metrics: Metrics,
+        scrape: Callable[[], Awaitable[CollectorRegistry]],
         ready: Callable[[], bool],
         alive: Callable[[], bool],
         message_bytes_max: int,
         viewer: bool = True,
     ) -> None:
         self._calls = calls
-        self._metrics = metrics
+        self._scrape = scrape
         self._ready = ready
         self._alive = alive
         self._message_bytes_max = message_bytes_max
@@ -87,7 +87,7 @@ class Web:
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(self._metrics.registry), headers={"Content-Type": content_type})
+        return web.Response(body=encode(await self._scrape()), headers={"Content-Type": content_type})
 
     async def _get_healthz(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n") if self._alive() else web.Response(text="not alive\n", status=503)

@@ -1,0 +1,86 @@
+"""The executor: the server as it is in one process, whose texts come from front ends besides HTTP.
+
+Its own gRPC listens on a Unix socket, for the calls that front ends hand on.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry
+
+from sentiment.app import App, Hosted
+from sentiment.front_ends.desk import Desk, Serving
+from sentiment.front_ends.start import Start
+from sentiment.front_ends.totals import Totals
+
+# Front ends are asked so often what they have counted, that one that dies loses no more.
+COUNTS_EVERY_S = 5.0
+
+
+class Executor(App):
+    """The process that has the model."""
+
+    def __init__(self, start: Start) -> None:
+        """Not listening yet; must be called in the event loop.
+
+        Raises:
+            CannotServe: a socket cannot be bound.
+        """
+        # Front ends stay connected: nothing is balanced here.
+        own = {"grpc_listen": f"unix:{start.calls_socket}", "connection_age_max_s": 0.0}
+        super().__init__(start.settings.model_copy(update=own))
+        self._start = start
+        self._totals = Totals(self._metrics.registry, self._pids)
+        self._shown = CollectorRegistry()
+        self._shown.register(self._totals)
+        self._desk = Desk(start.rows_socket, start.settings.front_ends, self._totals.add)
+
+    async def run(self) -> None:
+        """As in one process."""
+        await self._desk.start()
+        collecting = asyncio.create_task(self._collect())
+        try:
+            await super().run()
+        finally:
+            collecting.cancel()
+            self._desk.close()
+
+    async def _collect(self) -> None:
+        while True:
+            await asyncio.sleep(COUNTS_EVERY_S)
+            await self._desk.collect()
+
+    async def _load(self) -> Hosted:
+        """Load the model, and wait until the front ends can read texts."""
+        served = await super()._load()
+        bundle, graph = served.classifier.bundle, served.classifier.graph
+        said = {
+            "path": str(bundle.path.absolute()),
+            "digest": bundle.digest,
+            "graph": graph.model_dump(mode="json"),
+            "provider": served.classifier.session.provider,
+        }
+        await self._desk.introduce(Serving(said, served.queue, lambda: served.batcher.backlog_s))
+        return served
+
+    async def _scrape(self) -> CollectorRegistry:
+        await self._desk.collect()
+        return self._shown
+
+    def _pids(self) -> Mapping[str, int]:
+        return {"supervisor": os.getppid(), **self._desk.pids}
+
+    def _grpc_address(self) -> str:
+        return self._start.settings.grpc_listen
+
+    def _set_ready(self, ready: bool) -> None:
+        super()._set_ready(ready)
+        self._desk.set_ready(ready)
+
+    async def _still_answer(self, served: Hosted) -> None:
+        """Until the front ends have drained and gone. If a runner is lost they stay, for the next executor, and must hear at once."""
+        if served.batcher.broken.is_set():
+            served.batcher.close()
+        else:
+            await self._desk.left(self._settings.drain_wait_s + self._settings.drain_grace_s)

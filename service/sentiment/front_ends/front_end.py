@@ -1,0 +1,158 @@
+"""A front end: gRPC, reading texts, scoring logits. The model, its queue and everything else are the executor's.
+
+The composition root of its process, as ``app`` is of the executor's.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sentiment.errors import BadBundle
+from sentiment.front_ends.forward import Forward
+from sentiment.front_ends.link import FarQueue, Link, connect, watch_deadlines
+from sentiment.front_ends.start import Start
+from sentiment.front_ends.totals import Counted, Counts
+from sentiment.logs import logger
+from sentiment.metrics import NO_MODEL, CallMetrics, Metrics
+from sentiment.model.bundle import GraphSpec, load_bundle
+from sentiment.model.classifier import Classifier
+from sentiment.model.session import Session
+from sentiment.model.tokenizer import Tokenizer
+from sentiment.pipeline import Served
+from sentiment.registry import Models
+from sentiment.rpc.calls import CODE_NAMES, METHODS
+from sentiment.rpc.side import GrpcSide
+
+
+class FarSession(Session):
+    """A session that is in another process: nothing can be run here."""
+
+    def __init__(self, provider: str) -> None:
+        self.provider = provider
+        self.inputs = []
+
+    def run(self, *_feeds: object, **_stop: object) -> npt.NDArray[np.float32]:
+        """Nothing runs here."""
+        raise AssertionError("a front end has no graph")
+
+
+def read_bundle(said: dict[str, Any]) -> Classifier:  # Any: JSON
+    """The bundle that the executor serves, without its graph. Blocks while its files are checked.
+
+    Raises:
+        BadBundle: it cannot be read, or is not the one that the executor has.
+    """
+    path = Path(said["path"])
+    bundle = load_bundle(path)
+    if bundle.digest != said["digest"]:
+        raise BadBundle(f"{path}: has the digest {bundle.digest[:12]} and the executor serves {said['digest'][:12]}: it was exchanged")
+    tokenizer = Tokenizer(path / "tokenizer.json", bundle.manifest.max_tokens)
+    return Classifier(bundle, GraphSpec.model_validate(said["graph"]), tokenizer, FarSession(said["provider"]))
+
+
+class FrontEnd:
+    """A front end's life. Its readiness is the executor's, once it can read texts."""
+
+    def __init__(self, start: Start) -> None:
+        """Bind the port; must be called in the event loop.
+
+        Raises:
+            CannotServe: the port cannot be bound.
+        """
+        self._start = start
+        self._settings = start.settings
+        self._log = logger()
+        self._metrics = Metrics(METHODS, CODE_NAMES)
+        self._counted = Counted(self._metrics.registry)
+        self._models = Models(self._settings.model)
+        self._queue = FarQueue(self._settings.queue_rows_max)
+        self._forward = Forward(start.calls_socket, CallMetrics(self._metrics, NO_MODEL))
+        self._grpc = GrpcSide(self._settings, self._metrics, self._models, share_port=True, adapt=self._forward.adapt)
+        self._served: Served | None = None
+        self._link: Link | None = None
+        self._draining = False
+        self._executor_ready = False
+        self._stop = asyncio.Event()
+        self._model: asyncio.Queue[Any] = asyncio.Queue()  # Any: JSON
+
+    async def run(self) -> None:
+        """Serve until SIGTERM, then drain.
+
+        Raises:
+            BadBundle: the executor's bundle cannot be read here.
+        """
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
+        await self._grpc.server.start()
+        working = {asyncio.create_task(work) for work in (self._keep_link(), self._read_models(), watch_deadlines(self._queue))}
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            done, _ = await asyncio.wait({stopping, *working}, return_when=asyncio.FIRST_COMPLETED)
+            for ended in done - {stopping}:
+                ended.result()
+            await self._drain()
+        finally:
+            for task in working:
+                task.cancel()
+            await asyncio.wait(working)
+            if self._served is not None:
+                self._served.close()
+
+    def model(self, said: Any) -> None:  # Any: JSON
+        """The executor has a model."""
+        self._model.put_nowait(said)
+
+    def state(self, ready: bool) -> None:
+        """The executor is ready, or not, or has gone."""
+        self._executor_ready = ready
+        self._show_ready()
+
+    def counts(self) -> Counts:
+        """What has been counted since the last time."""
+        return self._counted.take()
+
+    def _show_ready(self) -> None:
+        self._grpc.health.set_ready(self._executor_ready and self._served is not None and not self._draining)
+
+    async def _keep_link(self) -> None:
+        """Be connected to the executor, whichever it is."""
+        while True:
+            self._link = await connect(self._start.rows_socket, lambda: Link(self._start.name, os.getpid(), self._queue, self))
+            await self._link.lost.wait()
+            if self._link.met and not self._draining:
+                self._log.warning("executor_lost")
+
+    async def _read_models(self) -> None:
+        """Read what the executor serves, each time that it says so: once for each executor."""
+        while True:
+            said = await self._model.get()
+            if self._served is None:
+                classifier = await asyncio.to_thread(read_bundle, said)
+                metrics = self._metrics.model(classifier.bundle.id, [])
+                self._served = Served(classifier, self._queue, metrics, self._settings.text_bytes_max, self._settings.call_rows_max)
+                self._models.add(self._served)
+                # What is alive now lives as long as the process: the collector need not look at it again.
+                gc.collect()
+                gc.freeze()
+            elif said["digest"] != self._served.classifier.bundle.digest:
+                raise BadBundle(f"another executor serves the digest {said['digest'][:12]} of {self._served.id}: it was exchanged")
+            if self._link is not None:
+                self._link.serving()
+            self._show_ready()
+
+    async def _drain(self) -> None:
+        """As the one process does: not ready but answering, then GOAWAY, then until everything accepted is answered."""
+        self._draining = True
+        self._show_ready()
+        await asyncio.sleep(self._settings.drain_wait_s)
+        await self._grpc.drain(self._settings.drain_grace_s)
+        await self._forward.close()
+        if self._link is not None:
+            self._link.close()
+            await self._link.lost.wait()
+        self._log.info("drained")

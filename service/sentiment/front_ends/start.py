@@ -1,0 +1,66 @@
+"""What the supervisor tells a process that it starts: one line of JSON on its standard input, which then stays open.
+
+Its end is the supervisor's end: whoever reads it leaves at once, and nobody is orphaned.
+"""
+
+import json
+import os
+import shutil
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentiment.settings import Settings
+
+STDIN = 0
+EXECUTOR = "executor"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Who a process is, the folder of the sockets, and the server's settings with the port that was taken."""
+
+    name: str
+    folder: Path
+    settings: Settings
+
+    @property
+    def rows_socket(self) -> Path:
+        """Where front ends hand over texts."""
+        return self.folder / "rows.sock"
+
+    @property
+    def calls_socket(self) -> Path:
+        """Where front ends hand on calls."""
+        return self.folder / "calls.sock"
+
+    def line(self) -> bytes:
+        """What ``read_start`` reads."""
+        settings = self.settings.model_dump(mode="json")
+        return json.dumps({"name": self.name, "folder": str(self.folder), "settings": settings}).encode() + b"\n"
+
+
+def read_start() -> Start:
+    """Read the line from standard input."""
+    line = b""
+    # Not through sys.stdin, whose lock a thread that waits in it holds when the interpreter ends.
+    while not line.endswith(b"\n"):
+        more = os.read(STDIN, 2**16)
+        if not more:
+            raise SystemExit("the supervisor has gone")
+        line += more
+    said = json.loads(line)
+    return Start(said["name"], Path(said["folder"]), Settings.model_validate(said["settings"]))
+
+
+def leave_with_supervisor(folder: Path) -> None:
+    """From now on end this process as soon as the supervisor has ended, however it did, and leave nothing of ``folder`` behind."""
+
+    def watch() -> None:
+        while os.read(STDIN, 2**16):
+            pass
+        # One that was killed could not.
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="supervisor", daemon=True).start()

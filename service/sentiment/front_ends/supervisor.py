@@ -1,0 +1,179 @@
+"""The supervisor: starts an executor and its front ends, replaces one that dies, and ends when it is told to.
+
+It serves nothing itself and loads neither gRPC nor a model. When it dies, however it does, the others leave (``start``).
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from sentiment.errors import CannotServe
+from sentiment.front_ends.start import EXECUTOR, Start
+from sentiment.logs import logger
+from sentiment.settings import Settings
+
+# How a process ends. The second to fourth would end the next one in its place too.
+FAILED, WRONG_SETTINGS, BAD_BUNDLE, CANNOT_SERVE = 1, 2, 3, 4
+FINAL = (WRONG_SETTINGS, BAD_BUNDLE, CANNOT_SERVE)
+# A process that ended so often in so many seconds is not replaced again: what is wrong does not go away by itself.
+DEATHS_MAX = 5
+DEATHS_S = 60.0
+# The next one comes after so long, and twice as long each time within DEATHS_S.
+REPLACE_S = 0.1
+# Front ends share the port by connections: one that stays for ever would keep its front end busier than the others. The grace is for
+# streams, which would be cut after it.
+CONNECTION_AGE_S = 300.0
+CONNECTION_GRACE_S = 3600.0
+# After the time that a drain may take.
+LEAVE_S = 10.0
+# Bytes of a Unix socket's path.
+PATH_MAX = 100
+
+
+def supervise(settings: Settings) -> int:
+    """Run the server as several processes until SIGTERM or SIGINT has drained it; returns the exit code.
+
+    Raises:
+        CannotServe: the port is taken, or there is no place for sockets.
+    """
+    try:
+        return asyncio.run(Supervisor(settings).run())
+    except CannotServe as error:
+        logger().error("cannot_serve", reason=str(error))
+        raise
+
+
+class Supervisor:
+    """The processes of one server."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._log = logger()
+        self._stop = asyncio.Event()
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+
+    async def run(self) -> int:
+        """Keep all processes alive until the stop; returns the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+        with _reserved(self._settings.grpc_listen) as address, _folder() as folder:
+            changes: dict[str, object] = {"grpc_listen": address}
+            if not self._settings.connection_age_max_s:
+                changes |= {"connection_age_max_s": CONNECTION_AGE_S, "connection_age_grace_s": CONNECTION_GRACE_S}
+            settings = self._settings.model_copy(update=changes)
+            names = [EXECUTOR, *(f"front-{number}" for number in range(settings.front_ends))]
+            keeping = {asyncio.create_task(self._keep(Start(name, folder, settings))) for name in names}
+            stopping = asyncio.create_task(self._stop.wait())
+            # One that is not kept any more is as good as a stop: the server is not whole.
+            await asyncio.wait({stopping, *keeping}, return_when=asyncio.FIRST_COMPLETED)
+            given_up = [task.result() for task in keeping if task.done()]
+            self._stop.set()
+            codes = await self._end(keeping)
+        if given_up:
+            return given_up[0] if given_up[0] in (WRONG_SETTINGS, BAD_BUNDLE) else FAILED
+        clean = codes <= {0, -signal.SIGTERM}
+        self._log.info("drained") if clean else self._log.error("not_drained", codes=sorted(codes))
+        return 0 if clean else FAILED
+
+    async def _keep(self, start: Start) -> int:
+        """Run a process and replace it when it ends; returns its exit code once it is not to be replaced."""
+        deaths: deque[float] = deque(maxlen=DEATHS_MAX)
+        while True:
+            code = await self._live(start)
+            if self._stop.is_set():
+                return code
+            deaths.append(time.monotonic())
+            recent = sum(at > deaths[-1] - DEATHS_S for at in deaths)
+            replaced = code not in FINAL and recent < DEATHS_MAX
+            self._log.error("process_ended", ended=start.name, code=code, replaced=replaced)
+            if not replaced:
+                return code
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REPLACE_S * 2 ** (recent - 1)):
+                    await self._stop.wait()
+                    return 0
+
+    async def _live(self, start: Start) -> int:
+        """Start a process and wait for its end; returns its exit code, the negative number of the signal that ended it."""
+        # A group of its own: Ctrl-C in a terminal reaches this process, which tells the others.
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "sentiment.front_ends"), stdin=asyncio.subprocess.PIPE, start_new_session=True
+        )
+        self._processes[start.name] = process
+        self._log.info("process_started", started=start.name, pid=process.pid)
+        if self._stop.is_set():
+            process.terminate()
+        assert process.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(start.line())
+            await process.stdin.drain()
+        code = await process.wait()
+        del self._processes[start.name]
+        return code
+
+    async def _end(self, keeping: set["asyncio.Task[int]"]) -> set[int]:
+        """Drain every process, kill those that do not end; returns the exit codes."""
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        limit_s = self._settings.drain_wait_s + self._settings.drain_grace_s + LEAVE_S
+        _, late = await asyncio.wait(keeping, timeout=limit_s)
+        if late:
+            self._log.error("processes_killed", processes=sorted(self._processes), seconds=limit_s)
+            for process in self._processes.values():
+                process.kill()
+            await asyncio.wait(late)
+        return {task.result() for task in keeping}
+
+    def _on_signal(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._stop.is_set():
+            self._log.warning("second_signal", signal=name)
+            os._exit(1)
+        self._stop.set()
+        self._log.info("draining", signal=name, wait_s=self._settings.drain_wait_s, grace_s=self._settings.drain_grace_s)
+
+
+@contextlib.contextmanager
+def _reserved(listen: str) -> Iterator[str]:
+    """Hold a port without listening on it, so that only front ends of ours share it; gives its address.
+
+    Raises:
+        CannotServe: another process has it.
+    """
+    host, _, port = listen.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(*found[:3]) as held:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(found[4])
+            # After the bind: with it the port of another server that shares its own would have been taken for free.
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            yield f"{host}:{held.getsockname()[1]}"
+    except (OSError, OverflowError) as error:
+        raise CannotServe(f"gRPC cannot listen on {listen}: {error}") from error
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder for sockets that nobody else may enter.
+
+    Raises:
+        CannotServe: none can be made.
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix="sentiment-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise CannotServe(f"there is no folder for the sockets of front ends: {error}; TMPDIR names one") from error
+    with made as name:
+        if len(name) > PATH_MAX - len("/calls.sock"):
+            raise CannotServe(f"the folder for sockets of front ends, {name}, has {len(name)} characters; TMPDIR may name a shorter one")
+        yield Path(name)

@@ -1,0 +1,205 @@
+"""What front ends and the executor say to each other. Pure: bytes to messages and back; no socket, clock or task.
+
+A frame is the bytes of its body, its kind, and the body. Rows and answers, of which there are many, are packed records followed by all
+their numbers as one int32 or float32 block; the rest is JSON. Instants are those of ``time.monotonic``, which the processes of one
+machine share.
+"""
+
+import enum
+import json
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from sentiment.batching.ticket import Priority
+from sentiment.errors import Broken, Expired, ModelFailed, Refused, RequestError, Unavailable
+from sentiment.model.tokenizer import Row
+
+HEAD = struct.Struct("<IB")
+# More than 4,096 rows of 8,192 tokens with their types; a peer that says more is out of step.
+BODY_BYTES_MAX = 2**28 + 2**20
+_COUNTS = struct.Struct("<II")
+_TEXT = struct.Struct("<QdHB")
+_ROW = struct.Struct("<IB")
+_ANSWERS = struct.Struct("<dHI")
+_ANSWER = struct.Struct("<QHIdd")
+# By name; Refused has fields of its own.
+_ERRORS: dict[str, type[Expired | Unavailable | ModelFailed | Broken]] = {
+    kind.__name__: kind for kind in (Expired, Unavailable, ModelFailed, Broken)
+}
+
+
+class Kind(enum.IntEnum):
+    """What a frame is. The first five are a front end's, the others the executor's."""
+
+    HELLO = 1  # who it is: JSON {name, pid}
+    SERVING = 2  # it has read the bundle: no body
+    ROWS = 3  # texts to run
+    CANCEL = 4  # texts that nobody waits for: their numbers
+    COUNTS = 5  # what it has counted since it was last asked: JSON
+    MODEL = 6  # what is served: JSON {path, digest, graph, provider}
+    STATE = 7  # JSON {ready}
+    ANSWERS = 8  # texts that were run
+    FAILURES = 9  # texts that were not: JSON
+    ASK = 10  # for COUNTS: no body
+
+
+class Text(NamedTuple):
+    """A text to run: one row, or the rows of its windows. ``number`` is the sender's."""
+
+    number: int
+    deadline_at: float
+    priority: Priority
+    rows: Sequence[Row]
+
+
+class Answered(NamedTuple):
+    """A text's raw logits, a list for each row, and how its last row was run."""
+
+    number: int
+    logits: list[list[float]]
+    queue_s: float
+    run_s: float
+    batch_rows: int
+
+
+class Failed(NamedTuple):
+    """Why a text has no answer; ``let_in``: it was in the queue."""
+
+    number: int
+    error: RequestError
+    let_in: bool
+
+
+class OutOfStep(Exception):
+    """The other end sent what is no frame: the connection is of no use any more."""
+
+
+class Frames:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
+        """The frames that are whole now; to be read to the end.
+
+        Raises:
+            OutOfStep: too large, or of an unknown kind.
+        """
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        while len(buffer) - start >= HEAD.size:
+            size, kind = HEAD.unpack_from(buffer, start)
+            if size > BODY_BYTES_MAX or not Kind.HELLO <= kind <= Kind.ASK:
+                raise OutOfStep(f"a frame of kind {kind} and {size} bytes; the limits are {Kind.ASK.value} and {BODY_BYTES_MAX}")
+            end = start + HEAD.size + size
+            if len(buffer) < end:
+                break
+            yield Kind(kind), bytes(buffer[start + HEAD.size : end])
+            start = end
+        del buffer[:start]
+
+
+def frame(kind: Kind, body: bytes = b"") -> bytes:
+    """A frame."""
+    return HEAD.pack(len(body), kind) + body
+
+
+def frame_of(kind: Kind, said: Any) -> bytes:  # Any: JSON
+    """A frame whose body is JSON."""
+    return frame(kind, json.dumps(said).encode())
+
+
+def pack_texts(texts: Sequence[Text]) -> bytes:
+    """The body of ROWS."""
+    heads: list[bytes] = []
+    rows: list[bytes] = []
+    block = array("i")
+    for number, deadline_at, priority, its_rows in texts:
+        heads.append(_TEXT.pack(number, deadline_at, len(its_rows), priority is Priority.BULK))
+        for row in its_rows:
+            rows.append(_ROW.pack(len(row.ids), row.type_ids is not None))
+            block.extend(row.ids)
+            if row.type_ids is not None:
+                block.extend(row.type_ids)
+    return b"".join((_COUNTS.pack(len(heads), len(rows)), *heads, *rows, block.tobytes()))
+
+
+def unpack_texts(body: bytes) -> list[Text]:
+    """What ``pack_texts`` packed."""
+    texts, rows = _COUNTS.unpack_from(body)
+    rows_at = _COUNTS.size + texts * _TEXT.size
+    block_at = rows_at + rows * _ROW.size
+    ids = iter(_numbers("i", body[block_at:]))
+    heads = _ROW.iter_unpack(body[rows_at:block_at])
+
+    def row() -> Row:
+        tokens, typed = next(heads)
+        return Row(list(islice(ids, tokens)), list(islice(ids, tokens)) if typed else None, False)
+
+    return [
+        Text(number, deadline_at, Priority.BULK if bulk else Priority.INTERACTIVE, [row() for _ in range(count)])
+        for number, deadline_at, count, bulk in _TEXT.iter_unpack(body[_COUNTS.size : rows_at])
+    ]
+
+
+def pack_numbers(numbers: Sequence[int]) -> bytes:
+    """The body of CANCEL."""
+    return array("Q", numbers).tobytes()
+
+
+def unpack_numbers(body: bytes) -> list[int]:
+    """What ``pack_numbers`` packed."""
+    return _numbers("Q", body)
+
+
+def pack_answers(answers: Sequence[Answered], backlog_s: float) -> bytes:
+    """The body of ANSWERS, at least one; ``backlog_s``: until a row that comes now would start."""
+    heads: list[bytes] = []
+    block = array("f")
+    for number, logits, queue_s, run_s, batch_rows in answers:
+        heads.append(_ANSWER.pack(number, len(logits), batch_rows, queue_s, run_s))
+        for row in logits:
+            block.extend(row)
+    return b"".join((_ANSWERS.pack(backlog_s, len(answers[0].logits[0]), len(answers)), *heads, block.tobytes()))
+
+
+def unpack_answers(body: bytes) -> tuple[list[Answered], float]:
+    """What ``pack_answers`` packed."""
+    backlog_s, labels, count = _ANSWERS.unpack_from(body)
+    block_at = _ANSWERS.size + count * _ANSWER.size
+    values = iter(_numbers("f", body[block_at:]))
+    answers = [
+        Answered(number, [list(islice(values, labels)) for _ in range(rows)], queue_s, run_s, batch_rows)
+        for number, rows, batch_rows, queue_s, run_s in _ANSWER.iter_unpack(body[_ANSWERS.size : block_at])
+    ]
+    return answers, backlog_s
+
+
+def pack_failures(failures: Sequence[Failed], backlog_s: float) -> bytes:
+    """The body of FAILURES."""
+    listed = []
+    for number, error, let_in in failures:
+        refusal = (error.retry_after_s, error.reason, error.needs_s) if isinstance(error, Refused) else None
+        listed.append((number, type(error).__name__, str(error), let_in, refusal))
+    return json.dumps({"backlog_s": backlog_s, "failures": listed}).encode()
+
+
+def unpack_failures(body: bytes) -> tuple[list[Failed], float]:
+    """What ``pack_failures`` packed."""
+    said = json.loads(body)
+    failures = []
+    for number, kind, message, let_in, refusal in said["failures"]:
+        error: RequestError = Refused(message, *refusal) if refusal is not None else _ERRORS[kind](message)
+        failures.append(Failed(number, error, let_in))
+    return failures, said["backlog_s"]
+
+
+def _numbers(code: str, block: bytes) -> list[Any]:  # Any: int or float, as the code says
+    numbers = array(code)
+    numbers.frombytes(block)
+    return numbers.tolist()

@@ -1,0 +1,123 @@
+"""From settings to a model that is warm: its devices, its graphs on them, the runners that run them, and what batches cost."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from sentiment.batching.cost import CostTable
+from sentiment.batching.layout import Layout, Packed, Padded
+from sentiment.batching.plan import BatchLimits
+from sentiment.errors import BadBundle, BadSettings
+from sentiment.model.bundle import bundle_roots, find_bundle
+from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.cores import cores_granted
+from sentiment.model.device_session import TOKENS_STEP, prove
+from sentiment.model.devices import CPU, Device, Found, find_devices
+from sentiment.model.on_device import load_on_device
+from sentiment.model.runner import Runner
+from sentiment.settings import Settings
+from sentiment.warm_up import MEASURE_S, warm_up
+
+# Rows of some 280 tokens cost a core 35 ms each alone and 40 in batches of 4 (make bench): long rows are better run alone there.
+ON_CPU = {"rows": 16, "tokens": 512, "scores_bytes": 64 * 2**20}
+# 16,384 tokens take an H200 some 6 ms in BERT-base (computed): fewer leave it idle between batches, more make all wait. Fused attention
+# keeps no scores.
+ON_GPU = {"rows": 256, "tokens": 16_384, "scores_bytes": 2**32}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that is warm, and what its warm-up taught.
+
+    ``explained`` is what explanations run on: the same model on the CPU, since a device belongs to its runner's thread. ``runners`` are
+    to be closed by whoever takes them; ``not_cuda`` is why a GPU that could have been taken was not.
+    """
+
+    classifier: Classifier
+    explained: Classifier
+    limits: BatchLimits
+    cost: CostTable
+    layout: Layout
+    runners: list[Runner]
+    devices: tuple[Device, ...] = (CPU,)
+    not_cuda: str = ""
+
+
+def load(settings: Settings, measure_s: float = MEASURE_S) -> Loaded:
+    """Find, check and warm up the default bundle; measure its costs for ``measure_s``. Blocks for seconds, on a GPU for a minute.
+
+    Raises:
+        BadBundle: it cannot be served.
+        BadSettings: a device is not there, or a batch of the largest size does not fit in its memory.
+    """
+    path = find_bundle(settings.model, bundle_roots(settings.bundles))
+    found = find_devices(settings.device, prove)
+    cpu = found.devices == (CPU,)
+    precision = None if settings.precision == "auto" else settings.precision
+    if not cpu and precision == "int8":
+        raise BadSettings(f"precision = int8: runs on the CPU only, and the device is {found.devices[0].name}")
+    classifier = load_classifier(path, precision if cpu else "fp32")
+    if classifier.bundle.id != f"{path.parent.name}/{path.name}":
+        raise BadBundle(f"{path}: holds {classifier.bundle.id}; a bundle's folder is called as its manifest says")
+    return _on_cpu(classifier, settings, measure_s, found) if cpu else _on_devices(classifier, settings, measure_s, found)
+
+
+def _limits(settings: Settings, classifier: Classifier, usual: dict[str, int]) -> BatchLimits:
+    return BatchLimits(
+        settings.batch_rows_max or usual["rows"],
+        settings.batch_tokens_max or usual["tokens"],
+        settings.batch_scores_bytes_max or usual["scores_bytes"],
+        classifier.bundle.attention_heads,
+    )
+
+
+def _on_cpu(classifier: Classifier, settings: Settings, measure_s: float, found: Found) -> Loaded:
+    limits = _limits(settings, classifier, ON_CPU)
+    cost = warm_up(classifier, limits, _cache(settings), measure_s)
+    runners = [Runner(f"cpu-{number}") for number in range(settings.runners or cores_granted())]
+    return Loaded(classifier, classifier, limits, cost, Padded(), runners, not_cuda=found.not_cuda)
+
+
+def _on_devices(host: Classifier, settings: Settings, measure_s: float, found: Found) -> Loaded:
+    limits = _limits(settings, host, ON_GPU)
+    runners = [Runner(device.name) for device in found.devices]
+    try:
+        with _graphs_folder(settings) as folder:
+            for runner, device in zip(runners, found.devices, strict=True):
+                make = partial(load_on_device, host, device, settings.precision, folder, settings.device_bytes_max)
+                runner.classifier = runner.call(make)
+        served = [runner.classifier for runner in runners if runner.classifier is not None]
+        kinds = {classifier.graph.file for classifier in served}
+        if len(kinds) > 1:
+            raise BadBundle(f"{host.bundle.path}: not all devices can serve the same graph: {', '.join(sorted(kinds))}")
+        layout = Packed(TOKENS_STEP) if served[0].session.layout == "packed" else Padded()
+
+        def warm(runner: Runner, classifier: Classifier) -> CostTable:
+            return runner.call(partial(warm_up, classifier, layout.within(limits), _cache(settings), measure_s))
+
+        # Each in its runner's thread, all at once. The first one's costs are taken for all: the devices of a process should be alike.
+        with ThreadPoolExecutor(len(runners)) as pool:
+            tables = list(pool.map(warm, runners, served))
+    except BaseException:
+        for runner in runners:
+            runner.close(wait_s=1.0)
+        raise
+    return Loaded(served[0], host, limits, tables[0], layout, runners, found.devices, found.not_cuda)
+
+
+def _cache(settings: Settings) -> Path | None:
+    return Path(settings.cache_dir) if settings.cache_dir else None
+
+
+@contextlib.contextmanager
+def _graphs_folder(settings: Settings) -> Iterator[Path]:
+    """Where graphs are made: kept, or there until they are loaded."""
+    if settings.cache_dir:
+        yield Path(settings.cache_dir)
+        return
+    with tempfile.TemporaryDirectory(prefix="sentiment-graphs-") as folder:
+        yield Path(folder)

@@ -1,0 +1,81 @@
+"""The gRPC side of a process: the door, the service, streams, health and the port. Whose models they are is not its concern."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from sentiment.metrics import Metrics
+from sentiment.registry import Models
+from sentiment.rpc.calls import CallLimits, Calls
+from sentiment.rpc.health import Health
+from sentiment.rpc.server import SERVICE, Handlers, ServerOptions, handlers_of, make_server
+from sentiment.rpc.servicer import SentimentService, ServiceLimits
+from sentiment.rpc.stream import Streams
+from sentiment.settings import Settings
+
+
+def _as_they_are(handlers: Handlers) -> Handlers:
+    return handlers
+
+
+class GrpcSide:
+    """Everything of gRPC but the models. ``port`` is bound from the start; nothing is answered before ``server`` is started."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        models: Models,
+        share_port: bool = False,
+        adapt: Callable[[Handlers], Handlers] = _as_they_are,
+    ) -> None:
+        """Bind the port; must be called in the event loop that will serve.
+
+        Args:
+            settings: of the server.
+            metrics: where calls are counted.
+            models: what they name.
+            share_port: other processes listen on the port too.
+            adapt: exchanges handlers of the service's methods.
+
+        Raises:
+            CannotServe: the port cannot be bound.
+        """
+        limits = CallLimits(
+            settings.message_bytes_max,
+            settings.deadline_default_s,
+            settings.deadline_max_s,
+            settings.calls_max,
+            log_calls=settings.log_level == "debug",
+        )
+        self.calls = Calls(metrics, limits)
+        stated = ServiceLimits(settings.text_bytes_max, settings.batch_items_max, settings.message_bytes_max, settings.call_rows_max)
+        self.service = SentimentService(models, self.calls, stated)
+        self.health = Health((SERVICE,))
+        self.streams = Streams(self.service, self.calls, settings.call_rows_max, settings.deadline_default_s)
+        options = ServerOptions(
+            settings.grpc_listen,
+            settings.message_bytes_max,
+            settings.keepalive_min_ping_s,
+            settings.connection_age_max_s,
+            settings.connection_age_grace_s,
+            settings.reflection,
+            share_port,
+        )
+        handlers = adapt(handlers_of(self.service, self.streams, self.calls))
+        self.server, self.port = make_server(options, handlers, self.health)
+
+    async def drain(self, grace_s: float) -> None:
+        """Refuse what is new by GOAWAY and answer what was accepted, for at most ``grace_s`` seconds."""
+        begun = time.monotonic()
+        # At most half of the grace: a stream whose client does not read must not cost other calls theirs.
+        await self.streams.end(grace_s / 2)
+        # GOAWAY is the refusal: a client takes its next call elsewhere without an error.
+        stopping = asyncio.create_task(self.server.stop(max(0.0, grace_s - (time.monotonic() - begun))))
+        self.health.end_watches()
+        await stopping
+
+    async def stop(self) -> None:
+        """Stop at once. Harmless after ``drain``."""
+        self.health.end_watches()
+        await self.server.stop(0)

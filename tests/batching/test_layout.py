@@ -1,0 +1,184 @@
+"""How a graph takes rows: what they cost together, how many make a batch, and how a batch is halved, padded and packed."""
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from sentiment.batching.cost import CostTable
+from sentiment.batching.layout import Candidates, Layout, Lengths, Packed, Padded
+from sentiment.batching.plan import BatchLimits, Prices
+from sentiment.batching.ticket import Priority, Ticket
+from tests.batching.test_cost import fixed, proportional, table
+
+WIDE = BatchLimits(rows=64, tokens=2**16, scores_bytes=2**30, heads=2)
+LAYOUTS = [Padded(), Packed()]
+
+
+def portion(layout: Layout, lengths: Sequence[int], cost: CostTable, limits: BatchLimits = WIDE, within_s: float = math.inf) -> int:
+    """How many of these make one batch; and its shape is that of as many rows."""
+    group = Candidates(len(lengths), max(lengths), iter(lengths))
+    rows, shape = layout.portion(group, Prices(cost, layout.within(limits)), within_s)
+    if isinstance(layout, Packed):
+        assert shape == layout.shape(Lengths.of(lengths[:rows]))
+    else:
+        assert shape == (rows, max(lengths))
+    return rows
+
+
+def draw(rng: random.Random) -> list[int]:
+    """Lengths of some rows, alike or not."""
+    mean = rng.choice([5, 40, 300])
+    return [min(512, 1 + int(rng.expovariate(1 / mean))) for _ in range(rng.choice([1, 2, 7, 100]))]
+
+
+def tickets(lengths: Sequence[int]) -> list[Ticket[str]]:
+    return [Ticket(length, 0.0, 9.0, "row", Priority.BULK, number, 1.0, 1.0) for number, length in enumerate(lengths)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["padded", "packed"])
+def test_rows_of_one_length_cost_what_they_are(layout: Layout) -> None:
+    for rows, length in ((1, 1), (1, 512), (7, 33), (64, 128)):
+        assert layout.shape(Lengths.of([length] * rows)) == (rows, length)
+
+
+def test_padded_rows_cost_as_much_as_the_longest_and_are_computed_so() -> None:
+    lengths = Lengths.of([3, 500, 40])
+
+    assert Padded().shape(lengths) == (3, 500)
+    assert Padded().computed(lengths) == (1500, 3 * 500**2)
+
+
+def test_packed_rows_are_computed_as_their_tokens_rounded_up_and_their_own_squares() -> None:
+    lengths = Lengths.of([3, 500, 40])
+
+    assert Packed(64).computed(lengths) == (576, 9 + 250_000 + 1600)
+    assert Packed(1).computed(lengths)[0] == 543
+
+
+def test_packed_rows_cost_like_rows_of_one_length_with_their_tokens_and_about_their_squares() -> None:
+    seed = 1
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for _ in range(300):
+        lengths = Lengths.of(draw(rng))
+
+        rows, length = Packed().shape(lengths)
+
+        assert lengths.tokens <= rows * length < lengths.tokens + rows
+        # The number of rows is rounded, by at most a third of itself; and their length, by less than a token.
+        assert lengths.squares / 1.51 <= rows * length**2 <= 1.51 * lengths.squares * (1 + 1 / length) ** 2
+
+
+def test_a_packed_batch_is_predicted_to_take_what_tokens_and_attention_do() -> None:
+    seed = 2
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+
+    # Attention takes as long as all else at 1,500 tokens: a fifth of the time of a row of 384.
+    def law(tokens: float, squares: float) -> float:
+        return 1e-4 + 1e-6 * (tokens + squares / 1500)
+
+    cost = table(lambda rows, length: law(rows * length, rows * length**2))
+    for _ in range(300):
+        lengths = Lengths.of(draw(rng))
+
+        predicted_s = cost.run_s(*Packed().shape(lengths))
+
+        assert predicted_s == pytest.approx(law(lengths.tokens, lengths.squares), rel=0.12)
+
+
+def test_padded_rows_have_buckets_by_length_and_packed_ones_a_single_one() -> None:
+    assert len(Padded().edges(512)) > 1
+    assert Packed().edges(512) == [512]
+
+
+def test_limits_leave_room_for_what_packing_rounds_up() -> None:
+    limits = BatchLimits(rows=64, tokens=1000, scores_bytes=2**30, heads=2)
+
+    assert Padded().within(limits) is limits
+    assert Packed(64).within(limits).tokens == 960
+    # So few that rows run alone.
+    assert Packed(64).within(BatchLimits(64, 63, 2**30, 2)).rows_at(1) == 1
+
+
+@pytest.mark.parametrize(("layout", "rows"), [(Padded(), 2), (Packed(), 6)], ids=["padded", "packed"])
+def test_a_batch_has_the_rows_whose_computed_tokens_are_allowed(layout: Layout, rows: int) -> None:
+    limits = BatchLimits(rows=64, tokens=512, scores_bytes=2**30, heads=2)
+
+    assert portion(layout, [200, 8, 8, 8, 200, 40, 200], fixed(0.01, 1e-9), limits) == rows
+
+
+def test_no_packed_batch_breaks_a_limit_whatever_the_mixture() -> None:
+    seed = 3
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for _ in range(300):
+        lengths = draw(rng)
+        limits = BatchLimits(rng.choice([1, 4, 64]), rng.choice([64, 1000, 4096]), rng.choice([2**18, 2**24]), 2)
+
+        rows = portion(Packed(), lengths, fixed(0.01, 1e-9), limits)
+
+        tokens, squares = Packed().computed(Lengths.of(lengths[:rows]))
+        assert rows == 1 or (rows <= limits.rows and tokens <= limits.tokens and 2 * squares * 4 <= limits.scores_bytes)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["padded", "packed"])
+def test_a_row_that_breaks_a_limit_by_itself_is_a_batch_alone(layout: Layout) -> None:
+    assert portion(layout, [500, 500], fixed(0.01, 1e-9), BatchLimits(64, 128, 2**30, 2)) == 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["padded", "packed"])
+def test_as_many_rows_of_one_length_make_a_batch_as_pay(layout: Layout) -> None:
+    for cost in (fixed(), proportional(), table(lambda rows, length: 1e-3 + 1e-4 * rows * length)):
+        for length in (4, 64, 500):
+            assert portion(layout, [length] * 100, cost) == Prices(cost, WIDE).best_rows(length)
+
+
+def test_a_packed_batch_of_a_mixture_has_about_the_tokens_of_the_best_batches_of_its_lengths() -> None:
+    # 20,000 tokens take as long as starting does.
+    cost = table(lambda rows, length: 1e-2 + 5e-7 * rows * length)
+    limits = BatchLimits(rows=4096, tokens=2**16, scores_bytes=2**40, heads=2)
+    mixed = [30, 300] * 1000
+
+    rows = portion(Packed(), mixed, cost, limits)
+
+    best = [Prices(cost, limits).best_rows(length) * length for length in (30, 300)]
+    assert min(best) <= sum(mixed[:rows]) <= max(best)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["padded", "packed"])
+@pytest.mark.parametrize(("within_s", "rows"), [(0.0005, 1), (0.011, 1), (0.0215, 2), (0.0315, 3), (0.0515, 5), (9.0, 6)])
+def test_a_batch_has_no_more_rows_than_are_done_in_time_and_at_least_one(layout: Layout, within_s: float, rows: int) -> None:
+    # One row takes 11 ms, each more 10 ms, and more than 6 gain nothing.
+    assert portion(layout, [100] * 9, fixed(1e-3, 1e-4), within_s=within_s) == rows
+
+
+def test_the_longer_half_of_a_padded_batch_leaves_the_shorter_without_its_padding() -> None:
+    shorter, longer = Padded().halves(tickets([9, 300, 5, 200, 7]))
+
+    assert [ticket.length for ticket in shorter] == [5, 7]
+    assert [ticket.length for ticket in longer] == [9, 200, 300]
+
+
+def test_the_halves_of_a_packed_batch_have_about_the_same_tokens_and_the_last_is_the_larger() -> None:
+    seed = 4
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for _ in range(100):
+        lengths = draw(rng)
+
+        lighter, heavier = Packed().halves(tickets(lengths))
+
+        assert sorted(ticket.length for ticket in [*lighter, *heavier]) == sorted(lengths)
+        assert len(heavier) - len(lighter) in (0, 1)
+        surplus = sum(ticket.length for ticket in heavier) - sum(ticket.length for ticket in lighter)
+        assert 0 <= surplus <= max(lengths)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["padded", "packed"])
+def test_a_single_row_has_no_halves(layout: Layout) -> None:
+    lighter, heavier = layout.halves(tickets([8]))
+
+    assert (len(lighter), len(heavier)) == (0, 1)

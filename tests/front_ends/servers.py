@@ -1,0 +1,115 @@
+"""Servers of several processes, for the tests that look at them from outside."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from sentiment.client import Client
+from tests.conftest import PLAIN
+
+# Longer than any machine takes; a test that passes never waits so long.
+PATIENCE_S = 60
+
+
+class Server:
+    """``sentiment serve`` with front ends: its log as it grows, and its processes by name."""
+
+    def __init__(self, bundles: Path, *flags: str) -> None:
+        # Everybody's own: a later flag of the same name wins.
+        own = ("--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0", "--front-ends", "2")
+        command = [sys.executable, "-m", "sentiment", "serve", "--bundles", str(bundles), "--model", "tiny", *own, *flags]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.lines: list[dict[str, Any]] = []
+        self.others: list[str] = []
+        self._grown = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._grown:
+                if line.startswith("{"):
+                    self.lines.append(json.loads(line))
+                else:
+                    self.others.append(line)
+                self._grown.notify_all()
+        with self._grown:
+            self._grown.notify_all()
+
+    def wait_for(self, event: str, times: int = 1, **fields: Any) -> dict[str, Any]:
+        """The so manieth log line of an event with these fields."""
+
+        def found() -> list[dict[str, Any]]:
+            return [line for line in self.lines if line["event"] == event and fields.items() <= line.items()]
+
+        with self._grown:
+            ended = self._grown.wait_for(lambda: len(found()) >= times or not self._reader.is_alive(), PATIENCE_S)
+            assert ended and len(found()) >= times, f"no {event} {fields}: {self.lines} {self.others}"
+            return found()[times - 1]
+
+    def wait_ready(self) -> "Server":
+        ready = self.wait_for("ready")
+        self.target, self.url = ready["grpc"], f"http://{ready['http']}"
+        return self
+
+    def pid(self, name: str) -> int:
+        """Of the process that has this name now."""
+        return [line["pid"] for line in self.lines if line["event"] == "process_started" and line["started"] == name][-1]
+
+    def pids(self) -> list[int]:
+        return [line["pid"] for line in self.lines if line["event"] == "process_started"]
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        os.kill(self.pid(name), number)
+
+    def client(self) -> Client:
+        """With a connection of its own."""
+        return Client(self.target, options=PLAIN)
+
+    def metrics(self) -> list[Any]:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=PATIENCE_S) as response:
+            families = list(text_string_to_metric_families(response.read().decode()))
+        return [sample for family in families for sample in family.samples]
+
+    def total(self, name: str, **labels: str) -> float:
+        return sum(one.value for one in self.metrics() if one.name == f"sentiment_{name}" and labels.items() <= one.labels.items())
+
+    def finish(self) -> int:
+        code = self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        return code
+
+    def events(self, name: str | None) -> list[str]:
+        """Of one process; None: of the supervisor."""
+        return [line["event"] for line in self.lines if line.get("process") == name]
+
+    def end(self) -> None:
+        """However it stands: its processes leave with it."""
+        self.process.kill()
+        self.process.wait()
+        wait_gone(self.pids())
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_gone(pids: list[int]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while left := [pid for pid in pids if alive(pid)]:
+        assert time.monotonic() < end, f"still there: {left}"
+        time.sleep(0.02)

@@ -1,0 +1,324 @@
+"""A front end's queue and the executor's desk, joined by a real Unix socket; the runner is moved by hand."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentiment.batching.batcher import Batcher, RowResult, Waiting
+from sentiment.batching.joint import RowsResult
+from sentiment.batching.plan import BatchLimits
+from sentiment.batching.row_queue import HereQueue, NotLetIn, TextOutcome
+from sentiment.batching.scheduler import Scheduler
+from sentiment.batching.ticket import Priority
+from sentiment.errors import Expired, ModelFailed, Refused, Unavailable
+from sentiment.front_ends.desk import Desk, Serving
+from sentiment.front_ends.link import LATE_S, FarQueue, Link, connect
+from sentiment.front_ends.wire import HEAD
+from sentiment.model.tokenizer import Row, Windows
+from tests.batching.test_batcher import HandRunner, Notes
+from tests.batching.test_cost import fixed
+
+INTERACTIVE = Priority.INTERACTIVE
+PATIENCE_S = 10
+
+
+@dataclass
+class Heard:
+    """A front end that notes what it hears and serves any model at once."""
+
+    link: Link | None = None
+    models: list[Any] = field(default_factory=list)
+    states: list[bool] = field(default_factory=list)
+    counted: list[Any] = field(default_factory=list)
+
+    def model(self, said: Any) -> None:
+        self.models.append(said)
+        assert self.link is not None
+        self.link.serving()
+
+    def state(self, ready: bool) -> None:
+        self.states.append(ready)
+
+    def counts(self) -> Any:
+        counted, self.counted = self.counted, []
+        return counted
+
+
+@dataclass
+class Joined:
+    """Both ends."""
+
+    desk: Desk
+    queue: FarQueue
+    heard: Heard
+    link: Link
+    batcher: Batcher
+    runner: HandRunner
+    notes: Notes
+    added: list[Any]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not true():
+            await asyncio.sleep(0.001)
+
+
+async def join(path: Path, heard: Heard, queue: FarQueue, name: str = "front-0") -> Link:
+    def make() -> Link:
+        heard.link = Link(name, 42, queue, heard)
+        return heard.link
+
+    return await connect(path, make)
+
+
+@pytest.fixture
+async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
+    runner, notes, added = HandRunner(), Notes(), []
+    scheduler: Scheduler[Waiting] = Scheduler(fixed(1e-3, 1e-9), BatchLimits(8, 1024, 2**26, 2), 1, 6, 32)
+    batcher = Batcher(object(), scheduler, [runner], notes)
+    desk = Desk(tmp_path / "rows.sock", 1, added.extend)
+    await desk.start()
+    heard, queue = Heard(), FarQueue(rows_max=100)
+    link = await join(tmp_path / "rows.sock", heard, queue)
+    async with asyncio.timeout(PATIENCE_S):
+        await desk.introduce(Serving({"model": "tiny"}, HereQueue(batcher), lambda: 0.125))
+    yield Joined(desk, queue, heard, link, batcher, runner, notes, added)
+    link.close()
+    desk.close()
+
+
+def row(first: int, tokens: int = 4) -> Row:
+    return Row([first] * tokens, None, False)
+
+
+def submit(joined: Joined, reading: Row | Windows, told: list[TextOutcome], seconds: float = 60.0, **more: Any) -> Any:
+    return joined.queue.submit(reading, time.monotonic() + seconds, told.append, more.get("priority", INTERACTIVE))
+
+
+async def test_each_text_gets_its_own_answer_and_texts_of_one_turn_run_together(joined: Joined) -> None:
+    told: list[list[TextOutcome]] = [[] for _ in range(5)]
+
+    for number in range(4):
+        submit(joined, row(number), told[number])
+    submit(joined, Windows((row(7), row(8)), 6, False), told[4])
+    await until(lambda: joined.batcher.scheduler.rows_running > 0)
+    rows = 0
+    while rows < 6:
+        await until(lambda: bool(joined.runner.started))
+        rows += len(joined.runner.started[0][0])
+        joined.runner.finish()
+    await until(lambda: all(told))
+
+    assert [one[0].logits for one in told[:4] if isinstance(one[0], RowResult)] == [[0.0], [1.0], [2.0], [3.0]]
+    assert isinstance(told[4][0], RowsResult)
+    assert told[4][0].logits == [[7.0], [8.0]]
+    assert [len(one) for one in told] == [1] * 5
+    assert joined.notes.ran < 6
+    assert joined.queue.texts == 0
+    assert joined.queue.backlog_s == 0.125
+
+
+async def test_what_the_queue_refuses_is_told_as_not_let_in_with_its_advice(joined: Joined) -> None:
+    told: list[list[TextOutcome]] = [[] for _ in range(20)]
+
+    for number in range(19):
+        submit(joined, row(number), told[number])
+    submit(joined, row(19), told[19], seconds=-1.0)
+    await until(lambda: sum(map(bool, told)) >= 14)
+
+    refused = [one[0] for one in told if one]
+    assert all(isinstance(one, NotLetIn) for one in refused)
+    full = [one.error for one in refused if isinstance(one, NotLetIn) and isinstance(one.error, Refused)]
+    assert full
+    assert {error.reason for error in full} == {"queue_full"}
+    assert isinstance(told[19][0], NotLetIn)
+
+
+async def test_a_deadline_that_comes_in_the_queue_is_told_as_such(joined: Joined) -> None:
+    first: list[TextOutcome] = []
+    second: list[TextOutcome] = []
+    submit(joined, row(1), first)
+    await until(lambda: bool(joined.runner.started))
+
+    submit(joined, row(2), second, seconds=0.05)
+    await until(lambda: bool(second))
+
+    assert isinstance(second[0], Expired)
+    assert first == []
+    joined.runner.finish()
+    await until(lambda: bool(first))
+
+
+async def test_a_failure_is_the_texts_own(joined: Joined) -> None:
+    told: list[TextOutcome] = []
+    submit(joined, row(1), told)
+    await until(lambda: bool(joined.runner.started))
+
+    joined.runner.finish(RuntimeError("kernel failed"))
+    await until(lambda: bool(told))
+
+    assert isinstance(told[0], ModelFailed)
+    assert "kernel" not in str(told[0])
+
+
+async def test_a_cancelled_text_is_never_run_nor_told(joined: Joined) -> None:
+    running: list[TextOutcome] = []
+    told: list[TextOutcome] = []
+    submit(joined, row(1), running)
+    await until(lambda: bool(joined.runner.started))
+    waiting = submit(joined, row(2), told)
+    await until(lambda: joined.batcher.scheduler.rows_waiting == 1)
+    unsent = submit(joined, row(3), told)
+
+    assert joined.queue.cancel(waiting)
+    assert joined.queue.cancel(unsent)
+    assert not joined.queue.cancel(waiting)
+    await until(lambda: joined.batcher.scheduler.rows_waiting == 0)
+    joined.runner.finish()
+    await until(lambda: bool(running))
+
+    assert told == []
+    assert joined.runner.started == []
+    assert joined.notes.dropped == ["cancelled"]
+
+
+async def test_a_front_end_that_goes_takes_its_texts_with_it_and_nobody_elses(joined: Joined, tmp_path: Path) -> None:
+    other, queue = Heard(), FarQueue(rows_max=100)
+    link = await join(tmp_path / "rows.sock", other, queue, "front-1")
+    await until(lambda: bool(other.models))
+    running: list[TextOutcome] = []
+    mine: list[TextOutcome] = []
+    theirs: list[TextOutcome] = []
+    submit(joined, row(1), running)
+    await until(lambda: bool(joined.runner.started))
+    submit(joined, row(2), mine)
+    queue.submit(row(3), time.monotonic() + 60, theirs.append, INTERACTIVE)
+    await until(lambda: joined.batcher.scheduler.rows_waiting == 2)
+
+    link.close()
+    await until(lambda: joined.batcher.scheduler.rows_waiting == 1)
+    for _ in range(2):
+        await until(lambda: bool(joined.runner.started))
+        joined.runner.finish()
+    await until(lambda: bool(running and mine))
+
+    assert isinstance(mine[0], RowResult)
+    assert [type(outcome) for outcome in theirs] == [Unavailable]
+    assert joined.desk.pids == {"front-0": 42}
+
+
+async def test_when_the_executor_goes_everybody_is_told_at_once_and_new_texts_are_refused(joined: Joined) -> None:
+    told: list[list[TextOutcome]] = [[], [], []]
+    submit(joined, row(1), told[0])
+    submit(joined, Windows((row(2), row(3)), 6, False), told[1])
+    await until(lambda: bool(joined.runner.started))
+
+    joined.desk.close()
+    await until(lambda: all(told[:2]))
+
+    assert [type(one[0]) for one in told[:2]] == [Unavailable, Unavailable]
+    with pytest.raises(Unavailable, match="another takes its place"):
+        submit(joined, row(4), told[2])
+    assert joined.heard.states[-1] is False
+    assert joined.queue.texts == 0
+
+
+async def test_the_same_queue_goes_on_with_the_next_executor(joined: Joined, tmp_path: Path) -> None:
+    joined.desk.close()
+    await joined.link.lost.wait()
+    desk = Desk(tmp_path / "next.sock", 1, joined.added.extend)
+    looking = asyncio.create_task(join(tmp_path / "next.sock", joined.heard, joined.queue))
+
+    await desk.start()
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(looking, desk.introduce(Serving({"model": "tiny"}, HereQueue(joined.batcher), lambda: 0.0)))
+    told: list[TextOutcome] = []
+    submit(joined, row(5), told)
+    await until(lambda: bool(joined.runner.started))
+    joined.runner.finish()
+    await until(lambda: bool(told))
+
+    assert isinstance(told[0], RowResult)
+    desk.close()
+
+
+async def test_an_executor_that_hangs_holds_nobody_beyond_its_deadline() -> None:
+    sent: list[bytes] = []
+    queue = FarQueue(rows_max=100)
+    queue.attach(sent.append)
+    now = time.monotonic()
+    told: list[list[TextOutcome]] = [[], []]
+    for one, seconds in zip(told, (1.0, 3.0), strict=True):
+        queue.submit(row(1), now + seconds, one.append, INTERACTIVE)
+    await asyncio.sleep(0)
+
+    queue.end_late(now + 1.0)
+    assert told == [[], []]
+    queue.end_late(now + 1.0 + 1.1 * LATE_S)
+    await asyncio.sleep(0)
+
+    assert [type(one[0]) if one else None for one in told] == [Expired, None]
+    # Two frames: the texts, and the one that nobody waits for.
+    assert len(sent) == 2
+
+
+async def test_a_front_end_has_no_more_rows_unanswered_than_its_limit() -> None:
+    queue = FarQueue(rows_max=3)
+    queue.attach(lambda _: None)
+    told: list[TextOutcome] = []
+    until_s = time.monotonic() + 60
+    first = queue.submit(Windows((row(1), row(2)), 6, False), until_s, told.append, INTERACTIVE)
+    queue.submit(row(3), until_s, told.append, INTERACTIVE)
+
+    with pytest.raises(Refused, match="3 rows of this front end are unanswered; the limit is 3"):
+        queue.submit(row(4), until_s, told.append, INTERACTIVE)
+    queue.cancel(first)
+    queue.submit(Windows((row(4), row(5)), 6, False), until_s, told.append, INTERACTIVE)
+
+    assert told == []
+
+
+async def test_readiness_and_counts_go_over_the_same_connection(joined: Joined) -> None:
+    joined.heard.counted = [["requests_total", {"code": "OK"}, 3.0]]
+
+    joined.desk.set_ready(True)
+    await joined.desk.collect()
+    joined.desk.set_ready(False)
+    await until(lambda: joined.heard.states == [False, True, False])
+
+    assert joined.added == [["requests_total", {"code": "OK"}, 3.0]]
+    assert joined.desk.pids == {"front-0": 42}
+
+
+async def test_a_front_end_that_leaves_says_first_what_it_has_counted(joined: Joined) -> None:
+    joined.heard.counted = [["requests_total", {"code": "OK"}, 1.0]]
+
+    joined.link.close()
+    await joined.desk.left(PATIENCE_S)
+
+    assert joined.added == [["requests_total", {"code": "OK"}, 1.0]]
+
+
+async def test_a_peer_that_is_out_of_step_is_cut_off_and_nobody_else(joined: Joined, tmp_path: Path) -> None:
+    errors: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["exception"]))
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / "rows.sock"))
+
+    writer.write(HEAD.pack(2**31, 3))
+    async with asyncio.timeout(PATIENCE_S):
+        await reader.read()
+    writer.close()
+    told: list[TextOutcome] = []
+    submit(joined, row(1), told)
+    await until(lambda: bool(joined.runner.started))
+    joined.runner.finish()
+    await until(lambda: bool(told))
+
+    assert isinstance(told[0], RowResult)
+    assert len(errors) == 1

@@ -1,0 +1,194 @@
+"""A server of several processes, looked at from outside: it answers as one process does, and its metrics are one truth."""
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from sentiment.client import AsyncClient, CallFailed, Client, ExplainOptions, Result
+from sentiment.v1 import sentiment_pb2 as pb
+from tests.conftest import PLAIN, RunningServer
+from tests.front_ends.servers import Server
+
+LONG = "good " * 40 + "bad " * 60
+
+
+@pytest.fixture(scope="module")
+def several(bundles: Path) -> Iterator[Server]:
+    server = Server(bundles, "--runners", "2")
+    yield server.wait_ready()
+    server.end()
+
+
+def test_the_answers_are_those_of_one_process(several: Server, client: Client) -> None:
+    with several.client() as far:
+        for text, truncation in (("a good film", ""), ("bad", ""), (LONG, ""), (LONG, "windows"), (LONG, "head_tail")):
+            here, there = (one.classify(text, truncation=truncation) for one in (client, far))
+            assert (there.label, dict(there.scores), there.model, there.tokens, there.truncated, there.abstain) == (
+                here.label,
+                dict(here.scores),
+                here.model,
+                here.tokens,
+                here.truncated,
+                here.abstain,
+            )
+            assert there.timing.run_s > 0
+            assert there.timing.batch_rows >= 1
+
+
+async def stream(several: Server, texts: list[str], truncation: str) -> list[Result]:
+    async def items() -> AsyncIterator[tuple[str, str]]:
+        for number, text in enumerate(texts):
+            yield str(number), text
+
+    async with AsyncClient(several.target, options=PLAIN) as client:
+        found = {int(item_id): result async for item_id, result in client.classify_stream(items(), truncation=truncation)}
+    return [found[number] for number in range(len(texts))]
+
+
+@pytest.mark.parametrize("truncation", ["", "windows"])
+def test_a_batch_and_a_stream_are_answered_and_what_is_wrong_in_them_is_told(several: Server, truncation: str) -> None:
+    texts = ["good", "", "bad", LONG] * 100
+
+    with several.client() as client:
+        batch = client.classify_batch(texts, truncation=truncation)
+    streamed = asyncio.run(stream(several, texts, truncation))
+
+    for results in (batch, streamed):
+        codes = [result.code if isinstance(result, CallFailed) else result.label for result in results]
+        assert codes[:3] == ["positive", grpc.StatusCode.INVALID_ARGUMENT, "negative"]
+        assert codes == codes[:4] * 100
+
+
+def test_models_are_described_as_by_one_process(several: Server, client: Client) -> None:
+    with several.client() as far:
+        assert far.list_models() == client.list_models()
+        assert far.get_model() == client.get_model()
+        with pytest.raises(CallFailed, match="not loaded") as caught:
+            far.get_model("nosuch")
+
+    assert caught.value.code is grpc.StatusCode.NOT_FOUND
+    assert caught.value.request_id
+
+
+def test_explanations_are_the_executors(several: Server) -> None:
+    with several.client() as client:
+        alone = client.explain("a good film", options=ExplainOptions(methods=["occlusion"]))
+        beside = client.classify("a good film", explain=ExplainOptions(methods=["occlusion"]))
+        with pytest.raises(CallFailed) as caught:
+            client.explain("a good film", label="nosuch")
+
+    assert beside.label == "positive"
+    assert beside.explanation is not None
+    assert list(beside.explanation.attributions["occlusion"].words) == list(alone.attributions["occlusion"].words)
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_health_and_reflection_are_served_by_front_ends(several: Server) -> None:
+    with grpc.insecure_channel(several.target, PLAIN) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for name in ("", "liveness", "sentiment.v1.SentimentService"):
+            assert health.Check(health_pb2.HealthCheckRequest(service=name), timeout=10).status == 1
+        asked = reflection_pb2.ServerReflectionRequest(list_services="")
+        answer = next(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([asked]), timeout=10))
+
+    assert "sentiment.v1.SentimentService" in {service.name for service in answer.list_services_response.service}
+
+
+def test_nonsense_is_answered_and_counted_like_by_one_process(several: Server) -> None:
+    before = several.total("requests_total", method="Classify", code="INVALID_ARGUMENT")
+
+    with grpc.insecure_channel(several.target, PLAIN) as channel:
+        call = channel.unary_unary("/sentiment.v1.SentimentService/Classify")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"\xff\xff nonsense", timeout=10)
+
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert several.total("requests_total", method="Classify", code="INVALID_ARGUMENT") == before + 1
+
+
+def test_each_call_is_counted_once_whichever_process_answered_it(several: Server) -> None:
+    names = ("requests_total", "request_seconds_count", "items_total", "deadline_outcome_total", "batch_rows_sum")
+    before = {name: several.total(name) for name in names}
+    explained = several.total("requests_total", method="Explain")
+
+    def call(_: int) -> None:
+        with several.client() as client:
+            client.classify("a good film")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(call, range(16)))
+    with several.client() as client:
+        client.list_models()
+        client.explain("good", options=ExplainOptions(methods=["occlusion"]))
+        client.classify_batch(["good", "", "bad"])
+    request = urllib.request.Request(several.url + "/v1/classify", json.dumps({"text": "good"}).encode())
+    urllib.request.urlopen(request, timeout=10).read()
+
+    grown = {name: several.total(name) - before[name] for name in names}
+    # 16 texts, a list of models, an explanation, a batch, one over HTTP; the explanation runs rows of its own beside the batcher.
+    assert grown == {
+        "requests_total": 20,
+        "request_seconds_count": 20,
+        "items_total": 20,
+        "deadline_outcome_total": 19,
+        "batch_rows_sum": 19,
+    }
+    assert several.total("requests_total", method="Explain") == explained + 1
+
+
+def test_the_figures_of_each_process_bear_its_name(several: Server) -> None:
+    found = {sample.labels["process"]: sample.value for sample in several.metrics() if sample.name == "process_resident_memory_bytes"}
+
+    assert set(found) == {"supervisor", "executor", "front-0", "front-1"}
+    assert all(found.values())
+    # It serves nothing, and has loaded nothing of what does.
+    assert found["supervisor"] < found["front-0"] / 2
+
+
+def test_the_series_are_those_of_one_process(several: Server, server: RunningServer) -> None:
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as response:
+        alone = {line.split(" ")[0] for line in response.read().decode().splitlines() if line.startswith("sentiment_")}
+    with urllib.request.urlopen(f"{several.url}/metrics", timeout=10) as response:
+        together = {line.split(" ")[0] for line in response.read().decode().splitlines() if line.startswith("sentiment_")}
+
+    assert {name for name in together if "_info{" not in name} == {name for name in alone if "_info{" not in name}
+
+
+def test_both_front_ends_take_connections(several: Server) -> None:
+    """The system spreads connections by a hash of their ports: of 32 hardly all go to one."""
+    channels = [grpc.insecure_channel(several.target, [*PLAIN, ("grpc.channel", number)]) for number in range(32)]
+    for channel in channels:
+        channel.unary_unary("/sentiment.v1.SentimentService/Classify")(pb.ClassifyRequest(text="good").SerializeToString(), timeout=10)
+
+    listening = {several.pid(name): connections(several.pid(name), several.target) for name in ("front-0", "front-1")}
+
+    for channel in channels:
+        channel.close()
+    assert sum(listening.values()) == 32
+    assert all(listening.values())
+
+
+def connections(pid: int, target: str) -> int:
+    """Established connections to the target that the process holds."""
+    port = f":{int(target.rpartition(':')[2]):04X}"
+    inodes = {
+        line.split()[9]
+        for file in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{file}").read_text().splitlines()[1:]
+        if line.split()[1].endswith(port) and line.split()[3] == "01"
+    }
+    held = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            held.add(str(entry.readlink()))
+        except FileNotFoundError:
+            continue
+    return sum(f"socket:[{inode}]" in held for inode in inodes)

@@ -1,0 +1,67 @@
+"""Counts of several registries make one."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from sentiment.front_ends.totals import Counted, Totals
+
+
+class Registry:
+    """One process's, with a metric of each type."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.calls = Counter("calls", "Calls.", ["code"], registry=self.registry)
+        self.seconds = Histogram("seconds", "Seconds.", buckets=(1, 2), registry=self.registry)
+        self.rows = Gauge("rows", "Rows.", registry=self.registry)
+        self.calls.labels("OK")
+
+
+def shown(totals: Totals) -> dict[str, float]:
+    return {
+        sample.name + "".join(f",{value}" for value in sample.labels.values()): sample.value
+        for family in totals.collect()
+        for sample in family.samples
+    }
+
+
+def test_counters_and_histograms_are_summed_and_gauges_are_the_executors() -> None:
+    here, fronts = Registry(), [Registry(), Registry()]
+    totals = Totals(here.registry, dict)
+    counted = [Counted(front.registry) for front in fronts]
+    here.rows.set(5)
+    here.seconds.observe(0.5)
+    for front in fronts:
+        front.rows.set(7)
+        front.calls.labels("OK").inc(2)
+        front.seconds.observe(1.5)
+
+    for _ in range(2):
+        for one in counted:
+            totals.add(one.take())
+    fronts[0].calls.labels("OK").inc()
+    totals.add(counted[0].take())
+
+    found = shown(totals)
+    assert found["calls_total,OK"] == 5
+    assert found["rows"] == 5
+    assert (found["seconds_count"], found["seconds_sum"]) == (3, 3.5)
+    assert [found[f"seconds_bucket,{edge}"] for edge in ("1.0", "2.0", "+Inf")] == [1, 3, 3]
+    assert counted[1].take() == []
+
+
+def test_what_was_counted_before_the_series_was_there_is_shown_with_it() -> None:
+    here, front = Registry(), Registry()
+    totals = Totals(here.registry, dict)
+    front.calls.labels("late").inc()
+
+    totals.add(Counted(front.registry).take())
+    assert "calls_total,late" not in shown(totals)
+    here.calls.labels("late")
+
+    assert shown(totals)["calls_total,late"] == 1
+
+
+def test_a_process_that_has_gone_is_left_out() -> None:
+    here = Registry()
+
+    assert shown(Totals(here.registry, lambda: {"front-0": 2**22 + 1})) == shown(Totals(here.registry, dict))

@@ -1,0 +1,105 @@
+"""What processes say to each other comes out as it went in, however the stream is cut."""
+
+import array
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentiment.batching.ticket import Priority
+from sentiment.errors import Broken, Expired, ModelFailed, Refused, RequestError, Unavailable
+from sentiment.front_ends.wire import (
+    BODY_BYTES_MAX,
+    HEAD,
+    Answered,
+    Failed,
+    Frames,
+    Kind,
+    OutOfStep,
+    Text,
+    frame,
+    pack_answers,
+    pack_failures,
+    pack_numbers,
+    pack_texts,
+    unpack_answers,
+    unpack_failures,
+    unpack_numbers,
+    unpack_texts,
+)
+from sentiment.model.tokenizer import Row
+
+ids = st.integers(0, 2**31 - 1)
+numbers = st.integers(1, 2**64 - 1)
+seconds = st.floats(0, 1e6)
+single = array.array("f", [0.1])[0]
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Row:
+    length = draw(st.integers(1, 20))
+    row = st.lists(ids, min_size=length, max_size=length)
+    return Row(draw(row), draw(st.none() | row), False)
+
+
+texts = st.lists(st.builds(Text, numbers, seconds, st.sampled_from(Priority), st.lists(rows(), min_size=1, max_size=4)), max_size=8)
+
+
+@given(texts)
+def test_texts_come_out_as_they_went_in(sent: list[Text]) -> None:
+    assert unpack_texts(pack_texts(sent)) == sent
+
+
+@given(st.integers(1, 5), st.data())
+def test_logits_come_out_to_the_last_bit(labels: int, data: st.DataObject) -> None:
+    logits = st.lists(st.floats(width=32), min_size=labels, max_size=labels)
+    answer = st.builds(Answered, numbers, st.lists(logits, min_size=1, max_size=3), seconds, seconds, st.integers(1, 2**32 - 1))
+    sent = data.draw(st.lists(answer, min_size=1, max_size=5))
+
+    found, backlog_s = unpack_answers(pack_answers(sent, 0.25))
+
+    assert backlog_s == 0.25
+    # By their text, in which NaN is NaN.
+    assert repr(found) == repr(sent)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Expired("late"),
+        Unavailable("gone"),
+        ModelFailed("ours"),
+        Broken("bug"),
+        Refused("full: é", 1.5, "queue_full"),
+        Refused("later", 0.5, "backlog", 2.0),
+    ],
+)
+@pytest.mark.parametrize("let_in", [True, False])
+def test_an_error_keeps_its_kind_its_message_and_what_it_advises(error: RequestError, let_in: bool) -> None:
+    ((number, found, was_let_in),), backlog_s = unpack_failures(pack_failures([Failed(7, error, let_in)], 3.5))
+
+    assert (number, was_let_in, backlog_s) == (7, let_in, 3.5)
+    assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))
+
+
+@given(st.lists(numbers))
+def test_numbers_come_out_as_they_went_in(sent: list[int]) -> None:
+    assert unpack_numbers(pack_numbers(sent)) == sent
+
+
+@given(st.lists(st.tuples(st.sampled_from(Kind), st.binary(max_size=40)), max_size=6), st.lists(st.integers(0, 200), max_size=12))
+def test_frames_are_the_same_however_the_stream_is_cut(sent: list[tuple[Kind, bytes]], cuts: list[int]) -> None:
+    stream = b"".join(frame(kind, body) for kind, body in sent)
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    frames = Frames()
+
+    found = [one for start, end in pairwise(edges) for one in frames.feed(stream[start:end])]
+
+    assert found == sent
+
+
+@pytest.mark.parametrize(("size", "kind"), [(BODY_BYTES_MAX + 1, Kind.ROWS), (0, 0), (0, Kind.ASK + 1)])
+def test_what_is_no_frame_is_refused_before_anything_is_held_for_it(size: int, kind: int) -> None:
+    with pytest.raises(OutOfStep, match=str(size)):
+        list(Frames().feed(HEAD.pack(size, kind)))

@@ -1,0 +1,326 @@
+"""A session on a device, proved on the CPU's provider: buffers, cells, copies, and what failures mean. Capturing itself needs CUDA."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import structlog
+from onnx import TensorProto, helper
+
+from sentiment.errors import BadBundle, DeviceLost, NoDevice, OutOfMemory
+from sentiment.model import device_session
+from sentiment.model.device_session import SQUARE, DeviceSession, prove
+from sentiment.model.devices import CUDA, Accelerator, Device
+from sentiment.model.session import Session, Stop
+from sentiment.model.tensors import pad
+from sentiment.model.tokenizer import Row
+from tests.tiny import make_graph
+
+# Captured runs have no meaning to the CPU's provider: all else is as on a GPU.
+CAPTURING = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu", graphs=True), "a GPU")
+PLAIN = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu"))
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    onnx.save(make_graph(), tmp_path / "tiny.onnx")
+    return tmp_path / "tiny.onnx"
+
+
+@pytest.fixture(params=[CAPTURING, PLAIN], ids=["capturing", "plain"])
+def session(request: pytest.FixtureRequest, graph: Path) -> DeviceSession:
+    return DeviceSession(graph, request.param, labels=2)
+
+
+def row(*ids: int) -> Row:
+    return Row(list(ids), None, False)
+
+
+def logits_of(session: DeviceSession, rows: Sequence[Row]) -> list[list[float]]:
+    found: list[list[float]] = session.run(session.feeds(rows, 0, left=False))[: len(rows)].tolist()
+    return found
+
+
+def random_rows(seed: int, count: int, longest: int) -> list[Row]:
+    draw = np.random.default_rng(seed)
+    return [row(*draw.integers(4, 60, draw.integers(1, longest + 1)).tolist()) for _ in range(count)]
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize(("count", "longest"), [(1, 1), (1, 16), (3, 17), (7, 300), (33, 20), (2, 512), (40, 512)])
+def test_a_batch_of_any_shape_has_the_answers_that_it_has_without_the_device(
+    session: DeviceSession, graph: Path, count: int, longest: int, left: bool
+) -> None:
+    plain = Session(graph)
+    for seed in range(3):
+        rows = random_rows(seed, count, longest)
+
+        found = session.run(session.feeds(rows, 0, left))[: len(rows)]
+
+        assert found == pytest.approx(plain.run(pad(rows, plain.inputs, 0, left)), abs=1e-4)
+
+
+def test_the_answers_of_a_batch_stay_when_the_next_one_runs(session: DeviceSession) -> None:
+    first = session.run(session.feeds([row(5)], 0, left=False))
+    before = first.copy()
+
+    session.run(session.feeds([row(7)], 0, left=False))
+
+    assert (first == before).all()
+
+
+def test_a_small_batch_is_as_large_as_the_smallest_cell_that_holds_it(graph: Path) -> None:
+    session = DeviceSession(graph, CAPTURING, 2, length_max=48)
+
+    def shape(count: int, length: int) -> tuple[int, ...]:
+        return session.feeds([row(*[5] * length)] * count, 0, left=False)["input_ids"].shape
+
+    assert [shape(*of) for of in ((1, 3), (3, 16), (5, 17), (1, 33), (9, 48))] == [(1, 16), (4, 16), (8, 32), (1, 48), (16, 48)]
+    # Beyond the grid rows are as many as they are, and lengths go in steps.
+    assert [shape(*of) for of in ((33, 17), (65, 1), (33, 48))] == [(33, 24), (65, 8), (33, 48)]
+
+
+def test_cells_are_the_grids_up_to_the_models_length_the_largest_first(graph: Path) -> None:
+    cells = list(DeviceSession(graph, CAPTURING, 2, length_max=48).cells)
+
+    assert {length for _, length in cells} == {16, 32, 48}
+    assert all(rows * length <= 1024 for rows, length in cells)
+    assert [rows * length for rows, length in cells] == sorted((rows * length for rows, length in cells), reverse=True)
+    assert DeviceSession(graph, PLAIN, 2).cells == ()
+
+
+def packing(session: DeviceSession) -> DeviceSession:
+    """The same, as if its graph read packed rows: only how they are laid out is looked at."""
+    session.layout, session.inputs = "packed", ["input_ids", "position_ids", "token_offset", "cumulative_lengths"]
+    return session
+
+
+def test_packed_rows_of_one_cell_all_have_its_shapes(graph: Path) -> None:
+    session = packing(DeviceSession(graph, CAPTURING, 2))
+    seen: dict[Any, set[Any]] = {}
+
+    for seed in range(300):
+        rows = random_rows(seed, seed % 32 + 1, (3, 16, 40, 128)[seed % 4])
+        if len(rows) * max(each.tokens for each in rows) > 256:
+            continue
+        feeds = session.feeds(rows, 0, left=False)
+        shapes = tuple(feeds[name].shape for name in session.inputs)
+        cell = min(
+            (cell for cell in session.cells if cell[0] >= len(rows) and cell[1] >= max(each.tokens for each in rows)),
+            key=lambda cell: cell[0] * cell[1],
+        )
+        seen.setdefault(cell, set()).add(shapes)
+        assert (shapes[0], shapes[2]) == session._shapes_of(cell)
+
+    assert len(seen) > 8
+    assert all(len(shapes) == 1 for shapes in seen.values())
+
+
+class Recorder:
+    """In the place of ONNX Runtime's session: notes what is asked, runs it, and fails as it is told."""
+
+    def __init__(self, session: DeviceSession) -> None:
+        self._real = session._session
+        self.fails: Callable[[int], BaseException | None] = lambda number: None
+        self.graphs: list[str] = []
+        self.bindings: list[Any] = []
+        self.io_binding = self._real.io_binding
+        session._session = self  # type: ignore[assignment]  # the fake
+
+    def run_with_iobinding(self, binding: Any, options: Any) -> None:
+        self.bindings.append(binding)
+        try:
+            self.graphs.append(options.get_run_config_entry("gpu_graph_id"))
+        except RuntimeError:
+            self.graphs.append("unset")
+        failure = self.fails(len(self.bindings))
+        if failure is not None:
+            raise failure
+        self._real.run_with_iobinding(binding, options)
+
+
+def test_a_cell_has_its_own_run_to_replay_and_whatever_else_is_never_captured(graph: Path) -> None:
+    session = DeviceSession(graph, CAPTURING, 2)
+    recorder = Recorder(session)
+
+    for count, length in ((1, 3), (1, 9), (2, 3), (1, 40), (40, 40), (1, 3)):
+        logits_of(session, [row(*[5] * length)] * count)
+
+    first, second, third, fourth, large, again = recorder.graphs
+    assert first == second == again
+    assert len({first, third, fourth, "-1"}) == 4
+    assert large == "-1"
+    # What was captured reads from where it was captured.
+    assert recorder.bindings[0] is recorder.bindings[1] is recorder.bindings[5]
+
+
+def test_a_run_of_a_device_without_captured_runs_is_asked_for_none(graph: Path) -> None:
+    session = DeviceSession(graph, PLAIN, 2)
+    recorder = Recorder(session)
+
+    logits_of(session, [row(5)])
+
+    assert recorder.graphs == ["unset"]
+
+
+def test_the_buffers_of_the_shapes_that_were_not_used_for_longest_are_dropped_and_those_of_cells_never(
+    graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_session, "SHAPES_MAX", 3)
+    session = DeviceSession(graph, CAPTURING, 2)
+    logits_of(session, [row(5)])
+
+    for count in (70, 71, 72, 70, 73):
+        logits_of(session, [row(*[5] * 40)] * count)
+
+    assert [shapes[0][0] for shapes in session._buffers] == [1, 72, 70, 73]
+
+
+def test_staging_memory_grows_with_the_batch(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_session, "STAGING_BYTES", 4096)
+    pinned: list[tuple[int, int, int]] = []
+
+    def pin(*arguments: int) -> bool:
+        pinned.append(arguments)
+        return True
+
+    session = DeviceSession(graph, Device("cuda:3", 3, Accelerator("CPUExecutionProvider", "cpu", pin=pin)), 2)
+    small, large = [row(5)], [row(*[5] * 200)] * 20
+
+    before = logits_of(session, small)
+    assert logits_of(session, large)[0] == pytest.approx([200 * value for value in before[0]], rel=1e-4)
+    assert logits_of(session, small) == before
+
+    assert [(size, index) for _, size, index in pinned] == [(4096, 3), (2 * 20 * 200 * 8 * 2, 3)]
+    assert all(address % 4096 == 0 for address, _, _ in pinned)
+
+
+def test_memory_that_cannot_be_pinned_is_logged_and_the_session_works(graph: Path) -> None:
+    device = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu", pin=lambda *_: False))
+
+    with structlog.testing.capture_logs() as logs:
+        session = DeviceSession(graph, device, 2)
+
+    assert [entry["event"] for entry in logs] == ["memory_not_pinned"]
+    assert logits_of(session, [row(5)])
+
+
+def test_copies_are_timed_apart_from_the_run(session: DeviceSession) -> None:
+    assert session.copied_s == 0
+
+    logits_of(session, [row(5)])
+
+    assert 0 < session.copied_s < 10
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Failed to allocate memory for requested buffer of size 1073741824",
+        "Available memory of 1048576 is smaller than requested bytes of 2097152",
+        "CUDA failure 2: out of memory ; GPU=0",
+        "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED",
+    ],
+)
+def test_a_batch_that_the_device_has_no_memory_for_is_out_of_memory_and_a_smaller_one_runs(session: DeviceSession, message: str) -> None:
+    Recorder(session).fails = lambda number: RuntimeError(message) if number == 1 else None
+
+    with pytest.raises(OutOfMemory):
+        logits_of(session, [row(5)] * 8)
+
+    assert logits_of(session, [row(5)])
+
+
+def test_a_run_that_fails_on_a_device_that_answers_fails_alone(session: DeviceSession) -> None:
+    Recorder(session).fails = lambda number: RuntimeError("bad shape") if number == 1 else None
+
+    with pytest.raises(RuntimeError, match="bad shape"):
+        logits_of(session, [row(5)] * 8)
+
+    assert logits_of(session, [row(5)])
+
+
+def test_a_device_that_fails_the_smallest_batch_too_is_lost_for_ever(session: DeviceSession) -> None:
+    recorder = Recorder(session)
+    recorder.fails = lambda number: RuntimeError("CUDA failure 719: unspecified launch failure") if number < 3 else None
+
+    with pytest.raises(DeviceLost, match="cuda:0 fails every run: CUDA failure 719"):
+        logits_of(session, [row(5)] * 8)
+
+    with pytest.raises(DeviceLost, match="cuda:0 is lost"):
+        logits_of(session, [row(5)])
+    assert len(recorder.bindings) == 2
+
+
+def test_a_run_that_was_asked_to_end_says_nothing_of_the_device(session: DeviceSession) -> None:
+    recorder = Recorder(session)
+    stop = Stop()
+
+    def ask(number: int) -> BaseException:
+        stop.ask()
+        return RuntimeError("Exiting due to terminate flag being set to true")
+
+    recorder.fails = ask
+    with pytest.raises(RuntimeError, match="terminate flag"):
+        session.run(session.feeds([row(5)], 0, left=False), stop)
+
+    assert len(recorder.bindings) == 1
+    recorder.fails = lambda number: None
+    assert logits_of(session, [row(5)])
+
+
+def test_a_device_is_proved_by_what_it_computes() -> None:
+    prove(PLAIN)
+
+
+def test_the_model_that_proves_a_device_is_what_it_says() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "x"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "square", ends[:1], ends[1:])
+
+    assert helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10).SerializeToString() == SQUARE
+
+
+def test_a_runtime_without_the_provider_is_no_device() -> None:
+    with pytest.raises(NoDevice, match="wants NoSuchExecutionProvider; this ONNX Runtime has"):
+        prove(Device("cuda:0", 0, Accelerator("NoSuchExecutionProvider", "cuda")))
+
+
+def test_a_graph_that_is_no_classifier_is_refused(graph: Path) -> None:
+    with pytest.raises(BadBundle, match="gives 2 logits a row; the manifest has 3 labels"):
+        DeviceSession(graph, PLAIN, labels=3)
+    with pytest.raises(BadBundle, match=r"has the inputs attention_mask; known are input_ids, position_ids"):
+        DeviceSession(graph, PLAIN, labels=2, layout="packed")
+
+
+def test_a_graph_that_cannot_be_captured_is_run_without_and_the_log_says_so(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = device_session.load_graph
+
+    def refuse(path: Path, providers: list[Any]) -> Any:
+        if "enable_cuda_graph" in providers[0][1]:
+            raise BadBundle("not all nodes are on the device")
+        return load(path, providers)
+
+    monkeypatch.setattr(device_session, "load_graph", refuse)
+    with structlog.testing.capture_logs() as logs:
+        session = DeviceSession(graph, CAPTURING, 2)
+
+    assert [entry["event"] for entry in logs] == ["runs_not_captured"]
+    assert session.cells == ()
+    assert logits_of(session, [row(5)])
+
+
+def test_cuda_is_asked_for_a_frugal_arena_within_its_limit_and_for_captured_runs() -> None:
+    device = Device("cuda:2", 2, CUDA)
+
+    (provider, options), host = device_session._providers(device, 2**30, graphs=True)
+
+    assert (provider, host) == ("CUDAExecutionProvider", "CPUExecutionProvider")
+    assert options["device_id"] == "2"
+    assert options["arena_extend_strategy"] == "kSameAsRequested"
+    assert options["gpu_mem_limit"] == str(2**30)
+    assert options["enable_cuda_graph"] == "1"
+    assert "gpu_mem_limit" not in device_session._providers(device, 0, graphs=False)[0][1]

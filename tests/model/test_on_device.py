@@ -1,0 +1,142 @@
+"""Which of a bundle's graphs a device serves, and why not another. On the CPU's provider, which has no packed attention."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from sentiment.errors import BadBundle
+from sentiment.model import gpu_graphs
+from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.devices import Accelerator, Device
+from sentiment.model.on_device import load_on_device
+from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest
+
+DEVICE = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu", graphs=True), "a GPU")
+DEFAULT = Path(__file__).parents[2] / "models/bundles/english/1"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Classifier:
+    return load_classifier(make_bundle(tmp_path / "bundles"))
+
+
+def off_by(error: float) -> onnx.ModelProto:
+    """The tiny graph, with logits of golden texts that far off at most."""
+    graph = make_graph()
+    (table,) = (tensor for tensor in graph.graph.initializer if tensor.name == "table")
+    # The text "awful" has one word that counts, of the weight 2.
+    table.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(table) * (1 + error / 2), "table"))
+    return graph
+
+
+@pytest.fixture
+def makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Have graphs made by saying how far off each is; a list of what was made is given back."""
+
+    def begin(**errors: float | None) -> list[str]:
+        made: list[str] = []
+
+        def make(bundle: Path, folder: Path, precision: str) -> SimpleNamespace:
+            made.append(precision)
+            error = errors.get(precision)
+            if error is None:
+                raise BadBundle(f"{precision} is not fused")
+            onnx.save(off_by(error), folder / f"{precision}.onnx")
+            return SimpleNamespace(padded=folder / f"{precision}.onnx", packed=None, fused={}, reason="not packable")
+
+        monkeypatch.setattr(gpu_graphs, "make_graphs", make)
+        return made
+
+    return begin
+
+
+def test_fp16_is_served_where_its_golden_logits_are_near_enough(host: Classifier, makes: Callable[..., list[str]], tmp_path: Path) -> None:
+    made = makes(fp16=0.02, fp32=0.0)
+
+    served = load_on_device(host, DEVICE, "auto", tmp_path)
+
+    assert (served.graph.file, served.graph.precision, served.session.layout) == ("fp16-padded.onnx", "fp16", "padded")
+    assert served.passed_over == ("fp16 packed: not packable",)
+    assert made == ["fp16"]
+
+
+def test_where_graphs_cannot_be_written_the_bundles_own_is_served_and_the_reason_told(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("no folder")
+
+    served = load_on_device(load_classifier(DEFAULT, "fp32"), DEVICE, "auto", taken)
+
+    assert (served.graph.file, served.session.layout) == ("fp32.onnx", "padded")
+    assert [reason.partition(" to ")[0] for reason in served.passed_over] == [
+        "fp16: graphs cannot be written",
+        "fp32: graphs cannot be written",
+    ]
+    assert str(taken) in served.passed_over[0]
+
+
+def test_fp32_is_served_where_fp16_is_too_far_off_and_is_held_to_the_bundles_tolerance(
+    host: Classifier, makes: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    makes(fp16=0.04, fp32=0.0005)
+    served = load_on_device(host, DEVICE, "auto", tmp_path)
+    assert served.graph.file == "fp32-padded.onnx"
+    assert "golden[1] has logits 0.0400 off; the tolerance is 0.03" in " ".join(served.passed_over)
+
+    makes(fp16=0.04, fp32=0.003)
+    served = load_on_device(host, DEVICE, "auto", tmp_path)
+    assert served.graph.file == "fp32.onnx"
+    assert "logits 0.0015 off; the tolerance is 0.001" in " ".join(served.passed_over)
+
+
+def test_what_cannot_be_fused_is_served_as_the_bundle_has_it(host: Classifier, makes: Callable[..., list[str]], tmp_path: Path) -> None:
+    makes()
+
+    served = load_on_device(host, DEVICE, "auto", tmp_path)
+
+    assert (served.graph.file, served.graph.precision, served.session.hardware) == ("fp32.onnx", "fp32", "a GPU")
+    assert served.passed_over == ("fp16 is not fused", "fp32 is not fused")
+
+
+def test_a_precision_that_is_named_is_served_or_nothing(host: Classifier, makes: Callable[..., list[str]], tmp_path: Path) -> None:
+    makes(fp16=0.04, fp32=0.0)
+
+    assert load_on_device(host, DEVICE, "fp32", tmp_path).graph.precision == "fp32"
+    with pytest.raises(BadBundle, match=r"fp16-padded.onnx on cuda:0: golden\[1\] has logits 0.0400 off"):
+        load_on_device(host, DEVICE, "fp16", tmp_path)
+
+
+def test_a_bundle_that_pads_on_the_left_has_no_fused_graph(makes: Callable[..., list[str]], tmp_path: Path) -> None:
+    path = make_bundle(tmp_path / "bundles")
+    write_manifest(path, {**read_manifest(path), "padding_side": "left"})
+    made = makes(fp16=0.0, fp32=0.0)
+
+    served = load_on_device(load_classifier(path), DEVICE, "auto", tmp_path)
+
+    assert served.graph.file == "fp32.onnx"
+    assert "pads them on the left" in served.passed_over[0]
+    assert made == []
+
+
+def test_the_default_bundle_is_served_in_fp16(tmp_path: Path) -> None:
+    """As on a GPU but for packed attention, which the CPU's provider has not, and for its kernels."""
+    host = load_classifier(DEFAULT, "fp32")
+
+    served = load_on_device(host, DEVICE, "auto", tmp_path)
+
+    assert served.graph.file == "fp16-padded.onnx"
+    rows = [host.tokenizer.encode(text, None) for text in ("a fine film", "dull " * 40, "I would not see it again.")]
+    assert served.run(rows) == [pytest.approx(logits, abs=0.03) for logits in host.run(rows)]
+
+
+def test_serving_on_the_cpu_loads_no_onnx() -> None:
+    program = "import sys, sentiment.app; print({'onnx', 'pynvml', 'sentiment.model.gpu_graphs'} & set(sys.modules))"
+
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    assert found.stdout == "set()\n"

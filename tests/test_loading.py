@@ -1,0 +1,365 @@
+"""Servers on devices. The devices are made up and compute on the CPU's provider; all between the call and the kernel is as on a GPU."""
+
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import onnx
+import pytest
+import structlog
+
+from sentiment.batching.layout import Padded
+from sentiment.client import CallFailed
+from sentiment.errors import BadBundle, BadSettings, RunnerLost
+from sentiment.explainer import Explainer
+from sentiment.loading import ON_GPU, Loaded, load
+from sentiment.model import devices, gpu_graphs, nvml, on_device
+from sentiment.model.device_session import DeviceSession
+from sentiment.model.devices import Accelerator, Device
+from sentiment.model.gpu_graphs import GpuGraphs
+from sentiment.settings import Settings
+from tests.conftest import RunningServer
+from tests.tiny import make_bundle, make_graph
+
+GPUS = [Device(f"cuda:{index}", index, Accelerator("CPUExecutionProvider", "cpu", graphs=True), "a GPU", f"u{index}") for index in (0, 1)]
+# Longer than any machine takes; a test that passes never waits so long.
+PATIENCE_S = 10
+
+
+@pytest.fixture(autouse=True)
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "visible_gpus", lambda: GPUS)
+
+
+@pytest.fixture
+def loaded(settings: Settings) -> Iterator[Callable[..., Loaded]]:
+    made: list[Loaded] = []
+
+    def begin(**changes: Any) -> Loaded:
+        made.append(load(settings.model_copy(update={"device": "cuda", **changes}), measure_s=0.0))
+        return made[-1]
+
+    yield begin
+    for each in made:
+        for runner in each.runners:
+            runner.close(PATIENCE_S)
+
+
+def sessions(server: RunningServer) -> list[DeviceSession]:
+    found = [runner.classifier.session for runner in server.app._runners if runner.classifier]
+    assert all(isinstance(session, DeviceSession) for session in found)
+    return found  # type: ignore[return-value]  # as the line above says
+
+
+def test_each_device_has_a_runner_with_a_session_of_its_own(loaded: Callable[..., Loaded]) -> None:
+    found = loaded()
+
+    assert [runner.name for runner in found.runners] == ["cuda:0", "cuda:1"]
+    own = [runner.classifier.session for runner in found.runners if runner.classifier]
+    assert isinstance(own[0], DeviceSession)
+    assert own[0] is not own[1]
+    assert found.devices == tuple(GPUS)
+    # Explanations are no business of the devices' threads.
+    assert not isinstance(found.explained.session, DeviceSession)
+    assert Explainer(found.explained).methods
+
+
+def test_the_limits_of_batches_are_a_gpus_unless_they_are_set(loaded: Callable[..., Loaded]) -> None:
+    usual, own = loaded(), loaded(batch_rows_max=8, batch_tokens_max=64)
+
+    assert (usual.limits.rows, usual.limits.tokens, usual.limits.scores_bytes) == (256, 16_384, 2**32)
+    assert (own.limits.rows, own.limits.tokens) == (8, 64)
+
+
+def test_every_shape_and_cell_runs_on_every_device_before_texts_are_served_the_largest_first_and_in_the_runners_thread(
+    loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: dict[str, list[tuple[int, str]]] = {}
+    run = DeviceSession.run
+
+    def note(self: DeviceSession, feeds: Any, stop: Any = None) -> Any:
+        ran.setdefault(self.device.name, []).append((feeds["input_ids"].size, threading.current_thread().name))
+        return run(self, feeds, stop)
+
+    monkeypatch.setattr(DeviceSession, "run", note)
+
+    found = loaded()
+
+    # The two golden texts come first.
+    for name in ("cuda:0", "cuda:1"):
+        sizes = [size for size, _ in ran[name][2:]]
+        first = sizes[: len({*found.cost.points(), *found.classifier.session.cells})]
+        # Small ones are as large as their cells, so that only the first is known to be the largest.
+        assert first[0] == max(first) == ON_GPU["rows"] * 32
+        assert {rows * length for rows, length in found.classifier.session.cells} < set(first)
+        assert {thread for _, thread in ran[name]} == {name}
+    own = found.runners[1].classifier
+    assert own is not None
+    assert {buffers.graph for buffers in own.session._buffers.values()} > set(own.session._graphs.values())  # type: ignore[attr-defined]
+    assert isinstance(found.layout, Padded)
+
+
+def out_of_memory_beyond(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = DeviceSession._run
+
+    def fail(self: DeviceSession, feeds: Any, options: Any) -> Any:
+        if feeds["input_ids"].size > tokens:
+            raise RuntimeError("Failed to allocate memory for requested buffer of size 9")
+        return run(self, feeds, options)
+
+    monkeypatch.setattr(DeviceSession, "_run", fail)
+
+
+def test_batches_that_a_device_has_no_memory_for_stop_the_start_and_what_fits_is_told(
+    loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out_of_memory_beyond(1280, monkeypatch)
+
+    with pytest.raises(BadSettings) as caught:
+        loaded()
+
+    says = "256 rows of 32 tokens do not fit in the memory of a GPU; 32 do: set batch_tokens_max to 1024 or batch_rows_max to 32"
+    assert str(caught.value) == says
+    assert loaded(batch_tokens_max=1024).limits.tokens == 1024
+
+
+def test_no_runner_is_left_behind_by_a_start_that_fails(loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(threading.enumerate())
+    out_of_memory_beyond(1280, monkeypatch)
+
+    with pytest.raises(BadSettings):
+        loaded()
+
+    assert [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("cuda:")] == []
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the tiny graph could be fused."""
+
+    def make(bundle: Path, folder: Path, precision: str) -> GpuGraphs:
+        place = folder / f"gpu-{precision}"
+        place.mkdir(parents=True, exist_ok=True)
+        onnx.save(make_graph(), place / "padded.onnx")
+        return GpuGraphs(place / "padded.onnx", None, {}, "not packable")
+
+    monkeypatch.setattr(gpu_graphs, "make_graphs", make)
+
+
+def test_devices_that_cannot_serve_the_same_graph_stop_the_start(
+    loaded: Callable[..., Loaded], fused: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(path: Path, device: Device, *arguments: Any) -> DeviceSession:
+        if device.name == "cuda:1" and path.name == "padded.onnx":
+            raise BadBundle("no kernel")
+        return DeviceSession(path, device, *arguments)
+
+    monkeypatch.setattr(on_device, "DeviceSession", make)
+
+    with pytest.raises(BadBundle, match=r"not all devices can serve the same graph: fp16-padded.onnx, fp32.onnx"):
+        loaded()
+
+
+def test_int8_is_refused_on_a_device(loaded: Callable[..., Loaded]) -> None:
+    with pytest.raises(BadSettings, match="precision = int8: runs on the CPU only, and the device is cuda:0"):
+        loaded(precision="int8")
+
+
+def test_graphs_that_are_made_for_a_device_are_gone_when_they_are_loaded_or_kept_where_asked(
+    loaded: Callable[..., Loaded], fused: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+
+    found = loaded(device="cuda:0")
+    loaded(device="cuda:0", cache_dir=str(tmp_path / "kept"))
+
+    assert found.classifier.graph.file == "fp16-padded.onnx"
+    assert list(temporary.iterdir()) == []
+    assert [path.name for path in (tmp_path / "kept").glob("gpu-*")] != []
+
+
+def test_texts_are_answered_explained_and_counted_by_device(start: Callable[..., RunningServer]) -> None:
+    server = start(device="cuda")
+    with server.client() as client:
+        results = client.classify_batch(["good", "bad film", "awful"] * 50)
+        explanation = client.explain("a good film")
+
+    assert [getattr(result, "label", None) for result in results] == ["positive", "negative", "negative"] * 50
+    assert explanation.label == "positive"
+    assert {runner.name for runner in server.app._runners} == {"cuda:0", "cuda:1"}
+    assert sum(server.metric("sentiment_runner_busy_seconds_total", runner=name) for name in ("cuda:0", "cuda:1")) > 0
+    assert server.metric("sentiment_stage_seconds_sum", stage="copy", model="tiny/1") > 0
+
+
+def test_two_devices_run_at_once(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start(device="cuda")
+    both = threading.Barrier(2)
+    run = DeviceSession.run
+
+    def meet(self: DeviceSession, feeds: Any, stop: Any = None) -> Any:
+        both.wait(PATIENCE_S)
+        return run(self, feeds, stop)
+
+    monkeypatch.setattr(DeviceSession, "run", meet)
+    answers: list[Any] = []
+
+    def call() -> None:
+        with server.client() as client:
+            answers.append(client.classify("good").label)
+
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+    assert answers == ["positive", "positive"]
+
+
+def test_a_batch_that_the_device_has_no_memory_for_is_answered_in_smaller_ones(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start(device="cuda:0")
+    out_of_memory_beyond(256, monkeypatch)
+
+    with server.client() as client:
+        results = client.classify_batch(["good", "bad"] * 100)
+
+    assert [getattr(result, "label", result) for result in results] == ["positive", "negative"] * 100
+
+
+def test_a_device_that_disappears_answers_unavailable_and_the_server_ends_to_be_replaced(start: Callable[..., RunningServer]) -> None:
+    def gone(*_: Any) -> None:
+        raise RuntimeError("CUDA failure 999: unknown error")
+
+    with structlog.testing.capture_logs() as logs:
+        server = start(device="cuda")
+        for session in sessions(server):
+            session._run = gone  # type: ignore[method-assign, assignment]  # the fault
+
+        with server.client() as client, pytest.raises(CallFailed) as caught:
+            client.classify("good XyzzySecret")
+        with pytest.raises(RunnerLost, match="its device is lost"):
+            server.stop()
+
+    assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+    (lost,) = (entry for entry in logs if entry["event"] == "device_lost")
+    assert (lost["runner"] in ("cuda:0", "cuda:1"), lost["rows"], lost["log_level"]) == (True, 1, "critical")
+    assert "Xyzzy" not in str(logs)
+    server.failure = None
+
+
+def test_what_one_device_cannot_answer_any_more_costs_the_other_nothing(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go = threading.Event(), threading.Event()
+    run = DeviceSession._run
+
+    def one_waits_one_fails(self: DeviceSession, feeds: Any, options: Any) -> Any:
+        if (feeds["input_ids"] == 5).any():  # the word "great"
+            entered.set()
+            assert go.wait(PATIENCE_S)
+            return run(self, feeds, options)
+        raise RuntimeError("CUDA failure 999: unknown error")
+
+    server = start(device="cuda", drain_wait_s=0.0)
+    monkeypatch.setattr(DeviceSession, "_run", one_waits_one_fails)
+    answers: list[str] = []
+
+    def call() -> None:
+        with server.client() as client:
+            answers.append(client.classify("great").label)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert entered.wait(PATIENCE_S)
+    with server.client() as client, pytest.raises(CallFailed) as caught:
+        client.classify("bad")
+    go.set()
+    thread.join(PATIENCE_S)
+
+    assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+    assert answers == ["positive"]
+    with pytest.raises(RunnerLost):
+        server.stop()
+    server.failure = None
+
+
+def test_a_run_that_never_returns_is_given_up_and_the_server_ends(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentiment.app.WATCHDOG_S", 0.02)
+    server = start(device="cuda:0", stall_s=0.2)
+    for_ever = threading.Event()
+    monkeypatch.setattr(DeviceSession, "_run", lambda *_: for_ever.wait())
+
+    with server.client() as client, pytest.raises(CallFailed) as caught:
+        client.classify("good")
+    for_ever.set()
+
+    assert caught.value.code is grpc.StatusCode.INTERNAL
+    with pytest.raises(RunnerLost):
+        server.stop()
+    server.failure = None
+
+
+class FakeMeter:
+    def memory_bytes(self) -> float:
+        return 5.0
+
+    def busy_ratio(self) -> float:
+        return 0.5
+
+
+def test_the_devices_meters_are_metrics_where_there_are_any(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentiment.app.meters", lambda given: {device.name: FakeMeter() for device in given})
+    with_meters = urllib.request.urlopen(start(device="cuda").url + "/metrics", timeout=10).read().decode()
+    monkeypatch.setattr("sentiment.app.meters", lambda given: {})
+    without = urllib.request.urlopen(start(device="cuda").url + "/metrics", timeout=10).read().decode()
+
+    assert 'sentiment_device_memory_bytes{device="cuda:1"} 5.0\n' in with_meters
+    assert 'sentiment_device_busy_ratio{device="cuda:0"} 0.5\n' in with_meters
+    assert "sentiment_device_" not in without
+
+
+def test_a_server_without_a_gpu_says_why_it_took_the_cpu(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(devices, "_DRIVER", "libnosuch.so.1")
+
+    with structlog.testing.capture_logs() as logs:
+        start(device="auto")
+
+    (ready,) = (entry for entry in logs if entry["event"] == "ready")
+    assert ready["device"] == "cpu"
+    assert "no NVIDIA driver: libnosuch.so.1" in ready["not_cuda"]
+
+
+def test_a_gpu_that_is_named_and_not_there_ends_the_process_with_2(bundles: Path) -> None:
+    command = [sys.executable, "-m", "sentiment", "serve", "--bundles", str(bundles), "--model", "tiny", "--device", "cuda:99"]
+    ports = ["--grpc-listen", "127.0.0.1:0", "--http-listen", ""]
+
+    found = subprocess.run([*command, *ports], capture_output=True, text=True, timeout=60, check=False)
+
+    assert found.returncode == 2
+    assert "device = cuda:99: " in found.stderr
+
+
+def test_a_bundle_is_found_at_fault_before_its_graphs_are(loaded: Callable[..., Loaded], tmp_path: Path) -> None:
+    path = make_bundle(tmp_path / "bundles")
+    onnx.save(onnx.ModelProto(), path / "fp32.onnx")
+
+    with pytest.raises(BadBundle):
+        loaded(bundles=(tmp_path / "bundles",))
+
+
+def test_nvml_is_asked_of_devices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+
+    assert nvml.meters(GPUS) == {}
