@@ -1,0 +1,159 @@
+"""What the stages share: the time that is left, the processes, and the figures that were found or not."""
+
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.bench.gpu.child import Child, Gone
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured. ``models``: the sizes that stand for BERT-base and MiniLM-L6; ``budgets``: tokens of batches that are tried."""
+
+    device: str
+    models: Mapping[str, str]
+    gemm_width: int
+    copy_bytes: int
+    budgets: tuple[int, ...]
+    served_tokens: int
+    rounds: int
+    company: Mapping[str, Any]  # Any: of ``Inside.company``
+    clients: int
+    in_flight: int
+    batch_items: int
+    load_s: float
+    front_ends: int
+    compile_s: float
+    stream_items: int
+    in_process_shares: tuple[float, float]
+    server_flags: tuple[str, ...] = ()
+
+    @property
+    def on_gpu(self) -> bool:
+        """What is measured is a GPU."""
+        return self.device != "cpu"
+
+
+def plan_of(device: str, cores: int) -> Plan:
+    """For a GPU, or a small one for a trial on a CPU."""
+    if device == "cpu":
+        return Plan(
+            device=device,
+            models={"base": "tiny-base", "l6": "tiny-l6"},
+            gemm_width=128,
+            copy_bytes=2**20,
+            budgets=(256,),
+            served_tokens=256,
+            rounds=1,
+            company={"texts": 4, "longest": 32, "batches": (3,)},
+            clients=1,
+            in_flight=4,
+            batch_items=8,
+            load_s=0.3,
+            front_ends=1,
+            compile_s=60.0,
+            stream_items=4,
+            # What matters is that every stage comes to its turn.
+            in_process_shares=(0.12, 0.1),
+            # 16,384 tokens, the usual, take a CPU seconds.
+            server_flags=("--batch-tokens-max", "512", "--batch-rows-max", "8"),
+        )
+    return Plan(
+        device=device,
+        models={"base": "bert-base", "l6": "minilm-l6"},
+        gemm_width=8192,
+        copy_bytes=2**28,
+        budgets=(4096, 16_384, 65_536),
+        served_tokens=16_384,
+        rounds=5,
+        company={"texts": 200, "longest": 512, "batches": (2, 7, 33, 64)},
+        clients=max(1, min(7, cores // 2)),
+        in_flight=512,
+        batch_items=64,
+        load_s=2.5,
+        front_ends=max(1, min(6, cores // 2 - 1)),
+        compile_s=20.0,
+        stream_items=256,
+        in_process_shares=(0.3, 0.22),
+    )
+
+
+class Bench:
+    """Figures and processes of one call. ``folder`` is its own and is removed with it."""
+
+    def __init__(self, plan: Plan, folder: Path, english: Path, budget_s: float) -> None:
+        self.plan, self.folder, self.english = plan, folder, english
+        self.bundles = folder / "bundles"
+        self.bundles.mkdir()
+        self.begun = time.monotonic()
+        self.ends_at = self.begun + budget_s
+        self.found: dict[str, float] = {}
+        self.not_measured: dict[str, str] = {}
+        self.meta: dict[str, Any] = {}
+        self._children: dict[str, Child] = {}
+        self._broken: dict[str, str] = {}
+
+    def part(self, share: float) -> float:
+        """The instant at which a part of what is left of the time ends."""
+        now = time.monotonic()
+        return now + share * max(0.0, self.ends_at - now)
+
+    def attempt(self, names: Iterable[str], until: float, needs_s: float, measure: Callable[[], Mapping[str, float]]) -> None:
+        """Measure some figures, or note why not. What is measured may be fewer, or of another name."""
+        wanted = [name for name in names if name not in self.found]
+        left_s = until - time.monotonic()
+        reason, before = "", len(self.not_measured)
+        if needs_s and left_s < needs_s:
+            reason = f"left out: {max(0.0, left_s):.1f} s were left of its share of the time, and it needs {needs_s:g}"
+        else:
+            try:
+                self.found.update(measure())
+            except (Gone, OSError) as error:
+                reason = str(error)
+        # Why a part of it failed was noted on the way.
+        reason = reason or next(itertools.islice(self.not_measured.values(), before, None), "what it is computed from was not measured")
+        for name in wanted:
+            if name not in self.found:
+                self.not_measured.setdefault(name, reason)
+
+    def inside(self) -> Child:
+        """The process that measures ONNX Runtime."""
+        return self._child("inside", str(self.bundles), str(self.english), self.plan.device)
+
+    def torch(self) -> Child:
+        """The process that measures PyTorch."""
+        return self._child("torch_peer", str(self.bundles), self.plan.device)
+
+    def _child(self, module: str, *arguments: str) -> Child:
+        """A process, started again where it has ended; not again where it never worked.
+
+        Raises:
+            Gone: it does not work.
+        """
+        if module in self._broken:
+            raise Gone(self._broken[module])
+        child = self._children.get(module)
+        if child is None or not child.alive:
+            child = self._children[module] = Child(module, self.folder / f"{module}.log", *arguments)
+            try:
+                self.meta |= child.ask(self.part(0.3), "about")
+            except Gone as error:
+                self._broken[module] = str(error)
+                raise
+        return child
+
+    def close(self, *modules: str) -> None:
+        """End processes, all if none is named, so that what they took of the device is free."""
+        for module in modules or tuple(self._children):
+            if module in self._children:
+                self._children.pop(module).close()
+
+
+def working_folder() -> "tempfile.TemporaryDirectory[str]":
+    """Where bundles, graphs and logs lie while it runs."""
+    return tempfile.TemporaryDirectory(prefix="sentiment-gpu-", ignore_cleanup_errors=True)

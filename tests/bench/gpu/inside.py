@@ -1,0 +1,256 @@
+"""In-process figures of ONNX Runtime: ``python -m tests.bench.gpu.inside BUNDLES DEVICE``, asked by ``__main__``."""
+
+import dataclasses
+import itertools
+import math
+import mmap
+import random
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import tokenizers
+from onnx import TensorProto, helper
+from onnxruntime.transformers import float16
+
+from sentiment.logs import configure
+from sentiment.model.bundle import find_bundle
+from sentiment.model.classifier import load_classifier
+from sentiment.model.device_session import DeviceSession
+from sentiment.model.gpu_graphs import PLAIN, make_graphs
+from sentiment.model.on_device import load_on_device
+from sentiment.model.session import Session, load_graph
+from sentiment.model.tensors import pad
+from sentiment.model.tokenizer import Row, Tokenizer
+from sentiment_models.manifest import TOKENIZER_FILE, WEIGHTS_FILE
+from tests.bench.gpu.bert import LABELS, SIZES, load_weights, make_bundle, make_graph
+from tests.bench.gpu.rows import BATCHES, CLS, Logits, Run, draw_rows, draw_trial, measure, median_s, packed_batches, padded_batches
+from tests.bench.gpu.stand_in import device_of
+from tests.bench.texts import LONG, SHORT, make_texts
+from tests.packed_twin import save_twin
+
+PRODUCTS = 4
+# By how much a logit may differ between a captured run and the same launched kernel by kernel: other kernels may have been chosen.
+CELL_ERROR_MAX = 0.01
+CAPTURES = {"padded": True, "packed": True, "padded_launched": False, "packed_launched": False}
+
+
+class Inside:
+    """What is asked of the process. ``padded`` and ``packed`` are our graphs, ``..._launched`` the same without captured runs."""
+
+    def __init__(self, bundles: Path, english: Path, device: str) -> None:
+        self.bundles, self.english, self.folder = bundles, english, bundles.parent / "graphs"
+        self.device = device_of(device)
+        # Packed attention has a kernel for CUDA alone.
+        self.twin = device == "cpu"
+        self.session = cache(self._session)
+        self._runs: dict[tuple[str, str], Run] = {}
+
+    def about(self) -> dict[str, str]:
+        """What runs it."""
+        return {"device": self.device.model, "onnxruntime": onnxruntime.__version__, "provider": self._accelerator().provider}
+
+    def make(self, model: str) -> dict[str, Any]:  # Any: JSON
+        """Make a bundle and its graphs."""
+        begun = time.monotonic()
+        if not (self.bundles / model).exists():
+            make_bundle(self.bundles, model, SIZES[model], self.english)
+        graphs = make_graphs(self._bundle(model), self.folder, "fp16")
+        return {"fused": dict(graphs.fused), "packed": graphs.packed is not None, "seconds": time.monotonic() - begun}
+
+    def gemm(self, width: int, seconds: float) -> dict[str, float]:
+        """TFLOP/s of products of fp16 matrices of random numbers, several in one run."""
+        names = ["x", *(f"y{number}" for number in range(1, PRODUCTS)), "y"]
+        nodes = [helper.make_node("MatMul", [left, "w"], [made]) for left, made in itertools.pairwise(names)]
+        kinds = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [width, width]) for name in ("x", "w", "y")]
+        random = np.random.default_rng(1)
+        # Scaled, so that products of products are as large as they.
+        drawn = {name: (random.standard_normal((width, width), np.float32) / math.sqrt(width)).astype(np.float16) for name in ("x", "w")}
+        took_s = self._timed(helper.make_graph(nodes, "gemm", kinds[:2], kinds[2:]), drawn, (width, width), seconds)
+        return {"tflops": PRODUCTS * 2 * width**3 / took_s / 1e12}
+
+    def copies(self, size: int, seconds: float) -> dict[str, Any]:  # Any: JSON
+        """GB/s from the host to the device and back, and of a copy within the device, where reading and writing both count."""
+        accelerator, index = self._accelerator(), self.device.index
+        host = np.frombuffer(mmap.mmap(-1, size), np.uint8)
+        pinned = accelerator.pin is not None and accelerator.pin(host.ctypes.data, size, index)
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(host, accelerator.memory, index)
+        there = median_s(lambda: value.update_inplace(host), seconds / 3)
+        back = median_s(value.numpy, seconds / 3)
+        kinds = [helper.make_tensor_value_info(name, TensorProto.UINT8, [size]) for name in ("x", "y")]
+        graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "copy", kinds[:1], kinds[1:])
+        within = self._timed(graph, {"x": np.zeros(size, np.uint8)}, (size,), seconds / 3)
+        return {"to_device": size / there / 1e9, "to_host": size / back / 1e9, "within": 2 * size / within / 1e9, "pinned": pinned}
+
+    def measure(self, model: str, variant: str, mix: str, tokens: int, seconds: float) -> dict[str, float]:
+        """See ``rows.measure``; the variants are ours and ``unfused_fp16`` and ``unfused_fp32``."""
+        size = SIZES[model]
+        cut = packed_batches if variant.startswith("packed") else padded_batches
+        batches = list(cut(draw_rows(mix, BATCHES * tokens, size), tokens))
+        return measure(self._run_of(model, variant), batches, size, seconds)
+
+    def alone(self, model: str, variant: str, length: int, seconds: float) -> dict[str, float]:
+        """Median milliseconds of one row, from its ids to its logits."""
+        rows = draw_rows(str(length), length, SIZES[model])[:1]
+        run = self._run_of(model, variant)
+        return {"ms": median_s(lambda: run(rows), seconds) * 1e3}
+
+    def answers(self, model: str, variant: str) -> dict[str, list[list[float]]]:
+        """The logits of ``rows.draw_trial``; ``variant`` may be ``plain``, too: the bundle's own fp32 graph on the CPU."""
+        rows = draw_trial(SIZES[model])
+        if variant == "plain":
+            session = Session(self._bundle(model) / PLAIN)
+            return {"logits": session.run(pad(rows, session.inputs, 0, left=False)).tolist()}
+        return {"logits": self._run_of(model, variant)(rows)[1].tolist()}
+
+    def parts(self, model: str, variant: str, mix: str, tokens: int) -> dict[str, float]:
+        """Where the time of a batch goes: seconds of laying out, copying and running, medians."""
+        session = self.session(model, variant)
+        rows = next(packed_batches(draw_rows(mix, tokens, SIZES[model]), tokens))
+        spent = []
+        for _ in range(12):
+            begun = time.perf_counter()
+            feeds = session.feeds(rows, 0, left=False)
+            laid_out = time.perf_counter()
+            session.run(feeds)
+            spent.append((laid_out - begun, session.copied_s, time.perf_counter() - laid_out - session.copied_s))
+        pad_s, copy_s, run_s = np.median(spent[2:], axis=0).tolist()
+        return {"pad_s": pad_s, "copy_s": copy_s, "run_s": run_s}
+
+    def cells(self, model: str, layout: str) -> dict[str, float]:
+        """Run each cell of the grid three times, which captures it and replays it, beside the same without captured runs."""
+        session, launched = self.session(model, layout), self.session(model, f"{layout}_launched")
+        right, worst = 0, 0.0
+        for rows, length in session.cells:
+            drawn = draw_rows("512", rows * 512, SIZES[model])
+            batch = [Row(row.ids[:length], None, False) for row in drawn]
+            wanted = launched.run(launched.feeds(batch, 0, left=False))[:rows]
+            error = max(float(np.abs(session.run(session.feeds(batch, 0, left=False))[:rows] - wanted).max()) for _ in range(3))
+            worst = max(worst, error)
+            right += error < CELL_ERROR_MAX
+        return {"cells": len(session.cells), "right": right, "error_max": worst}
+
+    def golden(self, bundle: str) -> dict[str, Any]:  # Any: JSON
+        """Which graph of a bundle is served here: the first that computes its golden set, packed before padded."""
+        host = load_classifier(find_bundle(bundle, [self.bundles, self.english.parents[1]]), "fp32")
+        served = load_on_device(host, self.device, "fp16", self.folder)
+        return {"file": served.graph.file, "passed_over": list(served.passed_over)}
+
+    def company(self, layout: str, texts: int, longest: int, batches: Sequence[int], seed: int) -> dict[str, float]:
+        """How far a text's probabilities move, and how many labels change, between it alone and it among others.
+
+        Half of ``texts`` is as long as SST-2's, half as IMDB's, cut at ``longest`` tokens; each runs once in a batch of each size.
+        """
+        tokenizer = Tokenizer(self.english / TOKENIZER_FILE, longest)
+        session = self.session("english", layout)
+        rng = random.Random(seed)
+        counting = tokenizers.Tokenizer.from_file(str(self.english / TOKENIZER_FILE))
+        written = [*make_texts(SHORT, texts // 2, counting), *make_texts(LONG, texts - texts // 2, counting)]
+        rows = [tokenizer.encode(text) for text in written]
+        alone = np.concatenate([self._probabilities(session, [row]) for row in rows])
+        move, flips, seen = 0.0, 0, 0
+        for number in batches:
+            order = rng.sample(range(len(rows)), len(rows))
+            for batch in (order[start : start + number] for start in range(0, len(order), number)):
+                found = self._probabilities(session, [rows[index] for index in batch])
+                move = max(move, float(np.abs(found - alone[batch]).max()))
+                flips += int((found.argmax(1) != alone[batch].argmax(1)).sum())
+                seen += len(batch)
+        return {"move": move, "flips": flips, "seen": seen}
+
+    def _probabilities(self, session: DeviceSession, rows: Sequence[Row]) -> Logits:
+        logits = session.run(session.feeds(rows, 0, left=False))[: len(rows)]
+        powers = np.exp(logits - logits.max(1, keepdims=True))
+        shares: Logits = powers / powers.sum(1, keepdims=True)
+        return shares
+
+    def attend(self, model: str, lengths: Sequence[int]) -> dict[str, int]:
+        """Run both layouts, so that attention says its kernels on standard error if it was told to."""
+        for layout, length in itertools.product(("padded", "packed"), lengths):
+            print(f"attend {layout} {length}", file=sys.stderr, flush=True)
+            session = self.session(model, f"{layout}_launched")
+            session.run(session.feeds([Row([CLS] * length, None, False)] * 8, 0, left=False))
+        return {}
+
+    def _run_of(self, model: str, variant: str) -> Run:
+        """What runs a batch from its rows to its logits on the host."""
+        if (model, variant) not in self._runs:
+            self._runs[model, variant] = self._ours(model, variant) if variant in CAPTURES else self._plain(model, variant)
+        return self._runs[model, variant]
+
+    def _ours(self, model: str, variant: str) -> Run:
+        session = self.session(model, variant)
+
+        def run(rows: Sequence[Row]) -> tuple[int, Logits]:
+            feeds = session.feeds(rows, 0, left=False)
+            return feeds["input_ids"].size, session.run(feeds)[: len(rows)]
+
+        return run
+
+    def _plain(self, model: str, variant: str) -> Run:
+        """As ONNX Runtime is used without more: the exported graph with its mask, fused by the session alone, arrays in and out."""
+        file = self.bundles / model / f"{variant}.onnx"
+        if not file.exists():
+            graph = make_graph(SIZES[model], load_weights(self._bundle(model) / WEIGHTS_FILE))
+            if variant.endswith("fp16"):
+                graph = float16.convert_float_to_float16(graph, keep_io_types=True, disable_shape_infer=True)
+            onnx.save(graph, file)
+        accelerator = self._accelerator()
+        options = {"device_id": str(self.device.index)}
+        session = onnxruntime.InferenceSession(str(file), providers=[(accelerator.provider, options)])
+        inputs = [entry.name for entry in session.get_inputs()]
+
+        def run(rows: Sequence[Row]) -> tuple[int, Logits]:
+            feeds = pad(rows, inputs, 0, left=False)
+            return feeds["input_ids"].size, session.run(["logits"], feeds)[0]
+
+        return run
+
+    def _session(self, model: str, variant: str) -> DeviceSession:
+        layout = variant.partition("_")[0]
+        graphs = make_graphs(self._bundle(model), self.folder, "fp16")
+        path = graphs.packed if layout == "packed" else graphs.padded
+        assert path is not None, graphs.reason
+        if layout == "packed" and self.twin:
+            path = path.with_name("twin.onnx")
+            save_twin(path.with_name("packed.onnx"), path)
+        accelerator = dataclasses.replace(self._accelerator(), graphs=CAPTURES[variant])
+        size = SIZES.get(model)
+        longest = size.positions if size else 512
+        return DeviceSession(path, dataclasses.replace(self.device, accelerator=accelerator), len(LABELS), layout, longest)
+
+    def _bundle(self, model: str) -> Path:
+        return self.english if model == "english" else self.bundles / model / "1"
+
+    def _accelerator(self) -> Any:  # Any: Accelerator, which is there
+        return self.device.accelerator
+
+    def _timed(
+        self, graph: onnx.GraphProto, inputs: Mapping[str, npt.NDArray[np.generic]], shape: tuple[int, ...], seconds: float
+    ) -> float:
+        """Median seconds of a graph's run whose inputs and output ``y`` stay on the device."""
+        accelerator, index = self._accelerator(), self.device.index
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+        session = load_graph(model.SerializeToString(), [(accelerator.provider, {**accelerator.options, "device_id": str(index)})])
+        binding = session.io_binding()
+        values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array, accelerator.memory, index) for name, array in inputs.items()}
+        for name, value in values.items():
+            binding.bind_ortvalue_input(name, value)
+        kind = next(iter(inputs.values())).dtype
+        made = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(shape), kind, accelerator.memory, index)
+        binding.bind_ortvalue_output("y", made)
+        return median_s(lambda: session.run_with_iobinding(binding), seconds)
+
+
+if __name__ == "__main__":
+    from tests.bench.gpu.child import serve
+
+    configure("info", "json")
+    serve(Inside(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]))

@@ -1,0 +1,102 @@
+"""What is computed: rows of fixed lengths and of the lengths of SST-2 and IMDB, and how they are cut into batches."""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sentiment.model.tokenizer import Row
+from tests.bench.gpu.bert import Size
+from tests.bench.texts import LONG, QUANTILES, SHORT, lengths
+
+FIXED = (16, 32, 64, 128, 256, 512)
+# Quantiles of token counts, cut at what the model reads.
+MIXES: dict[str, tuple[int, ...]] = {
+    **{str(length): (length,) * len(QUANTILES) for length in FIXED},
+    "sst2": SHORT,
+    "imdb": LONG,
+}
+# Batches that a measurement goes through.
+BATCHES = 4
+CLS, SEP, FIRST_WORD = 101, 102, 1000
+
+Logits = npt.NDArray[np.float32]
+Run = Callable[[Sequence[Row]], tuple[int, Logits]]
+"""Runs a batch; returns the tokens that were computed for it, padding and all, and its rows' logits."""
+
+
+def draw_rows(mix: str, tokens: int, size: Size, seed: int = 1) -> list[Row]:
+    """Rows of random ids with a mix's lengths, of about so many tokens in all."""
+    rng, ids = random.Random(seed), np.random.default_rng(seed)
+    mean = sum(MIXES[mix]) / len(QUANTILES)
+    drawn = [min(length, size.positions) for length in lengths(MIXES[mix], max(1, round(tokens / mean)), rng)]
+    words = [ids.integers(min(FIRST_WORD, size.vocabulary - 1), size.vocabulary, length).tolist() for length in drawn]
+    return [Row([CLS, *own[2:], SEP], None, False) for own in words]
+
+
+def padded_batches(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
+    """Rows sorted by length, as many at once as have at most ``tokens`` with their padding."""
+    batch: list[Row] = []
+    for row in sorted(rows, key=lambda row: row.tokens):
+        if batch and (len(batch) + 1) * row.tokens > tokens:
+            yield batch
+            batch = []
+        batch.append(row)
+    yield batch
+
+
+def packed_batches(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
+    """Rows as they come, as many at once as have at most ``tokens``."""
+    batch: list[Row] = []
+    used = 0
+    for row in rows:
+        if batch and used + row.tokens > tokens:
+            yield batch
+            batch, used = [], 0
+        batch.append(row)
+        used += row.tokens
+    yield batch
+
+
+def measure(run: Run, batches: Sequence[Sequence[Row]], size: Size, seconds: float) -> dict[str, float]:
+    """Run all batches, as often as there is time for, after once that does not count.
+
+    Returns:
+        ``texts_per_s``, ``tflops`` (of real tokens alone), ``real_over_processed``, ``seconds`` and ``rows`` of a batch in the mean.
+    """
+    for batch in batches:
+        run(batch)
+    processed = passes = 0
+    begun = time.perf_counter()
+    while not passes or time.perf_counter() - begun < seconds:
+        processed += sum(run(batch)[0] for batch in batches)
+        passes += 1
+    took_s = time.perf_counter() - begun
+    counts = [row.tokens for batch in batches for row in batch]
+    return {
+        "texts_per_s": passes * len(counts) / took_s,
+        "tflops": passes * sum(map(size.flop, counts)) / took_s / 1e12,
+        "real_over_processed": passes * sum(counts) / processed,
+        "rows": len(counts) / len(batches),
+        "seconds": took_s,
+    }
+
+
+def draw_trial(size: Size) -> list[Row]:
+    """A batch of many lengths on which all that compute the same are compared."""
+    return [*draw_rows("sst2", 200, size, seed=3), *draw_rows("128", 256, size, seed=4)]
+
+
+def median_s(act: Callable[[], object], seconds: float, runs_min: int = 5) -> float:
+    """Median seconds of something, done for so long and at least so often, after twice that do not count."""
+    act()
+    act()
+    spent: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(spent) < runs_min or time.perf_counter() < until:
+        begun = time.perf_counter()
+        act()
+        spent.append(time.perf_counter() - begun)
+    return float(np.median(spent))

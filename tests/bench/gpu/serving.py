@@ -1,0 +1,161 @@
+"""The server that is measured, a process of its own, and the clients that load it, several processes at once."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.bench.gpu.child import Child, Gone
+
+STOP_S = 15.0
+
+
+class Server:
+    """``sentiment serve`` on free ports; in a ``with`` it is stopped at the end."""
+
+    def __init__(self, flags: Sequence[str], program: str, said: Path, until: float) -> None:
+        """Start it and wait until it is ready.
+
+        Args:
+            flags: of ``serve``.
+            program: the module that is run.
+            said: a file for what it logs.
+            until: the monotonic instant at which it is given up.
+
+        Raises:
+            Gone: it did not become ready.
+        """
+        own = ["--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0", "--no-explain"]
+        command = [sys.executable, "-m", program, "serve", *own, *flags]
+        begun = time.monotonic()
+        self.said = said
+        self.events: list[dict[str, Any]] = []
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        self._told = threading.Event()
+        threading.Thread(target=self._listen, daemon=True).start()
+        ready = None
+        while not (ready := self.event("ready")) and self.process.poll() is None and time.monotonic() < until:
+            self._told.wait(0.2)
+            self._told.clear()
+        if not ready:
+            code = self.process.poll()
+            self._end()
+            last = "; ".join(str(entry.get("reason", entry["event"])) for entry in self.events[-2:])
+            raise Gone("the server was not ready when its time was up" if code is None else f"the server ended with {code}: {last}")
+        self.ready: dict[str, Any] = ready
+        self.start_s = time.monotonic() - begun
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        with self.said.open("a") as stream:
+            for line in self.process.stderr:
+                stream.write(line)
+                stream.flush()
+                if line.startswith("{"):
+                    self.events.append(json.loads(line))
+                    self._told.set()
+
+    def event(self, name: str) -> dict[str, Any] | None:
+        """The first line of the log with this event."""
+        return next((entry for entry in self.events if entry["event"] == name), None)
+
+    def metrics(self) -> dict[str, float]:
+        """Sums over all labels but ``kind``, which is part of the name: ``sentiment_tokens_total.real``."""
+        with urllib.request.urlopen(f"http://{self.ready['http']}/metrics", timeout=10) as response:
+            lines = response.read().decode().splitlines()
+        found: dict[str, float] = {}
+        for line in lines:
+            if not line.startswith("#"):
+                name, _, value = line.rpartition(" ")
+                series, _, labels = name.partition("{")
+                kind = labels.partition('kind="')[2].partition('"')[0]
+                key = f"{series}.{kind}" if kind else series
+                found[key] = found.get(key, 0.0) + float(value)
+        return found
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What all clients saw together. ``failed`` are texts that were not answered; ``p50_ms`` and ``p99_ms`` of a call."""
+
+    texts_per_s: float
+    failed: int
+    p50_ms: float
+    p99_ms: float
+
+
+class Clients:
+    """Several client processes that do the same at once; in a ``with`` they are ended at the end."""
+
+    def __init__(self, count: int, target: str, texts: Sequence[str], folder: Path) -> None:
+        file = folder / "texts.json"
+        file.write_text(json.dumps(list(texts)))
+        self._all = [Child("client", folder / "client.log", target, str(file)) for _ in range(count)]
+
+    def closed(self, kind: str, in_flight: int, items: int, seconds: float, until: float) -> Answered:
+        """Calls that follow one another, ``in_flight`` at a time over all clients; see ``Client.closed``."""
+        asked = self._all[: min(len(self._all), in_flight)]
+        for number, client in enumerate(asked):
+            share = in_flight // len(asked) + (number < in_flight % len(asked))
+            client.begin("closed", kind=kind, in_flight=share, items=items, seconds=seconds, seed=number)
+        return self._answers(asked, until)
+
+    def open(self, rate: float, items: int, seconds: float, until: float) -> Answered:
+        """Calls of a Poisson process: ``rate`` texts a second, ``items`` in a call."""
+        for number, client in enumerate(self._all):
+            client.begin("open", rate=rate / len(self._all), items=items, seconds=seconds, seed=number)
+        return self._answers(self._all, until)
+
+    def highest(self, rate: float, items: int, p99_ms: float, seconds: float, until: float) -> Answered | None:
+        """The highest rate of an open loop of a few below ``rate`` at which a call's p99 is within ``p99_ms``, None if none is."""
+        for share in (0.95, 0.9, 0.8, 0.65, 0.5, 0.3):
+            if time.monotonic() + 1.5 * seconds > until:
+                return None
+            found = self.open(share * rate, items, seconds, until)
+            if found.p99_ms <= p99_ms and not found.failed:
+                return found
+        return None
+
+    def _answers(self, asked: Sequence[Child], until: float) -> Answered:
+        answers = [client.answer(until) for client in asked]
+        ms = sorted(each for answer in answers for each in answer["ms"])
+        failed = sum(answer["failed"] for answer in answers)
+
+        def quantile(share: float) -> float:
+            # A call that failed took for ever.
+            place = int(share * (len(ms) + failed))
+            return ms[place] if place < len(ms) else math.inf
+
+        rate = sum(answer["answered"] / answer["seconds"] for answer in answers)
+        return Answered(rate, failed, quantile(0.5), quantile(0.99))
+
+    def __enter__(self) -> "Clients":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for client in self._all:
+            client.close()

@@ -1,0 +1,213 @@
+"""The script that measures a GPU, proved on a CPU: that it comes to all of its figures, and that what it measures computes the same."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from sentiment.model.session import Session
+from sentiment.model.tensors import pad
+from sentiment.model.tokenizer import Row
+from sentiment_models.checkpoint import Checkpoint
+from sentiment_models.graph import serialize
+from sentiment_models.manifest import WEIGHTS_FILE
+from sentiment_models.weights import refer
+from tests.bench.gpu import wheels
+from tests.bench.gpu.bert import SIZES, Size, load_weights, make_graph, make_weights, save_weights
+from tests.bench.gpu.child import Child, Gone
+from tests.bench.gpu.report import TARGETS, UNITS, expected
+from tests.bench.gpu.rows import BATCHES, MIXES, draw_rows, measure, packed_batches, padded_batches
+from tests.bench.gpu.stages import ORDER, read_kernels
+from tests.models.tiny_families import TINY, save_tiny
+
+ROOT = Path(__file__).parents[1]
+# What may keep a figure out of a trial: time, and that there is no GPU.
+NO_TIME = ("were left of its share of the time", "its time was up", "there was no time to try more", "did not come to it")
+NO_GPU = ("no attention node of CPUExecutionProvider said", "without a GPU", "NVML says nothing")
+FOLLOWS = ("the closed loop did not tell", "the same texts were not measured", "what it is computed from")
+# These come first, and need no server.
+EARLY = ("probe_gemm_tflops", "base_graphs_seconds", "base_padded_logit_error", "base_packed_logit_error", "base_golden_packed")
+
+
+def test_a_trial_on_a_cpu_comes_to_every_figure_or_says_why_not_and_keeps_to_its_time(tmp_path: Path) -> None:
+    output, begun = tmp_path / "bench.json", time.monotonic()
+    command = [sys.executable, "-m", "tests.bench.gpu", "--device", "cpu", "--budget-s", "32", "--output", str(output)]
+
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
+
+    assert ran.returncode == 0, ran.stderr
+    said = json.loads(output.read_text())
+    found = {entry["name"]: entry for entry in said["results"]}
+    missing = said["meta"]["not_measured"]
+    assert found.keys() | missing.keys() == set(expected())
+    assert {why for why in missing.values() if not any(known in why for known in (*NO_TIME, *NO_GPU, *FOLLOWS))} == set()
+    assert set(EARLY) <= found.keys()
+    assert all(entry.keys() == {"name", "value", "unit", "target", "higher_is_better"} for entry in said["results"])
+    assert found["base_packed_logit_error"]["value"] < 0.03
+    assert "NO GPU MEASUREMENT" in ran.stdout
+    # Ending a server and the clients may take some seconds more.
+    assert time.monotonic() - begun < 32 + 25
+
+
+def test_a_device_that_is_not_there_is_told_and_nothing_is_measured(tmp_path: Path) -> None:
+    output = tmp_path / "bench.json"
+    command = [sys.executable, "-m", "tests.bench.gpu", "--device", "cuda:99", "--budget-s", "20", "--output", str(output)]
+
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+    assert ran.returncode == 1, ran.stdout
+    assert "device = cuda:99" in ran.stdout
+    assert json.loads(output.read_text())["results"] == []
+
+
+def test_every_figure_has_its_name_once_and_every_target_is_a_figure() -> None:
+    names = expected()
+
+    assert len(names) == len(set(names))
+    assert TARGETS.keys() <= set(names)
+    assert set(ORDER) == set(MIXES)
+    assert all(any(name.endswith(unit) for unit in UNITS) for name in names if name.endswith(("_s", "_ms", "_tflops")))
+
+
+def test_the_random_bert_answers_as_the_export_of_a_checkpoint_with_its_weights(tmp_path: Path) -> None:
+    tiny = TINY["bert"]
+    checkpoint = Checkpoint(save_tiny(tmp_path / "checkpoint", tiny))
+    exported = tmp_path / "exported"
+    exported.mkdir()
+    graph = checkpoint.to_onnx(checkpoint.save(exported))
+    (exported / "fp32.onnx").write_bytes(serialize(refer(graph, exported / WEIGHTS_FILE)))
+    weights = load_weights(exported / WEIGHTS_FILE)
+    vocabulary = len(weights["bert.embeddings.word_embeddings.weight"])
+    size = Size(tiny.sizes["num_hidden_layers"], tiny.sizes["hidden_size"], 4, tiny.sizes["intermediate_size"], vocabulary, tiny.positions)
+    onnx.save(make_graph(size, weights), tmp_path / "ours.onnx")
+    random = np.random.default_rng(1)
+    rows = [
+        Row(random.integers(0, vocabulary, length).tolist(), sorted(random.integers(0, 2, length).tolist()), False) for length in (1, 7, 64)
+    ]
+
+    theirs, ours = Session(exported / "fp32.onnx"), Session(tmp_path / "ours.onnx")
+
+    assert theirs.inputs == ours.inputs
+    feeds = pad(rows, ours.inputs, 0, left=False)
+    assert np.abs(theirs.run(feeds) - ours.run(feeds)).max() < 1e-5
+    assert {node.op_type for node in onnx.load(tmp_path / "ours.onnx").graph.node} == {node.op_type for node in graph.graph.node}
+
+
+def test_weights_are_read_as_they_were_written(tmp_path: Path) -> None:
+    weights = make_weights(dataclasses.replace(SIZES["tiny-l6"], vocabulary=11))
+
+    save_weights(weights, tmp_path / "w.safetensors")
+
+    found = load_weights(tmp_path / "w.safetensors")
+    assert found.keys() == weights.keys()
+    assert all(np.array_equal(found[name], weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize("cut", [padded_batches, packed_batches])
+@pytest.mark.parametrize("mix", MIXES)
+def test_batches_have_all_rows_once_and_only_real_tokens_count_as_useful(cut: object, mix: str) -> None:
+    size = SIZES["tiny-base"]
+    rows = draw_rows(mix, BATCHES * 2048, size)
+
+    batches = list(cut(rows, 2048))  # type: ignore[operator]
+
+    assert sorted(id(row) for batch in batches for row in batch) == sorted(map(id, rows))
+    for batch in batches:
+        longest, tokens = max(row.tokens for row in batch), sum(row.tokens for row in batch)
+        assert (len(batch) * longest if cut is padded_batches else tokens) <= 2048
+    found = measure(lambda rows: (2 * sum(row.tokens for row in rows), np.zeros(0, np.float32)), batches, size, 0.0)
+    assert found["real_over_processed"] == 0.5
+
+
+def test_the_operations_of_a_text_are_those_of_the_notes() -> None:
+    assert SIZES["bert-base"].flop(128) == pytest.approx(22.35e9, rel=1e-3)
+    assert SIZES["minilm-l6"].flop(512) == pytest.approx(13.3e9, rel=5e-3)
+
+
+def test_the_kernels_that_attention_names_are_counted_by_batch() -> None:
+    said = "\n".join(
+        [
+            "attend padded 32",
+            "\x1b[36mOperator=Attention Node=a DataType=fp16 SdpaKernel=CUDNN_FLASH_ATTENTION\x1b[0m",
+            '{"event": "x"}',
+            "attend packed 32",
+            *["\x1b[36mOperator=PackedMultiHeadAttention DataType=fp16 SdpaKernel=MATH\x1b[0m"] * 2,
+        ]
+    )
+
+    seen = read_kernels(said)
+
+    assert seen == {"padded 32": {"Attention CUDNN_FLASH_ATTENTION": 1}, "packed 32": {"PackedMultiHeadAttention MATH": 2}}
+
+
+def test_a_process_that_fails_ends_or_takes_too_long_is_told_apart(tmp_path: Path) -> None:
+    child = Child("client", tmp_path / "log", "127.0.0.1:1", str(ROOT / "nothing.json"))
+    with pytest.raises(Gone, match=r"client ended with 1: FileNotFoundError.*nothing.json"):
+        child.ask(time.monotonic() + 30, "closed")
+
+    (tmp_path / "texts.json").write_text('["a"]')
+    child = Child("client", tmp_path / "log", "127.0.0.1:1", str(tmp_path / "texts.json"))
+    with pytest.raises(Gone, match="TypeError"):
+        child.ask(time.monotonic() + 30, "closed", wrong=1)
+    assert child.alive
+    # It waits for connections that never come, far beyond its time.
+    with pytest.raises(Gone, match="its time was up"):
+        child.ask(time.monotonic() - 3, "closed", kind="unary", in_flight=1, items=1, seconds=60, seed=0)
+    assert not child.alive
+
+
+def save_wheel(folder: Path, name: str, version: str, *needs: str) -> None:
+    """A package that has nothing but its name."""
+    described = f"{name}-{version}.dist-info"
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {need}" for need in needs)]
+        archive.writestr(f"{described}/METADATA", "\n".join(lines) + "\n")
+        archive.writestr(f"{described}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{described}/RECORD", "")
+
+
+def test_wheels_that_are_missing_are_named_with_how_to_fetch_them(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    needs = ["not-there-either>=2,<3", "numpy>=1", 'only-on-windows>=1; sys_platform == "win32"', 'of-cuda==13.*; extra == "cuda"']
+    save_wheel(tmp_path / "wheels", "onnxruntime_gpu", "1.28.0", *needs)
+
+    code = wheels.run_with(tmp_path / "wheels", [], 100)
+
+    said = capfd.readouterr().err
+    assert code == 2
+    assert "are missing, or older than wanted: 'not-there-either<3,>=2' 'nvidia-ml-py>=13.580' 'of-cuda==13.*'" in said
+    assert f"-d {tmp_path}/wheels 'not-there-either<3,>=2' 'nvidia-ml-py>=13.580' 'of-cuda==13.*'" in said
+    assert "pip download --only-binary=:all:" in said
+
+
+def test_a_folder_without_wheels_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert wheels.run_with(tmp_path, [], 100) == 2
+    assert "holds no wheels" in capfd.readouterr().err
+
+
+def test_with_all_wheels_there_the_script_runs_again_with_what_is_left_of_its_time(tmp_path: Path) -> None:
+    save_wheel(tmp_path / "wheels", "onnxruntime_gpu", "1.28.0")
+    save_wheel(tmp_path / "wheels", "nvidia_ml_py", "13.580.82")
+    output = tmp_path / "bench.json"
+    flags = ["--device", "cpu", "--budget-s", "4", "--output", str(output)]
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.bench.gpu", "--wheels", str(tmp_path / "wheels"), *flags],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+    # 1: it had no time for any figure.
+    assert ran.returncode in (0, 1), ran.stderr
+    assert "installing 2 wheels" in ran.stdout
+    assert json.loads(output.read_text())["meta"]["no_gpu"]
