@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from sentiment.app import App
 from sentiment.client import Client
@@ -19,6 +20,13 @@ from tests.tiny import make_bundle
 NO_RETRIES = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
 # Without health checking too: a client that goes on calling a server that drains.
 PLAIN = [*NO_RETRIES, ("grpc.service_config", "{}")]
+
+
+@pytest.fixture(autouse=True)
+def logs_of_its_own() -> Iterator[None]:
+    """A command that is run in this process sets up logging, at its own level; the next test has it as it was."""
+    yield
+    structlog.reset_defaults()
 
 
 class RunningServer:
