@@ -176,7 +176,7 @@ def save_wheel(folder: Path, name: str, version: str, *needs: str) -> None:
 
 def test_wheels_that_are_missing_are_named_with_how_to_fetch_them(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     needs = ["not-there-either>=2,<3", "numpy>=1", 'only-on-windows>=1; sys_platform == "win32"', 'of-cuda==13.*; extra == "cuda"']
-    save_wheel(tmp_path / "wheels", "onnxruntime_gpu", "1.28.0", *needs)
+    save_wheel(tmp_path / "wheels", "onnxruntime_gpu", "1.31.0", *needs)
 
     code = wheels.run_with(tmp_path / "wheels", [], 100)
 
@@ -193,7 +193,7 @@ def test_a_folder_without_wheels_is_refused(tmp_path: Path, capfd: pytest.Captur
 
 
 def test_with_all_wheels_there_the_script_runs_again_with_what_is_left_of_its_time(tmp_path: Path) -> None:
-    save_wheel(tmp_path / "wheels", "onnxruntime_gpu", "1.28.0")
+    save_wheel(tmp_path / "wheels", "onnxruntime_gpu", "1.31.0")
     save_wheel(tmp_path / "wheels", "nvidia_ml_py", "13.580.82")
     output = tmp_path / "bench.json"
     flags = ["--device", "cpu", "--budget-s", "4", "--output", str(output)]

@@ -1,10 +1,15 @@
 """Servers on devices. The devices are made up and compute on the CPU's provider; all between the call and the kernel is as on a GPU."""
 
+import asyncio
+import itertools
+import operator
+import re
 import subprocess
 import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +18,26 @@ import onnx
 import pytest
 import structlog
 
+from sentiment.app import App
 from sentiment.batching.layout import Padded
-from sentiment.client import CallFailed
-from sentiment.errors import BadBundle, BadSettings, RunnerLost
+from sentiment.client import CallFailed, Classification
+from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost
 from sentiment.explainer import Explainer
 from sentiment.loading import ON_GPU, Loaded, load
 from sentiment.model import devices, gpu_graphs, nvml, on_device
+from sentiment.model.classifier import load_classifier
 from sentiment.model.device_session import DeviceSession
-from sentiment.model.devices import Accelerator, Device
+from sentiment.model.devices import CPU, Accelerator, Device
 from sentiment.model.gpu_graphs import GpuGraphs
 from sentiment.settings import Settings
 from tests.conftest import RunningServer
+from tests.packed_twin import save_twin
 from tests.tiny import make_bundle, make_graph
 
 GPUS = [Device(f"cuda:{index}", index, Accelerator("CPUExecutionProvider", "cpu", graphs=True), "a GPU", f"u{index}") for index in (0, 1)]
 # Longer than any machine takes; a test that passes never waits so long.
 PATIENCE_S = 10
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -93,14 +102,11 @@ def test_every_shape_and_cell_runs_on_every_device_before_texts_are_served_the_l
     # The two golden texts come first.
     for name in ("cuda:0", "cuda:1"):
         sizes = [size for size, _ in ran[name][2:]]
-        first = sizes[: len({*found.cost.points(), *found.classifier.session.cells})]
+        first = sizes[: 2 + len({*found.cost.points(), *found.classifier.session.cells})]
         # Small ones are as large as their cells, so that only the first is known to be the largest.
         assert first[0] == max(first) == ON_GPU["rows"] * 32
         assert {rows * length for rows, length in found.classifier.session.cells} < set(first)
         assert {thread for _, thread in ran[name]} == {name}
-    own = found.runners[1].classifier
-    assert own is not None
-    assert {buffers.graph for buffers in own.session._buffers.values()} > set(own.session._graphs.values())  # type: ignore[attr-defined]
     assert isinstance(found.layout, Padded)
 
 
@@ -113,6 +119,150 @@ def out_of_memory_beyond(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return run(self, feeds, options)
 
     monkeypatch.setattr(DeviceSession, "_run", fail)
+
+
+def no_memory(monkeypatch: pytest.MonkeyPatch) -> str:
+    out_of_memory_beyond(1280, monkeypatch)
+    return "256 rows of 32 tokens do not fit in the memory of a GPU"
+
+
+def no_right_graph(monkeypatch: pytest.MonkeyPatch) -> str:
+    run = DeviceSession.run
+    monkeypatch.setattr(DeviceSession, "run", lambda *arguments: run(*arguments) + 1)
+    return "fp32.onnx on cuda:0: golden[0] has logits 1.0000 off"
+
+
+def no_onnx(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.delitem(sys.modules, "sentiment.model.gpu_graphs")
+    monkeypatch.delattr("sentiment.model.gpu_graphs")
+    return "install sentiment-service[gpu]"
+
+
+@pytest.mark.parametrize("trouble", [no_memory, no_right_graph, no_onnx])
+def test_auto_takes_the_cpu_where_a_gpu_cannot_serve_and_says_why(
+    loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch, trouble: Callable[[pytest.MonkeyPatch], str]
+) -> None:
+    says = trouble(monkeypatch)
+
+    found = loaded(device="auto")
+
+    assert found.devices == (CPU,)
+    assert says in found.not_cuda
+    assert [name for name in map(operator.attrgetter("name"), threading.enumerate()) if name.startswith("cuda:")] == []
+    with pytest.raises((BadBundle, BadSettings), match=re.escape(says)):
+        loaded(device="cuda")
+
+
+def test_where_neither_a_gpu_nor_the_cpu_can_serve_both_reasons_are_told(loaded: Callable[..., Loaded]) -> None:
+    with pytest.raises(BadBundle, match=r"has no int8 graph; it has fp32; nor does a GPU serve it: precision = int8: runs on the CPU only"):
+        loaded(device="auto", precision="int8")
+
+
+def test_devices_run_one_after_the_other_before_texts_are_served(loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Capturing a run fails while another session takes memory, of whatever device."""
+    order: list[str] = []
+    run = DeviceSession.run
+
+    def note(self: DeviceSession, feeds: Any, stop: Any = None) -> Any:
+        order.append(self.device.name)
+        logits = run(self, feeds, stop)
+        # Nobody came between.
+        assert order[-1] == self.device.name
+        return logits
+
+    monkeypatch.setattr(DeviceSession, "run", note)
+
+    loaded()
+
+    # Golden texts, first runs, and what the first costs: the second's are taken to be the same.
+    assert [name for name, _ in itertools.groupby(order)] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]
+
+
+def test_the_ladder_runs_before_texts_are_served_as_far_as_there_is_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: set[tuple[int, ...]] = set()
+    run = DeviceSession.run
+
+    def note(self: DeviceSession, feeds: Any, stop: Any = None) -> Any:
+        ran.add(feeds["input_ids"].shape)
+        return run(self, feeds, stop)
+
+    monkeypatch.setattr(DeviceSession, "run", note)
+
+    found = load(settings.model_copy(update={"device": "cuda:0"}), measure_s=PATIENCE_S)
+
+    assert {*found.classifier.session.ladder} <= ran
+    # The planner's lengths are those that batches are padded to.
+    assert found.layout == Padded(found.classifier.session.lengths)
+    found.runners[0].close(PATIENCE_S)
+
+
+def test_what_check_raises_ends_the_loading_and_leaves_no_runner(settings: Settings) -> None:
+    calls = itertools.count()
+
+    def check() -> None:
+        if next(calls) == 5:
+            raise CannotServe("stopped")
+
+    with pytest.raises(CannotServe):
+        load(settings.model_copy(update={"device": "cuda"}), 0.0, check)
+
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("cuda:")] == []
+
+
+def test_a_stop_ends_the_loading_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+
+    def load_for_ever(_: Settings, check: Callable[[], None]) -> None:
+        try:
+            for _number in range(PATIENCE_S * 1000):
+                check()
+                threading.Event().wait(0.001)
+        except CannotServe:
+            ended.append(True)
+            raise
+
+    async def stopped() -> None:
+        app = App(settings)
+        app.stop()
+        await app.run()
+
+    monkeypatch.setattr("sentiment.app.load", load_for_ever)
+
+    asyncio.run(stopped())
+
+    assert ended == [True]
+
+
+ABORTING = """
+import os, sys
+from sentiment.app import App
+from sentiment.cli import main
+from sentiment.errors import RunnerLost
+
+class Session:
+    def __del__(self):
+        os.abort()
+
+async def run(self):
+    raise RunnerLost("its device is lost")
+
+App.run, App.session = run, Session()
+sys.exit(main())
+"""
+
+
+def test_a_process_that_has_lost_a_device_ends_with_1_and_destroys_nothing(bundles: Path, tmp_path: Path) -> None:
+    """What CUDA has of a lost device aborts when it is destroyed."""
+    program = tmp_path / "aborting.py"
+    program.write_text(ABORTING)
+    command = [sys.executable, str(program), "serve", "--bundles", str(bundles), "--model", "tiny"]
+
+    found = subprocess.run([*command, "--grpc-listen", "127.0.0.1:0"], capture_output=True, text=True, timeout=60, check=False)
+
+    assert found.returncode == 1, found.stderr
+    assert "runner_lost" in found.stderr
+    assert found.stderr.endswith("error: its device is lost\n")
 
 
 def test_batches_that_a_device_has_no_memory_for_stop_the_start_and_what_fits_is_told(
@@ -196,6 +346,53 @@ def test_texts_are_answered_explained_and_counted_by_device(start: Callable[...,
     assert {runner.name for runner in server.app._runners} == {"cuda:0", "cuda:1"}
     assert sum(server.metric("sentiment_runner_busy_seconds_total", runner=name) for name in ("cuda:0", "cuda:1")) > 0
     assert server.metric("sentiment_stage_seconds_sum", stage="copy", model="tiny/1") > 0
+
+
+def test_packed_batches_go_all_the_way_from_texts_to_answers(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default bundle's packed graph with attention for a CPU, in small batches: all but the kernels is as on a GPU."""
+    make = gpu_graphs.make_graphs
+
+    def make_twin(bundle: Path, folder: Path, precision: gpu_graphs.Precision) -> GpuGraphs:
+        made = make(bundle, folder, precision)
+        assert made.packed is not None
+        save_twin(made.packed, made.packed.with_name("twin.onnx"))
+        return replace(made, packed=made.packed.with_name("twin.onnx"))
+
+    monkeypatch.setattr(gpu_graphs, "make_graphs", make_twin)
+    longest: list[tuple[int, ...]] = []
+    run = DeviceSession.run
+
+    def note(self: DeviceSession, feeds: Any, stop: Any = None) -> Any:
+        longest.append(feeds["token_offset"].shape)
+        return run(self, feeds, stop)
+
+    monkeypatch.setattr(DeviceSession, "run", note)
+    small = {"batch_rows_max": 4, "batch_tokens_max": 576, "precision": "fp32", "explain": False}
+    server = start(device="cuda:0", bundles=(ROOT / "models/bundles",), model="english", **small)
+    texts = ["A fine film.", "Dull.", "I would not see it again, and nor should you.", "wonderful " * 30, "wonderful " * 500] * 3
+    warm = len(longest)
+
+    with server.client() as client:
+        results = client.classify_batch(texts)
+
+    served = sessions(server)[0]
+    assert (served.layout, server.app._ready_with["device"]) == ("packed", "cuda:0")
+    host = load_classifier(ROOT / "models/bundles/english/1", "fp32")
+    wanted = [host.score(host.run([host.tokenizer.encode(text, None)])[0]).scores[1] for text in texts]
+    assert [result.scores["positive"] for result in results if isinstance(result, Classification)] == pytest.approx(wanted, abs=1e-4)
+    # What takes most memory ran before the first text came.
+    assert max(rows * columns for rows, columns in longest[:warm]) >= 4 * 512
+    assert max(rows * columns for rows, columns in longest[warm:]) <= max(rows * columns for rows, columns in longest[:warm])
+
+
+def test_what_fills_a_cell_is_counted_as_padding(start: Callable[..., RunningServer]) -> None:
+    server = start(device="cuda:0")
+
+    with server.client() as client:
+        client.classify("good")
+
+    real, padded = (server.metric("sentiment_tokens_total", kind=kind, model="tiny/1") for kind in ("real", "padded"))
+    assert (real > 0, real + padded) == (True, 16)
 
 
 def test_two_devices_run_at_once(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:

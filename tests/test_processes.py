@@ -368,8 +368,9 @@ def test_a_server_short_of_memory_answers_every_text_in_smaller_batches(spawn: C
     failed = [line for line in server.lines if line["event"] == "batch_failed"]
     assert failed
     assert all("OutOfMemory" in str(line["error"]) for line in failed)
-    # It learns: the second and the third batch are cut smaller at once.
-    assert len(failed) <= 5
+    # It learns: the second and the third batch are cut smaller at once. Halving down to 4 rows takes 7 batches; three times down to 8
+    # would take 9.
+    assert len(failed) <= 7
     assert 'sentiment_items_total{code="OK",method="ClassifyBatch",model="tiny/1"} 96.0' in metrics
 
 

@@ -16,7 +16,7 @@ from sentiment.errors import BadBundle, BadSettings, OutOfMemory
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.runner import Ran
 from sentiment.model.tokenizer import Row
-from sentiment.warm_up import ROUNDS_MAX, keep_costs, warm_up
+from sentiment.warm_up import ROUNDS_MAX, first_runs, keep_costs, warm_up
 from tests.tiny import make_bundle
 
 LIMITS = BatchLimits(rows=8, tokens=128, scores_bytes=2**30, heads=2)
@@ -304,6 +304,47 @@ def test_a_shape_that_does_not_fit_in_the_memory_stops_the_start_and_what_fits_i
 
     says = "4 rows of 32 tokens do not fit in the memory of this machine; 1 do: set batch_tokens_max to 32 or batch_rows_max to 1"
     assert str(caught.value) == says
+
+
+def test_what_takes_most_memory_runs_first(classifier: Classifier, machine: Machine) -> None:
+    first_runs(classifier, LIMITS, [[32, 1, 1], [16, 2]], lambda: None)
+
+    assert machine.ran == [(3, 32), (2, 16), *SHAPES]
+
+
+def test_an_unlike_batch_that_does_not_fit_is_told_with_the_rows_that_do(classifier: Classifier, machine: Machine) -> None:
+    def fail(shape: Shape) -> float:
+        if shape[0] > 16:
+            raise OutOfMemory("too large")
+        return 0.01
+
+    machine.takes = fail
+
+    with pytest.raises(BadSettings) as caught:
+        first_runs(classifier, LIMITS, [[32, *[1] * 63]], lambda: None)
+
+    assert str(caught.value) == "64 rows of at most 32 tokens do not fit in the memory of this machine; 16 do: set batch_rows_max to 16"
+
+
+def test_two_that_keep_costs_at_once_do_not_disturb_each_other(
+    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two containers that share the folder: their processes have the same number."""
+    replace = Path.replace
+    turns = iter([True, False])
+
+    def meet(self: Path, target: Path) -> Path:
+        if next(turns):
+            keep_costs(tmp_path, classifier, CostTable({(1, 8): 0.02}))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", meet)
+
+    with structlog.testing.capture_logs() as logs:
+        keep_costs(tmp_path, classifier, CostTable({(1, 8): 0.01}))
+
+    assert logs == []
+    assert json.loads(kept_file(tmp_path).read_text())["points"] == [[1, 8, pytest.approx(0.01)]]
 
 
 def test_a_memory_in_which_nothing_fits_is_told_too(classifier: Classifier, machine: Machine) -> None:

@@ -1,13 +1,18 @@
 """The composition root: builds every part, warms up, serves, drains. Alone knows all concrete classes and owns the signals."""
 
 import asyncio
+import atexit
 import gc
 import importlib.metadata
+import logging
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
@@ -82,7 +87,15 @@ def make_served(loaded: Loaded, settings: Settings, metrics: Metrics) -> Hosted:
 class App:
     """The server's life from its ports to its exit code."""
 
-    def __init__(self, settings: Settings) -> None:
+    # Whether a second signal ends the process at once. Not where a supervisor does that.
+    second_signal_ends = True
+
+    def __init__(self, settings: Settings, counts_grpc: bool = True) -> None:
+        """Bind the gRPC port; must be called in the event loop. ``counts_grpc``: its calls are not counted by who hands them on.
+
+        Raises:
+            CannotServe: it cannot be bound.
+        """
         self._settings = settings
         self._log = logger()
         self._metrics = Metrics(METHODS, CODE_NAMES)
@@ -96,8 +109,8 @@ class App:
         # Set when the model answers.
         self.started = asyncio.Event()
         self.http_port = 0
-        self._grpc = GrpcSide(settings, self._metrics, self._models)
-        self.grpc_port = self._grpc.port
+        self._grpc = GrpcSide(settings, self._metrics, self._models, counts=counts_grpc)
+        self.grpc_port = self._grpc.bind()
         self._web = Web(
             self._grpc.service,
             self._grpc.calls,
@@ -108,6 +121,8 @@ class App:
             settings.viewer,
         )
         self._runners: list[Runner] = []
+        # Set when what is being loaded is of no use any more.
+        self._load_no_more = threading.Event()
         # What the line "ready" says of the start beside the usual.
         self._ready_with: dict[str, str] = {}
 
@@ -135,6 +150,7 @@ class App:
                 self.started.set()
                 await self._serve_until(served, stopping)
         finally:
+            self._load_no_more.set()
             loading.cancel()
             await self._shut_down()
 
@@ -146,9 +162,14 @@ class App:
 
     async def _load(self) -> Hosted:
         """Load the model and serve it."""
-        loaded = await asyncio.to_thread(load, self._settings)
+
+        def check() -> None:
+            if self._load_no_more.is_set():
+                raise CannotServe("stopped while it was loading")
+
+        loaded = await asyncio.to_thread(load, self._settings, check=check)
         self._runners = loaded.runners
-        self._metrics.watch_devices(meters(loaded.devices))
+        self._metrics.watch_devices(await asyncio.to_thread(meters, loaded.devices))
         served = make_served(loaded, self._settings, self._metrics)
         self._models.add(served)
         self._ready_with["device"] = ",".join(device.name for device in loaded.devices)
@@ -263,6 +284,8 @@ async def serve(settings: Settings, make: Callable[[], App] | None = None) -> No
         def on_signal(number: int) -> None:
             name = signal.Signals(number).name
             if not app.stop():
+                if not app.second_signal_ends:
+                    return
                 logger().warning("second_signal", signal=name)
                 os._exit(1)
             logger().info("draining", signal=name, wait_s=settings.drain_wait_s, grace_s=settings.drain_grace_s)
@@ -275,4 +298,13 @@ async def serve(settings: Settings, make: Callable[[], App] | None = None) -> No
         raise
     except RunnerLost as error:
         logger().critical("runner_lost", reason=str(error))
+        # CUDA aborts when it is unloaded after a device was lost: the interpreter's end stops short of that.
+        atexit.register(_leave)
         raise
+
+
+def _leave() -> NoReturn:
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

@@ -2,8 +2,7 @@
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,13 +19,15 @@ from sentiment.model.devices import CPU, Device, Found, find_devices
 from sentiment.model.on_device import load_on_device
 from sentiment.model.runner import Runner
 from sentiment.settings import Settings
-from sentiment.warm_up import MEASURE_S, warm_up
+from sentiment.warm_up import MEASURE_S, first_runs, warm_up
 
 # Rows of some 280 tokens cost a core 35 ms each alone and 40 in batches of 4 (make bench): long rows are better run alone there.
 ON_CPU = {"rows": 16, "tokens": 512, "scores_bytes": 64 * 2**20}
 # 16,384 tokens take an H200 some 6 ms in BERT-base (computed): fewer leave it idle between batches, more make all wait. Fused attention
 # keeps no scores.
 ON_GPU = {"rows": 256, "tokens": 16_384, "scores_bytes": 2**32}
+# Up to so many tokens packed attention in fp32 keeps its scores: that may take more memory than longer rows do without.
+SCORES_KEPT_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,10 @@ class Loaded:
     not_cuda: str = ""
 
 
-def load(settings: Settings, measure_s: float = MEASURE_S) -> Loaded:
+def load(settings: Settings, measure_s: float = MEASURE_S, check: Callable[[], None] = lambda: None) -> Loaded:
     """Find, check and warm up the default bundle; measure its costs for ``measure_s``. Blocks for seconds, on a GPU for a minute.
+
+    ``check`` is called now and then; what it raises comes out, and nothing is left behind.
 
     Raises:
         BadBundle: it cannot be served.
@@ -56,14 +59,26 @@ def load(settings: Settings, measure_s: float = MEASURE_S) -> Loaded:
     """
     path = find_bundle(settings.model, bundle_roots(settings.bundles))
     found = find_devices(settings.device, prove)
-    cpu = found.devices == (CPU,)
-    precision = None if settings.precision == "auto" else settings.precision
-    if not cpu and precision == "int8":
-        raise BadSettings(f"precision = int8: runs on the CPU only, and the device is {found.devices[0].name}")
-    classifier = load_classifier(path, precision if cpu else "fp32")
+    if found.devices == (CPU,):
+        return _on_cpu(path, settings, measure_s, found)
+    try:
+        return _on_devices(_checked(path, "fp32"), settings, measure_s, found, check)
+    except (BadBundle, BadSettings) as error:
+        if settings.device != "auto":
+            raise
+        reason = "; ".join(filter(None, (found.not_cuda, str(error))))
+    # Outside of the handler: the error holds what was loaded there.
+    try:
+        return _on_cpu(path, settings, measure_s, Found((CPU,), reason))
+    except BadBundle as error:
+        raise BadBundle(f"{error}; nor does a GPU serve it: {reason}") from error
+
+
+def _checked(path: Path, precision: str | None) -> Classifier:
+    classifier = load_classifier(path, precision)
     if classifier.bundle.id != f"{path.parent.name}/{path.name}":
         raise BadBundle(f"{path}: holds {classifier.bundle.id}; a bundle's folder is called as its manifest says")
-    return _on_cpu(classifier, settings, measure_s, found) if cpu else _on_devices(classifier, settings, measure_s, found)
+    return classifier
 
 
 def _limits(settings: Settings, classifier: Classifier, usual: dict[str, int]) -> BatchLimits:
@@ -75,38 +90,44 @@ def _limits(settings: Settings, classifier: Classifier, usual: dict[str, int]) -
     )
 
 
-def _on_cpu(classifier: Classifier, settings: Settings, measure_s: float, found: Found) -> Loaded:
+def _on_cpu(path: Path, settings: Settings, measure_s: float, found: Found) -> Loaded:
+    classifier = _checked(path, None if settings.precision == "auto" else settings.precision)
     limits = _limits(settings, classifier, ON_CPU)
     cost = warm_up(classifier, limits, _cache(settings), measure_s)
     runners = [Runner(f"cpu-{number}") for number in range(settings.runners or cores_granted())]
     return Loaded(classifier, classifier, limits, cost, Padded(), runners, not_cuda=found.not_cuda)
 
 
-def _on_devices(host: Classifier, settings: Settings, measure_s: float, found: Found) -> Loaded:
+def _on_devices(host: Classifier, settings: Settings, measure_s: float, found: Found, check: Callable[[], None]) -> Loaded:
+    if settings.precision == "int8":
+        raise BadSettings(f"precision = int8: runs on the CPU only, and the device is {found.devices[0].name}")
     limits = _limits(settings, host, ON_GPU)
     runners = [Runner(device.name) for device in found.devices]
     try:
+        # One after the other: while runs of one device are captured, no other may take memory.
         with _graphs_folder(settings) as folder:
             for runner, device in zip(runners, found.devices, strict=True):
-                make = partial(load_on_device, host, device, settings.precision, folder, settings.device_bytes_max)
+                make = partial(load_on_device, host, device, settings.precision, folder, settings.device_bytes_max, check)
                 runner.classifier = runner.call(make)
         served = [runner.classifier for runner in runners if runner.classifier is not None]
         kinds = {classifier.graph.file for classifier in served}
         if len(kinds) > 1:
             raise BadBundle(f"{host.bundle.path}: not all devices can serve the same graph: {', '.join(sorted(kinds))}")
-        layout = Packed(TOKENS_STEP) if served[0].session.layout == "packed" else Padded()
-
-        def warm(runner: Runner, classifier: Classifier) -> CostTable:
-            return runner.call(partial(warm_up, classifier, layout.within(limits), _cache(settings), measure_s))
-
-        # Each in its runner's thread, all at once. The first one's costs are taken for all: the devices of a process should be alike.
-        with ThreadPoolExecutor(len(runners)) as pool:
-            tables = list(pool.map(warm, runners, served))
+        session = served[0].session
+        layout = Packed(TOKENS_STEP) if session.layout == "packed" else Padded(session.lengths)
+        within = layout.within(limits)
+        longest = host.manifest.max_tokens
+        mixtures = [layout.mixture(within, length) for length in (longest, min(longest, SCORES_KEPT_MAX))]
+        for runner, classifier in zip(runners, served, strict=True):
+            runner.call(partial(first_runs, classifier, within, mixtures, check, measure_s))
+        # The first one's costs are taken for all: the devices of a process should be alike.
+        cost = runners[0].call(partial(warm_up, served[0], within, _cache(settings), measure_s))
+        check()
     except BaseException:
         for runner in runners:
             runner.close(wait_s=1.0)
         raise
-    return Loaded(served[0], host, limits, tables[0], layout, runners, found.devices, found.not_cuda)
+    return Loaded(served[0], host, limits, cost, layout, runners, found.devices, found.not_cuda)
 
 
 def _cache(settings: Settings) -> Path | None:

@@ -38,10 +38,15 @@ class Settings(BaseModel):
     )
     device: str = Field(
         "auto",
-        description="where to run: cpu, cuda (every GPU), or GPUs such as cuda:0,cuda:1; auto: every GPU that works, else the CPU",
+        description="where to run: cpu, cuda (every GPU), or GPUs such as cuda:0,cuda:1; auto: GPUs of one model, if they work, else cpu",
         pattern=r"^(auto|cpu|cuda|cuda:\d{1,2}(,cuda:\d{1,2})*)$",
     )
-    device_bytes_max: int = Field(0, description="memory of each GPU to take at most; 0: all of it", ge=0, le=2**40)
+    device_bytes_max: int = Field(
+        0,
+        description="memory of each GPU that the model may take for weights and batches; CUDA itself takes more beside it; 0: all of it",
+        ge=0,
+        le=2**40,
+    )
     runners: int = Field(
         0, description="batches that run at once on the CPU, one core each; 0: the cores that affinity and cgroup quota grant", ge=0, le=256
     )
@@ -57,7 +62,7 @@ class Settings(BaseModel):
         0,
         description="tokens of a batch with its padding; a single row may have more; 0: 512 on the CPU, 16384 on a GPU",
         ge=0,
-        le=1_000_000,
+        le=2**18,
     )
     batch_scores_bytes_max: int = Field(
         0,

@@ -7,10 +7,10 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 import platform
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,44 +29,79 @@ LENGTHS = (8, 32, 128)
 # Every shape is run once, however long that takes, and again, for the least of its times, while this lasts.
 MEASURE_S = 1.5
 ROUNDS_MAX = 4
+# Shapes of a device that are not measured are run for so many times as long as the others are measured.
+LADDER = 10
 
 
 def warm_up(classifier: Classifier, limits: BatchLimits, cache: Path | None = None, measure_s: float = MEASURE_S) -> CostTable:
     """Run the classifier's shapes, the largest first, and return what they cost. In the thread that will run them, if on a device.
 
     Args:
-        classifier: what is run.
+        classifier: what is run; if on a device, after ``first_runs``.
         limits: what a batch may be.
-        cache: folder of kept cost tables, None to keep none. With a table in it only the largest shape is run, but on a device all.
+        cache: folder of kept cost tables, None to keep none. With a table in it only the largest shape is run.
         measure_s: seconds in which shapes are run again.
 
     Raises:
         BadBundle: the graph cannot run one of them.
         BadSettings: one is too large for the memory; says what would fit.
     """
-    session = classifier.session
-    longest = classifier.manifest.max_tokens
-    lengths = [*(length for length in LENGTHS if length < longest), longest]
-    steps = {"steps": GPU_STEPS} if session.hardware else {}
-    shapes = shapes_to_measure([(length, limits.rows_at(length)) for length in lengths], **steps)
-    # A device's first run of a shape is no measure: kernels are loaded, memory is taken, and a cell's run is captured.
-    for shape in sorted({*shapes, *session.cells}, key=math.prod, reverse=True) if session.hardware else ():
-        _run(classifier, shape)
+    shapes = _measured(classifier, limits)
     kept = None if cache is None else Kept.of(cache, classifier)
     if kept is not None and (found := kept.read(shapes)) is not None:
-        _run(classifier, shapes[0])
+        _run_shape(classifier, shapes[0])
         return found
     begun = time.monotonic()
-    seconds = {shape: _run(classifier, shape) for shape in shapes}
+    seconds = {shape: _run_shape(classifier, shape) for shape in shapes}
     for _ in range(ROUNDS_MAX - 1):
         # The cheapest first: they are the ones that a single disturbance falsifies.
         for shape in reversed(shapes):
             if time.monotonic() + seconds[shape] - begun < measure_s:
-                seconds[shape] = min(seconds[shape], _run(classifier, shape))
+                seconds[shape] = min(seconds[shape], _run_shape(classifier, shape))
     table = CostTable(seconds)
     if kept is not None:
         kept.write(table)
     return table
+
+
+def first_runs(
+    classifier: Classifier, limits: BatchLimits, mixtures: Sequence[Sequence[int]], check: Callable[[], None], measure_s: float = MEASURE_S
+) -> None:
+    """Run a device's shapes for the first time, the largest first: kernels are loaded, memory is taken, and cells are captured.
+
+    Mixtures, all that are measured and all cells; then the ladder, as far as LADDER times ``measure_s`` allows. In the thread that
+    will run them, and for one device of the process at a time: capturing fails while another session takes memory.
+
+    Args:
+        classifier: what is run.
+        limits: what a batch may be.
+        mixtures: lengths of batches that take most memory, each with the longest first.
+        check: called before each run; what it raises ends all.
+        measure_s: as for ``warm_up``.
+
+    Raises:
+        BadBundle: the graph cannot run one of them.
+        BadSettings: one is too large for the memory; says what would fit.
+    """
+    session = classifier.session
+    session.within(limits.rows_at)
+    shapes = {*_measured(classifier, limits), *session.cells}
+    for lengths in [*mixtures, *([length] * rows for rows, length in sorted(shapes, key=math.prod, reverse=True))]:
+        check()
+        _run(classifier, lengths)
+    begun = time.monotonic()
+    for rows, length in session.ladder:
+        if time.monotonic() - begun >= LADDER * measure_s:
+            break
+        check()
+        _run(classifier, [length] * rows)
+
+
+def _measured(classifier: Classifier, limits: BatchLimits) -> list[Shape]:
+    longest = classifier.manifest.max_tokens
+    lengths = [*(length for length in LENGTHS if length < longest), longest]
+    steps = {"steps": GPU_STEPS} if classifier.session.hardware else {}
+    return shapes_to_measure([(length, limits.rows_at(length)) for length in lengths], **steps)
 
 
 def keep_costs(folder: Path, classifier: Classifier, table: CostTable) -> None:
@@ -74,25 +109,39 @@ def keep_costs(folder: Path, classifier: Classifier, table: CostTable) -> None:
     Kept.of(folder, classifier).write(table)
 
 
-def _run(classifier: Classifier, shape: Shape) -> float:
+def _run_shape(classifier: Classifier, shape: Shape) -> float:
     rows, length = shape
+    return _run(classifier, [length] * rows)
+
+
+def _run(classifier: Classifier, lengths: Sequence[int]) -> float:
     try:
-        ran = run_batch(classifier, [Row([classifier.tokenizer.pad_id] * length, None, False)] * rows)
+        ran = run_batch(classifier, _rows(classifier, lengths))
     except OutOfMemory as error:
-        raise BadSettings(_what_fits(classifier, shape)) from error
+        raise BadSettings(_what_fits(classifier, lengths)) from error
     except Exception as error:  # ONNX Runtime's exceptions share no base class
-        raise BadBundle(f"{classifier.bundle.path}: cannot run {rows} rows of {length} tokens: {error}") from error
+        raise BadBundle(f"{classifier.bundle.path}: cannot run {_named(lengths)}: {error}") from error
     return ran.total_s
 
 
-def _what_fits(classifier: Classifier, shape: Shape) -> str:
-    """What to say of a shape that is too large for the memory: how many of its rows are not."""
-    rows, length = shape
-    said = f"{rows} rows of {length} tokens do not fit in the memory of {classifier.session.hardware or 'this machine'}"
-    while rows := rows // 2:
+def _rows(classifier: Classifier, lengths: Sequence[int]) -> list[Row]:
+    return [Row([classifier.tokenizer.pad_id] * length, None, False) for length in lengths]
+
+
+def _named(lengths: Sequence[int]) -> str:
+    return f"{len(lengths)} rows of {'' if lengths[0] == lengths[-1] else 'at most '}{lengths[0]} tokens"
+
+
+def _what_fits(classifier: Classifier, lengths: Sequence[int]) -> str:
+    """What to say of a batch that is too large for the memory: how many of its rows are not."""
+    said = f"{_named(lengths)} do not fit in the memory of {classifier.session.hardware or 'this machine'}"
+    alike = lengths[0] == lengths[-1]
+    while len(lengths) > 1:
+        lengths = lengths[: len(lengths) // 2]
         with contextlib.suppress(OutOfMemory):
-            run_batch(classifier, [Row([classifier.tokenizer.pad_id] * length, None, False)] * rows)
-            return f"{said}; {rows} do: set batch_tokens_max to {rows * length} or batch_rows_max to {rows}"
+            run_batch(classifier, _rows(classifier, lengths))
+            tokens = f"batch_tokens_max to {len(lengths) * lengths[0]} or " if alike else ""
+            return f"{said}; {len(lengths)} do: set {tokens}batch_rows_max to {len(lengths)}"
     return f"{said}, nor does one"
 
 
@@ -129,7 +178,8 @@ class Kept:
 
     def write(self, table: CostTable) -> None:
         """Keep a table; whole or not at all."""
-        part = self.path.with_suffix(f".{os.getpid()}.part")
+        # Several machines may share the folder, and their processes have the same numbers.
+        part = self.path.with_suffix(f".{uuid.uuid4().hex}.part")
         points = [[rows, length, seconds] for (rows, length), seconds in table.points().items()]
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,9 +18,9 @@ class Watcher:
         metrics = self._metrics
         rows, real = len(batch.tickets), sum(ticket.length for ticket in batch.tickets)
         metrics.batch_rows(rows)
-        metrics.batch_tokens(batch.tokens)
+        metrics.batch_tokens(ran.tokens)
         metrics.real_tokens(real)
-        metrics.padded_tokens(batch.tokens - real)
+        metrics.padded_tokens(ran.tokens - real)
         metrics.batches[batch.reason]()
         metrics.stage["pad"](ran.pad_s)
         metrics.stage["copy"](ran.copy_s)

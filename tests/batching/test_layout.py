@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from sentiment.batching.cost import CostTable
-from sentiment.batching.layout import Candidates, Layout, Lengths, Packed, Padded
+from sentiment.batching.layout import PADDED, Candidates, Layout, Lengths, Packed, Padded
 from sentiment.batching.plan import BatchLimits, Prices
 from sentiment.batching.ticket import Priority, Ticket
 from tests.batching.test_cost import fixed, proportional, table
@@ -122,6 +122,42 @@ def test_no_packed_batch_breaks_a_limit_whatever_the_mixture() -> None:
 
         tokens, squares = Packed().computed(Lengths.of(lengths[:rows]))
         assert rows == 1 or (rows <= limits.rows and tokens <= limits.tokens and 2 * squares * 4 <= limits.scores_bytes)
+        # Attention's workspace is as if they were padded.
+        padded = rows * max(lengths[:rows])
+        assert rows == 1 or padded <= PADDED * limits.tokens
+        assert rows == 1 or 2 * padded * max(lengths[:rows]) * 4 <= limits.scores_bytes
+
+
+def test_one_long_row_has_only_so_many_short_ones_beside_it() -> None:
+    limits = BatchLimits(rows=256, tokens=2048, scores_bytes=2**32, heads=12)
+
+    # 8 x 2,048 / 512 rows, of which one is long, or as many short ones as came before it.
+    assert portion(Packed(), [512] + [2] * 500, fixed(0.01, 1e-9), limits) == 32
+    assert portion(Packed(), [2] * 31 + [512] + [2] * 500, fixed(0.01, 1e-9), limits) == 32
+    assert portion(Packed(), [2] * 40 + [512] + [2] * 500, fixed(0.01, 1e-9), limits) == 40
+
+
+def test_no_batch_takes_more_memory_than_the_mixture_that_is_run_first() -> None:
+    seed = 4
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for _ in range(300):
+        limits = Packed().within(BatchLimits(rng.choice([4, 64, 256]), rng.choice([1024, 4096]), 2**32, 2))
+        mixture = Packed().mixture(limits, 512)
+        lengths = draw(rng)
+
+        rows = portion(Packed(), lengths, fixed(0.01, 1e-9), limits)
+
+        assert mixture[0] == max(mixture) == 512
+        assert sum(mixture) <= limits.tokens
+        assert rows * max(lengths[:rows]) <= len(mixture) * 512
+    assert Padded().mixture(BatchLimits(64, 1024, 2**32, 2), 512) == [512, 512]
+    # So few tokens that the longest row runs alone.
+    assert Packed().mixture(BatchLimits(64, 64, 2**32, 2), 512) == [512]
+
+
+def test_where_batches_are_padded_to_some_lengths_those_are_the_buckets() -> None:
+    assert Padded((8, 16, 32)).edges(32) == [8, 16, 32]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["padded", "packed"])

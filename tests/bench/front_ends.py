@@ -20,6 +20,7 @@ from typing import Any
 
 import grpc
 
+from sentiment.batching.batcher import RowResult
 from sentiment.batching.row_queue import TextOutcome
 from sentiment.batching.ticket import Priority
 from sentiment.front_ends.link import FarQueue, Link, connect
@@ -78,10 +79,11 @@ class Feeder:
         self._row = Row([5] * FED_TOKENS, None, False)
         self._ready = asyncio.Event()
         self._feeding = True
+        self._failed: TextOutcome | None = None
 
     async def feed(self, path: Path, seconds: float, measure: Callable[[], float]) -> tuple[float, float]:
         """Rows a second, and what ``measure`` grew by a row."""
-        self._link = await connect(path, self._make)
+        self._link = await connect(path, lambda: Link("feeder", os.getpid(), self.queue, self))
         await self._ready.wait()
         for _ in range(FED_ROWS):
             self._submit()
@@ -90,34 +92,34 @@ class Feeder:
         await asyncio.sleep(seconds)
         rows, spent, took_s = self.answered - rows, measure() - spent, time.monotonic() - begun
         self._feeding = False
-        self._link.close()
+        await self._link.close()
+        if self._failed is not None:
+            raise RuntimeError(f"a row has no answer: {self._failed}")
         return rows / took_s, spent / max(1, rows)
 
-    def model(self, said: Any) -> None:  # Any: JSON
+    def model(self, link: Link, _said: Any) -> None:  # Any: JSON
         """What is served; nothing is read of it."""
-        assert said
-        assert self._link is not None
-        self._link.serving()
+        link.serving()
         self._ready.set()
 
-    def state(self, ready: bool) -> None:
-        """Of no interest."""
+    def state(self, _ready: bool) -> None:
+        """Of no interest: the server is ready."""
 
     def counts(self) -> list[Any]:  # Any: JSON
         """None."""
         return []
 
-    def _make(self) -> Link:
-        self._link = Link("feeder", os.getpid(), self.queue, self)
-        return self._link
-
     def _submit(self) -> None:
         self.queue.submit(self._row, time.monotonic() + 60, self._told, Priority.INTERACTIVE)
 
-    def _told(self, _: TextOutcome) -> None:
-        self.answered += 1
-        if self._feeding:
+    def _told(self, outcome: TextOutcome) -> None:
+        if not self._feeding:
+            return
+        if isinstance(outcome, RowResult):
+            self.answered += 1
             self._submit()
+        else:
+            self._failed = outcome
 
 
 @contextmanager
@@ -180,7 +182,7 @@ def measure(seconds: float) -> list[dict[str, Any]]:
                 continue
             of_fronts = sum(us for process, us in spent.items() if process.startswith("front-"))
             results.append(result(f"{name}_front_cpu", of_fronts, "us/call"))
-            results.append(result(f"{name}_executor_cpu", spent["executor"], "us/call"))
+            results.append(result(f"{name}_executor_cpu", spent["executor"], "us/call", EXECUTOR_US_MAX))
             # What the processes would give with a core each.
             results.append(result(f"{name}_core_each_rate", 1e6 / max(of_fronts / front_ends, spent["executor"]), "calls/s", higher=True))
         with server(bundles, 1, folder, "--batch-rows-max", "256", "--batch-tokens-max", "16384") as (_, pids):

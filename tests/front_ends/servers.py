@@ -8,16 +8,39 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from sentiment.client import Client
+from sentiment.client import CallFailed, Client
 from tests.conftest import PLAIN
 
 # Longer than any machine takes; a test that passes never waits so long.
 PATIENCE_S = 60
+HELD = "w7"
+# Rows of the batch that is held, at most.
+BATCH_ROWS_HELD = 7
+# Read by every Python at its start.
+HOLDING = """
+import pathlib, sys, time
+
+if "sentiment.front_ends" in sys.orig_argv:
+    from sentiment.model.session import Session
+
+    run, folder = Session.run, pathlib.Path({folder!r})
+
+    def hold(self, feeds, stop=None):
+        if (feeds["input_ids"] == {word}).any():
+            (folder / "held").touch()
+            while not (folder / "released").exists():
+                time.sleep(0.005)
+        return run(self, feeds, stop)
+
+    Session.run = hold
+"""
 
 
 class Server:
@@ -113,3 +136,34 @@ def wait_gone(pids: list[int]) -> None:
     while left := [pid for pid in pids if alive(pid)]:
         assert time.monotonic() < end, f"still there: {left}"
         time.sleep(0.02)
+
+
+class Held:
+    """Batches that are held in the executor."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def wait(self, true: Callable[[], bool] = lambda: True) -> None:
+        """Until there is one, and something else is so."""
+        end = time.monotonic() + PATIENCE_S
+        while not ((self._folder / "held").exists() and true()):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    def release(self) -> None:
+        """Let all go, also those that come."""
+        (self._folder / "released").touch()
+
+
+def eventually_answers(client: Client) -> None:
+    """Calls until one is answered; any other failure than UNAVAILABLE is one of the test."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            assert client.classify("good").label == "positive"
+            return
+        except CallFailed as error:
+            assert error.code is grpc.StatusCode.UNAVAILABLE, error
+            assert time.monotonic() < end
+            time.sleep(0.05)

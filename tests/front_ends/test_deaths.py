@@ -4,7 +4,7 @@ import asyncio
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,39 +12,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from sentiment.client import AsyncClient, CallFailed, Client
+from sentiment.client import AsyncClient, CallFailed
 from tests.conftest import PLAIN
-from tests.front_ends.servers import PATIENCE_S, Server, alive, wait_gone
-from tests.tiny import SPECIAL, WEIGHTS, make_bundle
+from tests.front_ends.servers import BATCH_ROWS_HELD, HELD, PATIENCE_S, Held, Server, alive, eventually_answers, wait_gone
+from tests.tiny import make_bundle
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 SECRET = "great XyzzySecret film"
-
-
-@pytest.fixture
-def serve(bundles: Path) -> Iterator[Callable[..., Server]]:
-    servers: list[Server] = []
-
-    def begin(*flags: str, root: Path = bundles) -> Server:
-        servers.append(Server(root, *flags))
-        return servers[-1]
-
-    yield begin
-    for server in servers:
-        server.end()
-
-
-def eventually_answers(client: Client) -> None:
-    """Calls until one is answered; any other failure than UNAVAILABLE is one of the test."""
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            assert client.classify("good").label == "positive"
-            return
-        except CallFailed as error:
-            assert error.code is UNAVAILABLE, error
-            assert time.monotonic() < end
-            time.sleep(0.05)
 
 
 def test_a_killed_front_end_is_replaced_and_the_other_one_goes_on(serve: Callable[..., Server]) -> None:
@@ -69,17 +43,16 @@ def test_a_killed_front_end_is_replaced_and_the_other_one_goes_on(serve: Callabl
         client.close()
 
 
-def test_when_the_executor_dies_who_waits_is_told_at_once_and_another_takes_its_place(serve: Callable[..., Server]) -> None:
-    server = serve().wait_ready()
-    # It takes what it is sent and does nothing: calls wait.
-    server.kill("executor", signal.SIGSTOP)
+def test_when_the_executor_dies_who_waits_is_told_at_once_and_another_takes_its_place(serve: Callable[..., Server], hold: Held) -> None:
+    server = serve("--runners", "1").wait_ready()
     clients = [server.client() for _ in range(8)]
     with ThreadPoolExecutor(9) as pool, grpc.insecure_channel(server.target, PLAIN) as channel:
-        waiting = [pool.submit(client.classify, "good", timeout_s=PATIENCE_S) for client in clients[:7]]
-        waiting.append(pool.submit(clients[7].explain, "good", timeout_s=PATIENCE_S))
+        waiting = [pool.submit(client.classify, f"good {HELD}", timeout_s=PATIENCE_S) for client in clients[:7]]
+        waiting.append(pool.submit(clients[7].explain, f"good {HELD}", timeout_s=PATIENCE_S))
         watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""), timeout=PATIENCE_S)
         statuses = [next(watched).status]
-        # All have been accepted: a call that came later than the kill would be refused and not failed.
+        # All have been accepted: one that came later would be refused and not failed. Batches have two rows at least where they can.
+        hold.wait(lambda: server.total("explanations") == 1 and server.total("queue_rows") >= 7 - BATCH_ROWS_HELD)
         assert not any(call.done() for call in waiting)
 
         killed_at = time.monotonic()
@@ -101,55 +74,13 @@ def test_when_the_executor_dies_who_waits_is_told_at_once_and_another_takes_its_
     assert server.events("front-0").count("executor_lost") == 1
 
 
-# Read by every Python at its start: an executor that never comes back from a batch that has a certain word in it, unless one has before.
-HANGING = """
-import pathlib, sys, threading
-
-if "sentiment.front_ends" in sys.orig_argv:
-    from sentiment.model.session import Session
-
-    run, hung = Session.run, pathlib.Path({hung!r})
-
-    def hang(self, feeds, stop=None):
-        if (feeds["input_ids"] == {word}).any() and not hung.exists():
-            hung.touch()
-            threading.Event().wait()
-        return run(self, feeds, stop)
-
-    Session.run = hang
-"""
-
-
-def test_an_executor_that_loses_its_runner_is_replaced_and_the_front_ends_stay(
-    serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    word = len(SPECIAL) + list(WEIGHTS).index("w7")
-    (tmp_path / "sitecustomize.py").write_text(HANGING.format(hung=str(tmp_path / "hung"), word=word))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    # Nobody is waited for in this drain.
-    server = serve("--stall-s", "0.2", "--runners", "1", "--drain-wait-s", "60").wait_ready()
-    fronts = {name: server.pid(name) for name in ("front-0", "front-1")}
-
-    with server.client() as client:
-        with pytest.raises(CallFailed) as caught:
-            client.classify("w7 XyzzySecret", timeout_s=PATIENCE_S)
-        eventually_answers(client)
-        again = client.classify("w7")
-
-    assert caught.value.code is grpc.StatusCode.INTERNAL
-    assert again.label == "positive"
-    assert server.wait_for("process_ended")["ended"] == "executor"
-    assert {name: server.pid(name) for name in fronts} == fronts
-    assert "Xyzzy" not in str(server.lines)
-
-
-def test_a_call_that_no_executor_had_is_counted(serve: Callable[..., Server]) -> None:
+def test_a_call_whose_executor_died_is_counted(serve: Callable[..., Server], hold: Held) -> None:
     server = serve().wait_ready()
     with server.client() as client:
         client.list_models()
-        server.kill("executor", signal.SIGSTOP)
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(client.get_model, timeout_s=PATIENCE_S)
+            waiting = pool.submit(client.explain, HELD, timeout_s=PATIENCE_S)
+            hold.wait(lambda: server.total("explanations") == 1)
             server.kill("executor")
             failure = waiting.exception(PATIENCE_S)
         eventually_answers(client)
@@ -158,7 +89,7 @@ def test_a_call_that_no_executor_had_is_counted(serve: Callable[..., Server]) ->
     assert failure.code is UNAVAILABLE
     # Another port: the first was any free one.
     server.url = f"http://{server.wait_for('ready', 2)['http']}"
-    assert server.total("requests_total", method="GetModel", code="UNAVAILABLE", model="") == 1
+    assert server.total("requests_total", method="Explain", code="UNAVAILABLE", model="tiny/1") == 1
 
 
 def test_a_signal_during_the_start_exits_0(serve: Callable[..., Server]) -> None:
@@ -171,41 +102,67 @@ def test_a_signal_during_the_start_exits_0(serve: Callable[..., Server]) -> None
     wait_gone(server.pids())
 
 
-def test_a_drain_answers_every_call_it_accepted(serve: Callable[..., Server]) -> None:
-    server = serve("--drain-wait-s", "0.3").wait_ready()
+async def listens(target: str) -> bool:
+    host, _, port = target.rpartition(":")
+    try:
+        _, writer = await asyncio.open_connection(host, int(port))
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True
 
-    async def run() -> tuple[int, list[CallFailed]]:
-        answered, failed = 0, []
 
-        async def call() -> None:
-            nonlocal answered
+def test_a_drain_answers_every_call_it_accepted(serve: Callable[..., Server], hold: Held) -> None:
+    # Half of the grace is for streams, before the port is closed.
+    server = serve("--runners", "1", "--drain-wait-s", "1", "--drain-grace-s", "6", "--stall-s", "60").wait_ready()
+
+    async def run() -> tuple[list[str], int, list[str]]:
+        async def items() -> AsyncIterator[tuple[str, str]]:
+            yield "held", f"good {HELD}"
+            await draining.wait()
+
+        async def stream() -> list[str]:
             async with AsyncClient(server.target, options=PLAIN) as client:
-                while True:
-                    try:
-                        assert (await client.classify("a good film " + "and a film " * 10)).label == "positive"
-                        answered += 1
-                    except CallFailed as error:
-                        failed.append(error)
-                        return
+                return [result.label async for _, result in client.classify_stream(items(), item_timeout_s=PATIENCE_S)]
 
-        calls = [asyncio.create_task(call()) for _ in range(16)]
-        await asyncio.sleep(0.5)
+        async def call(text: str) -> str:
+            async with AsyncClient(server.target, options=PLAIN) as client:
+                return (await client.classify(text, timeout_s=PATIENCE_S)).label
+
+        async def listed() -> int:
+            async with AsyncClient(server.target, options=PLAIN) as client:
+                return len((await client.list_models()).models)
+
+        draining = asyncio.Event()
+        streamed = asyncio.create_task(stream())
+        calls = [asyncio.create_task(call(f"good {HELD}")) for _ in range(7)]
+        await asyncio.to_thread(hold.wait, lambda: server.total("queue_rows") >= 8 - BATCH_ROWS_HELD)
         server.process.terminate()
-        done, late = await asyncio.wait(calls, timeout=PATIENCE_S)
-        assert not late
-        for task in done:
-            task.result()
-        return answered, failed
+        await asyncio.to_thread(server.wait_for, "draining", process="executor")
+        # As a service manager that tells every process to end: what has begun goes on.
+        for name in ("executor", "front-0", "front-1", "executor", "front-0"):
+            server.kill(name, signal.SIGTERM)
+        # In the time that balancers have to notice.
+        late = await listed()
+        draining.set()
+        async with asyncio.timeout(PATIENCE_S):
+            while await listens(server.target):
+                await asyncio.sleep(0.01)
+        hold.release()
+        async with asyncio.timeout(PATIENCE_S):
+            return await asyncio.gather(*calls), late, await streamed
 
-    answered, failed = asyncio.run(run())
+    begun = time.monotonic()
+    answered, late, streamed = asyncio.run(run())
 
     assert server.finish() == 0
-    assert answered > 16
-    # Once the port is closed a client that goes on calling is told so; nothing else happened to anybody.
-    assert {error.code for error in failed} <= {UNAVAILABLE}
+    assert answered == ["positive"] * 7
+    assert (late, streamed) == (1, ["positive"])
+    assert time.monotonic() - begun >= 1
     assert server.events(None)[-2:] == ["draining", "drained"]
     for name in ("front-0", "front-1", "executor"):
         assert server.events(name)[-1] == "drained"
+        assert server.events(name).count("draining") == (name == "executor")
     # The executor is the last.
     drained = [line.get("process") for line in server.lines if line["event"] == "drained"]
     assert drained[2:] == ["executor", None]

@@ -31,15 +31,13 @@ PATIENCE_S = 10
 class Heard:
     """A front end that notes what it hears and serves any model at once."""
 
-    link: Link | None = None
     models: list[Any] = field(default_factory=list)
     states: list[bool] = field(default_factory=list)
     counted: list[Any] = field(default_factory=list)
 
-    def model(self, said: Any) -> None:
+    def model(self, link: Link, said: Any) -> None:
         self.models.append(said)
-        assert self.link is not None
-        self.link.serving()
+        link.serving()
 
     def state(self, ready: bool) -> None:
         self.states.append(ready)
@@ -70,11 +68,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 async def join(path: Path, heard: Heard, queue: FarQueue, name: str = "front-0") -> Link:
-    def make() -> Link:
-        heard.link = Link(name, 42, queue, heard)
-        return heard.link
-
-    return await connect(path, make)
+    return await connect(path, lambda: Link(name, 42, queue, heard))
 
 
 @pytest.fixture
@@ -88,8 +82,10 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     link = await join(tmp_path / "rows.sock", heard, queue)
     async with asyncio.timeout(PATIENCE_S):
         await desk.introduce(Serving({"model": "tiny"}, HereQueue(batcher), lambda: 0.125))
+    desk.set_ready(True)
+    await until(lambda: queue.attached)
     yield Joined(desk, queue, heard, link, batcher, runner, notes, added)
-    link.close()
+    await link.close()
     desk.close()
 
 
@@ -191,7 +187,7 @@ async def test_a_cancelled_text_is_never_run_nor_told(joined: Joined) -> None:
 async def test_a_front_end_that_goes_takes_its_texts_with_it_and_nobody_elses(joined: Joined, tmp_path: Path) -> None:
     other, queue = Heard(), FarQueue(rows_max=100)
     link = await join(tmp_path / "rows.sock", other, queue, "front-1")
-    await until(lambda: bool(other.models))
+    await until(lambda: queue.attached)
     running: list[TextOutcome] = []
     mine: list[TextOutcome] = []
     theirs: list[TextOutcome] = []
@@ -201,7 +197,7 @@ async def test_a_front_end_that_goes_takes_its_texts_with_it_and_nobody_elses(jo
     queue.submit(row(3), time.monotonic() + 60, theirs.append, INTERACTIVE)
     await until(lambda: joined.batcher.scheduler.rows_waiting == 2)
 
-    link.close()
+    await link.close()
     await until(lambda: joined.batcher.scheduler.rows_waiting == 1)
     for _ in range(2):
         await until(lambda: bool(joined.runner.started))
@@ -238,6 +234,8 @@ async def test_the_same_queue_goes_on_with_the_next_executor(joined: Joined, tmp
     await desk.start()
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(looking, desk.introduce(Serving({"model": "tiny"}, HereQueue(joined.batcher), lambda: 0.0)))
+    desk.set_ready(True)
+    await until(lambda: joined.queue.attached)
     told: list[TextOutcome] = []
     submit(joined, row(5), told)
     await until(lambda: bool(joined.runner.started))
@@ -287,7 +285,6 @@ async def test_a_front_end_has_no_more_rows_unanswered_than_its_limit() -> None:
 async def test_readiness_and_counts_go_over_the_same_connection(joined: Joined) -> None:
     joined.heard.counted = [["requests_total", {"code": "OK"}, 3.0]]
 
-    joined.desk.set_ready(True)
     await joined.desk.collect()
     joined.desk.set_ready(False)
     await until(lambda: joined.heard.states == [False, True, False])
@@ -299,7 +296,7 @@ async def test_readiness_and_counts_go_over_the_same_connection(joined: Joined) 
 async def test_a_front_end_that_leaves_says_first_what_it_has_counted(joined: Joined) -> None:
     joined.heard.counted = [["requests_total", {"code": "OK"}, 1.0]]
 
-    joined.link.close()
+    await joined.link.close()
     await joined.desk.left(PATIENCE_S)
 
     assert joined.added == [["requests_total", {"code": "OK"}, 1.0]]

@@ -1,26 +1,38 @@
 """A session on a device, proved on the CPU's provider: buffers, cells, copies, and what failures mean. Capturing itself needs CUDA."""
 
+import bisect
+import ctypes
+import dataclasses
+import gc
+import os
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import structlog
 from onnx import TensorProto, helper
 
+from sentiment.batching.plan import BatchLimits
 from sentiment.errors import BadBundle, DeviceLost, NoDevice, OutOfMemory
 from sentiment.model import device_session
-from sentiment.model.device_session import SQUARE, DeviceSession, prove
+from sentiment.model.device_memory import DeviceMemory
+from sentiment.model.device_session import SQUARE, DeviceSession, ladder, prove
 from sentiment.model.devices import CUDA, Accelerator, Device
+from sentiment.model.gpu_graphs import make_graphs
 from sentiment.model.session import Session, Stop
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row
+from tests.packed_twin import save_twin
 from tests.tiny import make_graph
 
 # Captured runs have no meaning to the CPU's provider: all else is as on a GPU.
 CAPTURING = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu", graphs=True), "a GPU")
+ENGLISH = Path(__file__).parents[2] / "models/bundles/english/1"
 PLAIN = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu"))
 
 
@@ -28,6 +40,16 @@ PLAIN = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu"))
 def graph(tmp_path: Path) -> Path:
     onnx.save(make_graph(), tmp_path / "tiny.onnx")
     return tmp_path / "tiny.onnx"
+
+
+@pytest.fixture(scope="module")
+def english_twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The default bundle's packed graph, with attention that a CPU has kernels for."""
+    folder = tmp_path_factory.mktemp("graphs")
+    packed = make_graphs(ENGLISH, folder, "fp32").packed
+    assert packed is not None
+    save_twin(packed, packed.with_name("twin.onnx"))
+    return packed.with_name("twin.onnx")
 
 
 @pytest.fixture(params=[CAPTURING, PLAIN], ids=["capturing", "plain"])
@@ -79,8 +101,10 @@ def test_a_small_batch_is_as_large_as_the_smallest_cell_that_holds_it(graph: Pat
         return session.feeds([row(*[5] * length)] * count, 0, left=False)["input_ids"].shape
 
     assert [shape(*of) for of in ((1, 3), (3, 16), (5, 17), (1, 33), (9, 48))] == [(1, 16), (4, 16), (8, 32), (1, 48), (16, 48)]
-    # Beyond the grid rows are as many as they are, and lengths go in steps.
-    assert [shape(*of) for of in ((33, 17), (65, 1), (33, 48))] == [(33, 24), (65, 8), (33, 48)]
+    # Beyond the grid rows and lengths go in steps.
+    assert [shape(*of) for of in ((33, 17), (65, 1), (33, 48))] == [(40, 24), (80, 8), (40, 48)]
+    session.within(lambda length: 33)
+    assert shape(33, 48) == (33, 48)
 
 
 def test_cells_are_the_grids_up_to_the_models_length_the_largest_first(graph: Path) -> None:
@@ -153,8 +177,6 @@ def test_a_cell_has_its_own_run_to_replay_and_whatever_else_is_never_captured(gr
     assert first == second == again
     assert len({first, third, fourth, "-1"}) == 4
     assert large == "-1"
-    # What was captured reads from where it was captured.
-    assert recorder.bindings[0] is recorder.bindings[1] is recorder.bindings[5]
 
 
 def test_a_run_of_a_device_without_captured_runs_is_asked_for_none(graph: Path) -> None:
@@ -166,46 +188,145 @@ def test_a_run_of_a_device_without_captured_runs_is_asked_for_none(graph: Path) 
     assert recorder.graphs == ["unset"]
 
 
-def test_the_buffers_of_the_shapes_that_were_not_used_for_longest_are_dropped_and_those_of_cells_never(
-    graph: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(device_session, "SHAPES_MAX", 3)
+def test_memory_stays_where_it_is_and_comes_in_few_sizes_whatever_the_shapes(graph: Path) -> None:
     session = DeviceSession(graph, CAPTURING, 2)
     logits_of(session, [row(5)])
+    address = session._memory.put({"x": np.zeros(8, np.int32)})
 
-    for count in (70, 71, 72, 70, 73):
-        logits_of(session, [row(*[5] * 40)] * count)
+    for seed in range(50):
+        logits_of(session, random_rows(seed, 1 + 7 * seed, 300))
 
-    assert [shapes[0][0] for shapes in session._buffers] == [1, 72, 70, 73]
+    assert session._memory.put({"x": np.zeros(8, np.int32)}) == address
+    assert len(session._memory._inputs) < 16
+    assert len(session._memory._outputs) < 4
 
 
-def test_staging_memory_grows_with_the_batch(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_session, "STAGING_BYTES", 4096)
-    pinned: list[tuple[int, int, int]] = []
+def test_arrays_lie_one_behind_the_other_in_the_devices_memory_and_overlap_nowhere() -> None:
+    memory = DeviceMemory(PLAIN, Accelerator("CPUExecutionProvider", "cpu"))
+    arrays = {"a": np.arange(70, dtype=np.int32), "b": np.arange(6, dtype=np.int64).reshape(2, 3), "c": np.array([9], np.int32)}
 
-    def pin(*arguments: int) -> bool:
-        pinned.append(arguments)
+    addresses = memory.put(arrays)
+
+    for name, array in arrays.items():
+        found = np.frombuffer((ctypes.c_ubyte * array.nbytes).from_address(addresses[name]), array.dtype)
+        assert found.tolist() == array.ravel().tolist()
+        assert (addresses[name] - addresses["a"]) % 256 == 0
+
+
+class Pinning:
+    """A driver that pins host memory, and never hears that it is to be forgotten."""
+
+    def __init__(self) -> None:
+        self.pinned: list[tuple[int, int, int]] = []
+
+    def __call__(self, *arguments: int) -> bool:
+        self.pinned.append(arguments)
         return True
 
-    session = DeviceSession(graph, Device("cuda:3", 3, Accelerator("CPUExecutionProvider", "cpu", pin=pin)), 2)
+    def device(self) -> Device:
+        return Device("cuda:3", 3, Accelerator("CPUExecutionProvider", "cpu", pin=self))
+
+
+def test_memory_that_batches_are_copied_from_is_pinned_page_by_page(graph: Path) -> None:
+    pinning = Pinning()
+    session = DeviceSession(graph, pinning.device(), 2)
     small, large = [row(5)], [row(*[5] * 200)] * 20
 
     before = logits_of(session, small)
     assert logits_of(session, large)[0] == pytest.approx([200 * value for value in before[0]], rel=1e-4)
     assert logits_of(session, small) == before
 
-    assert [(size, index) for _, size, index in pinned] == [(4096, 3), (2 * 20 * 200 * 8 * 2, 3)]
-    assert all(address % 4096 == 0 for address, _, _ in pinned)
+    assert [(size, index) for _, size, index in pinning.pinned] == [(4096, 3), (2**17, 3)]
+    assert all(address % 4096 == 0 for address, _, _ in pinning.pinned)
+
+
+def test_pinned_memory_is_never_unmapped_and_the_next_session_takes_it_again(graph: Path) -> None:
+    pinning = Pinning()
+    for _ in range(4):
+        session = DeviceSession(graph, pinning.device(), 2)
+        logits_of(session, [row(5)])
+        del session
+        gc.collect()
+
+    ((address, size, _),) = pinning.pinned
+    maps = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
+    assert any(int(begin, 16) <= address and address + size <= int(end, 16) for begin, end in maps)
+
+
+def test_sessions_that_live_at_once_share_no_memory(graph: Path) -> None:
+    pinning = Pinning()
+    sessions = [DeviceSession(graph, pinning.device(), 2) for _ in range(2)]
+
+    for session in sessions:
+        logits_of(session, [row(5)])
+
+    assert len({address for address, _, _ in pinning.pinned}) == 2
+
+
+class HostInput:
+    """ONNX Runtime's session on a device where an input is read on the host, as a shape is."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def get_input_memory_infos(self) -> list[Any]:
+        return [type("Info", (), {"name": name}) for name in ("Cpu", "Cuda")]
+
+    def run_with_iobinding(self, binding: Any, options: Any) -> None:
+        self._real.run_with_iobinding(binding.real, options)
+
+    def io_binding(self) -> Any:
+        return Bound(self._real.io_binding())
+
+
+class Bound:
+    """Notes how inputs are bound. What would be on a device is on the host."""
+
+    def __init__(self, real: Any) -> None:
+        self.real, self.by = real, {}
+
+    def bind_input(self, name: str, memory: str, *rest: Any) -> None:
+        self.by[name] = memory
+        self.real.bind_input(name, "cpu", *rest)
+
+    def bind_cpu_input(self, name: str, array: Any) -> None:
+        self.by[name] = "host"
+        self.real.bind_cpu_input(name, array)
+
+    def bind_output(self, name: str, _: str, *rest: Any) -> None:
+        self.real.bind_output(name, "cpu", *rest)
+
+
+def test_an_input_that_is_read_on_the_host_is_bound_there_for_each_run_and_no_run_is_captured(
+    graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = device_session.load_graph
+    monkeypatch.setattr(device_session, "load_graph", lambda *arguments: HostInput(load(*arguments)))
+    allocate = onnxruntime.OrtValue.ortvalue_from_shape_and_type
+    monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_shape_and_type", lambda shape, kind, *_: allocate(shape, kind))
+    monkeypatch.setattr(
+        HostInput, "run_with_iobinding", lambda self, binding, options: self._real.run_with_iobinding(binding.real, options)
+    )
+    session = DeviceSession(graph, Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cuda", graphs=True)), 2)
+
+    first, second = (logits_of(session, [row(word)]) for word in (5, 7))
+
+    assert session.cells == ()
+    assert session._binding.by == {"input_ids": "host", "attention_mask": "cuda"}
+    plain = Session(graph)
+    assert [first, second] == [plain.run(pad([row(word)], plain.inputs, 0, left=False)).tolist() for word in (5, 7)]
 
 
 def test_memory_that_cannot_be_pinned_is_logged_and_the_session_works(graph: Path) -> None:
     device = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu", pin=lambda *_: False))
 
     with structlog.testing.capture_logs() as logs:
-        session = DeviceSession(graph, device, 2)
+        assert logits_of(DeviceSession(graph, device, 2), [row(5)])
 
     assert [entry["event"] for entry in logs] == ["memory_not_pinned"]
-    assert logits_of(session, [row(5)])
 
 
 def test_copies_are_timed_apart_from_the_run(session: DeviceSession) -> None:
@@ -255,6 +376,27 @@ def test_a_device_that_fails_the_smallest_batch_too_is_lost_for_ever(session: De
     assert len(recorder.bindings) == 2
 
 
+def test_a_device_without_memory_for_a_single_token_is_lost(session: DeviceSession) -> None:
+    recorder = Recorder(session)
+    recorder.fails = lambda number: RuntimeError("Failed to allocate memory for requested buffer of size 9")
+
+    with pytest.raises(DeviceLost, match="cuda:0 fails every run: Failed to allocate"):
+        logits_of(session, [row(5)] * 8)
+
+
+def test_the_session_of_a_lost_device_is_never_destroyed(graph: Path) -> None:
+    session = DeviceSession(graph, PLAIN, 2)
+    Recorder(session).fails = lambda number: RuntimeError("CUDA failure 719: unspecified launch failure")
+    with pytest.raises(DeviceLost):
+        logits_of(session, [row(5)])
+    watched = weakref.ref(session)
+
+    del session
+    gc.collect()
+
+    assert watched() is not None
+
+
 def test_a_run_that_was_asked_to_end_says_nothing_of_the_device(session: DeviceSession) -> None:
     recorder = Recorder(session)
     stop = Stop()
@@ -296,21 +438,67 @@ def test_a_graph_that_is_no_classifier_is_refused(graph: Path) -> None:
         DeviceSession(graph, PLAIN, labels=2, layout="packed")
 
 
-def test_a_graph_that_cannot_be_captured_is_run_without_and_the_log_says_so(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = device_session.load_graph
+def test_hopper_runs_flash_attention_at_every_length_and_older_gpus_as_onnx_runtime_thinks_best(
+    graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "ORT_MIN_SEQ_LEN_FLASH_ATTENTION_PACKED_QKV"
+    monkeypatch.delenv(name, raising=False)
 
-    def refuse(path: Path, providers: list[Any]) -> Any:
-        if "enable_cuda_graph" in providers[0][1]:
-            raise BadBundle("not all nodes are on the device")
-        return load(path, providers)
+    DeviceSession(graph, dataclasses.replace(PLAIN, capability=(8, 9)), 2)
+    assert name not in os.environ
 
-    monkeypatch.setattr(device_session, "load_graph", refuse)
-    with structlog.testing.capture_logs() as logs:
-        session = DeviceSession(graph, CAPTURING, 2)
+    monkeypatch.setenv(name, "")
+    monkeypatch.delenv(name)
+    DeviceSession(graph, dataclasses.replace(PLAIN, capability=(9, 0)), 2)
+    assert os.environ[name] == "0"
 
-    assert [entry["event"] for entry in logs] == ["runs_not_captured"]
-    assert session.cells == ()
-    assert logits_of(session, [row(5)])
+
+def test_a_session_captures_only_if_it_is_to(graph: Path) -> None:
+    assert DeviceSession(graph, CAPTURING, 2, captures=False).cells == ()
+
+
+def test_a_session_laid_out_within_limits_has_no_cell_and_no_rung_beyond_them(graph: Path) -> None:
+    session = DeviceSession(graph, CAPTURING, 2)
+    limits = BatchLimits(48, 4096, 2**30, 2)
+
+    session.within(limits.rows_at)
+
+    assert {rows for rows, _ in session.cells} == {1, 2, 4, 8, 16, 32}
+    assert all(rows <= limits.rows_at(length) for rows, length in [*session.cells, *session.ladder])
+    session.within(BatchLimits(3, 4096, 2**30, 2).rows_at)
+    assert {rows for rows, _ in session.cells} == {1, 2}
+    # What is beyond the cells has a shape of the ladder, whatever comes.
+    session.within(limits.rows_at)
+    seen = set()
+    for seed in range(200):
+        rows = random_rows(seed, 1 + seed % 48, 300)
+        rows = rows[: limits.rows_at(session.lengths[bisect.bisect_left(session.lengths, max(each.tokens for each in rows))])]
+        seen.add(session.feeds(rows, 0, left=False)["input_ids"].shape)
+    assert seen <= {*session.ladder, *session.cells}
+
+
+def test_a_ladders_rungs_are_at_most_a_quarter_apart() -> None:
+    assert ladder(20) == (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)
+    assert ladder(500, 8) == (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 500)
+    assert len(ladder(1024)) < 40
+
+
+@pytest.mark.parametrize("device", [CAPTURING, PLAIN], ids=["capturing", "plain"])
+def test_packed_batches_of_a_real_bert_have_the_answers_of_its_plain_graph(device: Device, english_twin: Path) -> None:
+    plain = Session(ENGLISH / "fp32.onnx")
+    session = DeviceSession(english_twin, device, 2, layout="packed")
+    seen = set()
+
+    for seed, (count, longest) in enumerate([(1, 5), (3, 16), (7, 30), (2, 70), (40, 40), (1, 512)]):
+        rows = random_rows(seed, count, longest)
+        feeds = session.feeds(rows, 0, left=False)
+        seen.add(session._graphs.get((feeds["input_ids"].shape, feeds["token_offset"].shape), "-1") == "-1")
+
+        found = session.run(feeds)[:count]
+
+        assert np.abs(found - plain.run(pad(rows, plain.inputs, 0, left=False))).max() < 1e-4
+
+    assert seen == ({True, False} if device is CAPTURING else {True})
 
 
 def test_cuda_is_asked_for_a_frugal_arena_within_its_limit_and_for_captured_runs() -> None:

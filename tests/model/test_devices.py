@@ -1,7 +1,7 @@
 """Which devices are found, what is said where one is not, and what the driver is asked."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -56,6 +56,17 @@ def test_auto_leaves_out_a_gpu_that_does_not_work_and_says_why(two_gpus: None) -
     assert found.not_cuda == "cuda:0 does not work: no kernel image"
 
 
+def test_auto_takes_gpus_of_one_model_the_most_there_are_and_says_which_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Device("cuda:2", 2, CUDA, "NVIDIA T4", "u2")
+    monkeypatch.setattr(devices, "visible_gpus", lambda: [small, *GPUS])
+
+    assert find_devices("auto", works) == devices.Found(tuple(GPUS), "cuda:2 is a NVIDIA T4 beside a NVIDIA H200")
+    # As many of each: the first's.
+    assert find_devices("auto", works_not("cuda:1")).devices == (small,)
+    # Who names them has his reasons.
+    assert find_devices("cuda", works).devices == (small, *GPUS)
+
+
 def test_auto_takes_the_cpu_where_no_gpu_works_and_says_why(two_gpus: None) -> None:
     found = find_devices("auto", works_not("cuda:0", "cuda:1"))
 
@@ -95,11 +106,14 @@ def test_a_device_cannot_be_named_twice(two_gpus: None) -> None:
 class FakeDriver:
     """libcuda with GPUs that have a name and a UUID of 16 equal bytes; ``fails`` maps a function to its code."""
 
-    def __init__(self, gpus: int = 2, **fails: int) -> None:
-        self.gpus, self.fails = gpus, fails
+    def __init__(self, gpus: int = 2, lacks: Sequence[str] = (), **fails: int) -> None:
+        self.gpus, self.lacks, self.fails = gpus, lacks, fails
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def __getattr__(self, name: str) -> Callable[..., int]:
+        if name in self.lacks:
+            raise AttributeError(name)
+
         def call(*arguments: Any) -> int:
             self.calls.append((name, arguments))
             code = self.fails.get(name, 0)
@@ -120,6 +134,9 @@ class FakeDriver:
 
     def do_cuDeviceGetUuid_v2(self, number: Any, handle: Any) -> None:  # noqa: N802  # as above
         number._obj[:] = bytes([handle.value]) * 16
+
+    def do_cuDeviceGetAttribute(self, value: Any, attribute: int, handle: Any) -> None:  # noqa: N802  # as above
+        value._obj.value = {75: 9, 76: 5}[attribute]
 
     def do_cuGetErrorName(self, code: int, name: Any) -> None:  # noqa: N802  # as above
         name._obj.value = b"CUDA_ERROR_NO_DEVICE"
@@ -143,6 +160,7 @@ def test_the_driver_tells_each_gpu_with_its_name_and_uuid(driver: Callable[..., 
     assert [(device.name, device.index, device.model) for device in found] == [("cuda:0", 0, "GPU 10"), ("cuda:1", 1, "GPU 11")]
     assert found[0].uuid == "0a0a0a0a-0a0a-0a0a-0a0a-0a0a0a0a0a0a"
     assert found[0].accelerator is CUDA
+    assert found[0].capability == (9, 5)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +169,10 @@ def test_the_driver_tells_each_gpu_with_its_name_and_uuid(driver: Callable[..., 
         ({"cuInit": 100}, r"cuInit of the NVIDIA driver fails with CUDA_ERROR_NO_DEVICE \(100\)"),
         ({"gpus": 0}, "the NVIDIA driver shows no GPU"),
         ({"cuDeviceGetUuid_v2": 3}, "cuDeviceGetUuid_v2 of the NVIDIA driver fails"),
+        ({"lacks": ["cuDeviceGetUuid_v2"]}, "the NVIDIA driver has no cuDeviceGetUuid_v2; it is too old"),
     ],
 )
-def test_a_driver_that_fails_or_shows_nothing_is_no_device(driver: Callable[..., FakeDriver], arguments: dict[str, int], says: str) -> None:
+def test_a_driver_that_fails_or_shows_nothing_is_no_device(driver: Callable[..., FakeDriver], arguments: dict[str, Any], says: str) -> None:
     driver(**arguments)
 
     with pytest.raises(NoDevice, match=says):
@@ -236,6 +255,7 @@ def test_each_gpu_that_is_known_by_its_uuid_has_a_meter(library: FakeNvml) -> No
 def test_a_gpu_that_has_gone_is_not_a_number(library: FakeNvml) -> None:
     meter = nvml.meters(GPUS)["cuda:0"]
     library.gone = True
+    meter.read()
 
     assert meter.memory_bytes() != meter.memory_bytes()
 

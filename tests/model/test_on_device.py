@@ -2,17 +2,21 @@
 
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import onnx
 import pytest
+import structlog
 from onnx import numpy_helper
 
-from sentiment.errors import BadBundle
-from sentiment.model import gpu_graphs
+from sentiment.errors import BadBundle, BadSettings, CannotServe
+from sentiment.model import gpu_graphs, on_device
 from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.device_session import DeviceSession
 from sentiment.model.devices import Accelerator, Device
 from sentiment.model.on_device import load_on_device
 from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest
@@ -132,6 +136,75 @@ def test_the_default_bundle_is_served_in_fp16(tmp_path: Path) -> None:
     assert served.graph.file == "fp16-padded.onnx"
     rows = [host.tokenizer.encode(text, None) for text in ("a fine film", "dull " * 40, "I would not see it again.")]
     assert served.run(rows) == [pytest.approx(logits, abs=0.03) for logits in host.run(rows)]
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, refuse: Callable[[DeviceSession], bool], at: str) -> list[weakref.ref[DeviceSession]]:
+    """Have sessions fail when they are loaded, or when they run; those that were made are given back."""
+    made: list[weakref.ref[DeviceSession]] = []
+
+    class Refusing(DeviceSession):
+        def __init__(self, *arguments: Any) -> None:
+            assert all(each() is None for each in made)
+            super().__init__(*arguments)
+            made.append(weakref.ref(self))
+            if at == "load" and refuse(self):
+                raise BadBundle("not all nodes are on the device")
+
+        def run(self, feeds: Any, stop: Any = None) -> Any:
+            if at == "run" and refuse(self):
+                raise RuntimeError("CUDA failure 900: operation not permitted when stream is capturing")
+            return super().run(feeds, stop)
+
+    monkeypatch.setattr(on_device, "DeviceSession", Refusing)
+    return made
+
+
+@pytest.mark.parametrize("at", ["load", "run"])
+def test_a_graph_whose_runs_cannot_be_captured_is_served_without_and_the_log_says_so(
+    host: Classifier, makes: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    makes(fp16=0.0, fp32=0.0)
+    made = refusing(monkeypatch, lambda session: session._captures, at)
+
+    with structlog.testing.capture_logs() as logs:
+        served = load_on_device(host, DEVICE, "auto", tmp_path)
+
+    assert (served.graph.file, served.session.cells) == ("fp16-padded.onnx", ())
+    assert [entry["event"] for entry in logs] == ["runs_not_captured"]
+    assert len(made) == 2
+    assert made[1]() is served.session
+
+
+def test_a_graph_that_is_refused_has_left_the_device_before_the_next_is_loaded(
+    host: Classifier, makes: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makes(fp16=0.04, fp32=0.0)
+    # Asserts it.
+    made = refusing(monkeypatch, lambda session: False, "load")
+
+    assert load_on_device(host, DEVICE, "auto", tmp_path).graph.file == "fp32-padded.onnx"
+    assert len(made) == 3
+
+
+def test_without_the_package_that_makes_graphs_it_is_said_what_to_install(
+    host: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.delitem(sys.modules, "sentiment.model.gpu_graphs")
+    monkeypatch.delattr("sentiment.model.gpu_graphs")
+
+    with pytest.raises(BadSettings, match=r"a GPU's graphs cannot be made: .*onnx.*; install sentiment-service\[gpu\]"):
+        load_on_device(host, DEVICE, "auto", tmp_path)
+
+
+def test_what_check_raises_ends_the_loading(host: Classifier, makes: Callable[..., list[str]], tmp_path: Path) -> None:
+    makes(fp16=0.0)
+
+    def stop() -> None:
+        raise CannotServe("stopped")
+
+    with pytest.raises(CannotServe):
+        load_on_device(host, DEVICE, "auto", tmp_path, check=stop)
 
 
 def test_serving_on_the_cpu_loads_no_onnx() -> None:

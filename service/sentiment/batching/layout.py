@@ -10,6 +10,9 @@ from sentiment.batching.cost import Shape
 from sentiment.batching.plan import BatchLimits, Prices, edges
 from sentiment.batching.ticket import P, Ticket
 
+# Attention over packed rows takes workspace as if they were padded to the longest, yet computes nothing there: a batch may have so many
+# times its limit of tokens with that padding. 256 rows of at most 512 tokens have 8 times 16,384.
+PADDED = 8
 # A packed batch is full when the parts that its rows take of one sum to 1, give or take what rounding adds.
 FULL = 1 + 1e-9
 
@@ -66,14 +69,23 @@ class Layout(Protocol):
     def halves(self, tickets: Sequence[Ticket[P]]) -> tuple[list[Ticket[P]], list[Ticket[P]]]:
         """A batch cut in two, the dearer half last."""
 
+    def mixture(self, limits: BatchLimits, length_max: int) -> list[int]:
+        """Lengths of the rows that take most memory together, the longest first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Rows are padded to the longest of their batch, so that like goes with like."""
+    """Rows are padded to the longest of their batch, so that like goes with like.
+
+    Args:
+        lengths: to one of these batches are padded, ascending; empty: to the longest row.
+    """
+
+    lengths: Sequence[int] = ()
 
     def edges(self, length_max: int) -> list[int]:
         """Buckets by length: see ``plan.edges``."""
-        return edges(length_max)
+        return list(self.lengths) or edges(length_max)
 
     def within(self, limits: BatchLimits) -> BatchLimits:
         """The limits as they are."""
@@ -98,6 +110,10 @@ class Padded:
         ordered = sorted(tickets, key=lambda ticket: ticket.length)
         middle = len(ordered) // 2
         return ordered[:middle], ordered[middle:]
+
+    def mixture(self, limits: BatchLimits, length_max: int) -> list[int]:
+        """As many as may go of the longest: memory is taken for all as for that."""
+        return [length_max] * limits.rows_at(length_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +154,12 @@ class Packed:
         So batches have the tokens at which the time a token is near its least, and no limit is broken whatever the mixture.
         """
         own: list[int] = []
-        spent = 0.0
+        spent, longest, most = 0.0, 0, 0
         for length in group.lengths:
             spent += prices.part(length)
-            if own and spent > FULL:
+            if length > longest:
+                longest, most = length, _roomy(prices.limits).rows_at(length)
+            if own and (spent > FULL or len(own) >= most):
                 break
             own.append(length)
 
@@ -157,3 +175,13 @@ class Packed:
         """Every other row by length, so that both halves have about the same tokens."""
         ordered = sorted(tickets, key=lambda ticket: ticket.length, reverse=True)
         return ordered[1::2], ordered[::2]
+
+    def mixture(self, limits: BatchLimits, length_max: int) -> list[int]:
+        """A single row of the longest, and as many short ones as may go with it."""
+        others = max(0, min(_roomy(limits).rows_at(length_max) - 1, limits.tokens - length_max))
+        return [length_max, *[min(length_max, (limits.tokens - length_max) // max(1, others))] * others]
+
+
+def _roomy(limits: BatchLimits) -> BatchLimits:
+    """What a packed batch may be with the padding that it does not have."""
+    return replace(limits, tokens=PADDED * limits.tokens)

@@ -27,6 +27,7 @@ from sentiment.front_ends.wire import (
     frame_of,
     pack_answers,
     pack_failures,
+    pack_numbers,
     unpack_numbers,
     unpack_texts,
 )
@@ -63,6 +64,7 @@ class Desk:
         self._path = path
         self._front_ends = front_ends
         self._fronts: set[Front] = set()
+        self._asked = 0
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
 
@@ -91,15 +93,17 @@ class Desk:
             front.send(frame_of(Kind.STATE, {"ready": ready}))
 
     async def collect(self) -> None:
-        """Have every front end say what it has counted, if it does so in time."""
-        for front in self._fronts:
-            front.ask()
+        """Have every front end say what it has counted until now, if it does so in time."""
+        self._asked += 1
+        number, asked = self._asked, {front for front in self._fronts if front.name}
+        for front in asked:
+            front.send(frame(Kind.ASK, pack_numbers([number])))
         try:
             async with asyncio.timeout(COUNTS_S):
-                while any(front.asked for front in self._fronts):
+                while any(front.told < number for front in asked & self._fronts):
                     await self._change()
         except TimeoutError:
-            logger().warning("counts_missing", front_ends=sorted(front.name for front in self._fronts if front.asked))
+            logger().warning("counts_missing", front_ends=sorted(front.name for front in asked & self._fronts if front.told < number))
 
     async def left(self, timeout_s: float) -> None:
         """Wait until all front ends have gone, or for so long."""
@@ -144,9 +148,9 @@ class Front(asyncio.Protocol):
     def __init__(self, desk: Desk) -> None:
         self.name = ""
         self.pid = 0
-        # Whether it can read texts, and whether it was asked for its counts and has not said them.
+        # Whether it can read texts, and the number of the last question for its counts that it has answered.
         self.serving = False
-        self.asked = False
+        self.told = 0
         self._desk = desk
         self._frames = Frames()
         self._transport: asyncio.Transport | None = None
@@ -169,10 +173,11 @@ class Front(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """Withdraw its texts: nobody waits for them any more."""
         self._transport = None
-        if self._desk.serving is not None:
-            for pending in self._texts.values():
-                self._desk.serving.queue.cancel(pending)
-        self._texts.clear()
+        for number in list(self._texts):
+            try:
+                self._cancel(number)
+            except Exception:  # the others are to be withdrawn too
+                logger().exception("cancel_failed")
         self._desk.leave(self)
 
     def send(self, data: bytes) -> None:
@@ -183,12 +188,6 @@ class Front(asyncio.Protocol):
     def introduce(self, serving: Serving) -> None:
         """Tell what is served."""
         self.send(frame_of(Kind.MODEL, serving.said))
-
-    def ask(self) -> None:
-        """Ask for its counts, unless it has been asked and has not said."""
-        if self.name and not self.asked:
-            self.asked = True
-            self.send(frame(Kind.ASK))
 
     def close(self) -> None:
         """End the connection."""
@@ -203,8 +202,9 @@ class Front(asyncio.Protocol):
             for number in unpack_numbers(body):
                 self._cancel(number)
         elif kind is Kind.COUNTS:
-            self.asked = False
-            self._desk.add_counts(json.loads(body))
+            number, counts = json.loads(body)
+            self.told = max(self.told, number)
+            self._desk.add_counts(counts)
             self._desk.changed()
         elif kind is Kind.SERVING:
             self.serving = True
@@ -215,7 +215,9 @@ class Front(asyncio.Protocol):
 
     def _submit(self, text: Text) -> None:
         serving, rows = self._desk.serving, text.rows
-        assert serving is not None, "texts before the model"
+        if serving is None:
+            self._fail(Failed(text.number, Unavailable("the server is starting"), False))
+            return
         reading = rows[0] if len(rows) == 1 else Windows(tuple(rows), sum(row.tokens for row in rows), False)
         try:
             tell = partial(self._told, text.number)
@@ -254,8 +256,7 @@ class Front(asyncio.Protocol):
     def _flush(self) -> None:
         self._flushing = False
         serving = self._desk.serving
-        assert serving is not None
-        backlog_s = serving.backlog_s()
+        backlog_s = serving.backlog_s() if serving is not None else 0.0
         if self._answered:
             self.send(frame(Kind.ANSWERS, pack_answers(self._answered, backlog_s)))
             self._answered.clear()

@@ -11,8 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from sentiment.app import App, Hosted
 from sentiment.front_ends.desk import Desk, Serving
-from sentiment.front_ends.start import Start
+from sentiment.front_ends.start import Start, beat
 from sentiment.front_ends.totals import Totals
+from sentiment.logs import logger
 
 # Front ends are asked so often what they have counted, that one that dies loses no more.
 COUNTS_EVERY_S = 5.0
@@ -20,6 +21,9 @@ COUNTS_EVERY_S = 5.0
 
 class Executor(App):
     """The process that has the model."""
+
+    # A service manager may tell every process to end besides the supervisor; the limits of a drain are the supervisor's.
+    second_signal_ends = False
 
     def __init__(self, start: Start) -> None:
         """Not listening yet; must be called in the event loop.
@@ -29,7 +33,7 @@ class Executor(App):
         """
         # Front ends stay connected: nothing is balanced here.
         own = {"grpc_listen": f"unix:{start.calls_socket}", "connection_age_max_s": 0.0}
-        super().__init__(start.settings.model_copy(update=own))
+        super().__init__(start.settings.model_copy(update=own), counts_grpc=False)
         self._start = start
         self._totals = Totals(self._metrics.registry, self._pids)
         self._shown = CollectorRegistry()
@@ -39,17 +43,27 @@ class Executor(App):
     async def run(self) -> None:
         """As in one process."""
         await self._desk.start()
-        collecting = asyncio.create_task(self._collect())
+        beside = {asyncio.create_task(self._collect()), asyncio.create_task(self._beat())}
         try:
             await super().run()
         finally:
-            collecting.cancel()
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
             self._desk.close()
+
+    async def _beat(self) -> None:
+        """From the moment that the model answers: what is still to come of a start may hold the event loop."""
+        await self.started.wait()
+        await beat()
 
     async def _collect(self) -> None:
         while True:
             await asyncio.sleep(COUNTS_EVERY_S)
-            await self._desk.collect()
+            try:
+                await self._desk.collect()
+            except Exception:  # whatever it was, the next look may find counts
+                logger().exception("collect_failed")
 
     async def _load(self) -> Hosted:
         """Load the model, and wait until the front ends can read texts."""

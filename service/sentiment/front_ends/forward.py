@@ -1,30 +1,37 @@
 """Calls that a front end hands on as they are: explanations and what is known of models are the executor's.
 
-Bytes in, bytes out, with the caller's deadline, headers and cancellation, and the executor's status and trailers. The executor counts
-these calls; a front end counts those that had no executor.
+Bytes in, bytes out, with the caller's deadline, headers and cancellation, and the executor's status and trailers. They go through this
+process's door like any other call and are counted there, whatever becomes of the executor.
 """
 
 import contextlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
 
+from sentiment.errors import Expired, RequestError, Unavailable
 from sentiment.front_ends.link import GONE
-from sentiment.metrics import CallMetrics
-from sentiment.rpc.calls import REQUEST_ID, Context
+from sentiment.registry import Models
+from sentiment.rpc.calls import REQUEST_ID, Call, Calls, Context, abort, request_id_of
 from sentiment.rpc.server import SERVICE, Handlers
+from sentiment.rpc.status import HandedOn
 from sentiment.v1 import sentiment_pb2 as pb
 
 UNARY = ("ListModels", "GetModel")
 STREAM = "Explain"
 CLASSIFY = "Classify"
+# The requests that name a model.
+REQUESTS = {"GetModel": pb.GetModelRequest, STREAM: pb.ExplainRequest, CLASSIFY: pb.ClassifyRequest}
 OPTIONS = [
     ("grpc.enable_retries", 0),
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
+    # What a client does not read waits in the executor, which bounds it.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 2**18),
     # An executor that takes another's place is found at once.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -32,35 +39,36 @@ OPTIONS = [
     # The path of the socket is no name for a server.
     ("grpc.default_authority", "executor"),
 ]
+T = TypeVar("T")
 Pairs = Sequence[tuple[str, str | bytes]]
 
 
 class Forward:
     """A channel to the executor."""
 
-    def __init__(self, path: Path, metrics: CallMetrics) -> None:
+    def __init__(self, path: Path, models: Models) -> None:
         """Must be called in the event loop.
 
         Args:
             path: the Unix socket of the executor's gRPC, which need not be there yet.
-            metrics: where calls are counted that no executor had.
+            models: of whose calls this process counts.
         """
-        self._metrics = metrics
+        self._models = models
         self._channel = grpc.aio.insecure_channel(f"unix:{path}", OPTIONS)
 
     async def close(self) -> None:
         """End the calls that are left."""
         await self._channel.close()
 
-    def adapt(self, handlers: Handlers) -> Handlers:
+    def adapt(self, handlers: Handlers, calls: Calls) -> Handlers:
         """The handlers of a front end: those that need the executor hand on."""
-        forwarded: Handlers = {name: grpc.unary_unary_rpc_method_handler(self._unary(name)) for name in UNARY}
-        forwarded[STREAM] = grpc.unary_stream_rpc_method_handler(self._stream(STREAM))
-        forwarded[CLASSIFY] = grpc.unary_unary_rpc_method_handler(self._classify(handlers[CLASSIFY].unary_unary))
+        forwarded: Handlers = {name: grpc.unary_unary_rpc_method_handler(self._unary(name, calls)) for name in UNARY}
+        forwarded[STREAM] = grpc.unary_stream_rpc_method_handler(self._stream(STREAM, calls))
+        forwarded[CLASSIFY] = grpc.unary_unary_rpc_method_handler(self._classify(handlers[CLASSIFY].unary_unary, calls))
         return handlers | forwarded
 
-    def _classify(self, here: Any) -> Any:  # Any: grpc's type of a handler's function is that of a server with threads
-        forwarded = self._unary(CLASSIFY)
+    def _classify(self, here: Any, calls: Calls) -> Any:  # Any: grpc's type of a handler's function is that of a server with threads
+        forwarded = self._unary(CLASSIFY, calls)
 
         async def handle(data: bytes, context: Context) -> bytes:
             work: Awaitable[bytes] = forwarded(data, context) if _asks_explanation(data) else here(data, context)
@@ -68,42 +76,60 @@ class Forward:
 
         return handle
 
-    def _unary(self, method: str) -> Any:  # Any: as above
-        call: Any = self._channel.unary_unary(f"/{SERVICE}/{method}")  # Any: bytes in and out, which its type does not know
+    def _unary(self, method: str, calls: Calls) -> Any:  # Any: as above
+        far: Any = self._channel.unary_unary(f"/{SERVICE}/{method}")  # Any: bytes in and out, which its type does not know
 
         async def handle(data: bytes, context: Context) -> bytes:
-            try:
-                answer: bytes = await call(data, timeout=context.time_remaining(), metadata=_headers(context))
+            async def work(call: Call) -> bytes:
+                answer: bytes = await far(data, timeout=call.time_left_s(), metadata=_headers(context))
                 return answer
-            except grpc.aio.AioRpcError as error:
-                await self._abort(method, context, error)
+
+            return await self._settle(method, data, context, calls, work)
 
         return handle
 
-    def _stream(self, method: str) -> Any:  # Any: as above
-        call: Any = self._channel.unary_stream(f"/{SERVICE}/{method}")  # Any: as above
+    def _stream(self, method: str, calls: Calls) -> Any:  # Any: as above
+        far: Any = self._channel.unary_stream(f"/{SERVICE}/{method}")  # Any: as above
 
         async def handle(data: bytes, context: Context) -> None:
-            messages = call(data, timeout=context.time_remaining(), metadata=_headers(context))
-            try:
-                async for message in messages:
-                    await context.write(message)
-            except grpc.aio.AioRpcError as error:
-                await self._abort(method, context, error)
-            finally:
-                messages.cancel()
+            async def work(call: Call) -> None:
+                messages = far(data, timeout=call.time_left_s(), metadata=_headers(context))
+                try:
+                    async for message in messages:
+                        await calls.write(call, context, message)
+                finally:
+                    messages.cancel()
+
+            await self._settle(method, data, context, calls, work)
 
         return handle
 
-    async def _abort(self, method: str, context: Context, error: grpc.aio.AioRpcError) -> Never:
-        trailers = tuple(error.trailing_metadata() or ())
-        # Whatever the executor refuses bears this trailer.
-        refused = any(key == REQUEST_ID for key, _ in trailers)
-        if refused or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            await context.abort(error.code(), error.details() or "", trailers)
-        # Else the transport has spoken, of sockets and paths, and in one of several codes.
-        self._metrics.requests[method, "UNAVAILABLE"]()
-        await context.abort(grpc.StatusCode.UNAVAILABLE, GONE)
+    async def _settle(self, method: str, data: bytes, context: Context, calls: Calls, work: Callable[[Call], Awaitable[T]]) -> T:
+        call = calls.begin(method, context.time_remaining(), lambda: request_id_of(context, calls.new_request_id))
+        try:
+            return await calls.settle(call, self._hand_on(data, calls, call, work))
+        except HandedOn as error:
+            await context.abort(error.code, str(error), error.trailers)
+        except RequestError as error:
+            await abort(context, call, error)
+        raise AssertionError("abort raises")
+
+    async def _hand_on(self, data: bytes, calls: Calls, call: Call, work: Callable[[Call], Awaitable[T]]) -> T:
+        if call.method in REQUESTS:
+            call.served = self._models.find(calls.parse(REQUESTS[call.method], data).model)
+        try:
+            return await work(call)
+        except grpc.aio.AioRpcError as error:
+            trailers = tuple(error.trailing_metadata() or ())
+            # Whatever the executor refuses bears this trailer. Else the transport has spoken, of sockets and paths, and in one of several
+            # codes.
+            if any(key == REQUEST_ID for key, _ in trailers):
+                raise HandedOn(error.code(), error.details() or "", trailers) from None
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise Expired("no answer within the deadline") from None
+            if call.method == CLASSIFY and call.served is not None:
+                call.served.metrics.items[CLASSIFY, "UNAVAILABLE"]()
+            raise Unavailable(GONE) from None
 
 
 def _asks_explanation(data: bytes) -> bool:

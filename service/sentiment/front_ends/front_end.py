@@ -16,10 +16,10 @@ import numpy.typing as npt
 from sentiment.errors import BadBundle
 from sentiment.front_ends.forward import Forward
 from sentiment.front_ends.link import FarQueue, Link, connect, watch_deadlines
-from sentiment.front_ends.start import Start
+from sentiment.front_ends.start import Start, beat
 from sentiment.front_ends.totals import Counted, Counts
 from sentiment.logs import logger
-from sentiment.metrics import NO_MODEL, CallMetrics, Metrics
+from sentiment.metrics import Metrics
 from sentiment.model.bundle import GraphSpec, load_bundle
 from sentiment.model.classifier import Classifier
 from sentiment.model.session import Session
@@ -28,6 +28,10 @@ from sentiment.pipeline import Served
 from sentiment.registry import Models
 from sentiment.rpc.calls import CODE_NAMES, METHODS
 from sentiment.rpc.side import GrpcSide
+
+# Rows that a front end has at the executor at most, for each that may wait there: the executor's queue refuses, which knows what waits
+# and what runs, and this is for one that does not.
+ROWS_PER_QUEUE = 2
 
 
 class FarSession(Session):
@@ -60,42 +64,41 @@ class FrontEnd:
     """A front end's life. Its readiness is the executor's, once it can read texts."""
 
     def __init__(self, start: Start) -> None:
-        """Bind the port; must be called in the event loop.
-
-        Raises:
-            CannotServe: the port cannot be bound.
-        """
+        """Not listening yet; must be called in the event loop."""
         self._start = start
         self._settings = start.settings
         self._log = logger()
         self._metrics = Metrics(METHODS, CODE_NAMES)
         self._counted = Counted(self._metrics.registry)
         self._models = Models(self._settings.model)
-        self._queue = FarQueue(self._settings.queue_rows_max)
-        self._forward = Forward(start.calls_socket, CallMetrics(self._metrics, NO_MODEL))
+        self._queue = FarQueue(ROWS_PER_QUEUE * self._settings.queue_rows_max)
+        self._forward = Forward(start.calls_socket, self._models)
         self._grpc = GrpcSide(self._settings, self._metrics, self._models, share_port=True, adapt=self._forward.adapt)
         self._served: Served | None = None
         self._link: Link | None = None
         self._draining = False
         self._executor_ready = False
         self._stop = asyncio.Event()
-        self._model: asyncio.Queue[Any] = asyncio.Queue()  # Any: JSON
+        self._model: asyncio.Queue[tuple[Link, Any]] = asyncio.Queue()  # Any: JSON
 
     async def run(self) -> None:
         """Serve until SIGTERM, then drain.
 
         Raises:
             BadBundle: the executor's bundle cannot be read here.
+            CannotServe: the port cannot be bound.
         """
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
-        await self._grpc.server.start()
-        working = {asyncio.create_task(work) for work in (self._keep_link(), self._read_models(), watch_deadlines(self._queue))}
+        # Repeats change nothing: the limits of a drain are the supervisor's.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        linking = asyncio.create_task(self._keep_link())
+        working = {linking, *(asyncio.create_task(work) for work in (self._read_models(), watch_deadlines(self._queue), beat()))}
         stopping = asyncio.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait({stopping, *working}, return_when=asyncio.FIRST_COMPLETED)
             for ended in done - {stopping}:
                 ended.result()
-            await self._drain()
+            await self._drain(linking)
         finally:
             for task in working:
                 task.cancel()
@@ -103,9 +106,9 @@ class FrontEnd:
             if self._served is not None:
                 self._served.close()
 
-    def model(self, said: Any) -> None:  # Any: JSON
+    def model(self, link: Link, said: Any) -> None:  # Any: JSON
         """The executor has a model."""
-        self._model.put_nowait(said)
+        self._model.put_nowait((link, said))
 
     def state(self, ready: bool) -> None:
         """The executor is ready, or not, or has gone."""
@@ -128,9 +131,9 @@ class FrontEnd:
                 self._log.warning("executor_lost")
 
     async def _read_models(self) -> None:
-        """Read what the executor serves, each time that it says so: once for each executor."""
+        """Read what the executor serves, each time that it says so: once for each executor. The first opens the port."""
         while True:
-            said = await self._model.get()
+            link, said = await self._model.get()
             if self._served is None:
                 classifier = await asyncio.to_thread(read_bundle, said)
                 metrics = self._metrics.model(classifier.bundle.id, [])
@@ -139,20 +142,22 @@ class FrontEnd:
                 # What is alive now lives as long as the process: the collector need not look at it again.
                 gc.collect()
                 gc.freeze()
+                self._grpc.bind()
+                await self._grpc.server.start()
             elif said["digest"] != self._served.classifier.bundle.digest:
                 raise BadBundle(f"another executor serves the digest {said['digest'][:12]} of {self._served.id}: it was exchanged")
-            if self._link is not None:
-                self._link.serving()
+            # Whichever executor is there now: to another than this one nothing has been promised.
+            link.serving()
             self._show_ready()
 
-    async def _drain(self) -> None:
+    async def _drain(self, linking: "asyncio.Task[None]") -> None:
         """As the one process does: not ready but answering, then GOAWAY, then until everything accepted is answered."""
         self._draining = True
         self._show_ready()
         await asyncio.sleep(self._settings.drain_wait_s)
         await self._grpc.drain(self._settings.drain_grace_s)
         await self._forward.close()
+        linking.cancel()
         if self._link is not None:
-            self._link.close()
-            await self._link.lost.wait()
+            await self._link.close()
         self._log.info("drained")

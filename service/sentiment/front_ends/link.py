@@ -18,7 +18,7 @@ from sentiment.batching.batcher import RowResult
 from sentiment.batching.joint import RowsResult
 from sentiment.batching.row_queue import NotLetIn, Pending, Reading, TextOutcome
 from sentiment.batching.ticket import Priority
-from sentiment.errors import Expired, Refused, Unavailable
+from sentiment.errors import Broken, Expired, Refused, Unavailable
 from sentiment.front_ends.wire import (
     Frames,
     Kind,
@@ -27,8 +27,10 @@ from sentiment.front_ends.wire import (
     frame_of,
     pack_numbers,
     pack_texts,
+    parts_of,
     unpack_answers,
     unpack_failures,
+    unpack_numbers,
 )
 from sentiment.logs import logger
 from sentiment.model.tokenizer import Windows
@@ -36,6 +38,10 @@ from sentiment.model.tokenizer import Windows
 GONE = "the process that has the model has gone; another takes its place"
 # The executor tells a text that its deadline has come. One that it has not told so long after is given up here.
 LATE_S = 0.25
+# Bytes that an executor may leave unread before new texts are refused: more than a whole queue of texts takes.
+UNREAD_BYTES_MAX = 2**24
+# An executor that does not read is left after so long.
+CLOSE_S = 1.0
 # A missing executor is looked for so often.
 LOOK_S = 0.05
 
@@ -65,11 +71,18 @@ class FarQueue:
         self._cancelled: list[int] = []
         self._write: Callable[[bytes], None] | None = None
         self._flushing = False
+        # The executor does not read: what is sent would pile up here.
+        self.paused = False
 
     @property
     def texts(self) -> int:
         """Texts that have not been told."""
         return len(self._texts)
+
+    @property
+    def attached(self) -> bool:
+        """Whether there is an executor that takes texts."""
+        return self._write is not None
 
     def submit(self, reading: Reading, deadline_at: float, tell: Callable[[TextOutcome], None], priority: Priority) -> FarText:
         """Send a text; see RowQueue. Whether the queue lets it in is told later, as NotLetIn.
@@ -81,6 +94,8 @@ class FarQueue:
         if self._write is None:
             raise Unavailable(GONE)
         rows = reading.rows if isinstance(reading, Windows) else (reading,)
+        if self.paused:
+            raise Refused("the process that has the model does not read what it is sent", self.backlog_s or LATE_S, "queue_full")
         if self._rows + len(rows) > self._rows_max:
             message = f"{self._rows} rows of this front end are unanswered; the limit is {self._rows_max}"
             raise Refused(message, self.backlog_s, "queue_full")
@@ -108,6 +123,7 @@ class FarQueue:
     def detach(self) -> None:
         """The executor has gone, and every text that it had."""
         self._write = None
+        self.paused = False
         self._new.clear()
         self._cancelled.clear()
         for number in list(self._texts):
@@ -157,10 +173,17 @@ class FarQueue:
             return
         new = [text for text in self._new if text.number in self._texts]
         self._new.clear()
-        if new:
-            for text in new:
+        for part in parts_of(new):
+            try:
+                packed = frame(Kind.ROWS, pack_texts(part))
+            except Exception:  # somebody waits for each of them
+                logger().exception("send_failed", texts=len(part))
+                for text in part:
+                    self._tell(text.number, Broken("internal error; the server's log has it"))
+                continue
+            for text in part:
                 self._texts[text.number].sent = True
-            self._write(frame(Kind.ROWS, pack_texts(new)))
+            self._write(packed)
         if self._cancelled:
             self._write(frame(Kind.CANCEL, pack_numbers(self._cancelled)))
             self._cancelled.clear()
@@ -176,8 +199,8 @@ def _tell(text: FarText, outcome: TextOutcome) -> None:
 class Hears(Protocol):
     """What a front end does with what the executor says."""
 
-    def model(self, said: Any) -> None:  # Any: JSON
-        """What is served."""
+    def model(self, link: "Link", said: Any) -> None:  # Any: JSON
+        """What is served by the executor of this link."""
 
     def state(self, ready: bool) -> None:
         """Whether the executor is ready; not from the moment that it has gone."""
@@ -198,11 +221,15 @@ class Link(asyncio.Protocol):
         self._hears = hears
         self._frames = Frames()
         self._transport: asyncio.Transport | None = None
+        # Whether texts can be read here, and whether the executor has ever been ready. Both, and it gets them.
+        self._serving = False
+        self._ready = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say who this is."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        transport.set_write_buffer_limits(high=UNREAD_BYTES_MAX)
         transport.write(frame_of(Kind.HELLO, self._hello))
 
     def data_received(self, data: bytes) -> None:
@@ -218,17 +245,41 @@ class Link(asyncio.Protocol):
         self._queue.detach()
         self.lost.set()
 
+    def pause_writing(self) -> None:
+        """The executor does not read."""
+        self._queue.paused = True
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        self._queue.paused = False
+
     def serving(self) -> None:
-        """Say that texts can be read, and send them from now on."""
+        """Say that texts can be read here; they are sent as soon as the executor is ready."""
         if self._transport is not None:
             self._transport.write(frame(Kind.SERVING))
-            self._queue.attach(self._transport.write)
+            self._serving = True
+            self._attach()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Say what has been counted, and good bye."""
         if self._transport is not None:
-            self._transport.write(frame_of(Kind.COUNTS, self._hears.counts()))
-            self._transport.close()
+            transport = self._transport
+            self._count(0)
+            transport.close()
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await self.lost.wait()
+            except TimeoutError:
+                transport.abort()
+                await self.lost.wait()
+
+    def _attach(self) -> None:
+        if self._serving and self._ready and self._transport is not None:
+            self._queue.attach(self._transport.write)
+
+    def _count(self, number: int) -> None:
+        if self._transport is not None:
+            self._transport.write(frame_of(Kind.COUNTS, (number, self._hears.counts())))
 
     def _take(self, kind: Kind, body: bytes) -> None:
         if kind is Kind.ANSWERS:
@@ -236,12 +287,14 @@ class Link(asyncio.Protocol):
         elif kind is Kind.FAILURES:
             self._queue.failed(body)
         elif kind is Kind.ASK:
-            if self._transport is not None:
-                self._transport.write(frame_of(Kind.COUNTS, self._hears.counts()))
+            self._count(*unpack_numbers(body))
         elif kind is Kind.STATE:
-            self._hears.state(json.loads(body)["ready"])
+            ready = json.loads(body)["ready"]
+            self._ready = self._ready or ready
+            self._attach()
+            self._hears.state(ready)
         elif kind is Kind.MODEL:
-            self._hears.model(json.loads(body))
+            self._hears.model(self, json.loads(body))
 
 
 async def connect(path: Path, make: Callable[[], Link]) -> Link:

@@ -1,8 +1,10 @@
-"""What the supervisor tells a process that it starts: one line of JSON on its standard input, which then stays open.
+"""What the supervisor and a process that it starts say to each other.
 
-Its end is the supervisor's end: whoever reads it leaves at once, and nobody is orphaned.
+The process is told who it is by one line of JSON on its standard input, which then stays open: its end is the supervisor's end, whoever
+reads it leaves at once, and nobody is orphaned. On its standard output the process says that it lives, a byte at a time.
 """
 
+import asyncio
 import json
 import os
 import shutil
@@ -12,8 +14,10 @@ from pathlib import Path
 
 from sentiment.settings import Settings
 
-STDIN = 0
+STDIN, STDOUT = 0, 1
 EXECUTOR = "executor"
+# A process says so often that its event loop goes on.
+BEAT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,13 @@ def read_start() -> Start:
         line += more
     said = json.loads(line)
     return Start(said["name"], Path(said["folder"]), Settings.model_validate(said["settings"]))
+
+
+async def beat() -> None:
+    """Tell the supervisor that this process works and that its event loop goes on, until cancelled."""
+    while True:
+        os.write(STDOUT, b".")
+        await asyncio.sleep(BEAT_S)
 
 
 def leave_with_supervisor(folder: Path) -> None:

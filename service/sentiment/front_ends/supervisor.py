@@ -1,4 +1,4 @@
-"""The supervisor: starts an executor and its front ends, replaces one that dies, and ends when it is told to.
+"""The supervisor: starts an executor and its front ends, replaces one that dies or hangs, and ends when it is told to.
 
 It serves nothing itself and loads neither gRPC nor a model. When it dies, however it does, the others leave (``start``).
 """
@@ -16,16 +16,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sentiment.errors import CannotServe
-from sentiment.front_ends.start import EXECUTOR, Start
+from sentiment.front_ends.start import BEAT_S, EXECUTOR, Start
 from sentiment.logs import logger
 from sentiment.settings import Settings
 
+COMMAND = (sys.executable, "-P", "-m", "sentiment.front_ends")
 # How a process ends. The second to fourth would end the next one in its place too.
 FAILED, WRONG_SETTINGS, BAD_BUNDLE, CANNOT_SERVE = 1, 2, 3, 4
 FINAL = (WRONG_SETTINGS, BAD_BUNDLE, CANNOT_SERVE)
-# A process that ended so often in so many seconds is not replaced again: what is wrong does not go away by itself.
+# A process that ended so often in so many seconds, or so often in a row before it worked, is not replaced again: what is wrong does not
+# go away by itself.
 DEATHS_MAX = 5
 DEATHS_S = 60.0
+# Longer than any start, with graphs to make and a whole grid to measure on a GPU.
+START_S = 1800.0
 # The next one comes after so long, and twice as long each time within DEATHS_S.
 REPLACE_S = 0.1
 # Front ends share the port by connections: one that stays for ever would keep its front end busier than the others. The grace is for
@@ -86,13 +90,15 @@ class Supervisor:
     async def _keep(self, start: Start) -> int:
         """Run a process and replace it when it ends; returns its exit code once it is not to be replaced."""
         deaths: deque[float] = deque(maxlen=DEATHS_MAX)
+        in_vain = 0
         while True:
-            code = await self._live(start)
+            code, worked = await self._live(start)
             if self._stop.is_set():
                 return code
             deaths.append(time.monotonic())
             recent = sum(at > deaths[-1] - DEATHS_S for at in deaths)
-            replaced = code not in FINAL and recent < DEATHS_MAX
+            in_vain = 0 if worked else in_vain + 1
+            replaced = code not in FINAL and max(recent, in_vain) < DEATHS_MAX
             self._log.error("process_ended", ended=start.name, code=code, replaced=replaced)
             if not replaced:
                 return code
@@ -101,35 +107,60 @@ class Supervisor:
                     await self._stop.wait()
                     return 0
 
-    async def _live(self, start: Start) -> int:
-        """Start a process and wait for its end; returns its exit code, the negative number of the signal that ended it."""
-        # A group of its own: Ctrl-C in a terminal reaches this process, which tells the others.
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "sentiment.front_ends"), stdin=asyncio.subprocess.PIPE, start_new_session=True
-        )
+    async def _live(self, start: Start) -> tuple[int, bool]:
+        """Start a process and wait for its end.
+
+        Returns:
+            Its exit code, or the negative number of the signal that ended it; and whether it has worked.
+        """
+        pipe = asyncio.subprocess.PIPE
+        try:
+            # -P: else what lies in the working directory is run. A session of its own: Ctrl-C in a terminal reaches this process, which
+            # tells the others.
+            process = await asyncio.create_subprocess_exec(*COMMAND, stdin=pipe, stdout=pipe, start_new_session=True)
+        except OSError as error:
+            self._log.error("process_not_started", started=start.name, reason=str(error))
+            return FAILED, False
         self._processes[start.name] = process
         self._log.info("process_started", started=start.name, pid=process.pid)
         if self._stop.is_set():
-            process.terminate()
+            _signal(process, signal.SIGTERM)
         assert process.stdin is not None
         with contextlib.suppress(ConnectionError):
             process.stdin.write(start.line())
             await process.stdin.drain()
+        worked = await self._hear(start.name, process)
         code = await process.wait()
         del self._processes[start.name]
-        return code
+        return code, worked
+
+    async def _hear(self, name: str, process: asyncio.subprocess.Process) -> bool:
+        """Listen to a process until it ends, and kill it if it is silent for too long; returns whether it has worked."""
+        assert process.stdout is not None
+        worked, missed, limit_s = False, 0, START_S
+        # Twice half of the limit: what was said while this process itself was stopped is heard at the second look.
+        while missed < 2:
+            try:
+                async with asyncio.timeout(limit_s / 2):
+                    if not await process.stdout.read(2**10):
+                        return worked
+                worked, missed, limit_s = True, 0, self._settings.stall_s + 2 * BEAT_S
+            except TimeoutError:
+                missed += 1
+        self._log.error("process_silent", silent=name, seconds=limit_s)
+        _signal(process, signal.SIGKILL)
+        return worked
 
     async def _end(self, keeping: set["asyncio.Task[int]"]) -> set[int]:
         """Drain every process, kill those that do not end; returns the exit codes."""
         for process in self._processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
+            _signal(process, signal.SIGTERM)
         limit_s = self._settings.drain_wait_s + self._settings.drain_grace_s + LEAVE_S
         _, late = await asyncio.wait(keeping, timeout=limit_s)
         if late:
             self._log.error("processes_killed", processes=sorted(self._processes), seconds=limit_s)
             for process in self._processes.values():
-                process.kill()
+                _signal(process, signal.SIGKILL)
             await asyncio.wait(late)
         return {task.result() for task in keeping}
 
@@ -140,6 +171,11 @@ class Supervisor:
             os._exit(1)
         self._stop.set()
         self._log.info("draining", signal=name, wait_s=self._settings.drain_wait_s, grace_s=self._settings.drain_grace_s)
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
 
 
 @contextlib.contextmanager

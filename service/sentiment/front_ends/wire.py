@@ -20,11 +20,13 @@ from sentiment.model.tokenizer import Row
 HEAD = struct.Struct("<IB")
 # More than 4,096 rows of 8,192 tokens with their types; a peer that says more is out of step.
 BODY_BYTES_MAX = 2**28 + 2**20
+# More rows than this go as several frames.
+ROWS_BYTES = 2**22
 _COUNTS = struct.Struct("<II")
-_TEXT = struct.Struct("<QdHB")
+_TEXT = struct.Struct("<QdIB")
 _ROW = struct.Struct("<IB")
 _ANSWERS = struct.Struct("<dHI")
-_ANSWER = struct.Struct("<QHIdd")
+_ANSWER = struct.Struct("<QIIdd")
 # By name; Refused has fields of its own.
 _ERRORS: dict[str, type[Expired | Unavailable | ModelFailed | Broken]] = {
     kind.__name__: kind for kind in (Expired, Unavailable, ModelFailed, Broken)
@@ -38,12 +40,12 @@ class Kind(enum.IntEnum):
     SERVING = 2  # it has read the bundle: no body
     ROWS = 3  # texts to run
     CANCEL = 4  # texts that nobody waits for: their numbers
-    COUNTS = 5  # what it has counted since it was last asked: JSON
+    COUNTS = 5  # what it has counted since it was last asked: JSON [number of the ASK or 0, counts]
     MODEL = 6  # what is served: JSON {path, digest, graph, provider}
     STATE = 7  # JSON {ready}
     ANSWERS = 8  # texts that were run
     FAILURES = 9  # texts that were not: JSON
-    ASK = 10  # for COUNTS: no body
+    ASK = 10  # for COUNTS: its number
 
 
 class Text(NamedTuple):
@@ -112,6 +114,20 @@ def frame(kind: Kind, body: bytes = b"") -> bytes:
 def frame_of(kind: Kind, said: Any) -> bytes:  # Any: JSON
     """A frame whose body is JSON."""
     return frame(kind, json.dumps(said).encode())
+
+
+def parts_of(texts: Sequence[Text]) -> Iterator[list[Text]]:
+    """Texts in parts that take about ROWS_BYTES each; one text is never parted."""
+    part: list[Text] = []
+    size = 0
+    for text in texts:
+        part.append(text)
+        size += sum(8 * len(row.ids) for row in text.rows)
+        if size > ROWS_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def pack_texts(texts: Sequence[Text]) -> bytes:

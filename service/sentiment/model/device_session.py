@@ -1,13 +1,14 @@
-"""A session on a device with a memory of its own: buffers that stay, captured runs, and what its failures mean."""
+"""A session on a device with a memory of its own: memory that stays, captured runs, and what its failures mean."""
 
 import contextlib
+import ctypes
 import functools
 import io
 import math
-import mmap
+import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from sentiment.errors import BadBundle, DeviceLost, NoDevice, OutOfMemory
-from sentiment.logs import logger
+from sentiment.errors import DeviceLost, NoDevice, OutOfMemory
+from sentiment.model.device_memory import DeviceMemory
 from sentiment.model.devices import Accelerator, Device
 from sentiment.model.session import Fed, Session, Stop, is_out_of_memory, load_graph
 from sentiment.model.tensors import pack, pad
@@ -27,13 +28,13 @@ from sentiment.model.tokenizer import Row
 GRAPH_TOKENS_MAX = 1024
 GRAPH_ROWS = (1, 2, 4, 8, 16, 32)
 GRAPH_LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
-# Beyond the grid: tensor cores work on 8 x 8 or more, and shapes that come again find their buffers.
+# Beyond the grid: tensor cores work on 8 x 8 or more, and packed tokens are rounded to what attention's kernels take at once.
 LENGTH_STEP = 8
 TOKENS_STEP = 64
-# Shapes whose buffers are kept; a batch of 16,384 tokens has 0.2 MB of them.
-SHAPES_MAX = 256
-# Host memory from which inputs are copied; it doubles as needed.
-STAGING_BYTES = 2**20
+# Rows of a padded batch are rounded up until here, whatever the limits.
+ROWS_MAX = 1024
+# The compute capability of its GPUs.
+HOPPER = (9, 0)
 # What a run is asked for that is not to be captured.
 _NO_GRAPH = "-1"
 _TYPES: dict[str, npt.DTypeLike] = {
@@ -72,12 +73,19 @@ class DeviceSession(Session):
     """A classify graph on one device. Every method but the constructor belongs to one thread, and always the same.
 
     CUDA captures a run for the thread that made it. A batch goes from the host to the device, runs, and its logits come back, one
-    after the other. That the next batch is copied meanwhile would need it to be chosen ahead, and a stream and events that ONNX
-    Runtime's Python does not give; what is copied is some 10 kB for a run of milliseconds.
+    after the other; docs/architecture.md, Devices, says what that costs. While one session captures, nothing else of the process may
+    take memory of a device: capture all before the first batch.
     """
 
     def __init__(
-        self, path: Path, device: Device, labels: int, layout: str = "padded", length_max: int = 512, memory_bytes: int = 0
+        self,
+        path: Path,
+        device: Device,
+        labels: int,
+        layout: str = "padded",
+        length_max: int = 512,
+        memory_bytes: int = 0,
+        captures: bool = True,
     ) -> None:
         """Load the graph.
 
@@ -87,44 +95,64 @@ class DeviceSession(Session):
             labels: how many logits a row has.
             layout: padded or packed.
             length_max: tokens of the longest row.
-            memory_bytes: the most that the session may take of the device's memory, 0 for all of it.
+            memory_bytes: the most that the session's arena may take of the device's memory, 0 for all of it.
+            captures: capture runs of small batches, where the device can.
 
         Raises:
-            BadBundle: not a graph this service can run, or the device's provider is not there.
+            BadBundle: not a graph this service can run, or the device's provider is not there; or, of a session that captures, some
+                nodes would run on the processor.
         """
         self.layout, self.labels, self.device = layout, labels, device
         self.hardware = device.model or device.name
         self._known_inputs = _PACKED_INPUTS if layout == "packed" else Session._known_inputs
-        self._length_max = length_max
-        self.provider = _accelerator(device).provider
+        accelerator = _accelerator(device)
+        self.provider = accelerator.provider
         _preload()
-        self._captures = _accelerator(device).graphs
-        try:
-            session = load_graph(path, _providers(device, memory_bytes, self._captures))
-        except BadBundle as error:
-            # A graph of which some nodes run on the processor cannot be captured, and is then not loaded either.
-            session = load_graph(path, _providers(device, memory_bytes, graphs=False))
-            self._captures = False
-            logger().warning("runs_not_captured", device=device.name, reason=str(error))
+        _choose_attention(device)
+        self._captures = captures and accelerator.graphs
+        session = load_graph(path, _providers(device, memory_bytes, self._captures))
         self._take(path, session, labels)
         self._types = {entry.name: _TYPES[entry.type] for entry in [*session.get_inputs(), *session.get_outputs()]}
+        # What the graph reads as shapes stays on the host, and would be part of a captured run.
+        places = zip(self.inputs, session.get_input_memory_infos(), strict=True)
+        self._on_host = [name for name, place in places if place.name.lower() != accelerator.memory]
         lengths = [*(length for length in GRAPH_LENGTHS if length < length_max), length_max]
         cells = [(rows, length) for rows in GRAPH_ROWS for length in lengths if rows * length <= GRAPH_TOKENS_MAX]
-        self.cells = sorted(cells, key=math.prod, reverse=True) if self._captures else ()
+        self.cells = sorted(cells, key=math.prod, reverse=True) if self._captures and not self._on_host else ()
         self._graphs = {self._shapes_of(cell): str(number) for number, cell in enumerate(self.cells, 1)}
-        self._staging = _Staging(STAGING_BYTES, device)
-        self._buffers: dict[tuple[tuple[int, ...], ...], _Buffers] = {}
+        self.lengths = ladder(length_max, LENGTH_STEP) if layout == "padded" else ()
+        self._rows = ladder(ROWS_MAX)
+        self._rows_at: Callable[[int], int] = lambda _: ROWS_MAX
+        self._memory = DeviceMemory(device, accelerator)
+        self._binding = session.io_binding()
         self._lost = False
 
+    def within(self, rows_at: Callable[[int], int]) -> None:
+        """Lay out no batch larger than it must be beyond the most rows of a length."""
+        self._rows_at = rows_at
+        self.cells = [(rows, length) for rows, length in self.cells if rows <= rows_at(length)]
+        shapes = {(min(rows, rows_at(length)), length) for rows in self._rows for length in self.lengths}
+        self.ladder = sorted((shape for shape in shapes if not self._cell(*shape)), key=math.prod, reverse=True)
+
     def feeds(self, rows: Sequence[Row], pad_id: int, left: bool) -> Fed:
-        """Lay rows out; a small batch as large as a cell of the grid, by tokens and rows that nobody reads."""
-        length = max(row.tokens for row in rows)
-        cell = min((cell for cell in self.cells if cell[0] >= len(rows) and cell[1] >= length), key=math.prod, default=None)
+        """Lay rows out, as large as a cell of the grid or as a shape of the ladder, by tokens and rows that nobody reads."""
+        longest = max(row.tokens for row in rows)
+        cell = self._cell(len(rows), longest)
         if self.layout == "packed":
             return pack(rows, self.inputs, TOKENS_STEP) if cell is None else pack(rows, self.inputs, math.prod(cell), cell[1], 2 * cell[0])
-        count, wide = cell or (len(rows), min(-(-length // LENGTH_STEP) * LENGTH_STEP, self._length_max))
+        count, length = cell or self._rung(len(rows), longest)
         filled = [*rows, *[Row([pad_id], None, False)] * (count - len(rows))]
-        return pad(filled, self.inputs, pad_id, left, wide)
+        return pad(filled, self.inputs, pad_id, left, length)
+
+    def _cell(self, rows: int, length: int) -> tuple[int, int] | None:
+        """The smallest cell that holds so many rows of at most this length."""
+        return min((cell for cell in self.cells if cell[0] >= rows and cell[1] >= length), key=math.prod, default=None)
+
+    def _rung(self, rows: int, length: int) -> tuple[int, int]:
+        """The smallest shape of the ladder: cuDNN's attention makes a plan for each shape, once, and keeps it."""
+        length = self.lengths[bisect_left(self.lengths, length)]
+        rung = self._rows[bisect_left(self._rows, rows)] if rows <= ROWS_MAX else rows
+        return max(rows, min(rung, self._rows_at(length))), length
 
     def _shapes_of(self, cell: tuple[int, int]) -> tuple[tuple[int, ...], ...]:
         """The shapes by which a cell is known again: of input_ids, and of token_offset if that is read."""
@@ -148,24 +176,38 @@ class DeviceSession(Session):
 
     def _run(self, feeds: Fed, options: onnxruntime.RunOptions) -> npt.NDArray[np.float32]:
         begun = time.perf_counter()
-        buffers = self._buffers_for(feeds)
-        buffers.put(feeds)
+        memory, index = _accelerator(self.device).memory, self.device.index
+        given = {name: np.ascontiguousarray(feeds[name], self._types[name]) for name in self.inputs}
+        addresses = self._memory.put({name: array for name, array in given.items() if name not in self._on_host})
+        # After the copy: what ONNX Runtime wants elsewhere it takes there when it is bound.
+        for name, array in given.items():
+            if name in self._on_host:
+                self._binding.bind_cpu_input(name, array)
+            else:
+                self._binding.bind_input(name, memory, index, array.dtype, list(array.shape), addresses[name])
+        kind = np.dtype(self._types[self.output])
+        shape = len(given["token_offset" if self.layout == "packed" else "input_ids"]), self.labels
+        output = self._memory.output(math.prod(shape) * kind.itemsize)
+        self._binding.bind_output(self.output, memory, index, kind, list(shape), output.data_ptr())
         if self._captures:
-            options.add_run_config_entry("gpu_graph_id", buffers.graph)
+            shapes = tuple(given[name].shape for name in ("input_ids", "token_offset") if name in given)
+            options.add_run_config_entry("gpu_graph_id", self._graphs.get(shapes, _NO_GRAPH))
         copied = time.perf_counter()
-        self._session.run_with_iobinding(buffers.binding, options)
+        self._session.run_with_iobinding(self._binding, options)
         ran = time.perf_counter()
-        logits = buffers.logits()
+        # Copied once more: on a host they would be the memory itself, which the next batch overwrites.
+        logits: npt.NDArray[np.float32] = output.numpy()[: math.prod(shape) * kind.itemsize].view(kind).reshape(shape).astype(np.float32)
         self.copied_s = copied - begun + time.perf_counter() - ran
         return logits
 
     def _explain(self, error: Exception, asked_to_end: bool) -> NoReturn:
         """Say what a failure means: a device that cannot run one token any more is lost, whatever it said."""
-        if is_out_of_memory(error):
-            raise OutOfMemory(str(error)) from error
         if not asked_to_end and not self._answers():
             self._lost = True
+            _keep_for_ever(self)
             raise DeviceLost(f"{self.device.name} fails every run: {error}") from error
+        if is_out_of_memory(error):
+            raise OutOfMemory(str(error)) from error
         raise error
 
     def _answers(self) -> bool:
@@ -175,76 +217,27 @@ class DeviceSession(Session):
             return False
         return True
 
-    def _buffers_for(self, feeds: Fed) -> "_Buffers":
-        shapes = tuple(feeds[name].shape for name in self.inputs)
-        found = self._buffers.pop(shapes, None) or self._new_buffers(feeds)
-        # The last used stands last.
-        self._buffers[shapes] = found
-        return found
 
-    def _new_buffers(self, feeds: Fed) -> "_Buffers":
-        # A captured run reads and writes the addresses that it was captured with: those stay.
-        loose = [shapes for shapes, buffers in self._buffers.items() if buffers.graph == _NO_GRAPH]
-        if len(loose) >= SHAPES_MAX:
-            del self._buffers[loose[0]]
-        rows = len(feeds["token_offset" if self.layout == "packed" else "input_ids"])
-        given = {name: (feeds[name].shape, self._types[name]) for name in self.inputs}
-        size = sum(math.prod(shape) * np.dtype(kind).itemsize for shape, kind in given.values())
-        if size > self._staging.size:
-            self._staging = _Staging(2 * size, self.device)
-        binding = self._session.io_binding()
-        memory, index = _accelerator(self.device).memory, self.device.index
-        on_device = {}
-        for name, (shape, kind) in given.items():
-            on_device[name] = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(shape), kind, memory, index)
-            binding.bind_ortvalue_input(name, on_device[name])
-        logits = onnxruntime.OrtValue.ortvalue_from_shape_and_type([rows, self.labels], self._types[self.output], memory, index)
-        binding.bind_ortvalue_output(self.output, logits)
-        shapes = tuple(feeds[name].shape for name in ("input_ids", "token_offset") if name in feeds)
-        return _Buffers(self._graphs.get(shapes, _NO_GRAPH), binding, self._staging.views(given), on_device, logits)
+def ladder(most: int, least_step: int = 1) -> tuple[int, ...]:
+    """Numbers up to ``most`` of which the next is never more than a quarter larger, but for the first steps of ``least_step``."""
+    rungs = [0]
+    while rungs[-1] < most:
+        step = max(least_step, 1 << max(0, rungs[-1].bit_length() - 3))
+        rungs.append(min(most, rungs[-1] + step))
+    return tuple(rungs[1:])
 
 
-@dataclass(frozen=True, slots=True)
-class _Buffers:
-    """What batches of one shape are copied from, to and back from; ``graph`` is the captured run's number."""
-
-    graph: str
-    binding: onnxruntime.IOBinding
-    on_host: Mapping[str, npt.NDArray[np.generic]]
-    on_device: Mapping[str, onnxruntime.OrtValue]
-    output: onnxruntime.OrtValue
-
-    def put(self, feeds: Fed) -> None:
-        """Copy a batch to the device; it is there when this returns."""
-        for name, value in self.on_device.items():
-            np.copyto(self.on_host[name], feeds[name], casting="same_kind")
-            value.update_inplace(self.on_host[name])
-
-    def logits(self) -> npt.NDArray[np.float32]:
-        """Copy the logits back."""
-        # On a host they would be the buffer itself, which the next batch overwrites.
-        return np.array(self.output.numpy(), np.float32)
+def _keep_for_ever(lost: object) -> None:
+    """Not even the interpreter's end destroys it: that would call CUDA, whose failure in a destructor ends the process with SIGABRT."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(lost))
 
 
-class _Staging:
-    """Host memory on pages of its own, pinned where the device can: then it reads it without the processor."""
-
-    def __init__(self, size: int, device: Device) -> None:
-        self.size = size
-        # Never given back: a device may still know its address.
-        self._bytes = np.frombuffer(mmap.mmap(-1, size), np.uint8)
-        pin = _accelerator(device).pin
-        if pin is not None and not pin(self._bytes.ctypes.data, size, device.index):
-            logger().warning("memory_not_pinned", device=device.name, bytes=size)
-
-    def views(self, wanted: Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]) -> dict[str, npt.NDArray[np.generic]]:
-        """Arrays one behind the other in it. Each batch uses it from the beginning: only one is under way."""
-        views, begin = {}, 0
-        for name, (shape, kind) in wanted.items():
-            end = begin + math.prod(shape) * np.dtype(kind).itemsize
-            views[name] = self._bytes[begin:end].view(kind).reshape(shape)
-            begin = end
-        return views
+def _choose_attention(device: Device) -> None:
+    """Of a query, key and value that lie side by side ONNX Runtime takes flash attention from 513 tokens on, since below that TensorRT's
+    kernels are faster; but those stop short of Hopper. Read when a session is made.
+    """
+    if device.capability >= HOPPER:
+        os.environ.setdefault("ORT_MIN_SEQ_LEN_FLASH_ATTENTION_PACKED_QKV", "0")
 
 
 def _accelerator(device: Device) -> Accelerator:

@@ -2,6 +2,7 @@
 
 import ctypes
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,8 @@ from sentiment.errors import BadSettings, NoDevice
 _DRIVER = "libcuda.so.1"
 # CU_MEMHOSTREGISTER_PORTABLE: pinned for every context of the process.
 _PORTABLE = 1
+# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +37,23 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device that batches may run on. ``uuid`` is the driver's, by which NVML knows it too; empty for the CPU."""
+    """A device that batches may run on.
+
+    Args:
+        name: cpu, or cuda:N.
+        index: N.
+        accelerator: how ONNX Runtime is asked for it; None: it is the CPU.
+        model: what its maker calls it.
+        uuid: the driver's, by which NVML knows it too.
+        capability: CUDA's compute capability, major and minor.
+    """
 
     name: str
     index: int = 0
     accelerator: Accelerator | None = None
     model: str = ""
     uuid: str = ""
+    capability: tuple[int, int] = (0, 0)
 
 
 CPU = Device("cpu")
@@ -58,7 +71,7 @@ def find_devices(wanted: str, prove: Callable[[Device], None]) -> Found:
     """Find the devices that a setting names.
 
     Args:
-        wanted: auto, cpu, cuda (every GPU), or GPUs such as cuda:0,cuda:1.
+        wanted: cpu, cuda (every GPU), GPUs such as cuda:0,cuda:1, or auto: those of one model that work, the most there are of one.
         prove: runs something on a device and raises NoDevice where that fails.
 
     Raises:
@@ -74,8 +87,13 @@ def find_devices(wanted: str, prove: Callable[[Device], None]) -> Found:
         raise BadSettings(f"device = {wanted}: {error}") from error
     if wanted == "auto":
         broken = _broken(there, prove)
-        working = tuple(device for device in there if device.name not in broken)
-        return Found(working or (CPU,), "; ".join(broken.values()))
+        working = [device for device in there if device.name not in broken]
+        models = Counter(device.model for device in working)
+        # One queue with one cost table is in front of all.
+        model = max(models, key=models.__getitem__, default="")
+        others = [f"{device.name} is a {device.model} beside a {model}" for device in working if device.model != model]
+        taken = tuple(device for device in working if device.model == model)
+        return Found(taken or (CPU,), "; ".join([*broken.values(), *others]))
     named = {device.name: device for device in there}
     names = list(named) if wanted == "cuda" else wanted.split(",")
     if len(set(names)) < len(names):
@@ -112,14 +130,19 @@ def visible_gpus() -> list[Device]:
     _call(driver, "cuDeviceGetCount", ctypes.byref(count))
     if not count.value:
         raise NoDevice("the NVIDIA driver shows no GPU")
-    found = []
-    for index in range(count.value):
-        handle, name, number = ctypes.c_int(), ctypes.create_string_buffer(128), (ctypes.c_ubyte * 16)()
-        _call(driver, "cuDeviceGet", ctypes.byref(handle), index)
-        _call(driver, "cuDeviceGetName", name, len(name), handle)
-        _call(driver, "cuDeviceGetUuid_v2", ctypes.byref(number), handle)
-        found.append(Device(f"cuda:{index}", index, CUDA, name.value.decode(errors="replace"), str(uuid.UUID(bytes=bytes(number)))))
-    return found
+    return [_gpu(driver, index) for index in range(count.value)]
+
+
+def _gpu(driver: ctypes.CDLL, index: int) -> Device:
+    handle, name, number = ctypes.c_int(), ctypes.create_string_buffer(128), (ctypes.c_ubyte * 16)()
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _call(driver, "cuDeviceGet", ctypes.byref(handle), index)
+    _call(driver, "cuDeviceGetName", name, len(name), handle)
+    _call(driver, "cuDeviceGetUuid_v2", ctypes.byref(number), handle)
+    _call(driver, "cuDeviceGetAttribute", ctypes.byref(major), _CAPABILITY_MAJOR, handle)
+    _call(driver, "cuDeviceGetAttribute", ctypes.byref(minor), _CAPABILITY_MINOR, handle)
+    model, known_as = name.value.decode(errors="replace"), str(uuid.UUID(bytes=bytes(number)))
+    return Device(f"cuda:{index}", index, CUDA, model, known_as, (major.value, minor.value))
 
 
 def pin_for_cuda(address: int, size: int, index: int) -> bool:
@@ -151,7 +174,10 @@ def _driver() -> ctypes.CDLL:
 
 
 def _call(driver: ctypes.CDLL, function: str, *arguments: object) -> None:
-    code = getattr(driver, function)(*arguments)
+    try:
+        code = getattr(driver, function)(*arguments)
+    except AttributeError as error:
+        raise NoDevice(f"the NVIDIA driver has no {function}; it is too old") from error
     if code:
         name = ctypes.c_char_p()
         driver.cuGetErrorName(code, ctypes.byref(name))

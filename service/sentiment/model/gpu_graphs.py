@@ -7,7 +7,6 @@ onnx, and neither torch nor sympy nor a GPU. Import it where a GPU is served, no
 import hashlib
 import json
 import logging
-import os
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
@@ -25,9 +24,6 @@ from sentiment.model.bundle import MANIFEST
 from sentiment.model.packed_graph import NotPackable, pack_graph
 from sentiment.model.session import RUNTIME_VERSION
 
-# Of a query, key and value that lie side by side ONNX Runtime takes flash attention from 513 tokens on, since below that another
-# kernel is faster, which Hopper has not. Read when a session is made.
-os.environ.setdefault("ORT_MIN_SEQ_LEN_FLASH_ATTENTION_PACKED_QKV", "0")
 # It warns that shape inference is off; that is meant, see ``_fused``.
 logging.getLogger("fusion_skiplayernorm").setLevel(logging.ERROR)
 

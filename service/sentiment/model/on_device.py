@@ -1,11 +1,12 @@
 """A bundle made ready on a device with a memory of its own: the fastest of its graphs that computes the golden set rightly there."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sentiment.errors import BadBundle
+from sentiment.errors import BadBundle, BadSettings
+from sentiment.logs import logger
 from sentiment.model.bundle import GraphSpec
 from sentiment.model.classifier import Classifier, golden_failures
 from sentiment.model.device_session import DeviceSession
@@ -30,47 +31,72 @@ class _Offer:
     layout: str
 
 
-def load_on_device(host: Classifier, device: Device, precision: str, folder: Path, memory_bytes: int = 0) -> Classifier:
+def load_on_device(
+    host: Classifier,
+    device: Device,
+    precision: str,
+    folder: Path,
+    memory_bytes: int = 0,
+    check: Callable[[], None] = lambda: None,
+) -> Classifier:
     """Load a bundle's graphs on a device and prove them on the golden set; in the thread that will run them.
 
-    Tried in this order: fp16 packed, fp16 padded, fp32 packed, fp32 padded, and the bundle's own fp32 graph, which is not fused.
+    Tried in this order: fp16 packed, fp16 padded, fp32 packed, fp32 padded, and the bundle's own fp32 graph, which is not fused; each
+    with captured runs, and if it fails with them, without.
 
     Args:
         host: the bundle with its fp32 graph, on the CPU.
         device: where it is to run.
         precision: auto, or fp16 or fp32 alone.
         folder: where graphs are made, or found.
-        memory_bytes: the most to take of the device's memory, 0 for all of it.
+        memory_bytes: the most that the model may take of the device's memory, 0 for all of it.
+        check: called before each is tried; what it raises ends all.
 
     Raises:
         BadBundle: none can be served there; says why of each.
+        BadSettings: the packages that make graphs are not installed.
     """
-    manifest = host.manifest
     reasons: list[str] = []
     for offer in _offers(host, precision, folder, reasons):
-        tolerance = FP16_TOLERANCE if offer.precision == "fp16" else host.graph.tolerance
-        try:
-            session = DeviceSession(offer.path, device, len(manifest.labels), offer.layout, manifest.max_tokens, memory_bytes)
-            spec = GraphSpec(
-                file=offer.file,
-                precision=offer.precision,
-                providers=(session.provider,),
-                inputs=tuple(session.inputs),
-                outputs=(session.output,),
-                invariance=INVARIANCE[offer.precision],
-                tolerance=tolerance,
-            )
-            classifier = Classifier(host.bundle, spec, host.tokenizer, session, reasons)
-            for failure in golden_failures(classifier):
-                raise BadBundle(f"{offer.file} on {device.name}: {failure}")
+        failed = ""
+        for captures in (True, False) if device.accelerator and device.accelerator.graphs else (False,):
+            check()
+            try:
+                # What was loaded and is refused has gone when the next is loaded: both might not fit.
+                classifier = _try(host, device, offer, memory_bytes, captures, reasons)
+            except BadBundle as error:
+                failed = failed or str(error)
+                continue
+            if failed:
+                logger().warning("runs_not_captured", device=device.name, reason=failed)
             return classifier
-        except BadBundle as error:
-            reasons.append(str(error))
+        reasons.append(failed)
     raise BadBundle("; ".join(reasons))
 
 
+def _try(host: Classifier, device: Device, offer: _Offer, memory_bytes: int, captures: bool, reasons: Sequence[str]) -> Classifier:
+    manifest = host.manifest
+    session = DeviceSession(offer.path, device, len(manifest.labels), offer.layout, manifest.max_tokens, memory_bytes, captures)
+    spec = GraphSpec(
+        file=offer.file,
+        precision=offer.precision,
+        providers=(session.provider,),
+        inputs=tuple(session.inputs),
+        outputs=(session.output,),
+        invariance=INVARIANCE[offer.precision],
+        tolerance=FP16_TOLERANCE if offer.precision == "fp16" else host.graph.tolerance,
+    )
+    classifier = Classifier(host.bundle, spec, host.tokenizer, session, reasons)
+    for failure in golden_failures(classifier):
+        raise BadBundle(f"{offer.file} on {device.name}: {failure}")
+    return classifier
+
+
 def _offers(host: Classifier, precision: str, folder: Path, reasons: list[str]) -> Iterator[_Offer]:
-    from sentiment.model.gpu_graphs import make_graphs  # noqa: PLC0415  # needs onnx, which only the gpu extra has
+    try:
+        from sentiment.model.gpu_graphs import make_graphs  # noqa: PLC0415  # needs onnx, which only the gpu extra has
+    except ImportError as error:
+        raise BadSettings(f"a GPU's graphs cannot be made: {error}; install sentiment-service[gpu]") from error
 
     precisions: tuple[Precision, ...] = ("fp16", "fp32")
     if host.manifest.padding_side == "left":

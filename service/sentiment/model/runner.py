@@ -21,12 +21,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a batch's run gave: raw logits per row in order, and the seconds it took to pad, to run, and to copy to a device and back."""
+    """What a batch's run gave: raw logits per row in order, and the seconds it took to pad, to run, and to copy to a device and back.
+
+    ``tokens``: how many were computed, with what was padded.
+    """
 
     logits: list[list[float]]
     pad_s: float
     run_s: float
     copy_s: float = 0.0
+    tokens: int = 0
 
     @property
     def total_s(self) -> float:
@@ -125,4 +129,5 @@ def run_batch(classifier: Classifier, rows: Sequence[Row], stop: Stop | None = N
     session = classifier.session
     # A device may be given more rows than there are.
     logits: list[list[float]] = session.run(feeds, stop)[: len(rows)].tolist()
-    return Ran(logits, padded - begun, time.perf_counter() - padded - session.copied_s, session.copied_s)
+    run_s = time.perf_counter() - padded - session.copied_s
+    return Ran(logits, padded - begun, run_s, session.copied_s, feeds["input_ids"].size)

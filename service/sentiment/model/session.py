@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions over a bundle's graphs. Only this module and ``device_session`` know onnxruntime."""
+"""ONNX Runtime sessions over a bundle's graphs. Only the modules of sessions and devices know onnxruntime."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -56,8 +56,11 @@ class Session:
     layout = "padded"
     # Seconds in which the last run copied to a device and back; there is none here.
     copied_s = 0.0
-    # Rows and lengths that must be run once before texts are served.
+    # Rows and lengths that must be run once before texts are served, and those that should be, the largest first.
     cells: Sequence[tuple[int, int]] = ()
+    ladder: Sequence[tuple[int, int]] = ()
+    # To one of these rows are padded at least; empty: to any.
+    lengths: Sequence[int] = ()
     _known_inputs: tuple[str, ...] = _KNOWN_INPUTS
 
     def __init__(self, path: Path, provider: str = "CPUExecutionProvider", labels: int | None = None) -> None:
@@ -88,6 +91,9 @@ class Session:
         width = shape[-1]
         if labels is not None and isinstance(width, int) and width != labels:
             raise BadBundle(f"{path}: gives {width} logits a row; the manifest has {labels} labels")
+
+    def within(self, rows_at: Callable[[int], int]) -> None:
+        """Hear the most rows of a length that batches will have. What has no memory of its own need not care."""
 
     def feeds(self, rows: Sequence[Row], pad_id: int, left: bool) -> Fed:
         """Lay rows out as the graph reads them; ``left``: padding stands before a text.

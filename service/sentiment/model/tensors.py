@@ -1,6 +1,7 @@
 """Rows to arrays: padded to the longest, or packed one after the other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -52,27 +53,47 @@ def pack(rows: Sequence[Row], inputs: Sequence[str], multiple: int = 64, longest
         token would stand if the rows were padded, then, in order, the places that are padding; cumulative_lengths, int32 [rows + 1]:
         where each row begins, and the number of tokens.
     """
-    used = sum(row.tokens for row in rows)
+    own = [row.tokens for row in rows]
+    used = sum(own)
     tokens = -(-used // multiple) * multiple
-    longest = max(longest_min, *(row.tokens for row in rows))
+    longest = max(longest_min, *own)
     whole, rest = divmod(tokens - used, longest)
-    lengths = [*(row.tokens for row in rows), *[longest] * whole, *[rest] * (rest > 0)]
-    lengths += [0] * (rows_min - len(lengths))
-    begins = np.cumsum([0, *lengths], dtype=np.int32)
-    ids, types, positions = (np.zeros(tokens, np.int32) for _ in range(3))
-    for row, begin in zip(rows, begins, strict=False):
-        place = slice(begin, begin + row.tokens)
-        ids[place] = row.ids
-        positions[place] = np.arange(row.tokens)
-        if row.type_ids is not None:
-            types[place] = row.type_ids
-    stands = np.arange(longest) < np.array(lengths)[:, None]
-    offsets = np.concatenate([np.flatnonzero(stands), np.flatnonzero(~stands)])
-    feeds = {
-        "input_ids": ids,
-        "position_ids": positions,
-        "token_type_ids": types,
-        "token_offset": offsets.astype(np.int32).reshape(stands.shape),
-        "cumulative_lengths": begins,
+    own += [*[longest] * whole, *[rest] * (rest > 0)]
+    lengths = np.array(own + [0] * (rows_min - len(own)), np.int32)
+    begins = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=begins[1:])
+    positions = np.arange(tokens, dtype=np.int32) - np.repeat(begins[:-1], lengths)
+    positions[used:] = 0
+    given: dict[str, Callable[[], npt.NDArray[np.int32]]] = {
+        "input_ids": lambda: _filled(chain.from_iterable(row.ids for row in rows), used, tokens),
+        "position_ids": lambda: positions,
+        "token_type_ids": lambda: _types(rows, used, tokens),
+        "token_offset": lambda: _offsets(begins, lengths, tokens, longest),
+        "cumulative_lengths": lambda: begins,
     }
-    return {name: feeds[name] for name in inputs}
+    return {name: given[name]() for name in inputs}
+
+
+def _filled(values: Iterable[int], used: int, tokens: int) -> npt.NDArray[np.int32]:
+    filled = np.zeros(tokens, np.int32)
+    filled[:used] = np.fromiter(values, np.int32, used)
+    return filled
+
+
+def _types(rows: Sequence[Row], used: int, tokens: int) -> npt.NDArray[np.int32]:
+    if all(row.type_ids is None for row in rows):
+        return np.zeros(tokens, np.int32)
+    return _filled(chain.from_iterable(repeat(0, row.tokens) if row.type_ids is None else row.type_ids for row in rows), used, tokens)
+
+
+def _offsets(begins: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32], tokens: int, longest: int) -> npt.NDArray[np.int32]:
+    """Where tokens stand in padded rows, and then the places of the padding; [rows, longest]."""
+    rows = len(lengths)
+    # A row's tokens stand that much further than they lie.
+    shift = np.arange(rows, dtype=np.int32) * np.int32(longest) - begins[:-1]
+    offsets = np.empty(rows * longest, np.int32)
+    np.add(np.arange(tokens, dtype=np.int32), np.repeat(shift, lengths), out=offsets[:tokens])
+    padding = np.ones(rows * longest, np.bool_)
+    padding[offsets[:tokens]] = False
+    offsets[tokens:] = np.flatnonzero(padding)
+    return offsets.reshape(rows, longest)

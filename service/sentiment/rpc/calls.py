@@ -71,6 +71,8 @@ class CallLimits:
     open_max: int
     # Log every call, at debug level.
     log_calls: bool = False
+    # False: whoever hands the calls on counts them.
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +175,25 @@ class Calls:
             raise Broken(f"internal error; the server's log has it under request id {call.request_id}") from error
         finally:
             self._open -= 1
-            metrics = self.metrics_of(call)
-            metrics.requests[call.method, code]()
             seconds = time.monotonic() - call.arrived_at
-            metrics.request_seconds[call.method](seconds)
+            if self._limits.counted:
+                metrics = self.metrics_of(call)
+                metrics.requests[call.method, code]()
+                metrics.request_seconds[call.method](seconds)
             if self._limits.log_calls:
                 logger().debug("call", method=call.method, code=code, seconds=round(seconds, 6), request_id=call.request_id)
+
+    async def write(self, call: Call, context: Context, message: bytes) -> None:
+        """Write a message of a stream.
+
+        Raises:
+            Expired: the client did not read before the deadline.
+        """
+        try:
+            async with asyncio.timeout_at(call.deadline_at):
+                await context.write(message)
+        except TimeoutError as error:
+            raise Expired("the answer was not read within the deadline") from error
 
     async def _work(self, method: Method[Q, A], data: bytes, call: Call) -> A:
         return await method.answer(self.parse(method.request, data), call)
@@ -207,11 +222,7 @@ class Calls:
             call = self.begin(method.name, context.time_remaining(), lambda: request_id_of(context, self.new_request_id))
 
             async def write(answer: A) -> None:
-                try:
-                    async with asyncio.timeout_at(call.deadline_at):
-                        await context.write(answer.SerializeToString())
-                except TimeoutError as error:
-                    raise Expired("the answer was not read within the deadline") from error
+                await self.write(call, context, answer.SerializeToString())
 
             async def work() -> None:
                 await method.write_all(self.parse(method.request, data), call, write)

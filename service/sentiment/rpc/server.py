@@ -27,7 +27,6 @@ TRANSPORT_BYTES_MIN = 16 * 2**20
 class ServerOptions:
     """What the transport is told; times in seconds, 0 for never."""
 
-    listen: str
     message_bytes_max: int
     keepalive_min_ping_s: float
     connection_age_max_s: float
@@ -70,25 +69,26 @@ def handlers_of(service: SentimentService, streams: Streams, calls: Calls) -> Ha
     return handlers
 
 
-def make_server(options: ServerOptions, handlers: Handlers, health: Health) -> tuple[grpc.aio.Server, int]:
-    """Assemble the server and bind its port, without starting it.
-
-    Returns:
-        The server and the port it is bound to.
-
-    Raises:
-        CannotServe: the port cannot be bound.
-    """
+def make_server(options: ServerOptions, handlers: Handlers, health: Health) -> grpc.aio.Server:
+    """Assemble the server, without a port and without starting it."""
     server = grpc.aio.server(options=channel_options(options))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if options.reflection:
         add_reflection((SERVICE, HEALTH_SERVICE), server)
+    return server
+
+
+def bind(server: grpc.aio.Server, listen: str) -> int:
+    """Bind a port of the server, which is not started; returns it.
+
+    Raises:
+        CannotServe: it cannot be bound.
+    """
     try:
-        port = server.add_insecure_port(options.listen)
+        return int(server.add_insecure_port(listen))
     except RuntimeError as error:
-        raise CannotServe(f"gRPC cannot listen on {options.listen}: {error}") from error
-    return server, port
+        raise CannotServe(f"gRPC cannot listen on {listen}: {error}") from error
 
 
 def add_reflection(services: Sequence[str], server: grpc.aio.Server) -> None:

@@ -3,23 +3,24 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from sentiment.metrics import Metrics
 from sentiment.registry import Models
 from sentiment.rpc.calls import CallLimits, Calls
 from sentiment.rpc.health import Health
-from sentiment.rpc.server import SERVICE, Handlers, ServerOptions, handlers_of, make_server
+from sentiment.rpc.server import SERVICE, Handlers, ServerOptions, bind, handlers_of, make_server
 from sentiment.rpc.servicer import SentimentService, ServiceLimits
 from sentiment.rpc.stream import Streams
 from sentiment.settings import Settings
 
 
-def _as_they_are(handlers: Handlers) -> Handlers:
+def _as_they_are(handlers: Handlers, _calls: Calls) -> Handlers:
     return handlers
 
 
 class GrpcSide:
-    """Everything of gRPC but the models. ``port`` is bound from the start; nothing is answered before ``server`` is started."""
+    """Everything of gRPC but the models. ``bind`` takes the port; nothing is answered before ``server`` is started."""
 
     def __init__(
         self,
@@ -27,9 +28,10 @@ class GrpcSide:
         metrics: Metrics,
         models: Models,
         share_port: bool = False,
-        adapt: Callable[[Handlers], Handlers] = _as_they_are,
+        adapt: Callable[[Handlers, Calls], Handlers] = _as_they_are,
+        counts: bool = True,
     ) -> None:
-        """Bind the port; must be called in the event loop that will serve.
+        """Must be called in the event loop that will serve.
 
         Args:
             settings: of the server.
@@ -37,9 +39,7 @@ class GrpcSide:
             models: what they name.
             share_port: other processes listen on the port too.
             adapt: exchanges handlers of the service's methods.
-
-        Raises:
-            CannotServe: the port cannot be bound.
+            counts: the port's calls are counted here, and not by those who hand them on.
         """
         limits = CallLimits(
             settings.message_bytes_max,
@@ -54,7 +54,6 @@ class GrpcSide:
         self.health = Health((SERVICE,))
         self.streams = Streams(self.service, self.calls, settings.call_rows_max, settings.deadline_default_s)
         options = ServerOptions(
-            settings.grpc_listen,
             settings.message_bytes_max,
             settings.keepalive_min_ping_s,
             settings.connection_age_max_s,
@@ -62,8 +61,18 @@ class GrpcSide:
             settings.reflection,
             share_port,
         )
-        handlers = adapt(handlers_of(self.service, self.streams, self.calls))
-        self.server, self.port = make_server(options, handlers, self.health)
+        of_port = self.calls if counts else Calls(metrics, replace(limits, counted=False, log_calls=False))
+        handlers = adapt(handlers_of(self.service, self.streams, of_port), of_port)
+        self.server = make_server(options, handlers, self.health)
+        self._listen = settings.grpc_listen
+
+    def bind(self) -> int:
+        """Take the port that the settings name; returns it.
+
+        Raises:
+            CannotServe: it cannot be bound.
+        """
+        return bind(self.server, self._listen)
 
     async def drain(self, grace_s: float) -> None:
         """Refuse what is new by GOAWAY and answer what was accepted, for at most ``grace_s`` seconds."""

@@ -52,9 +52,18 @@ HTTP_STATUS: dict[grpc.StatusCode, int] = {
 PUSHBACK = "grpc-retry-pushback-ms"
 
 
+class HandedOn(RequestError):
+    """What another process of this server has refused, as it said it."""
+
+    def __init__(self, code: grpc.StatusCode, message: str, trailers: tuple[tuple[str, str | bytes], ...]) -> None:
+        super().__init__(message)
+        self.code = code
+        self.trailers = trailers
+
+
 def code_of(error: RequestError) -> grpc.StatusCode:
     """The status code of an error."""
-    return CODES[type(error)]
+    return error.code if isinstance(error, HandedOn) else CODES[type(error)]
 
 
 def status_of(error: RequestError) -> Status:

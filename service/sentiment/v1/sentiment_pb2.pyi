@@ -1150,7 +1150,8 @@ class ExplainRequest(_message.Message):
 
     Attention says where heads look; attribution says what moved the answer. Neither stands for the other. Values are logits of the
     explained label on an absolute scale and are never normalised per text; probabilities are calibrated. What words do is measured on
-    the graph that serves, by erasing words from its attention mask; special tokens are never erased.
+    the graph that serves, by erasing words from its attention mask; special tokens are never erased. A server on a GPU explains on its
+    CPU, by the model's fp32 graph: there "the graph that serves", "the served graph" and "the served answer" mean that one below.
 
     FAILED_PRECONDITION: the server does not explain, or the bundle lacks the graph for what is asked.
     """

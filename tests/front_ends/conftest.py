@@ -1,0 +1,32 @@
+"""Servers of several processes, and batches that are held in them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.front_ends.servers import HELD, HOLDING, Held, Server
+from tests.tiny import SPECIAL, WEIGHTS
+
+
+@pytest.fixture
+def serve(bundles: Path) -> Iterator[Callable[..., Server]]:
+    servers: list[Server] = []
+
+    def begin(*flags: str, root: Path = bundles) -> Server:
+        servers.append(Server(root, *flags))
+        return servers[-1]
+
+    yield begin
+    for server in servers:
+        server.end()
+
+
+@pytest.fixture
+def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Held:
+    """Servers that are started from now on hold batches with a certain word until they are let go."""
+    held = Held(tmp_path)
+    word = len(SPECIAL) + list(WEIGHTS).index(HELD)
+    (tmp_path / "sitecustomize.py").write_text(HOLDING.format(folder=str(tmp_path), word=word))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return held

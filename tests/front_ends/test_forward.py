@@ -1,0 +1,209 @@
+"""What a front end hands on, with an executor that does as it is told and a client that need not read."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+
+from sentiment.front_ends.forward import Forward
+from sentiment.front_ends.link import GONE
+from sentiment.metrics import Metrics
+from sentiment.registry import Models
+from sentiment.rpc.calls import CODE_NAMES, METHODS, REQUEST_ID, CallLimits, Calls
+from sentiment.rpc.server import SERVICE, Handlers
+from sentiment.v1 import sentiment_pb2 as pb
+
+PATIENCE_S = 10
+ASKED = pb.ExplainRequest(text="good").SerializeToString()
+EXPLAINED = pb.ClassifyRequest(text="good", explain=pb.ExplainOptions()).SerializeToString()
+
+
+class Aborted(Exception):
+    pass
+
+
+class Context:
+    """A client's end: how much time it gives, its headers, and whether it reads."""
+
+    def __init__(self, time_left_s: float | None = None, reads: bool = True) -> None:
+        self.time_left_s = time_left_s
+        self.reads = reads
+        self.written: list[bytes] = []
+        self.aborted: tuple[Any, ...] = ()
+
+    def time_remaining(self) -> float | None:
+        return self.time_left_s
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return [(REQUEST_ID, "mine"), ("user-agent", "test")]
+
+    async def write(self, message: bytes) -> None:
+        if not self.reads:
+            await asyncio.Event().wait()
+        self.written.append(message)
+
+    async def abort(self, *told: Any) -> None:
+        self.aborted = told
+        raise Aborted
+
+
+@dataclass
+class Executor:
+    """Notes what reaches it."""
+
+    answers: bool = True
+    refuses: bool = False
+    headers: list[dict[str, Any]] = field(default_factory=list)
+    times_left_s: list[float] = field(default_factory=list)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def take(self, context: Any) -> None:
+        self.headers.append(dict(context.invocation_metadata()))
+        self.times_left_s.append(context.time_remaining())
+        self.arrived.set()
+        if self.refuses:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such", ((REQUEST_ID, "theirs"),))
+        if not self.answers:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.left.set()
+
+    async def unary(self, _: bytes, context: Any) -> bytes:
+        await self.take(context)
+        return b"answer"
+
+    async def stream(self, _: bytes, context: Any) -> None:
+        await context.write(b"part")
+        await self.take(context)
+
+
+@dataclass
+class Joined:
+    executor: Executor
+    handlers: Handlers
+    registry: CollectorRegistry
+    server: grpc.aio.Server
+
+    async def call(self, method: str, data: bytes, context: Context) -> Any:
+        handler = self.handlers[method]
+        async with asyncio.timeout(PATIENCE_S):
+            return await cast(Any, handler.unary_stream or handler.unary_unary)(data, context)
+
+    def count(self, name: str, **labels: str) -> float:
+        found = self.registry.get_sample_value(f"sentiment_{name}", labels)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
+    executor, metrics = Executor(), Metrics(METHODS, CODE_NAMES)
+    unary = grpc.unary_unary_rpc_method_handler(executor.unary)
+    theirs: Any = {"GetModel": unary, "Classify": unary, "Explain": grpc.unary_stream_rpc_method_handler(executor.stream)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, theirs),))
+    server.add_insecure_port(f"unix:{tmp_path}/calls.sock")
+    await server.start()
+    models = Models("tiny")
+    manifest = SimpleNamespace(name="tiny", version=1)
+    served: Any = SimpleNamespace(id="tiny/1", classifier=SimpleNamespace(manifest=manifest), metrics=metrics.model("tiny/1", []))
+    models.add(served)
+    forward = Forward(tmp_path / "calls.sock", models)
+    calls = Calls(metrics, CallLimits(2**20, 60.0, 60.0, 1))
+    here: Any = {"Classify": unary}
+    yield Joined(executor, forward.adapt(here, calls), metrics.registry, server)
+    await forward.close()
+    await server.stop(0)
+
+
+async def test_a_client_that_does_not_read_is_let_go_at_its_deadline(joined: Joined) -> None:
+    context = Context(0.1, reads=False)
+
+    with pytest.raises(Aborted):
+        await joined.call("Explain", ASKED, context)
+
+    assert context.aborted[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert joined.count("requests_total", method="Explain", code="DEADLINE_EXCEEDED", model="tiny/1") == 1
+
+
+async def test_headers_and_the_bounded_deadline_reach_the_executor(joined: Joined) -> None:
+    assert await joined.call("GetModel", pb.GetModelRequest().SerializeToString(), Context(1e6)) == b"answer"
+
+    assert joined.executor.headers[0][REQUEST_ID] == "mine"
+    # gRPC writes it with few digits, rounded up.
+    assert 50 < joined.executor.times_left_s[0] < 62
+    assert joined.count("requests_total", method="GetModel", code="OK", model="tiny/1") == 1
+    assert joined.count("request_seconds_count", method="GetModel", model="tiny/1") == 1
+
+
+@pytest.mark.parametrize("method", ["Explain", "Classify"])
+async def test_a_call_that_is_left_is_left_at_the_executor_too(joined: Joined, method: str) -> None:
+    joined.executor.answers = False
+    calling = asyncio.create_task(joined.call(method, ASKED if method == "Explain" else EXPLAINED, Context()))
+    async with asyncio.timeout(PATIENCE_S):
+        await joined.executor.arrived.wait()
+
+        calling.cancel()
+        await joined.executor.left.wait()
+
+    await asyncio.wait({calling})
+    assert joined.count("requests_total", method=method, code="CANCELLED", model="tiny/1") == 1
+
+
+async def test_an_executor_that_does_not_answer_costs_a_call_its_deadline_and_is_counted(joined: Joined) -> None:
+    joined.executor.answers = False
+    context = Context(0.1)
+
+    with pytest.raises(Aborted):
+        await joined.call("Classify", EXPLAINED, context)
+
+    assert context.aborted[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert joined.count("requests_total", method="Classify", code="DEADLINE_EXCEEDED", model="tiny/1") == 1
+    assert joined.count("request_seconds_count", method="Classify", model="tiny/1") == 1
+
+
+async def test_calls_that_are_handed_on_are_among_those_that_may_be_open(joined: Joined) -> None:
+    joined.executor.answers = False
+    first = asyncio.create_task(joined.call("Explain", ASKED, Context()))
+    async with asyncio.timeout(PATIENCE_S):
+        await joined.executor.arrived.wait()
+    context = Context()
+
+    with pytest.raises(Aborted):
+        await joined.call("Explain", ASKED, context)
+
+    assert context.aborted[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert len(joined.executor.headers) == 1
+    first.cancel()
+    await asyncio.wait({first})
+
+
+async def test_what_the_executor_refuses_is_told_as_it_said_it_and_counted(joined: Joined) -> None:
+    joined.executor.refuses = True
+    context = Context()
+
+    with pytest.raises(Aborted):
+        await joined.call("Explain", ASKED, context)
+
+    assert context.aborted == (grpc.StatusCode.NOT_FOUND, "no such", ((REQUEST_ID, "theirs"),))
+    assert joined.count("requests_total", method="Explain", code="NOT_FOUND", model="tiny/1") == 1
+
+
+async def test_a_text_that_no_executor_had_is_counted_with_its_call(joined: Joined) -> None:
+    await joined.server.stop(0)
+    context = Context()
+
+    with pytest.raises(Aborted):
+        await joined.call("Classify", EXPLAINED, context)
+
+    assert context.aborted[:2] == (grpc.StatusCode.UNAVAILABLE, GONE)
+    for name in ("requests_total", "items_total"):
+        assert joined.count(name, method="Classify", code="UNAVAILABLE", model="tiny/1") == 1

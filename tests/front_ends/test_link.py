@@ -1,0 +1,217 @@
+"""The two ends of the socket when the other one does not do its part: does not read, is slow to say, or speaks too early."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentiment.batching.row_queue import NotLetIn, TextOutcome
+from sentiment.errors import Broken, Refused, Unavailable
+from sentiment.front_ends import desk as desks
+from sentiment.front_ends import link as links
+from sentiment.front_ends.desk import Desk, Serving
+from sentiment.front_ends.front_end import FrontEnd
+from sentiment.front_ends.link import FarQueue
+from sentiment.front_ends.start import Start
+from sentiment.front_ends.wire import Frames, Kind, Text, frame, frame_of, pack_texts, unpack_failures, unpack_numbers, unpack_texts
+from sentiment.model.tokenizer import Row
+from sentiment.settings import Settings
+from tests.front_ends.test_queue import INTERACTIVE, PATIENCE_S, Heard, Joined, join, joined, row, submit, until
+
+__all__ = ["joined"]
+
+
+@pytest.fixture
+async def silent(tmp_path: Path) -> AsyncIterator[socket.socket]:
+    """An executor that accepts and never reads; it said at once that it has a model and is ready."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "rows.sock"))
+        listening.listen()
+        yield listening
+
+
+async def test_an_executor_that_does_not_read_gets_no_more_than_a_bound_and_holds_up_no_end(
+    silent: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "UNREAD_BYTES_MAX", 2**20)
+    monkeypatch.setattr(links, "CLOSE_S", 0.05)
+    queue = FarQueue(rows_max=10**6)
+    link = await join(tmp_path / "rows.sock", Heard(), queue)
+    peer, _ = silent.accept()
+    peer.sendall(frame_of(Kind.MODEL, {}) + frame_of(Kind.STATE, {"ready": True}))
+    await until(lambda: queue.attached)
+    told: list[TextOutcome] = []
+    sent = 0
+
+    with pytest.raises(Refused, match="does not read"):
+        for _ in range(1000):
+            # 64 KiB each; what its deadline ends leaves room for others and nothing in the buffer.
+            queue.submit(row(1, tokens=2**14), time.monotonic() - 10, told.append, INTERACTIVE)
+            await asyncio.sleep(0)
+            queue.end_late(time.monotonic())
+            sent += 1
+    async with asyncio.timeout(PATIENCE_S):
+        await link.close()
+
+    assert 16 <= sent < 64
+    assert not queue.paused
+    peer.close()
+
+
+async def test_texts_are_sent_only_once_the_executor_has_been_ready_and_stay_with_it(silent: socket.socket, tmp_path: Path) -> None:
+    queue, heard = FarQueue(rows_max=10), Heard()
+    link = await join(tmp_path / "rows.sock", heard, queue)
+    peer, _ = silent.accept()
+
+    peer.sendall(frame_of(Kind.STATE, {"ready": False}) + frame_of(Kind.MODEL, {}))
+    await until(lambda: bool(heard.models))
+    with pytest.raises(Unavailable):
+        queue.submit(row(1), time.monotonic() + 60, lambda _: None, INTERACTIVE)
+    peer.sendall(frame_of(Kind.STATE, {"ready": True}) + frame_of(Kind.STATE, {"ready": False}))
+    await until(lambda: heard.states == [False, True, False])
+
+    assert queue.attached
+    peer.close()
+    await link.lost.wait()
+
+
+async def test_a_model_that_is_read_late_promises_nothing_to_the_next_executor(joined: Joined, tmp_path: Path) -> None:
+    joined.desk.close()
+    await joined.link.lost.wait()
+    desk = Desk(tmp_path / "next.sock", 1, joined.added.extend)
+    await desk.start()
+    await join(tmp_path / "next.sock", joined.heard, joined.queue)
+    desk.set_ready(True)
+    await until(lambda: joined.heard.states[-1])
+
+    joined.link.serving()
+
+    assert not joined.queue.attached
+    desk.close()
+
+
+async def test_texts_that_cannot_be_packed_are_told_so_at_once(joined: Joined) -> None:
+    told: list[TextOutcome] = []
+
+    submit(joined, Row([2**40], None, False), told)
+    await until(lambda: bool(told))
+
+    assert isinstance(told[0], Broken)
+    assert joined.queue.texts == 0
+
+
+async def test_counts_that_answer_an_earlier_question_are_not_taken_for_those_of_now(
+    joined: Joined, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames, asked = Frames(), list[int]()
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / "rows.sock"))
+
+    async def ask() -> None:
+        while not (found := [unpack_numbers(body) for kind, body in frames.feed(await reader.read(2**16)) if kind is Kind.ASK]):
+            pass
+        asked.extend(number for numbers in found for number in numbers)
+
+    writer.write(frame_of(Kind.HELLO, {"name": "late", "pid": 7}))
+    await until(lambda: "late" in joined.desk.pids)
+    monkeypatch.setattr(desks, "COUNTS_S", 0.01)
+    await joined.desk.collect()
+    monkeypatch.setattr(desks, "COUNTS_S", PATIENCE_S)
+    collecting = asyncio.create_task(joined.desk.collect())
+    async with asyncio.timeout(PATIENCE_S):
+        while len(asked) < 2:
+            await ask()
+    writer.write(frame_of(Kind.COUNTS, (asked[0], ["earlier"])))
+    await until(lambda: "earlier" in joined.added)
+
+    assert not collecting.done()
+    writer.write(frame_of(Kind.COUNTS, (asked[1], ["now"])))
+    await collecting
+    assert joined.added[-1] == "now"
+    writer.close()
+
+
+async def test_texts_that_come_before_the_model_are_refused(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "rows.sock", 1, list[Any]().extend)
+    await desk.start()
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / "rows.sock"))
+
+    writer.write(frame(Kind.ROWS, pack_texts([Text(7, time.monotonic() + 60, INTERACTIVE, [row(1)])])))
+    frames, failed = Frames(), list[Any]()
+    async with asyncio.timeout(PATIENCE_S):
+        while not failed:
+            failed += [unpack_failures(body)[0] for kind, body in frames.feed(await reader.read(2**16)) if kind is Kind.FAILURES]
+
+    ((number, error, let_in),) = failed[0]
+    assert (number, type(error), let_in) == (7, Unavailable, False)
+    writer.close()
+    desk.close()
+
+
+async def test_one_text_that_cannot_be_withdrawn_keeps_no_front_end_at_the_desk(joined: Joined) -> None:
+    class Queue:
+        cancelled = 0
+
+        def submit(self, *_: Any) -> Any:
+            return self
+
+        def cancel(self, _: Any) -> bool:
+            self.cancelled += 1
+            raise RuntimeError("broken")
+
+    queue: Any = Queue()
+    joined.desk.serving = Serving({}, queue, lambda: 0.0)
+    told: list[TextOutcome] = []
+    submit(joined, row(1), told)
+    submit(joined, row(2), told)
+    await joined.desk.collect()
+
+    await joined.link.close()
+    await joined.desk.left(PATIENCE_S)
+
+    assert joined.desk.pids == {}
+    assert queue.cancelled == 2
+    assert not any(isinstance(one, NotLetIn) for one in told)
+
+
+async def test_a_front_end_takes_no_connection_before_it_can_answer(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        # As the supervisor does.
+        held.bind(("127.0.0.1", 0))
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        port = held.getsockname()[1]
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(tmp_path / "rows.sock"))
+        listening.listen()
+        front = FrontEnd(Start("front-0", tmp_path, Settings(grpc_listen=f"127.0.0.1:{port}", drain_wait_s=0, front_ends=1)))
+        running = asyncio.create_task(front.run())
+        peer, _ = await asyncio.to_thread(listening.accept)
+        said = await asyncio.to_thread(peer.recv, 2**16)
+
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        front._stop.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await running
+
+    ((kind, body),) = Frames().feed(said)
+    assert (kind, json.loads(body)["name"]) == (Kind.HELLO, "front-0")
+    peer.close()
+    listening.close()
+
+
+async def test_a_large_turn_goes_as_several_frames() -> None:
+    sent: list[bytes] = []
+    queue = FarQueue(rows_max=1000)
+    queue.attach(sent.append)
+    for number in range(20):
+        queue.submit(row(number, tokens=2**16), time.monotonic() + 60, lambda _: None, INTERACTIVE)
+    await asyncio.sleep(0)
+
+    numbers = [text.number for one in sent for _, body in Frames().feed(one) for text in unpack_texts(body)]
+    assert len(sent) > 1
+    assert numbers == list(range(1, 21))

@@ -1,0 +1,146 @@
+"""The supervisor with processes that stand for an executor and a front end: what it does with those that die, hang or do not listen."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from sentiment.front_ends import supervisor as module
+from sentiment.front_ends.start import Start
+from sentiment.front_ends.supervisor import BAD_BUNDLE, COMMAND, DEATHS_MAX, FAILED, Supervisor
+from sentiment.settings import Settings
+
+PATIENCE_S = 30
+# Each says once that it works.
+BEATS_ONCE = "import os, time; os.write(1, b'.'); time.sleep(600)"
+DEAF = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open(f'{folder}/{{os.getpid()}}', 'w'); time.sleep(600)"
+DIES = "raise SystemExit(1)"
+WORKS_AND_DIES = "import os; os.write(1, b'.'); raise SystemExit(1)"
+
+
+def settings(**more: Any) -> Settings:
+    return Settings(grpc_listen="127.0.0.1:0", drain_wait_s=0, drain_grace_s=0, front_ends=1, **more)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Supervisor]:
+    def make(code: str, **more: Any) -> Supervisor:
+        monkeypatch.setattr(module, "COMMAND", (sys.executable, "-S", "-c", code))
+        monkeypatch.setattr(module, "REPLACE_S", 0.001)
+        return Supervisor(settings(**more))
+
+    return make
+
+
+async def run(supervisor: Supervisor) -> int:
+    async with asyncio.timeout(PATIENCE_S):
+        return await supervisor.run()
+
+
+async def started(logs: list[Any], processes: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while sum(line["event"] == "process_started" for line in logs) < processes:
+            await asyncio.sleep(0.005)
+
+
+async def test_a_process_that_is_silent_is_killed_and_replaced(
+    stand_in: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BEAT_S", 0.05)
+    supervisor = stand_in(BEATS_ONCE, stall_s=0.1)
+
+    with capture_logs() as logs:
+        code = await run(supervisor)
+
+    silent = [line for line in logs if line["event"] == "process_silent"]
+    assert code == FAILED
+    # One of both was replaced until that was in vain.
+    assert len(silent) >= DEATHS_MAX
+    assert {line["code"] for line in logs if line["event"] == "process_ended"} == {-signal.SIGKILL}
+
+
+async def test_one_that_does_not_listen_to_the_signal_does_not_hold_up_the_end(
+    stand_in: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "LEAVE_S", 0.2)
+    supervisor = stand_in(DEAF.format(folder=tmp_path))
+
+    with capture_logs() as logs:
+        running = asyncio.create_task(run(supervisor))
+        async with asyncio.timeout(PATIENCE_S):
+            while len(os.listdir(tmp_path)) < 2:
+                await asyncio.sleep(0.005)
+        signal.raise_signal(signal.SIGTERM)
+        code = await running
+
+    assert code == FAILED
+    assert {"processes_killed", "not_drained"} <= {line["event"] for line in logs}
+
+
+@pytest.mark.parametrize(("code", "deaths"), [(DIES, DEATHS_MAX), (WORKS_AND_DIES, 3 * DEATHS_MAX)])
+async def test_deaths_in_a_row_before_it_worked_end_the_server_however_far_apart(
+    stand_in: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch, code: str, deaths: int
+) -> None:
+    monkeypatch.setattr(module, "DEATHS_S", -1.0)
+    supervisor = stand_in(code)
+
+    with capture_logs() as logs:
+        running = asyncio.create_task(run(supervisor))
+        await started(logs, deaths)
+        if code is WORKS_AND_DIES:
+            assert not running.done()
+            signal.raise_signal(signal.SIGTERM)
+        ended = await running
+
+    given_up = [line for line in logs if line["event"] == "process_ended" and not line["replaced"]]
+    assert bool(given_up) is (code is DIES)
+    assert code is WORKS_AND_DIES or ended == FAILED
+
+
+async def test_a_process_that_cannot_be_started_is_tried_again(
+    stand_in: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = stand_in("")
+    monkeypatch.setattr(module, "COMMAND", ("/nonexistent",))
+
+    with capture_logs() as logs:
+        code = await run(supervisor)
+
+    assert code == FAILED
+    assert sum(line["event"] == "process_not_started" for line in logs) >= DEATHS_MAX
+    assert logs[-1]["event"] == "process_ended"
+
+
+@pytest.mark.parametrize(("age_s", "expected"), [(0.0, (300.0, 3600.0)), (7.0, (7.0, 2.0))])
+async def test_connections_are_renewed_so_that_front_ends_share_them(
+    monkeypatch: pytest.MonkeyPatch, age_s: float, expected: tuple[float, float]
+) -> None:
+    seen: list[Settings] = []
+
+    async def live(_: Supervisor, start: Start) -> tuple[int, bool]:
+        seen.append(start.settings)
+        return BAD_BUNDLE, False
+
+    monkeypatch.setattr(Supervisor, "_live", live)
+
+    assert await run(Supervisor(settings(connection_age_max_s=age_s, connection_age_grace_s=2.0))) == BAD_BUNDLE
+    assert {(one.connection_age_max_s, one.connection_age_grace_s) for one in seen} == {expected}
+
+
+def test_what_lies_in_the_working_directory_is_not_run(tmp_path: Path) -> None:
+    package = tmp_path / "sentiment" / "front_ends"
+    package.mkdir(parents=True)
+    for file in (package.parent / "__init__.py", package / "__init__.py", package / "__main__.py"):
+        file.write_text("print('run')\n")
+
+    found = subprocess.run(COMMAND, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+    assert found.stdout == ""
+    assert "the supervisor has gone" in found.stderr
