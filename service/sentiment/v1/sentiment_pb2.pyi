@@ -1231,8 +1231,9 @@ class ExplainOptions(_message.Message):
     def attribution(self) -> Global___AttributionOptions: ...
     @_builtins.property
     def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names as in Model.explanation_methods. Unset: the model's default method; but none where attention, heads, neuron or without
-        is asked for, and neither attribution nor counterfactuals.
+        """Names as in Model.explanation_methods. Unset: the model's default method, or, for a text of more words than
+        ExplanationStudy.words_max and where there is no time for the default, the first that the service itself prefers; the summary's
+        notes say so. None where attention, heads, neuron or without is asked for, and neither attribution nor counterfactuals.
         """
 
     @_builtins.property
