@@ -100,7 +100,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="integrated_gradients, gradient_x_input, occlusion or shapley; may be repeated (default: the model's first; long texts: see notes)",
+        help="integrated_gradients, gradient_x_input, occlusion or shapley; may be repeated (default: the model's first)",
     )
     parser.add_argument("--steps", type=int, default=0, help="steps of integrated_gradients, or orders of shapley (default: 16, or 20)")
     parser.add_argument("--counterfactuals", action="store_true", help="look for the fewest words that change or make the answer")

@@ -57,9 +57,9 @@ class NeuronOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExplainOptions:
-    """What to explain. Nothing set: an attribution by the model's default method, with evidence; a text that is longer than any that
-    the default was studied on, or that there is too little time for, gets another one, and ``Explanation.notes`` say so.
+    """What to explain. Nothing set: an attribution by the model's default method, with evidence.
 
+    A text that is longer than any the default was studied on, or too long for the time, gets another method; ``summary.notes`` say so.
     ``methods``: as ``get_model`` lists them; empty: the default one, but none where attention, heads, neuron or without is asked for.
     ``attribution``: the default one all the same. ``steps``: of integrated_gradients, or orders of shapley; 0: the method's own.
     ``by_embedding``: values split by token, segment and position embedding too. ``bytes_max``: of the whole explanation; 0: the server's.
