@@ -6,6 +6,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 DEV := .venv-dev/bin
 BUILD := build
+# Where .ci/run puts tools that the machine lacks.
+export PATH := $(CURDIR)/$(BUILD)/tools/bin:$(CURDIR)/$(BUILD)/tools/node_modules/.bin:$(PATH)
 # What `make bundle` trains on, how, where, and the labelled files that the result is judged by.
 DATA ?=
 RECIPE ?= quick
@@ -13,10 +15,10 @@ DEVICE ?= cpu
 EVAL ?=
 RUN ?= $(BUILD)/train
 
-.PHONY: help serve demo test screenshots bench mutants bundle proto settings clean python
+.PHONY: help serve demo test deploy-check manifests screenshots bench bench-peers release-check mutants bundle proto settings clean python
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
 python:
 	@test -n "$(PYTHON)" || { echo "error: no Python from 3.11 to 3.13 found; install one or set PYTHON=/path/to/python3" >&2; exit 2; }
@@ -49,11 +51,25 @@ test: .venv-dev/.dev ## lint, types, layers and every test; REQUIRE_ALL=1: leave
 	$(DEV)/lint-imports
 	REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest
 
+deploy-check: .venv-dev/.dev ## the part of test that is about deploy/: chart, manifests, alerts, board (helm, kubectl, checkov, promtool)
+	REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest tests/deploy tests/deploy_rules
+
+manifests: .venv-dev/.dev ## write again the board and what is made of the chart: kustomize, its schema and the table of its values (helm)
+	$(DEV)/python deploy/board.py
+	$(DEV)/python deploy/render.py
+
 screenshots: .venv-dev/.dev ## take the approved pictures of the viewer again; look at each before you commit it
 	APPROVE=1 $(DEV)/python -m pytest tests/viewer/test_screenshots.py
 
 bench: .venv-dev/.dev ## measure against the ceiling and other policies; writes bench.json (TEXTS=file: your texts; LABELLED=file: accuracy of int8)
 	$(DEV)/python -m tests.bench $(if $(TEXTS),--texts $(TEXTS)) $(if $(LABELLED),--labelled $(LABELLED)) --output bench.json
+
+release-check: .venv-dev/.dev ## hold the server to the limits in tests/bench/release.toml (five minutes; build/release.html has the curve)
+	@mkdir -p $(BUILD)
+	$(DEV)/python -m tests.bench.release --json $(BUILD)/release.json --html $(BUILD)/release.html
+
+bench-peers: .venv-dev/.dev ## measure other servers beside ours, same graph and texts; writes build/peers.json (half an hour; PEERS=a,b: only these)
+	$(DEV)/python -m tests.bench.peers $(if $(PEERS),--only $(PEERS))
 
 mutants: .venv-dev/.dev ## break the scheduler in every way mutmut knows and list what no test notices (an hour)
 	rm -rf $(BUILD)/mutants && mkdir -p $(BUILD)/mutants

@@ -8,7 +8,7 @@ from pathlib import Path
 from grpc_tools import protoc
 
 PROTO = Path(__file__).resolve().parent
-SOURCES = ("sentiment/v1/sentiment.proto",)
+SOURCES = ("sentiment/v1/sentiment.proto", "sentiment/oip/inference.proto")
 
 
 def generate(output: Path) -> None:

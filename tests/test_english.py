@@ -10,7 +10,8 @@ from sentiment.client import Classification
 from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.scores import probabilities
-from tests.bench.texts import SHORT, make_texts
+from sentiment.traffic.lengths import SHORT
+from tests.bench.texts import make_texts
 from tests.conftest import RunningServer
 
 ENGLISH = CHECKOUT_BUNDLES / "english" / "1"

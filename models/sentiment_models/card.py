@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sentiment.model.bundle import Bundle, GraphSpec, Manifest, WindowsSpec, load_bundle
+from sentiment.reports import markdown
 from sentiment_models import card_figures
 from sentiment_models.card_explanations import explanations
 from sentiment_models.errors import ModelsError
@@ -13,7 +14,6 @@ from sentiment_models.faithfulness.record import check_of
 from sentiment_models.faithfulness.training_findings import TrainingFindings
 from sentiment_models.manifest import CARD_FILE, MANIFEST_FILE, WEIGHTS_FILE, read_object
 from sentiment_models.provenance import Json
-from sentiment_models.report import markdown
 
 Facts = Mapping[str, Json]
 

@@ -5,6 +5,7 @@ Nothing here is written by hand, and what does not hold is said as plainly as wh
 
 from collections.abc import Iterator, Sequence
 
+from sentiment.reports import markdown
 from sentiment_models.faithfulness.findings import (
     ATTENTION,
     ATTRIBUTION,
@@ -18,7 +19,6 @@ from sentiment_models.faithfulness.findings import (
 )
 from sentiment_models.faithfulness.told import BETTER_AIM, SIGN, VERDICT_ERASES, against, aim, by_status, status
 from sentiment_models.faithfulness.training_findings import TrainingFindings
-from sentiment_models.report import markdown
 
 # How the findings name ways of erasing, in words.
 ERASED = {"attention_mask": "out of the attention mask", "mask_token": "by [MASK]", "deletion": "by deletion"}

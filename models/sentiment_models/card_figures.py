@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from sentiment.model.bundle import Manifest
+from sentiment.reports import markdown
 from sentiment_models import tables
 from sentiment_models.evaluation import Evaluation
 from sentiment_models.golden import MEANT
-from sentiment_models.report import markdown
 
 # Characters of a text that the card quotes, and behaviours whose failures it quotes.
 QUOTED_MAX = 90

@@ -8,10 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
+from sentiment.reports import Section, page, paragraph, plain, table
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluate import Dataset, Measured, graph_measured, refuse_equal_names, run_file
 from sentiment_models.evaluation import GraphMeasured
-from sentiment_models.report import Section, page, paragraph, plain, table
 from sentiment_models.resample import SEED, difference_interval, mcnemar
 from sentiment_models.tables import P_VALUE_MIN, Table, interval, shortened
 

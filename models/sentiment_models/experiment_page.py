@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from sentiment.reports import Section, page, paragraph, table
 from sentiment_models.experiment import Experiment, Outcome
 from sentiment_models.plots import panels
 from sentiment_models.provenance import Json
-from sentiment_models.report import Section, page, paragraph, picture, table
+from sentiment_models.report import picture
 
 PUBLISHED = {"8x6": 0.76, "8x12": 0.76, "16x6": 0.76, "16x12": 0.76}
 """Test accuracy that was published for 4,000 reviews, 128 tokens and 5 epochs, by heads x layers, from scratch."""

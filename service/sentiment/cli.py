@@ -1,4 +1,4 @@
-"""The command line: ``sentiment serve | classify | explain | check | settings``.
+"""The command line: ``sentiment serve | classify | explain | check | loadtest | plan | settings``.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle.
 """
@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sentiment.errors import BadBundle, BadSettings, SentimentError
+from sentiment.loadtest.command import add_loadtest
+from sentiment.planning.command import add_plan
 from sentiment.settings import Settings, add_flags, load_settings, markdown_table, settings_table
 
 DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
@@ -75,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="check a bundle", description="Check a bundle's files, and its golden set on this machine.")
     check.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, or NAME or NAME/VERSION to look for")
     check.set_defaults(run=_check)
+
+    add_loadtest(commands)
+    add_plan(commands)
 
     settings = commands.add_parser("settings", help="list the settings", description="List every setting of serve with its default.")
     settings.add_argument("--markdown", action="store_true", help="as a Markdown table")

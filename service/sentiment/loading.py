@@ -28,6 +28,9 @@ ON_CPU = {"rows": 16, "tokens": 512, "scores_bytes": 64 * 2**20}
 ON_GPU = {"rows": 256, "tokens": 16_384, "scores_bytes": 2**32}
 # Up to so many tokens packed attention in fp32 keeps its scores: that may take more memory than longer rows do without.
 SCORES_KEPT_MAX = 255
+# Of the runners' threads on the CPU: with fewer cores to go round than busy threads, the event loop is the one that must not wait, or
+# calls age unseen before they are admitted.
+NICENESS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def _on_cpu(path: Path, settings: Settings, measure_s: float, found: Found) -> L
     classifier = _checked(path, None if settings.precision == "auto" else settings.precision)
     limits = _limits(settings, classifier, ON_CPU)
     cost = warm_up(classifier, limits, _cache(settings), measure_s)
-    runners = [Runner(f"cpu-{number}") for number in range(settings.runners or cores_granted())]
+    runners = [Runner(f"cpu-{number}", NICENESS) for number in range(settings.runners or cores_granted())]
     return Loaded(classifier, classifier, limits, cost, Padded(), runners, not_cuda=found.not_cuda)
 
 

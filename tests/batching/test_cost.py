@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from sentiment.batching.cost import GPU_STEPS, OUTLIER, REMEMBERED, CostTable, shapes_to_measure
+from sentiment.batching.cost import GPU_STEPS, OUTLIER, PLACED_MAX, REMEMBERED, CostTable, shapes_to_measure
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 LENGTHS = (1, 4, 16, 64, 256, 512)
@@ -253,3 +253,14 @@ def test_a_gpu_that_is_flat_up_to_2000_tokens_is_met_within_a_tenth_with_its_ste
 
     worst = max(abs(cost.run_s(rows, length) / law(rows, length) - 1) for length in (8, 40, 200, 512) for rows in range(1, 16384 // length))
     assert worst < 0.1
+
+
+def test_a_prediction_is_the_same_when_more_shapes_than_are_remembered_came_between() -> None:
+    cost = fixed()
+    before = [cost.run_s(rows, 77) for rows in (1, 3, 50)]
+
+    for shape in range(PLACED_MAX + 10):
+        cost.observe(1 + shape % 64, 1 + shape // 64, cost.run_s(1 + shape % 64, 1 + shape // 64))
+
+    assert [cost.run_s(rows, 77) for rows in (1, 3, 50)] == pytest.approx(before)
+    assert len(cost._placed) <= PLACED_MAX

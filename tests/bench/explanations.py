@@ -18,11 +18,12 @@ import tokenizers
 
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.cores import cores_granted
+from sentiment.traffic.lengths import LONG, SHORT
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.bench.processes import cpu_s, start_server
-from tests.bench.slo import OpenLoop
-from tests.bench.texts import LONG, SHORT, make_texts
+from tests.bench.slo import measure_capacity
+from tests.bench.texts import make_texts
 
 # Of Classify's capacity, and of all cores.
 LOAD = 0.5
@@ -84,10 +85,7 @@ async def measure(model: str, seconds: float, lengths: Sequence[int]) -> dict[st
     longest = make_texts((LONG[-1],) * len(LONG), 1, tokenizer)[0]
     process, target = start_server(model)
     try:
-        capacity_loop = OpenLoop(target)
-        await capacity_loop.capacity(texts, 2.0)
-        capacity = await capacity_loop.capacity(texts, seconds)
-        await capacity_loop.close()
+        capacity = await measure_capacity(target, texts, seconds)
         timed = Timed(target)
         found = {"capacity": capacity}
         for tokens in lengths:

@@ -106,7 +106,8 @@ async def listens(target: str) -> bool:
     host, _, port = target.rpartition(":")
     try:
         _, writer = await asyncio.open_connection(host, int(port))
-    except ConnectionRefusedError:
+    except ConnectionError:
+        # Refused, or reset where the port closed before it was accepted.
         return False
     writer.close()
     return True
@@ -181,6 +182,17 @@ def test_nothing_is_orphaned(serve: Callable[..., Server], number: signal.Signal
 
     server.finish()
     wait_gone(server.pids())
+
+
+def test_not_even_a_frozen_process_is_orphaned(serve: Callable[..., Server]) -> None:
+    server = serve().wait_ready()
+    pids = server.pids()
+    server.kill("front-1", signal.SIGSTOP)
+
+    server.process.kill()
+
+    server.finish()
+    wait_gone(pids)
 
 
 def test_a_process_that_ends_again_and_again_ends_the_server(serve: Callable[..., Server]) -> None:

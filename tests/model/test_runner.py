@@ -1,6 +1,8 @@
 """A runner: whatever a batch does, its outcome is told exactly once."""
 
+import os
 import queue
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -78,6 +80,23 @@ def reported(runner: Runner, classifier: Classifier, rows: Sequence[Row] = (ROW,
     runner.close(PATIENCE_S)
     assert outcomes.empty(), "the outcome was told twice"
     return outcome
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
+def test_its_thread_and_the_one_in_its_place_give_way_to_the_others() -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    running = Runner("cpu-7", 7)
+    before, failing = running.call(threading.get_native_id), FakeClassifier(FakeSession(ValueError("bad")))
+    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+
+    running.start(failing, [ROW], outcomes.put)
+    outcomes.get(timeout=PATIENCE_S)
+    threads = {running.call(threading.get_native_id): running.call(lambda: os.getpriority(os.PRIO_PROCESS, 0))}
+
+    running.close(PATIENCE_S)
+    assert before not in threads
+    assert set(threads.values()) == {own + 7}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_a_batch_gives_the_logits_of_its_rows_in_order(runner: Runner) -> None:

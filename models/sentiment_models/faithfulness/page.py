@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 
+from sentiment.reports import Section, page, paragraph, plain, table
 from sentiment_models.faithfulness import pictures, tables, training_page
 from sentiment_models.faithfulness.attention_tables import attention_tables, not_measured
 from sentiment_models.faithfulness.findings import DatasetFound, Findings
 from sentiment_models.faithfulness.pictures import Row
 from sentiment_models.faithfulness.told import in_words, percent
 from sentiment_models.faithfulness.training_findings import TrainingFindings
-from sentiment_models.report import Section, page, paragraph, picture, plain, table
+from sentiment_models.report import picture
 from sentiment_models.tables import Table
 
 

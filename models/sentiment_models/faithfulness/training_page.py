@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from sentiment.reports import Section, page, paragraph, plain, table
 from sentiment_models.faithfulness.bag import ADVERSARY, ATTENTION, LEARNED
 from sentiment_models.faithfulness.findings import Difference
 from sentiment_models.faithfulness.training_findings import (
@@ -14,7 +15,7 @@ from sentiment_models.faithfulness.training_findings import (
     UniformFound,
 )
 from sentiment_models.plots import curves
-from sentiment_models.report import Section, page, paragraph, picture, plain, table
+from sentiment_models.report import picture
 from sentiment_models.tables import Table
 
 SEEDS, UNIFORM, ADVERSARIES, FROZEN = "Other seeds", "Uniform attention", "Trained adversaries", "Weights in a bag of embeddings"

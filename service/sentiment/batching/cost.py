@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 # Rows and their length; a batch of unlike rows costs like one of that many alike: see ``layout``.
 Shape = tuple[int, int]
+# The points around a shape with their shares, which sum to 1, and what is added for lying beyond them.
+Place = tuple[list[tuple[int, float]], float]
 
 # One batch moves the machine's speed by a twentieth and the table near its shape by a fiftieth: what all shapes have in common
 # (a throttled core, a busy neighbour) is learned as speed, what remains as the table.
@@ -17,6 +19,8 @@ OUTLIER = 4.0
 GPU_STEPS = 6
 # Predictions are remembered for so many batches, in which the table moves by less than it is wrong.
 REMEMBERED = 256
+# Shapes whose place between the points is remembered, which never changes; all that a CPU's batches have.
+PLACED_MAX = 8192
 
 
 class CostTable:
@@ -46,6 +50,7 @@ class CostTable:
         # Measured over predicted run time now: 2 when everything takes twice as long as the table says.
         self.speed = 1.0
         self._remembered: dict[Shape, float] = {}
+        self._placed: dict[Shape, Place] = {}
         self._observed = 0
         # Changes whenever remembered predictions are forgotten.
         self.version = 0
@@ -71,7 +76,7 @@ class CostTable:
         error = math.log(max(run_s, 1e-9) / self.run_s(rows, length))
         error = max(-math.log(OUTLIER), min(math.log(OUTLIER), error))
         self.speed *= math.exp(SPEED_RATE * error)
-        for index, weight in self._weights((rows, length))[0]:
+        for index, weight in self._place((rows, length))[0]:
             self._seconds[index] += TABLE_RATE * max(0.0, weight) * error
         self._observed += 1
         if self._observed % REMEMBERED == 0:
@@ -79,12 +84,18 @@ class CostTable:
             self.version += 1
 
     def _interpolate(self, shape: Shape) -> float:
-        weights, beyond = self._weights(shape)
-        return sum(weight * self._seconds[index] for index, weight in weights) + beyond
+        weights, beyond = self._place(shape)
+        return sum([weight * self._seconds[index] for index, weight in weights]) + beyond
 
-    def _weights(self, shape: Shape) -> tuple[list[tuple[int, float]], float]:
-        """The points around a shape with their shares, which sum to 1, and what is added for lying beyond them."""
-        rows, length = shape
+    def _place(self, shape: Shape) -> Place:
+        found = self._placed.get(shape)
+        if found is None:
+            if len(self._placed) >= PLACED_MAX:
+                self._placed.clear()
+            found = self._placed[shape] = self._find_place(*shape)
+        return found
+
+    def _find_place(self, rows: int, length: int) -> Place:
         weights: list[tuple[int, float]] = []
         beyond = max(0.0, math.log(length / self._lengths[-1]))
         for column, share in _between(length, self._lengths):

@@ -67,6 +67,8 @@ class Forecast(Generic[P]):
         if ahead_s + own_s + ROUNDING_S > left_s:
             message = f"{ahead_s:.3f} s of work are ahead and the deadline leaves {left_s:.3f} s for {own_s:.3f} s"
             raise Refused(message, ahead_s, "backlog", own_s)
+        if place == len(room):
+            return
         # Rows with later deadlines must stay in time; one that is late anyway, by a prediction that was wrong, has no veto.
         room, starts_s = room[place:] - dearest_s[place:], due_s[place:] - dearest_s[place:]
         waits_s = self._wait_s(lane, starts_s, now)
@@ -92,11 +94,12 @@ class Forecast(Generic[P]):
 
     def _wait_s(self, lane: Lane[P], ahead_s: Times, now: float) -> Times:
         """Seconds until ``ahead_s`` seconds of a class's work have started, with what other classes claim meanwhile."""
-        claimed_s = np.zeros_like(ahead_s)
+        until_s = np.maximum(ahead_s, 0.0)
         for other in self._lanes:
-            if other is not lane:
-                claimed_s += self._claim_s(lane, other, ahead_s, now)
-        return self._start_s(np.maximum(ahead_s, 0.0) + claimed_s, now)
+            # A class that has nothing, and had nothing of late, claims nothing.
+            if other is not lane and (other.rows or other.use_per_s(now)):
+                until_s += self._claim_s(lane, other, ahead_s, now)
+        return self._start_s(until_s, now)
 
     def _claim_s(self, lane: Lane[P], other: Lane[P], ahead_s: Times, now: float) -> Times:
         """Run time that the other class gets before ``ahead_s`` seconds of this one have started."""
@@ -119,9 +122,9 @@ class Forecast(Generic[P]):
         """
         left_s = sorted([abs(ends_at - now) for ends_at in self._ends_at.values()])
         left_s = [0.0] * (self.runners - len(left_s)) + left_s
-        level_s = np.full_like(ahead_s, np.inf)
-        below_s = 0.0
-        for runners, each_s in enumerate(left_s, 1):
+        below_s = left_s[0]
+        level_s = ahead_s + below_s
+        for runners, each_s in enumerate(left_s[1:], 2):
             below_s += each_s
             level_s = np.minimum(level_s, (ahead_s + below_s) / runners)
         return level_s

@@ -30,14 +30,27 @@ class _Bucket(Generic[P]):
     squares: int = 0
     # As how many rows of what length all cost; meaningless while there are none.
     shape: Shape = (0, 0)
+    _costs: tuple[float, float] | None = None
 
     def count(self, ticket: Ticket[P], times: int, layout: Layout) -> None:
         """A row has come (1) or gone (-1)."""
+        self._costs = None
         self.queued_sum += times * ticket.queued_at
         self.tokens += times * ticket.length
         self.squares += times * ticket.length * ticket.length
         if self.entries:
             self.shape = layout.shape(Lengths(len(self.entries), self.edge, self.tokens, self.squares))
+
+    def costs(self, prices: Prices) -> tuple[float, float]:
+        """Predicted seconds of all its rows, and those in batches that are all of the best size."""
+        if self._costs is None:
+            rows, length = self.shape
+            self._costs = prices.group_s(rows, length), rows * prices.batched_s(length)
+        return self._costs
+
+    def reprice(self) -> None:
+        """Prices have changed."""
+        self._costs = None
 
 
 @dataclass(slots=True)
@@ -140,13 +153,12 @@ class Lane(Generic[P]):
     def work_s(self) -> float:
         """Predicted seconds of all rows, bucket by bucket."""
         if self._work_s is None:
-            self._work_s = sum([self._prices.group_s(*bucket.shape) for bucket in self._buckets.values()])
+            self._work_s = sum([bucket.costs(self._prices)[0] for bucket in self._buckets.values()])
         return self._work_s
 
     def overhead(self) -> float:
         """Predicted work over that of batches that are all of the best size, at least 1: what odd rows cost."""
-        shapes = [bucket.shape for bucket in self._buckets.values()]
-        best_s = sum([rows * self._prices.batched_s(length) for rows, length in shapes])
+        best_s = sum([bucket.costs(self._prices)[1] for bucket in self._buckets.values()])
         return max(1.0, self.work_s() / best_s) if self.rows else 1.0
 
     def batch_s(self) -> float:
@@ -162,6 +174,8 @@ class Lane(Generic[P]):
         """Costs have changed."""
         self._prices = prices
         self._work_s = None
+        for bucket in self._buckets.values():
+            bucket.reprice()
 
     def plan(self, now: float) -> list[Group]:
         """All rows, cut into groups so that their predicted time is least."""

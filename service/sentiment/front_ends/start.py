@@ -5,9 +5,12 @@ reads it leaves at once, and nobody is orphaned. On its standard output the proc
 """
 
 import asyncio
+import ctypes
 import json
 import os
 import shutil
+import signal
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,8 @@ STDIN, STDOUT = 0, 1
 EXECUTOR = "executor"
 # A process says so often that its event loop goes on.
 BEAT_S = 1.0
+# Of prctl(2).
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,4 +79,7 @@ def leave_with_supervisor(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
 
+    if sys.platform == "linux":
+        # A process that is frozen reads nothing: the kernel wakes it when its parent has ended.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
     threading.Thread(target=watch, name="supervisor", daemon=True).start()

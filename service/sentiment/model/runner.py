@@ -3,7 +3,9 @@
 Whatever a batch does, its outcome is reported exactly once: somebody is waiting for it.
 """
 
+import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -49,8 +51,16 @@ class Runner:
     with a classifier of its own, on a device, keeps its thread, to which what the device has captured belongs.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, niceness: int = 0) -> None:
+        """Start the thread.
+
+        Args:
+            name: of the runner and its thread.
+            niceness: how much the thread gives way to the others of the process where cores are scarce, 0 to 19 (Linux only).
+        """
         self.name = name
+        # A thread that replaces one of this runner's would inherit that one's.
+        self._niceness = os.getpriority(os.PRIO_PROCESS, 0) + niceness
         # What runs its batches; None: the classifier that comes with each of them.
         self.classifier: Classifier | None = None
         # A job says whether another thread has taken this one's place.
@@ -104,6 +114,9 @@ class Runner:
             return False
 
     def _loop(self) -> None:
+        if sys.platform == "linux":
+            # There it concerns the calling thread alone.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
         while (job := self._jobs.get()) is not None:
             if job():
                 return

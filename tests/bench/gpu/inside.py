@@ -29,11 +29,12 @@ from sentiment.model.on_device import load_on_device
 from sentiment.model.session import Session, load_graph
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row, Tokenizer
+from sentiment.traffic.lengths import LONG, SHORT
 from sentiment_models.manifest import TOKENIZER_FILE, WEIGHTS_FILE
 from tests.bench.gpu.bert import LABELS, SIZES, load_weights, make_bundle, make_graph
 from tests.bench.gpu.rows import BATCHES, CLS, Logits, Run, draw_rows, draw_trial, measure, median_s, packed_batches, padded_batches
 from tests.bench.gpu.stand_in import device_of
-from tests.bench.texts import LONG, SHORT, make_texts
+from tests.bench.texts import make_texts
 from tests.packed_twin import save_twin
 
 PRODUCTS = 4

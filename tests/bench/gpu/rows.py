@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sentiment.model.tokenizer import Row
+from sentiment.traffic.lengths import LONG, QUANTILES, SHORT, of_quantiles
 from tests.bench.gpu.bert import Size
-from tests.bench.texts import LONG, QUANTILES, SHORT, lengths
 
 FIXED = (16, 32, 64, 128, 256, 512)
 # Quantiles of token counts, cut at what the model reads.
@@ -31,7 +31,7 @@ def draw_rows(mix: str, tokens: int, size: Size, seed: int = 1) -> list[Row]:
     """Rows of random ids with a mix's lengths, of about so many tokens in all."""
     rng, ids = random.Random(seed), np.random.default_rng(seed)
     mean = sum(MIXES[mix]) / len(QUANTILES)
-    drawn = [min(length, size.positions) for length in lengths(MIXES[mix], max(1, round(tokens / mean)), rng)]
+    drawn = [min(length, size.positions) for length in of_quantiles(MIXES[mix]).spread(max(1, round(tokens / mean)), rng)]
     words = [ids.integers(min(FIRST_WORD, size.vocabulary - 1), size.vocabulary, length).tolist() for length in drawn]
     return [Row([CLS, *own[2:], SEP], None, False) for own in words]
 

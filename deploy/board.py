@@ -1,0 +1,276 @@
+"""Makes the Grafana board, deploy/chart/files/dashboard.json: ``python deploy/board.py``. What it shows is ``ROWS``."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from string import ascii_uppercase
+
+BOARD = Path(__file__).parent / "chart/files/dashboard.json"
+# By name, not by id: a board that is read from a file has nobody to fill in an input.
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+# What the variables of the board choose. "All" also chooses series that lack the label.
+PODS = 'namespace=~"$namespace", pod=~"$pod"'
+MODELS = f'{PODS}, model=~"$model"'
+# Grafana's grid has 24 columns.
+PANEL_COLUMNS = 8
+PANEL_LINES = 8
+COLUMNS = 24
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A plot over time.
+
+    Attributes:
+        title: what it shows.
+        unit: Grafana's name of the unit.
+        about: how to read it.
+        queries: PromQL by the legend of its series, in which {{label}} is a label's value.
+        stacked: whether the series are parts of a whole.
+    """
+
+    title: str
+    unit: str
+    about: str
+    queries: dict[str, str]
+    stacked: bool = False
+
+
+def rate(counter: str, *by: str, only: str = "", of: str = MODELS) -> str:
+    """What a counter gains in a second, summed by labels; ``only`` are further matchers."""
+    grouping = f" by ({', '.join(by)})" if by else ""
+    matchers = f"{of}, {only}" if only else of
+    return f"sum{grouping} (rate(sentiment_{counter}{{{matchers}}}[$__rate_interval]))"
+
+
+def mean(histogram: str, *by: str) -> str:
+    """The mean of what a histogram has seen."""
+    return f"{rate(f'{histogram}_sum', *by)} / {rate(f'{histogram}_count', *by)}"
+
+
+def quantile(q: float, histogram: str, *by: str, only: str = "") -> str:
+    """A quantile of what a histogram has seen, interpolated within its buckets."""
+    return f"histogram_quantile({q}, {rate(f'{histogram}_bucket', 'le', *by, only=only)})"
+
+
+def quantiles(histogram: str, only: str = "") -> dict[str, str]:
+    """Three of them by their names."""
+    return {f"p{100 * q:.0f}": quantile(q, histogram, only=only) for q in (0.5, 0.95, 0.99)}
+
+
+def of_servers(expression: str) -> str:
+    """Of series that every process in Python has, those of our servers."""
+    return f"{expression} and on (namespace, job, instance) sentiment_build_info"
+
+
+def gauge(name: str) -> str:
+    """A gauge, as each pod shows it."""
+    return f"sentiment_{name}{{{MODELS}}}"
+
+
+PADDED = 'kind="padded"'
+
+ROWS: dict[str, tuple[Panel, ...]] = {
+    "Objectives": (
+        Panel(
+            "Budget burn, 5 minutes",
+            "short",
+            "1 spends exactly the budget of the objective. Of all pods and models of a namespace.",
+            {"{{job}} {{slo}}": 'sentiment:slo_burn:rate5m{namespace=~"$namespace"}'},
+        ),
+        Panel(
+            "Budget burn, 1 and 6 hours",
+            "short",
+            "It pages at 14.4 over one hour and at 6 over six.",
+            {
+                "{{job}} {{slo}}, 1 h": 'sentiment:slo_burn:rate1h{namespace=~"$namespace"}',
+                "{{job}} {{slo}}, 6 h": 'sentiment:slo_burn:rate6h{namespace=~"$namespace"}',
+            },
+        ),
+        Panel(
+            "Servers",
+            "short",
+            "Pods that are scraped, by version.",
+            {"{{version}}": f"count by (version) (sentiment_build_info{{{PODS}}})"},
+        ),
+    ),
+    "Rate and errors": (
+        Panel("Calls by method", "reqps", "Calls that ended, well or not.", {"{{method}}": rate("requests_total", "method")}, stacked=True),
+        Panel(
+            "Texts by pod",
+            "cps",
+            "Texts that ended, well or not.",
+            {"{{pod}} {{model}}": rate("items_total", "pod", "model")},
+            stacked=True,
+        ),
+        Panel("Texts not answered", "cps", "By status code.", {"{{code}}": rate("items_total", "code", only='code!="OK"')}, stacked=True),
+    ),
+    "Latency": (
+        Panel(
+            "Classify",
+            "s",
+            "From a call's arrival to its answer; the objective is 0.5 s for 99 %.",
+            quantiles("request_seconds", 'method="Classify"'),
+        ),
+        Panel(
+            "Mean of each stage",
+            "s",
+            "A text passes receive, tokenize, queue, score and send, a batch plan, pad, copy and run.",
+            {"{{stage}}": mean("stage_seconds", "stage")},
+        ),
+        Panel("99th percentile of each stage", "s", "As above.", {"{{stage}}": quantile(0.99, "stage_seconds", "stage")}),
+    ),
+    "Batches": (
+        Panel("Rows of a batch", "short", "Texts, or windows of long ones.", {"mean": mean("batch_rows"), **quantiles("batch_rows")}),
+        Panel("Tokens of a batch", "short", "With their padding.", {"mean": mean("batch_tokens"), **quantiles("batch_tokens")}),
+        Panel(
+            "Padding",
+            "percentunit",
+            "Part of the tokens run that nobody sent.",
+            {"{{model}}": f"{rate('tokens_total', 'model', only=PADDED)} / {rate('tokens_total', 'model')}"},
+        ),
+        Panel("Why batches were not larger", "cps", "Batches by reason.", {"{{reason}}": rate("batches_total", "reason")}, stacked=True),
+        Panel(
+            "Runners busy",
+            "percentunit",
+            "Part of the time that a pod's runners spent in batches: at 1 there is no more to get.",
+            {
+                "{{pod}}": f"{rate('runner_busy_seconds_total', 'pod', of=PODS)} / "
+                f"count by (pod) (sentiment_runner_busy_seconds_total{{{PODS}}})"
+            },
+        ),
+        Panel(
+            "Run time over predicted",
+            "short",
+            "A slow average. Above 1 the machine is slower than at the start: a busy neighbour, a throttled core.",
+            {"{{pod}} {{model}}": gauge("run_over_predicted")},
+        ),
+    ),
+    "Queue": (
+        Panel("Backlog", "s", "Predicted time until a text that comes now would start.", {"{{pod}} {{model}}": gauge("backlog_seconds")}),
+        Panel("Rows waiting", "short", "For a runner.", {"{{pod}} {{model}}": gauge("queue_rows")}),
+        Panel(
+            "Deadlines",
+            "cps",
+            "Texts by what became of their deadline.",
+            {"{{outcome}}": rate("deadline_outcome_total", "outcome")},
+            stacked=True,
+        ),
+        Panel("Texts refused", "cps", "And explanations; at the door.", {"{{reason}}": rate("refused_total", "reason")}, stacked=True),
+        Panel("Rows dropped", "cps", "Let in, and never run.", {"{{reason}}": rate("dropped_total", "reason")}, stacked=True),
+        Panel("Rows wasted", "cps", "Run for nobody.", {"{{reason}}": rate("wasted_rows_total", "reason")}, stacked=True),
+    ),
+    "Explanations": (
+        Panel("Explanations under way", "short", "They wait or are being made.", {"{{pod}} {{model}}": gauge("explanations")}),
+        Panel("Parts of explanations made", "cps", "By method.", {"{{method}}": rate("explain_seconds_count", "method")}, stacked=True),
+        Panel("Mean time of a part", "s", "Waiting for a core included.", {"{{method}}": mean("explain_seconds", "method")}),
+    ),
+    "Processes": (
+        Panel(
+            "Memory",
+            "bytes",
+            "Resident, of the process that has the model.",
+            {"{{pod}}": of_servers(f"process_resident_memory_bytes{{{PODS}}}")},
+        ),
+        Panel(
+            "Cores used",
+            "short",
+            "By the process that has the model.",
+            {"{{pod}}": of_servers(f"rate(process_cpu_seconds_total{{{PODS}}}[$__rate_interval])")},
+        ),
+    ),
+    "GPUs, where there are any": (
+        Panel("GPU memory taken", "bytes", "Of each GPU, by whomever.", {"{{pod}} {{device}}": f"sentiment_device_memory_bytes{{{PODS}}}"}),
+        Panel(
+            "GPUs busy",
+            "percentunit",
+            "Part of the time, as the driver says.",
+            {"{{pod}} {{device}}": f"sentiment_device_busy_ratio{{{PODS}}}"},
+        ),
+    ),
+}
+
+
+def dashboard() -> dict[str, object]:
+    """The board as Grafana reads it."""
+    panels: list[dict[str, object]] = []
+    line = 0
+    for title, row in ROWS.items():
+        panels.append({"type": "row", "title": title, "collapsed": False, "gridPos": _place(0, line, COLUMNS, 1), "panels": []})
+        line += 1
+        for number, panel in enumerate(row):
+            across, down = number % (COLUMNS // PANEL_COLUMNS), number // (COLUMNS // PANEL_COLUMNS)
+            panels.append(_panel(panel, _place(across * PANEL_COLUMNS, line + down * PANEL_LINES, PANEL_COLUMNS, PANEL_LINES)))
+        line += (down + 1) * PANEL_LINES
+    return {
+        "uid": "sentiment",
+        "title": "Sentiment service",
+        "tags": ["sentiment"],
+        "schemaVersion": 39,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {
+            "list": [
+                {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
+                _variable("namespace", "sentiment_build_info"),
+                _variable("model", 'sentiment_model_info{namespace=~"$namespace"}'),
+                _variable("pod", 'sentiment_build_info{namespace=~"$namespace"}'),
+            ]
+        },
+        "panels": [{"id": number, **panel} for number, panel in enumerate(panels, 1)],
+    }
+
+
+def _place(x: int, y: int, w: int, h: int) -> dict[str, int]:
+    return {"x": x, "y": y, "w": w, "h": h}
+
+
+def _variable(label: str, series: str) -> dict[str, object]:
+    query = f"label_values({series}, {label})"
+    return {
+        "name": label,
+        "type": "query",
+        "datasource": SOURCE,
+        "query": {"query": query, "refId": label},
+        "definition": query,
+        # When the time range changes: pods come and go.
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def _panel(panel: Panel, place: dict[str, int]) -> dict[str, object]:
+    drawn = {
+        "lineWidth": 1,
+        "fillOpacity": 25 if panel.stacked else 0,
+        "showPoints": "never",
+        "stacking": {"mode": "normal" if panel.stacked else "none"},
+    }
+    return {
+        "type": "timeseries",
+        "title": panel.title,
+        "description": panel.about,
+        "datasource": SOURCE,
+        "gridPos": place,
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0, "custom": drawn}, "overrides": []},
+        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi", "sort": "desc"}},
+        "targets": [
+            {"refId": letter, "datasource": SOURCE, "expr": expr, "legendFormat": legend, "range": True}
+            for letter, (legend, expr) in zip(ascii_uppercase, panel.queries.items(), strict=False)
+        ],
+    }
+
+
+def text() -> str:
+    """The file's content."""
+    return json.dumps(dashboard(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    BOARD.write_text(text(), encoding="utf-8")

@@ -1,0 +1,68 @@
+"""Types of command-line arguments: times, shares, percentiles, counts and numbers. Each says what is wanted."""
+
+import argparse
+import math
+import re
+from collections.abc import Callable
+
+UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
+DURATION = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|)")
+DURATION_S_MAX = 86_400.0
+
+
+def seconds(value: str) -> float:
+    """A time such as 500ms, 2s or 1.5."""
+    match = DURATION.fullmatch(value)
+    found = float(match[1]) * UNITS_S[match[2]] if match else math.nan
+    if not 0 < found <= DURATION_S_MAX:
+        raise argparse.ArgumentTypeError(f"is {value!r}; wanted is a time of at most a day, such as 500ms, 2s or 1.5")
+    return found
+
+
+def seconds_or_none(value: str) -> float:
+    """The same, or 0."""
+    return 0.0 if value == "0" else seconds(value)
+
+
+def positive(value: str) -> float:
+    """A number above 0."""
+    try:
+        found = float(value)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"is {value!r}; wanted is a number above 0")
+    return found
+
+
+def share(value: str) -> float:
+    """A share such as 0.2 or 20%."""
+    try:
+        found = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found <= 1:
+        raise argparse.ArgumentTypeError(f"is {value!r}; wanted is a share from 0 to 1, or 0% to 100%")
+    return found
+
+
+def percentile(value: str) -> float:
+    """More than 0, at most 100."""
+    try:
+        found = float(value)
+    except ValueError:
+        found = math.nan
+    if not 0 < found <= 100:
+        raise argparse.ArgumentTypeError(f"is {value!r}; wanted are more than 0 and at most 100 per cent")
+    return found
+
+
+def count(most: int) -> Callable[[str], int]:
+    """A whole number from 1 to ``most``."""
+
+    def read(value: str) -> int:
+        if not value.isdecimal() or not 1 <= int(value) <= most:
+            raise argparse.ArgumentTypeError(f"is {value!r}; wanted is a whole number from 1 to {most}")
+        return int(value)
+
+    return read

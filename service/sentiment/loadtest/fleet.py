@@ -1,0 +1,252 @@
+"""The client processes of a load test: started once, told each load to hold, their counts merged."""
+
+import asyncio
+import itertools
+import json
+import os
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import asdict, replace
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from sentiment.loadtest.drivers import LoadFailed, Target
+from sentiment.loadtest.durations import Durations
+from sentiment.loadtest.mix import Mix
+from sentiment.loadtest.results import Part, Point, Second, merge
+from sentiment.loadtest.worker import DRAIN_GRACE_S, LINE_BYTES_MAX
+from sentiment.traffic import arrivals
+from sentiment.traffic.arrivals import Law
+
+T = TypeVar("T")
+# Of all processes together. A call takes about 30 KiB of the client.
+OPEN_MAX = 10_000
+# A process imports gRPC and connects.
+START_S_MAX = 30.0
+# From the command to the first call, so that all processes have heard it.
+HEAD_START_S = 0.2
+# What a process may need beyond the load, the deadlines and their grace before it is given up.
+LATE_S_MAX = 15.0
+
+
+def default_processes() -> int:
+    """One for two cores: the others are the server's, if it runs here, and one process makes thousands of calls a second."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(16, cores // 2))
+
+
+class Fleet:
+    """Processes that load one server. Use it as an async context manager; ``measure`` as often as you like, one at a time.
+
+    ``server`` is what the server says of itself, once it is entered.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        mix: Mix,
+        texts: Sequence[str],
+        objective_s: float,
+        *,
+        percentile: float = 99.0,
+        processes: int | None = None,
+        seed: int = 1,
+        open_max: int = OPEN_MAX,
+        on_second: Callable[[Second], None] = lambda _: None,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            target: the server; each process opens its channels.
+            mix: what is sent.
+            texts: to choose from.
+            objective_s: an answer after it is late.
+            percentile: per cent of the calls that are to be answered within it, so as many this client has to send in time.
+            processes: None for ``default_processes``.
+            seed: the same gives the same calls at the same instants, however many processes there are.
+            open_max: the most calls that are open at once; those that are due beyond are counted as unsent.
+            on_second: told of each second of a load, when all processes have reported it.
+        """
+        self.server: dict[str, str] = {}
+        self.processes = processes or default_processes()
+        self._told = {"target": asdict(target), "mix": mix.to_json(), "texts": list(texts)}
+        self._mix, self._objective_s, self._percentile = mix, objective_s, percentile
+        self._open_max, self._on_second = open_max, on_second
+        self._seeds = itertools.count(seed)
+        self._workers: list[_Worker] = []
+        self._stopped = False
+
+    async def __aenter__(self) -> Self:
+        """Start the processes and connect them.
+
+        Raises:
+            LoadFailed: nobody answers at the target, or not by its protocol.
+        """
+        try:
+            for number in range(self.processes):
+                self._workers.append(await _Worker.start(number))
+            async with asyncio.timeout(START_S_MAX):
+                found = await _all(worker.connect(self._told) for worker in self._workers)
+        except TimeoutError as error:
+            await self._end()
+            raise LoadFailed(f"a client process has not connected within {START_S_MAX:g} s") from error
+        except BaseException:
+            await self._end()
+            raise
+        self.server = found[0]
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._end()
+
+    async def _end(self) -> None:
+        await asyncio.gather(*(worker.end() for worker in self._workers))
+
+    def stop(self) -> None:
+        """End the load that is held, in order: ``measure`` gives what was seen so far. Hold no other afterwards."""
+        self._stopped = True
+        for worker in self._workers:
+            worker.tell(stop=True)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether ``stop`` was called."""
+        return self._stopped
+
+    async def measure(self, load: Law | int, seconds: float, warm_up_s: float = 1.0) -> Point:
+        """Hold a load and see.
+
+        Args:
+            load: an arrival law (open loop: calls are sent when they are due), or a number of callers that each wait for their answer
+                (closed loop: hides what users would have waited).
+            seconds: how long it is held and counted; of a law whose rate changes or that ends, as long as it lasts or whole periods,
+                else it is not held at its mean rate.
+            warm_up_s: before that, at the law's mean rate, uncounted.
+
+        Raises:
+            LoadFailed: a client process died or does not answer. What the server does is counted, not raised.
+        """
+        begins_at = time.monotonic() + HEAD_START_S + warm_up_s
+        asked = {
+            "begins_at": begins_at,
+            "seconds": seconds,
+            "warm_up_s": warm_up_s,
+            "objective_s": self._objective_s,
+            "seed": next(self._seeds),
+            "workers": len(self._workers),
+            "open_max": -(-self._open_max // len(self._workers)),
+            **({"callers": load} if isinstance(load, int) else {"law": arrivals.to_json(load)}),
+        }
+        seen = _Seconds(len(self._workers), self._on_second)
+        limit_s = HEAD_START_S + warm_up_s + seconds + self._mix.timeout_s_max + DRAIN_GRACE_S + LATE_S_MAX
+        try:
+            async with asyncio.timeout(limit_s):
+                parts = await _all(worker.hold(asked, seen) for worker in self._workers)
+        except TimeoutError as error:
+            raise LoadFailed(f"a client process has not answered within {limit_s:.0f} s of a load of {seconds:g} s") from error
+        point = merge(
+            parts,
+            offered_per_s=0.0 if isinstance(load, int) else load.rate,
+            seconds=max(part.held_s for part in parts),
+            objective_s=self._objective_s,
+            callers=load if isinstance(load, int) else 0,
+            percentile=self._percentile,
+        )
+        point = replace(point, series=tuple(seen.whole), interrupted=self._stopped)
+        if point.interrupted and not point.closed_loop and point.seconds:
+            # Of a law whose rate changes only a part was held.
+            point = replace(point, offered_per_s=(point.sent + point.unsent) / point.seconds)
+        return point
+
+
+async def measure(
+    target: Target, mix: Mix, texts: Sequence[str], load: Law | int, seconds: float, objective_s: float, warm_up_s: float = 1.0
+) -> Point:
+    """Hold one load with a fleet of its own; arguments as of ``Fleet`` and its ``measure``."""
+    async with Fleet(target, mix, texts, objective_s) as fleet:
+        return await fleet.measure(load, seconds, warm_up_s)
+
+
+class _Worker:
+    """A process and the lines to and from it."""
+
+    def __init__(self, number: int, process: Process) -> None:
+        self._number, self._process = number, process
+
+    @classmethod
+    async def start(cls, number: int) -> Self:
+        command = (sys.executable, "-m", "sentiment.loadtest.worker")
+        # In a session of its own, for Ctrl-C at the terminal is the fleet's to understand.
+        process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=LINE_BYTES_MAX, start_new_session=True)
+        return cls(number, process)
+
+    def tell(self, **line: Any) -> None:  # Any: JSON
+        assert self._process.stdin is not None
+        if not self._process.stdin.is_closing():
+            self._process.stdin.write(json.dumps(line).encode() + b"\n")
+
+    async def _hear(self) -> dict[str, Any]:  # Any: JSON
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            raise LoadFailed(f"client process {self._number} ended with {await self._process.wait()}")
+        heard: dict[str, Any] = json.loads(line)
+        if "error" in heard:
+            raise LoadFailed(heard["error"])
+        return heard
+
+    async def connect(self, told: dict[str, Any]) -> dict[str, str]:  # Any: JSON
+        """What the server says of itself."""
+        self.tell(**told)
+        server: dict[str, str] = (await self._hear())["ready"]
+        return server
+
+    async def hold(self, asked: dict[str, Any], seen: "_Seconds") -> Part:  # Any: JSON
+        self.tell(**asked, worker=self._number)
+        while "part" not in (heard := await self._hear()):
+            seen.add(heard["second"])
+        return Part.from_json(heard["part"])
+
+    async def end(self) -> None:
+        """Let it close its connections; what has not ended within DRAIN_GRACE_S and a little is killed."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), 3 * DRAIN_GRACE_S)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+
+class _Seconds:
+    """Adds up what the processes report of each second; a second is whole when all have."""
+
+    def __init__(self, workers: int, on_second: Callable[[Second], None]) -> None:
+        self._workers, self._on_second = workers, on_second
+        self._reports: dict[int, list[dict[str, Any]]] = {}  # Any: JSON
+        self.whole: list[Second] = []
+
+    def add(self, report: dict[str, Any]) -> None:  # Any: JSON
+        reports = self._reports.setdefault(report["number"], [])
+        reports.append(report)
+        if len(reports) < self._workers:
+            return
+        latency = Durations()
+        for each in self._reports.pop(report["number"]):
+            latency.add(Durations(each["latency"]))
+        counts = {name: sum(each.get(name, 0) for each in reports) for name in ("sent", "ok", "in_time", "failed")}
+        found = latency.percentiles((50, 99))
+        self.whole.append(Second(report["number"], **counts, p50_s=found[50], p99_s=found[99]))
+        self._on_second(self.whole[-1])
+
+
+async def _all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:  # Any: what a coroutine is sent, which is nothing
+    """All results, or the first failure: then the others are cancelled."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,30 @@
+"""What the answers of our API tell."""
+
+from collections.abc import Sequence
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.status_pb2 import Status
+
+from sentiment.loadtest.drivers import Answer, Stages
+from sentiment.loadtest.results import OK
+from sentiment.v1 import sentiment_pb2 as pb
+
+CODES = {code.value[0]: code.name for code in grpc.StatusCode}
+
+
+def answer_of(responses: Sequence[pb.ClassifyResponse]) -> Answer:
+    """The answer of a call whose texts were answered so; of many, the stages are those of the one that took longest."""
+    last = max((response.timing for response in responses), key=lambda timing: _seconds(timing.total), default=pb.Timing())
+    stages = Stages(_seconds(last.tokenize), _seconds(last.queue), _seconds(last.run))
+    return Answer(OK, texts_ok=len(responses), tokens=sum(response.tokens for response in responses), stages=stages)
+
+
+def failure_of(error: Status, rest: Answer | None = None) -> Answer:
+    """The answer of a call of which a text was not answered; ``rest`` is that of its other texts."""
+    code = CODES.get(error.code, "UNKNOWN")
+    return Answer(code, error.message, rest.texts_ok, rest.tokens) if rest else Answer(code, error.message)
+
+
+def _seconds(duration: Duration) -> float:
+    return duration.seconds + duration.nanos / 1e9

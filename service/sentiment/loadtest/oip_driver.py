@@ -1,0 +1,64 @@
+"""The Open Inference Protocol: ModelInfer with the texts as one BYTES tensor, as Triton, MLServer and KServe speak it."""
+
+import itertools
+import struct
+from typing import Any
+
+import grpc
+
+from sentiment.loadtest.drivers import CHANNEL_OPTIONS, CONNECT_S_MAX, Answer, LoadFailed, Target, failure, wait_ready
+from sentiment.loadtest.mix import Call
+from sentiment.loadtest.results import OK
+from sentiment.oip import inference_pb2 as oip
+from sentiment.oip import inference_pb2_grpc as oip_grpc
+
+
+class OipDriver:
+    """Calls in turn over the target's channels. Priorities, explanations and slow readers are not of this protocol."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._channels = [grpc.aio.insecure_channel(target.address, CHANNEL_OPTIONS) for _ in range(target.channels)]
+        self._stubs: Any = itertools.cycle(
+            oip_grpc.GRPCInferenceServiceStub(channel) for channel in self._channels
+        )  # Any: as in GrpcDriver
+        self._input = "text"
+        self._column = False
+
+    async def connect(self) -> dict[str, str]:
+        """As in Driver. Of the model's first input it takes the name, and whether texts are a column ([n, 1]) or a row ([n])."""
+        for channel in self._channels:
+            await wait_ready(channel, self._target.address)
+        name = self._target.model
+        try:
+            model = await next(self._stubs).ModelMetadata(oip.ModelMetadataRequest(name=name), timeout=CONNECT_S_MAX)
+        except grpc.aio.AioRpcError as error:
+            raise LoadFailed(
+                f"{self._target.address} does not describe the model {name!r}: {error.code().name}: {error.details()}"
+            ) from error
+        if model.inputs:
+            self._input, self._column = model.inputs[0].name, len(model.inputs[0].shape) == 2
+        return {"model": "/".join((model.name, *model.versions[-1:])), "platform": model.platform}
+
+    async def call(self, call: Call, timeout_s: float) -> Answer:
+        """As in Driver."""
+        data = [text.encode() for text in call.texts]
+        shape = [len(data), 1] if self._column else [len(data)]
+        request = oip.ModelInferRequest(
+            model_name=self._target.model,
+            inputs=[oip.ModelInferRequest.InferInputTensor(name=self._input, datatype="BYTES", shape=shape)],
+            raw_input_contents=[b"".join(struct.pack("<I", len(text)) + text for text in data)],
+        )
+        try:
+            response = await next(self._stubs).ModelInfer(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            return failure(error)
+        shapes = [list(output.shape) for output in response.outputs]
+        if not shapes or any(shape[:1] != [len(data)] for shape in shapes):
+            return Answer("UNKNOWN", f"the outputs have the shapes {shapes}; wanted are {len(data)} rows")
+        return Answer(OK, texts_ok=len(data))
+
+    async def close(self) -> None:
+        """As in Driver."""
+        for channel in self._channels:
+            await channel.close()

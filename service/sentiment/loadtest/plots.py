@@ -1,0 +1,134 @@
+"""The plots of a load test: latency against load, percentiles, stages, outcomes, and how a load went on over time."""
+
+import math
+from collections.abc import Sequence
+
+from sentiment import svg_plots
+from sentiment.loadtest.knee import of_sent
+from sentiment.loadtest.progress import load_of
+from sentiment.loadtest.results import CANCELLED_BY_US, JUDGED, OK, STAGES, Point
+from sentiment.loadtest.search import Search, Slo
+from sentiment.svg_plots import Axis, Mark
+
+PERCENTILES = (50.0, 90.0, 99.0, 99.9)
+# Each has its colour on every plot; what else there is counts as other.
+CODES = ("RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "UNAVAILABLE", CANCELLED_BY_US)
+# More lines cannot be told apart.
+LINES_MAX = 6
+_STEPS_A_DECADE = 12
+
+
+def one_a_load(points: Sequence[Point]) -> list[Point]:
+    """By rising load, for each the measurement whose share in time is the median of its own."""
+    loads: dict[tuple[int, float], list[Point]] = {}
+    for point in points:
+        loads.setdefault((point.callers, point.offered_per_s), []).append(point)
+    ordered = [sorted(loads[load], key=lambda point: point.share_in_time) for load in sorted(loads)]
+    return [each[len(each) // 2] for each in ordered]
+
+
+def by_load(points: Sequence[Point], slo: Slo, search: Search | None) -> str:
+    """Percentiles of all judged calls against the load; a line ends where a percentile is not answered any more."""
+    shown = one_a_load(points)
+    place = _load_axis(shown)
+    series = {f"p{percentile:g}": [(_load(point), 1e3 * of_sent(point, percentile)) for point in shown] for percentile in PERCENTILES}
+    marks = [Mark(str(slo), 1e3 * slo.objective_s, upright=False)]
+    if search:
+        marks += [Mark(name, rate) for name, rate in (("objective met", search.slo_rate), ("knee", search.knee.rate)) if rate]
+    alt = "Latency against load: percentiles of all judged calls, in milliseconds."
+    return svg_plots.lines(series, place, Axis("ms", log=True), alt, marks)
+
+
+def by_percentile(points: Sequence[Point], slo: Slo) -> str:
+    """Latency of the answers against the percentile, whose distance from 100 % is the scale."""
+    shown = [point for point in _spread(one_a_load(points)) if len(point.latency)]
+    series = {load_of(point): _percentiles(point) for point in shown}
+    ticks = [(1 / (1 - percent / 100), f"{percent:g} %") for percent in (0, 50, 90, 99, 99.9, 99.99, 99.999)]
+    furthest = max((line[-1][0] for line in series.values()), default=10.0)
+    place = Axis("percentile of the answers", log=True, ticks=[tick for tick in ticks if tick[0] <= furthest])
+    alt = "Latency of the answers against the percentile, one line a load, in milliseconds."
+    return svg_plots.lines(series, place, Axis("ms", log=True), alt, [Mark(str(slo), 1e3 * slo.objective_s, upright=False)])
+
+
+def by_stage(points: Sequence[Point]) -> str:
+    """Mean time of the answers in each stage, a bar a load; empty where the server told no stages."""
+    shown = [point for point in one_a_load(points) if any(len(stage) for stage in point.stages.values())]
+    if not shown:
+        return ""
+    parts = {stage: [1e3 * point.stages[stage].mean_s if stage in point.stages else 0.0 for point in shown] for stage in STAGES}
+    names = [_short(point) for point in shown]
+    return svg_plots.stacked(parts, names, _load_axis(shown), Axis("mean ms"), "Mean time in each stage against load, in milliseconds.")
+
+
+def by_outcome(points: Sequence[Point]) -> str:
+    """What became of the calls of all classes in per cent, a bar a load."""
+    shown = one_a_load(points)
+    counted = [outcomes(point) for point in shown]
+    parts = {name: [100 * each[name] / max(1, point.sent) for each, point in zip(counted, shown, strict=True)] for name in counted[0]}
+    parts = {name: shares for name, shares in parts.items() if any(shares) or name == "in time"}
+    alt = "Outcomes of the calls against load, in per cent."
+    return svg_plots.stacked(parts, [_short(point) for point in shown], _load_axis(shown), Axis("% of the calls", least=0, most=100), alt)
+
+
+def outcomes(point: Point) -> dict[str, int]:
+    """Calls of all classes by what became of them; always the same names, in the same order.
+
+    In time or late are the answers of which the objective is asked.
+    """
+    ok = sum(group.outcomes[OK] for name, group in point.by_class.items() if name in JUDGED) if point.by_class else point.ok
+    in_time = sum(group.in_time for name, group in point.by_class.items() if name in JUDGED) if point.by_class else point.in_time
+    named = {code: point.outcomes.get(code, 0) for code in CODES}
+    failed = sum(point.outcomes.values()) - point.ok - sum(named.values())
+    return {"in time": in_time, "late": ok - in_time, "other answered": point.ok - ok, **named, "other failed": failed}
+
+
+def over_time(point: Point) -> tuple[str, str]:
+    """One load second by second: what was sent and answered, and the latency of what was answered."""
+    seconds = Axis("s since the load began")
+    # A part of a second at the end would look like a fall.
+    shown = [second for second in point.series if second.at_s + 1 <= point.seconds + 0.01]
+    rates = {
+        "sent": [(second.at_s, float(second.sent)) for second in shown],
+        "in time": [(second.at_s, float(second.in_time)) for second in shown],
+        "late": [(second.at_s, float(second.late)) for second in shown],
+        "not answered": [(second.at_s, float(second.failed)) for second in shown],
+    }
+    # A second in which nothing was answered has no latency, and the line goes on without it.
+    answered = [second for second in shown if second.ok]
+    latency = {
+        "p50": [(second.at_s, 1e3 * second.p50_s) for second in answered],
+        "p99": [(second.at_s, 1e3 * second.p99_s) for second in answered],
+    }
+    load = load_of(point)
+    return (
+        svg_plots.lines(rates, seconds, Axis("calls/s", least=0), f"Calls sent and answered, second by second, at {load}."),
+        svg_plots.lines(latency, seconds, Axis("ms", log=True), f"Latency of the answers of each second, in milliseconds, at {load}."),
+    )
+
+
+def _load(point: Point) -> float:
+    return float(point.callers) if point.closed_loop else point.offered_per_s
+
+
+def _short(point: Point) -> str:
+    return f"{_load(point):.3g}"
+
+
+def _load_axis(points: Sequence[Point]) -> Axis:
+    return Axis("callers at once" if any(point.closed_loop for point in points) else "calls offered a second")
+
+
+def _spread(points: Sequence[Point]) -> list[Point]:
+    """At most LINES_MAX of them, the first and the last among them."""
+    if len(points) <= LINES_MAX:
+        return list(points)
+    return [points[round(number * (len(points) - 1) / (LINES_MAX - 1))] for number in range(LINES_MAX)]
+
+
+def _percentiles(point: Point) -> list[tuple[float, float]]:
+    """(1 / (1 - share), ms) as far as the answers are many enough for it: the last is the longest of all."""
+    count = len(point.latency)
+    steps = max(1, math.ceil(_STEPS_A_DECADE * math.log10(count))) if count > 1 else 0
+    places = [count ** (number / steps) for number in range(steps + 1)] if steps else [1.0]
+    found = point.latency.percentiles(100 * (1 - 1 / place) for place in places[:-1])
+    return [(place, 1e3 * seconds) for place, seconds in zip(places, [*found.values(), point.latency.longest_s], strict=True)]

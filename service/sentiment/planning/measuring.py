@@ -1,0 +1,143 @@
+"""Measures what a replica is for the planner: a bundle's batches, alone and with all runners at work, as they would be served here."""
+
+import math
+import os
+import random
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from sentiment.batching.cost import Shape
+from sentiment.batching.layout import Packed
+from sentiment.loading import Loaded, load
+from sentiment.model.classifier import Classifier
+from sentiment.model.runner import Runner, run_batch
+from sentiment.model.tokenizer import Row
+from sentiment.planning.machine import PACE_S, Machine
+from sentiment.settings import load_settings
+from sentiment.traffic.lengths import MIXED, estimate_tokens
+from sentiment.traffic.texts import make_texts
+
+MEASURE_S = 15.0
+# Runs alone, runs with all runners at work and texts tokenized beside those take turns of so long, or until every shape was run.
+SLICE_S = 0.5
+TEXTS = 64
+# Between two texts, so that the runs have taken the vocabulary out of the cache as they do in a server.
+PAUSE_S = 0.003
+
+
+class _Ran(NamedTuple):
+    shape: Shape
+    at: float
+    run_s: float
+
+
+def measure(bundle: str, seconds: float = MEASURE_S, runners: int | None = None) -> Machine:
+    """Load a bundle as ``serve`` does, with its settings from the environment, and run batches for so many seconds.
+
+    Args:
+        bundle: its name, "" for the default.
+        seconds: of running; each shape is run at least once, however long that takes.
+        runners: as the setting, if given.
+
+    Raises:
+        BadBundle or BadSettings: it cannot be served.
+    """
+    flags = {name: value for name, value in (("model", bundle), ("runners", runners)) if value}
+    loaded = load(load_settings(flags, os.environ)[0])
+    try:
+        return measure_loaded(loaded, seconds)
+    finally:
+        for runner in loaded.runners:
+            runner.close(wait_s=1.0)
+
+
+def measure_loaded(loaded: Loaded, seconds: float) -> Machine:
+    """Measure a model that is warm; nothing else runs on its runners."""
+    shapes = list(loaded.cost.points())
+    alone: list[_Ran] = []
+    together: list[_Ran] = []
+    token_s: list[float] = []
+    begun_at = time.monotonic()
+    # In turns: a machine whose speed wanders would make company look slow, or fast.
+    while time.monotonic() < begun_at + seconds or not token_s:
+        alone += _run_all(loaded, loaded.runners[:1], shapes, _nothing)[0]
+        together += _run_all(loaded, loaded.runners, shapes, _nothing)[0]
+        token_s.append(_run_all(loaded, loaded.runners, shapes, lambda: _token_s(loaded.classifier))[1])
+    points, in_company = _typical(alone), _typical(together)
+    crowding = math.exp(statistics.fmean(math.log(in_company[shape] / points[shape]) for shape in shapes))
+    ratios = [(ran.at - begun_at, ran.run_s / in_company[ran.shape]) for ran in together]
+    pace = _pace(ratios)
+    spread = [math.log(ratio / pace[int(at / PACE_S)]) ** 2 for at, ratio in ratios]
+    return Machine(
+        points,
+        runners=len(loaded.runners),
+        noise=math.sqrt(statistics.fmean(spread)),
+        pace=pace,
+        crowding=max(1.0, crowding) if len(loaded.runners) > 1 else 1.0,
+        token_s=max(0.0, statistics.median(token_s)),
+        packed=isinstance(loaded.layout, Packed),
+    )
+
+
+def _typical(runs: Sequence[_Ran]) -> dict[Shape, float]:
+    """The median of each shape: a single disturbance is not the machine."""
+    times = defaultdict[Shape, list[float]](list)
+    for ran in runs:
+        times[ran.shape].append(ran.run_s)
+    return {shape: statistics.median(found) for shape, found in times.items()}
+
+
+def _pace(ratios: Sequence[tuple[float, float]]) -> tuple[float, ...]:
+    """What runs took over what they usually take, in each PACE_S seconds; as before where none ran."""
+    windows = defaultdict[int, list[float]](list)
+    for at, ratio in ratios:
+        windows[int(at / PACE_S)].append(ratio)
+    pace = [1.0]
+    for window in range(max(windows) + 1):
+        pace.append(statistics.median(windows[window]) if windows[window] else pace[-1])
+    return tuple(pace[1:])
+
+
+def _nothing() -> float:
+    return 0.0
+
+
+def _run_all(loaded: Loaded, runners: Sequence[Runner], shapes: Sequence[Shape], beside: Callable[[], float]) -> tuple[list[_Ran], float]:
+    """Let each runner run all shapes over and over, in orders of its own; returns what they took, and what ``beside`` gives."""
+    ends_at = time.monotonic() + SLICE_S
+
+    def run(runner: Runner) -> list[_Ran]:
+        return runner.call(lambda: _run_until(runner.classifier or loaded.classifier, shapes, ends_at))
+
+    with ThreadPoolExecutor(len(runners)) as pool:
+        running = pool.map(run, runners)
+        found = beside()
+        return [ran for each in running for ran in each], found
+
+
+def _run_until(classifier: Classifier, shapes: Sequence[Shape], ends_at: float) -> list[_Ran]:
+    runs: list[_Ran] = []
+    while True:
+        for shape in random.sample(shapes, len(shapes)):
+            at = time.monotonic()
+            if at >= ends_at and len(runs) >= len(shapes):
+                return runs
+            rows, length = shape
+            batch = [Row([classifier.tokenizer.pad_id] * length, None, False)] * rows
+            runs.append(_Ran(shape, at, run_batch(classifier, batch).total_s))
+
+
+def _token_s(classifier: Classifier) -> float:
+    """Core seconds that a further token of a text takes to read: the slope of time over length."""
+    found = []
+    for text in make_texts(MIXED, TEXTS):
+        begun = time.thread_time()
+        classifier.tokenizer.encode(text)
+        found.append((estimate_tokens(text), time.thread_time() - begun))
+        time.sleep(PAUSE_S)
+    tokens, times = zip(*found, strict=True)
+    return statistics.linear_regression(tokens, times).slope

@@ -1,0 +1,163 @@
+"""What became of simulated requests, and what is to be said of it. Pure."""
+
+import enum
+import math
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sentiment.batching.ticket import Priority
+
+Floats = npt.NDArray[np.float64]
+Marks = npt.NDArray[np.bool_]
+Codes = npt.NDArray[np.uint8]
+PERCENTILES = (50.0, 90.0, 99.0, 99.9)
+
+
+class Fate(enum.IntEnum):
+    """How a request ended."""
+
+    ANSWERED = 0
+    EXPIRED = 1
+    REFUSED = 2
+
+
+class Ledger:
+    """Fates as they come, by the request's number."""
+
+    def __init__(self, requests: int) -> None:
+        # Instants of the answers.
+        self.answered_at = array("d", [math.nan]) * requests
+        self.fates = bytearray(requests)
+
+    def answered(self, number: int, at: float) -> None:
+        """An answer has left."""
+        self.answered_at[number] = at
+
+    def ended(self, number: int, fate: Fate) -> None:
+        """There will be no answer."""
+        self.fates[number] = fate
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All requests of one simulation, in the order in which they came.
+
+    Args:
+        due_at: seconds from the start at which each came.
+        latency_s: seconds until its answer had left; NaN where there is none.
+        fates: a Fate each.
+        bulk: whether it was a bulk request.
+        replicas: of the fleet.
+        runners: of each replica.
+        busy_s: run time of all runners.
+        batches: that ran.
+    """
+
+    due_at: Floats
+    latency_s: Floats
+    fates: Codes
+    bulk: Marks
+    replicas: int
+    runners: int
+    busy_s: float
+    batches: int
+
+    @property
+    def requests(self) -> int:
+        """How many came."""
+        return len(self.due_at)
+
+    @property
+    def ended_at(self) -> float:
+        """Seconds from the start to the last arrival or the last answer."""
+        ends = self.due_at + np.nan_to_num(self.latency_s)
+        return float(max(self.due_at[-1], ends.max()))
+
+    @property
+    def offered_per_s(self) -> float:
+        """Requests a second."""
+        return self.requests / max(float(self.due_at[-1]), 1e-9)
+
+    @property
+    def answered_per_s(self) -> float:
+        """Answers a second until the last one."""
+        return self.share(Fate.ANSWERED) * self.requests / max(self.ended_at, 1e-9)
+
+    @property
+    def busy_share(self) -> float:
+        """Part of the runners' time in which they ran."""
+        return self.busy_s / max(self.ended_at * self.replicas * self.runners, 1e-9)
+
+    @property
+    def batch_rows(self) -> float:
+        """Rows of a batch on average."""
+        return float((self.fates == Fate.ANSWERED).sum()) / max(1, self.batches)
+
+    def share(self, fate: Fate, priority: Priority | None = None) -> float:
+        """Part of the requests, of a class if one is given, that ended so; 0 of none."""
+        fates = self.fates[self._of(priority)]
+        return float((fates == fate).mean()) if len(fates) else 0.0
+
+    def in_time(self, objective_s: float, priority: Priority | None = None) -> float:
+        """Part of the requests, whatever became of them, that were answered within the objective; 0 of none."""
+        latency_s = self.latency_s[self._of(priority)]
+        # A comparison with NaN is false.
+        return float((latency_s <= objective_s).mean()) if len(latency_s) else 0.0
+
+    def goodput_per_s(self, objective_s: float) -> float:
+        """Answers within the objective a second of arrivals."""
+        return self.in_time(objective_s) * self.offered_per_s
+
+    def percentile_s(self, percentile: float, priority: Priority | None = None) -> float:
+        """Seconds within which so many per cent of the answers came; NaN without any. Refusals are not in it: see ``in_time``."""
+        latency_s = self.latency_s[self._of(priority)]
+        found = latency_s[~np.isnan(latency_s)]
+        return float(np.percentile(found, percentile, method="higher")) if len(found) else math.nan
+
+    def classes(self) -> list[Priority]:
+        """The classes that came."""
+        return [priority for priority, there in ((Priority.INTERACTIVE, ~self.bulk), (Priority.BULK, self.bulk)) if there.any()]
+
+    def requests_of(self, priority: Priority) -> int:
+        """How many of a class came."""
+        return int(self._of(priority).sum())
+
+    def _of(self, priority: Priority | None) -> Marks:
+        if priority is None:
+            return np.ones(self.requests, bool)
+        return self.bulk if priority is Priority.BULK else ~self.bulk
+
+    def summary(self, objective_s: float) -> dict[str, Any]:  # what JSON has
+        """All figures, by name with unit."""
+        percentiles = {f"p{percentile:g}_ms": _number(1e3 * self.percentile_s(percentile)) for percentile in PERCENTILES}
+        return {
+            "replicas": self.replicas,
+            "requests": self.requests,
+            "seconds": self.ended_at,
+            "offered_per_s": self.offered_per_s,
+            "answered_per_s": self.answered_per_s,
+            "goodput_per_s": self.goodput_per_s(objective_s),
+            "in_time_share": self.in_time(objective_s),
+            **percentiles,
+            "refused_share": self.share(Fate.REFUSED),
+            "expired_share": self.share(Fate.EXPIRED),
+            "runner_busy_share": self.busy_share,
+            "batch_rows": self.batch_rows,
+            "by_class": {
+                priority.value: {
+                    "requests": self.requests_of(priority),
+                    "in_time_share": self.in_time(objective_s, priority),
+                    **{f"p{percentile:g}_ms": _number(1e3 * self.percentile_s(percentile, priority)) for percentile in PERCENTILES},
+                }
+                for priority in self.classes()
+            },
+        }
+
+
+def _number(value: float) -> float | None:
+    """JSON has no NaN."""
+    return value if math.isfinite(value) else None

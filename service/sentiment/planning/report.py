@@ -1,0 +1,145 @@
+"""What a simulation found, in words, tables and one HTML file that loads nothing."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from sentiment import svg_plots
+from sentiment.planning.outcome import PERCENTILES, Fate, Outcome
+from sentiment.planning.search import Objective, Sizing
+from sentiment.reports import Section, notice, page, paragraph, table
+from sentiment.svg_plots import Axis, Mark
+
+Table = tuple[Sequence[str], Sequence[Sequence[object]]]
+
+FLEET = ("replicas", "in time", "goodput/s", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "refused", "expired", "runners busy", "rows a batch")
+CLASS = ("replicas", "class", "requests", "in time", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms")
+# Numbers of replicas whose latency is drawn: more lines say nothing.
+DRAWN_MAX = 4
+TICKS_MAX = 10
+# One request in so many is slower: what a percentile plot shows from left to right.
+NINES = ((2.0, "50 %"), (10.0, "90 %"), (100.0, "99 %"), (1e3, "99.9 %"), (1e4, "99.99 %"))
+
+
+def verdict(sizing: Sizing, objective: Objective) -> str:
+    """The answer, in a sentence."""
+    if sizing.fewest is None:
+        return sizing.why
+    if len(sizing.tried) == 1:
+        return f"{replicas_text(sizing.fewest)} answer {objective}"
+    return f"{replicas_text(sizing.fewest)} answer {objective}; fewer do not"
+
+
+def tables(sizing: Sizing, objective: Objective) -> list[Table]:
+    """Headers and rows: every fleet that was simulated, and its classes if there are two."""
+    fleets = [_fleet_row(outcome, objective) for outcome in sizing.tried.values()]
+    classes = [
+        (
+            outcome.replicas,
+            priority.value,
+            outcome.requests_of(priority),
+            _percent(outcome.in_time(objective.seconds, priority)),
+            *(_ms(outcome.percentile_s(percentile, priority)) for percentile in PERCENTILES),
+        )
+        for outcome in sizing.tried.values()
+        if len(outcome.classes()) > 1
+        for priority in outcome.classes()
+    ]
+    return [(FLEET, fleets), *([(CLASS, classes)] if classes else [])]
+
+
+def compose(sizing: Sizing, objective: Objective, facts: Mapping[str, str]) -> str:
+    """The report's document: the answer, plots, tables and what was simulated."""
+    said = paragraph(verdict(sizing, objective)) if sizing.fewest else notice(verdict(sizing, objective))
+    shown = _shown(sizing)
+    drawn = [
+        (
+            _latency(shown, objective),
+            "Latency of all requests. What was refused or expired never comes: where there is more of it, a line ends.",
+        ),
+        (_over_time(shown, objective), "Requests of each twentieth of the time that were answered in time, whatever became of the others."),
+    ]
+    if len(sizing.tried) > 1:
+        drawn.insert(0, (_by_replicas(sizing, objective), "Requests that were answered in time, against the number of replicas."))
+    sections = [
+        Section("In short", said),
+        Section("Plots", svg_plots.figures(drawn)),
+        Section("Every fleet", "".join(table(header, rows) for header, rows in tables(sizing, objective))),
+        Section("What was simulated", table(("", "this run"), list(facts.items()))),
+    ]
+    return page("Capacity plan", sections, svg_plots.STYLE)
+
+
+def _fleet_row(outcome: Outcome, objective: Objective) -> tuple[object, ...]:
+    return (
+        outcome.replicas,
+        _percent(outcome.in_time(objective.seconds)),
+        f"{outcome.goodput_per_s(objective.seconds):.1f}",
+        *(_ms(outcome.percentile_s(percentile)) for percentile in PERCENTILES),
+        _percent(outcome.share(Fate.REFUSED)),
+        _percent(outcome.share(Fate.EXPIRED)),
+        _percent(outcome.busy_share),
+        f"{outcome.batch_rows:.2f}",
+    )
+
+
+def _shown(sizing: Sizing) -> list[Outcome]:
+    """The fleets nearest to the fewest."""
+    fewest = sizing.fewest or max(sizing.tried)
+    nearest = sorted(sizing.tried, key=lambda replicas: abs(replicas - fewest))[:DRAWN_MAX]
+    return [sizing.tried[replicas] for replicas in sorted(nearest)]
+
+
+def _by_replicas(sizing: Sizing, objective: Objective) -> str:
+    points = [(float(replicas), 100 * outcome.in_time(objective.seconds)) for replicas, outcome in sizing.tried.items()]
+    marks = [Mark(f"{objective.percentile:g} %", objective.percentile, upright=False)]
+    if sizing.fewest:
+        marks.append(Mark(replicas_text(sizing.fewest), sizing.fewest))
+    step = -(-len(points) // TICKS_MAX)
+    ticks = [(replicas, f"{replicas:.0f}") for replicas, _ in points[::step]]
+    alt = "share of the requests that are answered in time against replicas"
+    return svg_plots.lines({"in time": points}, Axis("replicas", ticks=ticks), Axis(f"% within {1e3 * objective.seconds:g} ms"), alt, marks)
+
+
+def _latency(outcomes: Sequence[Outcome], objective: Objective) -> str:
+    series = {replicas_text(outcome.replicas): _tail(outcome) for outcome in outcomes}
+    most = max(point[0] for points in series.values() for point in points)
+    ticks = [tick for tick in NINES if tick[0] <= max(most, 10.0)]
+    marks = [Mark(f"{1e3 * objective.seconds:g} ms", 1e3 * objective.seconds, upright=False)]
+    alt = "latency against the share of the requests that were answered within it"
+    return svg_plots.lines(series, Axis("of the requests", log=True, ticks=ticks), Axis("latency in ms", log=True), alt, marks)
+
+
+def _tail(outcome: Outcome) -> list[tuple[float, float]]:
+    """Latency in ms against 1 / (1 - share): equal steps for each nine; NaN, which sorts last, where there was no answer."""
+    latency_s, requests = np.sort(outcome.latency_s), outcome.requests
+    places = np.unique((requests * (1 - np.logspace(0, -np.log10(requests), 200))).astype(int))
+    return [(requests / (requests - place), 1e3 * float(latency_s[place])) for place in places]
+
+
+def _over_time(outcomes: Sequence[Outcome], objective: Objective) -> str:
+    series = {}
+    for outcome in outcomes:
+        edges = np.linspace(0, float(outcome.due_at[-1]), 21)
+        came, _ = np.histogram(outcome.due_at, edges)
+        good, _ = np.histogram(outcome.due_at[outcome.latency_s <= objective.seconds], edges)
+        middles = (edges[:-1] + edges[1:]) / 2
+        series[replicas_text(outcome.replicas)] = [
+            (float(at), 100 * float(share)) for at, share in zip(middles, good / np.maximum(came, 1), strict=True)
+        ]
+    marks = [Mark(f"{objective.percentile:g} %", objective.percentile, upright=False)]
+    alt = "share of the requests that are answered in time over the time simulated"
+    return svg_plots.lines(series, Axis("seconds"), Axis(f"% within {1e3 * objective.seconds:g} ms"), alt, marks)
+
+
+def replicas_text(count: int) -> str:
+    """``1 replica``, ``2 replicas``."""
+    return f"{count} replica{'s' * (count != 1)}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f}" if seconds == seconds else ""  # noqa: PLR0124  # NaN: no answer

@@ -1,0 +1,141 @@
+"""A fleet on virtual time: the same requests, given to replicas by a balancer, each replica the server's own scheduler. Pure.
+
+Replicas that a balancer does not compare are independent of each other, and are simulated in as many processes as there are cores.
+"""
+
+import heapq
+import itertools
+import math
+import random
+from collections.abc import Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sentiment.batching.ticket import Priority
+from sentiment.planning.machine import Machine
+from sentiment.planning.outcome import Codes, Floats, Ledger, Marks, Outcome
+from sentiment.planning.replica import Replica
+from sentiment.traffic.arrivals import Law
+from sentiment.traffic.lengths import Lengths
+
+Ints = npt.NDArray[np.int64]
+
+# Replicas that one least-backlog balancer compares; a larger fleet is groups of at most so many, which get requests in turn.
+GROUP_MAX = 32
+ROUND_ROBIN, RANDOM, LEAST_BACKLOG = "round-robin", "random", "least-backlog"
+BALANCES = (ROUND_ROBIN, RANDOM, LEAST_BACKLOG)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Requests in order: seconds from the start, tokens before anything is cut off, and whether they are bulk."""
+
+    due_at: Floats
+    lengths: Ints
+    bulk: Marks
+
+    def of(self, which: Marks) -> "Traffic":
+        """Some of them."""
+        return Traffic(self.due_at[which], self.lengths[which], self.bulk[which])
+
+
+def draw_traffic(law: Law, lengths: Lengths, requests: int, seed: int, bulk_share: float = 0.0) -> Traffic:
+    """Draw at most ``requests`` requests, fewer where the law ends; the same seed draws the same."""
+    due_at = np.array(list(itertools.islice(law.times(seed), requests)))
+    rng = random.Random(f"lengths {seed}")
+    drawn = np.array([lengths.draw(rng) for _ in range(len(due_at))], np.int64)
+    return Traffic(due_at, drawn, np.random.default_rng(seed).random(len(due_at)) < bulk_share)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Replicas alike, and who gets which request.
+
+    Args:
+        machine: each replica.
+        replicas: how many.
+        balance: round-robin (one balancer, each in turn), random (many clients that each take turns), or least-backlog (the replica with
+            the least predicted work, known at once).
+        timeout_s: each request's deadline.
+        queue_rows_max: rows that may wait at a replica.
+    """
+
+    machine: Machine
+    replicas: int
+    balance: str = ROUND_ROBIN
+    timeout_s: float = 5.0
+    queue_rows_max: int = 4096
+
+    @property
+    def groups(self) -> int:
+        """Into how many groups of replicas it falls that know nothing of each other."""
+        return math.ceil(self.replicas / GROUP_MAX) if self.balance == LEAST_BACKLOG else self.replicas
+
+
+def simulate(traffic: Traffic, fleet: Fleet, seed: int, executor: Executor | None = None) -> Outcome:
+    """Run requests through a fleet until the last has its fate; there is at least one.
+
+    Args:
+        traffic: the requests.
+        fleet: who answers them.
+        seed: of what is random in replicas and balancer; whatever the executor, the same seed gives the same.
+        executor: runs the groups; None: one after the other, here.
+    """
+    slots = np.arange(len(traffic.due_at)) % fleet.replicas
+    if fleet.balance == RANDOM:
+        slots = np.random.default_rng(seed).integers(fleet.replicas, size=len(traffic.due_at))
+    group_of = slots * fleet.groups // fleet.replicas
+    sizes = np.bincount(np.arange(fleet.replicas) * fleet.groups // fleet.replicas)
+    members = [group_of == group for group in range(fleet.groups)]
+    tasks = [(traffic.of(mine), fleet, int(size), f"{seed} {group}") for group, (mine, size) in enumerate(zip(members, sizes, strict=True))]
+    parts: Iterable[_Part] = map(_run_group, tasks) if executor is None else executor.map(_run_group, tasks)
+    answered_at, fates = np.empty(len(traffic.due_at)), np.zeros(len(traffic.due_at), np.uint8)
+    busy_s, batches = 0.0, 0
+    for mine, part in zip(members, parts, strict=True):
+        answered_at[mine], fates[mine] = part.answered_at, part.fates
+        busy_s, batches = busy_s + part.busy_s, batches + part.batches
+    latency_s = answered_at - traffic.due_at
+    return Outcome(traffic.due_at, latency_s, fates, traffic.bulk, fleet.replicas, fleet.machine.runners, busy_s, batches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    answered_at: Floats
+    fates: Codes
+    busy_s: float
+    batches: int
+
+
+def _run_group(task: tuple[Traffic, Fleet, int, str]) -> _Part:
+    traffic, fleet, size, seed = task
+    ledger = Ledger(len(traffic.due_at))
+    replicas = [Replica(fleet.machine, fleet.queue_rows_max, f"{seed} {number}", ledger) for number in range(size)]
+    # Instants at which a replica does something; those that it has changed its mind about are passed over.
+    due: list[tuple[float, int]] = []
+    lengths = traffic.lengths.tolist()
+    priorities = [Priority.BULK if bulk else Priority.INTERACTIVE for bulk in traffic.bulk]
+    for number, at in enumerate(traffic.due_at.tolist()):
+        _advance(replicas, due, at)
+        # Without a choice, not even a look.
+        index = 0 if size == 1 else min(range(size), key=lambda index: replicas[index].ahead_s)
+        replica = replicas[index]
+        before_at = replica.next_at
+        replica.ask(number, at, lengths[number], at + fleet.timeout_s, priorities[number])
+        if replica.next_at != before_at:
+            heapq.heappush(due, (replica.next_at, index))
+    _advance(replicas, due, math.inf)
+    busy_s, batches = sum(replica.busy_s for replica in replicas), sum(replica.batches for replica in replicas)
+    return _Part(np.array(ledger.answered_at), np.frombuffer(ledger.fates, np.uint8), busy_s, batches)
+
+
+def _advance(replicas: list[Replica], due: list[tuple[float, int]], until: float) -> None:
+    """Let all do what is due by then."""
+    while due and due[0][0] <= until:
+        at, index = heapq.heappop(due)
+        replica = replicas[index]
+        if at == replica.next_at < math.inf:
+            replica.advance()
+            heapq.heappush(due, (replica.next_at, index))

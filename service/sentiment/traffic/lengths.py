@@ -1,0 +1,145 @@
+"""How long texts are, in tokens with the two special ones: laws of sentences and reviews, one length, or those of a file."""
+
+import bisect
+import itertools
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentiment.errors import BadSettings
+from sentiment.files import BadFile, read_texts
+
+# Tokens at the 0, 5, 10, 20 .. 90, 95, 99 and 100 % quantiles, counted with BERT's uncased WordPiece tokenizer.
+QUANTILES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
+# SST-2 dev (sentences) and IMDB test (reviews).
+SHORT = (4, 10, 12, 16, 19, 21, 24, 27, 30, 34, 40, 44, 51, 55)
+LONG = (29, 81, 109, 152, 169, 191, 216, 248, 296, 390, 536, 716, 1034, 1284)
+SPECIAL_TOKENS = 2
+LENGTH_MIN, LENGTH_MAX = 3, 100_000
+# Of a file of texts; more say nothing new about its lengths.
+FILE_TEXTS_MAX = 100_000
+_WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
+
+Table = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """A law of lengths: tables of (share of the texts, tokens at that quantile), each as probable as the others.
+
+    Between two quantiles lengths are spread evenly.
+    """
+
+    tables: tuple[Table, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean tokens."""
+        return sum(map(_mean, self.tables)) / len(self.tables)
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that a draw can have."""
+        return round(max(table[-1][1] for table in self.tables))
+
+    def at(self, share: float) -> int:
+        """The length at a place from 0 to 1; a uniform draw of the place is a draw of the law."""
+        place = min(share, 1.0) * len(self.tables)
+        which = min(int(place), len(self.tables) - 1)
+        table = self.tables[which]
+        upper = max(1, bisect.bisect_left(table, place - which, key=lambda point: point[0]))
+        (low, shorter), (high, longer) = table[upper - 1], table[upper]
+        part = (place - which - low) / (high - low)
+        return round(shorter * (1 - part) + longer * part)
+
+    def draw(self, rng: random.Random) -> int:
+        """One length in tokens."""
+        return self.at(rng.random())
+
+    def spread(self, count: int, rng: random.Random) -> list[int]:
+        """``count`` lengths, evenly spread over the law so that few of them have its mean, in random order."""
+        drawn = [self.at((index + rng.random()) / count) for index in range(count)]
+        rng.shuffle(drawn)
+        return drawn
+
+
+def _mean(table: Table) -> float:
+    return sum((high - low) * (shorter + longer) / 2 for (low, shorter), (high, longer) in itertools.pairwise(table))
+
+
+def of_quantiles(tokens: Sequence[int]) -> Lengths:
+    """The law with these tokens at QUANTILES."""
+    return Lengths((tuple(zip(QUANTILES, tokens, strict=True)),))
+
+
+def of_lengths(tokens: Sequence[int]) -> Lengths:
+    """The law of some measured lengths, at least one."""
+    found = sorted(tokens)
+    if len(found) == 1:
+        found *= 2
+    return Lengths((tuple((index / (len(found) - 1), float(length)) for index, length in enumerate(found)),))
+
+
+SST2 = of_quantiles(SHORT)
+IMDB = of_quantiles(LONG)
+MIXED = Lengths((*SST2.tables, *IMDB.tables))
+BUILT_IN = {"sst2": SST2, "imdb": IMDB, "mixed": MIXED}
+
+
+def count_words(text: str) -> int:
+    """Its words and punctuation marks, which BERT's tokenizers never join."""
+    return len(_WORD_OR_MARK.findall(text))
+
+
+def first_words(text: str, count: int) -> str:
+    """The text up to the end of this one of its words and marks, or all of it."""
+    last = next(itertools.islice(_WORD_OR_MARK.finditer(text), count - 1, None), None)
+    return text[: last.end()] if last else text
+
+
+def estimate_tokens(text: str) -> int:
+    """Tokens of an English text without a tokenizer: words, marks and the two special tokens.
+
+    Rare words are several tokens each, so that of real reviews this finds too few.
+    """
+    return count_words(text) + SPECIAL_TOKENS
+
+
+def parse_built_in(text: str) -> Lengths | None:
+    """The law of ``sst2``, ``imdb``, ``mixed`` or a number of tokens; None if it is none of them.
+
+    Raises:
+        BadSettings: the number is out of range.
+    """
+    if not text.isdecimal():
+        return BUILT_IN.get(text)
+    if not LENGTH_MIN <= int(text) <= LENGTH_MAX:
+        raise BadSettings(f"length is {text}; wanted are {LENGTH_MIN} to {LENGTH_MAX:,} tokens")
+    return of_lengths([int(text)])
+
+
+def parse_lengths(text: str, column: str = "text") -> Lengths:
+    """Read a law: ``sst2``, ``imdb``, ``mixed`` (half of each), a number of tokens, or a file of texts or of such numbers, a line each.
+
+    Raises:
+        BadSettings: it is none of them, or the file has no text.
+    """
+    built_in = parse_built_in(text)
+    if built_in is not None:
+        return built_in
+    path = Path(text)
+    if not path.is_file():
+        raise BadSettings(f"lengths {text!r} are unknown; wanted is sst2, imdb, mixed, a number of tokens or a file")
+    found: list[int] = []
+    try:
+        for line in read_texts(path, column):
+            found.append(int(line) if line.isdecimal() and len(line) < 7 else estimate_tokens(line))
+            if len(found) == FILE_TEXTS_MAX:
+                break
+    except BadFile as error:
+        raise BadSettings(str(error)) from error
+    if not found:
+        raise BadSettings(f"{path}: has no text")
+    return of_lengths(found)

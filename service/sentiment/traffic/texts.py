@@ -1,0 +1,88 @@
+"""Texts to send: sentences written here, cut to the lengths of a law, or those of a file."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from sentiment.errors import BadSettings
+from sentiment.files import BadFile, read_texts
+from sentiment.traffic.lengths import SPECIAL_TOKENS, Lengths, count_words, first_words, parse_built_in
+
+# Enough that the lengths of a law are there with their tail; each process of a load test holds them.
+BUILT_IN_TEXTS = 1024
+FILE_TEXTS_MAX = 20_000
+FILE_BYTES_MAX = 32 * 2**20
+
+SUBJECTS = ("the film", "this story", "the lead actor", "her performance", "the script", "every scene", "the director", "the second half")
+VERBS = ("delivers", "wastes", "carries", "ruins", "celebrates", "forgets", "rescues", "drowns in", "finds", "misses")
+OBJECTS = (
+    "a quiet kind of joy that stays with you",
+    "two hours of my life I will never get back",
+    "its own clumsy jokes and borrowed ideas",
+    "moments of real tenderness between strangers",
+    "the patience of anyone who paid for a ticket",
+    "an honest look at growing old in a small town",
+    "more noise than the thin plot can bear",
+    "the best soundtrack of the year",
+)
+JOINTS = (", and", ", but", "; still,", ". Then", ". Worse,", ". Better still,", ", while", " because")
+
+
+def clauses(rng: random.Random) -> Iterator[str]:
+    """Pieces of a text that, one after the other, make as long a text as one likes."""
+    yield _clause(rng).capitalize()
+    while True:
+        clause = _clause(rng)
+        yield f"{rng.choice(JOINTS)} {clause}"
+
+
+def _clause(rng: random.Random) -> str:
+    return f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} {rng.choice(OBJECTS)}"
+
+
+def make_texts(lengths: Lengths, count: int, seed: int = 1) -> list[str]:
+    """Write ``count`` texts with these lengths, counted without a tokenizer; the same seed writes the same texts."""
+    rng = random.Random(seed)
+    return [_text_of(tokens, rng) for tokens in lengths.spread(count, rng)]
+
+
+def _text_of(tokens: int, rng: random.Random) -> str:
+    pieces, found, wanted = [], 0, max(1, tokens - SPECIAL_TOKENS)
+    for piece in clauses(rng):
+        pieces.append(piece)
+        found += count_words(piece)
+        if found >= wanted:
+            break
+    return first_words("".join(pieces), wanted)
+
+
+def read_pool(source: str, column: str = "text") -> list[str]:
+    """The texts to choose from: ``sst2``, ``imdb``, ``mixed`` or a number of tokens are built in; else the first of a file's.
+
+    Of a file at most FILE_TEXTS_MAX texts of FILE_BYTES_MAX together in UTF-8.
+
+    Raises:
+        BadSettings: the source is unknown, or the file has no text, or one that is not Unicode.
+    """
+    lengths = parse_built_in(source)
+    if lengths is not None:
+        return make_texts(lengths, BUILT_IN_TEXTS)
+    path = Path(source)
+    if not path.is_file():
+        raise BadSettings(f"texts {source!r} are unknown; wanted is sst2, imdb, mixed, a number of tokens or a file")
+    texts: list[str] = []
+    size = 0
+    try:
+        for text in read_texts(path, column):
+            size += len(text.encode())
+            if len(texts) == FILE_TEXTS_MAX or size > FILE_BYTES_MAX:
+                break
+            if text.strip():
+                texts.append(text)
+    except BadFile as error:
+        raise BadSettings(str(error)) from error
+    except UnicodeEncodeError as error:
+        raise BadSettings(f"{path}: a text has {error.object[error.start]!r}, half of a character; wanted is Unicode") from error
+    if not texts:
+        raise BadSettings(f"{path}: has no text")
+    return texts

@@ -1,0 +1,109 @@
+"""The peers that are measured, how each is tuned, and an environment of its own for each, made with pip."""
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+FOLDER = ROOT / "build" / "peers"
+INSTALL_S_MAX = 1800
+# The same in all environments, and ours: what differs is the server.
+SHARED = tuple(f"{name}=={importlib.metadata.version(name)}" for name in ("onnxruntime", "tokenizers"))
+
+
+class PeerFailed(Exception):
+    """A peer cannot be made, started or asked; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """A peer's largest batch, and how long that may wait for more texts."""
+
+    rows: int = 1
+    delay_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another server, or another way to run the model. Why it is tuned so stands in its module in ``servers``.
+
+    ``protocol`` is how it is asked (``in-process``: by lines of JSON), ``short`` and ``mixed`` its tuning for texts of like and of
+    mixed lengths, ``ports`` how many it opens beside the first; ``python`` names the interpreter if not any will do.
+    """
+
+    name: str
+    protocol: str
+    packages: tuple[str, ...]
+    short: Tuning = Tuning()
+    mixed: Tuning = Tuning()
+    ports: int = 0
+    python: str = sys.executable
+
+    @property
+    def interpreter(self) -> Path:
+        """The environment's Python."""
+        return FOLDER / self.name / "bin" / "python"
+
+
+# Tunings: the best of `python -m tests.bench.peers --tune`. One that batches well short texts is bad for mixed ones, so each has both.
+PEERS = (
+    # Debian's Python: under CPython 3.11.7 PyTriton's workers do not start (multiprocessing's resource tracker has no _recursion_count).
+    Peer("triton", "oip", ("nvidia-pytriton==0.7.0", *SHARED), short=Tuning(8), ports=2, python="/usr/bin/python3.11"),
+    # With a newer uvloop its workers end at once: they call get_event_loop where there is none.
+    Peer("mlserver", "oip", ("mlserver==1.7.1", "uvloop<0.22", *SHARED), short=Tuning(4, 5.0), mixed=Tuning(2, 1.0), ports=2),
+    Peer("litserve", "http", ("litserve==0.2.19", *SHARED), short=Tuning(8, 1.0)),
+    Peer("bentoml", "http", ("bentoml==1.4.39", *SHARED), short=Tuning(4)),
+    Peer("fastapi", "http", ("fastapi==0.165.0", "uvicorn[standard]==0.54.0", *SHARED)),
+    Peer("torch", "in-process", ("torch==2.13.0", "transformers==4.57.6", "safetensors>=0.6", "numpy>=2"), Tuning(32), Tuning(32)),
+)
+NOT_MEASURED = {
+    "TEI": "comes as container images, which cannot be run here, and as Rust source; its ONNX backend takes batches of at most 8",
+    "TorchServe": "not maintained since 2025 (pytorch/serve#3396); its server is Java, its workers are Python like MLServer's",
+}
+
+
+def find(name: str) -> Peer:
+    """A peer by its name.
+
+    Raises:
+        PeerFailed: there is none.
+    """
+    for peer in PEERS:
+        if peer.name == name:
+            return peer
+    raise PeerFailed(f"peer {name!r} is unknown; there are {', '.join(peer.name for peer in PEERS)}")
+
+
+def install(peer: Peer) -> None:
+    """Make its environment, unless it stands with these packages.
+
+    Raises:
+        PeerFailed: its Python is not there, or pip fails.
+    """
+    stamp = FOLDER / peer.name / ".packages.json"
+    if stamp.is_file() and json.loads(stamp.read_text()) == list(peer.packages):
+        return
+    print(f"installing {peer.name} in {stamp.parent.relative_to(ROOT)}", flush=True)
+    _run(peer, [peer.python, "-m", "venv", "--clear", str(stamp.parent)])
+    _run(peer, [str(peer.interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *peer.packages])
+    stamp.write_text(json.dumps(peer.packages))
+
+
+def _run(peer: Peer, command: list[str]) -> None:
+    try:
+        subprocess.run(command, check=True, timeout=INSTALL_S_MAX, capture_output=True, text=True)
+    except OSError as error:
+        raise PeerFailed(f"{peer.name}: {command[0]} cannot be run: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise PeerFailed(f"{peer.name}: {command[1:4]} took more than {INSTALL_S_MAX} s") from error
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr or error.stdout).strip().splitlines()[-1:]
+        raise PeerFailed(f"{peer.name}: {' '.join(command[1:4])} failed: {' '.join(last)}") from error
+
+
+def version(peer: Peer) -> str:
+    """What is measured, as pip names it: the first of its packages."""
+    return peer.packages[0].replace("==", " ").replace("[standard]", "")

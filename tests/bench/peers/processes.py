@@ -1,0 +1,159 @@
+"""Running servers: started with all that they start, their CPU time, held still while another is measured, and ended."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import IO
+
+import psutil
+
+from tests.bench.peers.environments import ROOT, Peer, PeerFailed, Tuning
+from tests.bench.peers.servers.options import VARIABLE, Options
+from tests.bench.processes import start_server
+
+END_S_MAX = 20.0
+LEFT_S_MAX = 5.0
+# What a framework says at its end that explains a failure.
+LAST_LINES = 15
+
+
+class Running:
+    """A server, with all processes below it. ``launch`` starts it again at the same address; None: it cannot be."""
+
+    def __init__(
+        self,
+        name: str,
+        protocol: str,
+        process: "subprocess.Popen[str]",
+        target: str,
+        launch: Callable[[], "subprocess.Popen[str]"] | None = None,
+        log: IO[str] | None = None,
+    ) -> None:
+        self.name, self.protocol, self.target, self.process = name, protocol, target, process
+        self._launch, self._log = launch, log
+        self._ended: dict[int, float] = {}
+
+    def core_s(self) -> float:
+        """CPU seconds of all its processes so far, user and system. A process that has ended keeps what was last seen of it."""
+        for process in self._tree():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                self._ended[process.pid] = times.user + times.system
+        return sum(self._ended.values())
+
+    def memory_bytes(self) -> int:
+        """Memory of all its processes, what they share counted once (PSS)."""
+        total = 0
+        for process in self._tree():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += process.memory_full_info().pss
+        return total
+
+    def hold(self) -> None:
+        """Stop all its processes, so that an idle server that polls takes nothing from the one that is measured."""
+        for process in self._tree():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+
+    def go_on(self) -> None:
+        """Let them run again, what was started last first."""
+        for process in reversed(self._tree()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+    def check(self) -> None:
+        """See that it still runs.
+
+        Raises:
+            PeerFailed: it has ended; with the last that it said.
+        """
+        if self.process.poll() is not None:
+            raise PeerFailed(f"{self.name} ended with {self.process.returncode}\n{self.last_words()}")
+
+    def again(self) -> None:
+        """End it and start it again.
+
+        Raises:
+            PeerFailed: it cannot be.
+        """
+        if self._launch is None:
+            raise PeerFailed(f"{self.name} does not answer any more")
+        self.end()
+        self.process = self._launch()
+
+    def last_words(self) -> str:
+        """The end of what it wrote."""
+        if self._log is None:
+            return ""
+        self._log.seek(0)
+        return "".join(self._log.readlines()[-LAST_LINES:])
+
+    def end(self) -> None:
+        """End it kindly, then what it has left behind."""
+        self.go_on()
+        left = self._tree()
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_S_MAX)
+        for end in (psutil.Process.terminate, psutil.Process.kill):
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    end(process)
+            _, left = psutil.wait_procs(left, timeout=LEFT_S_MAX)
+        self.process.wait(LEFT_S_MAX)
+
+    def _tree(self) -> list[psutil.Process]:
+        try:
+            root = psutil.Process(self.process.pid)
+            return [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+
+def start_ours(model: str) -> Running:
+    """Start our server, as ``sentiment serve`` does by default."""
+    process, target = start_server(model)
+    return Running("ours", "grpc", process, target)
+
+
+def start(peer: Peer, tuning: Tuning, bundle: str, instances: int) -> Running:
+    """Start a peer's process, or what it starts; it is not ready yet."""
+    ports = _free_ports(1 + peer.ports)
+    options = Options(bundle, ports[0], tuple(ports[1:]), instances, tuning.rows, tuning.delay_ms)
+    environment = {
+        **os.environ,
+        VARIABLE: json.dumps(asdict(options)),
+        "PYTHONPATH": str(ROOT),
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": str(instances) if peer.protocol == "in-process" else "1",
+        "BENTOML_DO_NOT_TRACK": "true",
+    }
+    in_process = peer.protocol == "in-process"
+    log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # Running keeps it
+
+    def launch() -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [str(peer.interpreter), "-m", f"tests.bench.peers.servers.{peer.name}"],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE if in_process else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if in_process else log,
+            stderr=log,
+            text=True,
+        )
+
+    return Running(peer.name, peer.protocol, launch(), f"127.0.0.1:{ports[0]}", launch, log)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody has now: not every peer takes port 0 and says what it got."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

@@ -1,0 +1,1 @@
+"""One module a peer, each run in that peer's own environment: they import nothing of the service and none another."""

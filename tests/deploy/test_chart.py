@@ -1,0 +1,211 @@
+"""The chart gives what Kubernetes, the operators and the server understand, in every flavour and for every version that it names."""
+
+import json
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.deploy.manifests import (
+    CHART,
+    CONTAINER,
+    DEPLOY,
+    FLAVOURS,
+    VERSIONS,
+    Document,
+    made_by,
+    of_kind,
+    read,
+    rendered,
+    values_of,
+    with_one_change,
+)
+from tests.deploy.rules import RULES
+from tests.deploy.rules.release import environment, server
+from tests.deploy.schemas import schemas
+
+needs_helm = pytest.mark.needs_tool("helm")
+each_flavour = pytest.mark.parametrize("flavour", FLAVOURS)
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["helm", *arguments], check=False, capture_output=True, text=True, timeout=60)
+
+
+# A rule holds of an object that is not there: kinds, and what the names have beyond the Deployment's.
+SERVED = {"Deployment", "Service", "Service -headless", "ServiceAccount"}
+KEPT = SERVED | {"NetworkPolicy", "PodDisruptionBudget"}
+WATCHED = KEPT | {"ServiceMonitor", "PrometheusRule", "ConfigMap -dashboard"}
+SCALED = WATCHED | {"HorizontalPodAutoscaler"}
+WHOLE = {
+    "default": KEPT,
+    "single": SERVED,
+    "everything": WATCHED | {"ScaledObject", "Job -loadtest"},
+    **dict.fromkeys(("cpu", "gpu", "mig", "laid_over"), SCALED),
+}
+
+
+def faults(documents: list[Document], version: str) -> list[str]:
+    """Against Kubernetes' own schemas, or the definitions of those that it leaves to others; a kind that neither knows is a fault."""
+    known = schemas()
+    found = []
+    for document in documents:
+        name = f"{document['apiVersion']}/{document['kind']}"
+        try:
+            if name in known:
+                jsonschema.validate(document, known[name])
+            else:
+                kubernetes_validate.validate(document, version, strict=True)
+        except (jsonschema.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
+            found.append(f"{name}: {error.message}")
+    return found
+
+
+@needs_helm
+@each_flavour
+def test_helm_finds_nothing_to_complain_of(flavour: str) -> None:
+    for version in VERSIONS:
+        linted = helm("lint", "--strict", str(CHART), *values_of(flavour), "--kube-version", version)
+
+        assert linted.returncode == 0, f"{version}: {linted.stdout}"
+
+
+@needs_helm
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_manifest_is_one_of_that_version_of_kubernetes(version: str) -> None:
+    # Most are alike in several flavours.
+    documents = {json.dumps(document, sort_keys=True): document for flavour in FLAVOURS for document in rendered(flavour, version)}
+
+    assert len(documents) > 20
+    assert faults(list(documents.values()), version) == []
+
+
+@needs_helm
+def test_a_kubernetes_that_lacks_what_the_chart_uses_is_refused() -> None:
+    refused = helm("template", "sentiment", str(CHART), "--kube-version", "1.30")
+
+    assert "incompatible with Kubernetes v1.30" in refused.stderr
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("flavour", "kind", "path", "value"),
+    [
+        ("cpu", "Deployment", (*CONTAINER, "readinesProbe"), {}),
+        ("cpu", "HorizontalPodAutoscaler", ("apiVersion",), "autoscaling/v2beta2"),
+        ("cpu", "ServiceMonitor", ("spec", "endpoints", 0, "port"), 8080),
+        ("cpu", "ServiceMonitor", ("spec", "endpoints", 0, "intervall"), "15s"),
+        ("cpu", "PrometheusRule", ("spec", "groups", 0, "rules", 0, "expression"), "1"),
+        ("everything", "ScaledObject", ("spec", "maxReplicas"), 3),
+    ],
+    ids=str,
+)
+def test_a_single_wrong_field_is_found(flavour: str, kind: str, path: Sequence[str | int], value: object) -> None:
+    document = of_kind(with_one_change(rendered(flavour), kind, path, value), kind)[0]
+
+    assert len(faults([document], VERSIONS[-1])) == 1
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--set", "replica=3"], "additional properties 'replica' not allowed"),
+        (["--set", "replicas=two"], "got string, want integer"),
+        (["--set", "settings.queue_row_max=3"], "additional properties 'queue_row_max' not allowed"),
+        (["--set", "settings.bulk_share=2"], "exclusiveMaximum: got 2, want 1"),
+        (["--set-json", "networkPolicy.clients=[]"], "minItems: got 0, want 1"),
+        (["--set", "lifecycle.marginSeconds=5"], "want 11"),
+        (["--set", "cache.volume.emptyDir.medium=Memory,cache.volume.nfs.path=a"], "maxProperties: got 2, want 1"),
+        (["--set", "fullnameOverride=" + 47 * "a"], "maxLength: got 47, want 46"),
+        (["--set", "autoscaling.min=12"], "autoscaling.min is 12, autoscaling.max 10"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_anything_is_installed(flags: list[str], said: str) -> None:
+    refused = helm("template", "sentiment", str(CHART), *flags)
+
+    assert refused.returncode == 1
+    assert said in refused.stderr
+
+
+@needs_helm
+def test_numbers_reach_the_server_as_they_were_written() -> None:
+    _, _, container = server(rendered("everything"))
+
+    told = environment(container)
+
+    assert [told[f"SENTIMENT_{name}"] for name in ("TEXT_BYTES_MAX", "BULK_SHARE", "EXPLAIN")] == ["2097152", "0.3", "false"]
+
+
+def test_every_value_is_explained() -> None:
+    text = (CHART / "values.yaml").read_text(encoding="utf-8")
+    explained = {path for path, _ in made_by.commented(text)}
+
+    def leaves(node: Document, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+        found = []
+        for key, value in node.items():
+            here = (*above, key)
+            found += leaves(value, here) if isinstance(value, dict) and value and ".".join(here) not in explained else [here]
+        return found
+
+    assert [path for path in leaves(yaml.safe_load(text)) if ".".join(path) not in explained] == []
+
+
+@needs_helm
+def test_what_is_made_of_the_chart_is_fresh() -> None:
+    made = made_by.made()
+    committed = {path for path in (DEPLOY / "kustomize").rglob("*") if path.is_file()}
+
+    stale = [str(path.relative_to(DEPLOY)) for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+
+    assert stale == [], "stale: make manifests"
+    assert committed <= made.keys()
+
+
+@pytest.fixture
+def overlay(tmp_path: Path) -> Callable[..., list[Document]]:
+    """What kustomize makes of a folder beside the bases."""
+
+    def build(base: str, *components: str) -> list[Document]:
+        folder = tmp_path / "overlay"
+        folder.mkdir()
+        (tmp_path / "kustomize").symlink_to(DEPLOY / "kustomize")
+        entry = {
+            "namespace": "words",
+            "resources": [f"../kustomize/{base}"],
+            "components": [f"../kustomize/{name}" for name in components],
+            "images": [{"name": name, "newName": f"registry.example/{name}", "newTag": "0.1.0"} for name in ("sentiment", "sentiment-gpu")],
+        }
+        (folder / "kustomization.yaml").write_text(json.dumps(entry), encoding="utf-8")
+        command = ["kubectl", "kustomize", "--load-restrictor", "LoadRestrictionsNone", str(folder)]
+        return read(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout)
+
+    return build
+
+
+@pytest.mark.needs_tool("kubectl")
+@pytest.mark.parametrize("base", made_by.FLAVOURS)
+def test_kustomize_gives_a_whole_that_keeps_the_rules(overlay: Callable[..., list[Document]], base: str) -> None:
+    documents = overlay(base, "monitoring", "loadtest")
+
+    assert {document["metadata"]["namespace"] for document in documents} == {"words"}
+    assert faults(documents, VERSIONS[-1]) == []
+    assert {rule.__name__: found for rule in RULES if (found := list(rule(documents)))} == {}
+    assert objects(documents) == WHOLE[base] | {"Job -loadtest"}
+    assert server(documents)[2]["image"].startswith("registry.example/sentiment")
+
+
+def objects(documents: Sequence[Document]) -> set[str]:
+    """Kinds, and what the names have beyond the Deployment's."""
+    name = server(documents)[0]["metadata"]["name"]
+    return {f"{document['kind']} {document['metadata']['name'].removeprefix(name)}".rstrip() for document in documents}
+
+
+@needs_helm
+@each_flavour
+def test_a_flavour_is_whole(flavour: str) -> None:
+    assert objects(rendered(flavour)) == WHOLE[flavour]

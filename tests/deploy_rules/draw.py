@@ -1,0 +1,157 @@
+"""Draws the board's panels from a real Prometheus' data: ``python -m tests.deploy_rules.draw OUT.png`` (about two minutes).
+
+Two servers of the default bundle, one runner each, are called for 100 s: calmly, with more than they can do, calmly again. What is
+drawn is what dashboard.json asks for, by matplotlib and not by Grafana: an approximation of how it looks. Series that are zero all
+the time are left out.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import io
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import EngFormatter, Formatter, PercentFormatter, ScalarFormatter
+from PIL import Image
+
+from sentiment.client import AsyncClient
+from sentiment_models.plots import COLOURS, LINES, as_png, blank, plain_axes
+from tests.demo import TEXTS
+from tests.deploy_rules.expressions import chosen_all, panels
+from tests.deploy_rules.load import Caller
+from tests.deploy_rules.watching import Found, Prometheus
+
+PODS = ("sentiment-7d9c-a", "sentiment-7d9c-b")
+# Calls a second to each server until so many seconds after the begin.
+PHASES = ((30.0, 12.0), (65.0, 70.0), (100.0, 12.0))
+UNITS: dict[str, Callable[[], Formatter]] = {
+    "s": lambda: EngFormatter("s"),
+    "bytes": lambda: EngFormatter("B"),
+    "percentunit": lambda: PercentFormatter(1.0),
+    "reqps": lambda: EngFormatter("/s"),
+    "cps": lambda: EngFormatter("/s"),
+    "short": ScalarFormatter,
+}
+# Points by legend: seconds from the start, value.
+Series = dict[str, list[tuple[float, float]]]
+# Inches of a panel, and panels side by side.
+WIDTH, HEIGHT, ACROSS = 4.3, 2.4, 3
+# Grafana's grid: columns of a panel.
+PANEL_COLUMNS = 8
+
+
+def main() -> None:
+    """Serve, call, scrape, draw."""
+    parser = argparse.ArgumentParser(prog="python -m tests.deploy_rules.draw", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("out", type=Path, help="the picture to write")
+    out = parser.parse_args().out
+    with contextlib.ExitStack() as stack:
+        servers = {pod: stack.enter_context(_serving()) for pod in PODS}
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        urls = {pod: str(ready["http"]).removeprefix("http://") for pod, ready in servers.items()}
+        prometheus = stack.enter_context(Prometheus(folder, urls))
+        begun = time.time()
+        asyncio.run(_call([str(ready["grpc"]) for ready in servers.values()]))
+        picture = Image.open(io.BytesIO(_drawn(prometheus, begun, time.time())))
+    # A third of the bytes: there are few colours in it.
+    picture.quantize(64).save(out, "PNG", optimize=True)
+    print(f"{out}: {out.stat().st_size / 1e3:.0f} kB")
+
+
+@contextlib.contextmanager
+def _serving() -> Iterator[dict[str, object]]:
+    flags = ["--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0", "--runners", "1"]
+    server = subprocess.Popen([sys.executable, "-m", "sentiment", "serve", *flags], stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    try:
+        entries = (json.loads(line) for line in server.stderr)
+        ready = next(entry for entry in entries if entry["event"] == "ready")
+        # A pipe that nobody empties fills, and then its writer waits.
+        threading.Thread(target=server.stderr.read, daemon=True).start()
+        yield ready
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+async def _call(targets: list[str]) -> None:
+    shuffled = random.Random(0)
+    texts = [" ".join(shuffled.choices(TEXTS, k=shuffled.choice((1, 1, 2, 4, 12)))) for _ in range(200)]
+    begun = time.monotonic()
+
+    def rate() -> float:
+        return next((calls for until, calls in PHASES if time.monotonic() - begun < until), PHASES[-1][1])
+
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(AsyncClient(target)) for target in targets]
+        callers = asyncio.gather(*(Caller(client, texts, seed).call(rate) for seed, client in enumerate(clients)))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(callers, PHASES[-1][0])
+
+
+def _drawn(prometheus: Prometheus, start: float, end: float) -> bytes:
+    shown = panels()
+    lines = sorted({panel["gridPos"]["y"] for panel in shown})
+    figure = blank(WIDTH * ACROSS, HEIGHT * len(lines))
+    grid = figure.add_gridspec(len(lines), ACROSS)
+    for panel in shown:
+        place = panel["gridPos"]
+        axes = figure.add_subplot(grid[lines.index(place["y"]), place["x"] // PANEL_COLUMNS])
+        series: Series = {}
+        for target in panel["targets"]:
+            series |= _named(target["legendFormat"], prometheus.query_range(chosen_all(target["expr"]), start, end), start)
+        _draw(axes, panel, series)
+    return as_png(figure)
+
+
+def _named(legend: str, found: Found, start: float) -> Series:
+    """Series by their legend, over seconds from the start, without those that are zero throughout."""
+    moved = [(labels, points) for labels, points in found if any(value > 0 for _, value in points)]
+    return {_filled(legend, labels): [(at - start, value) for at, value in points] for labels, points in moved}
+
+
+def _filled(legend: str, labels: dict[str, str]) -> str:
+    return re.sub(r"\{\{(\w+)\}\}", lambda label: labels.get(label[1], ""), legend).strip()
+
+
+def _draw(axes: Axes, panel: dict[str, Any], series: Series) -> None:
+    plain_axes(axes)
+    axes.set_title(panel["title"], loc="left")
+    defaults = panel["fieldConfig"]["defaults"]
+    axes.yaxis.set_major_formatter(UNITS[defaults["unit"]]())
+    axes.xaxis.set_major_formatter("{x:.0f} s")
+    axes.set_xlim(0, PHASES[-1][0])
+    axes.grid(color="#dddddd", linewidth=0.8)
+    if not series:
+        axes.text(0.5, 0.5, "no data, or zero throughout", ha="center", va="center", transform=axes.transAxes)
+        return
+    stacked = defaults["custom"]["stacking"]["mode"] == "normal"
+    below: dict[float, float] = {}
+    for number, (name, points) in enumerate(sorted(series.items())):
+        colour, line = COLOURS[number % len(COLOURS)], LINES[number // len(COLOURS) % len(LINES)]
+        at = [x for x, _ in points]
+        if stacked:
+            floor = [below.get(round(x), 0.0) for x in at]
+            top = [low + value for low, (_, value) in zip(floor, points, strict=True)]
+            axes.fill_between(at, floor, top, color=colour, alpha=0.75, linewidth=0, label=name)
+            below |= {round(x): high for x, high in zip(at, top, strict=True)}
+        else:
+            axes.plot(at, [value for _, value in points], line, color=colour, linewidth=1.5, label=name)
+    # Room for the legend.
+    axes.set_ylim(0, 1.35 * axes.get_ylim()[1])
+    axes.legend(frameon=False, fontsize=7, ncols=2 if len(series) > 3 else 1, loc="upper left")
+
+
+if __name__ == "__main__":
+    main()

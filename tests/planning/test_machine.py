@@ -1,0 +1,86 @@
+"""A replica's costs: measured on a real model, kept in files, and read from those that a server keeps."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sentiment.batching.layout import Packed
+from sentiment.errors import BadSettings
+from sentiment.loading import load
+from sentiment.planning.machine import Machine, read_machine
+from sentiment.planning.measuring import measure, measure_loaded
+from sentiment.settings import Settings
+from sentiment.warm_up import keep_costs
+from tests.tiny import make_bundle
+
+
+def test_what_is_measured_has_every_shape_of_the_warm_up_and_can_be_kept(settings: Settings, tmp_path: Path) -> None:
+    loaded = load(settings.model_copy(update={"runners": 2}), measure_s=0.0)
+    try:
+        machine = measure_loaded(loaded, 0.3)
+    finally:
+        for runner in loaded.runners:
+            runner.close(5.0)
+    kept = tmp_path / "machine.json"
+
+    kept.write_text(machine.to_json())
+
+    assert set(machine.points) == set(loaded.cost.points()) and all(run_s > 0 for run_s in machine.points.values())
+    assert machine.runners == 2 and machine.crowding >= 1 and machine.noise > 0 and machine.token_s >= 0 and machine.pace
+    assert machine.limits.rows == loaded.limits.rows
+    assert read_machine(kept) == machine
+
+
+def test_a_bundle_is_measured_by_the_settings_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_bundle(tmp_path, "other")
+    monkeypatch.setenv("SENTIMENT_BUNDLES", str(tmp_path))
+    monkeypatch.setenv("SENTIMENT_BATCH_ROWS_MAX", "4")
+    begun = time.monotonic()
+
+    machine = measure("other", 0.1, runners=1)
+
+    assert machine.runners == 1 and machine.limits.rows == 4
+    assert time.monotonic() - begun < 60
+
+
+def test_a_servers_own_cost_file_is_read(settings: Settings, tmp_path: Path) -> None:
+    loaded = load(settings, measure_s=0.0)
+    keep_costs(tmp_path, loaded.classifier, loaded.cost)
+    for runner in loaded.runners:
+        runner.close(5.0)
+    (path,) = tmp_path.glob("cost-*.json")
+
+    machine = read_machine(path)
+
+    assert machine == Machine(pytest.approx(loaded.cost.points()))  # type: ignore[arg-type]  # compares like a dict
+
+
+def test_a_devices_cost_file_means_packed_batches_beside_the_cores(tmp_path: Path) -> None:
+    path = tmp_path / "cost.json"
+    path.write_text(json.dumps({"key": {"device": "CUDAExecutionProvider NVIDIA H200"}, "points": [[1, 8, 1e-3], [256, 8, 2e-3]]}))
+
+    machine = read_machine(path)
+
+    assert isinstance(machine.layout, Packed) and machine.shared_cores == machine.runners + 1
+    assert machine.limits.tokens == 2048
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"points": []}', '{"points": [[1, 8, -1]]}', '{"points": [[1, 8]]}', '{"points": [[1, 8, 1]], "runners": 0}']
+)
+def test_a_file_that_is_none_of_costs_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(text)
+
+    with pytest.raises(BadSettings, match="no file of costs"):
+        read_machine(path)
+
+
+def test_runners_beyond_the_cores_share_them() -> None:
+    machine = Machine({(1, 8): 1.0}, runners=4, cores=2, crowding=1.3)
+
+    assert [machine.slowed(running) for running in (1, 2, 4)] == pytest.approx([1.0, 1.1, 2 * 1.3])
+    assert replace(machine, cores=0).work_s(8) == pytest.approx(1.3)

@@ -1,0 +1,56 @@
+"""The fewest replicas: found whatever the first guess is, or said to be out of reach."""
+
+import numpy as np
+import pytest
+
+from sentiment.planning.machine import Machine
+from sentiment.planning.outcome import Outcome
+from sentiment.planning.search import Objective, fewest_replicas
+from sentiment.planning.simulation import Fleet, Traffic, draw_traffic, simulate
+from sentiment.traffic.arrivals import Poisson
+from sentiment.traffic.lengths import MIXED, parse_lengths
+
+MACHINE = Machine({(1, 8): 1e-3, (8, 8): 4e-3, (1, 512): 64e-3}, runners=2, noise=0.1)
+
+
+def outcome(replicas: int, in_time: bool) -> Outcome:
+    """100 requests of which 2 are late unless ``in_time``."""
+    latency_s = np.full(100, 0.1)
+    latency_s[:2] = 0.1 if in_time else 9.0
+    return Outcome(np.arange(100.0), latency_s, np.zeros(100, np.uint8), np.zeros(100, bool), replicas, 1, 1.0, 100)
+
+
+@pytest.mark.parametrize("needed", [1, 2, 3, 7, 64, 1000])
+@pytest.mark.parametrize("rate", [1.0, 2000.0])
+def test_the_fewest_are_found_from_any_first_guess(needed: int, rate: float) -> None:
+    traffic = draw_traffic(Poisson(rate), parse_lengths("64"), 500, seed=1)
+
+    sizing = fewest_replicas(lambda replicas: outcome(replicas, replicas >= needed), Objective(0.5), traffic, MACHINE)
+
+    assert sizing.fewest == needed
+    assert {max(1, needed - 1), needed, needed + 1} <= set(sizing.tried)
+    assert len(sizing.tried) <= 24
+
+
+def test_an_objective_that_no_number_meets_is_said_with_its_reason() -> None:
+    traffic = Traffic(np.arange(100.0), np.full(100, 400), np.zeros(100, bool))
+
+    too_slow = fewest_replicas(lambda n: outcome(n, in_time=False), Objective(0.02), traffic, MACHINE)
+    never = fewest_replicas(lambda n: outcome(n, in_time=False), Objective(0.5), traffic, MACHINE)
+
+    assert too_slow.fewest is None and "100.0% of the texts take longer than 20 ms alone" in too_slow.why
+    assert never.fewest is None and "up to 4096" in never.why
+
+
+def test_simulated_replicas_grow_with_the_load_and_meet_the_objective() -> None:
+    found = {}
+    for rate in (150.0, 600.0):
+        traffic = draw_traffic(Poisson(rate), MIXED, 3000, seed=2)
+        sizing = fewest_replicas(
+            lambda n, traffic=traffic: simulate(traffic, Fleet(MACHINE, n, timeout_s=0.3), 2), Objective(0.3), traffic, MACHINE
+        )
+        assert sizing.fewest is not None
+        assert sizing.tried[sizing.fewest].in_time(0.3) >= 0.99
+        found[rate] = sizing.fewest
+
+    assert 3 * found[150.0] <= found[600.0] <= 4 * found[150.0]

@@ -1,0 +1,150 @@
+"""A simulated fleet: it agrees with what queueing theory knows, loses nobody, and does not depend on how it is run."""
+
+import math
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+
+from sentiment.batching.ticket import Priority
+from sentiment.planning.closed_loop import capacity_per_s, corrected
+from sentiment.planning.machine import PACE_S, Machine
+from sentiment.planning.outcome import Fate
+from sentiment.planning.simulation import GROUP_MAX, LEAST_BACKLOG, RANDOM, ROUND_ROBIN, Fleet, Traffic, draw_traffic, simulate
+from sentiment.traffic.arrivals import Poisson
+from sentiment.traffic.lengths import MIXED, parse_lengths
+
+RUN_S = 0.01
+
+
+def lone_rows(**changes: float) -> Machine:
+    """Rows of one length that always run alone for RUN_S seconds, and nothing else takes time."""
+    free = {"loop_s": 0.0, "token_s": 0.0}
+    return Machine({(1, 32): RUN_S}, **(free | changes))  # type: ignore[arg-type]  # numbers by name
+
+
+def server(**changes: float) -> Machine:
+    """Two cores on which cost is nearly in proportion to tokens."""
+    shapes = [(1, 8), (16, 8), (1, 32), (16, 32), (1, 128), (4, 128), (1, 512)]
+    usual = {"runners": 2, "noise": 0.1, "crowding": 1.05}
+    return Machine({(rows, length): 6e-4 + 9e-5 * rows * length for rows, length in shapes}, **(usual | changes))  # type: ignore[arg-type]  # as above
+
+
+@pytest.mark.parametrize("load", [0.3, 0.8])
+def test_one_runner_with_constant_runs_waits_as_pollaczek_and_khinchine_say(load: float) -> None:
+    traffic = draw_traffic(Poisson(load / RUN_S), parse_lengths("32"), 40_000, seed=1)
+
+    outcome = simulate(traffic, Fleet(lone_rows(), 1, timeout_s=60.0), seed=1)
+
+    waited_s = float(outcome.latency_s.mean()) - RUN_S
+    assert waited_s == pytest.approx(load * RUN_S / (2 * (1 - load)), rel=0.08)
+    assert outcome.busy_share == pytest.approx(load, rel=0.02)
+
+
+def test_a_row_that_runs_alone_takes_its_cost_and_the_loops_time() -> None:
+    traffic = Traffic(np.array([1.0, 2.0]), np.array([32, 700]), np.zeros(2, bool))
+
+    outcome = simulate(traffic, Fleet(lone_rows(loop_s=2e-3, token_s=1e-5), 1), seed=1)
+
+    # The text is read to its end and cut to 32 tokens.
+    assert outcome.latency_s == pytest.approx([RUN_S + 2e-3 + 32e-5, RUN_S + 2e-3 + 700e-5])
+
+
+def test_the_loop_and_what_stands_beside_it_take_their_time_from_the_runners() -> None:
+    lengths = parse_lengths("32")
+    free = capacity_per_s(lone_rows(runners=2), lengths, seed=1)
+    shared = capacity_per_s(lone_rows(runners=2, loop_s=2e-3, token_s=1e-5, beside_s=1e-3), lengths, seed=1)
+    roomy = capacity_per_s(lone_rows(runners=2, loop_s=1e-4, beside_s=1e-3, cores=3), lengths, seed=1)
+
+    assert free == pytest.approx(2 / RUN_S, rel=0.01)
+    assert shared == pytest.approx(2 / (RUN_S + 2e-3 + 32e-5 + 1e-3), rel=0.06)
+    assert roomy == pytest.approx(free, rel=0.02)
+
+
+def test_company_slows_all_that_runs_by_what_was_measured() -> None:
+    alone = simulate(Traffic(np.array([1.0]), np.array([32]), np.zeros(1, bool)), Fleet(lone_rows(runners=2, crowding=1.5), 1), seed=1)
+    together = simulate(
+        Traffic(np.array([1.0, 1.0 + RUN_S / 2]), np.array([32, 32]), np.zeros(2, bool)),
+        Fleet(lone_rows(runners=2, crowding=1.5), 1),
+        seed=1,
+    )
+
+    assert alone.latency_s == pytest.approx([RUN_S])
+    # The first has half of its run left and takes half as long again for it; a third of the second's is done by then.
+    assert together.latency_s == pytest.approx([1.25 * RUN_S, 1.25 * RUN_S])
+
+
+def test_a_pace_slows_what_begins_in_its_time_and_comes_again() -> None:
+    machine = replace(lone_rows(), pace=(1.0, 3.0))
+    due_at = np.array([0.5, 1.5, 2.5, 3.5]) * PACE_S
+
+    outcome = simulate(Traffic(due_at, np.full(4, 32), np.zeros(4, bool)), Fleet(machine, 1), seed=1)
+
+    assert outcome.latency_s == pytest.approx([RUN_S, 3 * RUN_S, RUN_S, 3 * RUN_S])
+
+
+def test_costs_are_corrected_until_the_capacity_is_what_was_measured() -> None:
+    machine = corrected(server(), 120.0, MIXED, seed=1)
+
+    assert capacity_per_s(machine, MIXED, seed=1) == pytest.approx(120.0, rel=0.01)
+    assert machine.points[1, 32] != pytest.approx(server().points[1, 32], rel=0.05)
+
+
+@pytest.mark.parametrize("balance", [ROUND_ROBIN, RANDOM, LEAST_BACKLOG])
+def test_a_simulation_does_not_depend_on_the_processes_it_runs_in(balance: str) -> None:
+    traffic = draw_traffic(Poisson(2000.0), MIXED, 3000, seed=4, bulk_share=0.3)
+    fleet = Fleet(server(), GROUP_MAX + 3, balance)
+
+    here = simulate(traffic, fleet, seed=5)
+    with ProcessPoolExecutor(2, get_context("spawn")) as executor:
+        there = simulate(traffic, fleet, 5, executor)
+
+    assert np.array_equal(here.latency_s, there.latency_s, equal_nan=True)
+    assert (here.busy_s, here.batches) == (there.busy_s, there.batches)
+    assert not np.array_equal(here.latency_s, simulate(traffic, fleet, seed=6).latency_s, equal_nan=True)
+
+
+def test_under_three_times_the_load_every_request_has_one_fate_and_the_replica_stays_useful() -> None:
+    machine = server()
+    capacity = capacity_per_s(machine, MIXED, seed=1)
+    traffic = draw_traffic(Poisson(3 * capacity), MIXED, 6_000, seed=2)
+
+    outcome = simulate(traffic, Fleet(machine, 1, timeout_s=0.5), seed=2)
+
+    fates = Counter(outcome.fates.tolist())
+    assert sum(fates.values()) == 6_000 and fates[Fate.REFUSED] > 0
+    assert (~np.isnan(outcome.latency_s) == (outcome.fates == Fate.ANSWERED)).all()
+    # What finishes late is ended at its deadline, but for what the loop still does then.
+    assert np.nanmax(outcome.latency_s) < 0.51
+    assert outcome.goodput_per_s(0.51) > 0.95 * capacity
+
+
+def test_a_better_balance_answers_sooner() -> None:
+    traffic = draw_traffic(Poisson(4 * 85.0), MIXED, 6_000, seed=3)
+
+    p99_s = {
+        balance: simulate(traffic, Fleet(server(), 4, balance), seed=3).percentile_s(99) for balance in (LEAST_BACKLOG, ROUND_ROBIN, RANDOM)
+    }
+
+    assert p99_s[LEAST_BACKLOG] < p99_s[ROUND_ROBIN] < p99_s[RANDOM]
+
+
+def test_what_is_said_of_an_outcome_counts_what_had_no_answer() -> None:
+    traffic = draw_traffic(Poisson(400.0), MIXED, 4000, seed=7, bulk_share=0.25)
+
+    outcome = simulate(traffic, Fleet(server(), 2, timeout_s=0.3), seed=7)
+
+    said = outcome.summary(0.3)
+    answered = int((outcome.fates == Fate.ANSWERED).sum())
+    assert said["in_time_share"] == pytest.approx((outcome.latency_s <= 0.3).sum() / 4000)
+    assert said["refused_share"] + said["expired_share"] == pytest.approx(1 - answered / 4000)
+    assert said["goodput_per_s"] == pytest.approx(said["in_time_share"] * said["offered_per_s"])
+    assert said["p50_ms"] == pytest.approx(1e3 * float(np.nanmedian(outcome.latency_s)), rel=0.01)
+    by_class = said["by_class"]
+    assert by_class["interactive"]["requests"] + by_class["bulk"]["requests"] == 4000
+    # Interactive rows have four fifths of the run time where both wait.
+    assert outcome.in_time(0.3, Priority.INTERACTIVE) > outcome.in_time(0.3, Priority.BULK)
+    assert not math.isnan(outcome.percentile_s(99.9, Priority.BULK))

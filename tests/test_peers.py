@@ -1,0 +1,152 @@
+"""The table of peers: its arithmetic, and its way to measure, on two servers of ours with a tiny bundle."""
+
+import math
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sentiment.loadtest.durations import of
+from sentiment.loadtest.results import Point
+from sentiment.model.classifier import load_classifier
+from tests.bench.peers import bench as turns
+from tests.bench.peers import rows
+from tests.bench.peers.answers import differing
+from tests.bench.peers.bench import Bench, Found, latency_s
+from tests.bench.peers.environments import PeerFailed, find
+from tests.bench.peers.figures import FIGURES
+from tests.bench.peers.processes import Running, start_ours
+from tests.bench.peers.servers.classifier import Classifier
+from tests.bench.peers.table import OURS, Figure, Row, from_json, to_json, to_markdown
+from tests.tiny import make_bundle
+
+COST, RATE = Figure("cost", "cost", "core-ms"), Figure("rate", "rate", "texts/s", higher_is_better=True)
+
+
+@pytest.mark.parametrize(
+    ("figure", "ours", "others", "verdict"),
+    [
+        (COST, 1.0, {"a": 2.0, "b": 3.0}, "ahead"),
+        (COST, 3.0, {"a": 2.0, "b": 4.0}, "behind"),
+        (RATE, 3.0, {"a": 2.0, "b": 1.0}, "ahead"),
+        (RATE, 1.0, {"a": 2.0}, "behind"),
+        (RATE, 99.0, {"a": 100.0}, "level"),
+        (COST, 0.0, {"a": 0.0}, "level"),
+        (COST, 5.0, {"a": math.inf}, "ahead"),
+        (COST, math.inf, {"a": math.inf}, "level"),
+        (COST, math.inf, {"a": 5.0}, "behind"),
+        (COST, 1.0, {}, ""),
+    ],
+)
+def test_ours_is_ahead_only_where_its_figure_is_better_than_every_other(
+    figure: Figure, ours: float, others: dict[str, float], verdict: str
+) -> None:
+    assert Row(figure, {OURS: ours, **others}).verdict == verdict
+
+
+def test_the_table_marks_the_best_and_tells_what_is_missing_from_what_was_never_answered() -> None:
+    row = Row(COST, {OURS: 1.234, "a": 12.34, "b": math.inf})
+
+    table = to_markdown([row], [OURS, "a", "b", "c"])
+
+    assert table.splitlines()[-1] == "| cost, core-ms | **1.23** | 12.3 | none | - | ahead |"
+
+
+def test_the_table_comes_back_from_its_json() -> None:
+    found = [Row(COST, {OURS: 1.0, "a": math.inf}), Row(RATE, {OURS: 2.0})]
+
+    assert from_json(to_json(found, {"seconds": 8})) == (found, {"seconds": 8})
+
+
+def test_calls_that_were_never_answered_count_as_the_slowest() -> None:
+    point = Point(1.0, 1.0, 0.5, 100, Counter(OK=60), 100, 60, of(index / 1000 for index in range(1, 61)))
+
+    assert latency_s(point, 50) == pytest.approx(0.050, rel=0.05)
+    assert math.isinf(latency_s(point, 99))
+
+
+def test_answers_differ_by_label_or_by_more_than_the_tolerance() -> None:
+    first = [("positive", 0.9), ("positive", 0.9), ("positive", 0.9)]
+
+    assert differing(first, [("positive", 0.90001), ("negative", 0.9), ("positive", 0.91)], 1e-3) == 2
+
+
+def test_the_peers_classifier_answers_as_ours_does(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path)
+    texts = ["a good film", "awful", "the film and " * 40]
+    ours = load_classifier(bundle)
+
+    answers = Classifier(str(bundle)).classify(texts)
+
+    scored = [ours.score(logits) for logits in ours.run([ours.tokenizer.encode(text) for text in texts])]
+    assert differing(answers, [(each.label, each.score) for each in scored], 1e-6) == 0
+
+
+def test_a_server_is_held_still_and_ended_with_all_that_it_started() -> None:
+    child = "import time; print('up', flush=True); time.sleep(60)"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "up\n"
+    running = Running("two", "http", process, "")
+    tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
+
+    running.hold()
+    assert all(comes_to(each, psutil.STATUS_STOPPED) for each in tree)
+    running.go_on()
+    assert all(comes_to(each, psutil.STATUS_SLEEPING) for each in tree)
+    core_s = running.core_s()
+    running.end()
+
+    assert running.core_s() >= core_s > 0
+    assert not any(each.is_running() for each in tree)
+    process.stdout.close()
+
+
+def test_a_server_that_ended_is_told_with_its_status() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], text=True)
+    process.wait()
+
+    with pytest.raises(PeerFailed, match="gone ended with 3"):
+        Running("gone", "http", process, "").check()
+
+
+def test_an_unknown_peer_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(PeerFailed, match="'tei' is unknown; there are triton, "):
+        find("tei")
+
+
+def comes_to(process: psutil.Process, status: str) -> bool:
+    """Whether a process has a status within two seconds: a signal is heard when it next runs."""
+    ends_at = time.monotonic() + 2
+    while process.status() != status and time.monotonic() < ends_at:
+        time.sleep(0.001)
+    return process.status() == status
+
+
+async def test_two_servers_are_measured_in_turns_and_have_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_bundle(tmp_path)
+    monkeypatch.setenv("SENTIMENT_BUNDLES", str(tmp_path))
+    monkeypatch.setattr(rows, "SEARCH_POINTS_MAX", 2)
+    monkeypatch.setattr(rows, "IDLE_S", 0.1)
+    monkeypatch.setattr(turns, "SETTLE_S", 0.01)
+    monkeypatch.setattr(turns, "WARM_S", 0.1)
+    bench = Bench(Found(seconds=0.1))
+
+    try:
+        for name in (OURS, "other"):
+            await bench.join(name, start_ours("tiny"), rows.SHORT_TEXTS)
+        await rows.short(bench)
+        await rows.mixed(bench)
+    finally:
+        await bench.end()
+
+    found = {row.figure.key: row for row in bench.found.rows()}
+    assert list(found) == [figure.key for figure in FIGURES]
+    assert all(row.values.keys() == {OURS, "other"} for row in found.values())
+    assert found["moved"].values == {OURS: 0, "other": 0}
+    assert min(found["throughput_short"].values.values()) > 0
+    assert all(running.process.poll() == 0 for running in bench.servers.values())
