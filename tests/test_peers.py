@@ -171,6 +171,21 @@ async def test_a_peer_that_fails_loses_its_own_figures_and_no_others(tmp_path: P
     assert [row.figure for row in bench.found.rows()] == list(FIGURES)
 
 
+async def test_a_peer_that_does_not_start_is_tried_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_bundle(tmp_path)
+    monkeypatch.setenv("SENTIMENT_BUNDLES", str(tmp_path))
+    bench = Bench(Found(seconds=0.1))
+    works = start_ours("tiny")
+    fails = Running("other", works.protocol, subprocess.Popen(["false"], text=True), works.target, launch=lambda: works.process)
+
+    try:
+        await bench.join("other", fails, rows.CHECKED)
+    finally:
+        await bench.end()
+
+    assert any("other: did not start, and is tried once more" in note for note in bench.found.notes)
+
+
 async def test_a_server_is_quiet_when_it_answers_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_bundle(tmp_path)
     monkeypatch.setenv("SENTIMENT_BUNDLES", str(tmp_path))

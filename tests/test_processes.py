@@ -4,11 +4,14 @@ import asyncio
 import hashlib
 import json
 import os
+import queue
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +24,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.client import AsyncClient, CallFailed, Client
+from sentiment.model.bundle import CHECKOUT_BUNDLES
 from tests.conftest import PLAIN
 from tests.tiny import SPECIAL, WEIGHTS, make_bundle, make_graph, read_manifest, write_manifest
 
@@ -169,6 +173,28 @@ def test_two_servers_behind_a_round_robin_client_lose_no_call_when_one_is_stoppe
 
     assert failures == {}
     assert answered > 200
+
+
+def test_who_waits_for_an_explanation_is_told_when_the_server_dies(spawn: Callable[..., Process]) -> None:
+    server = spawn("--bundles", str(CHECKOUT_BUNDLES), "--model", "english").wait_ready()
+    outcomes: queue.Queue[object] = queue.Queue()
+
+    def ask() -> None:
+        try:
+            with Client(server.target) as client:
+                outcomes.put(client.explain("a gripping and beautifully shot film that I will not forget " * 60, timeout_s=60))
+        except CallFailed as error:
+            outcomes.put(error)
+
+    # A daemon, so that one that is never told ends the test and not the run.
+    threading.Thread(target=ask, daemon=True).start()
+    while 'sentiment_explanations{model="english/1"} 1.0' not in urllib.request.urlopen(f"http://{server.url}/metrics").read().decode():
+        time.sleep(0.02)
+    server.process.kill()
+
+    outcome = outcomes.get(timeout=40)
+    assert isinstance(outcome, CallFailed)
+    assert outcome.code is grpc.StatusCode.UNAVAILABLE
 
 
 def test_a_second_server_on_the_port_fails_loudly(spawn: Callable[..., Process]) -> None:

@@ -127,7 +127,13 @@ class Bench:
             PeerFailed: it does not.
         """
         self.servers[name] = running
-        self.asks[name] = await ready(running)
+        try:
+            self.asks[name] = await ready(running)
+        except PeerFailed as error:
+            # Triton's workers may find their own socket closed.
+            self.found.note(f"{name}: did not start, and is tried once more: {_words(error)}")
+            running.again()
+            self.asks[name] = await ready(running)
         given = await ask_alone(self.asks[name], texts)
         if not self.found.right:
             self.found.right.extend(given)
