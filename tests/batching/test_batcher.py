@@ -54,7 +54,7 @@ class Notes:
         self.ran += 1
         self.wasted += wasted
 
-    def batch_failed(self, batch: Batch[Waiting], runner: str, error: BaseException, lost: int) -> None:
+    def batch_failed(self, batch: Batch[Waiting], runner: str, error: BaseException, lost: int, seconds: float) -> None:
         self.lost += lost
 
     def batch_given_up(self, runner: str, rows: int, seconds: float) -> None:

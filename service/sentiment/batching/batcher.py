@@ -17,6 +17,7 @@ from sentiment.logs import logger
 from sentiment.model.classifier import Classifier
 from sentiment.model.runner import Outcome, Ran, Report
 from sentiment.model.tokenizer import Row
+from sentiment.tracing.trace import Trace
 
 
 class Runs(Protocol):
@@ -37,8 +38,8 @@ class Watches(Protocol):
     def batch_ran(self, batch: Batch["Waiting"], runner: str, ran: Ran, wasted: int) -> None:
         """A batch ran; ``wasted`` of its rows were expected by nobody when it ended."""
 
-    def batch_failed(self, batch: Batch["Waiting"], runner: str, error: BaseException, lost: int) -> None:
-        """A batch failed; ``lost`` rows failed with it, the others are tried again."""
+    def batch_failed(self, batch: Batch["Waiting"], runner: str, error: BaseException, lost: int, seconds: float) -> None:
+        """A batch failed after ``seconds``; ``lost`` rows failed with it, the others are tried again."""
 
     def batch_given_up(self, runner: str, rows: int, seconds: float) -> None:
         """A batch did not end after ``seconds``, though asked to, and its rows have failed."""
@@ -69,10 +70,11 @@ RowTicket = Ticket["Waiting"]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A row, and whom to tell how it ended; told once, unless its ticket is cancelled."""
+    """A row, and whom to tell how it ended; told once, unless its ticket is cancelled. ``trace``: of the request, if it is sampled."""
 
     row: Row
     tell: Callable[[RowOutcome], None]
+    trace: Trace | None = None
 
 
 @dataclass(slots=True)
@@ -145,7 +147,13 @@ class Batcher:
         self._note_idle()
 
     def submit(
-        self, row: Row, deadline_at: float, tell: Callable[[RowOutcome], None], priority: Priority, checked: bool = False
+        self,
+        row: Row,
+        deadline_at: float,
+        tell: Callable[[RowOutcome], None],
+        priority: Priority,
+        trace: Trace | None = None,
+        checked: bool = False,
     ) -> RowTicket:
         """Queue a row. ``tell`` is called once, later and in the event loop, unless the ticket is cancelled before.
 
@@ -154,6 +162,7 @@ class Batcher:
             deadline_at: instant of ``time.monotonic`` at which the answer is worth nothing.
             tell: gets a RowResult, Expired, ModelFailed, or Unavailable when the last runner is lost.
             priority: who waits.
+            trace: where it is told how it went, if the request is sampled.
             checked: the caller has seen to the deadline; only the queue's room counts.
 
         Raises:
@@ -161,7 +170,7 @@ class Batcher:
             Expired: the deadline is too near even for an idle server.
             Unavailable: the batcher is closed.
         """
-        ticket = self.scheduler.add(row.tokens, time.monotonic(), deadline_at, Waiting(row, tell), priority, checked)
+        ticket = self.scheduler.add(row.tokens, time.monotonic(), deadline_at, Waiting(row, tell, trace), priority, checked)
         self._idle.clear()
         if not self._free:
             # Nothing to decide before a runner is free; only the clock may have to ring earlier.
@@ -218,6 +227,9 @@ class Batcher:
             self._tell(ticket, Expired(f"the deadline leaves {left_s:.3f} s and this text alone needs about {need_s:.3f} s"))
 
     def _tell(self, ticket: RowTicket, outcome: RowOutcome) -> None:
+        trace = ticket.payload.trace
+        if trace is not None and isinstance(outcome, RequestError):
+            trace.unanswered(ticket.queued_at, ticket.started_at, ticket.length, type(outcome).__name__)
         try:
             ticket.payload.tell(outcome)
         except Exception:  # the others of its batch wait to be told too
@@ -265,7 +277,7 @@ class Batcher:
             lost = self.scheduler.fail(batch, isinstance(error, (OutOfMemory, MemoryError)))
             self._pump()
             self._fail(lost)
-            self._watcher.batch_failed(batch, run.runner.name, error, len(lost))
+            self._watcher.batch_failed(batch, run.runner.name, error, len(lost), now - run.started_at)
 
     def _answer(self, run: Run, batch: Batch[Waiting], ran: Ran, now: float) -> None:
         logits = dict(zip(batch.tickets, ran.logits, strict=True))

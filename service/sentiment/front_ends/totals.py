@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
+from prometheus_client.samples import Exemplar, Sample
 
 # Only these can be added up. Of gauges the executor has the true ones.
 ADDED = ("counter", "histogram")
 Series = tuple[str, tuple[tuple[str, str], ...]]
-# A series' name, labels and what has come.
-Counts = list[tuple[str, dict[str, str], float]]
+# A request that a bucket counted: its trace, its measurement, and when.
+Example = tuple[Mapping[str, str], float, float | None]
+# A series' name, labels, what has come, and one request of it that was traced.
+Grown = tuple[str, dict[str, str], float, Example | None]
+Counts = list[Grown]
 
 
 class Counted:
@@ -35,7 +38,9 @@ class Counted:
                 more = sample.value - self._told.get(series, 0.0)
                 if more:
                     self._told[series] = sample.value
-                    grown.append((sample.name, sample.labels, more))
+                    example = sample.exemplar
+                    told = None if example is None else (example.labels, example.value, example.timestamp)
+                    grown.append((sample.name, sample.labels, more, told))
         return grown
 
 
@@ -47,12 +52,15 @@ class Totals(Collector):
         self._registry = registry
         self._pids = pids
         self._added: dict[Series, float] = {}
+        self._examples: dict[Series, Exemplar] = {}
 
-    def add(self, counts: Iterable[tuple[str, dict[str, str], float]]) -> None:
+    def add(self, counts: Iterable[Grown]) -> None:
         """Add what another process has counted."""
-        for name, labels, more in counts:
+        for name, labels, more, example in counts:
             series = name, tuple(sorted(labels.items()))
             self._added[series] = self._added.get(series, 0.0) + more
+            if example is not None:
+                self._examples[series] = Exemplar(dict(example[0]), *example[1:])
 
     def collect(self) -> Iterable[Metric]:
         """Every family, summed."""
@@ -67,8 +75,11 @@ class Totals(Collector):
             yield family
 
     def _summed(self, sample: Sample) -> Sample:
-        more = self._added.get(_series(sample))
-        return sample if more is None else sample._replace(value=sample.value + more)
+        series = _series(sample)
+        more = self._added.get(series)
+        if more is None:
+            return sample
+        return sample._replace(value=sample.value + more, exemplar=self._examples.get(series, sample.exemplar))
 
 
 def _series(sample: Sample) -> Series:
