@@ -293,7 +293,7 @@ class Served:
                 self._count_refused(outcome.error)
                 tell(outcome.error)
             else:
-                tell(self._finish(query, reading, arrived_at, tokenize_s, outcome))
+                tell(self._finish(reading, arrived_at, tokenize_s, outcome, query))
 
         try:
             return self.queue.submit(reading, deadline_at, told, query.priority, query.trace)
@@ -306,7 +306,7 @@ class Served:
         self.metrics.refused[reason]()
         self.metrics.outcome["refused"]()
 
-    def _finish(self, query: Query, reading: Reading, arrived_at: float, tokenize_s: float, outcome: RowOutcome | JointOutcome) -> Outcome:
+    def _finish(self, reading: Reading, arrived_at: float, tokenize_s: float, outcome: RowOutcome | JointOutcome, query: Query) -> Outcome:
         metrics = self.metrics
         if isinstance(outcome, RequestError):
             metrics.outcome["expired" if isinstance(outcome, Expired) else "failed"]()

@@ -70,6 +70,18 @@ def test_a_bucket_names_the_last_traced_request_of_whoever_counted_one() -> None
     assert named == [("1.0", "a", 0.5), ("2.0", "c", 1.5)]
 
 
+def test_a_bucket_names_the_last_request_whoever_tells_of_it_last() -> None:
+    here, fronts = Registry(), [Registry(), Registry()]
+    totals, counted = Totals(here.registry, dict), [Counted(front.registry) for front in fronts]
+    fronts[1].seconds.observe(1.5, {"trace_id": "early"})
+    fronts[0].seconds.observe(1.5, {"trace_id": "late"})
+
+    for one in counted:
+        totals.add(one.take())
+
+    assert [s.exemplar.labels["trace_id"] for family in totals.collect() for s in family.samples if s.exemplar] == ["late"]
+
+
 def test_what_was_counted_before_the_series_was_there_is_shown_with_it() -> None:
     here, front = Registry(), Registry()
     totals = Totals(here.registry, dict)

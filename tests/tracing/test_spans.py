@@ -205,6 +205,31 @@ def test_a_row_that_nobody_could_run_in_time_tells_of_its_queue_alone(
     assert not spans[f"{SERVICE}/ClassifyStream"].failed
 
 
+def test_a_row_whose_time_was_up_while_it_ran_is_told_of_once(
+    collector: Collector, traced: Start, hold: Callable[[RunningServer], Gate]
+) -> None:
+    server = traced(runners=1)
+    gate = hold(server)
+
+    async def run() -> None:
+        async with grpc.aio.insecure_channel(server.target, NO_RETRIES) as channel:
+            stub = pb_grpc.SentimentServiceStub(channel)
+            items = [pb.ClassifyStreamRequest(item=pb.Item(text="good"))]
+            items[0].timeout.FromMilliseconds(50)
+            late = stub.ClassifyStream(iter(items), metadata=context(trace_id(1)), timeout=60)
+            assert [answer.error.code async for answer in late] == [grpc.StatusCode.DEADLINE_EXCEEDED.value[0]]
+            gate.open()
+
+    asyncio.run(run())
+    collector.wait_for_trace(trace_id(1), "queue", "run")
+    batch = next(span for span in collector.wait_for(lambda spans: any(s.name == "batch" for s in spans)) if span.name == "batch")
+
+    told = [(span.name, span.failed) for span in collector.spans if span.trace == trace_id(1) and span.name in ("queue", "run")]
+    assert told == [("queue", False), ("run", True)]
+    # It was run all the same.
+    assert len(batch.links) == 1
+
+
 def test_without_context_a_request_begins_a_trace_of_its_own(collector: Collector, traced: Start) -> None:
     server = traced()
 

@@ -60,7 +60,8 @@ class Totals(Collector):
             series = name, tuple(sorted(labels.items()))
             self._added[series] = self._added.get(series, 0.0) + more
             if example is not None:
-                self._examples[series] = Exemplar(dict(example[0]), *example[1:])
+                # A bucket that has grown by what a smaller one counts tells its last one again.
+                self._examples[series] = _newer(self._examples.get(series), Exemplar(dict(example[0]), *example[1:]))
 
     def collect(self) -> Iterable[Metric]:
         """Every family, summed."""
@@ -79,7 +80,12 @@ class Totals(Collector):
         more = self._added.get(series)
         if more is None:
             return sample
-        return sample._replace(value=sample.value + more, exemplar=self._examples.get(series, sample.exemplar))
+        example = self._examples.get(series)
+        return sample._replace(value=sample.value + more, exemplar=sample.exemplar if example is None else _newer(sample.exemplar, example))
+
+
+def _newer(one: Exemplar | None, other: Exemplar) -> Exemplar:
+    return one if one is not None and (one.timestamp or 0.0) > (other.timestamp or 0.0) else other
 
 
 def _series(sample: Sample) -> Series:
