@@ -2,13 +2,15 @@
 
 CPU time of the server process a Classify call, in microseconds, all threads: tracing off, of one request in a hundred, of every one, and
 of every one while nobody takes the spans. ``--before`` names the folder ``service`` of another checkout, measured beside them. Servers
-run side by side and are measured in turn, so that what else the machine does hits all alike; what is told are medians.
+run side by side and are measured in turn, in another order each round, so that what else the machine does hits all alike; what is told
+are medians.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -88,12 +90,13 @@ def main() -> None:
         servers |= {ratio: Server(flags, {**sampled, "OTEL_TRACES_SAMPLER_ARG": ratio}) for ratio in ("0", "0.01", "0.1", "1")}
         servers |= {"1, nobody takes": Server(flags, {**sampled, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})}
         for number in range(options.rounds + 1):
-            for server in servers.values():
+            for server in random.sample(list(servers.values()), len(servers)):
                 us = asyncio.run(server.measure(options.calls))
                 # The first round warms up.
                 server.us += [us] * bool(number)
         for name, server in servers.items():
-            print(f"{name:16} {statistics.median(server.us):7.1f} core-us/call  ({min(server.us):.1f} to {max(server.us):.1f})")
+            low, middle, high = statistics.quantiles(server.us, n=4)
+            print(f"{name:16} {middle:7.1f} core-us/call  (half of the rounds between {low:.1f} and {high:.1f})")
             server.process.terminate()
         for server in servers.values():
             server.process.wait()

@@ -116,21 +116,24 @@ def test_the_executor_asks_no_sampler_of_its_own(bundles: Path, monkeypatch: pyt
     """A sampler that follows nobody decides once a request, in the process that it came to."""
     collector = Collector()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1000000")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "traceidratio")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
     server = Server(bundles, "--tracing", "--front-ends", "1").wait_ready()
     try:
         with grpc.insecure_channel(server.target, NO_RETRIES) as channel:
             stub = pb_grpc.SentimentServiceStub(channel)
-            for _ in range(40):
-                stub.GetModel(pb.GetModelRequest(), timeout=60)
+            for metadata in [(), context(trace_id(9)), context("8" * 32)] * 20:
+                stub.GetModel(pb.GetModelRequest(), metadata=metadata, timeout=60)
         server.process.terminate()
         # Each process has sent its last spans by then.
         assert server.finish() == 0
 
         outer = [span for span in collector.spans if process(span) == "front-0"]
         inner = [span for span in collector.spans if process(span) == "executor"]
-        assert 0 < len(outer) < 40
+        # Of traces that it knows nothing of, half; of those of callers, the ones whose number is small.
+        assert 20 < len(outer) < 40
+        assert sum(span.trace == trace_id(9) for span in outer) == 20
         assert sorted(span.parent for span in inner) == sorted(span.id for span in outer)
     finally:
         server.end()

@@ -9,6 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from opentelemetry.proto.trace.v1 import trace_pb2
 
 from sentiment.client import CallFailed
 from sentiment.tracing.trace import TEXTS_MAX
@@ -44,6 +45,17 @@ def test_a_request_its_stages_and_its_batch_are_one_picture(collector: Collector
     assert batch.links == {request.place}
     assert spans["run"].links == {batch.place}
     assert (batch.parent, batch.server, batch.trace == trace_id(1)) == ("", False, False)
+
+
+def test_a_tracestate_goes_with_every_span_and_only_the_request_has_a_parent_elsewhere(collector: Collector, traced: Start) -> None:
+    server = traced()
+    remote = trace_pb2.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
+
+    classify(server, "a good film", (*context(trace_id(1)), ("tracestate", "vendor=1")))
+    spans = collector.wait_for_trace(trace_id(1), "tokenize", "queue", "run")
+
+    assert {span.proto.trace_state for span in spans.values()} == {"vendor=1"}
+    assert {name for name, span in spans.items() if span.proto.flags & remote} == {CLASSIFY}
 
 
 def test_stages_follow_each_other_within_the_request(collector: Collector, traced: Start) -> None:

@@ -14,7 +14,7 @@ from prometheus_client.samples import Exemplar, Sample
 ADDED = ("counter", "histogram")
 Series = tuple[str, tuple[tuple[str, str], ...]]
 # A request that a bucket counted: its trace, its measurement, and when.
-Example = tuple[Mapping[str, str], float, float | None]
+Example = tuple[Mapping[str, str], float, float]
 # A series' name, labels, what has come, and one request of it that was traced.
 Grown = tuple[str, dict[str, str], float, Example | None]
 Counts = list[Grown]
@@ -39,7 +39,7 @@ class Counted:
                 if more:
                     self._told[series] = sample.value
                     example = sample.exemplar
-                    told = None if example is None else (example.labels, example.value, example.timestamp)
+                    told = None if example is None else (example.labels, example.value, _told_at(example))
                     grown.append((sample.name, sample.labels, more, told))
         return grown
 
@@ -61,7 +61,8 @@ class Totals(Collector):
             self._added[series] = self._added.get(series, 0.0) + more
             if example is not None:
                 # A bucket that has grown by what a smaller one counts tells its last one again.
-                self._examples[series] = _newer(self._examples.get(series), Exemplar(dict(example[0]), *example[1:]))
+                labels_of, value, at = example
+                self._examples[series] = _newer(self._examples.get(series), Exemplar(dict(labels_of), value, at))
 
     def collect(self) -> Iterable[Metric]:
         """Every family, summed."""
@@ -85,7 +86,11 @@ class Totals(Collector):
 
 
 def _newer(one: Exemplar | None, other: Exemplar) -> Exemplar:
-    return one if one is not None and (one.timestamp or 0.0) > (other.timestamp or 0.0) else other
+    return one if one is not None and _told_at(one) > _told_at(other) else other
+
+
+def _told_at(example: Exemplar) -> float:
+    return float(example.timestamp or 0.0)
 
 
 def _series(sample: Sample) -> Series:

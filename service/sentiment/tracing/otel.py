@@ -87,12 +87,12 @@ class OtelOutlet:
         self._resource = _resource(process)
         self._drop = metrics.spans_dropped.labels("queue_full").inc
         self._said = _Said()
-        logging.getLogger("opentelemetry").addHandler(self._said)
-        logging.getLogger("opentelemetry").propagate = False
         try:
             self._exporter = _Exporter(OTLPSpanExporter(), metrics, self._said)
         except Exception as error:  # whatever it makes of a dozen variables, it is said before anything is served
             raise BadSettings(f"the exporter of traces refuses what OTEL_EXPORTER_OTLP_ variables say: {error!r}") from error
+        logging.getLogger("opentelemetry").addHandler(self._said)
+        logging.getLogger("opentelemetry").propagate = False
         self._given = 0
         self._processor = BatchSpanProcessor(self._exporter, self._queue_max, schedule_ms, export_max)
 
@@ -212,7 +212,7 @@ def _context_of(place: Place, state: object = None, remote: bool = False) -> Spa
 
 
 def _sampler() -> Sampler:
-    name = os.environ.get("OTEL_TRACES_SAMPLER") or PARENT_BASED + SAMPLERS[0]
+    name = os.environ.get("OTEL_TRACES_SAMPLER", "").strip().lower() or PARENT_BASED + SAMPLERS[0]
     root = name.removeprefix(PARENT_BASED)
     if root not in SAMPLERS:
         known = ", ".join([*SAMPLERS, *(PARENT_BASED + each for each in SAMPLERS)])
