@@ -15,7 +15,7 @@ DEVICE ?= cpu
 EVAL ?=
 RUN ?= $(BUILD)/train
 
-.PHONY: help serve demo test deploy-check manifests screenshots bench bench-peers release-check mutants bundle proto settings clean python
+.PHONY: help serve demo test deploy-check manifests screenshots bench bench-peers release-check mutants bundle proto image-check clean python
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -82,6 +82,10 @@ bundle: .venv-dev/.dev ## train, export and judge the default bundle again: make
 
 proto: .venv-dev/.dev ## generate the Python code of proto/ again
 	$(DEV)/python proto/generate.py service
+
+image-check: .venv-dev/.dev ## build the image and run it as a pod of the chart, locked in (root; buildah, podman, runc, mmdebstrap, helm; some minutes)
+	@mkdir -p $(BUILD)
+	$(DEV)/python -m tests.image --json $(BUILD)/image.json --sbom $(BUILD)/sbom.json
 
 clean: ## delete what was built
 	rm -rf .venv .venv-dev $(BUILD) dist bench.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -13,9 +13,9 @@ import pytest
 from sentiment.loadtest.durations import of
 from sentiment.loadtest.results import Point
 from sentiment.model.classifier import load_classifier
+from tests.bench.peers import answers, rows
 from tests.bench.peers import bench as turns
-from tests.bench.peers import rows
-from tests.bench.peers.answers import differing
+from tests.bench.peers.answers import differing, quiet, ready
 from tests.bench.peers.bench import Bench, Found, latency_s
 from tests.bench.peers.environments import PeerFailed, find
 from tests.bench.peers.figures import FIGURES
@@ -80,10 +80,10 @@ def test_the_peers_classifier_answers_as_ours_does(tmp_path: Path) -> None:
     texts = ["a good film", "awful", "the film and " * 40]
     ours = load_classifier(bundle)
 
-    answers = Classifier(str(bundle)).classify(texts)
+    given = Classifier(str(bundle)).classify(texts)
 
     scored = [ours.score(logits) for logits in ours.run([ours.tokenizer.encode(text) for text in texts])]
-    assert differing(answers, [(each.label, each.score) for each in scored], 1e-6) == 0
+    assert differing(given, [(each.label, each.score) for each in scored], 1e-6) == 0
 
 
 def test_a_server_is_held_still_and_ended_with_all_that_it_started() -> None:
@@ -103,6 +103,24 @@ def test_a_server_is_held_still_and_ended_with_all_that_it_started() -> None:
 
     assert running.core_s() >= core_s > 0
     assert not any(each.is_running() for each in tree)
+    process.stdout.close()
+
+
+def test_what_outlives_the_server_that_started_it_is_ended_too() -> None:
+    child = "import time; print('up', flush=True); time.sleep(60)"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "up\n"
+    running = Running("two", "http", process, "")
+    (left,) = psutil.Process(process.pid).children()
+    assert running.core_s() > 0
+
+    process.kill()
+    process.wait()
+    assert left.is_running()
+    running.end()
+
+    assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
     process.stdout.close()
 
 
@@ -127,6 +145,50 @@ def comes_to(process: psutil.Process, status: str) -> bool:
     return process.status() == status
 
 
+async def test_a_peer_that_fails_loses_its_own_figures_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_bundle(tmp_path)
+    monkeypatch.setenv("SENTIMENT_BUNDLES", str(tmp_path))
+    monkeypatch.setattr(turns, "SETTLE_S", 0.01)
+    monkeypatch.setattr(turns, "WARM_S", 0.1)
+    bench = Bench(Found(seconds=0.1))
+
+    try:
+        for name in ("other", OURS):
+            await bench.join(name, start_ours("tiny"), rows.CHECKED)
+        other = bench.servers["other"]
+        other.process.kill()
+        other.process.wait()
+        assert not await quiet(other, bench.asks["other"])
+        await rows.short(bench)
+        with pytest.raises(PeerFailed, match="ours: gone"):
+            await bench.leave_out(OURS, PeerFailed("gone"))
+    finally:
+        await bench.end()
+
+    assert bench.servers.keys() == {OURS}
+    assert bench.found.values["throughput_short"].keys() == {OURS}
+    assert any("other: left out of what follows" in note for note in bench.found.notes)
+    assert [row.figure for row in bench.found.rows()] == list(FIGURES)
+
+
+async def test_a_server_is_quiet_when_it_answers_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_bundle(tmp_path)
+    monkeypatch.setenv("SENTIMENT_BUNDLES", str(tmp_path))
+    monkeypatch.setattr(answers, "QUIET_S_MAX", 0.2)
+    running = start_ours("tiny")
+
+    try:
+        ask = await ready(running)
+        running.hold()
+        assert not await quiet(running, ask)
+        running.go_on()
+        monkeypatch.setattr(answers, "QUIET_S_MAX", 20.0)
+        assert await quiet(running, ask)
+        await ask.close()
+    finally:
+        running.end()
+
+
 async def test_two_servers_are_measured_in_turns_and_have_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_bundle(tmp_path)
     monkeypatch.setenv("SENTIMENT_BUNDLES", str(tmp_path))
@@ -138,14 +200,16 @@ async def test_two_servers_are_measured_in_turns_and_have_every_row(tmp_path: Pa
 
     try:
         for name in (OURS, "other"):
-            await bench.join(name, start_ours("tiny"), rows.SHORT_TEXTS)
+            await bench.join(name, start_ours("tiny"), rows.CHECKED)
         await rows.short(bench)
         await rows.mixed(bench)
     finally:
         await bench.end()
 
     found = {row.figure.key: row for row in bench.found.rows()}
-    assert list(found) == [figure.key for figure in FIGURES]
+    # Of loads so short nothing is known.
+    assert found.pop("slo_load").values == {}
+    assert sum("whether any rate meets p99 within 500 ms is not known" in note for note in bench.found.notes) == 2
     assert all(row.values.keys() == {OURS, "other"} for row in found.values())
     assert found["moved"].values == {OURS: 0, "other": 0}
     assert min(found["throughput_short"].values.values()) > 0

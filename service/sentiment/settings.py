@@ -77,6 +77,12 @@ class Settings(BaseModel):
     queue_rows_max: int = Field(4096, description="rows that may wait; one more is refused with RESOURCE_EXHAUSTED", ge=1, le=65_536)
     call_rows_max: int = Field(256, description="unanswered rows of one batch or stream call", ge=1, le=100_000)
     calls_max: int = Field(8192, description="open calls; one more is refused with RESOURCE_EXHAUSTED", ge=1, le=1_000_000)
+    calls_pending_max: int = Field(
+        512,
+        description="calls of a method that the server has not looked at yet; from half as many on some are ended as CANCELLED",
+        ge=2,
+        le=65_536,
+    )
     text_bytes_max: int = Field(2**20, description="UTF-8 bytes of a text", ge=1, le=2**26)
     batch_items_max: int = Field(1024, description="items of a ClassifyBatch", ge=1, le=100_000)
     message_bytes_max: int = Field(4 * 2**20, description="bytes of a request message", ge=2**10, le=2**28)

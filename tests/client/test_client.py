@@ -154,7 +154,7 @@ def test_nobody_waits_longer_than_the_default_deadline() -> None:
 
 
 async def test_cancelling_a_caller_cancels_on_the_server_and_touches_nobody_else(start: Callable[..., RunningServer]) -> None:
-    server = start()
+    server = start(calls_pending_max=2000)
     async with AsyncClient(server.target, options=NO_RETRIES) as client:
         calls = [asyncio.create_task(client.classify(f"w{number % 65 - 32} film")) for number in range(600)]
         await asyncio.sleep(0.01)

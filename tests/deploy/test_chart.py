@@ -144,6 +144,17 @@ def test_numbers_reach_the_server_as_they_were_written() -> None:
     assert float(told["OTEL_TRACES_SAMPLER_ARG"]) == 1e-6
 
 
+@needs_helm
+def test_the_alerts_name_the_place_where_their_runbooks_are_read() -> None:
+    place = "https://wiki.example/sentiment"
+    made = made_by.template("--set", "monitoring.rules=true", "--set", f"monitoring.runbooks={place}")
+
+    groups = of_kind(made, "PrometheusRule")[0]["spec"]["groups"]
+    urls = [rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"] if "alert" in rule]
+    assert len(urls) > 5
+    assert all(url.startswith(f"{place}#sentiment") for url in urls), urls
+
+
 def test_every_value_is_explained() -> None:
     text = (CHART / "values.yaml").read_text(encoding="utf-8")
     explained = {path for path, _ in made_by.commented(text)}

@@ -9,7 +9,7 @@ import pytest
 
 from sentiment import svg_plots
 from sentiment.cli import main
-from sentiment.planning.machine import Machine
+from sentiment.planning.machine import Machine, read_machine
 
 
 @pytest.fixture
@@ -57,12 +57,65 @@ def test_replicas_that_miss_the_objective_are_exit_1(costs: Path, capsys: pytest
         (["--law", "sometimes:3"], "law 'sometimes:3' is unknown"),
         (["--lengths", "no-such-file"], "lengths 'no-such-file' are unknown"),
         (["--save", "x.json"], "--save goes with --measure"),
+        (["--json", "x.out", "--html", "./x.out"], "--json and --html are the same file"),
+        (["--requests", "100", "--capacity", "1e7"], "cannot be scaled to a capacity of 1e+07 calls/s"),
+        (["--requests", "100", "--capacity", "1e-9"], "too short to count fewer"),
+        (["--law", "schedule:instants", "--requests", "2"], "no arrivals over time among its first 2 requests"),
     ],
 )
-def test_what_cannot_be_simulated_is_exit_2(costs: Path, changed: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_simulated_is_exit_2(
+    costs: Path, changed: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(costs.parent)
+    Path("instants").write_text("0\n0\n5\n")
+
     assert main(["plan", "--costs", str(costs), "--law", "poisson:300", *changed]) == 2
 
     assert told in capsys.readouterr().err
+
+
+def test_costs_are_not_written_over(costs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = costs.read_text()
+
+    assert main(["plan", "--costs", str(costs), "--law", "poisson:300", "--json", str(costs)]) == 2
+
+    assert "--costs and --json are the same file" in capsys.readouterr().err
+    assert costs.read_text() == kept
+
+
+def test_what_was_measured_is_kept_whatever_becomes_of_the_simulation(
+    costs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = read_machine(costs)
+    monkeypatch.setattr("sentiment.planning.measuring.measure", lambda *_: machine)
+    saved = tmp_path / "saved.json"
+
+    assert main(["plan", "--measure", "--save", str(saved), "--law", "poisson:300", "--capacity", "1e7"]) == 2
+
+    assert "cannot be scaled" in capsys.readouterr().err
+    assert read_machine(saved) == machine
+
+
+def test_a_simulation_that_is_too_short_says_so_everywhere(costs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found, page = tmp_path / "plan.json", tmp_path / "plan.html"
+    asked = ["--law", "steps:40x30,400x30", "--requests", "50", "--seed", "-1", "--replicas", "1"]
+
+    assert main(["plan", "--costs", str(costs), *asked, "--json", str(found), "--html", str(page)]) == 0
+
+    printed = capsys.readouterr()
+    assert "1 replica answers 99 % within 500 ms\ncaution: " in printed.out and "1 replica: " in printed.err
+    said = json.loads(found.read_text())["cautions"]
+    assert len(said) == 3 and all(f"caution: {caution}\n" in printed.out for caution in said)
+    assert page.read_text().count('class="notice"') == 3
+
+
+def test_costs_of_seconds_are_simulated_like_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "slow.json"
+    path.write_text(Machine({(1, 8): 2.0, (1, 512): 10.0}).to_json())
+
+    assert main(["plan", "--costs", str(path), "--law", "poisson:0.05", "--requests", "50", "--slo", "60", "--replicas", "1"]) == 0
+
+    assert re.search(r"0\.\d calls/s to 64 callers", capsys.readouterr().out)
 
 
 def test_without_matplotlib_a_report_is_refused_before_anything_runs(

@@ -69,7 +69,20 @@ def test_a_devices_cost_file_means_packed_batches_beside_the_cores(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[]", '{"points": []}', '{"points": [[1, 8, -1]]}', '{"points": [[1, 8]]}', '{"points": [[1, 8, 1]], "runners": 0}']
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        "[" * 100_000,
+        '{"points": []}',
+        '{"points": [[1, 8]]}',
+        *(f'{{"points": [{point}]}}' for point in ("[1, 8, -1]", "[1e999, 8, 1]", "[1, 1000000000, 1]", "[1, 8, 4000]")),
+        *(
+            f'{{"points": [[1, 8, 1]], {field}}}'
+            for field in ('"runners": 0', '"runners": 1.5', '"crowding": NaN', '"packed": "no"', '"pace": [0]', '"cores": 1e99')
+        ),
+    ],
 )
 def test_a_file_that_is_none_of_costs_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "costs.json"

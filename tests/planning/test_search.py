@@ -5,6 +5,7 @@ import pytest
 
 from sentiment.planning.machine import Machine
 from sentiment.planning.outcome import Outcome
+from sentiment.planning.report import verdict
 from sentiment.planning.search import Objective, fewest_replicas
 from sentiment.planning.simulation import Fleet, Traffic, draw_traffic, simulate
 from sentiment.traffic.arrivals import Poisson
@@ -40,6 +41,17 @@ def test_an_objective_that_no_number_meets_is_said_with_its_reason() -> None:
 
     assert too_slow.fewest is None and "100.0% of the texts take longer than 20 ms alone" in too_slow.why
     assert never.fewest is None and "up to 4096" in never.why
+
+
+def test_a_number_that_chance_has_chosen_is_said_to_be_one() -> None:
+    traffic = draw_traffic(Poisson(1.0), parse_lengths("64"), 500, seed=1)
+    objective = Objective(0.5)
+
+    sizing = fewest_replicas(lambda replicas: outcome(replicas, replicas == 2), objective, traffic, MACHINE)
+    usual = fewest_replicas(lambda replicas: outcome(replicas, in_time=True), objective, traffic, MACHINE)
+
+    assert verdict(sizing, objective).endswith("fewer do not. Nor do 3: only chance tells them apart, so try more --requests")
+    assert verdict(usual, objective) == "1 replica answers 99 % within 500 ms"
 
 
 def test_simulated_replicas_grow_with_the_load_and_meet_the_objective() -> None:

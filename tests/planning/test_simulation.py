@@ -1,6 +1,7 @@
 """A simulated fleet: it agrees with what queueing theory knows, loses nobody, and does not depend on how it is run."""
 
 import math
+import tracemalloc
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -13,7 +14,7 @@ from sentiment.batching.ticket import Priority
 from sentiment.planning.closed_loop import capacity_per_s, corrected
 from sentiment.planning.machine import PACE_S, Machine
 from sentiment.planning.outcome import Fate
-from sentiment.planning.simulation import GROUP_MAX, LEAST_BACKLOG, RANDOM, ROUND_ROBIN, Fleet, Traffic, draw_traffic, simulate
+from sentiment.planning.simulation import GROUP_MAX, LEAST_BACKLOG, RANDOM, ROUND_ROBIN, Fleet, Traffic, draw_traffic, members_of, simulate
 from sentiment.traffic.arrivals import Poisson
 from sentiment.traffic.lengths import MIXED, parse_lengths
 
@@ -86,11 +87,43 @@ def test_a_pace_slows_what_begins_in_its_time_and_comes_again() -> None:
     assert outcome.latency_s == pytest.approx([RUN_S, 3 * RUN_S, RUN_S, 3 * RUN_S])
 
 
+def test_a_loop_that_is_behind_neither_undoes_runs_nor_makes_them_of_negative_length() -> None:
+    machine = replace(server(), points=dict.fromkeys(server().points, 1e-5), cores=1)
+    traffic = draw_traffic(Poisson(2000.0), parse_lengths("32"), 2000, seed=1)
+
+    outcome = simulate(traffic, Fleet(replace(machine, noise=0.0), 1), seed=1)
+
+    # The least is what a run takes alone.
+    assert outcome.busy_s >= 1e-5 * outcome.batches
+
+
 def test_costs_are_corrected_until_the_capacity_is_what_was_measured() -> None:
     machine = corrected(server(), 120.0, MIXED, seed=1)
 
     assert capacity_per_s(machine, MIXED, seed=1) == pytest.approx(120.0, rel=0.01)
     assert machine.points[1, 32] != pytest.approx(server().points[1, 32], rel=0.05)
+
+
+def test_groups_get_requests_in_turn() -> None:
+    traffic = draw_traffic(Poisson(2 * GROUP_MAX * 70.0), MIXED, 2000, seed=1)
+
+    both = simulate(traffic, Fleet(server(), 2 * GROUP_MAX, LEAST_BACKLOG), seed=1)
+    first = simulate(traffic.of(np.arange(0, 2000, 2)), Fleet(server(), GROUP_MAX, LEAST_BACKLOG), seed=1)
+
+    assert both.latency_s[::2].tolist() == first.latency_s.tolist()
+
+
+def test_thousands_of_groups_need_no_memory_for_each_request() -> None:
+    group_of = np.random.default_rng(1).permutation(np.arange(100_000) % 4096)
+    tracemalloc.start()
+
+    members = members_of(group_of, 4097)
+
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(members) == 4097 and not len(members[-1])
+    assert members[7].tolist() == np.flatnonzero(group_of == 7).tolist()
+    assert most < 10e6
 
 
 @pytest.mark.parametrize("balance", [ROUND_ROBIN, RANDOM, LEAST_BACKLOG])

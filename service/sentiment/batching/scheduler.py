@@ -127,10 +127,9 @@ class Scheduler(Generic[P]):
         if slack_s < own_s and not (checked or (idle and self.may_probe(slack_s, own_s, now))):
             raise Expired(f"the deadline leaves {max(0.0, slack_s):.3f} s and this text alone needs about {own_s:.3f} s")
         self._catch_up(lane)
-        if not (idle or checked):
-            self.forecast.check(lane, alone_s, now, deadline_at)
+        ahead_s = None if idle or checked else self.forecast.check(lane, alone_s, now, deadline_at)
         number, batched_s = next(self._numbers), self._prices.batched_s(length)
-        ticket = Ticket(length, now, deadline_at, payload, priority, number, alone_s, batched_s, probe=slack_s < own_s)
+        ticket = Ticket(length, now, deadline_at, payload, priority, number, alone_s, batched_s, slack_s < own_s, ahead_s=ahead_s)
         heapq.heappush(self._by_deadline, (deadline_at, ticket.number, ticket))
         lane.add(ticket)
         return ticket
@@ -224,6 +223,7 @@ class Scheduler(Generic[P]):
         hopeless = [ticket for lane in self.lanes.values() for ticket in lane.hopeless(now, speed)]
         hopeless += [ticket for ticket in self._retrying() if ticket.hopeless(now, speed)]
         for ticket in hopeless:
+            self.forecast.waited(ticket, now)
             self._end(ticket, State.EXPIRED)
         return hopeless
 
@@ -283,6 +283,7 @@ class Scheduler(Generic[P]):
 
     def _begin(self, tickets: list[Ticket[P]], reason: str, now: float) -> Batch[P]:
         for ticket in tickets:
+            self.forecast.waited(ticket, now)
             ticket.state, ticket.started_at = State.RUNNING, now
         self.rows_running += len(tickets)
         lengths = Lengths.of([ticket.length for ticket in tickets])
@@ -298,6 +299,8 @@ class Scheduler(Generic[P]):
             if ticket.state in LIVE and deadline_at > now:
                 break
             heapq.heappop(self._by_deadline)
+            if ticket.state is State.WAITING:
+                self.forecast.waited(ticket, now)
             if self._end(ticket, State.EXPIRED):
                 expired.append(ticket)
         return expired

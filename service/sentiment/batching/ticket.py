@@ -47,6 +47,8 @@ class Ticket(Generic[P]):
     probe: bool = False
     state: State = State.WAITING
     started_at: float = 0.0
+    # Seconds that it was predicted to wait when it was let in; None where no prediction was needed.
+    ahead_s: float | None = None
     retrying: bool = False
 
     @property

@@ -13,7 +13,7 @@ from sentiment.client import requests
 from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explanation_reader import Reader, explained_of
 from sentiment.client.explanations import Explanation
-from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, channel_options
+from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, backoff_s, channel_options
 from sentiment.client.requests import TextOrPair
 from sentiment.client.results import CallFailed, Classification, Result, failure_of_rpc, result_of
 from sentiment.client.sync import DEFAULT_TARGET
@@ -211,6 +211,7 @@ class AsyncClient:
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if begun or not stopped:
                     raise failure(error) from error
+                await asyncio.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
             finally:
                 call.cancel()
 
@@ -220,12 +221,12 @@ class AsyncClient:
             try:
                 return await method(request, timeout=max(0.0, deadline_at - time.monotonic()))
             except grpc.aio.AioRpcError as error:
-                # A server that stops can drop a call that it had just been given and say CANCELLED (grpc.aio). Our caller's own
-                # cancelling arrives as asyncio.CancelledError.
+                # A server that stops, or has no time to look at it, can drop a call that it had just been given and say CANCELLED
+                # (grpc.aio). Our caller's own cancelling arrives as asyncio.CancelledError.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if not stopped:
                     raise failure(error) from error
-                await asyncio.sleep(0)
+                await asyncio.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
         raise AssertionError("the last attempt returns or raises")
 
 

@@ -1,11 +1,13 @@
 """How our clients behave by default: balancing, retries, keepalive, message sizes. Also published in README for other languages."""
 
 import json
+import random
 
 from sentiment.v1 import sentiment_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["SentimentService"].full_name
 ATTEMPTS_MAX = 4
+BACKOFF_S = 0.05
 # Of a call that explains and names no other limit: it waits for others and runs when classification leaves the processor free.
 EXPLAIN_TIMEOUT_S = 30.0
 
@@ -19,7 +21,7 @@ SERVICE_CONFIG = {
             "name": [{"service": SERVICE}],
             "retryPolicy": {
                 "maxAttempts": ATTEMPTS_MAX,
-                "initialBackoff": "0.05s",
+                "initialBackoff": f"{BACKOFF_S}s",
                 "maxBackoff": "1s",
                 "backoffMultiplier": 2,
                 # The server's pushback sets the delay, but only for codes that stand here.
@@ -30,6 +32,11 @@ SERVICE_CONFIG = {
     # Retries stop while more than half of the calls fail: they would only feed an overload.
     "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
 }
+
+
+def backoff_s(attempt: int, left_s: float) -> float:
+    """Seconds to wait after a call's ``attempt``-th attempt that the server dropped, as gRPC waits after others; at most ``left_s``."""
+    return max(0.0, min(left_s, random.uniform(0, BACKOFF_S * 2 ** (attempt - 1))))  # noqa: S311 - spreads retries
 
 
 def channel_options() -> list[tuple[str, str | int]]:

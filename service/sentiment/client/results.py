@@ -154,7 +154,7 @@ def failure_of_rpc(code: grpc.StatusCode, message: str, trailers: Sequence[tuple
     if isinstance(details, bytes):
         return failure_of_status(Status.FromString(details), request_id)
     if code is grpc.StatusCode.CANCELLED:
-        return CallFailed(grpc.StatusCode.UNAVAILABLE, f"the server stopped: {message}", request_id=request_id)
+        return CallFailed(grpc.StatusCode.UNAVAILABLE, f"the server stopped or is too busy: {message}", request_id=request_id)
     return CallFailed(code, message, request_id=request_id)
 
 

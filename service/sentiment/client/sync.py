@@ -13,7 +13,7 @@ from sentiment.client import requests
 from sentiment.client.explain_options import ExplainOptions
 from sentiment.client.explanation_reader import explained_of, explanation_of
 from sentiment.client.explanations import Explanation
-from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, channel_options
+from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, backoff_s, channel_options
 from sentiment.client.requests import TextOrPair
 from sentiment.client.results import CallFailed, Classification, Result, failure_of_rpc, result_of, retryable
 from sentiment.v1 import sentiment_pb2 as pb
@@ -209,6 +209,7 @@ class Client:
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if begun or not stopped:
                     raise failure(error) from error
+                time.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
             finally:
                 call.cancel()
 
@@ -218,10 +219,12 @@ class Client:
             try:
                 return method(request, timeout=max(0.0, deadline_at - time.monotonic()))
             except grpc.RpcError as error:
-                # A server that stops can drop a call that it had just been given and say CANCELLED (grpc.aio): nobody here did.
+                # A server that stops, or has no time to look at it, can drop a call that it had just been given and say CANCELLED
+                # (grpc.aio): nobody here did.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if not stopped:
                     raise failure(error) from error
+                time.sleep(backoff_s(attempt, deadline_at - time.monotonic()))
         raise AssertionError("the last attempt returns or raises")
 
 

@@ -17,6 +17,9 @@ ASKED, BATCHED, ANSWERED = 0.2, 0.65, 0.15
 PACE_S = 2.0
 # What limits batches is known from what was measured, and no cost is known beyond.
 HEADS, SCORES_BYTES = 1, 2**62
+# Of what a file may hold: its largest shape, the longest run in seconds, and runners and cores as the command takes them.
+ROWS_MAX, LENGTH_MAX, RUN_S_MAX = 65_536, 100_000, 3600.0
+RUNNERS_MAX, CORES_MAX = 1024, 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,9 @@ class Machine:
     def __str__(self) -> str:
         pace = f" and by a pace from {min(self.pace):.2f} to {max(self.pace):.2f}" if self.pace else ""
         return (
-            f"{self.runners} runners on {self.shared_cores} cores; runs vary by {self.noise:.1%}{pace}, in company they take "
-            f"{self.crowding:.2f} times as long; event loop {1e3 * self.loop_s:.2f} ms a call and {1e6 * self.token_s:.1f} us a token; "
+            f"{counted(self.runners, 'runner')} on {counted(self.shared_cores, 'core')}; "
+            f"runs vary by {self.noise:.1%}{pace}, in company they take {self.crowding:.2f} times as long; "
+            f"event loop {1e3 * self.loop_s:.2f} ms a call and {1e6 * self.token_s:.1f} us a token; "
             f"beside {1e3 * self.beside_s:.2f} ms a call"
         )
 
@@ -92,6 +96,11 @@ class Machine:
         return json.dumps({**kept, "points": points}, indent=1) + "\n"
 
 
+def counted(count: int, name: str) -> str:
+    """``1 replica``, ``2 replicas``."""
+    return f"{count} {name}{'s' * (count != 1)}"
+
+
 def read_machine(path: Path) -> Machine:
     """Read the costs that a server keeps in its cache_dir, or what ``Machine.to_json`` has written.
 
@@ -109,7 +118,7 @@ def read_machine(path: Path) -> Machine:
         machine = replace(machine, pace=tuple(map(float, machine.pace)))
         _check(machine)
         return machine
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise BadSettings(f"{path} is no file of costs, as of a server's cache_dir or of --save: {error}") from error
 
 
@@ -119,12 +128,18 @@ def changed(machine: Machine, **given: Any) -> Machine:  # its fields, of severa
 
 
 def _check(machine: Machine) -> None:
-    numbers = [getattr(machine, name) for name in ("noise", "loop_s", "token_s", "beside_s")]
-    if (
-        machine.runners < 1
-        or machine.cores < 0
-        or machine.crowding <= 0
-        or not all(0 <= number < 10 for number in numbers)
-        or not all(0 < pace < 100 for pace in machine.pace)
-    ):
-        raise ValueError("a field is out of its range")
+    """Refuse what would end in an error, a NaN or an endless simulation later. NaN is in no range."""
+    for name, least, most in (("runners", 1, RUNNERS_MAX), ("cores", 0, CORES_MAX), ("packed", 0, 1)):
+        value = getattr(machine, name)
+        if not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(f"{name} is {value!r}; wanted is a whole number from {least} to {most}")
+    for name, low, high in (("noise", 0, 10), ("loop_s", 0, 10), ("token_s", 0, 10), ("beside_s", 0, 10), ("crowding", 0.01, 100)):
+        number = getattr(machine, name)
+        if not low <= number <= high:
+            raise ValueError(f"{name} is {number!r}; wanted is a number from {low} to {high}")
+    for pace in machine.pace:
+        if not 0.01 <= pace <= 100:
+            raise ValueError(f"a pace is {pace!r}; wanted is a number from 0.01 to 100")
+    for (rows, length), run_s in machine.points.items():
+        if rows > ROWS_MAX or length > LENGTH_MAX or run_s > RUN_S_MAX:
+            raise ValueError(f"a point is {rows} x {length} in {run_s:g} s; the limits are {ROWS_MAX} x {LENGTH_MAX} and {RUN_S_MAX:g} s")

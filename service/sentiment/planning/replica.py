@@ -123,7 +123,10 @@ class Replica:
         ratio = self._slowed[running] / self._slowed[len(self._runs)]
         if ratio != 1.0:
             for run in self._runs:
-                run.ends_at = now + (run.ends_at - now) * ratio
+                # The event loop may be behind: a run that it has not heard of has ended, and one may have begun since.
+                since = max(now, run.started_at)
+                if run.ends_at > since:
+                    run.ends_at = since + (run.ends_at - since) * ratio
 
     def _end(self, run: _Run) -> None:
         self._crowd(run.ends_at, len(self._runs) - 1)

@@ -1,10 +1,12 @@
 """What a simulation found, in words, tables and one HTML file that loads nothing."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from sentiment import svg_plots
+from sentiment.planning.machine import counted
 from sentiment.planning.outcome import PERCENTILES, Fate, Outcome
 from sentiment.planning.search import Objective, Sizing
 from sentiment.reports import Section, notice, page, paragraph, table
@@ -25,9 +27,13 @@ def verdict(sizing: Sizing, objective: Objective) -> str:
     """The answer, in a sentence."""
     if sizing.fewest is None:
         return sizing.why
-    if len(sizing.tried) == 1:
-        return f"{replicas_text(sizing.fewest)} answer {objective}"
-    return f"{replicas_text(sizing.fewest)} answer {objective}; fewer do not"
+    said = f"{replicas_text(sizing.fewest)} {'answers' if sizing.fewest == 1 else 'answer'} {objective}"
+    if any(replicas < sizing.fewest for replicas in sizing.tried):
+        said += "; fewer do not"
+    missing = [replicas for replicas, outcome in sizing.tried.items() if replicas > sizing.fewest and not objective.met(outcome)]
+    if missing:
+        said += f". Nor do {max(missing)}: only chance tells them apart, so try more --requests"
+    return said
 
 
 def tables(sizing: Sizing, objective: Objective) -> list[Table]:
@@ -48,16 +54,20 @@ def tables(sizing: Sizing, objective: Objective) -> list[Table]:
     return [(FLEET, fleets), *([(CLASS, classes)] if classes else [])]
 
 
-def compose(sizing: Sizing, objective: Objective, facts: Mapping[str, str]) -> str:
-    """The report's document: the answer, plots, tables and what was simulated."""
+def compose(sizing: Sizing, objective: Objective, facts: Mapping[str, str], cautions: Sequence[str]) -> str:
+    """The report's document: the answer and what speaks against it, plots, tables and what was simulated."""
     said = paragraph(verdict(sizing, objective)) if sizing.fewest else notice(verdict(sizing, objective))
+    said += "".join(map(notice, cautions))
     shown = _shown(sizing)
     drawn = [
         (
             _latency(shown, objective),
             "Latency of all requests. What was refused or expired never comes: where there is more of it, a line ends.",
         ),
-        (_over_time(shown, objective), "Requests of each twentieth of the time that were answered in time, whatever became of the others."),
+        (
+            _over_time(shown, objective),
+            "Requests of each twentieth of the time that were answered in time, whatever became of the others. No point where none came.",
+        ),
     ]
     if len(sizing.tried) > 1:
         drawn.insert(0, (_by_replicas(sizing, objective), "Requests that were answered in time, against the number of replicas."))
@@ -118,23 +128,24 @@ def _tail(outcome: Outcome) -> list[tuple[float, float]]:
 
 
 def _over_time(outcomes: Sequence[Outcome], objective: Objective) -> str:
-    series = {}
-    for outcome in outcomes:
-        edges = np.linspace(0, float(outcome.due_at[-1]), 21)
-        came, _ = np.histogram(outcome.due_at, edges)
-        good, _ = np.histogram(outcome.due_at[outcome.latency_s <= objective.seconds], edges)
-        middles = (edges[:-1] + edges[1:]) / 2
-        series[replicas_text(outcome.replicas)] = [
-            (float(at), 100 * float(share)) for at, share in zip(middles, good / np.maximum(came, 1), strict=True)
-        ]
+    series = {replicas_text(outcome.replicas): shares_over_time(outcome, objective) for outcome in outcomes}
     marks = [Mark(f"{objective.percentile:g} %", objective.percentile, upright=False)]
     alt = "share of the requests that are answered in time over the time simulated"
     return svg_plots.lines(series, Axis("seconds"), Axis(f"% within {1e3 * objective.seconds:g} ms"), alt, marks)
 
 
+def shares_over_time(outcome: Outcome, objective: Objective) -> list[tuple[float, float]]:
+    """The middle of each twentieth of the time and per cent of its requests that were answered in time, NaN where none came."""
+    edges = np.linspace(0, float(outcome.due_at[-1]), 21)
+    came, _ = np.histogram(outcome.due_at, edges)
+    good, _ = np.histogram(outcome.due_at[outcome.latency_s <= objective.seconds], edges)
+    shares = np.divide(100.0 * good, came, out=np.full(len(came), math.nan), where=came > 0)
+    return list(zip(((edges[:-1] + edges[1:]) / 2).tolist(), shares.tolist(), strict=True))
+
+
 def replicas_text(count: int) -> str:
     """``1 replica``, ``2 replicas``."""
-    return f"{count} replica{'s' * (count != 1)}"
+    return counted(count, "replica")
 
 
 def _percent(share: float) -> str:

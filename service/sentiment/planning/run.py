@@ -5,10 +5,11 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 from sentiment import reports, svg_plots
@@ -16,6 +17,7 @@ from sentiment.errors import BadSettings
 from sentiment.files import new_file
 from sentiment.model.cores import cores_granted
 from sentiment.planning import report
+from sentiment.planning.cautions import cautions
 from sentiment.planning.closed_loop import CALLERS, capacity_per_s, corrected
 from sentiment.planning.machine import Machine, changed, read_machine
 from sentiment.planning.outcome import Outcome
@@ -39,38 +41,51 @@ def run(options: argparse.Namespace) -> int:
     law, lengths = parse_law(options.law), parse_lengths(options.lengths, options.column)
     if options.save and options.measure is None:
         raise BadSettings("--save goes with --measure")
+    _check_files(options)
     if options.html:
         svg_plots.need_plots()
     objective = Objective(options.slo, options.percentile)
     with ExitStack() as stack:
         # Opened first: an output that cannot be written is known before a long simulation.
-        outputs = {name: stack.enter_context(new_file(path)) for name in ("json", "html", "save") if (path := getattr(options, name))}
-        machine = _machine(options, outputs)
+        outputs = {name: stack.enter_context(new_file(path)) for name in ("json", "html") if (path := getattr(options, name))}
+        machine = _machine(options)
         if options.capacity:
             machine = corrected(machine, options.capacity, lengths, options.seed)
         begun = time.monotonic()
         traffic = draw_traffic(law, lengths, options.requests, options.seed, options.bulk)
-        if not len(traffic.due_at):
-            raise BadSettings(f"--law {options.law} has no arrival")
+        if not len(traffic.due_at) or not traffic.due_at[-1]:
+            raise BadSettings(f"--law {options.law} has no arrivals over time among its first {options.requests} requests")
         executor = stack.enter_context(_executor(options)) if options.requests >= PROCESSES_FROM else None
         sizing = _simulate(options, objective, machine, traffic, executor)
         capacity = capacity_per_s(machine, lengths, options.seed)
         facts = _facts(options, machine, traffic, capacity, time.monotonic() - begun)
-        _write(outputs, sizing, objective, facts)
-    print(_shown(sizing, objective, facts))
+        warned = cautions(law, traffic, objective, options.requests, options.seed)
+        _write(outputs, sizing, objective, facts, warned)
+    print(_shown(sizing, objective, facts, warned))
     return 0 if sizing.fewest else 1
 
 
-def _machine(options: argparse.Namespace, outputs: Mapping[str, Callable[[str], None]]) -> Machine:
+def _check_files(options: argparse.Namespace) -> None:
+    """No file is written over another."""
+    seen: dict[Path, str] = {}
+    for name in ("costs", "save", "json", "html"):
+        if path := getattr(options, name):
+            other = seen.setdefault(path.resolve(), name)
+            if other != name:
+                raise BadSettings(f"--{other} and --{name} are the same file, {path}")
+
+
+def _machine(options: argparse.Namespace) -> Machine:
     if options.costs:
         machine = read_machine(options.costs)
     else:
         from sentiment.planning.measuring import measure  # noqa: PLC0415  # only this needs a model's runtime
 
-        print(f"measuring for {options.measure_for:g} s", file=sys.stderr, flush=True)
-        machine = measure(options.measure, options.measure_for, options.runners)
-        if "save" in outputs:
-            outputs["save"](machine.to_json())
+        # Closed before anything is simulated: who interrupts that keeps what was measured.
+        with new_file(options.save) if options.save else nullcontext(str) as save:
+            print(f"measuring for {options.measure_for:g} s", file=sys.stderr, flush=True)
+            machine = measure(options.measure, options.measure_for, options.runners)
+            save(machine.to_json())
     return changed(machine, runners=options.runners, cores=options.cores, loop_s=options.loop, beside_s=options.beside)
 
 
@@ -84,7 +99,7 @@ def _simulate(options: argparse.Namespace, objective: Objective, machine: Machin
     def simulated(replicas: int) -> Outcome:
         fleet = Fleet(machine, replicas, options.balance, options.timeout or options.slo, options.queue_rows)
         outcome = simulate(traffic, fleet, options.seed, executor)
-        line = f"{replicas} replicas: {outcome.in_time(objective.seconds):.2%} in time, runners {outcome.busy_share:.0%} busy"
+        line = f"{report.replicas_text(replicas)}: {outcome.in_time(objective.seconds):.2%} in time, runners {outcome.busy_share:.0%} busy"
         print(line, file=sys.stderr, flush=True)
         return outcome
 
@@ -106,8 +121,9 @@ def _facts(options: argparse.Namespace, machine: Machine, traffic: Traffic, capa
         groups = f" among at most {GROUP_MAX} replicas; larger fleets are groups that get requests in turn"
     return {
         "command": shlex.join(["sentiment", *sys.argv[1:]]),
-        "requests": f"{len(traffic.due_at):,} in {traffic.due_at[-1]:,.0f} s by {options.law}, lengths {options.lengths} "
-        f"(mean {traffic.lengths.mean():.0f} tokens), {options.bulk:.0%} bulk, deadline {1e3 * (options.timeout or options.slo):g} ms",
+        "requests": f"{len(traffic.due_at):,} in {traffic.due_at[-1]:,.1f} s by {options.law}, "
+        f"lengths {options.lengths} (mean {traffic.lengths.mean():.0f} tokens), {100 * options.bulk:g} % bulk, "
+        f"deadline {1e3 * (options.timeout or options.slo):g} ms",
         "a replica": str(machine),
         "capacity of a replica": f"{capacity:.1f} calls/s to {CALLERS} callers that always wait",
         "balance": options.balance + groups,
@@ -115,21 +131,26 @@ def _facts(options: argparse.Namespace, machine: Machine, traffic: Traffic, capa
     }
 
 
-def _write(outputs: Mapping[str, Callable[[str], None]], sizing: Sizing, objective: Objective, facts: Mapping[str, str]) -> None:
+def _write(
+    outputs: Mapping[str, Callable[[str], None]], sizing: Sizing, objective: Objective, facts: Mapping[str, str], warned: Sequence[str]
+) -> None:
     if "json" in outputs:
         found: dict[str, Any] = {  # JSON
             "meta": dict(facts),
             "objective": {"seconds": objective.seconds, "percentile": objective.percentile},
             "replicas": sizing.fewest,
             "why": sizing.why,
+            "cautions": list(warned),
             "tried": [outcome.summary(objective.seconds) for outcome in sizing.tried.values()],
         }
         outputs["json"](json.dumps(found, indent=1) + "\n")
     if "html" in outputs:
-        outputs["html"](report.compose(sizing, objective, facts))
+        outputs["html"](report.compose(sizing, objective, facts, warned))
 
 
-def _shown(sizing: Sizing, objective: Objective, facts: Mapping[str, str]) -> str:
+def _shown(sizing: Sizing, objective: Objective, facts: Mapping[str, str], warned: Sequence[str]) -> str:
     lines = [f"{name}: {value}" for name, value in facts.items() if name != "command"]
     tables = [reports.plain(header, rows) for header, rows in report.tables(sizing, objective)]
-    return "\n".join([*lines, "", "\n\n".join(tables), "", report.verdict(sizing, objective)])
+    return "\n".join(
+        [*lines, "", "\n\n".join(tables), "", report.verdict(sizing, objective), *(f"caution: {caution}" for caution in warned)]
+    )

@@ -50,7 +50,8 @@ def fewest_replicas(run: Callable[[int], Outcome], objective: Objective, traffic
     hopeless = _too_long(objective, traffic, machine)
     if hopeless > 1 - objective.percentile / 100:
         slowest = f"{hopeless:.1%} of the texts take longer than {1e3 * objective.seconds:g} ms alone on an idle replica"
-        return Sizing(None, {1: run(1)}, f"no number of replicas has {objective}: {slowest}")
+        busy = _busy_with(traffic, machine)
+        return Sizing(None, {busy: run(busy)}, f"no number of replicas has {objective}: {slowest}")
     tried: dict[int, Outcome] = {}
 
     def met(replicas: int) -> bool:

@@ -37,8 +37,8 @@ class Traffic:
     lengths: Ints
     bulk: Marks
 
-    def of(self, which: Marks) -> "Traffic":
-        """Some of them."""
+    def of(self, which: Ints) -> "Traffic":
+        """Some of them, by their places."""
         return Traffic(self.due_at[which], self.lengths[which], self.bulk[which])
 
 
@@ -47,7 +47,7 @@ def draw_traffic(law: Law, lengths: Lengths, requests: int, seed: int, bulk_shar
     due_at = np.array(list(itertools.islice(law.times(seed), requests)))
     rng = random.Random(f"lengths {seed}")
     drawn = np.array([lengths.draw(rng) for _ in range(len(due_at))], np.int64)
-    return Traffic(due_at, drawn, np.random.default_rng(seed).random(len(due_at)) < bulk_share)
+    return Traffic(due_at, drawn, _chance("bulk", seed).random(len(due_at)) < bulk_share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,9 @@ def simulate(traffic: Traffic, fleet: Fleet, seed: int, executor: Executor | Non
     """
     slots = np.arange(len(traffic.due_at)) % fleet.replicas
     if fleet.balance == RANDOM:
-        slots = np.random.default_rng(seed).integers(fleet.replicas, size=len(traffic.due_at))
-    group_of = slots * fleet.groups // fleet.replicas
-    sizes = np.bincount(np.arange(fleet.replicas) * fleet.groups // fleet.replicas)
-    members = [group_of == group for group in range(fleet.groups)]
+        slots = _chance("balance", seed).integers(fleet.replicas, size=len(traffic.due_at))
+    sizes = np.bincount(np.arange(fleet.replicas) % fleet.groups)
+    members = members_of(slots % fleet.groups, fleet.groups)
     tasks = [(traffic.of(mine), fleet, int(size), f"{seed} {group}") for group, (mine, size) in enumerate(zip(members, sizes, strict=True))]
     parts: Iterable[_Part] = map(_run_group, tasks) if executor is None else executor.map(_run_group, tasks)
     answered_at, fates = np.empty(len(traffic.due_at)), np.zeros(len(traffic.due_at), np.uint8)
@@ -99,6 +98,16 @@ def simulate(traffic: Traffic, fleet: Fleet, seed: int, executor: Executor | Non
         busy_s, batches = busy_s + part.busy_s, batches + part.batches
     latency_s = answered_at - traffic.due_at
     return Outcome(traffic.due_at, latency_s, fates, traffic.bulk, fleet.replicas, fleet.machine.runners, busy_s, batches)
+
+
+def _chance(what: str, seed: int) -> np.random.Generator:
+    """Random numbers for one purpose, by any whole number as the seed."""
+    return np.random.default_rng(random.Random(f"{what} {seed}").getrandbits(64))
+
+
+def members_of(group_of: Ints, groups: int) -> list[Ints]:
+    """The places of each group's requests, in order. One sort: a mask for each of thousands of groups would not fit the memory."""
+    return np.split(np.argsort(group_of, kind="stable"), np.cumsum(np.bincount(group_of, minlength=groups))[:-1])
 
 
 @dataclass(frozen=True, slots=True)

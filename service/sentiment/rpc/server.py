@@ -31,6 +31,8 @@ class ServerOptions:
     keepalive_min_ping_s: float
     connection_age_max_s: float
     connection_age_grace_s: float
+    # Calls of one method that may wait until the event loop looks at them.
+    pending_max: int
     reflection: bool
     # Other processes of this server listen on the port too.
     share_port: bool = False
@@ -52,6 +54,10 @@ def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
         # A peer that went away without a word is noticed within 40 s.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        # Between the two some are ended, at random, and from the second on all, without a line of Python: a loop that cannot even
+        # refuse as fast as calls come would find every call stale.
+        ("grpc.server.max_pending_requests", options.pending_max // 2),
+        ("grpc.server.max_pending_requests_hard_limit", options.pending_max),
     ]
     if options.connection_age_max_s:
         arguments += [
@@ -73,6 +79,8 @@ def make_server(options: ServerOptions, handlers: Handlers, health: Health) -> g
     """Assemble the server, without a port and without starting it."""
     server = grpc.aio.server(options=channel_options(options))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    # Each of them waits in a queue of its own, so that none of a probe's calls is ended for want of room.
+    server.add_registered_method_handlers(SERVICE, handlers)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if options.reflection:
         add_reflection((SERVICE, HEALTH_SERVICE), server)

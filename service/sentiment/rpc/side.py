@@ -61,6 +61,7 @@ class GrpcSide:
             settings.keepalive_min_ping_s,
             settings.connection_age_max_s,
             settings.connection_age_grace_s,
+            settings.calls_pending_max,
             settings.reflection,
             share_port,
         )

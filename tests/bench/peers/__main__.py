@@ -14,50 +14,93 @@ from typing import Any
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.cores import cores_granted
 from tests.bench.peers import rows
-from tests.bench.peers.bench import Bench, Found
-from tests.bench.peers.environments import FOLDER, NOT_MEASURED, PEERS, Peer, PeerFailed, find, install, version
+from tests.bench.peers.bench import FAILED, Bench, Found
+from tests.bench.peers.environments import FOLDER, NOT_MEASURED, PEERS, SHARED, Peer, PeerFailed, find, install, version
 from tests.bench.peers.in_process import InProcess
 from tests.bench.peers.processes import start, start_ours
-from tests.bench.peers.table import OURS, Row, to_markdown, write
+from tests.bench.peers.table import OURS, to_markdown, write
 from tests.bench.peers.tune import tune
 from tests.bench.processes import idle_share
 
 IDLE_MIN = 0.9
 
 
-async def run(peers: list[Peer], model: str, seconds: float) -> tuple[list[Row], dict[str, Any]]:
-    """Measure the rows of short texts with servers tuned for them, then the others; ours is started anew, and as it was."""
+async def run(found: Found, peers: list[Peer], model: str) -> None:
+    """Measure the rows of short texts with servers tuned for them, then the others; ours is started anew, and as it was.
+
+    Raises:
+        PeerFailed: ours has failed; what was found until then stands in ``found``. A peer that fails is noted there and left out.
+    """
     bundle, cores = str(find_bundle(model, bundle_roots([])).resolve()), cores_granted()
-    meta = {
-        "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": f"{cores} cores of {_processor()}, {platform.system()}, Python {platform.python_version()}",
-        "idle": round(idle_share(), 3),
-        "seconds": seconds,
-        "peers": {peer.name: {"version": version(peer), "short": asdict(peer.short), "mixed": asdict(peer.mixed)} for peer in peers},
-        "not_measured": NOT_MEASURED,
-    }
-    found = Found(seconds)
-    servers = [peer for peer in peers if peer.protocol != "in-process"]
     for tunings, measure in (
-        ({peer.name: peer.short for peer in servers}, rows.short),
-        ({peer.name: peer.mixed for peer in servers}, rows.mixed),
+        ({peer.name: peer.short for peer in peers}, rows.short),
+        ({peer.name: peer.mixed for peer in peers}, rows.mixed),
     ):
         bench = Bench(found)
         try:
-            await bench.join(OURS, start_ours(model), rows.SHORT_TEXTS)
-            for peer in servers:
-                await bench.join(peer.name, start(peer, tunings[peer.name], bundle, cores), rows.SHORT_TEXTS)
+            await bench.join(OURS, start_ours(model), rows.CHECKED)
+            for peer in peers:
+                try:
+                    await bench.join(peer.name, start(peer, tunings[peer.name], bundle, cores), rows.CHECKED)
+                except FAILED as error:
+                    await bench.leave_out(peer.name, error)
             await measure(bench)
         finally:
             await bench.end()
+
+
+def run_in_process(found: Found, peer: Peer, model: str) -> None:
+    """Measure a library; one that fails is noted."""
+    running = start(peer, peer.short, str(find_bundle(model, bundle_roots([])).resolve()), cores_granted())
+    try:
+        rows.in_process(found, peer, InProcess(running))
+    except FAILED as error:
+        found.note(f"{peer.name}: left out: {error}")
+    finally:
+        running.end()
+
+
+def run_all(found: Found, peers: list[Peer], model: str) -> bool:
+    """Measure all that can be installed; returns whether ours was measured to the end. What was found is in ``found`` however it ends."""
+    installed = []
     for peer in peers:
+        try:
+            install(peer)
+            installed.append(peer)
+        except PeerFailed as error:
+            found.note(f"left out: {error}")
+    try:
+        asyncio.run(run(found, [peer for peer in installed if peer.protocol != "in-process"], model))
+    except FAILED as error:
+        found.note(f"the run ended here: {error}")
+        return False
+    for peer in installed:
         if peer.protocol == "in-process":
-            running = start(peer, peer.short, bundle, cores)
-            try:
-                rows.in_process(found, peer, InProcess(running))
-            finally:
-                running.end()
-    return found.rows(), {**meta, "notes": found.notes}
+            run_in_process(found, peer, model)
+    return True
+
+
+def about(peers: list[Peer], seconds: float) -> dict[str, Any]:
+    """What was measured, when and on what."""
+    return {
+        "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": f"{cores_granted()} cores of {_processor()}, {platform.system()}, Python {platform.python_version()}",
+        "idle": round(idle_share(), 3),
+        "seconds": seconds,
+        "shared": SHARED,
+        "peers": {peer.name: {"version": version(peer), "short": asdict(peer.short), "mixed": asdict(peer.mixed)} for peer in peers},
+        "not_measured": NOT_MEASURED,
+    }
+
+
+def report(output: Path, found: Found, meta: dict[str, Any], peers: list[Peer]) -> None:
+    """Write the JSON file and the table beside it, and show the table. The notes stand in both: they say which figures are missing."""
+    notes = [*found.notes, *(f"not measured: {name}: {why}" for name, why in NOT_MEASURED.items())]
+    write(output, found.rows(), {**meta, "notes": found.notes})
+    table = to_markdown(found.rows(), [OURS, *(peer.name for peer in peers)])
+    text = "\n".join([table, *(f"- {' '.join(note.split())}" for note in notes)]) + "\n"
+    output.with_suffix(".md").write_text(text)
+    print(text)
 
 
 def _processor() -> str:
@@ -77,30 +120,32 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=FOLDER.with_suffix(".json"))
     options = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    # As Ctrl-C does: servers that are held still would stay for ever.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # Both end the servers: held still they would stay for ever. In a shell's background SIGINT is ignored unless it is set.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         peers = [find(name) for name in options.only.split(",") if name]
-        for peer in peers:
-            install(peer)
         if options.tune:
             bundle = str(find_bundle(options.model, bundle_roots([])).resolve())
             for peer in peers:
+                install(peer)
                 asyncio.run(tune(peer, bundle, cores_granted(), options.seconds))
             return 0
-        found, meta = asyncio.run(run(peers, options.model, options.seconds))
     except PeerFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    found, meta, whole = Found(options.seconds), about(peers, options.seconds), False
     if meta["idle"] < IDLE_MIN:
-        print(f"warning: the machine was only {meta['idle']:.0%} idle before the run")
-    write(options.output, found, meta)
-    table = to_markdown(found, [OURS, *(peer.name for peer in peers)])
-    options.output.with_suffix(".md").write_text(table)
-    print(table)
-    for line in [*meta["notes"], *(f"not measured: {name}: {why}" for name, why in NOT_MEASURED.items())]:
-        print(line)
-    return 0
+        found.note(f"the machine was only {meta['idle']:.0%} idle before the run")
+    try:
+        whole = run_all(found, peers, options.model)
+    except KeyboardInterrupt:
+        found.note("the run was interrupted here")
+    finally:
+        # However it ended: half an hour is not to be lost.
+        if found.values:
+            report(options.output, found, meta, peers)
+    return 0 if whole else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What a server answers to a text: label and probability. The load tester's drivers time calls; this one reads them."""
 
 import asyncio
+import contextlib
 import random
 import struct
 import time
@@ -20,13 +21,16 @@ from tests.bench.peers.processes import Running
 MODEL = "english"
 ANSWER_S_MAX = 30.0
 READY_S_MAX = 120.0
-ANSWERS_S_MAX = 10.0
+# What a server has accepted in an overload and computes for nobody takes twice as long as the load was held; or it hangs.
+QUIET_S_MAX = 30.0
+# So many at once that each of a server's queues and workers gets one.
+QUIET_TEXTS = 8
 # Between two tries: no peer tells when it is ready in the same way.
 TRY_EVERY_S = 0.25
 # Of the load that batch mates make: enough that all of them meet.
 TOGETHER = 64
-# What a call ends with that is not answered. A TimeoutError is an OSError.
-ANSWER_FAILED = (grpc.aio.AioRpcError, aiohttp.ClientError, OSError)
+# What a call ends with that is not answered, or otherwise than it should be. A TimeoutError is an OSError.
+ANSWER_FAILED = (grpc.aio.AioRpcError, aiohttp.ClientError, OSError, KeyError, ValueError, struct.error)
 
 Answer = tuple[str, float]
 
@@ -118,14 +122,23 @@ async def _wait(running: Running, ask: Ask) -> None:
         await asyncio.sleep(TRY_EVERY_S)
 
 
-async def answers(ask: Ask) -> bool:
-    """Whether a server answers a text within ANSWERS_S_MAX."""
-    try:
-        async with asyncio.timeout(ANSWERS_S_MAX):
-            await ask.ask("good")
-    except ANSWER_FAILED:
-        return False
-    return True
+async def quiet(running: Running, ask: Ask) -> bool:
+    """Wait until a server has done what it was asked before: then it answers a few texts at once.
+
+    Returns:
+        False: it has ended, or does not answer all of them within QUIET_S_MAX.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(QUIET_S_MAX):
+            while running.process.poll() is None:
+                found = await asyncio.gather(*(ask.ask("good") for _ in range(QUIET_TEXTS)), return_exceptions=True)
+                failed = [each for each in found if isinstance(each, BaseException)]
+                if not failed:
+                    return True
+                if not isinstance(failed[0], ANSWER_FAILED):
+                    raise failed[0]
+                await asyncio.sleep(TRY_EVERY_S)
+    return False
 
 
 async def ask_alone(ask: Ask, texts: Sequence[str]) -> list[Answer]:
@@ -147,7 +160,13 @@ async def ask_amid(ask: Ask, texts: Sequence[str], mates: Sequence[str], seed: i
             else:
                 await ask.ask(mates[place - len(texts)])
 
-    await asyncio.gather(*(caller() for _ in range(TOGETHER)))
+    callers = [asyncio.create_task(caller()) for _ in range(TOGETHER)]
+    try:
+        await asyncio.gather(*callers)
+    finally:
+        # After a failure: the others would go on asking while something else is measured.
+        for each in callers:
+            each.cancel()
     return [found[place] for place in range(len(texts))]
 
 

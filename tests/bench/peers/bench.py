@@ -3,15 +3,18 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Sequence
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+
+import grpc
 
 from sentiment.loadtest.drivers import LoadFailed, Target
 from sentiment.loadtest.fleet import Fleet
 from sentiment.loadtest.mix import Mix
 from sentiment.loadtest.results import Point
 from sentiment.traffic.arrivals import Law
-from tests.bench.peers.answers import MODEL, Answer, Ask, answers, ask_alone, differing, ready
+from tests.bench.peers.answers import ANSWER_FAILED, MODEL, QUIET_S_MAX, Answer, Ask, ask_alone, differing, quiet, ready
 from tests.bench.peers.environments import PeerFailed
 from tests.bench.peers.figures import FIGURES, OBJECTIVE_S
 from tests.bench.peers.processes import Running
@@ -19,12 +22,15 @@ from tests.bench.peers.table import OURS, Row
 
 # Another graph or tokenizer would be off by more; fp32 and other kernels are off by less.
 SAME = 1e-3
-CHECKED_TEXTS = 20
 # Until a server that was held still has run its timers and closed the connections that were idle for too long.
 SETTLE_S = 0.3
+# Until the clients' channels to a server that was started again have tried it: they pause for a second at most.
+RECONNECT_S = 1.5
 # Each server's connections, of each client process.
 CHANNELS = 4
-WARM_S = 1.0
+WARM_S, WARM_CALLERS = 1.0, 4
+# How a server fails, or the clients that load it.
+FAILED = (PeerFailed, LoadFailed, *ANSWER_FAILED)
 
 
 @dataclass(slots=True)
@@ -34,8 +40,13 @@ class Found:
     seconds: float
     values: dict[str, dict[str, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    # Ours to the first CHECKED_TEXTS short texts.
+    # Ours to the texts that all are checked with.
     right: list[Answer] = field(default_factory=list)
+
+    def note(self, line: str) -> None:
+        """Record what a reader of the figures has to know, and show it."""
+        self.notes.append(line)
+        print(f"  {line}", flush=True)
 
     def put(self, key: str, name: str, value: float) -> None:
         """Record a figure, and show it."""
@@ -43,8 +54,8 @@ class Found:
         print(f"  {key}: {name} {value:.4g}", flush=True)
 
     def rows(self) -> list[Row]:
-        """The table's rows, in order; those that nobody has are left out."""
-        return [Row(figure, self.values[figure.key]) for figure in FIGURES if figure.key in self.values]
+        """The table's rows, in order, also those that nobody has."""
+        return [Row(figure, self.values.get(figure.key, {})) for figure in FIGURES]
 
 
 @dataclass(slots=True)
@@ -74,11 +85,39 @@ class Bench:
         Raises:
             PeerFailed: it does not come back, or is ours.
         """
-        self.found.notes.append(f"{name}: {why}; started again")
-        print(f"  {self.found.notes[-1]}", flush=True)
+        self.found.note(f"{name}: {why}; started again")
         self.servers[name].again()
         await self.asks[name].close()
         self.asks[name] = await ready(self.servers[name])
+        await asyncio.sleep(RECONNECT_S)
+
+    async def in_turn(self, measure: Callable[[str], Awaitable[None]]) -> None:
+        """Measure one server after the other. One that fails is ended and its further figures are missing.
+
+        Raises:
+            PeerFailed: it is ours.
+        """
+        for name in list(self.servers):
+            try:
+                await measure(name)
+            except FAILED as error:
+                await self.leave_out(name, error)
+
+    async def leave_out(self, name: str, error: Exception) -> None:
+        """End a server that has failed and note it.
+
+        Raises:
+            PeerFailed: it is ours.
+        """
+        # It may as well be a fault of this benchmark's.
+        traceback.print_exception(error)
+        if name == OURS:
+            raise PeerFailed(f"{OURS}: {_words(error)}") from error
+        self.found.note(f"{name}: left out of what follows with this tuning: {_words(error)}")
+        if running := self.servers.pop(name, None):
+            running.end()
+        if ask := self.asks.pop(name, None):
+            await ask.close()
 
     async def join(self, name: str, running: Running, texts: Sequence[str]) -> None:
         """Wait until a started server answers, and see that it answers as the first one did. One after the other: starting together
@@ -89,7 +128,7 @@ class Bench:
         """
         self.servers[name] = running
         self.asks[name] = await ready(running)
-        given = await ask_alone(self.asks[name], texts[:CHECKED_TEXTS])
+        given = await ask_alone(self.asks[name], texts)
         if not self.found.right:
             self.found.right.extend(given)
         if wrong := differing(self.found.right, given, SAME):
@@ -99,41 +138,51 @@ class Bench:
     async def fleets(self, texts: Sequence[str], mix: Mix) -> AsyncIterator[dict[str, Fleet]]:
         """Clients of each server, connected and with a second of warm-up behind them."""
         async with contextlib.AsyncExitStack() as stack:
-            fleets = {}
-            for name, running in self.servers.items():
-                async with self.alone(name):
+            fleets: dict[str, Fleet] = {}
+
+            async def connect(name: str) -> None:
+                async with self.alone(name) as running:
+                    if not await quiet(running, self.asks[name]):
+                        await self.again(name, "does not answer any more")
                     target = Target(running.target, running.protocol, MODEL if running.protocol == "oip" else "", CHANNELS)
-                    try:
-                        fleets[name] = await stack.enter_async_context(Fleet(target, mix, texts, OBJECTIVE_S))
-                    except LoadFailed:
-                        # Busy still with calls that nobody waits for, or hung.
-                        if not await answers(self.asks[name]):
-                            await self.again(name, "does not answer any more")
-                        fleets[name] = await stack.enter_async_context(Fleet(target, mix, texts, OBJECTIVE_S))
-                    await fleets[name].measure(CHANNELS, WARM_S, warm_up_s=0.0)
+                    fleets[name] = await stack.enter_async_context(Fleet(target, mix, texts, OBJECTIVE_S))
+                    await fleets[name].measure(WARM_CALLERS, WARM_S, warm_up_s=0.0)
+
+            await self.in_turn(connect)
             yield fleets
 
     async def hold(self, fleet: Fleet, name: str, load: Law | int) -> tuple[Point, float]:
-        """Hold a load on one server.
+        """Hold a load on one server, and wait until nothing of it is left: what it still computes for nobody is of this load's cost, and
+        no start into its next one.
 
         Returns:
-            What was seen, and the CPU seconds of all the server's processes from the first call to the last answer.
+            What was seen, and the CPU seconds of all the server's processes from the first call until it was quiet.
         """
         async with self.alone(name) as running:
             core_s = running.core_s()
             point = await fleet.measure(load, self.found.seconds, warm_up_s=0.0)
+            done = await quiet(running, self.asks[name])
             core_s = running.core_s() - core_s
+            if not done and running.process.poll() is None:
+                await self.again(name, f"hung, or busy {QUIET_S_MAX:g} s after a load of {self.found.seconds:g} s")
         if point.client_limited:
             what = f"{load} callers" if isinstance(load, int) else f"{load.rate:.0f} texts/s"
-            self.found.notes.append(f"{name} at {what}: the client was the limit: {point.client_limited}")
+            self.found.note(f"{name} at {what}: the client was the limit: {point.client_limited}")
         return point, core_s
 
     async def end(self) -> None:
-        """Close the connections and end the servers."""
-        for ask in self.asks.values():
-            await ask.close()
+        """End the servers and close the connections."""
         for running in self.servers.values():
             running.end()
+        for ask in self.asks.values():
+            await ask.close()
+
+
+def _words(error: Exception) -> str:
+    """What an exception says; a timeout says nothing. Of a call that failed the code and details, not gRPC's ten lines."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return str(error) or type(error).__name__
 
 
 def latency_s(point: Point, percentile: float) -> float:

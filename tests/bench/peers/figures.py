@@ -9,6 +9,8 @@ OVERLOAD = 3.0
 CANCELLED, CANCEL_LOAD = 0.5, 1.6
 CONCURRENCY = 32
 MATES_TEXTS = 200
+# Of each mix; of the mixed ones every third is cut at the model's longest.
+CHECKED_TEXTS = 20
 
 
 def at_load(of: str, share: float, percentile: int) -> str:

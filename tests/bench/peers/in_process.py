@@ -1,6 +1,7 @@
 """A library in a process of its own, asked by lines of JSON: a list of texts at a time, which it cuts into batches itself."""
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,9 @@ from typing import Any
 from tests.bench.peers.answers import Answer
 from tests.bench.peers.environments import PeerFailed
 from tests.bench.peers.processes import Running
+
+# A pass takes half a minute on two slow cores.
+READ_S_MAX = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +40,17 @@ class InProcess:
 
     def _read(self) -> dict[str, Any]:
         assert self._running.process.stdout is not None
-        line = self._running.process.stdout.readline()
+        # A library that hangs would hold the run for ever.
+        watch = threading.Timer(READ_S_MAX, self._running.process.kill)
+        watch.start()
+        try:
+            line = self._running.process.stdout.readline()
+        finally:
+            watch.cancel()
         if not line:
             self._running.process.wait()
-            raise PeerFailed(f"{self._running.name} ended\n{self._running.last_words()}")
+            raise PeerFailed(
+                f"{self._running.name} ended, or was ended after {READ_S_MAX:g} s without an answer\n{self._running.last_words()}"
+            )
         values: dict[str, Any] = json.loads(line)
         return values

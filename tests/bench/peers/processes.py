@@ -36,15 +36,16 @@ class Running:
     ) -> None:
         self.name, self.protocol, self.target, self.process = name, protocol, target, process
         self._launch, self._log = launch, log
-        self._ended: dict[int, float] = {}
+        self._known: list[psutil.Process] = []
+        self._core_s: dict[int, float] = {}
 
     def core_s(self) -> float:
         """CPU seconds of all its processes so far, user and system. A process that has ended keeps what was last seen of it."""
         for process in self._tree():
             with contextlib.suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
-                self._ended[process.pid] = times.user + times.system
-        return sum(self._ended.values())
+                self._core_s[process.pid] = times.user + times.system
+        return sum(self._core_s.values())
 
     def memory_bytes(self) -> int:
         """Memory of all its processes, what they share counted once (PSS)."""
@@ -94,30 +95,41 @@ class Running:
         return "".join(self._log.readlines()[-LAST_LINES:])
 
     def end(self) -> None:
-        """End it kindly, then what it has left behind."""
+        """End it kindly, then what it has left behind. Never raises, so that the others are ended too."""
         self.go_on()
-        left = self._tree()
+        self._tree()
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(END_S_MAX)
+        left = self._tree()
         for end in (psutil.Process.terminate, psutil.Process.kill):
             for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     end(process)
             _, left = psutil.wait_procs(left, timeout=LEFT_S_MAX)
-        self.process.wait(LEFT_S_MAX)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(LEFT_S_MAX)
 
     def _tree(self) -> list[psutil.Process]:
-        try:
-            root = psutil.Process(self.process.pid)
-            return [root, *root.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
+        """All its processes that run, in the order of their start; also those that outlived what had started them."""
+        if self.process.poll() is None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                root = psutil.Process(self.process.pid)
+                self._known.extend(each for each in (root, *root.children(recursive=True)) if each not in self._known)
+        self._known = [each for each in self._known if each.is_running()]
+        return self._known.copy()
 
 
 def start_ours(model: str) -> Running:
-    """Start our server, as ``sentiment serve`` does by default."""
-    process, target = start_server(model)
+    """Start our server, as ``sentiment serve`` does by default.
+
+    Raises:
+        PeerFailed: it ends before it is ready.
+    """
+    try:
+        process, target = start_server(model)
+    except RuntimeError as error:
+        raise PeerFailed(str(error)) from error
     return Running("ours", "grpc", process, target)
 
 

@@ -1,6 +1,7 @@
 """How each row of the table of peers is measured."""
 
 import asyncio
+import math
 import statistics
 import time
 from collections.abc import Mapping
@@ -13,12 +14,23 @@ from sentiment.traffic.lengths import MIXED, SST2
 from sentiment.traffic.texts import make_texts
 from tests.bench.peers.answers import ANSWER_FAILED, ask_alone, ask_amid, differing
 from tests.bench.peers.bench import Bench, Found, latency_s
-from tests.bench.peers.environments import Peer
-from tests.bench.peers.figures import CANCEL_LOAD, CANCELLED, CONCURRENCY, MATES_TEXTS, OBJECTIVE_S, OVERLOAD, SHARES, at_load
+from tests.bench.peers.environments import Peer, PeerFailed
+from tests.bench.peers.figures import (
+    CANCEL_LOAD,
+    CANCELLED,
+    CHECKED_TEXTS,
+    CONCURRENCY,
+    MATES_TEXTS,
+    OBJECTIVE_S,
+    OVERLOAD,
+    SHARES,
+    at_load,
+)
 from tests.bench.peers.in_process import InProcess, Passed
 from tests.bench.peers.table import OURS
 
 SHORT_TEXTS, MIXED_TEXTS = make_texts(SST2, 512), make_texts(MIXED, 512)
+CHECKED = (*SHORT_TEXTS[:CHECKED_TEXTS], *MIXED_TEXTS[:CHECKED_TEXTS])
 # Clients that wait for their answer, clients for which an answer after the objective is none, and such of whom half give up before.
 PATIENT = Mix((5.0, 5.0))
 HURRIED = Mix((OBJECTIVE_S, OBJECTIVE_S))
@@ -35,9 +47,11 @@ async def short(bench: Bench) -> None:
     """The rows of short texts."""
     async with bench.fleets(SHORT_TEXTS, PATIENT) as fleets:
         # Before the others: a batcher that learns would still wait for mates that do not come.
-        for name, fleet in fleets.items():
-            point, _ = await bench.hold(fleet, name, 1)
+        async def alone(name: str) -> None:
+            point, _ = await bench.hold(fleets[name], name, 1)
             bench.found.put("p50_ms_c1", name, latency_s(point, 50) * 1e3)
+
+        await bench.in_turn(alone)
         await _closed_loop(bench, fleets, "short")
 
 
@@ -47,10 +61,12 @@ async def mixed(bench: Bench) -> None:
         await _closed_loop(bench, fleets, "mixed")
         capacities = bench.found.values["throughput_mixed"]
         for share in SHARES:
-            await _latencies(bench, fleets, "own", share, {name: share * capacities[name] for name in fleets})
-            await _latencies(bench, fleets, "ours", share, dict.fromkeys(fleets, share * capacities[OURS]))
+            await _latencies(bench, fleets, "own", share, {name: share * capacities[name] for name in bench.servers})
+            await _latencies(bench, fleets, "ours", share, dict.fromkeys(bench.servers, share * capacities[OURS]))
     async with bench.fleets(MIXED_TEXTS, HURRIED) as fleets:
         await _search(bench, fleets, capacities)
+    # Others, since each load of a fleet has its own seed and a search takes not as many of all.
+    async with bench.fleets(MIXED_TEXTS, HURRIED) as fleets:
         await _overload(bench, fleets, capacities)
     async with bench.fleets(MIXED_TEXTS, FICKLE) as fleets:
         await _cancels(bench, fleets, capacities)
@@ -59,79 +75,110 @@ async def mixed(bench: Bench) -> None:
 
 
 async def _closed_loop(bench: Bench, fleets: Mapping[str, Fleet], mix: str) -> None:
-    for name, fleet in fleets.items():
-        point, core_s = await bench.hold(fleet, name, CONCURRENCY)
+    async def measure(name: str) -> None:
+        point, core_s = await bench.hold(fleets[name], name, CONCURRENCY)
         bench.found.put(f"throughput_{mix}", name, point.texts_per_s)
-        bench.found.put(f"core_ms_{mix}", name, core_s / max(1, point.texts_ok) * 1e3)
+        bench.found.put(f"core_ms_{mix}", name, _ms_each(core_s, point.texts_ok))
+        if not point.texts_per_s:
+            # The other rows' loads are shares of it.
+            raise PeerFailed(f"answers none of {CONCURRENCY} callers: {dict(point.messages)}")
+
+    await bench.in_turn(measure)
+
+
+def _ms_each(seconds: float, count: int) -> float:
+    return seconds / count * 1e3 if count else math.inf
 
 
 async def _latencies(bench: Bench, fleets: Mapping[str, Fleet], of: str, share: float, rates: Mapping[str, float]) -> None:
-    for name, fleet in fleets.items():
-        point, _ = await bench.hold(fleet, name, Poisson(rates[name]))
+    async def measure(name: str) -> None:
+        point, _ = await bench.hold(fleets[name], name, Poisson(rates[name]))
         for percentile in (50, 99):
             bench.found.put(at_load(of, share, percentile), name, latency_s(point, percentile) * 1e3)
+
+    await bench.in_turn(measure)
 
 
 async def _search(bench: Bench, fleets: Mapping[str, Fleet], capacities: Mapping[str, float]) -> None:
     """The highest load that meets the objective, by the load tester's own search, a step of each server in turn."""
     slo = Slo(OBJECTIVE_S)
     searches: dict[str, Steps] = {
-        name: steps(capacities[name], slo, resolution=SEARCH_RESOLUTION, points_max=SEARCH_POINTS_MAX) for name in fleets
+        name: steps(capacities[name], slo, resolution=SEARCH_RESOLUTION, points_max=SEARCH_POINTS_MAX) for name in bench.servers
     }
     rates = {name: next(search) for name, search in searches.items()}
-    while rates:
-        for name, rate in list(rates.items()):
-            point, _ = await bench.hold(fleets[name], name, Poisson(rate))
-            try:
-                rates[name] = searches[name].send(point)
-            except StopIteration as end:
-                del rates[name]
+
+    async def step(name: str) -> None:
+        if name not in rates:
+            return
+        point, _ = await bench.hold(fleets[name], name, Poisson(rates[name]))
+        try:
+            rates[name] = searches[name].send(point)
+        except StopIteration as end:
+            del rates[name]
+            # Without a load that met or missed the objective it is not known, which is not 0.
+            if end.value.slo_rate or end.value.missed_rate:
                 bench.found.put("slo_load", name, end.value.slo_rate)
-                bench.found.notes.append(f"{name}: {end.value.why[0]}")
+            # How it came about and what casts doubt on it; the last is of the knee, which is no row.
+            bench.found.note(f"{name}: {'; '.join(end.value.why[:-1])}")
+
+    while rates.keys() & bench.servers.keys():
+        await bench.in_turn(step)
 
 
 async def _overload(bench: Bench, fleets: Mapping[str, Fleet], capacities: Mapping[str, float]) -> None:
-    for name, fleet in fleets.items():
-        point, _ = await bench.hold(fleet, name, Poisson(OVERLOAD * capacities[name]))
+    async def measure(name: str) -> None:
+        point, _ = await bench.hold(fleets[name], name, Poisson(OVERLOAD * capacities[name]))
         bench.found.put("overload_goodput", name, point.goodput_per_s)
         bench.found.put("overload_goodput_ratio", name, point.goodput_per_s / capacities[name])
+
+    await bench.in_turn(measure)
 
 
 async def _cancels(bench: Bench, fleets: Mapping[str, Fleet], capacities: Mapping[str, float]) -> None:
     """What the clients that stay get while half give up, and what an answer costs then."""
-    for name, fleet in fleets.items():
-        point, core_s = await bench.hold(fleet, name, Poisson(CANCEL_LOAD * capacities[name]))
+
+    async def measure(name: str) -> None:
+        point, core_s = await bench.hold(fleets[name], name, Poisson(CANCEL_LOAD * capacities[name]))
         bench.found.put("cancel_in_time", name, 100 * point.share_in_time)
-        bench.found.put("cancel_core_ms", name, core_s / max(1, sum(group.in_time for group in point.by_class.values())) * 1e3)
+        bench.found.put("cancel_core_ms", name, _ms_each(core_s, sum(group.in_time for group in point.by_class.values())))
+
+    await bench.in_turn(measure)
 
 
 async def _mates(bench: Bench) -> None:
     """Whose answers depend on who else is asked."""
     texts, others = MIXED_TEXTS[:MATES_TEXTS], MIXED_TEXTS[MATES_TEXTS:]
-    for name, ask in list(bench.asks.items()):
+
+    async def measure(name: str) -> None:
+        ask = bench.asks[name]
         async with bench.alone(name):
             try:
                 alone = await ask_alone(ask, texts)
                 bench.found.put("moved", name, differing(alone, await ask_amid(ask, texts, others), MOVED))
             except ANSWER_FAILED as error:
-                await bench.again(name, f"does not answer any more ({type(error).__name__})")
+                await bench.again(name, f"has not answered all texts among batch mates ({type(error).__name__})")
+
+    await bench.in_turn(measure)
 
 
 async def _idle(bench: Bench) -> None:
     """What a server costs while nobody asks it."""
-    for name in bench.servers:
+
+    async def measure(name: str) -> None:
         async with bench.alone(name) as running:
             core_s, begun = running.core_s(), time.perf_counter()
             await asyncio.sleep(IDLE_S)
             bench.found.put("idle_cores", name, (running.core_s() - core_s) / (time.perf_counter() - begun))
             bench.found.put("memory_mib", name, running.memory_bytes() / 2**20)
 
+    await bench.in_turn(measure)
+
 
 def in_process(found: Found, peer: Peer, asked: InProcess) -> None:
     """The rows that a library without a server can have."""
-    answers = asked.run(SHORT_TEXTS[: len(found.right)], 1).answers
+    answers = asked.run(CHECKED, 1).answers
     wrong = sum(one[0] != other[0] for one, other in zip(found.right, answers, strict=True))
-    found.notes.append(f"{peer.name}: fp32 weights; of {len(answers)} texts {wrong} have another label than ours")
+    found.note(f"{peer.name}: fp32 weights; of {len(answers)} texts {wrong} have another label than ours")
     for mix, texts, tuning in (("short", SHORT_TEXTS, peer.short), ("mixed", MIXED_TEXTS, peer.mixed)):
         passes: list[Passed] = []
         begun = time.perf_counter()

@@ -31,7 +31,7 @@ async def tune(peer: Peer, bundle: str, instances: int, seconds: float) -> None:
     for tuning in variants(peer):
         bench = Bench(Found(seconds))
         try:
-            await bench.join(peer.name, start(peer, tuning, bundle, instances), rows.SHORT_TEXTS)
+            await bench.join(peer.name, start(peer, tuning, bundle, instances), rows.CHECKED)
             async with bench.fleets(rows.SHORT_TEXTS, rows.PATIENT) as fleets:
                 short[tuning] = (await bench.hold(fleets[peer.name], peer.name, CONCURRENCY))[0].texts_per_s
             async with bench.fleets(rows.MIXED_TEXTS, rows.PATIENT) as fleets:

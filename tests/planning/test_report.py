@@ -1,0 +1,44 @@
+"""What is said of a simulation: cautions, and plots without what was not there."""
+
+import math
+
+import numpy as np
+import pytest
+
+from sentiment.planning.cautions import cautions
+from sentiment.planning.report import shares_over_time
+from sentiment.planning.search import Objective
+from sentiment.planning.simulation import draw_traffic
+from sentiment.traffic.arrivals import parse_law
+from sentiment.traffic.lengths import parse_lengths
+from tests.planning.test_search import outcome
+
+
+@pytest.mark.parametrize(
+    ("law", "requests", "told"),
+    [
+        ("poisson:100", 4000, []),
+        ("steps:100x40", 10_000, []),
+        ("poisson:1000", 4000, ["above what a fleet holds for good"]),
+        ("poisson:10", 400, ["too few to tell 99 %"]),
+        ("bursts:100,factor=5,on=1,every=60", 4000, ["less than one period"]),
+        ("steps:100x30,200x30", 4000, ["--requests 4000 ended the law after"]),
+    ],
+)
+def test_a_caution_is_given_where_there_is_reason(law: str, requests: int, told: list[str]) -> None:
+    traffic = draw_traffic(parse_law(law), parse_lengths("32"), requests, seed=1)
+
+    found = cautions(parse_law(law), traffic, Objective(0.5), requests, seed=1)
+
+    assert len(found) == len(told) and all(part in caution for part, caution in zip(told, found, strict=True))
+
+
+def test_where_nobody_came_no_share_is_drawn() -> None:
+    came = outcome(1, in_time=False)
+    came.due_at[50:] += 100.0
+
+    shares = [share for _, share in shares_over_time(came, Objective(0.5))]
+
+    # Nobody comes in half of the time.
+    assert 9 <= sum(map(math.isnan, shares)) <= 10
+    assert np.nanmin(shares) == pytest.approx(80.0) and np.nanmax(shares) == 100.0
