@@ -21,7 +21,7 @@ from sentiment.metrics import ModelMetrics
 from sentiment.model.classifier import READ_ON, Classifier
 from sentiment.model.scores import Scored
 from sentiment.model.tokenizer import Row, Windows
-from sentiment.tracing.trace import Trace, exemplar_of
+from sentiment.tracing.trace import Trace, exemplar_of, telling
 
 # Texts beyond this are tokenized in a thread: about a millisecond, the longest the event loop may be held.
 INLINE_CHARACTERS_MAX = 4096
@@ -176,13 +176,13 @@ class Served:
         """
         self.check(query)
         begun = time.monotonic()
-        reading: Reading | None = None
-        if len(query.text) <= INLINE_CHARACTERS_MAX and query.text_pair is None:
-            reading = self.classifier.tokenizer.encode(query.text)
-        if reading is None or (reading.truncated and self._truncation(query) in READ_ON):
-            reading = (await self._in_thread([query], deadline_at))[0]
-        if query.trace is not None:
-            query.trace.stage("tokenize", begun, time.monotonic(), {"sentiment.tokens": reading.tokens})
+        with telling(query.trace, "tokenize") as attributes:
+            reading: Reading | None = None
+            if len(query.text) <= INLINE_CHARACTERS_MAX and query.text_pair is None:
+                reading = self.classifier.tokenizer.encode(query.text)
+            if reading is None or (reading.truncated and self._truncation(query) in READ_ON):
+                reading = (await self._in_thread([query], deadline_at))[0]
+            attributes["sentiment.tokens"] = reading.tokens
         return self._submit(query, reading, arrived_at, time.monotonic() - begun, deadline_at, tell)
 
     async def classify_many(self, queries: Sequence[Query], arrived_at: float, deadline_at: float) -> list[Outcome]:
@@ -243,14 +243,14 @@ class Served:
             if good:
                 begun = time.monotonic()
                 try:
-                    readings = await self._in_thread([queries[index] for index in good], deadline_at)
+                    with telling(queries[good[0]].trace, "tokenize") as attributes:
+                        attributes["sentiment.texts"] = len(good)
+                        readings = await self._in_thread([queries[index] for index in good], deadline_at)
                 except Expired as error:
                     for index in good:
                         settle(index, error)
                     continue
                 each_s = (time.monotonic() - begun) / len(good)
-                if (trace := queries[good[0]].trace) is not None:
-                    trace.stage("tokenize", begun, time.monotonic(), {"sentiment.texts": len(good)})
                 for index, reading in zip(good, readings, strict=True):
                     yield index, reading, each_s
 

@@ -7,7 +7,7 @@ from sentiment.batching.ticket import Batch, State
 from sentiment.logs import logger
 from sentiment.metrics import ModelMetrics
 from sentiment.model.runner import Ran
-from sentiment.tracing.trace import Attributes, Trace, Tracer, exemplar_of
+from sentiment.tracing.trace import Attributes, Place, Trace, Tracer, exemplar_of
 
 
 class Watcher:
@@ -39,22 +39,23 @@ class Watcher:
     def batch_failed(self, batch: Batch[Waiting], runner: str, error: BaseException, lost: int, seconds: float) -> None:
         """Log a batch that failed after ``seconds``; ``lost`` rows failed with it."""
         rows = len(batch.tickets)
-        if self._tracer is not None and (traced := _traced(batch)):
-            now, links = time.monotonic(), list(dict.fromkeys(trace.place for _, trace in traced))
-            told = self._told(batch, runner)
-            self._tracer.alone("batch", self._tracer.new_place(), now - seconds, now, told, links, type(error).__name__)
+        self._trace_failed(batch, runner, type(error).__name__, seconds)
         self._metrics.wasted["failed"](rows)
         logger().error(
             "batch_failed", model=self._metrics.model, runner=runner, rows=rows, length=batch.length, lost=lost, error=repr(error)
         )
 
-    def batch_given_up(self, runner: str, rows: int, seconds: float) -> None:
-        """Log a batch that does not come back."""
+    def batch_given_up(self, batch: Batch[Waiting], runner: str, seconds: float) -> None:
+        """Log a batch that does not come back after ``seconds``."""
+        rows = len(batch.tickets)
+        self._trace_failed(batch, runner, "Stalled", seconds)
         self._metrics.wasted["failed"](rows)
         logger().critical("batch_given_up", model=self._metrics.model, runner=runner, rows=rows, seconds=round(seconds, 1))
 
-    def device_lost(self, runner: str, rows: int, error: BaseException) -> None:
-        """Log a device that runs nothing any more."""
+    def device_lost(self, batch: Batch[Waiting], runner: str, error: BaseException, seconds: float) -> None:
+        """Log a device that runs nothing any more, and after ``seconds`` not this batch."""
+        rows = len(batch.tickets)
+        self._trace_failed(batch, runner, type(error).__name__, seconds)
         self._metrics.wasted["failed"](rows)
         logger().critical("device_lost", model=self._metrics.model, runner=runner, rows=rows, error=repr(error))
 
@@ -80,9 +81,13 @@ class Watcher:
             "sentiment.batch.copy_s": ran.copy_s,
             "sentiment.batch.run_s": ran.run_s,
         }
-        # The windows of a text, and the texts of a batch call, are several rows of one request.
-        links = list(dict.fromkeys(trace.place for _, trace in traced))
-        tracer.alone("batch", place, batch.tickets[0].started_at, now, told, links)
+        tracer.alone("batch", place, batch.tickets[0].started_at, now, told, _requests(traced))
+
+    def _trace_failed(self, batch: Batch[Waiting], runner: str, error: str, seconds: float) -> None:
+        """A span for a batch without an answer; its rows have been told of, or are tried again."""
+        if self._tracer is not None and (traced := _traced(batch)):
+            now, told = time.monotonic(), self._told(batch, runner)
+            self._tracer.alone("batch", self._tracer.new_place(), now - seconds, now, told, _requests(traced), error)
 
     def _told(self, batch: Batch[Waiting], runner: str) -> Attributes:
         return {
@@ -97,3 +102,8 @@ class Watcher:
 def _traced(batch: Batch[Waiting]) -> list[tuple[RowTicket, Trace]]:
     """Its rows of sampled requests."""
     return [(ticket, ticket.payload.trace) for ticket in batch.tickets if ticket.payload.trace is not None]
+
+
+def _requests(traced: list[tuple[RowTicket, Trace]]) -> list[Place]:
+    """Each once: the windows of a text, and the texts of a batch call, are several rows of one."""
+    return list(dict.fromkeys(trace.place for _, trace in traced))

@@ -123,6 +123,7 @@ def test_a_single_wrong_field_is_found(flavour: str, kind: str, path: Sequence[s
         (["--set", "cache.volume.emptyDir.medium=Memory,cache.volume.nfs.path=a"], "maxProperties: got 2, want 1"),
         (["--set", "fullnameOverride=" + 47 * "a"], "maxLength: got 47, want 46"),
         (["--set", "tracing.endpoint=collector:4317"], "does not match pattern"),
+        (["--set", "tracing.endpoint=http://collector2"], "does not match pattern"),
         (["--set", "tracing.ratio=2"], "maximum: got 2, want 1"),
         (["--set", "autoscaling.min=12"], "autoscaling.min is 12, autoscaling.max 10"),
     ],

@@ -1,11 +1,14 @@
 """One trace through several processes: the request is the front end's, its row and batch the executor's."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
 import pytest
+from opentelemetry.proto.trace.v1 import trace_pb2
 
+from sentiment.tracing.trace import ROWS_MAX
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES
@@ -16,6 +19,9 @@ from tests.tracing.collector import Collector, Got
 from tests.tracing.test_exemplars import buckets
 
 CLASSIFY, EXPLAIN = f"{SERVICE}/Classify", f"{SERVICE}/Explain"
+REMOTE = trace_pb2.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
+# What the tests of the server that all share bring along as such.
+SAMPLED = {trace_id(number) for number in (1, 2, 3, 5, 6, 7, 8, 10)}
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +72,15 @@ def test_the_request_is_the_front_ends_and_its_row_the_executors(collector: Coll
 
     names = {f"front {CLASSIFY}", "front tokenize", "executor queue", "executor run"}
     spans = until(collector, lambda spans: names <= set(spans), trace_id(1))
-    batches = collector.wait_for(lambda spans: any(span.name == "batch" for span in spans))
+    request = spans[f"front {CLASSIFY}"]
+    batches = collector.wait_for(lambda spans: any(span.name == "batch" and request.place in span.links for span in spans))
 
     assert set(spans) == names
-    request = spans[f"front {CLASSIFY}"]
     assert (request.parent, request.server) == (PARENT, True)
     assert {spans[name].parent for name in names - {f"front {CLASSIFY}"}} == {request.id}
     (batch,) = [span for span in batches if request.place in span.links]
     assert process(batch) == "executor"
+    assert {name for name in names if spans[name].proto.flags & REMOTE} == names - {"front tokenize"}
     assert spans["executor run"].links == {batch.place}
 
 
@@ -83,21 +90,43 @@ def test_of_a_message_of_many_texts_those_are_told_of_that_are_sampled(collector
 
     answers = [result.response.prediction.scores[1].score for result in sampled.result().results]
     assert len(plain.result().results) == 20
-    collector.wait_for(lambda spans: sum(span.trace == trace_id(2) and span.name == "run" for span in spans) == 20)
+    # By the same connection: what is sent by a process goes in the order in which it came.
+    stub.Classify(pb.ClassifyRequest(text="bad"), metadata=context(trace_id(6)), timeout=60)
+    until(collector, lambda spans: {f"front {CLASSIFY}", "executor run"} <= set(spans), trace_id(6))
 
+    told = Counter((process(span).partition("-")[0], span.name) for span in collector.spans if span.trace == trace_id(2))
+    assert told == {("front", f"{SERVICE}/ClassifyBatch"): 1, ("front", "tokenize"): 1, ("executor", "queue"): 20, ("executor", "run"): 20}
+    # Nothing of those that are not.
+    assert {span.trace for span in collector.spans if span.name != "batch"} <= SAMPLED
     # Each has its own answer still.
     assert answers == sorted(answers)
     assert len(set(answers)) == 20
 
 
+def test_of_many_windows_no_more_rows_are_told_of_than_by_one_process(collector: Collector, stub: pb_grpc.SentimentServiceStub) -> None:
+    request = batch_request([" ".join(["good"] * 90)] * 20)
+    request.truncation = pb.TRUNCATION_WINDOWS
+    stub.ClassifyBatch(request, metadata=context(trace_id(8)), timeout=60)
+    stub.Classify(pb.ClassifyRequest(text="bad"), metadata=context(trace_id(10)), timeout=60)
+    until(collector, lambda spans: {"executor run"} <= set(spans), trace_id(10))
+
+    told = Counter(span.name for span in collector.spans if span.trace == trace_id(8))
+    assert 1 < told["run"] == told["queue"] <= ROWS_MAX
+
+
 def test_an_explanation_is_told_of_by_both(collector: Collector, stub: pb_grpc.SentimentServiceStub) -> None:
-    list(stub.Explain(pb.ExplainRequest(text="good"), metadata=context(trace_id(3)), timeout=60))
+    metadata = (*context(trace_id(3)), ("tracestate", "vendor=1"))
+    list(stub.Explain(pb.ExplainRequest(text="good"), metadata=metadata, timeout=60))
 
     names = {f"front {EXPLAIN}", f"executor {EXPLAIN}", "executor explain"}
     spans = until(collector, lambda spans: names <= set(spans), trace_id(3))
 
     outer, inner = spans[f"front {EXPLAIN}"], spans[f"executor {EXPLAIN}"]
     assert (outer.parent, inner.parent, spans["executor explain"].parent) == (PARENT, outer.id, inner.id)
+    assert {span.proto.trace_state for span in spans.values()} == {"vendor=1"}
+    assert [bool(spans[name].proto.flags & REMOTE) for name in (f"front {EXPLAIN}", f"executor {EXPLAIN}", "executor explain")] == [
+        *(True, True, False)
+    ]
     # Whoever counts requests by servers' spans counts it once.
     assert (outer.server, inner.server) == (True, False)
 
@@ -108,8 +137,7 @@ def test_what_is_not_sampled_here_is_not_sampled_there(collector: Collector, stu
     stub.Classify(pb.ClassifyRequest(text="bad"), metadata=context(trace_id(5)), timeout=60)
     until(collector, lambda spans: {f"front {CLASSIFY}", "executor run"} <= set(spans), trace_id(5))
 
-    traces = {span.trace for span in collector.spans if span.name != "batch"}
-    assert traces <= {trace_id(number) for number in (1, 2, 3, 5)}
+    assert {span.trace for span in collector.spans if span.name != "batch"} <= SAMPLED
 
 
 def test_the_executor_asks_no_sampler_of_its_own(bundles: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,20 @@
 """An outlet by itself: what waits is bounded, and what hangs is cut off."""
 
+import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import structlog
 
 from sentiment.metrics import Metrics
 from sentiment.tracing import otel
 from sentiment.tracing.otel import OtelOutlet
-from sentiment.tracing.trace import Begin, Place, Span, Trace, Tracer
-from tests.tracing.collector import Collector
+from sentiment.tracing.trace import CANCELLED, Begin, Place, Span, Trace, Tracer, telling
+from tests.tracing.collector import PATIENCE_S, Collector
+from tests.tracing.kept import Kept
 
 
 def span(number: int) -> Span:
@@ -37,9 +41,13 @@ def counted(metrics: Metrics, what: str, **labels: str) -> float:
     return metrics.registry.get_sample_value(f"sentiment_trace_spans_{what}_total", labels) or 0.0
 
 
-def test_every_span_is_sent_or_counted_as_dropped(collector: Collector, outlet: Callable[..., Any]) -> None:
+def test_every_span_is_sent_or_counted_as_dropped(
+    collector: Collector, outlet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otel, "FLUSH_S", PATIENCE_S)
     collector.hangs = True
-    sender, metrics = outlet(BSP_MAX_QUEUE_SIZE="10", BSP_MAX_EXPORT_BATCH_SIZE="4", BSP_SCHEDULE_DELAY="1")
+    # Only as many as go in one message make it send.
+    sender, metrics = outlet(BSP_MAX_QUEUE_SIZE="10", BSP_MAX_EXPORT_BATCH_SIZE="4", BSP_SCHEDULE_DELAY="1000000")
     for number in range(1, 5):
         sender.put(span(number))
     # Four are on their way; ten more may wait, whatever the thread does.
@@ -48,7 +56,6 @@ def test_every_span_is_sent_or_counted_as_dropped(collector: Collector, outlet: 
         sender.put(span(number))
     collector.hangs = False
     collector._let.set()
-    collector.wait_for(lambda spans: len(spans) == 14)
     sender.close()
 
     assert counted(metrics, "dropped", reason="queue_full") == 90
@@ -75,6 +82,51 @@ def test_what_hangs_is_cut_off_and_counted_and_no_thread_stays(
     assert threads() <= before
 
 
+def test_what_comes_after_the_end_is_counted_as_dropped(collector: Collector, outlet: Callable[..., Any]) -> None:
+    sender, metrics = outlet()
+    sender.close()
+
+    sender.put(span(1))
+
+    assert counted(metrics, "dropped", reason="not_exported") == 1
+    assert collector.spans == []
+
+
+def test_whatever_the_exporter_raises_is_named_and_counted(collector: Collector, outlet: Callable[..., Any]) -> None:
+    sender, metrics = outlet(BSP_SCHEDULE_DELAY="1000000")
+    # An id of more than 64 bits cannot be encoded.
+    sender.put(span(2**64))
+    with structlog.testing.capture_logs() as logs:
+        sender.close()
+
+    assert [(entry["event"], entry["spans"], entry["reason"]) for entry in logs] == [("spans_lost", 1, "OverflowError")]
+    assert counted(metrics, "dropped", reason="not_exported") == 1
+    assert collector.calls == 0
+
+
+def test_a_header_that_cannot_be_sent_is_not_quoted(collector: Collector, outlet: Callable[..., Any]) -> None:
+    sender, metrics = outlet(EXPORTER_OTLP_HEADERS="authorization=Bearer%0Asesame", BSP_SCHEDULE_DELAY="1000000")
+    sender.put(span(1))
+    with structlog.testing.capture_logs() as logs:
+        sender.close()
+
+    assert [entry["event"] for entry in logs] == ["spans_lost"]
+    assert "sesame" not in str(logs)
+    assert counted(metrics, "dropped", reason="not_exported") == 1
+
+
+def test_what_the_sdk_says_goes_its_own_way_after_the_end(outlet: Callable[..., Any]) -> None:
+    sdk = logging.getLogger("opentelemetry")
+    before = sdk.propagate, sdk.level, list(sdk.handlers)
+    sender, _ = outlet()
+    meanwhile = sdk.propagate, len(sdk.handlers)
+
+    sender.close()
+
+    assert meanwhile == (False, len(before[2]) + 1)
+    assert (sdk.propagate, sdk.level, list(sdk.handlers)) == before
+
+
 def test_a_long_export_is_cut_into_small_messages(collector: Collector, outlet: Callable[..., Any]) -> None:
     sender, _ = outlet(BSP_SCHEDULE_DELAY="1000000")
     for number in range(1, 201):
@@ -83,26 +135,6 @@ def test_a_long_export_is_cut_into_small_messages(collector: Collector, outlet: 
 
     assert len(collector.spans) == 200
     assert collector.calls == 4
-
-
-class Kept:
-    """An outlet that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-        self.ids = iter(range(100, 200))
-
-    def sample(self, headers: Any, follow: bool) -> Begin | None:
-        return Begin(Place(next(self.ids), next(self.ids)), 0, None)
-
-    def new_place(self) -> Place:
-        return Place(next(self.ids), next(self.ids))
-
-    def put(self, one: Span) -> None:
-        self.spans.append(one)
-
-    def close(self) -> None:
-        """Nothing is left."""
 
 
 def test_a_trace_that_is_joined_is_another_processs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,3 +161,20 @@ def test_a_clock_that_is_set_meanwhile_does_not_tear_a_request_apart(monkeypatch
 
 def test_a_place_is_told_as_w3c_writes_it() -> None:
     assert Place(1, 2).traceparent == "00-00000000000000000000000000000001-0000000000000002-01"
+
+
+async def test_a_stage_is_told_of_however_it_ends() -> None:
+    kept = Kept()
+    trace = Trace(kept, Begin(Place(1, 2), 0, None))
+
+    with telling(trace, "tokenize") as attributes:
+        attributes["sentiment.tokens"] = 3
+    with pytest.raises(ValueError, match="of no concern"), telling(trace, "tokenize"):
+        raise ValueError("of no concern")
+    with pytest.raises(asyncio.CancelledError), telling(trace, "tokenize"):
+        raise asyncio.CancelledError
+    with telling(None, "tokenize"):
+        pass
+
+    told = [(span.error, span.attributes) for span in kept.spans]
+    assert told == [("", {"sentiment.tokens": 3}), ("ValueError", {}), ("", {CANCELLED: True})]

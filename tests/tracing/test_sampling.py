@@ -1,6 +1,8 @@
 """Which requests are traced: what callers say by W3C trace context, and what the OTEL_ variables say."""
 
+import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -155,6 +157,32 @@ def test_a_variable_that_cannot_be_followed_stops_the_start_with_the_reason(
 
     assert variable.rpartition("_")[0] in str(error.value) or "OTEL_EXPORTER_OTLP_" in str(error.value)
     assert said in str(error.value)
+
+
+def test_a_certificate_that_is_not_there_stops_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sdk, missing = logging.getLogger("opentelemetry"), tmp_path / "ca.pem"
+    before = sdk.propagate, sdk.level, list(sdk.handlers)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(missing))
+
+    with pytest.raises(BadSettings) as error:
+        make_tracer(True, Metrics((), ()))
+
+    assert str(missing) in str(error.value)
+    assert (sdk.propagate, sdk.level, list(sdk.handlers)) == before
+
+
+@pytest.mark.parametrize("log_level", [logging.WARNING, logging.ERROR], ids=["warnings", "errors"])
+def test_a_header_that_is_none_stops_the_start_and_is_not_quoted(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, log_level: int
+) -> None:
+    caplog.set_level(log_level)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "Bearer sesame")
+
+    with pytest.raises(BadSettings, match="Header format invalid") as error:
+        make_tracer(True, Metrics((), ()))
+
+    assert "sesame" not in str(error.value) + caplog.text + "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 import pytest
@@ -12,11 +13,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from sentiment.client import CallFailed
-from sentiment.tracing.trace import TEXTS_MAX
+from sentiment.tracing.trace import ROWS_MAX, TEXTS_MAX
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES, RunningServer
-from tests.rpc.gate import FixedCost, Gate, batch_request, bounded, id_of, outcome_of, queued, set_cost, stream_requests
+from tests.rpc.gate import FixedCost, Gate, batch_request, bounded, id_of, outcome_of, queued, served_by, set_cost, stream_requests, total
 from tests.tracing.calling import PARENT, SERVICE, classify, context, http, stub_of, trace_id
 from tests.tracing.collector import Collector
 
@@ -190,9 +191,7 @@ def test_a_batch_that_fails_says_so_and_is_linked_to_its_requests(
     assert not spans["queue"].failed
 
 
-def test_a_row_that_nobody_could_run_in_time_tells_of_its_queue_alone(
-    collector: Collector, traced: Start, hold: Callable[[RunningServer], Gate]
-) -> None:
+def test_who_leaves_is_told_of_with_the_row_that_waited(collector: Collector, traced: Start, hold: Callable[[RunningServer], Gate]) -> None:
     server = traced(runners=1)
     gate = hold(server)
 
@@ -201,45 +200,22 @@ def test_a_row_that_nobody_could_run_in_time_tells_of_its_queue_alone(
             stub = pb_grpc.SentimentServiceStub(channel)
             first = asyncio.create_task(outcome_of(stub.Classify(pb.ClassifyRequest(text="film"), timeout=60)))
             await gate.begun()
-            # Its own limit ends it: gRPC's would cancel the call.
-            items = [pb.ClassifyStreamRequest(item=pb.Item(text="good"))]
-            items[0].timeout.FromMilliseconds(50)
-            late = stub.ClassifyStream(iter(items), metadata=context(trace_id(1)), timeout=60)
-            assert [answer.error.code async for answer in late] == [grpc.StatusCode.DEADLINE_EXCEEDED.value[0]]
+            left = stub.Classify(pb.ClassifyRequest(text="good"), metadata=context(trace_id(1)), timeout=60)
+            waiting = asyncio.create_task(outcome_of(left))
+            await queued(server, 1)
+            left.cancel()
+            await asyncio.wait({waiting})
+            await queued(server, 0)
             gate.open()
             await bounded(first)
 
     asyncio.run(run())
     spans = collector.wait_for_trace(trace_id(1), "queue")
 
-    assert (spans["queue"].failed, spans["queue"].attributes["error.type"]) == (True, "Expired")
-    assert "run" not in spans
-    assert not spans[f"{SERVICE}/ClassifyStream"].failed
-
-
-def test_a_row_whose_time_was_up_while_it_ran_is_told_of_once(
-    collector: Collector, traced: Start, hold: Callable[[RunningServer], Gate]
-) -> None:
-    server = traced(runners=1)
-    gate = hold(server)
-
-    async def run() -> None:
-        async with grpc.aio.insecure_channel(server.target, NO_RETRIES) as channel:
-            stub = pb_grpc.SentimentServiceStub(channel)
-            items = [pb.ClassifyStreamRequest(item=pb.Item(text="good"))]
-            items[0].timeout.FromMilliseconds(50)
-            late = stub.ClassifyStream(iter(items), metadata=context(trace_id(1)), timeout=60)
-            assert [answer.error.code async for answer in late] == [grpc.StatusCode.DEADLINE_EXCEEDED.value[0]]
-            gate.open()
-
-    asyncio.run(run())
-    collector.wait_for_trace(trace_id(1), "queue", "run")
-    batch = next(span for span in collector.wait_for(lambda spans: any(s.name == "batch" for s in spans)) if span.name == "batch")
-
-    told = [(span.name, span.failed) for span in collector.spans if span.trace == trace_id(1) and span.name in ("queue", "run")]
-    assert told == [("queue", False), ("run", True)]
-    # It was run all the same.
-    assert len(batch.links) == 1
+    assert set(spans) == {CLASSIFY, "tokenize", "queue"}
+    assert spans["queue"].attributes["sentiment.cancelled"] is True
+    assert spans[CLASSIFY].attributes["rpc.response.status_code"] == "CANCELLED"
+    assert not any(span.failed for span in spans.values())
 
 
 def test_without_context_a_request_begins_a_trace_of_its_own(collector: Collector, traced: Start) -> None:
@@ -285,6 +261,30 @@ def test_a_fault_over_http_is_an_error(collector: Collector, traced: Start, hold
 
     request = collector.wait_for_trace(trace_id(1))["POST /v1/classify"]
     assert (request.failed, request.attributes["error.type"]) == (True, "500")
+
+
+def test_what_goes_wrong_after_the_first_line_has_the_status_that_was_sent(
+    collector: Collector, traced: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = traced()
+    session = served_by(server).classifier.session
+    run, runs = session.run, 0
+
+    def fail_later(feeds: Any, stop: Any = None) -> Any:
+        nonlocal runs
+        runs += 1
+        if runs > 1:
+            raise RuntimeError("kernel failed")
+        return run(feeds, stop)
+
+    monkeypatch.setattr(session, "run", fail_later)
+    sent, lines = http(server, "/v1/explain", {"text": "a good film and the awful w3"}, traceparent=context(trace_id(1))[0][1])
+    spans = collector.wait_for_trace(trace_id(1), "explain")
+
+    assert (sent, json.loads(lines.splitlines()[-1])["error"]["status"]) == (200, "INTERNAL")
+    request = spans["POST /v1/explain"]
+    assert (request.attributes["http.response.status_code"], request.failed, request.attributes["error.type"]) == (200, True, "INTERNAL")
+    assert spans["explain"].failed
 
 
 def test_health_reflection_and_scrapes_are_not_traced(collector: Collector, traced: Start) -> None:
@@ -346,6 +346,21 @@ def test_windows_are_rows_of_one_request(collector: Collector, traced: Start) ->
     # Once each, however many of its rows are in it.
     assert [list(batch.links) for batch in batches] == [[request.place]] * len(batches)
     assert all(len(batch.proto.links) == 1 for batch in batches)
+
+
+def test_a_call_of_many_windows_tells_of_its_first_rows(collector: Collector, traced: Start) -> None:
+    server = traced()
+    request = batch_request([" ".join(["good"] * 90)] * 20)
+    request.truncation = pb.TRUNCATION_WINDOWS
+
+    with stub_of(server) as stub:
+        answers = stub.ClassifyBatch(request, metadata=context(trace_id(1)), timeout=60).results
+    collector.wait_for_trace(trace_id(1))
+
+    mine = [span.name for span in collector.spans if span.trace == trace_id(1)]
+    assert all(answer.HasField("response") for answer in answers)
+    assert total(server, "tokens", kind="real") > 20 * 90
+    assert (mine.count("queue"), mine.count("run")) == (ROWS_MAX, ROWS_MAX)
 
 
 def test_an_explanation_is_a_part_of_its_request(collector: Collector, traced: Start) -> None:

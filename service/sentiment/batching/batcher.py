@@ -41,11 +41,11 @@ class Watches(Protocol):
     def batch_failed(self, batch: Batch["Waiting"], runner: str, error: BaseException, lost: int, seconds: float) -> None:
         """A batch failed after ``seconds``; ``lost`` rows failed with it, the others are tried again."""
 
-    def batch_given_up(self, runner: str, rows: int, seconds: float) -> None:
+    def batch_given_up(self, batch: Batch["Waiting"], runner: str, seconds: float) -> None:
         """A batch did not end after ``seconds``, though asked to, and its rows have failed."""
 
-    def device_lost(self, runner: str, rows: int, error: BaseException) -> None:
-        """A runner's device runs nothing any more, and the rows of its batch have no answer."""
+    def device_lost(self, batch: Batch["Waiting"], runner: str, error: BaseException, seconds: float) -> None:
+        """A runner's device runs nothing any more, and the rows of its batch have no answer after ``seconds``."""
 
     def row_dropped(self, reason: str) -> None:
         """A row left the queue unrun: cancelled, expired or hopeless."""
@@ -133,7 +133,7 @@ class Batcher:
             elif now - run.asked_at > stall_s:
                 del self._runs[batch]
                 self._lose_runner(batch, ModelFailed("the model could not compute this text"))
-                self._watcher.batch_given_up(run.runner.name, len(batch.tickets), now - run.started_at)
+                self._watcher.batch_given_up(batch, run.runner.name, now - run.started_at)
 
     def _lose_runner(self, batch: Batch[Waiting], outcome: RequestError) -> None:
         """A batch's runner runs nothing any more: its rows get ``outcome``, and if no other is left, all that wait are told so."""
@@ -162,7 +162,7 @@ class Batcher:
             deadline_at: instant of ``time.monotonic`` at which the answer is worth nothing.
             tell: gets a RowResult, Expired, ModelFailed, or Unavailable when the last runner is lost.
             priority: who waits.
-            trace: where it is told how it went, if the request is sampled.
+            trace: where it is told how it went, if the request is sampled and not yet told of enough rows.
             checked: the caller has seen to the deadline; only the queue's room counts.
 
         Raises:
@@ -170,7 +170,8 @@ class Batcher:
             Expired: the deadline is too near even for an idle server.
             Unavailable: the batcher is closed.
         """
-        ticket = self.scheduler.add(row.tokens, time.monotonic(), deadline_at, Waiting(row, tell, trace), priority, checked)
+        waiting = Waiting(row, tell, trace if trace is not None and trace.take(1) else None)
+        ticket = self.scheduler.add(row.tokens, time.monotonic(), deadline_at, waiting, priority, checked)
         self._idle.clear()
         if not self._free:
             # Nothing to decide before a runner is free; only the clock may have to ring earlier.
@@ -192,6 +193,8 @@ class Batcher:
             return False
         if waiting and left:
             self._watcher.row_dropped("cancelled")
+        if left and (trace := ticket.payload.trace) is not None:
+            trace.unanswered(ticket.queued_at, ticket.started_at, ticket.length, "")
         self._note_idle()
         return True
 
@@ -262,7 +265,7 @@ class Batcher:
             return
         if isinstance(outcome, DeviceLost):
             self._lose_runner(batch, Unavailable("the device of this batch is lost; the server is about to be replaced"))
-            self._watcher.device_lost(run.runner.name, len(batch.tickets), outcome)
+            self._watcher.device_lost(batch, run.runner.name, outcome, time.monotonic() - run.started_at)
             return
         self._free.append(run.runner)
         now = time.monotonic()

@@ -12,7 +12,7 @@ from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, RowTicket
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Expired, Refused, RequestError
 from sentiment.model.tokenizer import Row
-from sentiment.tracing.trace import TEXTS_MAX, Trace
+from sentiment.tracing.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Joint:
         trace: Trace | None = None,
     ) -> None:
         """Queue all rows. ``tell`` is called once, later and in the event loop, unless they are cancelled before; when one row
-        fails the others are withdrawn. The first of them are told of in ``trace``.
+        fails the others are withdrawn, and not told of in ``trace``.
 
         Raises:
             Refused, Expired or Unavailable: as Batcher.submit, for one of them; none is queued.
@@ -56,8 +56,7 @@ class Joint:
         idle = self._check_idle(rows)
         try:
             for number, row in enumerate(rows):
-                told = trace if number < TEXTS_MAX else None
-                self._tickets.append(batcher.submit(row, deadline_at, partial(self._row_ended, number), priority, told, checked=idle))
+                self._tickets.append(batcher.submit(row, deadline_at, partial(self._row_ended, number), priority, trace, checked=idle))
         except RequestError as error:
             # None of them has begun: that is decided in a later turn of the loop.
             self._withdraw(left=False)

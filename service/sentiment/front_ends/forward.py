@@ -142,5 +142,10 @@ def _asks_explanation(data: bytes) -> bool:
 
 def _headers(context: Context, call: Call) -> Pairs:
     """The caller's, without those that belong to its connection. Its trace goes on from this process's span."""
-    kept = [(key, value) for key, value in context.invocation_metadata() or () if not key.startswith(NOT_HANDED_ON)]
-    return kept if call.trace is None else [*kept, ("traceparent", call.trace.place.traceparent)]
+    given: Pairs = list(context.invocation_metadata() or ())
+    kept = [pair for pair in given if not pair[0].startswith(NOT_HANDED_ON)]
+    if call.trace is None:
+        return kept
+    # Of a trace that begins here the caller's tracestate says nothing.
+    state = [pair for pair in given if pair[0] == "tracestate"] if call.trace.state is not None else []
+    return [*kept, ("traceparent", call.trace.place.traceparent), *state]

@@ -34,7 +34,7 @@ from sentiment.front_ends.wire import (
 )
 from sentiment.logs import logger
 from sentiment.model.tokenizer import Windows
-from sentiment.tracing.trace import Trace
+from sentiment.tracing.trace import ROWS_MAX, Trace
 
 GONE = "the process that has the model has gone; another takes its place"
 # The executor tells a text that its deadline has come. One that it has not told so long after is given up here.
@@ -110,7 +110,9 @@ class FarQueue:
         text = FarText(next(self._numbers), deadline_at, len(rows), isinstance(reading, Windows), tell)
         self._texts[text.number] = text
         self._rows += text.rows
-        self._new.append(Text(text.number, deadline_at, priority, rows, trace.place if trace is not None else None))
+        # Of its rows all or none are told of: the executor does not know what else the call has.
+        place = trace.place if trace is not None and trace.take(min(len(rows), ROWS_MAX)) else None
+        self._new.append(Text(text.number, deadline_at, priority, rows, place))
         self._flush_soon()
         return text
 

@@ -48,6 +48,8 @@ class Call:
     new_request_id: Callable[[], str]
     # Of HTTP: method and route, such as POST /v1/classify.
     route: str = ""
+    # Of HTTP: its status, 200, has gone out with the first line of several.
+    head_sent: bool = False
     served: Served | None = None
     # None: it is not sampled.
     trace: Trace | None = None

@@ -2,9 +2,6 @@
 anything.
 """
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import grpc
@@ -27,29 +24,17 @@ def end_span(call: "Call", trace: Trace, code: str, seconds: float, server: bool
     if call.served is not None:
         trace.attributes["sentiment.model"] = call.served.id
     if call.route:
-        name, error = call.route, _http(call.route, trace, code)
+        name, error = call.route, _http(call, trace, code)
     else:
         name, error = f"{SERVICE}/{call.method}", code if code in FAULTS else ""
         trace.attributes |= {"rpc.system.name": "grpc", "rpc.method": name, "rpc.response.status_code": code}
     trace.end(name, call.arrived_at, call.arrived_at + seconds, error, server)
 
 
-def _http(route: str, trace: Trace, code: str) -> str:
-    method, _, path = route.partition(" ")
+def _http(call: "Call", trace: Trace, code: str) -> str:
+    method, _, path = call.route.partition(" ")
     status = HTTP_STATUS[grpc.StatusCode[code]]
-    trace.attributes |= {"http.request.method": method, "http.route": path, "url.scheme": "http", "http.response.status_code": status}
-    return str(status) if status >= HTTP_FAULT else ""
-
-
-@contextmanager
-def explaining_told(trace: Trace | None) -> Iterator[None]:
-    """An explanation, from the moment that it is asked for to the last part that its reader took, or to what ended it."""
-    begun, error = time.monotonic(), ""
-    try:
-        yield
-    except Exception as failed:
-        error = type(failed).__name__
-        raise
-    finally:
-        if trace is not None:
-            trace.stage("explain", begun, time.monotonic(), {}, error=error)
+    # What goes wrong later is the last line's.
+    sent = 200 if call.head_sent else status
+    trace.attributes |= {"http.request.method": method, "http.route": path, "url.scheme": "http", "http.response.status_code": sent}
+    return "" if status < HTTP_FAULT else code if call.head_sent else str(status)

@@ -86,14 +86,11 @@ class OtelOutlet:
         self._scope = InstrumentationScope(NAME, importlib.metadata.version("sentiment-service"))
         self._resource = _resource(process)
         self._drop = metrics.spans_dropped.labels("queue_full").inc
+        self._drop_late = metrics.spans_dropped.labels("not_exported").inc
         self._said = _Said()
-        try:
-            self._exporter = _Exporter(OTLPSpanExporter(), metrics, self._said)
-        except Exception as error:  # whatever it makes of a dozen variables, it is said before anything is served
-            raise BadSettings(f"the exporter of traces refuses what OTEL_EXPORTER_OTLP_ variables say: {error!r}") from error
-        logging.getLogger("opentelemetry").addHandler(self._said)
-        logging.getLogger("opentelemetry").propagate = False
+        self._exporter = _Exporter(_sender(self._said), metrics, self._said)
         self._given = 0
+        self._closed = False
         self._processor = BatchSpanProcessor(self._exporter, self._queue_max, schedule_ms, export_max)
 
     def sample(self, headers: Headers, follow: bool) -> Begin | None:
@@ -113,11 +110,14 @@ class OtelOutlet:
 
     def put(self, span: Span) -> None:
         """See Outlet. The queue's length is reckoned here, for the SDK drops without a word that could be counted."""
+        if self._closed:
+            self._drop_late()
+            return
         if self._given - self._exporter.taken >= self._queue_max:
             self._drop()
             return
         self._given += 1
-        parent = _context_of(Place(span.place.trace_id, span.parent_id), span.state, span.server) if span.parent_id else None
+        parent = _context_of(Place(span.place.trace_id, span.parent_id), span.state, span.remote) if span.parent_id else None
         attributes = {**span.attributes, "error.type": span.error} if span.error else span.attributes
         # Not by the SDK's Tracer, which takes 15 us a span: what is over needs no locks and no checks.
         made = ReadableSpan(
@@ -137,13 +137,14 @@ class OtelOutlet:
 
     def close(self) -> None:
         """See Outlet: at most FLUSH_S and CUT_OFF_S."""
+        self._closed = True
         # Not the SDK's own limit, which is 30 s.
         ending = threading.Thread(target=self._processor.shutdown, name="last spans", daemon=True)
         ending.start()
         ending.join(FLUSH_S)
         self._exporter.shutdown()
         ending.join(CUT_OFF_S)
-        logging.getLogger("opentelemetry").removeHandler(self._said)
+        self._said.close()
 
     def _context(self, headers: Headers) -> Context:
         found: dict[str, list[str]] = {}
@@ -155,15 +156,28 @@ class OtelOutlet:
 
 
 class _Said(logging.Handler):
-    """Keeps the last that the SDK has said: it says it again and again while a collector is away."""
+    """Keeps from the log what the SDK says, but for the last: it says it again and again while a collector is away, and quotes headers."""
 
     def __init__(self) -> None:
-        super().__init__(logging.ERROR)
+        super().__init__(logging.WARNING)
         self.last = ""
+        self._sdk = logging.getLogger("opentelemetry")
+        self._found = self._sdk.propagate, self._sdk.level
+        self._sdk.addHandler(self)
+        self._sdk.propagate = False
+        # Whatever is logged of other libraries.
+        self._sdk.setLevel(logging.WARNING)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
-        self.last = record.getMessage()
+        """Keep it. A warning without what it is about: that may be a header with a token."""
+        self.last = record.getMessage() if record.levelno >= logging.ERROR else str(record.msg).removesuffix(": %s")
+
+    def close(self) -> None:
+        """What the SDK says goes its own way again."""
+        self._sdk.removeHandler(self)
+        self._sdk.propagate, level = self._found
+        self._sdk.setLevel(level)
+        super().close()
 
 
 class _Exporter(SpanExporter):
@@ -182,15 +196,16 @@ class _Exporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send them, and again for as long as OTEL_EXPORTER_OTLP_TIMEOUT (10 s)."""
         self.taken += len(spans)
-        result = SpanExportResult.FAILURE
         try:
             result = self._inner.export(spans)
-        finally:
-            if result is SpanExportResult.SUCCESS:
-                self._sent(len(spans))
-            else:
-                self._lost(len(spans))
-                self._say_lost(len(spans))
+        except Exception as error:  # its message may quote a header
+            self._said.last = type(error).__name__
+            result = SpanExportResult.FAILURE
+        if result is SpanExportResult.SUCCESS:
+            self._sent(len(spans))
+        else:
+            self._lost(len(spans))
+            self._say_lost(len(spans))
         return result
 
     def shutdown(self) -> None:
@@ -205,6 +220,24 @@ class _Exporter(SpanExporter):
         if now - self._said_at >= SAY_EVERY_S:
             logger().warning("spans_lost", spans=self._unsaid, reason=self._said.last)
             self._unsaid, self._said_at = 0, now
+
+
+def _sender(said: _Said) -> OTLPSpanExporter:
+    """The SDK's exporter, and from now on ``said`` hears errors alone.
+
+    Raises:
+        BadSettings: whatever it makes of a dozen variables, it is said before anything is served. A certificate that is not there it only
+            logs.
+    """
+    try:
+        sender = OTLPSpanExporter()
+    except Exception as error:
+        said.last = repr(error)
+    if said.last:
+        said.close()
+        raise BadSettings(f"the exporter of traces refuses what OTEL_EXPORTER_OTLP_ variables say: {said.last}")
+    said.setLevel(logging.ERROR)
+    return sender
 
 
 def _context_of(place: Place, state: object = None, remote: bool = False) -> SpanContext:

@@ -4,13 +4,18 @@ and takes each span when it is over.
 A span tells times, sizes and names of ours; never a text, nor a message that might quote one.
 """
 
+import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-# Of a batch or stream call so many texts, and of a text so many windows, have spans of their own: a stream may go on for days.
-TEXTS_MAX = 32
+# Of a batch or stream call so many texts, and of a call so many rows in all, have spans of their own: a stream may go on for days, and a
+# text has up to thousands of windows.
+TEXTS_MAX = ROWS_MAX = 32
+# What an outcome that nobody waited for says: no error.
+CANCELLED = "sentiment.cancelled"
 TRACE_HEADERS = ("traceparent", "tracestate")
 
 Attributes = dict[str, str | int | float]
@@ -34,8 +39,8 @@ class Span:
     """Something that is over.
 
     ``parent_id`` is 0 where its trace begins with it. Instants are nanoseconds since 1970. ``error`` is a status code or the name of an
-    error's class, empty where nothing went wrong. ``server``: a call that came from another service. ``state`` is the trace's tracestate
-    as the outlet gave it.
+    error's class, empty where nothing went wrong. ``server``: a call that came from another service. ``remote``: its parent is another
+    process's. ``state`` is the trace's tracestate as the outlet gave it.
     """
 
     name: str
@@ -47,6 +52,7 @@ class Span:
     links: Sequence[Place] = ()
     error: str = ""
     server: bool = False
+    remote: bool = False
     state: object = None
 
 
@@ -77,16 +83,27 @@ class Outlet(Protocol):
 class Trace:
     """A sampled request. Its stages tell of themselves here, each when it is over."""
 
-    def __init__(self, outlet: Outlet, begin: Begin) -> None:
+    def __init__(self, outlet: Outlet, begin: Begin, joined: bool = False) -> None:
+        """``joined``: its own span is another process's."""
         self.place = begin.place
         # Of the request's own span, beside what its end tells.
         self.attributes: Attributes = {}
         self._outlet = outlet
         self._parent_id = begin.parent_id
-        self._state = begin.state
+        # The caller's tracestate, None where the trace is not a caller's.
+        self.state = begin.state
+        self._joined = joined
+        self._rows_left = ROWS_MAX
         # Taken once, so that a request's spans fit together whatever is done to the clock.
         self._shift_ns = clock_shift_ns()
         self.exemplar = {"trace_id": f"{begin.place.trace_id:032x}"}
+
+    def take(self, rows: int) -> bool:
+        """Whether so many more rows may be told of; then they are."""
+        if rows > self._rows_left:
+            return False
+        self._rows_left -= rows
+        return True
 
     def stage(
         self, name: str, begun_at: float, ended_at: float, attributes: Attributes, links: Sequence[Place] = (), error: str = ""
@@ -94,15 +111,19 @@ class Trace:
         """A part of the request is over; instants of ``time.monotonic``."""
         place = Place(self.place.trace_id, self._outlet.new_place().span_id)
         begun_ns, ended_ns = self._ns(begun_at), self._ns(ended_at)
-        self._outlet.put(Span(name, place, self.place.span_id, begun_ns, ended_ns, attributes, links, error, state=self._state))
+        span = Span(name, place, self.place.span_id, begun_ns, ended_ns, attributes, links, error, remote=self._joined, state=self.state)
+        self._outlet.put(span)
 
     def unanswered(self, queued_at: float, started_at: float, tokens: int, error: str) -> None:
-        """A row of the request has no answer; ``started_at`` is 0 if it never ran."""
+        """A row of the request has no answer; ``started_at`` is 0 if it never ran, ``error`` empty if it was cancelled."""
         now = time.monotonic()
         told: Attributes = {"sentiment.tokens": tokens}
-        self.stage("queue", queued_at, started_at or now, told, error="" if started_at else error)
+        last = told if error else {**told, CANCELLED: True}
         if started_at:
-            self.stage("run", started_at, now, told, error=error)
+            self.stage("queue", queued_at, started_at, told)
+            self.stage("run", started_at, now, last, error=error)
+        else:
+            self.stage("queue", queued_at, now, last, error=error)
 
     def end(self, name: str, begun_at: float, ended_at: float, error: str, server: bool) -> None:
         """The request is over."""
@@ -115,7 +136,8 @@ class Trace:
             self.attributes,
             error=error,
             server=server,
-            state=self._state,
+            remote=bool(self._parent_id),
+            state=self.state,
         )
         self._outlet.put(span)
 
@@ -136,7 +158,7 @@ class Tracer:
 
     def join(self, place: Place) -> Trace:
         """The trace of a sampled request whose own span is another process's."""
-        return Trace(self._outlet, Begin(place, 0, None))
+        return Trace(self._outlet, Begin(place, 0, None), joined=True)
 
     def new_place(self) -> Place:
         """Where a span that begins a trace of its own will stand."""
@@ -159,6 +181,24 @@ class Tracer:
 def clock_shift_ns() -> int:
     """What is added to ``time.monotonic`` to get the time of day."""
     return time.time_ns() - time.monotonic_ns()
+
+
+@contextmanager
+def telling(trace: Trace | None, name: str) -> Iterator[Attributes]:
+    """Tell of a stage, however it ends; gives its attributes, to which can be added meanwhile."""
+    attributes: Attributes = {}
+    begun, error = time.monotonic(), ""
+    try:
+        yield attributes
+    except asyncio.CancelledError:
+        attributes[CANCELLED] = True
+        raise
+    except Exception as failed:
+        error = type(failed).__name__
+        raise
+    finally:
+        if trace is not None:
+            trace.stage(name, begun, time.monotonic(), attributes, error=error)
 
 
 def exemplar_of(trace: Trace | None) -> dict[str, str] | None:

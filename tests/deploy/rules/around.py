@@ -90,7 +90,7 @@ def the_network_policy_lets_through_whom_it_should_and_nobody_else(documents: Se
 def traces_reach_their_collector(documents: Sequence[Document]) -> Iterator[str]:
     told = environment(server(documents)[2])
     endpoint = urlsplit(told.get("OTEL_EXPORTER_OTLP_ENDPOINT", ""))
-    wanted = {(endpoint.port or 4317, "TCP")} if endpoint.hostname else set()
+    wanted = {(endpoint.port, "TCP")} if endpoint.hostname else set()
     if bool(wanted) is not settings(server(documents)[2]).tracing:
         yield f"tracing is {settings(server(documents)[2]).tracing} and the collector {endpoint.geturl()!r}"
     for policy in of_kind(documents, "NetworkPolicy"):
