@@ -21,7 +21,7 @@ from sentiment.metrics import ModelMetrics
 from sentiment.model.classifier import READ_ON, Classifier
 from sentiment.model.scores import Scored
 from sentiment.model.tokenizer import Row, Windows
-from sentiment.tracing.trace import Trace, exemplar_of, telling
+from sentiment.tracing.trace import Telling, Trace, exemplar_of
 
 # Texts beyond this are tokenized in a thread: about a millisecond, the longest the event loop may be held.
 INLINE_CHARACTERS_MAX = 4096
@@ -176,7 +176,7 @@ class Served:
         """
         self.check(query)
         begun = time.monotonic()
-        with telling(query.trace, "tokenize") as attributes:
+        with Telling(query.trace, "tokenize") as attributes:
             reading: Reading | None = None
             if len(query.text) <= INLINE_CHARACTERS_MAX and query.text_pair is None:
                 reading = self.classifier.tokenizer.encode(query.text)
@@ -243,7 +243,7 @@ class Served:
             if good:
                 begun = time.monotonic()
                 try:
-                    with telling(queries[good[0]].trace, "tokenize") as attributes:
+                    with Telling(queries[good[0]].trace, "tokenize") as attributes:
                         attributes["sentiment.texts"] = len(good)
                         readings = await self._in_thread([queries[index] for index in good], deadline_at)
                 except Expired as error:

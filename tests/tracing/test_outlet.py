@@ -12,7 +12,7 @@ import structlog
 from sentiment.metrics import Metrics
 from sentiment.tracing import otel
 from sentiment.tracing.otel import OtelOutlet
-from sentiment.tracing.trace import CANCELLED, Begin, Place, Span, Trace, Tracer, telling
+from sentiment.tracing.trace import CANCELLED, Begin, Place, Span, Telling, Trace, Tracer
 from tests.tracing.collector import PATIENCE_S, Collector
 from tests.tracing.kept import Kept
 
@@ -115,8 +115,10 @@ def test_a_header_that_cannot_be_sent_is_not_quoted(collector: Collector, outlet
     assert counted(metrics, "dropped", reason="not_exported") == 1
 
 
-def test_what_the_sdk_says_goes_its_own_way_after_the_end(outlet: Callable[..., Any]) -> None:
+def test_what_the_sdk_says_goes_its_own_way_after_the_end(outlet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     sdk = logging.getLogger("opentelemetry")
+    monkeypatch.setattr(sdk, "propagate", True)
+    monkeypatch.setattr(sdk, "level", logging.NOTSET)
     before = sdk.propagate, sdk.level, list(sdk.handlers)
     sender, _ = outlet()
     meanwhile = sdk.propagate, len(sdk.handlers)
@@ -167,13 +169,13 @@ async def test_a_stage_is_told_of_however_it_ends() -> None:
     kept = Kept()
     trace = Trace(kept, Begin(Place(1, 2), 0, None))
 
-    with telling(trace, "tokenize") as attributes:
+    with Telling(trace, "tokenize") as attributes:
         attributes["sentiment.tokens"] = 3
-    with pytest.raises(ValueError, match="of no concern"), telling(trace, "tokenize"):
+    with pytest.raises(ValueError, match="of no concern"), Telling(trace, "tokenize"):
         raise ValueError("of no concern")
-    with pytest.raises(asyncio.CancelledError), telling(trace, "tokenize"):
+    with pytest.raises(asyncio.CancelledError), Telling(trace, "tokenize"):
         raise asyncio.CancelledError
-    with telling(None, "tokenize"):
+    with Telling(None, "tokenize"):
         pass
 
     told = [(span.error, span.attributes) for span in kept.spans]

@@ -161,6 +161,8 @@ def test_a_variable_that_cannot_be_followed_stops_the_start_with_the_reason(
 
 def test_a_certificate_that_is_not_there_stops_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sdk, missing = logging.getLogger("opentelemetry"), tmp_path / "ca.pem"
+    monkeypatch.setattr(sdk, "propagate", True)
+    monkeypatch.setattr(sdk, "level", logging.NOTSET)
     before = sdk.propagate, sdk.level, list(sdk.handlers)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(missing))

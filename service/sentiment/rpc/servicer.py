@@ -18,7 +18,7 @@ from sentiment.rpc import convert, explanations
 from sentiment.rpc.asked import asked_of, in_classify
 from sentiment.rpc.calls import OK, Call, Calls, Method, StreamMethod
 from sentiment.rpc.status import code_of, set_seconds
-from sentiment.tracing.trace import telling
+from sentiment.tracing.trace import Telling
 from sentiment.v1 import sentiment_pb2 as pb
 
 
@@ -149,7 +149,7 @@ async def _messages(served: Served, asked: Asked, call: Call) -> AsyncGenerator[
     """The explanation of a text that has been checked. Closing it withdraws the explanation."""
     converter = explanations.Messages(convert.model_id(served), served.classifier.manifest.labels)
     # From the moment that it is asked for to the last part that its reader took.
-    with telling(call.trace, "explain"):
+    with Telling(call.trace, "explain"):
         async with aclosing(_explaining(served).explain(asked, call.deadline_at)) as parts:
             async for part in parts:
                 messages: Iterable[pb.ExplainResponse] = converter.of(part)

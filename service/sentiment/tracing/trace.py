@@ -6,8 +6,7 @@ A span tells times, sizes and names of ours; never a text, nor a message that mi
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -183,22 +182,30 @@ def clock_shift_ns() -> int:
     return time.time_ns() - time.monotonic_ns()
 
 
-@contextmanager
-def telling(trace: Trace | None, name: str) -> Iterator[Attributes]:
-    """Tell of a stage, however it ends; gives its attributes, to which can be added meanwhile."""
-    attributes: Attributes = {}
-    begun, error = time.monotonic(), ""
-    try:
-        yield attributes
-    except asyncio.CancelledError:
-        attributes[CANCELLED] = True
-        raise
-    except Exception as failed:
-        error = type(failed).__name__
-        raise
-    finally:
-        if trace is not None:
-            trace.stage(name, begun, time.monotonic(), attributes, error=error)
+class Telling:
+    """Tells of a stage, however it ends; gives its attributes, to which can be added meanwhile.
+
+    No generator, which would take half a microsecond more of every request that is not sampled.
+    """
+
+    __slots__ = ("_attributes", "_begun", "_name", "_trace")
+
+    def __init__(self, trace: Trace | None, name: str) -> None:
+        self._trace = trace
+        self._name = name
+        self._attributes: Attributes = {}
+
+    def __enter__(self) -> Attributes:
+        self._begun = time.monotonic()
+        return self._attributes
+
+    def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> None:
+        if self._trace is None:
+            return
+        if isinstance(error, asyncio.CancelledError):
+            self._attributes[CANCELLED] = True
+        failed = type(error).__name__ if isinstance(error, Exception) else ""
+        self._trace.stage(self._name, self._begun, time.monotonic(), self._attributes, error=failed)
 
 
 def exemplar_of(trace: Trace | None) -> dict[str, str] | None:
