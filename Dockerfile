@@ -15,7 +15,7 @@ COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
 COPY service service
 COPY models/sentiment_models models/sentiment_models
 RUN python3 -m venv /opt/sentiment \
- && /opt/sentiment/bin/pip install --no-cache-dir --disable-pip-version-check '.[gpu]' \
+ && /opt/sentiment/bin/pip install --no-cache-dir --disable-pip-version-check '.[gpu,tracing]' \
  && /opt/sentiment/bin/pip uninstall --yes --quiet pip
 
 FROM gpu-python AS gpu
@@ -44,7 +44,7 @@ COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
 COPY service service
 COPY models/sentiment_models models/sentiment_models
 RUN python3 -m venv /opt/sentiment \
- && /opt/sentiment/bin/pip install --no-cache-dir --disable-pip-version-check '.[cpu]' \
+ && /opt/sentiment/bin/pip install --no-cache-dir --disable-pip-version-check '.[cpu,tracing]' \
  && /opt/sentiment/bin/pip uninstall --yes --quiet pip
 
 FROM ${BASE} AS cpu

@@ -34,6 +34,8 @@ from sentiment.registry import Models
 from sentiment.rpc.calls import CODE_NAMES, METHODS
 from sentiment.rpc.side import GrpcSide
 from sentiment.settings import Settings
+from sentiment.tracing.start import make_tracer
+from sentiment.tracing.trace import Tracer
 from sentiment.warm_up import keep_costs
 from sentiment.watcher import Watcher
 from sentiment.web.server import Web
@@ -53,7 +55,7 @@ class Hosted(Served):
         self.batcher = batcher
 
 
-def make_served(loaded: Loaded, settings: Settings, metrics: Metrics) -> Hosted:
+def make_served(loaded: Loaded, settings: Settings, metrics: Metrics, tracer: Tracer | None = None) -> Hosted:
     """Put a loaded model behind its queue; must be called in the event loop that serves it."""
     classifier, runners = loaded.classifier, loaded.runners
     counted = metrics.model(classifier.bundle.id, [runner.name for runner in runners])
@@ -66,7 +68,7 @@ def make_served(loaded: Loaded, settings: Settings, metrics: Metrics) -> Hosted:
         settings.bulk_share,
         loaded.layout,
     )
-    batcher = Batcher(classifier, scheduler, runners, Watcher(counted))
+    batcher = Batcher(classifier, scheduler, runners, Watcher(counted, tracer))
     counted.watch_queue(lambda: scheduler.rows_waiting, lambda: batcher.backlog_s, lambda: loaded.cost.speed)
     bundle = classifier.bundle
     counted.describe(
@@ -95,6 +97,7 @@ class App:
 
         Raises:
             CannotServe: it cannot be bound.
+            BadSettings: traces cannot be sent as it is said.
         """
         self._settings = settings
         self._log = logger()
@@ -102,6 +105,7 @@ class App:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._metrics.registry)
         self._metrics.build_info.info({"version": importlib.metadata.version("sentiment-service"), "onnxruntime": RUNTIME_VERSION})
+        self._tracer = make_tracer(settings.tracing, self._metrics, "server" if counts_grpc else "executor")
         self._models = Models(settings.model)
         self._ready = False
         self._draining = False
@@ -109,7 +113,7 @@ class App:
         # Set when the model answers.
         self.started = asyncio.Event()
         self.http_port = 0
-        self._grpc = GrpcSide(settings, self._metrics, self._models, counts=counts_grpc)
+        self._grpc = GrpcSide(settings, self._metrics, self._models, counts=counts_grpc, tracer=self._tracer)
         self.grpc_port = self._grpc.bind()
         self._web = Web(
             self._grpc.service,
@@ -170,7 +174,7 @@ class App:
         loaded = await asyncio.to_thread(load, self._settings, check=check)
         self._runners = loaded.runners
         self._metrics.watch_devices(await asyncio.to_thread(meters, loaded.devices))
-        served = make_served(loaded, self._settings, self._metrics)
+        served = make_served(loaded, self._settings, self._metrics, self._tracer)
         self._models.add(served)
         self._ready_with["device"] = ",".join(device.name for device in loaded.devices)
         if loaded.not_cuda:
@@ -265,6 +269,8 @@ class App:
         await self._web.stop()
         for runner in self._runners:
             runner.close(wait_s=1.0)
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
 
 
 def _address(listen: str, port: int) -> str:

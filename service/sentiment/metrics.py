@@ -80,6 +80,11 @@ class Metrics:
         self.queue_rows = gauge("queue_rows", "Rows waiting for a runner.", ["model"])
         self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that comes now would start.", ["model"])
         self.run_over_predicted = gauge("run_over_predicted", "Slow average of measured over predicted run time.", ["model"])
+        # Written by the thread that sends spans too: the client's values are locked.
+        self.spans_sent = counter("trace_spans_sent", "Spans of traces that were sent without an error.")
+        self.spans_dropped = counter("trace_spans_dropped", "Spans of traces that were not.", ["reason"])
+        for reason in ("queue_full", "not_exported"):
+            self.spans_dropped.labels(reason)
         self.explanations = gauge("explanations", "Explanations that wait or are under way.", ["model"])
         self.model_info = info("model", "The loaded models.", ["model"])
         self.build_info = info("build", "This service and its runtime.")

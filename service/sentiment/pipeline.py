@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from sentiment.batching.batcher import RowResult
-from sentiment.batching.joint import RowsResult
+from sentiment.batching.batcher import RowOutcome, RowResult
+from sentiment.batching.joint import JointOutcome
 from sentiment.batching.row_queue import NotLetIn, Pending, Reading, RowQueue, TextOutcome
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Expired, InvalidInput, ModelFailed, Refused, RequestError, Unavailable, Unsupported
@@ -21,6 +21,7 @@ from sentiment.metrics import ModelMetrics
 from sentiment.model.classifier import READ_ON, Classifier
 from sentiment.model.scores import Scored
 from sentiment.model.tokenizer import Row, Windows
+from sentiment.tracing.trace import Telling, Trace, exemplar_of
 
 # Texts beyond this are tokenized in a thread: about a millisecond, the longest the event loop may be held.
 INLINE_CHARACTERS_MAX = 4096
@@ -36,7 +37,7 @@ DEADLINE_SLACK_S = 0.01
 @dataclass(frozen=True, slots=True)
 class Query:
     """What is asked. ``truncation``: None for the model's default, or refuse, head, head_tail or windows; ``field`` is where errors
-    point; ``priority`` is who waits.
+    point; ``priority`` is who waits; ``trace`` is where its stages are told, None where they are not.
     """
 
     text: str
@@ -44,6 +45,7 @@ class Query:
     truncation: str | None = None
     field: str = "text"
     priority: Priority = Priority.INTERACTIVE
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +176,13 @@ class Served:
         """
         self.check(query)
         begun = time.monotonic()
-        reading: Reading | None = None
-        if len(query.text) <= INLINE_CHARACTERS_MAX and query.text_pair is None:
-            reading = self.classifier.tokenizer.encode(query.text)
-        if reading is None or (reading.truncated and self._truncation(query) in READ_ON):
-            reading = (await self._in_thread([query], deadline_at))[0]
+        with Telling(query.trace, "tokenize") as attributes:
+            reading: Reading | None = None
+            if len(query.text) <= INLINE_CHARACTERS_MAX and query.text_pair is None:
+                reading = self.classifier.tokenizer.encode(query.text)
+            if reading is None or (reading.truncated and self._truncation(query) in READ_ON):
+                reading = (await self._in_thread([query], deadline_at))[0]
+            attributes["sentiment.tokens"] = reading.tokens
         return self._submit(query, reading, arrived_at, time.monotonic() - begun, deadline_at, tell)
 
     async def classify_many(self, queries: Sequence[Query], arrived_at: float, deadline_at: float) -> list[Outcome]:
@@ -239,7 +243,9 @@ class Served:
             if good:
                 begun = time.monotonic()
                 try:
-                    readings = await self._in_thread([queries[index] for index in good], deadline_at)
+                    with Telling(queries[good[0]].trace, "tokenize") as attributes:
+                        attributes["sentiment.texts"] = len(good)
+                        readings = await self._in_thread([queries[index] for index in good], deadline_at)
                 except Expired as error:
                     for index in good:
                         settle(index, error)
@@ -279,7 +285,7 @@ class Served:
             raise Expired("no answer within the deadline: other texts are being tokenized") from error
 
     def _submit(self, query: Query, reading: Reading, arrived_at: float, tokenize_s: float, deadline_at: float, tell: Tell) -> Pending:
-        self.metrics.stage["tokenize"](tokenize_s)
+        self.metrics.stage["tokenize"](tokenize_s, exemplar_of(query.trace))
         self._check_reading(query, reading)
 
         def told(outcome: TextOutcome) -> None:
@@ -287,10 +293,10 @@ class Served:
                 self._count_refused(outcome.error)
                 tell(outcome.error)
             else:
-                tell(self._finish(reading, arrived_at, tokenize_s, outcome))
+                tell(self._finish(reading, arrived_at, tokenize_s, outcome, query))
 
         try:
-            return self.queue.submit(reading, deadline_at, told, query.priority)
+            return self.queue.submit(reading, deadline_at, told, query.priority, query.trace)
         except (Refused, Expired, Unavailable) as error:
             self._count_refused(error)
             raise
@@ -300,7 +306,7 @@ class Served:
         self.metrics.refused[reason]()
         self.metrics.outcome["refused"]()
 
-    def _finish(self, reading: Reading, arrived_at: float, tokenize_s: float, outcome: RowResult | RowsResult | RequestError) -> Outcome:
+    def _finish(self, reading: Reading, arrived_at: float, tokenize_s: float, outcome: RowOutcome | JointOutcome, query: Query) -> Outcome:
         metrics = self.metrics
         if isinstance(outcome, RequestError):
             metrics.outcome["expired" if isinstance(outcome, Expired) else "failed"]()
@@ -316,7 +322,7 @@ class Served:
             metrics.outcome["failed"]()
             return ModelFailed("the model could not compute this text")
         now = time.monotonic()
-        metrics.stage["queue"](outcome.queue_s)
+        metrics.stage["queue"](outcome.queue_s, exemplar_of(query.trace))
         metrics.stage["score"](now - begun)
         metrics.outcome["met"]()
         return Answer(

@@ -116,6 +116,10 @@ class Settings(BaseModel):
     )
     connection_age_grace_s: Seconds = Field(60.0, description="then: time for its calls to finish")
     reflection: bool = Field(True, description="serve gRPC reflection")
+    tracing: bool = Field(
+        False,
+        description="send traces by OTLP/gRPC; the OTEL_ variables of OpenTelemetry say where to and how many (needs the extra tracing)",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     log_format: Literal["json", "console"] = Field("json", description="one JSON object a line, or coloured text for a terminal")
 

@@ -54,14 +54,14 @@ class Notes:
         self.ran += 1
         self.wasted += wasted
 
-    def batch_failed(self, batch: Batch[Waiting], runner: str, error: BaseException, lost: int) -> None:
+    def batch_failed(self, batch: Batch[Waiting], runner: str, error: BaseException, lost: int, seconds: float) -> None:
         self.lost += lost
 
-    def batch_given_up(self, runner: str, rows: int, seconds: float) -> None:
-        self.given_up.append((runner, rows, seconds))
+    def batch_given_up(self, batch: Batch[Waiting], runner: str, seconds: float) -> None:
+        self.given_up.append((runner, len(batch.tickets), seconds))
 
-    def device_lost(self, runner: str, rows: int, error: BaseException) -> None:
-        self.devices_lost.append((runner, rows))
+    def device_lost(self, batch: Batch[Waiting], runner: str, error: BaseException, seconds: float) -> None:
+        self.devices_lost.append((runner, len(batch.tickets)))
 
     def row_dropped(self, reason: str) -> None:
         self.dropped.append(reason)

@@ -122,6 +122,9 @@ def test_a_single_wrong_field_is_found(flavour: str, kind: str, path: Sequence[s
         (["--set", "lifecycle.marginSeconds=5"], "want 11"),
         (["--set", "cache.volume.emptyDir.medium=Memory,cache.volume.nfs.path=a"], "maxProperties: got 2, want 1"),
         (["--set", "fullnameOverride=" + 47 * "a"], "maxLength: got 47, want 46"),
+        (["--set", "tracing.endpoint=collector:4317"], "does not match pattern"),
+        (["--set", "tracing.endpoint=http://collector2"], "does not match pattern"),
+        (["--set", "tracing.ratio=2"], "maximum: got 2, want 1"),
         (["--set", "autoscaling.min=12"], "autoscaling.min is 12, autoscaling.max 10"),
     ],
 )
@@ -139,6 +142,7 @@ def test_numbers_reach_the_server_as_they_were_written() -> None:
     told = environment(container)
 
     assert [told[f"SENTIMENT_{name}"] for name in ("TEXT_BYTES_MAX", "BULK_SHARE", "EXPLAIN")] == ["2097152", "0.3", "false"]
+    assert float(told["OTEL_TRACES_SAMPLER_ARG"]) == 1e-6
 
 
 @needs_helm

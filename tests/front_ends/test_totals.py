@@ -1,5 +1,7 @@
 """Counts of several registries make one."""
 
+import json
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from sentiment.front_ends.totals import Counted, Totals
@@ -47,6 +49,37 @@ def test_counters_and_histograms_are_summed_and_gauges_are_the_executors() -> No
     assert (found["seconds_count"], found["seconds_sum"]) == (3, 3.5)
     assert [found[f"seconds_bucket,{edge}"] for edge in ("1.0", "2.0", "+Inf")] == [1, 3, 3]
     assert counted[1].take() == []
+
+
+def test_a_bucket_names_the_last_traced_request_of_whoever_counted_one() -> None:
+    here, front = Registry(), Registry()
+    totals, counted = Totals(here.registry, dict), Counted(front.registry)
+    here.seconds.observe(0.5, {"trace_id": "a"})
+    for value, trace in ((1.4, "b"), (1.5, "c"), (5.0, "")):
+        front.seconds.observe(value, {"trace_id": trace} if trace else None)
+
+    # As it comes over the link.
+    totals.add(json.loads(json.dumps(counted.take())))
+
+    named = [
+        (sample.labels["le"], sample.exemplar.labels["trace_id"], sample.exemplar.value)
+        for family in totals.collect()
+        for sample in family.samples
+        if sample.exemplar
+    ]
+    assert named == [("1.0", "a", 0.5), ("2.0", "c", 1.5)]
+
+
+def test_a_bucket_names_the_last_request_whoever_tells_of_it_last() -> None:
+    here, fronts = Registry(), [Registry(), Registry()]
+    totals, counted = Totals(here.registry, dict), [Counted(front.registry) for front in fronts]
+    fronts[1].seconds.observe(1.5, {"trace_id": "early"})
+    fronts[0].seconds.observe(1.5, {"trace_id": "late"})
+
+    for one in counted:
+        totals.add(one.take())
+
+    assert [s.exemplar.labels["trace_id"] for family in totals.collect() for s in family.samples if s.exemplar] == ["late"]
 
 
 def test_what_was_counted_before_the_series_was_there_is_shown_with_it() -> None:

@@ -29,6 +29,7 @@ from sentiment.front_ends.wire import (
     unpack_texts,
 )
 from sentiment.model.tokenizer import Row
+from sentiment.tracing.trace import Place
 
 ids = st.integers(0, 2**31 - 1)
 numbers = st.integers(1, 2**64 - 1)
@@ -43,7 +44,8 @@ def rows(draw: st.DrawFn) -> Row:
     return Row(draw(row), draw(st.none() | row), False)
 
 
-texts = st.lists(st.builds(Text, numbers, seconds, st.sampled_from(Priority), st.lists(rows(), min_size=1, max_size=4)), max_size=8)
+places = st.none() | st.builds(Place, st.integers(1, 2**128 - 1), numbers)
+texts = st.lists(st.builds(Text, numbers, seconds, st.sampled_from(Priority), st.lists(rows(), min_size=1, max_size=4), places), max_size=8)
 
 
 @given(texts)

@@ -17,6 +17,7 @@ from sentiment.logs import logger
 from sentiment.model.classifier import Classifier
 from sentiment.model.runner import Outcome, Ran, Report
 from sentiment.model.tokenizer import Row
+from sentiment.tracing.trace import Trace
 
 
 class Runs(Protocol):
@@ -37,14 +38,14 @@ class Watches(Protocol):
     def batch_ran(self, batch: Batch["Waiting"], runner: str, ran: Ran, wasted: int) -> None:
         """A batch ran; ``wasted`` of its rows were expected by nobody when it ended."""
 
-    def batch_failed(self, batch: Batch["Waiting"], runner: str, error: BaseException, lost: int) -> None:
-        """A batch failed; ``lost`` rows failed with it, the others are tried again."""
+    def batch_failed(self, batch: Batch["Waiting"], runner: str, error: BaseException, lost: int, seconds: float) -> None:
+        """A batch failed after ``seconds``; ``lost`` rows failed with it, the others are tried again."""
 
-    def batch_given_up(self, runner: str, rows: int, seconds: float) -> None:
+    def batch_given_up(self, batch: Batch["Waiting"], runner: str, seconds: float) -> None:
         """A batch did not end after ``seconds``, though asked to, and its rows have failed."""
 
-    def device_lost(self, runner: str, rows: int, error: BaseException) -> None:
-        """A runner's device runs nothing any more, and the rows of its batch have no answer."""
+    def device_lost(self, batch: Batch["Waiting"], runner: str, error: BaseException, seconds: float) -> None:
+        """A runner's device runs nothing any more, and the rows of its batch have no answer after ``seconds``."""
 
     def row_dropped(self, reason: str) -> None:
         """A row left the queue unrun: cancelled, expired or hopeless."""
@@ -69,10 +70,11 @@ RowTicket = Ticket["Waiting"]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A row, and whom to tell how it ended; told once, unless its ticket is cancelled."""
+    """A row, and whom to tell how it ended; told once, unless its ticket is cancelled. ``trace``: of the request, if it is sampled."""
 
     row: Row
     tell: Callable[[RowOutcome], None]
+    trace: Trace | None = None
 
 
 @dataclass(slots=True)
@@ -131,7 +133,7 @@ class Batcher:
             elif now - run.asked_at > stall_s:
                 del self._runs[batch]
                 self._lose_runner(batch, ModelFailed("the model could not compute this text"))
-                self._watcher.batch_given_up(run.runner.name, len(batch.tickets), now - run.started_at)
+                self._watcher.batch_given_up(batch, run.runner.name, now - run.started_at)
 
     def _lose_runner(self, batch: Batch[Waiting], outcome: RequestError) -> None:
         """A batch's runner runs nothing any more: its rows get ``outcome``, and if no other is left, all that wait are told so."""
@@ -145,7 +147,13 @@ class Batcher:
         self._note_idle()
 
     def submit(
-        self, row: Row, deadline_at: float, tell: Callable[[RowOutcome], None], priority: Priority, checked: bool = False
+        self,
+        row: Row,
+        deadline_at: float,
+        tell: Callable[[RowOutcome], None],
+        priority: Priority,
+        trace: Trace | None = None,
+        checked: bool = False,
     ) -> RowTicket:
         """Queue a row. ``tell`` is called once, later and in the event loop, unless the ticket is cancelled before.
 
@@ -154,6 +162,7 @@ class Batcher:
             deadline_at: instant of ``time.monotonic`` at which the answer is worth nothing.
             tell: gets a RowResult, Expired, ModelFailed, or Unavailable when the last runner is lost.
             priority: who waits.
+            trace: where it is told how it went, if the request is sampled and not yet told of enough rows.
             checked: the caller has seen to the deadline; only the queue's room counts.
 
         Raises:
@@ -161,7 +170,8 @@ class Batcher:
             Expired: the deadline is too near even for an idle server.
             Unavailable: the batcher is closed.
         """
-        ticket = self.scheduler.add(row.tokens, time.monotonic(), deadline_at, Waiting(row, tell), priority, checked)
+        waiting = Waiting(row, tell, trace if trace is not None and trace.take(1) else None)
+        ticket = self.scheduler.add(row.tokens, time.monotonic(), deadline_at, waiting, priority, checked)
         self._idle.clear()
         if not self._free:
             # Nothing to decide before a runner is free; only the clock may have to ring earlier.
@@ -183,6 +193,8 @@ class Batcher:
             return False
         if waiting and left:
             self._watcher.row_dropped("cancelled")
+        if left and (trace := ticket.payload.trace) is not None:
+            trace.unanswered(ticket.queued_at, ticket.started_at, ticket.length, "")
         self._note_idle()
         return True
 
@@ -218,6 +230,9 @@ class Batcher:
             self._tell(ticket, Expired(f"the deadline leaves {left_s:.3f} s and this text alone needs about {need_s:.3f} s"))
 
     def _tell(self, ticket: RowTicket, outcome: RowOutcome) -> None:
+        trace = ticket.payload.trace
+        if trace is not None and isinstance(outcome, RequestError):
+            trace.unanswered(ticket.queued_at, ticket.started_at, ticket.length, type(outcome).__name__)
         try:
             ticket.payload.tell(outcome)
         except Exception:  # the others of its batch wait to be told too
@@ -250,7 +265,7 @@ class Batcher:
             return
         if isinstance(outcome, DeviceLost):
             self._lose_runner(batch, Unavailable("the device of this batch is lost; the server is about to be replaced"))
-            self._watcher.device_lost(run.runner.name, len(batch.tickets), outcome)
+            self._watcher.device_lost(batch, run.runner.name, outcome, time.monotonic() - run.started_at)
             return
         self._free.append(run.runner)
         now = time.monotonic()
@@ -265,7 +280,7 @@ class Batcher:
             lost = self.scheduler.fail(batch, isinstance(error, (OutOfMemory, MemoryError)))
             self._pump()
             self._fail(lost)
-            self._watcher.batch_failed(batch, run.runner.name, error, len(lost))
+            self._watcher.batch_failed(batch, run.runner.name, error, len(lost), now - run.started_at)
 
     def _answer(self, run: Run, batch: Batch[Waiting], ran: Ran, now: float) -> None:
         logits = dict(zip(batch.tickets, ran.logits, strict=True))

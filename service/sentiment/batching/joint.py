@@ -12,6 +12,7 @@ from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, RowTicket
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Expired, Refused, RequestError
 from sentiment.model.tokenizer import Row
+from sentiment.tracing.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,16 @@ class Joint:
     """Rows that are worth something only together."""
 
     def __init__(
-        self, batcher: Batcher, rows: Sequence[Row], deadline_at: float, tell: Callable[[JointOutcome], None], priority: Priority
+        self,
+        batcher: Batcher,
+        rows: Sequence[Row],
+        deadline_at: float,
+        tell: Callable[[JointOutcome], None],
+        priority: Priority,
+        trace: Trace | None = None,
     ) -> None:
         """Queue all rows. ``tell`` is called once, later and in the event loop, unless they are cancelled before; when one row
-        fails the others are withdrawn.
+        fails the others are withdrawn, and not told of in ``trace``.
 
         Raises:
             Refused, Expired or Unavailable: as Batcher.submit, for one of them; none is queued.
@@ -49,7 +56,7 @@ class Joint:
         idle = self._check_idle(rows)
         try:
             for number, row in enumerate(rows):
-                self._tickets.append(batcher.submit(row, deadline_at, partial(self._row_ended, number), priority, checked=idle))
+                self._tickets.append(batcher.submit(row, deadline_at, partial(self._row_ended, number), priority, trace, checked=idle))
         except RequestError as error:
             # None of them has begun: that is decided in a later turn of the loop.
             self._withdraw(left=False)

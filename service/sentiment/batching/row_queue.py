@@ -12,6 +12,7 @@ from sentiment.batching.joint import Joint, JointOutcome
 from sentiment.batching.ticket import Priority, Ticket
 from sentiment.errors import Expired, Refused, Unavailable
 from sentiment.model.tokenizer import Row, Windows
+from sentiment.tracing.trace import Trace
 
 Reading = Row | Windows
 
@@ -41,8 +42,15 @@ class Pending(Protocol):
 class RowQueue(Protocol):
     """Where texts wait for their batch."""
 
-    def submit(self, reading: Reading, deadline_at: float, tell: Callable[[TextOutcome], None], priority: Priority) -> Pending:
-        """Queue a text. ``tell`` is called once, later and in the event loop, unless it is cancelled before.
+    def submit(
+        self,
+        reading: Reading,
+        deadline_at: float,
+        tell: Callable[[TextOutcome], None],
+        priority: Priority,
+        trace: Trace | None = None,
+    ) -> Pending:
+        """Queue a text. ``tell`` is called once, later and in the event loop, unless it is cancelled before. ``trace``: of its request.
 
         Raises:
             Refused, Expired, Unavailable: it is not let in; ``tell`` will not be called.
@@ -58,11 +66,18 @@ class HereQueue:
     def __init__(self, batcher: Batcher) -> None:
         self._batcher = batcher
 
-    def submit(self, reading: Reading, deadline_at: float, tell: Callable[[TextOutcome], None], priority: Priority) -> Pending:
+    def submit(
+        self,
+        reading: Reading,
+        deadline_at: float,
+        tell: Callable[[TextOutcome], None],
+        priority: Priority,
+        trace: Trace | None = None,
+    ) -> Pending:
         """Queue a text; see RowQueue. Its outcome is never NotLetIn."""
         if isinstance(reading, Windows):
-            return Joint(self._batcher, reading.rows, deadline_at, tell, priority)
-        return self._batcher.submit(reading, deadline_at, tell, priority)
+            return Joint(self._batcher, reading.rows, deadline_at, tell, priority, trace)
+        return self._batcher.submit(reading, deadline_at, tell, priority, trace)
 
     def cancel(self, pending: Pending) -> bool:
         """Forget a text; see RowQueue."""

@@ -33,6 +33,7 @@ from sentiment.front_ends.wire import (
 )
 from sentiment.logs import logger
 from sentiment.model.tokenizer import Windows
+from sentiment.tracing.trace import Tracer
 
 # A front end that does not say so soon what it has counted is left out of this scrape; the next one has it.
 COUNTS_S = 1.0
@@ -45,6 +46,7 @@ class Serving:
     said: Mapping[str, Any]  # Any: JSON
     queue: RowQueue
     backlog_s: Callable[[], float]
+    tracer: Tracer | None = None
 
 
 class Desk:
@@ -221,7 +223,8 @@ class Front(asyncio.Protocol):
         reading = rows[0] if len(rows) == 1 else Windows(tuple(rows), sum(row.tokens for row in rows), False)
         try:
             tell = partial(self._told, text.number)
-            self._texts[text.number] = serving.queue.submit(reading, text.deadline_at, tell, text.priority)
+            trace = serving.tracer.join(text.place) if serving.tracer is not None and text.place is not None else None
+            self._texts[text.number] = serving.queue.submit(reading, text.deadline_at, tell, text.priority, trace)
         except (Refused, Expired, Unavailable) as error:
             self._fail(Failed(text.number, error, False))
         except Exception:  # somebody waits for it

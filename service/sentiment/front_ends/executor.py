@@ -75,7 +75,7 @@ class Executor(App):
             "graph": graph.model_dump(mode="json"),
             "provider": served.classifier.session.provider,
         }
-        await self._desk.introduce(Serving(said, served.queue, lambda: served.batcher.backlog_s))
+        await self._desk.introduce(Serving(said, served.queue, lambda: served.batcher.backlog_s, self._tracer))
         return served
 
     async def _scrape(self) -> CollectorRegistry:

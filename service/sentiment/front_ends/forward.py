@@ -15,9 +15,10 @@ from google.protobuf.message import DecodeError
 from sentiment.errors import Expired, RequestError, Unavailable
 from sentiment.front_ends.link import GONE
 from sentiment.registry import Models
-from sentiment.rpc.calls import REQUEST_ID, Call, Calls, Context, abort, request_id_of
+from sentiment.rpc.calls import REQUEST_ID, Call, Calls, Context, abort, headers_of
 from sentiment.rpc.server import SERVICE, Handlers
 from sentiment.rpc.status import HandedOn
+from sentiment.tracing.trace import TRACE_HEADERS
 from sentiment.v1 import sentiment_pb2 as pb
 
 UNARY = ("ListModels", "GetModel")
@@ -39,6 +40,7 @@ OPTIONS = [
     # The path of the socket is no name for a server.
     ("grpc.default_authority", "executor"),
 ]
+NOT_HANDED_ON = ("grpc-", "user-agent", ":", *TRACE_HEADERS)
 T = TypeVar("T")
 Pairs = Sequence[tuple[str, str | bytes]]
 
@@ -81,7 +83,7 @@ class Forward:
 
         async def handle(data: bytes, context: Context) -> bytes:
             async def work(call: Call) -> bytes:
-                answer: bytes = await far(data, timeout=call.time_left_s(), metadata=_headers(context))
+                answer: bytes = await far(data, timeout=call.time_left_s(), metadata=_headers(context, call))
                 return answer
 
             return await self._settle(method, data, context, calls, work)
@@ -93,7 +95,7 @@ class Forward:
 
         async def handle(data: bytes, context: Context) -> None:
             async def work(call: Call) -> None:
-                messages = far(data, timeout=call.time_left_s(), metadata=_headers(context))
+                messages = far(data, timeout=call.time_left_s(), metadata=_headers(context, call))
                 try:
                     async for message in messages:
                         await calls.write(call, context, message)
@@ -105,7 +107,7 @@ class Forward:
         return handle
 
     async def _settle(self, method: str, data: bytes, context: Context, calls: Calls, work: Callable[[Call], Awaitable[T]]) -> T:
-        call = calls.begin(method, context.time_remaining(), lambda: request_id_of(context, calls.new_request_id))
+        call = calls.begin(method, context.time_remaining(), headers_of(context))
         try:
             return await calls.settle(call, self._hand_on(data, calls, call, work))
         except HandedOn as error:
@@ -138,6 +140,12 @@ def _asks_explanation(data: bytes) -> bool:
     return False
 
 
-def _headers(context: Context) -> Pairs:
-    """The caller's, without those that belong to its connection."""
-    return [(key, value) for key, value in context.invocation_metadata() or () if not key.startswith(("grpc-", "user-agent", ":"))]
+def _headers(context: Context, call: Call) -> Pairs:
+    """The caller's, without those that belong to its connection. Its trace goes on from this process's span."""
+    given: Pairs = list(context.invocation_metadata() or ())
+    kept = [pair for pair in given if not pair[0].startswith(NOT_HANDED_ON)]
+    if call.trace is None:
+        return kept
+    # Of a trace that begins here the caller's tracestate says nothing.
+    state = [pair for pair in given if pair[0] == "tracestate"] if call.trace.state is not None else []
+    return [*kept, ("traceparent", call.trace.place.traceparent), *state]

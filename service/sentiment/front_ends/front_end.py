@@ -28,6 +28,7 @@ from sentiment.pipeline import Served
 from sentiment.registry import Models
 from sentiment.rpc.calls import CODE_NAMES, METHODS
 from sentiment.rpc.side import GrpcSide
+from sentiment.tracing.start import make_tracer
 
 # Rows that a front end has at the executor at most, for each that may wait there: the executor's queue refuses, which knows what waits
 # and what runs, and this is for one that does not.
@@ -64,16 +65,22 @@ class FrontEnd:
     """A front end's life. Its readiness is the executor's, once it can read texts."""
 
     def __init__(self, start: Start) -> None:
-        """Not listening yet; must be called in the event loop."""
+        """Not listening yet; must be called in the event loop.
+
+        Raises:
+            BadSettings: traces cannot be sent as it is said.
+        """
         self._start = start
         self._settings = start.settings
         self._log = logger()
         self._metrics = Metrics(METHODS, CODE_NAMES)
         self._counted = Counted(self._metrics.registry)
+        self._tracer = make_tracer(self._settings.tracing, self._metrics, start.name)
         self._models = Models(self._settings.model)
         self._queue = FarQueue(ROWS_PER_QUEUE * self._settings.queue_rows_max)
         self._forward = Forward(start.calls_socket, self._models)
-        self._grpc = GrpcSide(self._settings, self._metrics, self._models, share_port=True, adapt=self._forward.adapt)
+        adapt = self._forward.adapt
+        self._grpc = GrpcSide(self._settings, self._metrics, self._models, share_port=True, adapt=adapt, tracer=self._tracer)
         self._served: Served | None = None
         self._link: Link | None = None
         self._draining = False
@@ -105,6 +112,8 @@ class FrontEnd:
             await asyncio.wait(working)
             if self._served is not None:
                 self._served.close()
+            if self._tracer is not None:
+                await asyncio.to_thread(self._tracer.close)
 
     def model(self, link: Link, said: Any) -> None:  # Any: JSON
         """The executor has a model."""

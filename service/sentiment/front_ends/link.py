@@ -34,6 +34,7 @@ from sentiment.front_ends.wire import (
 )
 from sentiment.logs import logger
 from sentiment.model.tokenizer import Windows
+from sentiment.tracing.trace import ROWS_MAX, Trace
 
 GONE = "the process that has the model has gone; another takes its place"
 # The executor tells a text that its deadline has come. One that it has not told so long after is given up here.
@@ -84,7 +85,14 @@ class FarQueue:
         """Whether there is an executor that takes texts."""
         return self._write is not None
 
-    def submit(self, reading: Reading, deadline_at: float, tell: Callable[[TextOutcome], None], priority: Priority) -> FarText:
+    def submit(
+        self,
+        reading: Reading,
+        deadline_at: float,
+        tell: Callable[[TextOutcome], None],
+        priority: Priority,
+        trace: Trace | None = None,
+    ) -> FarText:
         """Send a text; see RowQueue. Whether the queue lets it in is told later, as NotLetIn.
 
         Raises:
@@ -102,7 +110,9 @@ class FarQueue:
         text = FarText(next(self._numbers), deadline_at, len(rows), isinstance(reading, Windows), tell)
         self._texts[text.number] = text
         self._rows += text.rows
-        self._new.append(Text(text.number, deadline_at, priority, rows))
+        # Of its rows all or none are told of: the executor does not know what else the call has.
+        place = trace.place if trace is not None and trace.take(min(len(rows), ROWS_MAX)) else None
+        self._new.append(Text(text.number, deadline_at, priority, rows, place))
         self._flush_soon()
         return text
 

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
+from prometheus_client.samples import Exemplar, Sample
 
 # Only these can be added up. Of gauges the executor has the true ones.
 ADDED = ("counter", "histogram")
 Series = tuple[str, tuple[tuple[str, str], ...]]
-# A series' name, labels and what has come.
-Counts = list[tuple[str, dict[str, str], float]]
+# A request that a bucket counted: its trace, its measurement, and when.
+Example = tuple[Mapping[str, str], float, float]
+# A series' name, labels, what has come, and one request of it that was traced.
+Grown = tuple[str, dict[str, str], float, Example | None]
+Counts = list[Grown]
 
 
 class Counted:
@@ -35,7 +38,9 @@ class Counted:
                 more = sample.value - self._told.get(series, 0.0)
                 if more:
                     self._told[series] = sample.value
-                    grown.append((sample.name, sample.labels, more))
+                    example = sample.exemplar
+                    told = None if example is None else (example.labels, example.value, _told_at(example))
+                    grown.append((sample.name, sample.labels, more, told))
         return grown
 
 
@@ -47,12 +52,17 @@ class Totals(Collector):
         self._registry = registry
         self._pids = pids
         self._added: dict[Series, float] = {}
+        self._examples: dict[Series, Exemplar] = {}
 
-    def add(self, counts: Iterable[tuple[str, dict[str, str], float]]) -> None:
+    def add(self, counts: Iterable[Grown]) -> None:
         """Add what another process has counted."""
-        for name, labels, more in counts:
+        for name, labels, more, example in counts:
             series = name, tuple(sorted(labels.items()))
             self._added[series] = self._added.get(series, 0.0) + more
+            if example is not None:
+                # A bucket that has grown by what a smaller one counts tells its last one again.
+                labels_of, value, at = example
+                self._examples[series] = _newer(self._examples.get(series), Exemplar(dict(labels_of), value, at))
 
     def collect(self) -> Iterable[Metric]:
         """Every family, summed."""
@@ -67,8 +77,20 @@ class Totals(Collector):
             yield family
 
     def _summed(self, sample: Sample) -> Sample:
-        more = self._added.get(_series(sample))
-        return sample if more is None else sample._replace(value=sample.value + more)
+        series = _series(sample)
+        more = self._added.get(series)
+        if more is None:
+            return sample
+        example = self._examples.get(series)
+        return sample._replace(value=sample.value + more, exemplar=sample.exemplar if example is None else _newer(sample.exemplar, example))
+
+
+def _newer(one: Exemplar | None, other: Exemplar) -> Exemplar:
+    return one if one is not None and _told_at(one) > _told_at(other) else other
+
+
+def _told_at(example: Exemplar) -> float:
+    return float(example.timestamp or 0.0)
 
 
 def _series(sample: Sample) -> Series:

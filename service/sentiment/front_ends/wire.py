@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Broken, Expired, ModelFailed, Refused, RequestError, Unavailable
 from sentiment.model.tokenizer import Row
+from sentiment.tracing.trace import Place
 
 HEAD = struct.Struct("<IB")
 # More than 4,096 rows of 8,192 tokens with their types; a peer that says more is out of step.
@@ -25,6 +26,10 @@ ROWS_BYTES = 2**22
 _COUNTS = struct.Struct("<II")
 _TEXT = struct.Struct("<QdIB")
 _ROW = struct.Struct("<IB")
+# Of a sampled text: its trace's id, the upper half first, and that of its request's span.
+_PLACE = struct.Struct("<QQQ")
+# What the last byte of a _TEXT says.
+_BULK, _TRACED = 1, 2
 _ANSWERS = struct.Struct("<dHI")
 _ANSWER = struct.Struct("<QIIdd")
 # By name; Refused has fields of its own.
@@ -49,12 +54,13 @@ class Kind(enum.IntEnum):
 
 
 class Text(NamedTuple):
-    """A text to run: one row, or the rows of its windows. ``number`` is the sender's."""
+    """A text to run: one row, or the rows of its windows. ``number`` is the sender's; ``place`` is its request's span, if it is sampled."""
 
     number: int
     deadline_at: float
     priority: Priority
     rows: Sequence[Row]
+    place: Place | None = None
 
 
 class Answered(NamedTuple):
@@ -134,32 +140,44 @@ def pack_texts(texts: Sequence[Text]) -> bytes:
     """The body of ROWS."""
     heads: list[bytes] = []
     rows: list[bytes] = []
+    places: list[bytes] = []
     block = array("i")
-    for number, deadline_at, priority, its_rows in texts:
-        heads.append(_TEXT.pack(number, deadline_at, len(its_rows), priority is Priority.BULK))
+    for number, deadline_at, priority, its_rows, place in texts:
+        heads.append(_TEXT.pack(number, deadline_at, len(its_rows), _BULK * (priority is Priority.BULK) | _TRACED * (place is not None)))
+        if place is not None:
+            places.append(_PLACE.pack(place.trace_id >> 64, place.trace_id & 2**64 - 1, place.span_id))
         for row in its_rows:
             rows.append(_ROW.pack(len(row.ids), row.type_ids is not None))
             block.extend(row.ids)
             if row.type_ids is not None:
                 block.extend(row.type_ids)
-    return b"".join((_COUNTS.pack(len(heads), len(rows)), *heads, *rows, block.tobytes()))
+    return b"".join((_COUNTS.pack(len(heads), len(rows)), *heads, *rows, *places, block.tobytes()))
 
 
 def unpack_texts(body: bytes) -> list[Text]:
     """What ``pack_texts`` packed."""
     texts, rows = _COUNTS.unpack_from(body)
     rows_at = _COUNTS.size + texts * _TEXT.size
-    block_at = rows_at + rows * _ROW.size
+    places_at = rows_at + rows * _ROW.size
+    text_heads = list(_TEXT.iter_unpack(body[_COUNTS.size : rows_at]))
+    block_at = places_at + _PLACE.size * sum(bool(said & _TRACED) for *_, said in text_heads)
     ids = iter(_numbers("i", body[block_at:]))
-    heads = _ROW.iter_unpack(body[rows_at:block_at])
+    heads = _ROW.iter_unpack(body[rows_at:places_at])
+    places = (Place(upper << 64 | lower, span) for upper, lower, span in _PLACE.iter_unpack(body[places_at:block_at]))
 
     def row() -> Row:
         tokens, typed = next(heads)
         return Row(list(islice(ids, tokens)), list(islice(ids, tokens)) if typed else None, False)
 
     return [
-        Text(number, deadline_at, Priority.BULK if bulk else Priority.INTERACTIVE, [row() for _ in range(count)])
-        for number, deadline_at, count, bulk in _TEXT.iter_unpack(body[_COUNTS.size : rows_at])
+        Text(
+            number,
+            deadline_at,
+            Priority.BULK if said & _BULK else Priority.INTERACTIVE,
+            [row() for _ in range(count)],
+            next(places) if said & _TRACED else None,
+        )
+        for number, deadline_at, count, said in text_heads
     ]
 
 

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +16,9 @@ from sentiment.errors import Broken, Expired, InvalidInput, Refused, RequestErro
 from sentiment.logs import logger
 from sentiment.metrics import NO_MODEL, CallMetrics, Metrics
 from sentiment.pipeline import Served
+from sentiment.rpc.spans import end_span
 from sentiment.rpc.status import CODES, PUSHBACK, code_of, pushback_ms, status_of
+from sentiment.tracing.trace import TEXTS_MAX, Headers, Trace, Tracer, exemplar_of
 
 OK = "OK"
 METHODS = ("Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel")
@@ -41,16 +43,33 @@ class Call:
     method: str
     arrived_at: float
     deadline_at: float
-    # Looked for only when somebody asks: few calls need it.
-    find_request_id: Callable[[], str]
+    # Looked at only when somebody asks: few calls need them.
+    headers: Callable[[], Headers]
+    new_request_id: Callable[[], str]
+    # Of HTTP: method and route, such as POST /v1/classify.
+    route: str = ""
+    # Of HTTP: its status, 200, has gone out with the first line of several.
+    head_sent: bool = False
     served: Served | None = None
+    # None: it is not sampled.
+    trace: Trace | None = None
     _request_id: str = ""
 
     @property
     def request_id(self) -> str:
         """The client's x-request-id, or one of ours; the same each time."""
-        self._request_id = self._request_id or self.find_request_id()
+        self._request_id = self._request_id or request_id_in(self.headers(), self.new_request_id)
         return self._request_id
+
+    @property
+    def logged(self) -> dict[str, str]:
+        """What log lines say of it, so that it is found again."""
+        found = {"method": self.method, "request_id": self.request_id}
+        return found if self.trace is None else {**found, **self.trace.exemplar}
+
+    def trace_of(self, index: int) -> Trace | None:
+        """Where its text of this index is told of: the first TEXTS_MAX only."""
+        return self.trace if index < TEXTS_MAX else None
 
     def left_code(self) -> str:
         """How a call ended that was cancelled: by its deadline, or by its client before."""
@@ -102,9 +121,10 @@ class StreamMethod(Generic[Q, A]):
 class Calls:
     """The door: every call, gRPC or HTTP, goes through ``settle`` and has exactly one fate there."""
 
-    def __init__(self, metrics: Metrics, limits: CallLimits) -> None:
+    def __init__(self, metrics: Metrics, limits: CallLimits, tracer: Tracer | None = None) -> None:
         self.no_model = CallMetrics(metrics, NO_MODEL)
         self._limits = limits
+        self._tracer = tracer
         self._open = 0
         self._serial = itertools.count(1)
         # Unique across restarts without a draw for each request.
@@ -118,11 +138,15 @@ class Calls:
         """Where the call is counted."""
         return self.no_model if call.served is None else call.served.metrics
 
-    def begin(self, method: str, time_left_s: float | None, request_id: Callable[[], str]) -> Call:
+    def begin(self, method: str, time_left_s: float | None, headers: Callable[[], Headers], route: str = "") -> Call:
         """A call that arrives now. ``time_left_s``: what its client gives it, None for the default; cut to the maximum."""
         now = time.monotonic()
         allowed_s = self.bounded_s(self._limits.deadline_default_s if time_left_s is None else time_left_s)
-        return Call(method, now, now + allowed_s, request_id)
+        call = Call(method, now, now + allowed_s, headers, self.new_request_id, route)
+        if self._tracer is not None:
+            # What another process of this server hands on is sampled if that one has done so.
+            call.trace = self._tracer.request(headers(), follow=not self._limits.counted)
+        return call
 
     def bounded_s(self, time_left_s: float) -> float:
         """A client's time limit, cut to the maximum."""
@@ -162,7 +186,7 @@ class Calls:
         except RequestError as error:
             code = code_of(error).name
             if code == "INTERNAL":
-                logger().error("call_failed", method=call.method, request_id=call.request_id, reason=str(error))
+                logger().error("call_failed", **call.logged, reason=str(error))
             raise
         except asyncio.CancelledError:
             code = call.left_code()
@@ -171,7 +195,7 @@ class Calls:
             raise
         except BaseException as error:  # somebody waits: whatever it is, even a panic of the tokenizer, it gets an answer
             code = "INTERNAL"
-            logger().exception("call_failed", method=call.method, request_id=call.request_id)
+            logger().exception("call_failed", **call.logged)
             raise Broken(f"internal error; the server's log has it under request id {call.request_id}") from error
         finally:
             self._open -= 1
@@ -179,9 +203,11 @@ class Calls:
             if self._limits.counted:
                 metrics = self.metrics_of(call)
                 metrics.requests[call.method, code]()
-                metrics.request_seconds[call.method](seconds)
+                metrics.request_seconds[call.method](seconds, exemplar_of(call.trace))
+            if call.trace is not None:
+                end_span(call, call.trace, code, seconds, self._limits.counted)
             if self._limits.log_calls:
-                logger().debug("call", method=call.method, code=code, seconds=round(seconds, 6), request_id=call.request_id)
+                logger().debug("call", **call.logged, code=code, seconds=round(seconds, 6))
 
     async def write(self, call: Call, context: Context, message: bytes) -> None:
         """Write a message of a stream.
@@ -202,7 +228,7 @@ class Calls:
         """The handler of a unary method. It takes bytes: what cannot be parsed is answered and counted like any other fault."""
 
         async def handle(data: bytes, context: Context) -> bytes:
-            call = self.begin(method.name, context.time_remaining(), lambda: request_id_of(context, self.new_request_id))
+            call = self.begin(method.name, context.time_remaining(), headers_of(context))
             try:
                 response = await self.settle(call, self._work(method, data, call))
             except RequestError as error:
@@ -219,7 +245,7 @@ class Calls:
         """The handler of a server-streaming method; an error ends the stream after what has been written."""
 
         async def handle(data: bytes, context: Context) -> None:
-            call = self.begin(method.name, context.time_remaining(), lambda: request_id_of(context, self.new_request_id))
+            call = self.begin(method.name, context.time_remaining(), headers_of(context))
 
             async def write(answer: A) -> None:
                 await self.write(call, context, answer.SerializeToString())
@@ -245,12 +271,12 @@ async def abort(context: Context, call: Call, error: RequestError) -> None:
     await context.abort(code_of(error), status.message, tuple(trailers))
 
 
-def request_id_of(context: Context, new: Callable[[], str]) -> str:
-    """The x-request-id of a gRPC call."""
-    return request_id_in(context.invocation_metadata() or (), new)
+def headers_of(context: Context) -> Callable[[], Headers]:
+    """How to get the headers of a gRPC call."""
+    return lambda: context.invocation_metadata() or ()
 
 
-def request_id_in(headers: Iterable[tuple[str, str | bytes]], new: Callable[[], str]) -> str:
+def request_id_in(headers: Headers, new: Callable[[], str]) -> str:
     """The client's x-request-id if it is one, printable and at most 128 characters, else a new id."""
     for key, value in headers:
         if key.lower() == REQUEST_ID and isinstance(value, str) and value.isascii() and value.isprintable() and 0 < len(value) <= 128:

@@ -10,6 +10,7 @@ from sentiment.model.scores import Scored
 from sentiment.model.trust import ExplanationsMeasured, MethodTrust
 from sentiment.pipeline import Answer, Outcome, Query, Served
 from sentiment.rpc.status import set_seconds, status_of
+from sentiment.tracing.trace import Trace
 from sentiment.v1 import sentiment_pb2 as pb
 
 TRUNCATIONS = {
@@ -56,10 +57,10 @@ def check_options(options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.Str
     return Options(TRUNCATIONS[options.truncation], PRIORITIES[options.priority] or priority)
 
 
-def query_of(item: pb.ClassifyRequest | pb.Item, options: Options, field: str = "text") -> Query:
+def query_of(item: pb.ClassifyRequest | pb.Item, options: Options, field: str = "text", trace: Trace | None = None) -> Query:
     """The query of one text or pair; ``field`` is how errors name the text."""
     pair = item.text_pair if item.HasField("text_pair") else None
-    return Query(item.text, pair, options.truncation, field, options.priority)
+    return Query(item.text, pair, options.truncation, field, options.priority, trace)
 
 
 def model_id(served: Served) -> pb.ModelId:

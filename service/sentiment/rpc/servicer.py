@@ -18,6 +18,7 @@ from sentiment.rpc import convert, explanations
 from sentiment.rpc.asked import asked_of, in_classify
 from sentiment.rpc.calls import OK, Call, Calls, Method, StreamMethod
 from sentiment.rpc.status import code_of, set_seconds
+from sentiment.tracing.trace import Telling
 from sentiment.v1 import sentiment_pb2 as pb
 
 
@@ -52,7 +53,7 @@ class SentimentService:
     async def classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
         """One text, with an explanation if it is asked for."""
         served = call.served = self.models.find(request.model)
-        query = convert.query_of(request, convert.check_options(request, Priority.INTERACTIVE))
+        query = convert.query_of(request, convert.check_options(request, Priority.INTERACTIVE), trace=call.trace)
         explaining = _explaining(served) if request.HasField("explain") else None
         asked = asked_of(request, explaining.limits.classify_bytes_max) if explaining is not None else None
         served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
@@ -76,7 +77,11 @@ class SentimentService:
         count, limit = len(request.items), self._limits.batch_items_max
         if not 1 <= count <= limit:
             raise InvalidInput("items", f"has {count} items; the limits are 1 and {limit}")
-        queries = [convert.query_of(item, options, f"items[{index}].text") for index, item in enumerate(request.items)]
+        queries = [
+            convert.query_of(item, options, f"items[{index}].text", call.trace_of(index)) for index, item in enumerate(request.items)
+        ]
+        if call.trace is not None:
+            call.trace.attributes["sentiment.texts"] = count
         served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
         outcomes: list[Outcome] = []
         try:
@@ -143,11 +148,13 @@ async def _add_explanation(response: pb.ClassifyResponse, served: Served, asked:
 async def _messages(served: Served, asked: Asked, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
     """The explanation of a text that has been checked. Closing it withdraws the explanation."""
     converter = explanations.Messages(convert.model_id(served), served.classifier.manifest.labels)
-    async with aclosing(_explaining(served).explain(asked, call.deadline_at)) as parts:
-        async for part in parts:
-            messages: Iterable[pb.ExplainResponse] = converter.of(part)
-            if isinstance(part, Header) and sum(map(len, part.texts)) > INLINE_CHARACTERS_MAX:
-                # Its spans are counted from the text's beginning: 150 ms for a megabyte that is not ASCII.
-                messages = await asyncio.to_thread(list, messages)
-            for message in messages:
-                yield message
+    # From the moment that it is asked for to the last part that its reader took.
+    with Telling(call.trace, "explain"):
+        async with aclosing(_explaining(served).explain(asked, call.deadline_at)) as parts:
+            async for part in parts:
+                messages: Iterable[pb.ExplainResponse] = converter.of(part)
+                if isinstance(part, Header) and sum(map(len, part.texts)) > INLINE_CHARACTERS_MAX:
+                    # Its spans are counted from the text's beginning: 150 ms for a megabyte that is not ASCII.
+                    messages = await asyncio.to_thread(list, messages)
+                for message in messages:
+                    yield message

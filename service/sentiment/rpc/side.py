@@ -13,6 +13,7 @@ from sentiment.rpc.server import SERVICE, Handlers, ServerOptions, bind, handler
 from sentiment.rpc.servicer import SentimentService, ServiceLimits
 from sentiment.rpc.stream import Streams
 from sentiment.settings import Settings
+from sentiment.tracing.trace import Tracer
 
 
 def _as_they_are(handlers: Handlers, _calls: Calls) -> Handlers:
@@ -30,6 +31,7 @@ class GrpcSide:
         share_port: bool = False,
         adapt: Callable[[Handlers, Calls], Handlers] = _as_they_are,
         counts: bool = True,
+        tracer: Tracer | None = None,
     ) -> None:
         """Must be called in the event loop that will serve.
 
@@ -40,6 +42,7 @@ class GrpcSide:
             share_port: other processes listen on the port too.
             adapt: exchanges handlers of the service's methods.
             counts: the port's calls are counted here, and not by those who hand them on.
+            tracer: of this process, if it traces.
         """
         limits = CallLimits(
             settings.message_bytes_max,
@@ -48,7 +51,7 @@ class GrpcSide:
             settings.calls_max,
             log_calls=settings.log_level == "debug",
         )
-        self.calls = Calls(metrics, limits)
+        self.calls = Calls(metrics, limits, tracer)
         stated = ServiceLimits(settings.text_bytes_max, settings.batch_items_max, settings.message_bytes_max, settings.call_rows_max)
         self.service = SentimentService(models, self.calls, stated)
         self.health = Health((SERVICE,))
@@ -62,7 +65,7 @@ class GrpcSide:
             settings.reflection,
             share_port,
         )
-        of_port = self.calls if counts else Calls(metrics, replace(limits, counted=False, log_calls=False))
+        of_port = self.calls if counts else Calls(metrics, replace(limits, counted=False, log_calls=False), tracer)
         handlers = adapt(handlers_of(self.service, self.streams, of_port), of_port)
         self.server = make_server(options, handlers, self.health)
         self._listen = settings.grpc_listen

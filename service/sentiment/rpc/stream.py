@@ -17,7 +17,7 @@ from sentiment.errors import Broken, InvalidInput, RequestError, Unavailable
 from sentiment.logs import logger
 from sentiment.pipeline import Answer, Outcome, Served
 from sentiment.rpc import convert
-from sentiment.rpc.calls import Call, Calls, Context, abort, request_id_of
+from sentiment.rpc.calls import Call, Calls, Context, abort, headers_of
 from sentiment.rpc.servicer import SentimentService, count_item
 from sentiment.rpc.status import status_of
 from sentiment.v1 import sentiment_pb2 as pb
@@ -61,7 +61,7 @@ class Streams:
     async def _handle(self, requests: AsyncIterator[bytes], context: Context) -> None:
         # A stream has no default deadline: its items have.
         remaining = context.time_remaining()
-        call = self._calls.begin(METHOD, remaining, lambda: request_id_of(context, self._calls.new_request_id))
+        call = self._calls.begin(METHOD, remaining, headers_of(context))
         call.deadline_at = float("inf") if remaining is None else call.arrived_at + remaining
         stream = _Stream(self._service, self._calls, call, self._rows_max, self._deadline_default_s)
         try:
@@ -160,6 +160,8 @@ class _Stream:
             served.withdraw(pending)
             served.metrics.items[METHOD, self._call.left_code()]()
         self._tickets.clear()
+        if self._call.trace is not None:
+            self._call.trace.attributes["sentiment.texts"] = self._serial
 
     async def _accept(self, data: bytes) -> None:
         arrived_at = time.monotonic()
@@ -172,7 +174,8 @@ class _Stream:
                 item_id, size = item_id[:64], len(item_id.encode())
                 raise InvalidInput("id", f"has {size} bytes; the limit is {convert.STREAM_ID_BYTES_MAX}")
             found = served = self._call.served = self._service.models.find(request.options.model)
-            query = convert.query_of(request.item, convert.check_options(request.options, Priority.BULK, "options."), "item.text")
+            options = convert.check_options(request.options, Priority.BULK, "options.")
+            query = convert.query_of(request.item, options, "item.text", self._call.trace_of(serial - 1))
             deadline_at = self._deadline(request, arrived_at)
             found.metrics.stage["receive"](time.monotonic() - arrived_at)
             pending = await found.begin(query, arrived_at, deadline_at, lambda outcome: self._settle(serial, item_id, found, outcome))
@@ -185,7 +188,7 @@ class _Stream:
         except RequestError as error:
             self._settle(serial, item_id, served, error)
         except Exception:  # the stream waits for this item's outcome, whatever went wrong
-            logger().exception("item_failed", method=METHOD, request_id=self._call.request_id)
+            logger().exception("item_failed", **self._call.logged)
             broken = Broken(f"internal error; the server's log has it under request id {self._call.request_id}")
             self._settle(serial, item_id, served, broken)
 

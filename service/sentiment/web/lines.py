@@ -75,6 +75,7 @@ class Lines(web.StreamResponse):
     async def _write(self, line: str) -> None:
         if not self.prepared:
             await self.prepare(self._to)
+            self._call.head_sent = True
         await self.write(line.encode() + b"\n")
 
 

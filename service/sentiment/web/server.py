@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from sentiment.errors import CannotServe, Expired, InvalidInput, RequestError
-from sentiment.rpc.calls import REQUEST_ID, A, Call, Calls, Method, Q, StreamMethod, request_id_in
+from sentiment.rpc.calls import REQUEST_ID, A, Call, Calls, Method, Q, StreamMethod
 from sentiment.rpc.servicer import SentimentService
 from sentiment.rpc.status import HTTP_STATUS, code_of, pushback_ms
 from sentiment.v1 import sentiment_pb2 as pb
@@ -121,7 +121,9 @@ class Web:
 
     def _begin(self, name: str, request: web.Request) -> tuple[Call, InvalidInput | None]:
         """The call of a request, and what is wrong with its time limit."""
-        call = self._calls.begin(name, None, lambda: request_id_in(request.headers.items(), self._calls.new_request_id))
+        resource = request.match_info.route.resource
+        route = f"{request.method} {resource.canonical if resource is not None else name}"
+        call = self._calls.begin(name, None, request.headers.items, route)
         return call, self._take_time_limit(request, call)
 
     def _take_time_limit(self, request: web.Request, call: Call) -> InvalidInput | None:

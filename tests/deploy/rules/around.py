@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import promql_parser as promql
 from prometheus_client import CollectorRegistry
@@ -10,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from sentiment.cli import _parser
 from sentiment.metrics import Metrics
 from tests.deploy.manifests import Document, of_kind
-from tests.deploy.rules.release import Rule, matches, pods, server
+from tests.deploy.rules.release import Rule, environment, matches, pods, server, settings
 
 RULES: list[Rule] = []
 NAMESPACE = "kubernetes.io/metadata.name"
@@ -83,6 +84,18 @@ def the_network_policy_lets_through_whom_it_should_and_nobody_else(documents: Se
         ]:
             if found != wanted:
                 yield f"{what} by {found}; wanted is {wanted}"
+
+
+@rule
+def traces_reach_their_collector(documents: Sequence[Document]) -> Iterator[str]:
+    told = environment(server(documents)[2])
+    endpoint = urlsplit(told.get("OTEL_EXPORTER_OTLP_ENDPOINT", ""))
+    wanted = {(endpoint.port, "TCP")} if endpoint.hostname else set()
+    if bool(wanted) is not settings(server(documents)[2]).tracing:
+        yield f"tracing is {settings(server(documents)[2]).tracing} and the collector {endpoint.geturl()!r}"
+    for policy in of_kind(documents, "NetworkPolicy"):
+        if (found := through(policy["spec"]["egress"], "to", "observability", {})) != wanted:
+            yield f"the collector is reached by {found}; wanted is {wanted}"
 
 
 @rule

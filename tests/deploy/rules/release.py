@@ -24,8 +24,8 @@ def server(documents: Iterable[Document]) -> tuple[Document, Document, Document]
 
 
 def environment(container: Document) -> dict[str, str]:
-    """Its variables."""
-    return {variable["name"]: variable["value"] for variable in container["env"]}
+    """Its variables that stand there; not those that a node fills in."""
+    return {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
 
 
 def settings(container: Document) -> Settings:

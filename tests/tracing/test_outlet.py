@@ -1,0 +1,182 @@
+"""An outlet by itself: what waits is bounded, and what hangs is cut off."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import structlog
+
+from sentiment.metrics import Metrics
+from sentiment.tracing import otel
+from sentiment.tracing.otel import OtelOutlet
+from sentiment.tracing.trace import CANCELLED, Begin, Place, Span, Telling, Trace, Tracer
+from tests.tracing.collector import PATIENCE_S, Collector
+from tests.tracing.kept import Kept
+
+
+def span(number: int) -> Span:
+    return Span("one", Place(1, number), 0, 10, 20, {})
+
+
+def threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if "Otel" in thread.name or thread.name == "last spans"}
+
+
+@pytest.fixture
+def outlet(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[OtelOutlet, Metrics]]:
+    def make(**variables: str) -> tuple[OtelOutlet, Metrics]:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        for name, value in variables.items():
+            monkeypatch.setenv(f"OTEL_{name}", value)
+        metrics = Metrics((), ())
+        return OtelOutlet(metrics, "server"), metrics
+
+    return make
+
+
+def counted(metrics: Metrics, what: str, **labels: str) -> float:
+    return metrics.registry.get_sample_value(f"sentiment_trace_spans_{what}_total", labels) or 0.0
+
+
+def test_every_span_is_sent_or_counted_as_dropped(
+    collector: Collector, outlet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otel, "FLUSH_S", PATIENCE_S)
+    collector.hangs = True
+    # Only as many as go in one message make it send.
+    sender, metrics = outlet(BSP_MAX_QUEUE_SIZE="10", BSP_MAX_EXPORT_BATCH_SIZE="4", BSP_SCHEDULE_DELAY="1000000")
+    for number in range(1, 5):
+        sender.put(span(number))
+    # Four are on their way; ten more may wait, whatever the thread does.
+    collector.wait_for_calls(1)
+    for number in range(5, 105):
+        sender.put(span(number))
+    collector.hangs = False
+    collector._let.set()
+    sender.close()
+
+    assert counted(metrics, "dropped", reason="queue_full") == 90
+    assert counted(metrics, "sent") == 14
+    assert counted(metrics, "dropped", reason="not_exported") == 0
+    assert sorted(int(got.id, 16) for got in collector.spans) == list(range(1, 15))
+
+
+def test_what_hangs_is_cut_off_and_counted_and_no_thread_stays(
+    collector: Collector, outlet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otel, "FLUSH_S", 0.05)
+    monkeypatch.setattr(otel, "CUT_OFF_S", 30)
+    before = threads()
+    collector.hangs = True
+    sender, metrics = outlet(EXPORTER_OTLP_TIMEOUT="3600", BSP_MAX_EXPORT_BATCH_SIZE="2", BSP_SCHEDULE_DELAY="1")
+    for number in range(1, 6):
+        sender.put(span(number))
+    collector.wait_for_calls(1)
+
+    sender.close()
+
+    assert counted(metrics, "dropped", reason="not_exported") == 5
+    assert threads() <= before
+
+
+def test_what_comes_after_the_end_is_counted_as_dropped(collector: Collector, outlet: Callable[..., Any]) -> None:
+    sender, metrics = outlet()
+    sender.close()
+
+    sender.put(span(1))
+
+    assert counted(metrics, "dropped", reason="not_exported") == 1
+    assert collector.spans == []
+
+
+def test_whatever_the_exporter_raises_is_named_and_counted(collector: Collector, outlet: Callable[..., Any]) -> None:
+    sender, metrics = outlet(BSP_SCHEDULE_DELAY="1000000")
+    # An id of more than 64 bits cannot be encoded.
+    sender.put(span(2**64))
+    with structlog.testing.capture_logs() as logs:
+        sender.close()
+
+    assert [(entry["event"], entry["spans"], entry["reason"]) for entry in logs] == [("spans_lost", 1, "OverflowError")]
+    assert counted(metrics, "dropped", reason="not_exported") == 1
+    assert collector.calls == 0
+
+
+def test_a_header_that_cannot_be_sent_is_not_quoted(collector: Collector, outlet: Callable[..., Any]) -> None:
+    sender, metrics = outlet(EXPORTER_OTLP_HEADERS="authorization=Bearer%0Asesame", BSP_SCHEDULE_DELAY="1000000")
+    sender.put(span(1))
+    with structlog.testing.capture_logs() as logs:
+        sender.close()
+
+    assert [entry["event"] for entry in logs] == ["spans_lost"]
+    assert "sesame" not in str(logs)
+    assert counted(metrics, "dropped", reason="not_exported") == 1
+
+
+def test_what_the_sdk_says_goes_its_own_way_after_the_end(outlet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    sdk = logging.getLogger("opentelemetry")
+    monkeypatch.setattr(sdk, "propagate", True)
+    monkeypatch.setattr(sdk, "level", logging.NOTSET)
+    before = sdk.propagate, sdk.level, list(sdk.handlers)
+    sender, _ = outlet()
+    meanwhile = sdk.propagate, len(sdk.handlers)
+
+    sender.close()
+
+    assert meanwhile == (False, len(before[2]) + 1)
+    assert (sdk.propagate, sdk.level, list(sdk.handlers)) == before
+
+
+def test_a_long_export_is_cut_into_small_messages(collector: Collector, outlet: Callable[..., Any]) -> None:
+    sender, _ = outlet(BSP_SCHEDULE_DELAY="1000000")
+    for number in range(1, 201):
+        sender.put(span(number))
+    sender.close()
+
+    assert len(collector.spans) == 200
+    assert collector.calls == 4
+
+
+def test_a_trace_that_is_joined_is_another_processs(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept()
+
+    Tracer(kept).join(Place(7, 8)).stage("run", 1.0, 2.0, {})
+
+    (told,) = kept.spans
+    assert (told.place.trace_id, told.parent_id) == (7, 8)
+    assert told.ended_ns - told.begun_ns == 10**9
+
+
+def test_a_clock_that_is_set_meanwhile_does_not_tear_a_request_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept()
+    trace = Trace(kept, Begin(Place(1, 2), 0, None))
+
+    trace.stage("queue", 1.0, 2.0, {})
+    monkeypatch.setattr("time.time_ns", lambda: 0)
+    trace.stage("run", 2.0, 3.0, {})
+
+    queue, run = kept.spans
+    assert queue.ended_ns == run.begun_ns
+
+
+def test_a_place_is_told_as_w3c_writes_it() -> None:
+    assert Place(1, 2).traceparent == "00-00000000000000000000000000000001-0000000000000002-01"
+
+
+async def test_a_stage_is_told_of_however_it_ends() -> None:
+    kept = Kept()
+    trace = Trace(kept, Begin(Place(1, 2), 0, None))
+
+    with Telling(trace, "tokenize") as attributes:
+        attributes["sentiment.tokens"] = 3
+    with pytest.raises(ValueError, match="of no concern"), Telling(trace, "tokenize"):
+        raise ValueError("of no concern")
+    with pytest.raises(asyncio.CancelledError), Telling(trace, "tokenize"):
+        raise asyncio.CancelledError
+    with Telling(None, "tokenize"):
+        pass
+
+    told = [(span.error, span.attributes) for span in kept.spans]
+    assert told == [("", {"sentiment.tokens": 3}), ("ValueError", {}), ("", {CANCELLED: True})]

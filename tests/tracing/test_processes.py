@@ -1,0 +1,210 @@
+"""Real server processes whose collector is away, hangs, refuses or comes late; and what it takes to trace at all."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentiment.client import Client
+from tests.conftest import PLAIN
+from tests.test_processes import Process, free_port
+from tests.tracing.collector import PATIENCE_S, Collector
+from tests.tracing.test_exemplars import buckets
+
+TEXTS = ["a good film", "awful", "the great and the bad", *(f"w{number}" for number in range(-20, 20))]
+# Flush, cut off, and what a drain without tracing takes on a machine that is busy with other things.
+DRAIN_S = 30
+SMALL = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_BSP_MAX_QUEUE_SIZE": "8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "4"}
+# Read by every Python at its start.
+NOT_INSTALLED = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name == "opentelemetry" or name.startswith("opentelemetry."):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+@pytest.fixture
+def spawn(bundles: Path) -> Iterator[Callable[..., Process]]:
+    processes: list[Process] = []
+
+    def begin(*flags: str, **environment: str) -> Process:
+        own = ("--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0")
+        processes.append(Process(bundles, *own, *flags, environment=environment))
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        process.process.kill()
+        process.process.communicate()
+
+
+def answers(server: Process) -> list[tuple[Any, ...]]:
+    """What each text is answered, without times."""
+    with Client(server.target, options=PLAIN) as client:
+        found = [client.classify(text) for text in TEXTS] + list(client.classify_batch(TEXTS))
+    return [(one.label, one.score, dict(one.scores), one.abstain, one.tokens, one.truncated, one.model) for one in found]
+
+
+def metric(server: Process, name: str, **labels: str) -> float:
+    import urllib.request
+
+    from prometheus_client.parser import text_string_to_metric_families
+
+    with urllib.request.urlopen(f"http://{server.url}/metrics", timeout=60) as response:
+        families = list(text_string_to_metric_families(response.read().decode()))
+    samples = [sample for family in families for sample in family.samples]
+    return sum(one.value for one in samples if one.name == f"sentiment_{name}" and labels.items() <= one.labels.items())
+
+
+def dropped(server: Process, reason: str) -> float:
+    return metric(server, "trace_spans_dropped_total", reason=reason)
+
+
+def eventually(true: Callable[[], Any]) -> Any:
+    end = time.monotonic() + PATIENCE_S
+    while not (found := true()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture
+def untraced(spawn: Callable[..., Process]) -> list[tuple[Any, ...]]:
+    server = spawn().wait_ready()
+    found = answers(server)
+    server.process.terminate()
+    assert server.finish() == 0
+    return found
+
+
+def test_nobody_there_costs_spans_and_nothing_else(spawn: Callable[..., Process], untraced: list[tuple[Any, ...]]) -> None:
+    environment = SMALL | {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    server = spawn("--tracing", **environment).wait_ready()
+
+    found = answers(server)
+
+    assert found == untraced
+    lost = eventually(lambda: dropped(server, "not_exported"))
+    # 4 spans each of the single texts, and more of the batch: a queue of 8 cannot hold what comes while a batch of 4 is tried.
+    assert dropped(server, "queue_full") > lost
+    assert metric(server, "trace_spans_sent_total") == 0
+    assert metric(server, "requests_total", code="OK") == len(TEXTS) + 1
+    server.process.terminate()
+    assert server.finish(DRAIN_S) == 0
+    # Once a minute, whatever is lost.
+    assert server.events() == ["ready", "spans_lost", "draining", "drained"]
+    said = next(line for line in server.lines if line["event"] == "spans_lost")
+    assert "UNAVAILABLE" in str(said["reason"])
+    assert server.others == []
+
+
+def test_a_collector_that_hangs_holds_nobody_up_not_even_the_end(
+    spawn: Callable[..., Process], untraced: list[tuple[Any, ...]], collector: Collector
+) -> None:
+    collector.hangs = True
+    server = spawn("--tracing", **SMALL, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_EXPORTER_OTLP_TIMEOUT="3600").wait_ready()
+
+    found = answers(server)
+
+    assert found == untraced
+    collector.wait_for_calls(1)
+    assert dropped(server, "queue_full") > 0
+    server.process.terminate()
+    # It would wait for an hour.
+    assert server.finish(DRAIN_S) == 0
+    assert server.events()[-2:] == ["draining", "drained"] or server.events()[-1] == "spans_lost"
+    assert server.events().count("spans_lost") <= 1
+
+
+def test_a_collector_that_refuses_is_named_once(
+    spawn: Callable[..., Process], untraced: list[tuple[Any, ...]], collector: Collector
+) -> None:
+    collector.refuses = True
+    server = spawn("--tracing", **SMALL, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url).wait_ready()
+
+    assert answers(server) == untraced
+    collector.wait_for_calls(3)
+    eventually(lambda: dropped(server, "not_exported") >= 8)
+
+    server.process.terminate()
+    assert server.finish(DRAIN_S) == 0
+    (said,) = [line for line in server.lines if line["event"] == "spans_lost"]
+    assert "PERMISSION_DENIED" in str(said["reason"])
+
+
+def test_a_collector_that_comes_late_gets_what_comes_then(spawn: Callable[..., Process]) -> None:
+    port = free_port()
+    environment = SMALL | {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    server = spawn("--tracing", **environment).wait_ready()
+    answers(server)
+    eventually(lambda: dropped(server, "not_exported"))
+
+    late = Collector(port)
+    try:
+        with Client(server.target, options=PLAIN) as client:
+            eventually(lambda: client.classify("good") and late.spans)
+
+        eventually(lambda: metric(server, "trace_spans_sent_total") > 0)
+    finally:
+        late.stop()
+
+
+def test_the_last_spans_are_sent_before_the_end(spawn: Callable[..., Process], collector: Collector) -> None:
+    # Nothing goes out by itself for an hour.
+    environment = {"OTEL_BSP_SCHEDULE_DELAY": "1000000", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
+    server = spawn("--tracing", **environment).wait_ready()
+    with Client(server.target, options=PLAIN) as client:
+        client.classify("good")
+    assert collector.spans == []
+
+    server.process.terminate()
+
+    assert server.finish(DRAIN_S) == 0
+    assert {span.name for span in collector.spans} == {"tokenize", "queue", "run", "batch", "sentiment.v1.SentimentService/Classify"}
+    assert server.events() == ["ready", "draining", "drained"]
+
+
+def test_a_server_that_does_not_trace_does_not_even_load_opentelemetry() -> None:
+    look = "import sentiment.app, sentiment.front_ends.front_end, sys; print([name for name in sys.modules if 'opentelemetry' in name])"
+
+    said = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=True)
+
+    assert said.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("flags", [(), ("--front-ends", "1")], ids=["one process", "front ends"])
+def test_tracing_without_the_packages_is_said_at_the_start(spawn: Callable[..., Process], tmp_path: Path, flags: tuple[str, ...]) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NOT_INSTALLED)
+
+    server = spawn("--tracing", *flags, PYTHONPATH=str(tmp_path))
+
+    assert server.finish(PATIENCE_S) == 2
+    reasons = [str(line["reason"]) for line in server.lines if line["event"] == "cannot_serve"]
+    assert reasons
+    assert all("opentelemetry" in reason and "pip install 'sentiment-service[tracing]'" in reason for reason in reasons)
+
+
+def test_a_server_that_does_not_trace_needs_no_packages(spawn: Callable[..., Process], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NOT_INSTALLED)
+
+    server = spawn(PYTHONPATH=str(tmp_path)).wait_ready()
+
+    assert len(answers(server)) == 2 * len(TEXTS)
+    assert buckets(f"http://{server.url}", "request_seconds") == []
+
+
+def test_a_sampler_that_there_is_not_stops_the_start(spawn: Callable[..., Process]) -> None:
+    server = spawn("--tracing", OTEL_TRACES_SAMPLER="sometimes")
+
+    assert server.finish(PATIENCE_S) == 2
+    (said,) = [line for line in server.lines if line["event"] == "cannot_serve"]
+    assert "OTEL_TRACES_SAMPLER = 'sometimes'" in str(said["reason"])

@@ -1,0 +1,212 @@
+"""Rows of sampled requests, on a clock that the test turns: whatever becomes of one, it is told of once."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from sentiment import watcher as watcher_module
+from sentiment.batching.batcher import Batcher, RowOutcome, RowTicket
+from sentiment.batching.joint import Joint
+from sentiment.batching.ticket import Priority
+from sentiment.errors import DeviceLost, Expired
+from sentiment.metrics import Metrics
+from sentiment.model.tokenizer import Row
+from sentiment.pipeline import Query, Served
+from sentiment.tracing import trace as trace_module
+from sentiment.tracing.trace import CANCELLED, ROWS_MAX, Begin, Place, Trace, Tracer
+from sentiment.watcher import Watcher
+from tests.batching.test_batcher import Bench, Clock, HandRunner, clock  # noqa: F401  # a fixture
+from tests.test_pipeline import served  # noqa: F401  # a fixture
+from tests.tracing.kept import Kept
+
+REQUEST = Place(1, 2)
+PATIENCE_S = 60
+
+
+class TracedBench(Bench):
+    """A batcher that tells ``kept`` of its batches, and of the rows of one request."""
+
+    def __init__(self, clock: Clock) -> None:  # noqa: F811
+        super().__init__(clock)
+        self.kept = Kept()
+        self.trace = Trace(self.kept, Begin(REQUEST, 0, None))
+        metrics = Metrics((), ()).model("tiny/1", ["hand-0"])
+        self.batcher = Batcher(None, self.scheduler, self.runners, Watcher(metrics, Tracer(self.kept)))
+        self.outcomes: list[RowOutcome] = []
+
+    def traced(self, seconds: float = 60.0) -> RowTicket:
+        row = Row([7] * 4, None, False)
+        return self.batcher.submit(row, self.clock.now + seconds, self.outcomes.append, Priority.INTERACTIVE, self.trace)
+
+    async def finish(self, outcome: BaseException | None = None) -> None:
+        self.runner.finish(outcome)
+        await self.turn()
+
+
+@pytest.fixture
+async def bench(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> TracedBench:  # noqa: F811
+    told = SimpleNamespace(monotonic=clock, time_ns=lambda: 0, monotonic_ns=lambda: 0)
+    for module in (trace_module, watcher_module):
+        monkeypatch.setattr(module, "time", told)
+    return TracedBench(clock)
+
+
+async def test_a_cancelled_row_that_waited_tells_of_its_queue_alone(bench: TracedBench) -> None:
+    bench.submit(1)
+    await bench.turn()
+    ticket = bench.traced()
+    await bench.wait(2.0)
+
+    assert bench.batcher.cancel(ticket)
+    assert not bench.batcher.cancel(ticket)
+    await bench.finish()
+
+    (queue,) = bench.kept.spans
+    assert (queue.name, queue.error, queue.attributes) == ("queue", "", {"sentiment.tokens": 4, CANCELLED: True})
+    assert queue.ended_ns - queue.begun_ns == pytest.approx(2e9, abs=10)
+
+
+async def test_a_cancelled_row_that_ran_is_told_of_once_and_linked_by_its_batch(bench: TracedBench) -> None:
+    ticket = bench.traced()
+    await bench.turn()
+
+    bench.batcher.cancel(ticket)
+    await bench.finish()
+
+    assert bench.kept.named == [("queue", ""), ("run", ""), ("batch", "")]
+    queue, run, batch = bench.kept.spans
+    assert (CANCELLED in queue.attributes, CANCELLED in run.attributes) == (False, True)
+    assert list(batch.links) == [REQUEST]
+
+
+async def test_a_row_that_is_of_no_use_without_another_is_not_told_of(bench: TracedBench) -> None:
+    bench.submit(1)
+    await bench.turn()
+
+    bench.batcher.cancel(bench.traced(), left=False)
+
+    assert bench.kept.spans == []
+
+
+async def test_a_row_whose_time_was_up_before_it_ran_tells_of_its_queue_alone(bench: TracedBench) -> None:
+    bench.submit(1)
+    await bench.turn()
+    bench.traced(seconds=1.0)
+
+    await bench.wait(1.001)
+    await bench.finish()
+
+    assert [type(outcome) for outcome in bench.outcomes] == [Expired]
+    assert bench.kept.named == [("queue", "Expired")]
+
+
+async def test_a_row_whose_time_was_up_while_it_ran_is_told_of_once(bench: TracedBench) -> None:
+    bench.traced(seconds=1.0)
+    await bench.turn()
+
+    await bench.wait(1.001)
+    await bench.finish()
+
+    # It was run all the same.
+    assert bench.kept.named == [("queue", ""), ("run", "Expired"), ("batch", "")]
+    assert list(bench.kept.spans[-1].links) == [REQUEST]
+
+
+async def test_a_batch_that_does_not_come_back_is_told_of(bench: TracedBench) -> None:
+    bench.traced()
+    await bench.turn()
+
+    for _ in range(2):
+        await bench.wait(6.0)
+        bench.batcher.end_stalled(5.0)
+
+    assert bench.kept.named == [("queue", ""), ("run", "ModelFailed"), ("batch", "Stalled")]
+    batch = bench.kept.spans[-1]
+    assert list(batch.links) == [REQUEST]
+    assert batch.ended_ns - batch.begun_ns == pytest.approx(12e9, abs=10)
+
+
+async def test_the_batch_of_a_lost_device_is_told_of(bench: TracedBench) -> None:
+    bench.traced()
+    await bench.turn()
+    await bench.wait(3.0)
+
+    await bench.finish(DeviceLost("cuda:0 is lost"))
+
+    assert bench.kept.named == [("queue", ""), ("run", "Unavailable"), ("batch", "DeviceLost")]
+    batch = bench.kept.spans[-1]
+    assert list(batch.links) == [REQUEST]
+    assert batch.ended_ns - batch.begun_ns == pytest.approx(3e9, abs=10)
+
+
+async def test_each_try_of_a_row_has_a_batch_and_the_row_is_told_of_once(bench: TracedBench) -> None:
+    for _ in range(2):
+        bench.traced()
+    await bench.turn()
+
+    await bench.finish(RuntimeError("kernel failed"))
+    for _ in range(2):
+        await bench.finish()
+
+    assert bench.kept.named == [("batch", "RuntimeError"), *[("queue", ""), ("run", ""), ("batch", "")] * 2]
+
+
+async def test_of_a_request_so_many_rows_are_told_of_and_no_more(bench: TracedBench) -> None:
+    for rows in (20, 20):
+        reading = [Row([7] * 4, None, False)] * rows
+        Joint(bench.batcher, reading, bench.clock.now + 60, lambda _: None, Priority.INTERACTIVE, bench.trace)
+    await bench.turn()
+
+    while bench.runner.started:
+        await bench.finish()
+
+    names = [name for name, _ in bench.kept.named]
+    assert (names.count("queue"), names.count("run")) == (ROWS_MAX, ROWS_MAX)
+
+
+@pytest.fixture
+def held(served: tuple[Served, HandRunner], monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:  # noqa: F811
+    """The thread that tokenizes is held until the end; set as soon as it is."""
+    tokenizer, entered, let_go = served[0].classifier.tokenizer, threading.Event(), threading.Event()
+    encode_many = tokenizer.encode_many
+
+    def hold(texts: Sequence[str]) -> list[Row]:
+        entered.set()
+        let_go.wait(PATIENCE_S)
+        return encode_many(texts)
+
+    monkeypatch.setattr(tokenizer, "encode_many", hold)
+    yield entered
+    let_go.set()
+
+
+async def test_a_text_that_nobody_waits_for_any_more_tells_of_its_tokenizing(
+    served: tuple[Served, HandRunner],  # noqa: F811
+    held: threading.Event,
+) -> None:
+    kept = Kept()
+    query = Query("good film " * 1000, trace=Trace(kept, Begin(REQUEST, 0, None)))
+    caller = asyncio.create_task(served[0].classify(query, time.monotonic(), time.monotonic() + PATIENCE_S))
+    assert await asyncio.to_thread(held.wait, PATIENCE_S)
+
+    caller.cancel()
+    await asyncio.wait({caller})
+
+    assert [(span.name, span.error, span.attributes) for span in kept.spans] == [("tokenize", "", {CANCELLED: True})]
+
+
+async def test_texts_whose_time_was_up_meanwhile_tell_of_their_tokenizing(
+    served: tuple[Served, HandRunner],  # noqa: F811
+    held: threading.Event,
+) -> None:
+    kept = Kept()
+    query = Query("good film", trace=Trace(kept, Begin(REQUEST, 0, None)))
+
+    (outcome,) = await served[0].classify_many([query], time.monotonic(), time.monotonic() + 0.01)
+
+    assert isinstance(outcome, Expired)
+    assert [(span.name, span.error, span.attributes) for span in kept.spans] == [("tokenize", "Expired", {"sentiment.texts": 1})]
