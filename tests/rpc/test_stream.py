@@ -4,11 +4,14 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import grpc
 import pytest
 
 from sentiment.client import AsyncClient, CallFailed, Classification
+from sentiment.rpc.calls import Call
+from sentiment.rpc.stream import Streams, _Stream
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import PLAIN, RunningServer
@@ -235,3 +238,27 @@ async def test_a_stream_that_is_not_read_costs_no_other_call_its_answer_in_a_dra
             assert (await late).label == "negative"
         stream.cancel()
         await stopping
+
+
+async def test_a_stream_that_is_cancelled_again_while_it_ends_is_closed_all_the_same() -> None:
+    nothing: Any = None
+    streams = Streams(nothing, nothing, rows_max=4, deadline_default_s=1.0)
+    call = Call("ClassifyStream", 0.0, math.inf, lambda: (), lambda: "id")
+    stream = _Stream(nothing, nothing, call, 4, 1.0)
+
+    async def silent() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    conversation = asyncio.create_task(streams._converse(stream, silent(), nothing))
+    while not streams._open:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    conversation.cancel()
+    await asyncio.sleep(0)
+    conversation.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await conversation
+    assert not streams._open
+    assert stream.closed.is_set()

@@ -29,7 +29,7 @@ SERVICE_CONFIG = {
                 # The server's pushback sets the delay, but only for codes that stand here.
                 "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
             },
-        }
+        },
     ],
     # Retries stop while more than half of the calls fail: they would only feed an overload.
     "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},

@@ -80,10 +80,13 @@ class Streams:
             await reader
         finally:
             reader.cancel()
-            await asyncio.wait({reader})
-            stream.close()
-            self._open.discard(stream)
-            stream.closed.set()
+            try:
+                await asyncio.wait({reader})
+            finally:
+                # Also if it is cancelled again meanwhile: a drain waits for streams that are open.
+                stream.close()
+                self._open.discard(stream)
+                stream.closed.set()
 
 
 class _Stream:
