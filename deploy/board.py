@@ -11,6 +11,8 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 # What the variables of the board choose. "All" also chooses series that lack the label.
 PODS = 'namespace=~"$namespace", pod=~"$pod"'
 MODELS = f'{PODS}, model=~"$model"'
+# Calls that ended before anybody knew for which model they were.
+TURNED_AWAY = f'{PODS}, model="", method=~"Classify|ClassifyBatch|ClassifyStream"'
 # Grafana's grid has 24 columns.
 PANEL_COLUMNS = 8
 PANEL_LINES = 8
@@ -103,7 +105,16 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             {"{{pod}} {{model}}": rate("items_total", "pod", "model")},
             stacked=True,
         ),
-        Panel("Texts not answered", "cps", "By status code.", {"{{code}}": rate("items_total", "code", only='code!="OK"')}, stacked=True),
+        Panel(
+            "Texts not answered",
+            "cps",
+            "By status code. A call that is turned away before its model is known counts as one text.",
+            {
+                "{{code}}": rate("items_total", "code", only='code!="OK"'),
+                "{{code}}, turned away": rate("requests_total", "code", only='code!="OK"', of=TURNED_AWAY),
+            },
+            stacked=True,
+        ),
     ),
     "Latency": (
         Panel(
@@ -169,14 +180,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Memory",
             "bytes",
-            "Resident, of the process that has the model.",
-            {"{{pod}}": of_servers(f"process_resident_memory_bytes{{{PODS}}}")},
+            "Resident, of each process of a server.",
+            {"{{pod}} {{process}}": of_servers(f"process_resident_memory_bytes{{{PODS}}}")},
         ),
         Panel(
             "Cores used",
             "short",
-            "By the process that has the model.",
-            {"{{pod}}": of_servers(f"rate(process_cpu_seconds_total{{{PODS}}}[$__rate_interval])")},
+            "By each process of a server. An event loop has one: a front end cannot use more, nor, on a CPU, all but the runners.",
+            {"{{pod}} {{process}}": of_servers(f"rate(process_cpu_seconds_total{{{PODS}}}[$__rate_interval])")},
         ),
     ),
     "GPUs, where there are any": (

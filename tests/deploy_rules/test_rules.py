@@ -1,5 +1,6 @@
 """Rules, board and runbooks as they stand in files: they parse, agree with each other and with what the server shows."""
 
+import json
 import re
 import runpy
 import subprocess
@@ -12,6 +13,7 @@ import promql_parser as promql
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sentiment.front_ends.totals import Totals
 from sentiment.settings import Settings
 from tests.conftest import RunningServer
 from tests.deploy_rules.expressions import BOARD, GRAFANA, ROOT, RULES, TARGET_LABELS, Query, everything, nodes, panels, rules
@@ -27,14 +29,14 @@ Known = dict[str, dict[str, set[str]]]
 
 @pytest.fixture(scope="module")
 def known(settings: Settings) -> Iterator[Known]:
-    """What a server with a GPU shows, ``up``, and what the rules record, with all their labels."""
+    """What servers with a GPU show, of one process and of several, ``up``, and what the rules record, with all their labels."""
     found: Known = defaultdict(lambda: defaultdict(set), {"up": defaultdict(set)})
     for rule in rules("record"):
         found[rule["record"]]["slo"].update(other["labels"]["slo"] for other in rules("record") if "labels" in other)
     server = RunningServer(settings)
     try:
         server.app._metrics.watch_devices({"cuda:0": Meter()})
-        families = text_string_to_metric_families(scrape(server)[0])
+        families = [*text_string_to_metric_families(scrape(server)[0]), *Totals(server.app._metrics.registry, dict).collect()]
     finally:
         server.stop()
     for family in families:
@@ -123,6 +125,30 @@ def test_each_metric_of_a_runbook_is_one_that_a_server_shows(known: Known) -> No
 
     assert named
     assert named - bases - known.keys() == set()
+
+
+def test_each_panel_and_setting_of_a_runbook_is_one_that_there_is() -> None:
+    text = RUNBOOKS.read_text(encoding="utf-8")
+    board = json.loads(BOARD.read_text(encoding="utf-8"))
+
+    # In a table of commands quotes are the shell's.
+    quoted = set(re.findall(r'"([^"{}]+)"', re.sub("`[^`]*`", "", text)))
+    settings = set(re.findall(r"SENTIMENT_([A-Z_]{2,})", text + RULES.read_text(encoding="utf-8")))
+
+    assert quoted - {board["title"]} - {panel["title"] for panel in board["panels"]} == set()
+    assert settings - {name.upper() for name in Settings.model_fields} == set()
+    assert quoted
+    assert settings
+
+
+def test_each_link_of_a_runbook_leads_to_a_chapter_or_a_file() -> None:
+    text = RUNBOOKS.read_text(encoding="utf-8")
+    chapters = {chapter.lower().replace(" ", "-") for chapter in re.findall(r"^## (.+)$", text, re.MULTILINE)}
+
+    links = set(re.findall(r"\]\(([^)]+)\)", text))
+
+    assert links
+    assert [link for link in links if link[1:] not in chapters and not (RUNBOOKS.parent / link).exists()] == []
 
 
 def test_each_alert_is_tested_in_both_directions() -> None:
