@@ -57,17 +57,14 @@ class SentimentService:
         explaining = _explaining(served) if request.HasField("explain") else None
         asked = asked_of(request, explaining.limits.classify_bytes_max) if explaining is not None else None
         served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
-        code = ""
         try:
             response = convert.response_of(await served.classify(query, call.arrived_at, call.deadline_at), served)
             if asked is not None:
                 await _add_explanation(response, served, asked, call)
-            code = OK
-        except RequestError as error:
-            code = code_of(error).name
+        except BaseException as error:
+            served.metrics.items[call.method, _ended_by(error, call)]()
             raise
-        finally:
-            served.metrics.items[call.method, code or call.left_code()]()
+        served.metrics.items[call.method, OK]()
         return response
 
     async def classify_batch(self, request: pb.ClassifyBatchRequest, call: Call) -> pb.ClassifyBatchResponse:
@@ -83,13 +80,13 @@ class SentimentService:
         if call.trace is not None:
             call.trace.attributes["sentiment.texts"] = count
         served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
-        outcomes: list[Outcome] = []
         try:
             outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at)
-        finally:
-            for outcome in outcomes:
-                count_item(served.metrics, call.method, outcome)
-            served.metrics.items[call.method, call.left_code()](len(queries) - len(outcomes))
+        except BaseException as error:
+            served.metrics.items[call.method, _ended_by(error, call)](count)
+            raise
+        for outcome in outcomes:
+            count_item(served.metrics, call.method, outcome)
         return pb.ClassifyBatchResponse(results=[convert.result_of(outcome, served) for outcome in outcomes])
 
     async def explain(self, request: pb.ExplainRequest, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
@@ -127,6 +124,13 @@ class SentimentService:
 def count_item(metrics: CallMetrics, method: str, outcome: Outcome) -> None:
     """Count how one text ended."""
     metrics.items[method, OK if isinstance(outcome, Answer) else code_of(outcome).name]()
+
+
+def _ended_by(error: BaseException, call: Call) -> str:
+    """The code of a text whose call ended by this."""
+    if isinstance(error, RequestError):
+        return code_of(error).name
+    return call.left_code() if isinstance(error, asyncio.CancelledError) else "INTERNAL"
 
 
 def _explaining(served: Served) -> Explaining:
