@@ -18,7 +18,7 @@ from tests.deploy.footprint import EVERYTHING, LONG
 from tests.image.pod import MIB, POLL_S, Pod, chart_pod
 from tests.image.store import Store
 
-# The issue's own limits: less than the chart asks, so that what fits here fits there.
+# Less than the chart asks, so that what fits here fits there.
 CPU, MEMORY = "500m", "512Mi"
 UID = 65532
 TEXTS = {"a gripping, beautifully shot film": "positive", "two hours of my life I will never get back": "negative"}
