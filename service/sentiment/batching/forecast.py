@@ -4,9 +4,9 @@ A class's rows are taken to run in order of their deadlines, on whichever runner
 have. Beside them another class claims its share, at most what it has and what will come if it goes on as of late.
 
 At the door waits count ``caution`` times: a prediction that is right in the mean lets rows in of which half are late where the queue
-is as long as their deadlines allow, and rows that are nearly late run in small batches, which makes the next ones late too. It
-follows the quantile of measured over predicted waits that all but one in twenty stay below (stochastic approximation: Robbins and
-Monro 1951), so that it is 1 where predictions are exact.
+is as long as their deadlines allow, and rows that are nearly late run in small batches, which makes the next ones late too. It rises
+with each row that was let in and had no answer in time and falls with each that had, so that one in fifty misses (stochastic
+approximation: Robbins and Monro 1951), and is 1 where predictions hold.
 """
 
 import math
@@ -23,10 +23,10 @@ from sentiment.errors import Refused
 
 # Predictions that end so close to a deadline are late: what rounding may hide.
 ROUNDING_S = 1e-6
-# So many waits may last longer than ``caution`` allows for, and one that does raises it by so much.
-LONGER = 0.05
+# So many of the rows that were let in behind others may miss their deadlines, and one that does raises ``caution`` by so much.
+MISSED = 0.02
 CAUTION_RATE = 0.02
-# Where waits are still longer, something stands still that no margin helps.
+# Where more are still missed, something stands still that no margin helps.
 CAUTION_MAX = 3.0
 
 
@@ -54,11 +54,10 @@ class Forecast(Generic[P]):
         """A batch runs no more."""
         del self._ends_at[batch]
 
-    def waited(self, ticket: Ticket[P], now: float) -> None:
-        """A row has been started, or has come to its end without."""
-        if ticket.ahead_s and not ticket.retrying:
-            longer = now - ticket.queued_at > self.caution * ticket.ahead_s
-            step = CAUTION_RATE * (longer - LONGER)
+    def fared(self, ticket: Ticket[P], in_time: bool) -> None:
+        """A row that was let in has its answer, or had none by its deadline."""
+        if ticket.ahead_s:
+            step = CAUTION_RATE * ((not in_time) - MISSED)
             self.caution = min(CAUTION_MAX, max(1.0, self.caution * math.exp(step)))
 
     def backlog_s(self, now: float) -> float:

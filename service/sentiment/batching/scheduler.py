@@ -223,7 +223,6 @@ class Scheduler(Generic[P]):
         hopeless = [ticket for lane in self.lanes.values() for ticket in lane.hopeless(now, speed)]
         hopeless += [ticket for ticket in self._retrying() if ticket.hopeless(now, speed)]
         for ticket in hopeless:
-            self.forecast.waited(ticket, now)
             self._end(ticket, State.EXPIRED)
         return hopeless
 
@@ -283,7 +282,6 @@ class Scheduler(Generic[P]):
 
     def _begin(self, tickets: list[Ticket[P]], reason: str, now: float) -> Batch[P]:
         for ticket in tickets:
-            self.forecast.waited(ticket, now)
             ticket.state, ticket.started_at = State.RUNNING, now
         self.rows_running += len(tickets)
         lengths = Lengths.of([ticket.length for ticket in tickets])
@@ -299,8 +297,6 @@ class Scheduler(Generic[P]):
             if ticket.state in LIVE and deadline_at > now:
                 break
             heapq.heappop(self._by_deadline)
-            if ticket.state is State.WAITING:
-                self.forecast.waited(ticket, now)
             if self._end(ticket, State.EXPIRED):
                 expired.append(ticket)
         return expired
@@ -315,6 +311,8 @@ class Scheduler(Generic[P]):
         else:
             self.lanes[ticket.priority].remove(ticket)
         ticket.state = fate
+        if fate in (State.ANSWERED, State.EXPIRED):
+            self.forecast.fared(ticket, fate is State.ANSWERED)
         return True
 
     def _reprice(self) -> None:
