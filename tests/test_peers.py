@@ -177,7 +177,7 @@ async def test_a_peer_that_does_not_start_is_tried_once_more(tmp_path: Path, mon
     bench = Bench(Found(seconds=0.1))
     works = start_ours("tiny")
     ended = subprocess.Popen(["false"], text=True)  # noqa: ASYNC220 - ends at once
-    ended.wait()  # noqa: ASYNC222 - so that it is seen to have ended before the other's answer is taken for its own
+    ended.wait()  # so that it is seen to have ended before the other's answer is taken for its own
     fails = Running("other", works.protocol, ended, works.target, launch=lambda: works.process)
 
     try:
