@@ -3,10 +3,10 @@
 ``python -m tests.bench.plan`` measures costs as ``sentiment plan --measure`` does, starts the server, offers Poisson arrivals from another
 process on the same cores, and replays in the planner what was sent. Needs the machine to itself; about 3 minutes for each 3 runs.
 
-What the client takes is measured in a run of its own: its core time, which it shares with the server, and the time of a call that needs no
-run. Before and after each run the capacity is measured, by which costs are corrected as by ``--capacity``. Where the machine's speed
-wanders all the same, a third figure tells what would have been foretold with the speed of the run itself: how much longer than the table
-says texts took in each 2 s of it, scaled until the simulated runners are as busy as the real ones were.
+What the client takes is measured in a run of its own: its core time, which it shares with the server, and what its calls take beyond what
+the server tells of them. Before and after each run the capacity is measured, by which costs are corrected as by ``--capacity``. Where the
+machine's speed wanders all the same, a third figure tells what would have been foretold with the speed of the run itself: how much longer
+than the table says texts took in each 2 s of it, scaled until the simulated runners are as busy as the real ones were.
 """
 
 import argparse
@@ -27,11 +27,10 @@ from typing import Any
 
 import grpc
 import numpy as np
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.batching.cost import CostTable
 from sentiment.planning.closed_loop import CALLERS, corrected
-from sentiment.planning.machine import ANSWERED, ASKED, PACE_S, Machine, changed
+from sentiment.planning.machine import ANSWERED, PACE_S, Machine, changed
 from sentiment.planning.measuring import MEASURE_S, measure
 from sentiment.planning.outcome import Outcome
 from sentiment.planning.simulation import Fleet, Traffic, simulate
@@ -59,13 +58,15 @@ WANTED = {"answers/s": 0.15, "p50 ms": 0.15, "p99 ms": 0.30}
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a client saw of calls, in order: the text's number, when it was sent, and the answer's seconds, None without one; its part of
-    the run time that the server tells; when all had ended; and the client's core time.
+    """What a client saw of calls, in order: the text's number, when it was sent, and the answer's seconds, None without one; how many of
+    them the server does not know of, and its part of the run time, by what the server tells; when all had ended; and the client's core
+    time.
     """
 
     texts: list[int]
     sent_at: list[float]
     latency_s: list[float | None]
+    away_s: list[float]
     run_s: list[float]
     ended_at: float
     client_s: float
@@ -84,7 +85,7 @@ async def _offer(target: str, rate: float, seconds: float, seed: int) -> Seen:
         stub: Any = pb_grpc.SentimentServiceStub(channel)
         await stub.Classify(pb.ClassifyRequest(text="ready"))
         sent_at, latency_s = [0.0] * len(due_at), list[float | None]([None] * len(due_at))
-        run_s = [0.0] * len(due_at)
+        away_s, run_s = [0.0] * len(due_at), [0.0] * len(due_at)
         cpu_begun, begun = time.process_time(), time.perf_counter() + 0.1
 
         async def call(number: int) -> None:
@@ -94,6 +95,7 @@ async def _offer(target: str, rate: float, seconds: float, seed: int) -> Seen:
             except grpc.aio.AioRpcError:
                 return
             latency_s[number] = time.perf_counter() - begun - sent_at[number]
+            away_s[number] = latency_s[number] - timing.total.ToTimedelta().total_seconds()
             run_s[number] = timing.run.ToTimedelta().total_seconds() / timing.batch_rows
 
         calls = []
@@ -101,7 +103,7 @@ async def _offer(target: str, rate: float, seconds: float, seed: int) -> Seen:
             await asyncio.sleep(max(0.0, begun + at - time.perf_counter()))
             calls.append(asyncio.create_task(call(number)))
         await asyncio.gather(*calls)
-        return Seen(chosen, sent_at, latency_s, run_s, time.perf_counter() - begun, time.process_time() - cpu_begun)
+        return Seen(chosen, sent_at, latency_s, away_s, run_s, time.perf_counter() - begun, time.process_time() - cpu_begun)
 
 
 def saturate(target: str, seconds: float) -> tuple[float, float]:
@@ -125,23 +127,6 @@ async def _saturate(target: str, seconds: float) -> tuple[float, float]:
 
         await asyncio.gather(*(caller(seed) for seed in range(CALLERS)))
         return counted / seconds, (time.process_time() - cpu_begun) / answers
-
-
-def empty_call_s(target: str, calls: int = 100) -> float:
-    """Median seconds of a call that needs no run, each a while after the other."""
-    return asyncio.run(_empty_call_s(target, calls))
-
-
-async def _empty_call_s(target: str, calls: int) -> float:
-    async with grpc.aio.insecure_channel(target) as channel:
-        stub: Any = health_pb2_grpc.HealthStub(channel)
-        found = []
-        for _ in range(calls):
-            begun = time.perf_counter()
-            await stub.Check(health_pb2.HealthCheckRequest())
-            found.append(time.perf_counter() - begun)
-            await asyncio.sleep(0.02)
-        return statistics.median(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +169,8 @@ class Validation:
         # The runners have worked most; the others are the event loop and gRPC's own threads.
         loop_s = sum(spent_s[: -machine.runners]) / len(trial.texts) - machine.token_s * float(self._tokens[trial.texts].mean())
         self._machine = changed(machine, loop_s=loop_s, beside_s=trial.client_s / len(trial.texts))
-        self._away_s = max(0.0, client.submit(empty_call_s, target).result() - (ASKED + ANSWERED) * loop_s)
+        # The server's own account ends before it sends the answer.
+        self._away_s = max(0.0, statistics.median(trial.away_s) - ANSWERED * loop_s)
 
     def __str__(self) -> str:
         return f"{self._machine} ({1e3 * self._saturated_s:.2f} of a client that always waits); on its way {1e3 * self._away_s:.2f} ms"

@@ -30,6 +30,7 @@ def test_what_is_measured_has_every_shape_of_the_warm_up_and_can_be_kept(setting
 
     assert set(machine.points) == set(loaded.cost.points()) and all(run_s > 0 for run_s in machine.points.values())
     assert machine.runners == 2 and machine.crowding >= 1 and machine.noise > 0 and machine.token_s >= 0 and machine.pace
+    assert 0 <= machine.rested_s < 1
     assert machine.limits.rows == loaded.limits.rows
     assert read_machine(kept) == machine
 

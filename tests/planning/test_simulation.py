@@ -12,7 +12,7 @@ import pytest
 
 from sentiment.batching.ticket import Priority
 from sentiment.planning.closed_loop import capacity_per_s, corrected
-from sentiment.planning.machine import PACE_S, Machine
+from sentiment.planning.machine import PACE_S, RESTED_S, Machine
 from sentiment.planning.outcome import Fate
 from sentiment.planning.simulation import GROUP_MAX, LEAST_BACKLOG, RANDOM, ROUND_ROBIN, Fleet, Traffic, draw_traffic, members_of, simulate
 from sentiment.traffic.arrivals import Poisson
@@ -85,6 +85,17 @@ def test_a_pace_slows_what_begins_in_its_time_and_comes_again() -> None:
     outcome = simulate(Traffic(due_at, np.full(4, 32), np.zeros(4, bool)), Fleet(machine, 1), seed=1)
 
     assert outcome.latency_s == pytest.approx([RUN_S, 3 * RUN_S, RUN_S, 3 * RUN_S])
+
+
+def test_a_run_takes_longer_the_longer_nothing_has_run() -> None:
+    # Long after the start, at once after the first, one time constant after the second, and beside the third.
+    ends_at = 1.0 + RUN_S + 4e-3
+    due_at = np.array([1.0, 1.005, ends_at + RUN_S + RESTED_S, ends_at + RUN_S + RESTED_S + 1e-3])
+    traffic = Traffic(due_at, np.full(4, 32), np.zeros(4, bool))
+
+    busy_s = [simulate(traffic.of(np.arange(count)), Fleet(lone_rows(rested_s=4e-3), 1), seed=1).busy_s for count in range(1, 5)]
+
+    assert np.diff([0.0, *busy_s]) == pytest.approx([RUN_S + 4e-3, RUN_S, RUN_S + 4e-3 * (1 - 1 / math.e), RUN_S])
 
 
 def test_a_loop_that_is_behind_neither_undoes_runs_nor_makes_them_of_negative_length() -> None:

@@ -1,6 +1,7 @@
 """What a replica's speed is made of: costs of batches, noise, cores, and what a request takes beside its run. Pure but for its file."""
 
 import json
+import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ LOOP_S, TOKEN_S = 1.6e-3, 2.7e-6
 # What of the first is spent before the text waits, once for its batch, and after the run: in batches of five texts a call costs 0.45 of it.
 ASKED, BATCHED, ANSWERED = 0.2, 0.65, 0.15
 PACE_S = 2.0
+# A run after a pause takes longer, the longer it was: after so long by 1 - 1/e of the most. Of pauses from 1 to 100 ms this fits all.
+RESTED_S = 0.012
 # What limits batches is known from what was measured, and no cost is known beyond.
 HEADS, SCORES_BYTES = 1, 2**62
 # Of what a file may hold: its largest shape, the longest run in seconds, and runners and cores as the command takes them.
@@ -33,6 +36,7 @@ class Machine:
         noise: standard deviation of the logarithm of a run's time.
         pace: how much longer all runs take in each PACE_S seconds, over and over: a shared machine's speed wanders. Empty: it does not.
         crowding: how much longer a run takes while all the other runners run as well.
+        rested_s: how much longer a run takes after a long pause, whose core has slept and whose weights have left the caches.
         loop_s: core seconds of the event loop for a call with one text, whose batch is its own, beside reading the text.
         token_s: the same for each token of its text, those that are cut off among them.
         beside_s: core seconds a request that something else on the same cores takes, such as a load generator in a test.
@@ -45,6 +49,7 @@ class Machine:
     noise: float = 0.0
     pace: tuple[float, ...] = ()
     crowding: float = 1.0
+    rested_s: float = 0.0
     loop_s: float = LOOP_S
     token_s: float = TOKEN_S
     beside_s: float = 0.0
@@ -75,7 +80,8 @@ class Machine:
         pace = f" and by a pace from {min(self.pace):.2f} to {max(self.pace):.2f}" if self.pace else ""
         return (
             f"{counted(self.runners, 'runner')} on {counted(self.shared_cores, 'core')}; "
-            f"runs vary by {self.noise:.1%}{pace}, in company they take {self.crowding:.2f} times as long; "
+            f"runs vary by {self.noise:.1%}{pace}, in company they take {self.crowding:.2f} times as long, "
+            f"after a pause up to {1e3 * self.rested_s:.2f} ms longer; "
             f"event loop {1e3 * self.loop_s:.2f} ms a call and {1e6 * self.token_s:.1f} us a token; "
             f"beside {1e3 * self.beside_s:.2f} ms a call"
         )
@@ -84,6 +90,10 @@ class Machine:
         """How much longer a run takes while ``running`` runners run than it takes alone."""
         crowded = 1 + (self.crowding - 1) * (running - 1) / max(1, self.runners - 1)
         return crowded * max(1.0, running / self.shared_cores)
+
+    def after_pause_s(self, pause_s: float) -> float:
+        """How many seconds longer a run takes that begins so long after all others have ended."""
+        return self.rested_s * -math.expm1(-pause_s / RESTED_S)
 
     def work_s(self, length: int) -> float:
         """Seconds of one of its runners that a row of this length takes alone when all are busy, on average."""
@@ -133,7 +143,8 @@ def _check(machine: Machine) -> None:
         value = getattr(machine, name)
         if not isinstance(value, int) or not least <= value <= most:
             raise ValueError(f"{name} is {value!r}; wanted is a whole number from {least} to {most}")
-    for name, low, high in (("noise", 0, 10), ("loop_s", 0, 10), ("token_s", 0, 10), ("beside_s", 0, 10), ("crowding", 0.01, 100)):
+    times = ((name, 0, 10) for name in ("noise", "rested_s", "loop_s", "token_s", "beside_s"))
+    for name, low, high in (*times, ("crowding", 0.01, 100)):
         number = getattr(machine, name)
         if not low <= number <= high:
             raise ValueError(f"{name} is {number!r}; wanted is a number from {low} to {high}")

@@ -16,17 +16,19 @@ from sentiment.loading import Loaded, load
 from sentiment.model.classifier import Classifier
 from sentiment.model.runner import Runner, run_batch
 from sentiment.model.tokenizer import Row
-from sentiment.planning.machine import PACE_S, Machine
+from sentiment.planning.machine import PACE_S, RESTED_S, Machine
 from sentiment.settings import load_settings
 from sentiment.traffic.lengths import MIXED, estimate_tokens
 from sentiment.traffic.texts import make_texts
 
 MEASURE_S = 15.0
-# Runs alone, runs with all runners at work and texts tokenized beside those take turns of so long, or until every shape was run.
+# Runs alone, after a pause, with all runners at work, and texts tokenized beside those take turns of so long, or until every shape was run.
 SLICE_S = 0.5
 TEXTS = 64
 # Between two texts, so that the runs have taken the vocabulary out of the cache as they do in a server.
 PAUSE_S = 0.003
+# Before a run that is to find its core asleep.
+REST_S = 0.03
 
 
 class _Ran(NamedTuple):
@@ -60,15 +62,18 @@ def measure_loaded(loaded: Loaded, seconds: float) -> Machine:
     shapes = list(loaded.cost.points())
     alone: list[_Ran] = []
     together: list[_Ran] = []
+    rested: list[_Ran] = []
     token_s: list[float] = []
     begun_at = time.monotonic()
     # In turns: a machine whose speed wanders would make company look slow, or fast.
     while time.monotonic() < begun_at + seconds or not token_s:
         alone += _run_all(loaded, loaded.runners[:1], shapes, _nothing)[0]
+        rested += _run_all(loaded, loaded.runners[:1], [shape for shape in shapes if shape[0] == 1], _nothing, REST_S)[0]
         together += _run_all(loaded, loaded.runners, shapes, _nothing)[0]
         token_s.append(_run_all(loaded, loaded.runners, shapes, lambda: _token_s(loaded.classifier))[1])
     points, in_company = _typical(alone), _typical(together)
     crowding = math.exp(statistics.fmean(math.log(in_company[shape] / points[shape]) for shape in shapes))
+    slower_s = statistics.median(ran.run_s - points[ran.shape] for ran in rested)
     ratios = [(ran.at - begun_at, ran.run_s / in_company[ran.shape]) for ran in together]
     pace = _pace(ratios)
     spread = [math.log(ratio / pace[int(at / PACE_S)]) ** 2 for at, ratio in ratios]
@@ -78,6 +83,7 @@ def measure_loaded(loaded: Loaded, seconds: float) -> Machine:
         noise=math.sqrt(statistics.fmean(spread)),
         pace=pace,
         crowding=max(1.0, crowding) if len(loaded.runners) > 1 else 1.0,
+        rested_s=max(0.0, slower_s) / -math.expm1(-REST_S / RESTED_S),
         token_s=max(0.0, statistics.median(token_s)),
         packed=isinstance(loaded.layout, Packed),
     )
@@ -106,12 +112,14 @@ def _nothing() -> float:
     return 0.0
 
 
-def _run_all(loaded: Loaded, runners: Sequence[Runner], shapes: Sequence[Shape], beside: Callable[[], float]) -> tuple[list[_Ran], float]:
+def _run_all(
+    loaded: Loaded, runners: Sequence[Runner], shapes: Sequence[Shape], beside: Callable[[], float], rest_s: float = 0.0
+) -> tuple[list[_Ran], float]:
     """Let each runner run all shapes over and over, in orders of its own; returns what they took, and what ``beside`` gives."""
     ends_at = time.monotonic() + SLICE_S
 
     def run(runner: Runner) -> list[_Ran]:
-        return runner.call(lambda: _run_until(runner.classifier or loaded.classifier, shapes, ends_at))
+        return runner.call(lambda: _run_until(runner.classifier or loaded.classifier, shapes, ends_at, rest_s))
 
     with ThreadPoolExecutor(len(runners)) as pool:
         running = pool.map(run, runners)
@@ -119,13 +127,14 @@ def _run_all(loaded: Loaded, runners: Sequence[Runner], shapes: Sequence[Shape],
         return [ran for each in running for ran in each], found
 
 
-def _run_until(classifier: Classifier, shapes: Sequence[Shape], ends_at: float) -> list[_Ran]:
+def _run_until(classifier: Classifier, shapes: Sequence[Shape], ends_at: float, rest_s: float) -> list[_Ran]:
     runs: list[_Ran] = []
     while True:
         for shape in random.sample(shapes, len(shapes)):
             at = time.monotonic()
             if at >= ends_at and len(runs) >= len(shapes):
                 return runs
+            time.sleep(rest_s)
             rows, length = shape
             batch = [Row([classifier.tokenizer.pad_id] * length, None, False)] * rows
             runs.append(_Ran(shape, at, run_batch(classifier, batch).total_s))

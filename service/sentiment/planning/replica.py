@@ -48,6 +48,8 @@ class Replica:
         self._runs: list[_Run] = []
         self._free = machine.runners
         self._loop_free_at = 0.0
+        # When the last run has ended, of those that have.
+        self._ended_at = -math.inf
         self._wake_at: float | None = None
         self._slowed = [machine.slowed(running) for running in range(machine.runners + 1)]
         self._cores = machine.shared_cores
@@ -112,6 +114,8 @@ class Replica:
         run_s = self._truth.table_s(*batch.shape) * self._slowed[len(self._runs) + 1]
         if pace := self._machine.pace:
             run_s *= pace[int(now / PACE_S) % len(pace)]
+        if not self._runs and self._machine.rested_s:
+            run_s += self._machine.after_pause_s(now - self._ended_at)
         if noise:
             run_s *= math.exp(self._rng.gauss(-noise * noise / 2, noise))
         self._runs.append(_Run(batch, now, now + run_s))
@@ -132,6 +136,7 @@ class Replica:
         self._crowd(run.ends_at, len(self._runs) - 1)
         self._runs.remove(run)
         self._free += 1
+        self._ended_at = run.ends_at
         run_s = run.ends_at - run.started_at
         self.busy_s += run_s
         now = self._work(run.ends_at, self._half_s)
