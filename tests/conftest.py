@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import structlog
 
+from sentiment import event_loop
 from sentiment.app import App
 from sentiment.client import Client
 from sentiment.settings import Settings
@@ -49,7 +50,7 @@ class RunningServer:
 
         def main() -> None:
             try:
-                asyncio.run(run())
+                event_loop.run(run())
             except BaseException as error:  # handed to the test
                 self.failure = error
             finally:

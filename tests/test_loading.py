@@ -1,6 +1,5 @@
 """Servers on devices. The devices are made up and compute on the CPU's provider; all between the call and the kernel is as on a GPU."""
 
-import asyncio
 import itertools
 import operator
 import re
@@ -18,6 +17,7 @@ import onnx
 import pytest
 import structlog
 
+from sentiment import event_loop
 from sentiment.app import App
 from sentiment.batching.layout import Padded
 from sentiment.client import CallFailed, Classification
@@ -229,7 +229,7 @@ def test_a_stop_ends_the_loading_too(settings: Settings, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("sentiment.app.load", load_for_ever)
 
-    asyncio.run(stopped())
+    event_loop.run(stopped())
 
     assert ended == [True]
 

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from sentiment import event_loop
 from sentiment.batching.batcher import Batcher, Waiting
 from sentiment.batching.row_queue import HereQueue
 from sentiment.batching.scheduler import Scheduler
@@ -93,7 +94,7 @@ class App:
     second_signal_ends = True
 
     def __init__(self, settings: Settings, counts_grpc: bool = True) -> None:
-        """Bind the gRPC port; must be called in the event loop. ``counts_grpc``: its calls are not counted by who hands them on.
+        """Bind the gRPC port; must be called in the event loop, one of ``event_loop.run``. ``counts_grpc``: its calls are not counted by who hands them on.
 
         Raises:
             CannotServe: it cannot be bound.
@@ -105,7 +106,10 @@ class App:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._metrics.registry)
         self._metrics.build_info.info({"version": importlib.metadata.version("sentiment-service"), "onnxruntime": RUNTIME_VERSION})
-        self._tracer = make_tracer(settings.tracing, self._metrics, "server" if counts_grpc else "executor")
+        process = "server" if counts_grpc else "executor"
+        loop = event_loop.running()
+        self._metrics.watch_loop(process, lambda: loop.busy_s)
+        self._tracer = make_tracer(settings.tracing, self._metrics, process)
         self._models = Models(settings.model)
         self._ready = False
         self._draining = False

@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle.
 """
 
 import argparse
-import asyncio
 import os
 import sys
 from collections.abc import Sequence
@@ -163,9 +162,9 @@ def _serve(options: argparse.Namespace) -> int:
         from sentiment.front_ends.supervisor import supervise  # noqa: PLC0415  # that process needs neither gRPC nor the runtime
 
         return supervise(settings)
-    from sentiment import app  # noqa: PLC0415  # as above
+    from sentiment import app, event_loop  # noqa: PLC0415  # as above
 
-    asyncio.run(app.serve(settings))
+    event_loop.run(app.serve(settings))
     return DONE
 
 

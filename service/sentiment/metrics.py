@@ -1,10 +1,12 @@
 """Every metric of the service, defined once. Base units, bounded labels, label values present from the start."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, Metric, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 # An edge stands at each service level objective: 10 ms and 100 ms for interactive calls, 500 ms at high load on a CPU.
 REQUEST_EDGES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -36,6 +38,21 @@ class Meter(Protocol):
 
     def busy_ratio(self) -> float:
         """Part of the time in which it ran something, 0 to 1."""
+
+
+class LoopsBusy(Collector):
+    """The busy time of event loops, read when it is scraped."""
+
+    def __init__(self) -> None:
+        self.busy_s: dict[str, Callable[[], float]] = {}
+
+    def collect(self) -> Iterable[Metric]:
+        """One counter, by process."""
+        told = "Time in which a process's event loop did not wait for something to do: at 1 a second it can do no more."
+        family = CounterMetricFamily("sentiment_loop_busy_seconds", told, labels=["process"])
+        for process, busy_s in self.busy_s.items():
+            family.add_metric([process], busy_s())
+        yield family
 
 
 class Metrics:
@@ -77,6 +94,8 @@ class Metrics:
         self.wasted_rows = counter("wasted_rows", "Rows run for nobody.", ["reason", "model"])
         self.deadline_outcome = counter("deadline_outcome", "Texts by what became of their deadline.", ["outcome", "model"])
         self.runner_busy_seconds = counter("runner_busy_seconds", "Time each runner spent in batches.", ["runner"])
+        self.loops_busy = LoopsBusy()
+        self.registry.register(self.loops_busy)
         self.queue_rows = gauge("queue_rows", "Rows waiting for a runner.", ["model"])
         self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that comes now would start.", ["model"])
         self.run_over_predicted = gauge("run_over_predicted", "Slow average of measured over predicted run time.", ["model"])
@@ -99,6 +118,10 @@ class Metrics:
         for device, meter in meters.items():
             memory.labels(device).set_function(meter.memory_bytes)
             busy.labels(device).set_function(meter.busy_ratio)
+
+    def watch_loop(self, process: str, busy_s: Callable[[], float]) -> None:
+        """Read how long a process's event loop was busy, in seconds that only grow, when it is scraped."""
+        self.loops_busy.busy_s[process] = busy_s
 
     def model(self, model: str, runners: Sequence[str]) -> "ModelMetrics":
         """Make every series of a loaded model present, at zero."""

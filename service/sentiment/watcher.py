@@ -17,6 +17,13 @@ class Watcher:
         self._metrics = metrics
         self._tracer = tracer
 
+    def batch_begins(self, batch: Batch[Waiting]) -> None:
+        """Say where a batch with rows of sampled requests will be told of: a row that ends without an answer is linked to it too."""
+        if self._tracer is not None and (traced := _traced(batch)):
+            place = self._tracer.new_place()
+            for ticket, _ in traced:
+                ticket.payload.batch = place
+
     def batch_ran(self, batch: Batch[Waiting], runner: str, ran: Ran, wasted: int) -> None:
         """Count a batch that ran; ``wasted`` of its rows were expected by nobody when it ended."""
         metrics = self._metrics
@@ -69,7 +76,7 @@ class Watcher:
 
     def _trace_ran(self, tracer: Tracer, batch: Batch[Waiting], traced: list[tuple[RowTicket, Trace]], runner: str, ran: Ran) -> None:
         """A span for the batch, linked to its sampled requests, and for each row that it answered how long that waited and ran."""
-        now, place = time.monotonic(), tracer.new_place()
+        now, place = time.monotonic(), _place(traced)
         for ticket, trace in traced:
             if ticket.state is State.ANSWERED:
                 told: Attributes = {"sentiment.tokens": ticket.length}
@@ -87,7 +94,7 @@ class Watcher:
         """A span for a batch without an answer; its rows have been told of, or are tried again."""
         if self._tracer is not None and (traced := _traced(batch)):
             now, told = time.monotonic(), self._told(batch, runner)
-            self._tracer.alone("batch", self._tracer.new_place(), now - seconds, now, told, _requests(traced), error)
+            self._tracer.alone("batch", _place(traced), now - seconds, now, told, _requests(traced), error)
 
     def _told(self, batch: Batch[Waiting], runner: str) -> Attributes:
         return {
@@ -102,6 +109,12 @@ class Watcher:
 def _traced(batch: Batch[Waiting]) -> list[tuple[RowTicket, Trace]]:
     """Its rows of sampled requests."""
     return [(ticket, ticket.payload.trace) for ticket in batch.tickets if ticket.payload.trace is not None]
+
+
+def _place(traced: list[tuple[RowTicket, Trace]]) -> Place:
+    place = traced[0][0].payload.batch
+    assert place is not None, "it never began"
+    return place
 
 
 def _requests(traced: list[tuple[RowTicket, Trace]]) -> list[Place]:

@@ -50,6 +50,9 @@ class Notes:
     devices_lost: list[tuple[str, int]] = field(default_factory=list)
     planned_s: list[float] = field(default_factory=list)
 
+    def batch_begins(self, batch: Batch[Waiting]) -> None:
+        """Nothing here goes by it."""
+
     def batch_ran(self, batch: Batch[Waiting], runner: str, ran: Ran, wasted: int) -> None:
         self.ran += 1
         self.wasted += wasted

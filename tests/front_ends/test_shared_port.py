@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +14,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from sentiment.client import AsyncClient, CallFailed, Client, ExplainOptions, Result
+from sentiment.front_ends.executor import COUNTS_EVERY_S
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import PLAIN, RunningServer
-from tests.front_ends.servers import Server
+from tests.front_ends.servers import PATIENCE_S, Server
 
 LONG = "good " * 40 + "bad " * 60
 
@@ -153,13 +155,35 @@ def test_the_figures_of_each_process_bear_its_name(several: Server) -> None:
     assert found["supervisor"] < found["front-0"] / 2
 
 
-def test_the_series_are_those_of_one_process(several: Server, server: RunningServer) -> None:
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as response:
-        alone = {line.split(" ")[0] for line in response.read().decode().splitlines() if line.startswith("sentiment_")}
-    with urllib.request.urlopen(f"{several.url}/metrics", timeout=10) as response:
-        together = {line.split(" ")[0] for line in response.read().decode().splitlines() if line.startswith("sentiment_")}
+def test_each_event_loop_tells_how_busy_it_was(several: Server) -> None:
+    def busy_s() -> dict[str, float]:
+        shown = [sample for sample in several.metrics() if sample.name == "sentiment_loop_busy_seconds_total"]
+        return {sample.labels["process"]: sample.value for sample in shown}
 
-    assert {name for name in together if "_info{" not in name} == {name for name in alone if "_info{" not in name}
+    def grown() -> dict[str, float]:
+        return {name: after - before[name] for name, after in busy_s().items()}
+
+    begun, before = time.monotonic(), busy_s()
+    with several.client() as client:
+        while not all(grown().values()):
+            client.classify("good")
+            assert time.monotonic() - begun < PATIENCE_S
+
+    assert set(before) == {"executor", "front-0", "front-1"}
+    assert all(before.values())
+    # A scrape leaves out a front end that does not answer it in time, and the next has what it has told since.
+    most_s = time.monotonic() - begun + COUNTS_EVERY_S
+    assert all(0 < more <= most_s for more in grown().values())
+
+
+def test_the_series_are_those_of_one_process(several: Server, server: RunningServer) -> None:
+    def series(url: str) -> set[str]:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
+            names = {line.split(" ")[0] for line in response.read().decode().splitlines() if line.startswith("sentiment_")}
+        # Those that name processes, and what is served.
+        return {name for name in names if "_info{" not in name and not name.startswith("sentiment_loop_busy_")}
+
+    assert series(several.url) == series(server.url)
 
 
 def test_both_front_ends_take_connections(several: Server) -> None:

@@ -17,7 +17,7 @@ from sentiment.metrics import Metrics
 from sentiment.model.tokenizer import Row
 from sentiment.pipeline import Query, Served
 from sentiment.tracing import trace as trace_module
-from sentiment.tracing.trace import CANCELLED, ROWS_MAX, Begin, Place, Trace, Tracer
+from sentiment.tracing.trace import CANCELLED, ROWS_MAX, Begin, Place, Span, Trace, Tracer
 from sentiment.watcher import Watcher
 from tests.batching.test_batcher import Bench, Clock, HandRunner, clock  # noqa: F401  # a fixture
 from tests.test_pipeline import served  # noqa: F401  # a fixture
@@ -55,6 +55,11 @@ async def bench(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> TracedBench:  
     return TracedBench(clock)
 
 
+def linked(run: Span, batch: Span) -> bool:
+    """To each other: a row's run and the batch in which it ran."""
+    return (run.name, batch.name, list(run.links), list(batch.links)) == ("run", "batch", [batch.place], [REQUEST])
+
+
 async def test_a_cancelled_row_that_waited_tells_of_its_queue_alone(bench: TracedBench) -> None:
     bench.submit(1)
     await bench.turn()
@@ -80,7 +85,7 @@ async def test_a_cancelled_row_that_ran_is_told_of_once_and_linked_by_its_batch(
     assert bench.kept.named == [("queue", ""), ("run", ""), ("batch", "")]
     queue, run, batch = bench.kept.spans
     assert (CANCELLED in queue.attributes, CANCELLED in run.attributes) == (False, True)
-    assert list(batch.links) == [REQUEST]
+    assert linked(run, batch)
 
 
 async def test_a_row_that_is_of_no_use_without_another_is_not_told_of(bench: TracedBench) -> None:
@@ -113,7 +118,7 @@ async def test_a_row_whose_time_was_up_while_it_ran_is_told_of_once(bench: Trace
 
     # It was run all the same.
     assert bench.kept.named == [("queue", ""), ("run", "Expired"), ("batch", "")]
-    assert list(bench.kept.spans[-1].links) == [REQUEST]
+    assert linked(*bench.kept.spans[1:])
 
 
 async def test_a_batch_that_does_not_come_back_is_told_of(bench: TracedBench) -> None:
@@ -125,8 +130,8 @@ async def test_a_batch_that_does_not_come_back_is_told_of(bench: TracedBench) ->
         bench.batcher.end_stalled(5.0)
 
     assert bench.kept.named == [("queue", ""), ("run", "ModelFailed"), ("batch", "Stalled")]
-    batch = bench.kept.spans[-1]
-    assert list(batch.links) == [REQUEST]
+    _, run, batch = bench.kept.spans
+    assert linked(run, batch)
     assert batch.ended_ns - batch.begun_ns == pytest.approx(12e9, abs=10)
 
 
@@ -138,8 +143,8 @@ async def test_the_batch_of_a_lost_device_is_told_of(bench: TracedBench) -> None
     await bench.finish(DeviceLost("cuda:0 is lost"))
 
     assert bench.kept.named == [("queue", ""), ("run", "Unavailable"), ("batch", "DeviceLost")]
-    batch = bench.kept.spans[-1]
-    assert list(batch.links) == [REQUEST]
+    _, run, batch = bench.kept.spans
+    assert linked(run, batch)
     assert batch.ended_ns - batch.begun_ns == pytest.approx(3e9, abs=10)
 
 
@@ -153,6 +158,37 @@ async def test_each_try_of_a_row_has_a_batch_and_the_row_is_told_of_once(bench: 
         await bench.finish()
 
     assert bench.kept.named == [("batch", "RuntimeError"), *[("queue", ""), ("run", ""), ("batch", "")] * 2]
+    assert all(linked(*bench.kept.spans[last - 1 : last + 1]) for last in (3, 6))
+    assert len({batch.place for batch in bench.kept.spans if batch.name == "batch"}) == 3
+
+
+async def test_a_row_that_fails_is_linked_to_the_last_batch_that_took_it(bench: TracedBench) -> None:
+    for _ in range(2):
+        bench.traced()
+    await bench.turn()
+
+    for _ in range(3):
+        await bench.finish(RuntimeError("kernel failed"))
+
+    spans = bench.kept.spans
+    assert bench.kept.named == [("batch", "RuntimeError"), *[("batch", "RuntimeError"), ("queue", ""), ("run", "ModelFailed")] * 2]
+    assert linked(spans[3], spans[1])
+    assert linked(spans[6], spans[4])
+
+
+async def test_a_row_that_leaves_between_two_tries_is_linked_to_the_first(bench: TracedBench) -> None:
+    tickets = [bench.traced() for _ in range(2)]
+    await bench.turn()
+    await bench.finish(RuntimeError("kernel failed"))
+
+    # One half is tried again; the other waits.
+    for ticket in tickets:
+        bench.batcher.cancel(ticket)
+    await bench.finish()
+
+    spans = bench.kept.spans
+    assert bench.kept.named == [("batch", "RuntimeError"), *[("queue", ""), ("run", "")] * 2, ("batch", "")]
+    assert {run.links[0] for run in (spans[2], spans[4])} == {spans[0].place, spans[5].place}
 
 
 async def test_of_a_request_so_many_rows_are_told_of_and_no_more(bench: TracedBench) -> None:

@@ -188,6 +188,7 @@ def test_a_batch_that_fails_says_so_and_is_linked_to_its_requests(
     assert (batch.failed, batch.attributes["error.type"]) == (True, "RuntimeError")
     assert batch.links == {spans[CLASSIFY].place}
     assert (spans["run"].failed, spans["run"].attributes["error.type"]) == (True, "ModelFailed")
+    assert spans["run"].links == {batch.place}
     assert not spans["queue"].failed
 
 

@@ -17,7 +17,7 @@ from sentiment.logs import logger
 from sentiment.model.classifier import Classifier
 from sentiment.model.runner import Outcome, Ran, Report
 from sentiment.model.tokenizer import Row
-from sentiment.tracing.trace import Trace
+from sentiment.tracing.trace import Place, Trace
 
 
 class Runs(Protocol):
@@ -34,6 +34,9 @@ class Runs(Protocol):
 
 class Watches(Protocol):
     """Who is told what happens, for metrics and logs."""
+
+    def batch_begins(self, batch: Batch["Waiting"]) -> None:
+        """A batch is about to run; ``Waiting.batch`` of its rows may be set."""
 
     def batch_ran(self, batch: Batch["Waiting"], runner: str, ran: Ran, wasted: int) -> None:
         """A batch ran; ``wasted`` of its rows were expected by nobody when it ended."""
@@ -68,13 +71,22 @@ RowOutcome = RowResult | RequestError
 RowTicket = Ticket["Waiting"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Waiting:
-    """A row, and whom to tell how it ended; told once, unless its ticket is cancelled. ``trace``: of the request, if it is sampled."""
+    """A row, and whom to tell how it ended; told once, unless its ticket is cancelled.
+
+    ``trace`` is of the request, if it is sampled; ``batch`` then where the last batch that took the row will be told of.
+    """
 
     row: Row
     tell: Callable[[RowOutcome], None]
     trace: Trace | None = None
+    batch: Place | None = None
+
+    def unanswered(self, ticket: "RowTicket", error: str) -> None:
+        """Tell its trace, if it has one, that there will be no answer; ``error`` is empty if it was cancelled."""
+        if self.trace is not None:
+            self.trace.unanswered(ticket.queued_at, ticket.started_at, ticket.length, error, self.batch)
 
 
 @dataclass(slots=True)
@@ -193,8 +205,8 @@ class Batcher:
             return False
         if waiting and left:
             self._watcher.row_dropped("cancelled")
-        if left and (trace := ticket.payload.trace) is not None:
-            trace.unanswered(ticket.queued_at, ticket.started_at, ticket.length, "")
+        if left:
+            ticket.payload.unanswered(ticket, "")
         self._note_idle()
         return True
 
@@ -214,6 +226,7 @@ class Batcher:
             runner = self._free.pop()
             self._runs[batch] = Run(runner, now)
             self._begun_at = now
+            self._watcher.batch_begins(batch)
             rows = [ticket.payload.row for ticket in batch.tickets]
             runner.start(self.classifier, rows, partial(self._report, batch))
         self._set_timer(step.wake_at)
@@ -230,9 +243,8 @@ class Batcher:
             self._tell(ticket, Expired(f"the deadline leaves {left_s:.3f} s and this text alone needs about {need_s:.3f} s"))
 
     def _tell(self, ticket: RowTicket, outcome: RowOutcome) -> None:
-        trace = ticket.payload.trace
-        if trace is not None and isinstance(outcome, RequestError):
-            trace.unanswered(ticket.queued_at, ticket.started_at, ticket.length, type(outcome).__name__)
+        if isinstance(outcome, RequestError):
+            ticket.payload.unanswered(ticket, type(outcome).__name__)
         try:
             ticket.payload.tell(outcome)
         except Exception:  # the others of its batch wait to be told too
@@ -278,9 +290,10 @@ class Batcher:
                 else ValueError(f"{len(outcome.logits)} answers for {len(batch.tickets)} rows")
             )
             lost = self.scheduler.fail(batch, isinstance(error, (OutOfMemory, MemoryError)))
+            # Before its rows are in another batch.
+            self._watcher.batch_failed(batch, run.runner.name, error, len(lost), now - run.started_at)
             self._pump()
             self._fail(lost)
-            self._watcher.batch_failed(batch, run.runner.name, error, len(lost), now - run.started_at)
 
     def _answer(self, run: Run, batch: Batch[Waiting], ran: Ran, now: float) -> None:
         logits = dict(zip(batch.tickets, ran.logits, strict=True))

@@ -1,10 +1,9 @@
 """What the supervisor starts: ``python -m sentiment.front_ends``, told on standard input who it is."""
 
-import asyncio
 import sys
 from functools import partial
 
-from sentiment import logs
+from sentiment import event_loop, logs
 from sentiment.errors import BadBundle, BadSettings, CannotServe, SentimentError
 from sentiment.front_ends.start import EXECUTOR, Start, leave_with_supervisor, read_start
 from sentiment.front_ends.supervisor import BAD_BUNDLE, CANNOT_SERVE, FAILED, WRONG_SETTINGS
@@ -18,7 +17,7 @@ def main() -> int:
     leave_with_supervisor(start.folder)
     logs.configure(start.settings.log_level, start.settings.log_format, start.name)
     try:
-        asyncio.run(_run(start))
+        event_loop.run(_run(start))
         return 0
     except SentimentError as error:
         # ``app`` has said the others.

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from sentiment.app import App, Hosted
 from sentiment.front_ends.desk import Desk, Serving
-from sentiment.front_ends.start import Start, beat
+from sentiment.front_ends.start import Start, beat, front_ends
 from sentiment.front_ends.totals import Totals
 from sentiment.logs import logger
 
@@ -35,6 +35,9 @@ class Executor(App):
         own = {"grpc_listen": f"unix:{start.calls_socket}", "connection_age_max_s": 0.0}
         super().__init__(start.settings.model_copy(update=own), counts_grpc=False)
         self._start = start
+        for name in front_ends(start.settings):
+            # To what it shows here is added what they tell.
+            self._metrics.watch_loop(name, lambda: 0.0)
         self._totals = Totals(self._metrics.registry, self._pids)
         self._shown = CollectorRegistry()
         self._shown.register(self._totals)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sentiment import event_loop
 from sentiment.errors import BadBundle
 from sentiment.front_ends.forward import Forward
 from sentiment.front_ends.link import FarQueue, Link, connect, watch_deadlines
@@ -74,6 +75,8 @@ class FrontEnd:
         self._settings = start.settings
         self._log = logger()
         self._metrics = Metrics(METHODS, CODE_NAMES)
+        loop = event_loop.running()
+        self._metrics.watch_loop(start.name, lambda: loop.busy_s)
         self._counted = Counted(self._metrics.registry)
         self._tracer = make_tracer(self._settings.tracing, self._metrics, start.name)
         self._models = Models(self._settings.model)

@@ -25,6 +25,11 @@ BEAT_S = 1.0
 _PR_SET_PDEATHSIG = 1
 
 
+def front_ends(settings: Settings) -> list[str]:
+    """Their names."""
+    return [f"front-{number}" for number in range(settings.front_ends)]
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """Who a process is, the folder of the sockets, and the server's settings with the port that was taken."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sentiment.errors import CannotServe
-from sentiment.front_ends.start import BEAT_S, EXECUTOR, Start
+from sentiment.front_ends.start import BEAT_S, EXECUTOR, Start, front_ends
 from sentiment.logs import logger
 from sentiment.settings import Settings
 
@@ -73,7 +73,7 @@ class Supervisor:
             if not self._settings.connection_age_max_s:
                 changes |= {"connection_age_max_s": CONNECTION_AGE_S, "connection_age_grace_s": CONNECTION_GRACE_S}
             settings = self._settings.model_copy(update=changes)
-            names = [EXECUTOR, *(f"front-{number}" for number in range(settings.front_ends))]
+            names = [EXECUTOR, *front_ends(settings)]
             keeping = {asyncio.create_task(self._keep(Start(name, folder, settings))) for name in names}
             stopping = asyncio.create_task(self._stop.wait())
             # One that is not kept any more is as good as a stop: the server is not whole.

@@ -113,14 +113,22 @@ class Trace:
         span = Span(name, place, self.place.span_id, begun_ns, ended_ns, attributes, links, error, remote=self._joined, state=self.state)
         self._outlet.put(span)
 
-    def unanswered(self, queued_at: float, started_at: float, tokens: int, error: str) -> None:
-        """A row of the request has no answer; ``started_at`` is 0 if it never ran, ``error`` empty if it was cancelled."""
+    def unanswered(self, queued_at: float, started_at: float, tokens: int, error: str, batch: Place | None) -> None:
+        """A row of the request has no answer.
+
+        Args:
+            queued_at: an instant of ``time.monotonic``.
+            started_at: likewise; 0 if it never ran.
+            tokens: of the row.
+            error: an error's class; empty if it was cancelled.
+            batch: the last one in which it ran.
+        """
         now = time.monotonic()
         told: Attributes = {"sentiment.tokens": tokens}
         last = told if error else {**told, CANCELLED: True}
         if started_at:
             self.stage("queue", queued_at, started_at, told)
-            self.stage("run", started_at, now, last, error=error)
+            self.stage("run", started_at, now, last, [batch] if batch is not None else [], error)
         else:
             self.stage("queue", queued_at, now, last, error=error)
 

@@ -1,0 +1,71 @@
+"""What an event loop says of its own load."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from sentiment import event_loop
+from sentiment.app import App
+from sentiment.settings import Settings
+from tests.conftest import RunningServer
+
+# Longer than a busy machine delays a test; nothing here waits so long in vain.
+PATIENCE_S = 30
+WORK_S = 0.2
+
+
+def busy_while(what: Callable[[], object]) -> tuple[float, float]:
+    """Seconds that the loop called itself busy, and that passed."""
+
+    async def measure() -> tuple[float, float]:
+        loop = event_loop.running()
+        begun, busy_s = time.monotonic(), loop.busy_s
+        if asyncio.iscoroutine(done := what()):
+            await done
+        return loop.busy_s - busy_s, time.monotonic() - begun
+
+    return event_loop.run(measure())
+
+
+def test_a_loop_that_waits_is_not_busy() -> None:
+    busy_s, passed_s = busy_while(lambda: asyncio.sleep(WORK_S))
+
+    assert passed_s >= WORK_S
+    assert 0 <= busy_s <= passed_s - 0.9 * WORK_S
+
+
+def test_a_loop_that_is_held_is_busy_though_it_takes_no_cpu() -> None:
+    busy_s, passed_s = busy_while(lambda: time.sleep(WORK_S))
+
+    assert WORK_S <= busy_s <= passed_s
+
+
+def test_a_loop_that_always_has_something_to_do_is_busy() -> None:
+    async def hurry() -> None:
+        until = time.monotonic() + WORK_S
+        while time.monotonic() < until:
+            await asyncio.sleep(0)
+
+    busy_s, passed_s = busy_while(hurry)
+
+    assert WORK_S <= busy_s <= passed_s
+
+
+def test_a_server_counts_the_time_in_which_its_loop_was_held(server: RunningServer) -> None:
+    def busy_s() -> float:
+        async def read() -> float:
+            return server.metric("sentiment_loop_busy_seconds_total", process="server")
+
+        return asyncio.run_coroutine_threadsafe(read(), server.loop).result(PATIENCE_S)
+
+    before = busy_s()
+    server.loop.call_soon_threadsafe(time.sleep, WORK_S)
+
+    assert busy_s() - before >= WORK_S
+
+
+async def test_a_server_on_a_loop_that_is_not_measured_does_not_start(settings: Settings) -> None:
+    with pytest.raises(AssertionError, match="begun otherwise"):
+        App(settings)
