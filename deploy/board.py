@@ -186,8 +186,26 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Cores used",
             "short",
-            "By each process of a server. An event loop has one: a front end cannot use more, nor, on a CPU, all but the runners.",
+            "By each process of a server.",
             {"{{pod}} {{process}}": of_servers(f"rate(process_cpu_seconds_total{{{PODS}}}[$__rate_interval])")},
+        ),
+        Panel(
+            "Event loops busy",
+            "percentunit",
+            "Part of the time that a process's event loop did not wait. Near 1 calls are lost that nothing else here shows.",
+            {"{{pod}} {{process}}": f"rate(sentiment_loop_busy_seconds_total{{{PODS}}}[$__rate_interval])"},
+        ),
+    ),
+    "Traces, where they are sent": (
+        Panel(
+            "Spans",
+            "cps",
+            "Sent, and lost by reason: the queue was full, or the collector did not take them.",
+            {
+                "sent": rate("trace_spans_sent_total", of=PODS),
+                "{{reason}}": rate("trace_spans_dropped_total", "reason", of=PODS),
+            },
+            stacked=True,
         ),
     ),
     "GPUs, where there are any": (

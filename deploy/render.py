@@ -116,11 +116,15 @@ def readme() -> str:
 
 
 def kustomize() -> dict[str, str]:
-    """Text by file: a base for each flavour, and what needs an operator or is run once as components."""
+    """Text by file: a base for each flavour, and what needs an operator or is run once as components.
+
+    Which namespace and names an overlay gives is not known here: the rules are those of every release.
+    """
     files: dict[str, str] = {}
     for flavour in FLAVOURS:
         parts: dict[str, list[Document]] = {"": [], "monitoring": [], "loadtest": []}
-        for document in template("-f", str(DEPLOY / f"chart/values-{flavour}.yaml"), "--set", "loadTest.enabled=true"):
+        wanted = "loadTest.enabled=true,monitoring.everyRelease=true"
+        for document in template("-f", str(DEPLOY / f"chart/values-{flavour}.yaml"), "--set", wanted):
             parts[_part(document)].append(_without_helm(document))
         files |= _folder(flavour, "Kustomization", "v1beta1", parts.pop(""))
         # Of monitoring and load test there is one for all: only images differ, and those an overlay names.

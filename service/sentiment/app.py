@@ -94,7 +94,9 @@ class App:
     second_signal_ends = True
 
     def __init__(self, settings: Settings, counts_grpc: bool = True) -> None:
-        """Bind the gRPC port; must be called in the event loop, one of ``event_loop.run``. ``counts_grpc``: its calls are not counted by who hands them on.
+        """Bind the gRPC port; must be called in the event loop, which ``event_loop.run`` has begun.
+
+        ``counts_grpc``: its calls are not counted by who hands them on.
 
         Raises:
             CannotServe: it cannot be bound.

@@ -156,6 +156,69 @@ def test_the_alerts_name_the_place_where_their_runbooks_are_read() -> None:
     assert all(url.startswith(f"{place}#sentiment") for url in urls), urls
 
 
+def rules_of(release: str, namespace: str, *flags: str) -> Document:
+    """The rules of a release, as Prometheus reads them."""
+    rendered = helm("template", release, str(CHART), "--namespace", namespace, "--set", "monitoring.rules=true", *flags)
+    (document,) = of_kind(read(rendered.stdout), "PrometheusRule")
+    spec: Document = document["spec"]
+    return spec
+
+
+@needs_helm
+def test_the_rules_of_all_releases_are_those_of_the_file() -> None:
+    file = yaml.safe_load((CHART / "files/rules.yaml").read_text(encoding="utf-8"))
+
+    assert rules_of("words", "shop", "--set", "monitoring.everyRelease=true") == file
+    assert rules_of("words", "shop") != file
+
+
+TWO_RELEASES = """
+rule_files: [here.yaml, there.yaml]
+evaluation_interval: 1m
+tests:
+  - name: each release has its own figures and alerts, although one Prometheus has the rules of both
+    interval: 1m
+    input_series:
+      - {series: 'sentiment_model_info{namespace="shop", job="words-sentiment", model="english/1"}', values: 1x20 stale}
+      - {series: 'sentiment_model_info{namespace="shop", job="sentiment", model="english/1"}', values: 1x60}
+      - {series: 'sentiment_request_seconds_count{namespace="shop", job="words-sentiment", method="Classify"}', values: 0+600x60}
+      - {series: 'sentiment_request_seconds_bucket{namespace="shop", job="words-sentiment", method="Classify", le="0.5"}', values: 0+600x60}
+      - {series: 'sentiment_request_seconds_count{namespace="shop", job="sentiment", method="Classify"}', values: 0+600x60}
+      - {series: 'sentiment_request_seconds_bucket{namespace="shop", job="sentiment", method="Classify", le="0.5"}', values: 0+300x60}
+      - {series: 'sentiment_loop_busy_seconds_total{namespace="shop", job="sentiment", process="server"}', values: 0+59x60}
+    promql_expr_test:
+      - expr: sentiment:slo_burn:rate5m
+        eval_time: 50m
+        exp_samples:
+          - {labels: 'sentiment:slo_burn:rate5m{namespace="shop", job="sentiment", slo="latency", rules="there"}', value: 50}
+          - {labels: 'sentiment:slo_burn:rate5m{namespace="shop", job="words-sentiment", slo="latency", rules="here"}', value: 0}
+      - expr: sum without (alertstate, severity) (ALERTS{alertstate="firing", alertname!~".*Budget.*"})
+        eval_time: 50m
+        exp_samples:
+          - {labels: '{alertname="SentimentLoopBusy", namespace="shop", job="sentiment", process="server"}', value: 1}
+          - {labels: '{alertname="SentimentAbsent", namespace="shop", job="words-sentiment"}', value: 1}
+"""
+
+
+@needs_helm
+@pytest.mark.needs_tool("promtool")
+def test_two_releases_under_one_prometheus_do_not_meet(tmp_path: Path) -> None:
+    for file, release in (("here", "words"), ("there", "sentiment")):
+        spec = rules_of(release, "shop")
+        # Of another version: what it records shows whose it is.
+        for group in spec["groups"]:
+            group["name"] += f".{file}"
+            for rule in group["rules"]:
+                if "record" in rule:
+                    rule["labels"] = {**rule.get("labels", {}), "rules": file}
+        (tmp_path / f"{file}.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
+    (tmp_path / "test.yaml").write_text(TWO_RELEASES, encoding="utf-8")
+
+    said = subprocess.run(["promtool", "test", "rules", tmp_path / "test.yaml"], capture_output=True, text=True, timeout=60, check=False)
+
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
 def test_every_value_is_explained() -> None:
     text = (CHART / "values.yaml").read_text(encoding="utf-8")
     explained = {path for path, _ in made_by.commented(text)}

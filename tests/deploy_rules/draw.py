@@ -1,8 +1,8 @@
 """Draws the board's panels from a real Prometheus' data: ``python -m tests.deploy_rules.draw OUT.png`` (about two minutes).
 
-Two servers of the default bundle, one runner each, are called for 100 s: calmly, with more than they can do, calmly again. What is
-drawn is what dashboard.json asks for, by matplotlib and not by Grafana: an approximation of how it looks. Series that are zero all
-the time are left out.
+Two servers of the default bundle, one runner each, are called for 100 s: calmly, with more than they can do, calmly again. All of it is
+traced, and while it is too much the collector refuses the spans. What is drawn is what dashboard.json asks for, by matplotlib and not by
+Grafana: an approximation of how it looks. Series that are zero all the time are left out.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import io
 import json
+import os
 import random
 import re
 import subprocess
@@ -31,6 +32,7 @@ from tests.demo import TEXTS
 from tests.deploy_rules.expressions import chosen_all, panels
 from tests.deploy_rules.load import Caller
 from tests.deploy_rules.watching import Found, Prometheus
+from tests.tracing.collector import Collector
 
 PODS = ("sentiment-7d9c-a", "sentiment-7d9c-b")
 # Calls a second to each server until so many seconds after the begin.
@@ -57,12 +59,14 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="the picture to write")
     out = parser.parse_args().out
     with contextlib.ExitStack() as stack:
-        servers = {pod: stack.enter_context(_serving()) for pod in PODS}
+        collector = Collector()
+        stack.callback(collector.stop)
+        servers = {pod: stack.enter_context(_serving(collector.url)) for pod in PODS}
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         urls = {pod: str(ready["http"]).removeprefix("http://") for pod, ready in servers.items()}
         prometheus = stack.enter_context(Prometheus(folder, urls))
         begun = time.time()
-        asyncio.run(_call([str(ready["grpc"]) for ready in servers.values()]))
+        asyncio.run(_call([str(ready["grpc"]) for ready in servers.values()], collector))
         picture = Image.open(io.BytesIO(_drawn(prometheus, begun, time.time())))
     # A third of the bytes: there are few colours in it.
     picture.quantize(64).save(out, "PNG", optimize=True)
@@ -70,9 +74,10 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def _serving() -> Iterator[dict[str, object]]:
-    flags = ["--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0", "--runners", "1"]
-    server = subprocess.Popen([sys.executable, "-m", "sentiment", "serve", *flags], stderr=subprocess.PIPE, text=True)
+def _serving(collector: str) -> Iterator[dict[str, object]]:
+    flags = ["--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0", "--runners", "1", "--tracing"]
+    variables = os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector, "OTEL_BSP_SCHEDULE_DELAY": "1000"}
+    server = subprocess.Popen([sys.executable, "-m", "sentiment", "serve", *flags], stderr=subprocess.PIPE, text=True, env=variables)
     assert server.stderr is not None
     try:
         entries = (json.loads(line) for line in server.stderr)
@@ -85,13 +90,15 @@ def _serving() -> Iterator[dict[str, object]]:
         server.wait(60)
 
 
-async def _call(targets: list[str]) -> None:
+async def _call(targets: list[str], collector: Collector) -> None:
     shuffled = random.Random(0)
     texts = [" ".join(shuffled.choices(TEXTS, k=shuffled.choice((1, 1, 2, 4, 12)))) for _ in range(200)]
     begun = time.monotonic()
 
     def rate() -> float:
-        return next((calls for until, calls in PHASES if time.monotonic() - begun < until), PHASES[-1][1])
+        calls = next((calls for until, calls in PHASES if time.monotonic() - begun < until), PHASES[-1][1])
+        collector.refuses = calls == max(calls for _, calls in PHASES)
+        return calls
 
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(AsyncClient(target)) for target in targets]

@@ -38,8 +38,10 @@ class Query:
                 and isinstance(node.rhs, promql.NumberLiteral)
             ):
                 return node.lhs
-            if isinstance(node, promql.Call) and node.func.name == "absent":
-                return node.args[0]
+            if isinstance(node, promql.BinaryExpr) and str(node.op) == "unless":
+                return promql.transform(node.lhs, None, plain)
+            if isinstance(node, promql.Call) and node.func.name == "absent_over_time":
+                return promql.parse(f"present_over_time({node.args[0].prettify()})")
             return None
 
         return str(promql.transform(promql.parse(self.text), None, plain).prettify())

@@ -58,6 +58,14 @@ def test_each_metric_and_label_value_is_one_that_a_server_shows(known: Known, qu
                 assert set(matcher.value.split("|")) <= labels[matcher.name], f"{selector.name} has no such {matcher.name}: {matcher.value}"
 
 
+@pytest.mark.parametrize("rule", [*rules("record"), *rules("alert")], ids=lambda rule: rule.get("record") or rule["alert"])
+def test_each_selector_of_a_rule_is_of_any_job_for_which_the_chart_names_its_release(rule: dict[str, Any]) -> None:
+    selectors = Query("", rule["expr"]).selectors()
+
+    assert selectors
+    assert rule["expr"].count('{job=~".+"') == len(selectors)
+
+
 @each_query
 def test_each_grouping_is_by_labels_that_there_are(known: Known, query: Query) -> None:
     for node in nodes(promql.parse(query.text)):

@@ -4,7 +4,7 @@ Makes a Debian base with Python, builds the Dockerfile's target ``cpu`` on it wi
 core and 512 MiB, and asks it: is it locked in, does it answer, do its runners follow the quota, does it end as it should? A second pod
 without limits tells what the quota changes and what an explanation takes.
 
-Exit code 0: every check passed; 1: one did not; 2: it cannot be done here.
+Exit code 0: every check passed; 1: one did not, or the server did not start or answer; 2: a tool is missing, failed or took too long.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.image.build import Layer, build, layers, make_base
-from tests.image.checks import Check, in_half_a_core, without_limits
+from tests.image.checks import Check, PodFailed, in_half_a_core, without_limits
 from tests.image.sbom import packages
 from tests.image.store import Store
 
@@ -85,6 +85,12 @@ def main() -> int:
     store = Store(options.work)
     try:
         return 0 if _run(options, store) else 1
+    except PodFailed as error:
+        print(f"FAILED  {error}", file=sys.stderr)
+        return 1
+    except subprocess.TimeoutExpired as error:
+        print(f"error: {error.cmd[0]} took over {error.timeout:g} s", file=sys.stderr)
+        return 2
     except subprocess.CalledProcessError as error:
         print(f"error: {' '.join(map(str, error.cmd[:8]))} ...:\n{(error.stderr or '')[-4000:]}", file=sys.stderr)
         return 2

@@ -48,6 +48,8 @@ def build(store: Store, base: str) -> None:
     """The Dockerfile's target ``cpu``, as it stands in the repository; pip looks where it looks on this machine."""
     config, places = pip_of_this_machine()
     file = store.folder / "pip.conf"
+    # The address of an index may hold a password.
+    file.touch(mode=0o600)
     file.write_text(config, encoding="utf-8")
     mounts = [f"--volume={file}:/etc/pip.conf:ro", *(f"--volume={place}:{place}:ro" for place in places)]
     flags = ["--isolation=chroot", "--network=host", "--layers", "--target=cpu", f"--build-arg=BASE={base}", f"--tag={IMAGE}"]

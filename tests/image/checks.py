@@ -4,7 +4,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -37,6 +37,10 @@ class Check:
     ok: bool
     found: str
     wanted: str
+
+
+class PodFailed(Exception):
+    """The server in a pod did not start or did not answer."""
 
 
 def equal(what: str, found: object, wanted: object) -> Check:
@@ -75,12 +79,18 @@ def without_limits(store: Store) -> Outcome:
 
 @contextmanager
 def running(store: Store, cpu: str = "", memory: str = "") -> Iterator[tuple[Pod, dict[str, object], float]]:
-    """A pod, the line with which it was ready, and the seconds until then."""
+    """A pod, the line with which it was ready, and the seconds until then.
+
+    Raises:
+        PodFailed: something was not as it must be for the checks to go on; with what the server has said.
+    """
     pod = Pod(store, chart_pod(cpu, memory))
     begun = time.monotonic()
     try:
         ready = pod.start()
         yield pod, ready, time.monotonic() - begun
+    except (RuntimeError, AssertionError, CallFailed, grpc.RpcError, OSError) as error:
+        raise PodFailed("\n".join([*pod.log(), f"{type(error).__name__}: {error}"])) from error
     finally:
         pod.remove()
 
@@ -140,9 +150,12 @@ def _explanations(pod: Pod) -> Iterator[tuple[str, str]]:
     asked = {"an explanation of 6 words": (short, None), "one of 512 tokens": (LONG, None), "all of Explain on them": (LONG, EVERYTHING)}
     with Client(pod.grpc) as client:
         for what, (text, options) in asked.items():
-            # Without the time for a whole one it has still taken the memory.
-            with suppress(CallFailed):
+            try:
                 client.explain(text, options=options, timeout_s=CALL_S)
+            except CallFailed as error:
+                # Without the time for a whole one it has still taken the memory.
+                if error.code is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise
             yield what, f"{pod.memory_peak() / MIB:.0f} MiB"
 
 

@@ -2,7 +2,9 @@
 
 import json
 import socket
+import subprocess
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +35,9 @@ def chart_pod(cpu: str = "", memory: str = "") -> Document:
     del container["ports"]
     if not cpu:
         del container["resources"]
-    for variable in container["env"]:
-        if variable["name"] in PORTS:
-            variable["value"] = f"127.0.0.1:{_free_port()}"
+    listens = [variable for variable in container["env"] if variable["name"] in PORTS]
+    for variable, port in zip(listens, _free_ports(len(listens)), strict=True):
+        variable["value"] = f"127.0.0.1:{port}"
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": NAME, "labels": template["metadata"]["labels"]}, "spec": spec}
 
 
@@ -63,14 +65,14 @@ class Pod:
         self._pid = int(self._inspect("{{.State.Pid}}"))
         until = time.monotonic() + self.startup_s
         while time.monotonic() < until and self._inspect("{{.State.Running}}") == "true":
-            said: list[Document] = [json.loads(line) for line in self._log() if line.startswith("{")]
+            said: list[Document] = [json.loads(line) for line in self.log() if line.startswith("{")]
             for line in said:
                 if line["event"] == "ready":
                     # Its path in each hierarchy; once it has ended nobody could tell.
                     self._groups = _groups(self._pid)
                     return line
             time.sleep(POLL_S)
-        raise RuntimeError("the server is not ready:\n" + "\n".join(self._log()))
+        raise RuntimeError("it ended" if self._inspect("{{.State.Running}}") != "true" else f"not ready after {self.startup_s} s")
 
     def terminate(self) -> int:
         """SIGTERM to the server, as the kubelet sends it; returns its exit code."""
@@ -78,7 +80,9 @@ class Pod:
         return int(self._store.podman("wait", self._name, timeout_s=self.drain_s + 30))
 
     def remove(self) -> None:
-        self._store.podman("kube", "down", self._file)
+        """End it if it runs; of one that never began nothing is left."""
+        with suppress(subprocess.SubprocessError):
+            self._store.podman("kube", "down", self._file)
 
     def try_to_write(self, *folders: str) -> dict[str, str]:
         """By folder, how the server's user fares who writes a file there: ``written`` or the error's name."""
@@ -125,7 +129,8 @@ class Pod:
     def _inspect(self, field: str) -> str:
         return self._store.podman("inspect", "--format", field, self._name).strip()
 
-    def _log(self) -> list[str]:
+    def log(self) -> list[str]:
+        """What the server has said so far."""
         return self._store.podman("logs", self._name, with_errors=True).splitlines()
 
 
@@ -140,7 +145,10 @@ def _groups(pid: int) -> dict[str, Path]:
     return {"cpu": unified, "memory": unified, **found}
 
 
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
+def _free_ports(number: int) -> list[int]:
+    """Different ones: all are held until the last is found."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(number)]
+        for listening in sockets:
+            listening.bind(("127.0.0.1", 0))
+        return [int(listening.getsockname()[1]) for listening in sockets]

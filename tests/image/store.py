@@ -57,7 +57,7 @@ class Store:
 
     def close(self, keep: bool) -> None:
         """End what still runs, and unless it is to be kept delete the folder."""
-        with suppress(subprocess.CalledProcessError):
+        with suppress(subprocess.SubprocessError):
             self.podman("pod", "rm", "--all", "--force", "--time", "0")
         # podman forgets those of hierarchies without limits.
         for group in sorted(_groups() - self._groups_before, reverse=True):

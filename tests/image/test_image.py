@@ -11,6 +11,7 @@ from tests.deploy.manifests import rendered
 from tests.deploy.rules.release import environment, server
 from tests.image.build import Layer, layers, pip_configuration
 from tests.image.pod import PORTS, chart_pod
+from tests.image.sbom import unwanted
 
 
 def test_pip_looks_where_it_looks_here(tmp_path: Path) -> None:
@@ -28,6 +29,18 @@ def test_pip_looks_where_it_looks_here(tmp_path: Path) -> None:
         f"[install]\nextra-index-url = https://index.example/simple file://{tmp_path}/index/simple\n"
     )
     assert places == [tmp_path, tmp_path / "authority.pem", tmp_path / "index"]
+
+
+def test_what_only_compiles_or_trains_is_found() -> None:
+    needed = ["pkg:pypi/onnxruntime@1.30.0", "pkg:deb/debian/gcc-14-base@14.2.0-19?arch=amd64", "pkg:deb/debian/libgcc-s1@14.2.0-19"]
+    wrong = [
+        "pkg:deb/debian/g%2B%2B-14@14.2.0-19",
+        "pkg:deb/debian/gcc-14@14.2.0-19?arch=amd64",
+        "pkg:deb/ubuntu/gcc@4:13",
+        "pkg:pypi/torch@2.9.1",
+    ]
+
+    assert unwanted([*wrong, *needed]) == wrong
 
 
 def test_no_configuration_of_pip_is_none_inside() -> None:
