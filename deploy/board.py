@@ -116,6 +116,20 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             stacked=True,
         ),
     ),
+    "Calls that nobody looked at": (
+        Panel(
+            "Calls lost",
+            "reqps",
+            "Ended by gRPC's core before the event loop looked at them: callers see CANCELLED. Long streams show when they begin and end.",
+            {"{{pod}}": f"{rate('grpc_calls_started_total', 'pod', of=PODS)} - {rate('grpc_calls_ended_total', 'pod', of=PODS)}"},
+        ),
+        Panel(
+            "Event loops busy",
+            "percentunit",
+            "Part of the time that a process's event loop did not wait. From 0.8 on calls may be lost.",
+            {"{{pod}} {{process}}": f"rate(sentiment_loop_busy_seconds_total{{{PODS}}}[$__rate_interval])"},
+        ),
+    ),
     "Latency": (
         Panel(
             "Classify",
@@ -188,12 +202,6 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "short",
             "By each process of a server.",
             {"{{pod}} {{process}}": of_servers(f"rate(process_cpu_seconds_total{{{PODS}}}[$__rate_interval])")},
-        ),
-        Panel(
-            "Event loops busy",
-            "percentunit",
-            "Part of the time that a process's event loop did not wait. Near 1 calls are lost that nothing else here shows.",
-            {"{{pod}} {{process}}": f"rate(sentiment_loop_busy_seconds_total{{{PODS}}}[$__rate_interval])"},
         ),
     ),
     "Traces, where they are sent": (

@@ -50,6 +50,8 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "deadline_outcome_total": ("counter", {"outcome": {"met", "expired", "refused", "cancelled", "failed"}, "model": {"tiny/1"}}),
     "runner_busy_seconds_total": ("counter", {"runner": {"cpu-0", "cpu-1"}}),
     "loop_busy_seconds_total": ("counter", {"process": {"server"}}),
+    "grpc_calls_started_total": ("counter", {}),
+    "grpc_calls_ended_total": ("counter", {}),
     "queue_rows": ("gauge", {"model": {"tiny/1"}}),
     "backlog_seconds": ("gauge", {"model": {"tiny/1"}}),
     "run_over_predicted": ("gauge", {"model": {"tiny/1"}}),

@@ -110,7 +110,7 @@ class App:
         self._metrics.build_info.info({"version": importlib.metadata.version("sentiment-service"), "onnxruntime": RUNTIME_VERSION})
         process = "server" if counts_grpc else "executor"
         loop = event_loop.running()
-        self._metrics.watch_loop(process, lambda: loop.busy_s)
+        self._metrics.loop_busy_seconds.watch(lambda: loop.busy_s, process)
         self._tracer = make_tracer(settings.tracing, self._metrics, process)
         self._models = Models(settings.model)
         self._ready = False

@@ -40,18 +40,24 @@ class Meter(Protocol):
         """Part of the time in which it ran something, 0 to 1."""
 
 
-class LoopsBusy(Collector):
-    """The busy time of event loops, read when it is scraped."""
+class ReadCounter(Collector):
+    """A counter that others keep, read when it is scraped."""
 
-    def __init__(self) -> None:
-        self.busy_s: dict[str, Callable[[], float]] = {}
+    def __init__(self, name: str, documentation: str, labels: Sequence[str] = (), *, registry: CollectorRegistry) -> None:
+        self._told = f"sentiment_{name}", documentation
+        self._labels = labels
+        self._read: dict[tuple[str, ...], Callable[[], float]] = {}
+        registry.register(self)
+
+    def watch(self, read: Callable[[], float], *values: str) -> None:
+        """Have ``read`` give the series with these values of the labels, which only grows."""
+        self._read[values] = read
 
     def collect(self) -> Iterable[Metric]:
-        """One counter, by process."""
-        told = "Time in which a process's event loop did not wait for something to do: at 1 a second it can do no more."
-        family = CounterMetricFamily("sentiment_loop_busy_seconds", told, labels=["process"])
-        for process, busy_s in self.busy_s.items():
-            family.add_metric([process], busy_s())
+        """Its series."""
+        family = CounterMetricFamily(*self._told, labels=self._labels)
+        for values, read in self._read.items():
+            family.add_metric(values, read())
         yield family
 
 
@@ -94,8 +100,10 @@ class Metrics:
         self.wasted_rows = counter("wasted_rows", "Rows run for nobody.", ["reason", "model"])
         self.deadline_outcome = counter("deadline_outcome", "Texts by what became of their deadline.", ["outcome", "model"])
         self.runner_busy_seconds = counter("runner_busy_seconds", "Time each runner spent in batches.", ["runner"])
-        self.loops_busy = LoopsBusy()
-        self.registry.register(self.loops_busy)
+        read = partial(ReadCounter, registry=self.registry)
+        self.loop_busy_seconds = read("loop_busy_seconds", "Time in which a process's event loop did not wait.", ["process"])
+        self.grpc_calls_started = read("grpc_calls_started", "Calls that came to gRPC's core, of any service.")
+        self.grpc_calls_ended = read("grpc_calls_ended", "Calls that ended there after the event loop had looked at them.")
         self.queue_rows = gauge("queue_rows", "Rows waiting for a runner.", ["model"])
         self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that comes now would start.", ["model"])
         self.run_over_predicted = gauge("run_over_predicted", "Slow average of measured over predicted run time.", ["model"])
@@ -118,10 +126,6 @@ class Metrics:
         for device, meter in meters.items():
             memory.labels(device).set_function(meter.memory_bytes)
             busy.labels(device).set_function(meter.busy_ratio)
-
-    def watch_loop(self, process: str, busy_s: Callable[[], float]) -> None:
-        """Read how long a process's event loop was busy, in seconds that only grow, when it is scraped."""
-        self.loops_busy.busy_s[process] = busy_s
 
     def model(self, model: str, runners: Sequence[str]) -> "ModelMetrics":
         """Make every series of a loaded model present, at zero."""

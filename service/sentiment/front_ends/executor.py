@@ -37,7 +37,7 @@ class Executor(App):
         self._start = start
         for name in front_ends(start.settings):
             # To what it shows here is added what they tell.
-            self._metrics.watch_loop(name, lambda: 0.0)
+            self._metrics.loop_busy_seconds.watch(lambda: 0.0, name)
         self._totals = Totals(self._metrics.registry, self._pids)
         self._shown = CollectorRegistry()
         self._shown.register(self._totals)

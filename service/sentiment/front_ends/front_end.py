@@ -76,7 +76,7 @@ class FrontEnd:
         self._log = logger()
         self._metrics = Metrics(METHODS, CODE_NAMES)
         loop = event_loop.running()
-        self._metrics.watch_loop(start.name, lambda: loop.busy_s)
+        self._metrics.loop_busy_seconds.watch(lambda: loop.busy_s, start.name)
         self._counted = Counted(self._metrics.registry)
         self._tracer = make_tracer(self._settings.tracing, self._metrics, start.name)
         self._models = Models(self._settings.model)

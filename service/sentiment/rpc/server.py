@@ -50,6 +50,9 @@ def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", max(TRANSPORT_BYTES_MIN, 4 * options.message_bytes_max)),
         ("grpc.max_send_message_length", -1),
         ("grpc.keepalive_permit_without_calls", 1),
+        # Its counts of calls (core_calls), without a diary of each connection.
+        ("grpc.enable_channelz", 1),
+        ("grpc.max_channel_trace_event_memory_per_node", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", int(options.keepalive_min_ping_s * 1000)),
         # A peer that went away without a word is noticed within 40 s.
         ("grpc.keepalive_time_ms", 30_000),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from sentiment.metrics import Metrics
 from sentiment.registry import Models
 from sentiment.rpc.calls import CallLimits, Calls
+from sentiment.rpc.core_calls import CoreCalls
 from sentiment.rpc.health import Health
 from sentiment.rpc.server import SERVICE, Handlers, ServerOptions, bind, handlers_of, make_server
 from sentiment.rpc.servicer import SentimentService, ServiceLimits
@@ -68,6 +69,10 @@ class GrpcSide:
         of_port = self.calls if counts else Calls(metrics, replace(limits, counted=False, log_calls=False), tracer)
         handlers = adapt(handlers_of(self.service, self.streams, of_port), of_port)
         self.server = make_server(options, handlers, self.health)
+        core = CoreCalls()
+        # Those that are handed on are no callers'.
+        metrics.grpc_calls_started.watch((lambda: core.started) if counts else (lambda: 0.0))
+        metrics.grpc_calls_ended.watch((lambda: core.ended) if counts else (lambda: 0.0))
         self._listen = settings.grpc_listen
 
     def bind(self) -> int:
