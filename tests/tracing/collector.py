@@ -74,7 +74,7 @@ class Collector(service.TraceServiceServicer):
         self._let = threading.Event()
         self._came = threading.Condition()
         self._server = grpc.server(ThreadPoolExecutor(4))
-        service.add_TraceServiceServicer_to_server(self, self._server)
+        service.add_TraceServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]  # generated without types
         self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         self._server.start()
         self.url = f"http://127.0.0.1:{self.port}"

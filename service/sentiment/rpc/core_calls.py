@@ -4,7 +4,7 @@ import contextlib
 import json
 
 # What grpcio-channelz reads too, whose servicer would show all connections to whoever asks.
-from grpc._cython import cygrpc
+from grpc._cython import cygrpc  # type: ignore[attr-defined]  # its stubs leave it out
 
 
 class CoreCalls:
