@@ -1,5 +1,7 @@
-"""An event loop that knows how long it was busy. At 1 s a second it is the server's limit, whatever keeps it so.
+"""An event loop that knows how long it was busy: what it has left before calls wait for it.
 
+At its limit it is so 0.9 s a second and more; 0.8 where gRPC's own threads, for which it then waits, lack cores. What is lost there
+``rpc.core_calls`` tells.
 Not the CPU time of its thread: where cores or the GIL are scarce, a loop is at its limit with a third of one. Nor how late its timers
 are: calls that it cannot look at in time wait in gRPC's core, and a loop that lost one of twenty was 1 ms late like an idle one.
 """
