@@ -120,7 +120,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Calls lost",
             "reqps",
-            "Ended by gRPC's core before the event loop looked at them: callers see CANCELLED. Calls that last show when they begin and end.",
+            "Ended by gRPC's core before the event loop looked at them: callers see CANCELLED. Those that last show as they begin and end.",
             {"{{pod}}": f"{rate('grpc_calls_started_total', 'pod', of=PODS)} - {rate('grpc_calls_ended_total', 'pod', of=PODS)}"},
         ),
         Panel(
