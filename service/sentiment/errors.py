@@ -54,6 +54,10 @@ class InvalidInput(RequestError):
         self.description = message
 
 
+class Unauthenticated(RequestError):
+    """The caller has not shown a token that is valid here."""
+
+
 class ModelNotFound(RequestError):
     """No loaded model has this name and version."""
 

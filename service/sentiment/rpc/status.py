@@ -17,6 +17,7 @@ from sentiment.errors import (
     NotBuilt,
     Refused,
     RequestError,
+    Unauthenticated,
     Unavailable,
     Unsupported,
 )
@@ -25,6 +26,7 @@ Code = grpc.StatusCode
 
 CODES: dict[type[RequestError], grpc.StatusCode] = {
     InvalidInput: Code.INVALID_ARGUMENT,
+    Unauthenticated: Code.UNAUTHENTICATED,
     ModelNotFound: Code.NOT_FOUND,
     Unsupported: Code.FAILED_PRECONDITION,
     NotBuilt: Code.UNIMPLEMENTED,
@@ -40,6 +42,7 @@ HTTP_STATUS: dict[grpc.StatusCode, int] = {
     Code.OK: 200,
     Code.INVALID_ARGUMENT: 400,
     Code.FAILED_PRECONDITION: 400,
+    Code.UNAUTHENTICATED: 401,
     Code.NOT_FOUND: 404,
     Code.RESOURCE_EXHAUSTED: 429,
     Code.CANCELLED: 499,
