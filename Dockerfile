@@ -29,6 +29,7 @@ ENV PATH=/opt/sentiment/bin:$PATH \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     SENTIMENT_GRPC_LISTEN=0.0.0.0:50051 \
     SENTIMENT_HTTP_LISTEN=0.0.0.0:8080 \
+    SENTIMENT_HEALTH_LISTEN=0.0.0.0:50052 \
     SENTIMENT_CACHE_DIR=/var/cache/sentiment
 # Graphs for the GPU are made at the first start and kept here: with a read-only root file system it must be a volume.
 RUN install -d -o 65532 -g 65532 /var/cache/sentiment
@@ -54,7 +55,8 @@ ENV PATH=/opt/sentiment/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     SENTIMENT_GRPC_LISTEN=0.0.0.0:50051 \
-    SENTIMENT_HTTP_LISTEN=0.0.0.0:8080
+    SENTIMENT_HTTP_LISTEN=0.0.0.0:8080 \
+    SENTIMENT_HEALTH_LISTEN=0.0.0.0:50052
 USER 65532:65532
 EXPOSE 50051 8080
 # Nothing is written: a read-only root file system needs no volume.

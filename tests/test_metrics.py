@@ -57,6 +57,8 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "run_over_predicted": ("gauge", {"model": {"tiny/1"}}),
     "explain_seconds": ("histogram", {"method": EXPLAINED, "model": {"tiny/1"}}),
     "explanations": ("gauge", {"model": {"tiny/1"}}),
+    "reload_failures_total": ("counter", {"files": {"tls", "tokens"}}),
+    "unauthenticated_total": ("counter", {"transport": {"grpc", "http"}}),
     "trace_spans_sent_total": ("counter", {}),
     "trace_spans_dropped_total": ("counter", {"reason": {"queue_full", "not_exported"}}),
 }

@@ -24,6 +24,12 @@ OTHER_VALUES = {
     "device": "cuda:1,cuda:0",
     "bulk_share": "0.5",
     "explain_share": "0.5",
+    "tls_cert_file": "/tls/tls.crt",
+    "tls_key_file": "/tls/tls.key",
+    "tls_client_ca_file": "/tls/ca.crt",
+    "health_listen": "0.0.0.0:3",
+    "auth_tokens": "/tokens",
+    "auth_exempt": "/healthz,/sentiment.v1.SentimentService/ListModels",
 }
 
 

@@ -34,6 +34,7 @@ from sentiment.pipeline import Served
 from sentiment.registry import Models
 from sentiment.rpc.calls import CODE_NAMES, METHODS
 from sentiment.rpc.side import GrpcSide
+from sentiment.security.secured import Secured
 from sentiment.settings import Settings
 from sentiment.tracing.start import make_tracer
 from sentiment.tracing.trace import Tracer
@@ -94,13 +95,13 @@ class App:
     second_signal_ends = True
 
     def __init__(self, settings: Settings, counts_grpc: bool = True) -> None:
-        """Bind the gRPC port; must be called in the event loop, which ``event_loop.run`` has begun.
+        """Bind the ports of gRPC; must be called in the event loop, which ``event_loop.run`` has begun.
 
-        ``counts_grpc``: its calls are not counted by who hands them on.
+        ``counts_grpc``: its calls are not counted, and admitted, by who hands them on.
 
         Raises:
-            CannotServe: it cannot be bound.
-            BadSettings: traces cannot be sent as it is said.
+            CannotServe: one cannot be bound.
+            BadSettings: traces cannot be sent as it is said, or files of TLS or tokens cannot be used.
         """
         self._settings = settings
         self._log = logger()
@@ -119,7 +120,8 @@ class App:
         # Set when the model answers.
         self.started = asyncio.Event()
         self.http_port = 0
-        self._grpc = GrpcSide(settings, self._metrics, self._models, counts=counts_grpc, tracer=self._tracer)
+        self._secured = Secured(settings, self._metrics)
+        self._grpc = GrpcSide(settings, self._metrics, self._models, counts=counts_grpc, tracer=self._tracer, secured=self._secured)
         self.grpc_port = self._grpc.bind()
         self._web = Web(
             self._grpc.service,
@@ -129,12 +131,16 @@ class App:
             lambda: self._grpc.health.alive,
             settings.message_bytes_max,
             settings.viewer,
+            settings.web == "all",
+            self._secured,
         )
         self._runners: list[Runner] = []
         # Set when what is being loaded is of no use any more.
         self._load_no_more = threading.Event()
         # What the line "ready" says of the start beside the usual.
         self._ready_with: dict[str, str] = {}
+        if self._grpc.health_port:
+            self._ready_with["health"] = _address(settings.health_listen, self._grpc.health_port)
 
     async def run(self) -> None:
         """Serve until a signal, then drain.
@@ -148,7 +154,8 @@ class App:
         begun = time.monotonic()
         if self._settings.http_listen:
             self.http_port = await self._web.start(self._settings.http_listen)
-        await self._grpc.server.start()
+        await self._grpc.start()
+        refreshing = asyncio.create_task(self._secured.keep_fresh())
         loading = asyncio.create_task(self._load())
         stopping = asyncio.create_task(self._stop.wait())
         try:
@@ -162,6 +169,7 @@ class App:
         finally:
             self._load_no_more.set()
             loading.cancel()
+            refreshing.cancel()
             await self._shut_down()
 
     def stop(self) -> bool:

@@ -112,6 +112,12 @@ class Metrics:
         self.spans_dropped = counter("trace_spans_dropped", "Spans of traces that were not.", ["reason"])
         for reason in ("queue_full", "not_exported"):
             self.spans_dropped.labels(reason)
+        self.reload_failures = counter("reload_failures", "Looks at files of certificates or tokens that could not be used.", ["files"])
+        self.unauthenticated = counter("unauthenticated", "Calls without a valid token, of whatever method.", ["transport"])
+        for files in ("tls", "tokens"):
+            self.reload_failures.labels(files)
+        for transport in ("grpc", "http"):
+            self.unauthenticated.labels(transport)
         self.explanations = gauge("explanations", "Explanations that wait or are under way.", ["model"])
         self.model_info = info("model", "The loaded models.", ["model"])
         self.build_info = info("build", "This service and its runtime.")
@@ -126,6 +132,16 @@ class Metrics:
         for device, meter in meters.items():
             memory.labels(device).set_function(meter.memory_bytes)
             busy.labels(device).set_function(meter.busy_ratio)
+
+    def watch_certificate(self, expires_at: Callable[[], float]) -> None:
+        """Read when the server's certificate expires, in seconds since 1970, when it is scraped; without TLS there is no such series."""
+        expiration = Gauge(
+            "tls_certificate_expiration_timestamp_seconds",
+            "When the certificate that the server shows expires, in seconds since 1970.",
+            namespace="sentiment",
+            registry=self.registry,
+        )
+        expiration.set_function(expires_at)
 
     def model(self, model: str, runners: Sequence[str]) -> "ModelMetrics":
         """Make every series of a loaded model present, at zero."""

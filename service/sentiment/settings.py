@@ -14,8 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from sentiment.errors import BadSettings
 
 PREFIX = "SENTIMENT_"
+# The second is a client's, who may start a server from the same shell.
+NOT_SETTINGS = (PREFIX + "CONFIG", PREFIX + "CLIENT_TOKEN")
 # Kubernetes injects names of this shape for a Service called sentiment; none of ours may look so.
 INJECTED = re.compile(r"_PORT(_|$)|_SERVICE_")
+
+# Probes and Prometheus bring no token.
+EXEMPT = ("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", "/healthz", "/readyz", "/metrics")
 
 Seconds = Annotated[float, Field(ge=0, le=3600)]
 
@@ -98,6 +103,29 @@ class Settings(BaseModel):
         16, description="explanations that may wait; one more is refused with RESOURCE_EXHAUSTED", ge=1, le=10_000
     )
     explain_bytes_max: int = Field(128 * 2**20, description="bytes of an explanation by Explain", ge=2**16, le=2**31 - 1)
+    tls_cert_file: str = Field("", description="the server's certificate with its chain, in PEM: gRPC and HTTP speak TLS; empty: plaintext")
+    tls_key_file: str = Field("", description="its key, in PEM, not encrypted")
+    tls_client_ca_file: str = Field(
+        "", description="authorities, in PEM, of which every client must show a certificate (mTLS; HTTP: TLS 1.3); empty: clients show none"
+    )
+    health_listen: str = Field(
+        "127.0.0.1:50052",
+        description="with TLS: address and port of gRPC health in plaintext, and nothing else, for probes; empty: none",
+        pattern=r"^(\S+:\d{1,5})?$",
+    )
+    auth_tokens: str = Field(
+        "", description="file with bearer tokens, one a line, or folder of such files: each call needs one of them; empty: no call does"
+    )
+    auth_exempt: tuple[str, ...] = Field(
+        EXEMPT, description="what needs no token, separated by ',': gRPC methods (/package.Service/Method) and HTTP routes (/path)"
+    )
+    reload_s: float = Field(
+        10.0,
+        description="how often files of TLS and tokens are looked at; those that cannot be used leave the last good ones",
+        gt=0,
+        le=3600,
+    )
+    web: Literal["all", "metrics"] = Field("all", description="what HTTP serves: all, or only /metrics, /healthz and /readyz")
     viewer: bool = Field(True, description="serve the page on which people look at explanations, at / of HTTP")
     drain_wait_s: Seconds = Field(3.0, description="after SIGTERM: not ready but still answering for so long, until balancers have noticed")
     drain_grace_s: Seconds = Field(30.0, description="then: time for accepted requests to finish before they are cut off")
@@ -128,6 +156,19 @@ class Settings(BaseModel):
     def _split(cls, value: object) -> object:
         return tuple(part for part in value.split(os.pathsep) if part) if isinstance(value, str) else value
 
+    @field_validator("auth_exempt", mode="before")
+    @classmethod
+    def _split_names(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("auth_exempt")
+    @classmethod
+    def _are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not re.fullmatch(r"/\S{0,255}", name):
+                raise ValueError(f"{name!r} is no name; wanted are at most 256 characters that begin with /")
+        return value
+
 
 def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], config: Path | None = None) -> tuple[Settings, list[str]]:
     """Combine flags, environment and TOML file; the first that names a setting wins.
@@ -143,7 +184,7 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
     if config is not None:
         values.update(_read_toml(config))
     for variable, value in sorted(environment.items()):
-        if not variable.startswith(PREFIX) or variable == PREFIX + "CONFIG":
+        if not variable.startswith(PREFIX) or variable in NOT_SETTINGS:
             continue
         if INJECTED.search(variable):
             ignored.append(variable)
@@ -197,7 +238,7 @@ def settings_table() -> list[tuple[str, str, str, str]]:
     for name, field in Settings.model_fields.items():
         default = field.default
         shown = (
-            ":".join(map(str, default))
+            (":" if name == "bundles" else ",").join(map(str, default))
             if isinstance(default, tuple)
             else str(default).lower()
             if isinstance(default, bool)

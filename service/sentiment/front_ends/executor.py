@@ -35,6 +35,8 @@ class Executor(App):
         own = {"grpc_listen": f"unix:{start.calls_socket}", "connection_age_max_s": 0.0}
         super().__init__(start.settings.model_copy(update=own), counts_grpc=False)
         self._start = start
+        if start.settings.health_listen:
+            self._ready_with["health"] = start.settings.health_listen
         for name in front_ends(start.settings):
             # To what it shows here is added what they tell.
             self._metrics.loop_busy_seconds.watch(lambda: 0.0, name)

@@ -40,7 +40,8 @@ OPTIONS = [
     # The path of the socket is no name for a server.
     ("grpc.default_authority", "executor"),
 ]
-NOT_HANDED_ON = ("grpc-", "user-agent", ":", *TRACE_HEADERS)
+# Whoever calls has shown its token here; the executor has no use for it.
+NOT_HANDED_ON = ("grpc-", "user-agent", ":", "authorization", *TRACE_HEADERS)
 T = TypeVar("T")
 Pairs = Sequence[tuple[str, str | bytes]]
 

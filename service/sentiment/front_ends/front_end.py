@@ -7,6 +7,7 @@ import asyncio
 import gc
 import os
 import signal
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from sentiment.pipeline import Served
 from sentiment.registry import Models
 from sentiment.rpc.calls import CODE_NAMES, METHODS
 from sentiment.rpc.side import GrpcSide
+from sentiment.security.secured import Secured
 from sentiment.tracing.start import make_tracer
 
 # Rows that a front end has at the executor at most, for each that may wait there: the executor's queue refuses, which knows what waits
@@ -69,7 +71,7 @@ class FrontEnd:
         """Not listening yet; must be called in the event loop.
 
         Raises:
-            BadSettings: traces cannot be sent as it is said.
+            BadSettings: traces cannot be sent as it is said, or files of TLS or tokens cannot be used.
         """
         self._start = start
         self._settings = start.settings
@@ -82,8 +84,16 @@ class FrontEnd:
         self._models = Models(self._settings.model)
         self._queue = FarQueue(ROWS_PER_QUEUE * self._settings.queue_rows_max)
         self._forward = Forward(start.calls_socket, self._models)
-        adapt = self._forward.adapt
-        self._grpc = GrpcSide(self._settings, self._metrics, self._models, share_port=True, adapt=adapt, tracer=self._tracer)
+        self._secured = Secured(self._settings, self._metrics)
+        self._grpc = GrpcSide(
+            self._settings,
+            self._metrics,
+            self._models,
+            share_port=True,
+            adapt=self._forward.adapt,
+            tracer=self._tracer,
+            secured=self._secured,
+        )
         self._served: Served | None = None
         self._link: Link | None = None
         self._draining = False
@@ -102,7 +112,7 @@ class FrontEnd:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         linking = asyncio.create_task(self._keep_link())
-        working = {linking, *(asyncio.create_task(work) for work in (self._read_models(), watch_deadlines(self._queue), beat()))}
+        working = {linking, *(asyncio.create_task(work) for work in self._works())}
         stopping = asyncio.create_task(self._stop.wait())
         try:
             done, _ = await asyncio.wait({stopping, *working}, return_when=asyncio.FIRST_COMPLETED)
@@ -117,6 +127,10 @@ class FrontEnd:
                 self._served.close()
             if self._tracer is not None:
                 await asyncio.to_thread(self._tracer.close)
+
+    def _works(self) -> tuple[Coroutine[Any, Any, None], ...]:  # Any: what a coroutine is sent, which is nothing
+        """What goes on beside the link for as long as the process lives."""
+        return self._read_models(), watch_deadlines(self._queue), self._secured.keep_fresh(), beat()
 
     def model(self, link: Link, said: Any) -> None:  # Any: JSON
         """The executor has a model."""
@@ -155,7 +169,7 @@ class FrontEnd:
                 gc.collect()
                 gc.freeze()
                 self._grpc.bind()
-                await self._grpc.server.start()
+                await self._grpc.start()
             elif said["digest"] != self._served.classifier.bundle.digest:
                 raise BadBundle(f"another executor serves the digest {said['digest'][:12]} of {self._served.id}: it was exchanged")
             # Whichever executor is there now: to another than this one nothing has been promised.

@@ -68,8 +68,9 @@ class Supervisor:
         """Keep all processes alive until the stop; returns the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
-        with _reserved(self._settings.grpc_listen) as address, _folder() as folder:
-            changes: dict[str, object] = {"grpc_listen": address}
+        probed = self._settings.health_listen if self._settings.tls_cert_file else ""
+        with _reserved(self._settings.grpc_listen) as address, _reserved(probed) as health, _folder() as folder:
+            changes: dict[str, object] = {"grpc_listen": address, "health_listen": health}
             if not self._settings.connection_age_max_s:
                 changes |= {"connection_age_max_s": CONNECTION_AGE_S, "connection_age_grace_s": CONNECTION_GRACE_S}
             settings = self._settings.model_copy(update=changes)
@@ -180,11 +181,14 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
 
 @contextlib.contextmanager
 def _reserved(listen: str) -> Iterator[str]:
-    """Hold a port without listening on it, so that only front ends of ours share it; gives its address.
+    """Hold a port without listening on it, so that only front ends of ours share it; gives its address. Empty: there is none to hold.
 
     Raises:
         CannotServe: another process has it.
     """
+    if not listen:
+        yield ""
+        return
     host, _, port = listen.rpartition(":")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from sentiment.errors import Broken, Expired, InvalidInput, Refused, RequestError
+from sentiment.errors import Broken, Expired, InvalidInput, Refused, RequestError, Unauthenticated
 from sentiment.logs import logger
 from sentiment.metrics import NO_MODEL, CallMetrics, Metrics
 from sentiment.pipeline import Served
@@ -22,7 +22,8 @@ from sentiment.tracing.trace import TEXTS_MAX, Headers, Trace, Tracer, exemplar_
 
 OK = "OK"
 METHODS = ("Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel")
-CODE_NAMES = tuple(sorted({OK, "CANCELLED", *(code.name for code in CODES.values())}))
+# Whoever has no token is refused before there is a call: such are counted by themselves.
+CODE_NAMES = tuple(sorted({OK, "CANCELLED", *(code.name for code in CODES.values())} - {CODES[Unauthenticated].name}))
 REQUEST_ID = "x-request-id"
 # A cancellation so shortly before the deadline is the deadline's.
 DEADLINE_SLACK_S = 0.01

@@ -1,7 +1,6 @@
 """Tokens at gRPC's door: an interceptor that lets a call through or ends it, before anything of its message is read."""
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Never, TypeAlias
 
 import grpc
@@ -26,9 +25,9 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         if self._guard.lets_in(method, authorization):
             return await continuation(handler_call_details)
         # Of streams, whatever the method is of: a unary one would first wait for a message.
-        return grpc.stream_stream_rpc_method_handler(partial(self._refuse, method))
+        return grpc.stream_stream_rpc_method_handler(self._refuse)
 
-    async def _refuse(self, method: str, _messages: object, context: Any) -> Never:  # Any: likewise
-        self._guard.refused("grpc", method)
+    async def _refuse(self, _messages: object, context: Any) -> Never:  # Any: likewise
+        self._guard.refused("grpc")
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, REFUSAL, (CHALLENGE,))
         raise AssertionError("abort raises")

@@ -10,9 +10,11 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from sentiment.errors import CannotServe
 from sentiment.rpc.calls import Calls
+from sentiment.rpc.guard import GrpcGuard
 from sentiment.rpc.health import Health
 from sentiment.rpc.servicer import SentimentService
 from sentiment.rpc.stream import METHOD, Streams
+from sentiment.security.tokens import Guard
 from sentiment.v1 import sentiment_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["SentimentService"].full_name
@@ -21,6 +23,8 @@ REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
 # Far above our own limit, so that a message over the limit gets our INVALID_ARGUMENT and not the transport's
 # RESOURCE_EXHAUSTED, which looks like overload and is retried.
 TRANSPORT_BYTES_MIN = 16 * 2**20
+# Bytes of a call's headers; more are refused by the transport with RESOURCE_EXHAUSTED. Room for the longest token and a trace.
+METADATA_BYTES_MAX = 16 * 2**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,9 @@ def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", int(options.share_port)),
         ("grpc.max_receive_message_length", max(TRANSPORT_BYTES_MIN, 4 * options.message_bytes_max)),
         ("grpc.max_send_message_length", -1),
+        # The second would else be the limit, and between the two chance would decide.
+        ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+        ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
         ("grpc.keepalive_permit_without_calls", 1),
         # Its counts of calls (core_calls), without a diary of each connection.
         ("grpc.enable_channelz", 1),
@@ -78,9 +85,9 @@ def handlers_of(service: SentimentService, streams: Streams, calls: Calls) -> Ha
     return handlers
 
 
-def make_server(options: ServerOptions, handlers: Handlers, health: Health) -> grpc.aio.Server:
-    """Assemble the server, without a port and without starting it."""
-    server = grpc.aio.server(options=channel_options(options))
+def make_server(options: ServerOptions, handlers: Handlers, health: Health, guard: Guard | None = None) -> grpc.aio.Server:
+    """Assemble the server, without a port and without starting it. ``guard``: who may call it; None: everybody."""
+    server = grpc.aio.server(options=channel_options(options), interceptors=() if guard is None else (GrpcGuard(guard),))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     # Each of them waits in a queue of its own, so that none of a probe's calls is ended for want of room.
     server.add_registered_method_handlers(SERVICE, handlers)
@@ -90,14 +97,21 @@ def make_server(options: ServerOptions, handlers: Handlers, health: Health) -> g
     return server
 
 
-def bind(server: grpc.aio.Server, listen: str) -> int:
-    """Bind a port of the server, which is not started; returns it.
+def make_health_server(options: ServerOptions, health: Health) -> grpc.aio.Server:
+    """A server of health alone, for probes that know neither TLS nor tokens."""
+    server = grpc.aio.server(options=channel_options(options))
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    return server
+
+
+def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None = None) -> int:
+    """Bind a port of the server, which is not started; returns it. ``credentials``: of TLS; None: plaintext.
 
     Raises:
         CannotServe: it cannot be bound.
     """
     try:
-        return int(server.add_insecure_port(listen))
+        return int(server.add_insecure_port(listen) if credentials is None else server.add_secure_port(listen, credentials))
     except RuntimeError as error:
         raise CannotServe(f"gRPC cannot listen on {listen}: {error}") from error
 

@@ -9,10 +9,12 @@ from sentiment.metrics import Metrics
 from sentiment.registry import Models
 from sentiment.rpc.calls import CallLimits, Calls
 from sentiment.rpc.core_calls import CoreCalls
+from sentiment.rpc.credentials import server_credentials
 from sentiment.rpc.health import Health
-from sentiment.rpc.server import SERVICE, Handlers, ServerOptions, bind, handlers_of, make_server
+from sentiment.rpc.server import SERVICE, Handlers, ServerOptions, bind, handlers_of, make_health_server, make_server
 from sentiment.rpc.servicer import SentimentService, ServiceLimits
 from sentiment.rpc.stream import Streams
+from sentiment.security.secured import Secured
 from sentiment.settings import Settings
 from sentiment.tracing.trace import Tracer
 
@@ -22,7 +24,7 @@ def _as_they_are(handlers: Handlers, _calls: Calls) -> Handlers:
 
 
 class GrpcSide:
-    """Everything of gRPC but the models. ``bind`` takes the port; nothing is answered before ``server`` is started."""
+    """Everything of gRPC but the models. ``bind`` takes the port; nothing is answered before ``start``."""
 
     def __init__(
         self,
@@ -33,6 +35,7 @@ class GrpcSide:
         adapt: Callable[[Handlers, Calls], Handlers] = _as_they_are,
         counts: bool = True,
         tracer: Tracer | None = None,
+        secured: Secured | None = None,
     ) -> None:
         """Must be called in the event loop that will serve.
 
@@ -42,8 +45,9 @@ class GrpcSide:
             models: what they name.
             share_port: other processes listen on the port too.
             adapt: exchanges handlers of the service's methods.
-            counts: the port's calls are counted here, and not by those who hand them on.
+            counts: the port's calls are counted and admitted here, and not by those who hand them on.
             tracer: of this process, if it traces.
+            secured: TLS and tokens of the port, and with TLS a port for probes beside it; unless those who hand calls on see to that.
         """
         limits = CallLimits(
             settings.message_bytes_max,
@@ -68,20 +72,34 @@ class GrpcSide:
         )
         of_port = self.calls if counts else Calls(metrics, replace(limits, counted=False, log_calls=False), tracer)
         handlers = adapt(handlers_of(self.service, self.streams, of_port), of_port)
-        self.server = make_server(options, handlers, self.health)
+        self.server = make_server(options, handlers, self.health, secured.guard if secured and counts else None)
         core = CoreCalls()
         # Those that are handed on are no callers'.
         metrics.grpc_calls_started.watch((lambda: core.started) if counts else (lambda: 0.0))
         metrics.grpc_calls_ended.watch((lambda: core.ended) if counts else (lambda: 0.0))
+        certificates = secured.certificates if secured and counts else None
+        self._credentials = None if certificates is None else server_credentials(certificates)
         self._listen = settings.grpc_listen
+        self._health_listen = settings.health_listen
+        probed = settings.health_listen and certificates is not None
+        self._health_server = make_health_server(options, self.health) if probed else None
+        self.health_port = 0
 
     def bind(self) -> int:
-        """Take the port that the settings name; returns it.
+        """Take the port that the settings name, and that of health; returns the former.
 
         Raises:
-            CannotServe: it cannot be bound.
+            CannotServe: one cannot be bound.
         """
-        return bind(self.server, self._listen)
+        if self._health_server is not None:
+            self.health_port = bind(self._health_server, self._health_listen)
+        return bind(self.server, self._listen, self._credentials)
+
+    async def start(self) -> None:
+        """Answer, after ``bind``."""
+        await self.server.start()
+        if self._health_server is not None:
+            await self._health_server.start()
 
     async def drain(self, grace_s: float) -> None:
         """Refuse what is new by GOAWAY and answer what was accepted, for at most ``grace_s`` seconds."""
@@ -97,3 +115,6 @@ class GrpcSide:
         """Stop at once. Harmless after ``drain``."""
         self.health.end_watches()
         await self.server.stop(0)
+        if self._health_server is not None:
+            # Probes hear the truth until the end.
+            await self._health_server.stop(0)

@@ -48,20 +48,18 @@ class Guard:
 
     One for a server, shared by its gRPC, its HTTP and any further port. To guard another server, such as one for administration::
 
-        tokens = reloaded_tokens(path, "admin_tokens")
-        guard = Guard(lambda: tokens.now, open_to_all=(), refused=lambda transport, name: ...)
+        guard = secured.guard_of(path, "admin_tokens", open_to_all=())  # security.secured, which keeps its tokens fresh
         grpc.aio.server(interceptors=[GrpcGuard(guard)])                # rpc.guard
         web.Application(middlewares=[http_guard(guard)])                # web.guard
-        asyncio.create_task(keep_fresh([tokens], every_s, failed))      # security.reloaded
     """
 
-    def __init__(self, tokens: Callable[[], Tokens], open_to_all: Collection[str], refused: Callable[[str, str], None]) -> None:
+    def __init__(self, tokens: Callable[[], Tokens], open_to_all: Collection[str], refused: Callable[[str], None]) -> None:
         """Stand at the door.
 
         Args:
             tokens: those that are valid now; asked at each call.
             open_to_all: what needs none: methods as /package.Service/Method and HTTP routes as /path.
-            refused: counts a refusal, called in the event loop with grpc or http and the method or route, which is not bounded.
+            refused: counts a refusal; called in the event loop with grpc or http.
         """
         self._tokens = tokens
         self._open = frozenset(open_to_all)

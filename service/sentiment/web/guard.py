@@ -19,7 +19,7 @@ def http_guard(guard: Guard) -> Middleware:
         route = "" if resource is None else resource.canonical
         if guard.lets_in(route, request.headers.getall("Authorization", ())):
             return await handler(request)
-        guard.refused("http", route)
+        guard.refused("http")
         return web.json_response(error_body(Unauthenticated(REFUSAL)), status=401, headers=dict((CHALLENGE,)))
 
     return admit

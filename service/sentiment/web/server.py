@@ -5,6 +5,7 @@ It installs no signal handlers and never ends the process: ``app`` alone does.
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any, Never
 
 import grpc
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from google.protobuf.json_format import ParseDict, ParseError
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -20,7 +22,9 @@ from sentiment.errors import CannotServe, Expired, InvalidInput, RequestError
 from sentiment.rpc.calls import REQUEST_ID, A, Call, Calls, Method, Q, StreamMethod
 from sentiment.rpc.servicer import SentimentService
 from sentiment.rpc.status import HTTP_STATUS, code_of, pushback_ms
+from sentiment.security.secured import Secured
 from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.web.guard import http_guard
 from sentiment.web.lines import Lines, error_body, json_of
 from sentiment.web.viewer import add_viewer
 
@@ -45,27 +49,48 @@ class Web:
         alive: Callable[[], bool],
         message_bytes_max: int,
         viewer: bool = True,
+        everything: bool = True,
+        secured: Secured | None = None,
     ) -> None:
+        """Not listening yet.
+
+        Args:
+            service: what the routes below /v1 ask.
+            calls: the door that they go through.
+            scrape: gives what /metrics shows.
+            ready: says what /readyz does.
+            alive: says what /healthz does.
+            message_bytes_max: bytes of a request as a message.
+            viewer: serve the page too.
+            everything: False: only /metrics, /healthz and /readyz.
+            secured: TLS and tokens; None: neither.
+        """
+        self._https = None if secured is None else secured.https
         self._calls = calls
         self._scrape = scrape
         self._ready = ready
         self._alive = alive
         self._message_bytes_max = message_bytes_max
-        application = web.Application(client_max_size=BODY_BYTES_PER_MESSAGE_BYTE * message_bytes_max)
+        middlewares = (http_guard(secured.guard),) if secured and secured.guard else ()
+        application = web.Application(client_max_size=BODY_BYTES_PER_MESSAGE_BYTE * message_bytes_max, middlewares=middlewares)
         application.router.add_get("/metrics", self._get_metrics)
         application.router.add_get("/healthz", self._get_healthz)
         application.router.add_get("/readyz", self._get_readyz)
-        application.router.add_post("/v1/classify", partial(self._post, service.classify_method))
-        application.router.add_post("/v1/explain", partial(self._post_stream, service.explain_method))
-        list_models = partial(self._get, service.list_models_method, lambda _: pb.ListModelsRequest())
-        get_model = partial(self._get, service.get_model_method, _model_asked)
-        application.router.add_get("/v1/models", list_models)
-        application.router.add_get("/v1/models/{name}", get_model)
-        application.router.add_get("/v1/models/{name}/{version}", get_model)
-        if viewer:
+        if everything:
+            self._add_calls(application.router, service)
+        if everything and viewer:
             add_viewer(application.router)
         # A client that goes away cancels its request, as in gRPC.
-        self._runner = web.AppRunner(application, handler_cancellation=True, access_log=None, shutdown_timeout=5)
+        self._runner = web.AppRunner(application, handler_cancellation=True, access_log=None, logger=_log(), shutdown_timeout=5)
+
+    def _add_calls(self, router: web.UrlDispatcher, service: SentimentService) -> None:
+        router.add_post("/v1/classify", partial(self._post, service.classify_method))
+        router.add_post("/v1/explain", partial(self._post_stream, service.explain_method))
+        list_models = partial(self._get, service.list_models_method, lambda _: pb.ListModelsRequest())
+        get_model = partial(self._get, service.get_model_method, _model_asked)
+        router.add_get("/v1/models", list_models)
+        router.add_get("/v1/models/{name}", get_model)
+        router.add_get("/v1/models/{name}/{version}", get_model)
 
     async def start(self, listen: str) -> int:
         """Listen on ``host:port``; returns the port.
@@ -76,7 +101,7 @@ class Web:
         host, _, port = listen.rpartition(":")
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host.strip("[]"), int(port)).start()
+            await web.TCPSite(self._runner, host.strip("[]"), int(port), ssl_context=self._https).start()
         except (OSError, OverflowError) as error:
             raise CannotServe(f"HTTP cannot listen on {listen}: {error}") from error
         return int(self._runner.addresses[0][1])
@@ -172,6 +197,18 @@ class Web:
         if (size := parsed.ByteSize()) > self._message_bytes_max:
             raise InvalidInput("", f"the message has {size} bytes; the limit is {self._message_bytes_max}")
         return parsed
+
+
+def _log() -> logging.Logger:
+    """Where aiohttp tells of its own faults."""
+    log = logging.getLogger("sentiment.http")
+    log.addFilter(_no_callers_fault)
+    return log
+
+
+def _no_callers_fault(record: logging.LogRecord) -> bool:
+    """Not of requests that are no HTTP: it would quote their headers, with a token if that is what is wrong. The caller gets 400."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 def _json_values(body: str) -> Any:  # JSON

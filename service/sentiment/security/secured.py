@@ -1,0 +1,68 @@
+"""What the settings say of TLS and tokens, read from its files and kept fresh, for all ports of a process."""
+
+import ssl
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from sentiment.errors import BadSettings
+from sentiment.metrics import Metrics
+from sentiment.security.certificates import Certificates, TlsFiles, https_context, reloaded_certificates
+from sentiment.security.reloaded import Reloaded, keep_fresh
+from sentiment.security.tokens import Guard, reloaded_tokens
+from sentiment.settings import Settings
+
+
+class Secured:
+    """TLS and tokens of a process. ``guard`` is None where no token is asked for, ``certificates`` and ``https`` where there is no TLS.
+
+    Another server of the process is secured by the same certificates, with ``rpc.credentials.server_credentials(secured.certificates)`` or
+    ``secured.https``, and by the same guard or, with tokens of its own, by ``guard_of``. All is kept fresh by the one ``keep_fresh``.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        """Read the files.
+
+        Raises:
+            BadSettings: one cannot be used; the message says which and why.
+        """
+        self._every_s = settings.reload_s
+        self._metrics = metrics
+        self._sources: list[Reloaded[Any, Any]] = []  # Any: of every kind
+        self.certificates: Callable[[], Certificates] | None = None
+        self.https: ssl.SSLContext | None = None
+        if (files := _tls_files(settings)) is not None:
+            certificates = reloaded_certificates(files)
+            self._sources.append(certificates)
+            self.certificates = lambda: certificates.now
+            self.https = https_context(certificates)
+            metrics.watch_certificate(lambda: certificates.now.expires_at)
+        self.guard = self.guard_of(settings.auth_tokens, "auth_tokens", settings.auth_exempt)
+
+    def guard_of(self, path: str, setting: str, open_to_all: Collection[str]) -> Guard | None:
+        """Who is let in by the tokens of a file or folder; None if none is named. Arguments as in ``reloaded_tokens`` and ``Guard``.
+
+        Raises:
+            BadSettings: it cannot be used.
+        """
+        if not path:
+            return None
+        tokens = reloaded_tokens(Path(path), setting)
+        self._sources.append(tokens)
+        return Guard(lambda: tokens.now, open_to_all, self._refused)
+
+    async def keep_fresh(self) -> None:
+        """Read the files again every so often, until cancelled."""
+        await keep_fresh(self._sources, self._every_s, lambda what: self._metrics.reload_failures.labels(what).inc())
+
+    def _refused(self, transport: str) -> None:
+        self._metrics.unauthenticated.labels(transport).inc()
+
+
+def _tls_files(settings: Settings) -> TlsFiles | None:
+    certificate, key, client_ca = settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file
+    if bool(certificate) is not bool(key):
+        raise BadSettings(f"tls_cert_file = '{certificate}' and tls_key_file = '{key}': one of the two is empty; they go together")
+    if client_ca and not certificate:
+        raise BadSettings(f"tls_client_ca_file = '{client_ca}': clients show certificates with TLS only, and tls_cert_file is empty")
+    return TlsFiles(Path(certificate), Path(key), Path(client_ca) if client_ca else None) if certificate else None
