@@ -1,13 +1,34 @@
-"""Types of command-line arguments: times, shares, percentiles, counts and numbers. Each says what is wanted."""
+"""Types of command-line arguments: times, shares, percentiles, counts and numbers. Each says what is wanted. And what clients show."""
 
 import argparse
 import math
+import os
 import re
 from collections.abc import Callable
+from typing import Any
 
 UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|)")
 DURATION_S_MAX = 86_400.0
+
+# Not an argument, which every process of a machine may read; and not a name that could be taken for a setting of the server.
+TOKEN_VARIABLE = "SENTIMENT_CLIENT_TOKEN"  # noqa: S105  # a name
+
+
+def add_credentials(parser: Any) -> None:  # Any: a parser or a group of one, which share no public type
+    """The arguments that ``credentials_of`` reads."""
+    parser.add_argument("--tls", action="store_true", help="speak TLS, and check the server by the usual authorities")
+    parser.add_argument("--ca", default="", metavar="FILE", help="speak TLS, and check the server by the authorities in this file, in PEM")
+    parser.add_argument("--cert", default="", metavar="FILE", help="speak TLS, and show this certificate, in PEM (mTLS)")
+    parser.add_argument("--key", default="", metavar="FILE", help="its key, in PEM")
+    parser.add_argument("--token-file", default="", metavar="FILE", help=f"send this file's token with each call (or {TOKEN_VARIABLE})")
+
+
+def credentials_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The fields of Credentials."""
+    token = "" if options.token_file else os.environ.get(TOKEN_VARIABLE, "").strip()
+    files = {"ca_file": options.ca, "cert_file": options.cert, "key_file": options.key, "token_file": options.token_file}
+    return {"tls": options.tls, "token": token, **files}
 
 
 def seconds(value: str) -> float:

@@ -6,12 +6,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
 from sentiment.client import CallFailed, Classification, Client, Result
+from sentiment.credentials import Credentials
 from sentiment.errors import SentimentError
 from sentiment.files import BadFile, LineOutput, read_texts
 
@@ -41,6 +42,7 @@ class Job:
     timeout_s: float
     local: bool
     bundles: tuple[Path, ...] = ()
+    credentials: Credentials = field(default_factory=Credentials)
 
 
 def classify(job: Job) -> int:
@@ -82,19 +84,20 @@ def _results(job: Job, texts: Iterable[str]) -> Iterator[Iterator[Result]]:
         with LocalClassifier(job.model, job.bundles) as local:
             yield local.classify_all(texts, truncation=job.truncation)
     else:
-        with connected(job.target, job.model, job.timeout_s) as client:
+        with connected(job.target, job.model, job.timeout_s, job.credentials) as client:
             yield client.classify_all(texts, model=job.model, truncation=job.truncation, timeout_s=job.timeout_s)
 
 
 @contextmanager
-def connected(target: str, model: str, timeout_s: float) -> Iterator[Client]:
+def connected(target: str, model: str, timeout_s: float, credentials: Credentials) -> Iterator[Client]:
     """A client of the server at the target. Fails within seconds if none is there, before any input is read.
 
     Raises:
         NoServer: nothing answers.
-        CallFailed: the server has no such model.
+        CallFailed: the server has no such model, or lets nobody in with these credentials.
+        BadSettings: a file of the credentials cannot be used.
     """
-    with Client(target) as client:
+    with Client(target, credentials=credentials.for_grpc()) as client:
         try:
             client.get_model(model, timeout_s=min(timeout_s, CONNECT_S_MAX))
         except CallFailed as error:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sentiment.arguments import add_credentials, credentials_of
 from sentiment.errors import BadBundle, BadSettings, SentimentError
 from sentiment.loadtest.command import add_loadtest
 from sentiment.planning.command import add_plan
@@ -91,6 +92,7 @@ def _add_call(parser: argparse.ArgumentParser, truncations: Sequence[str]) -> No
     parser.add_argument("--model", default="", metavar="NAME[/VERSION]", help="the model (default: the server's)")
     parser.add_argument("--truncation", default="", choices=truncations, help="what to read of over-long texts (default: the model's)")
     parser.add_argument("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="time limit of a call (default: 60)")
+    add_credentials(parser)
     parser.add_argument("--local", action="store_true", help="run the bundle in this process, without a server")
     parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="with --local: folders that hold bundles, separated by ':'")
 
@@ -170,6 +172,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _classify(options: argparse.Namespace) -> int:
     from sentiment.classify import Job, classify  # noqa: PLC0415  # grpc loads in a tenth of a second that settings need not wait
+    from sentiment.credentials import Credentials  # noqa: PLC0415  # likewise
 
     if bool(options.texts) == bool(options.input):
         raise BadSettings("give either texts or --input FILE")
@@ -188,12 +191,14 @@ def _classify(options: argparse.Namespace) -> int:
         timeout_s=options.timeout,
         local=options.local,
         bundles=_bundles(options),
+        credentials=Credentials(**credentials_of(options)),
     )
     return FAILED if classify(job) else DONE
 
 
 def _explain(options: argparse.Namespace) -> int:
     from sentiment.client import AttentionOptions, ExplainOptions, NeuronOptions  # noqa: PLC0415  # as in _classify
+    from sentiment.credentials import Credentials  # noqa: PLC0415  # likewise
     from sentiment.explain_command import ExplainJob, explain  # noqa: PLC0415  # likewise
 
     if options.html and options.json:
@@ -229,6 +234,7 @@ def _explain(options: argparse.Namespace) -> int:
             bundles=_bundles(options),
             html=options.html,
             encoding=options.encoding,
+            credentials=Credentials(**credentials_of(options)),
         )
     )
     return DONE

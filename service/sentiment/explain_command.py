@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sentiment.classify import connected
 from sentiment.client import AttentionOptions, CallFailed, Client, ExplainOptions, Explanation, NeuronOptions, model_json
 from sentiment.client.explanation_parts import with_notes
+from sentiment.credentials import Credentials
 from sentiment.explain_page import page
 from sentiment.files import new_file
 from sentiment.v1 import sentiment_pb2 as pb
@@ -53,6 +54,7 @@ class ExplainJob:
     bundles: tuple[Path, ...] = ()
     html: Path | None = None
     encoding: str = "u8"
+    credentials: Credentials = field(default_factory=Credentials)
 
 
 def explain(job: ExplainJob) -> None:
@@ -117,7 +119,7 @@ def _source(job: ExplainJob) -> Iterator["Client | LocalClassifier"]:
         with LocalClassifier(job.model, job.bundles) as local:
             yield local
     else:
-        with connected(job.target, job.model, job.timeout_s) as client:
+        with connected(job.target, job.model, job.timeout_s, job.credentials) as client:
             yield client
 
 

@@ -5,6 +5,7 @@ from sentiment.client.explain_options import AttentionOptions, ExplainOptions, N
 from sentiment.client.explanations import Explanation
 from sentiment.client.results import CallFailed, Classification, ModelId, Result, Timing, Violation
 from sentiment.client.sync import Client
+from sentiment.credentials import Credentials
 from sentiment.proto_json import json_dict as model_json
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "CallFailed",
     "Classification",
     "Client",
+    "Credentials",
     "ExplainOptions",
     "Explanation",
     "ModelId",

@@ -17,6 +17,7 @@ from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, backoff_s, 
 from sentiment.client.requests import TextOrPair
 from sentiment.client.results import CallFailed, Classification, Result, failure_of_rpc, result_of
 from sentiment.client.sync import DEFAULT_TARGET
+from sentiment.credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 
@@ -33,10 +34,12 @@ class AsyncClient:
         target: str = DEFAULT_TARGET,
         *,
         timeout_s: float = 5.0,
-        credentials: grpc.ChannelCredentials | None = None,
+        credentials: grpc.ChannelCredentials | Credentials | None = None,
         options: Sequence[tuple[str, Any]] = (),
     ) -> None:
         """Connect lazily; arguments as in ``Client``."""
+        if isinstance(credentials, Credentials):
+            credentials = credentials.for_grpc()
         arguments = list({**dict(channel_options()), **dict(options)}.items())
         self._channel = (
             grpc.aio.secure_channel(target, credentials, arguments) if credentials else grpc.aio.insecure_channel(target, arguments)

@@ -16,6 +16,7 @@ from sentiment.client.explanations import Explanation
 from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, backoff_s, channel_options
 from sentiment.client.requests import TextOrPair
 from sentiment.client.results import CallFailed, Classification, Result, failure_of_rpc, result_of, retryable
+from sentiment.credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 
@@ -39,7 +40,7 @@ class Client:
         target: str = DEFAULT_TARGET,
         *,
         timeout_s: float = 5.0,
-        credentials: grpc.ChannelCredentials | None = None,
+        credentials: grpc.ChannelCredentials | Credentials | None = None,
         options: Sequence[tuple[str, Any]] = (),
     ) -> None:
         """Connect lazily.
@@ -47,9 +48,14 @@ class Client:
         Args:
             target: ``host:port`` or any gRPC target; a name with several addresses is balanced over all of them.
             timeout_s: deadline of each call that names none.
-            credentials: for TLS, from ``grpc.ssl_channel_credentials``; None for plaintext.
+            credentials: TLS and token as ``Credentials`` or as gRPC's own, such as ``grpc.ssl_channel_credentials``; None for plaintext.
             options: channel arguments beside and over the default ones.
+
+        Raises:
+            BadSettings: a file of the credentials cannot be used.
         """
+        if isinstance(credentials, Credentials):
+            credentials = credentials.for_grpc()
         arguments = list({**dict(channel_options()), **dict(options)}.items())
         self._channel = grpc.secure_channel(target, credentials, arguments) if credentials else grpc.insecure_channel(target, arguments)
         # The stub class is typed for both kinds of channel.

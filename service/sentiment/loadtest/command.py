@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sentiment.arguments import count, percentile, positive, seconds, seconds_or_none, share
+from sentiment.arguments import add_credentials, count, percentile, positive, seconds, seconds_or_none, share
 
 RATE_MAX = 1e6
 CALLERS_MAX = 100_000
@@ -38,6 +38,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         help="grpc: our API; oip: Open Inference ModelInfer; http: POST /v1/classify, --target may be a URL (default: grpc)",
     )
     group.add_argument("--model", default="", metavar="NAME", help="the model (default: the server's; oip needs one)")
+    add_credentials(group)
     group.add_argument("--channels", type=count(256), default=1, metavar="N", help="connections of each process (default: 1)")
     group.add_argument("--processes", type=count(64), default=None, metavar="N", help="client processes (default: one for two cores)")
     group.add_argument("--open-max", type=count(1_000_000), default=None, metavar="N", help="most calls open at once (default: 10000)")

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
 
 import grpc
 
-from sentiment.errors import SentimentError
+from sentiment.credentials import Credentials
+from sentiment.errors import BadSettings, SentimentError
 from sentiment.loadtest.mix import Call
 
 CONNECT_S_MAX = 5.0
@@ -55,6 +56,24 @@ class Target:
     protocol: str = "grpc"
     model: str = ""
     channels: int = 1
+    credentials: Credentials = field(default_factory=Credentials)
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> Self:  # Any: JSON
+        """What ``dataclasses.asdict`` made."""
+        return cls(**{**told, "credentials": Credentials(**told["credentials"])})
+
+    def channel(self) -> grpc.aio.Channel:
+        """A gRPC connection of its own.
+
+        Raises:
+            ValueError: the address is none.
+            BadSettings: a file of the credentials cannot be used.
+        """
+        credentials = self.credentials.for_grpc()
+        if credentials is None:
+            return grpc.aio.insecure_channel(self.address, CHANNEL_OPTIONS)
+        return grpc.aio.secure_channel(self.address, credentials, CHANNEL_OPTIONS)
 
 
 class Driver(Protocol):
@@ -99,12 +118,14 @@ def open_driver(target: Target, stream: bool) -> Driver:
     """The driver of a target's protocol, not yet connected.
 
     Raises:
-        LoadFailed: the target is no address.
+        LoadFailed: the target is no address, or a file of its credentials cannot be used.
     """
     try:
         return _DRIVERS[target.protocol](target, stream)
     except ValueError as error:
         raise LoadFailed(f"target {target.address!r} is no address: {error}") from error
+    except BadSettings as error:
+        raise LoadFailed(str(error)) from error
 
 
 def _grpc(target: Target, stream: bool) -> Driver:

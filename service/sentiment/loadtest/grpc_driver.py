@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from sentiment.loadtest.drivers import CHANNEL_OPTIONS, CONNECT_S_MAX, Answer, LoadFailed, Target, failure, wait_ready
+from sentiment.loadtest.drivers import CONNECT_S_MAX, Answer, LoadFailed, Target, failure, wait_ready
 from sentiment.loadtest.grpc_answers import answer_of, failure_of
 from sentiment.loadtest.item_stream import ItemStream
 from sentiment.loadtest.mix import BULK, EXPLAIN, SLOW_READER, Call
@@ -24,7 +24,7 @@ class GrpcDriver:
 
     def __init__(self, target: Target, stream: bool) -> None:
         self._target = target
-        self._channels = [grpc.aio.insecure_channel(target.address, CHANNEL_OPTIONS) for _ in range(target.channels + 1)]
+        self._channels = [target.channel() for _ in range(target.channels + 1)]
         stubs: list[Any] = [pb_grpc.SentimentServiceStub(channel) for channel in self._channels]  # Any: types-grpcio's differ
         *others, self._slow = stubs
         self._stubs = itertools.cycle(others)

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from sentiment.credentials import may_send_token
+from sentiment.errors import BadSettings
 from sentiment.loadtest.drivers import CONNECT_S_MAX, Answer, LoadFailed, Stages, Target
 from sentiment.loadtest.mix import BULK, Call
 from sentiment.loadtest.results import OK
@@ -17,6 +19,7 @@ PATH = "/v1/classify"
 # The codes that our HTTP side makes these statuses of, and what other servers mean by them.
 CODES = {
     400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
     404: "NOT_FOUND",
     408: "DEADLINE_EXCEEDED",
     413: "INVALID_ARGUMENT",
@@ -35,15 +38,18 @@ class HttpDriver:
     """One text a request, as many connections as requests are open. The deadline goes along as Grpc-Timeout."""
 
     def __init__(self, target: Target) -> None:
-        address = target.address if "://" in target.address else f"http://{target.address}"
+        self._tls, self._authorization = target.credentials.for_http(), target.credentials.authorization()
+        address = target.address if "://" in target.address else f"{'http' if self._tls is None else 'https'}://{target.address}"
         self._url = address if urlsplit(address).path.strip("/") else address.rstrip("/") + PATH
+        if self._authorization is not None and not may_send_token(self._url):
+            raise BadSettings(f"{self._url} is another machine, to which a token is sent over https only")
         self._model = target.model
         self._session: aiohttp.ClientSession | None = None
 
     async def connect(self) -> dict[str, str]:
         """As in Driver."""
         # Bounded by the load tester's own limit of open calls.
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=True if self._tls is None else self._tls))
         answer = await self.call(Call(("good",), "", CONNECT_S_MAX), CONNECT_S_MAX)
         if answer.code != OK:
             raise LoadFailed(f"{self._url} does not answer: {answer.code}: {answer.message}")
@@ -60,6 +66,8 @@ class HttpDriver:
         headers = {"Content-Type": "application/json", "Grpc-Timeout": f"{math.ceil(timeout_s * 1e3)}m"}
         limit = aiohttp.ClientTimeout(total=timeout_s)
         try:
+            if self._authorization is not None:
+                headers["Authorization"] = self._authorization()
             # A redirected POST would come as a GET, in the time of two.
             asking = self._session.post(self._url, data=json.dumps(asked), headers=headers, timeout=limit, allow_redirects=False)
             async with asking as response:
@@ -68,7 +76,7 @@ class HttpDriver:
             return Answer("DEADLINE_EXCEEDED", f"no answer within {timeout_s:g} s")
         except aiohttp.ClientResponseError as error:
             return Answer("UNKNOWN", f"what answers is no HTTP server: {' '.join(str(error).split())}")
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, BadSettings) as error:
             return Answer("UNAVAILABLE", str(error) or type(error).__name__)
         if response.status != 200:
             shown = body[:MESSAGE_CHARACTERS_MAX].decode(errors="replace").strip()

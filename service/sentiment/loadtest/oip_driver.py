@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from sentiment.loadtest.drivers import CHANNEL_OPTIONS, CONNECT_S_MAX, Answer, LoadFailed, Target, failure, wait_ready
+from sentiment.loadtest.drivers import CONNECT_S_MAX, Answer, LoadFailed, Target, failure, wait_ready
 from sentiment.loadtest.mix import Call
 from sentiment.loadtest.results import OK
 from sentiment.oip import inference_pb2 as oip
@@ -18,7 +18,7 @@ class OipDriver:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._channels = [grpc.aio.insecure_channel(target.address, CHANNEL_OPTIONS) for _ in range(target.channels)]
+        self._channels = [target.channel() for _ in range(target.channels)]
         self._stubs: Any = itertools.cycle(
             oip_grpc.GRPCInferenceServiceStub(channel) for channel in self._channels
         )  # Any: as in GrpcDriver

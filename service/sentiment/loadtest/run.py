@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sentiment import svg_plots
+from sentiment.arguments import credentials_of
+from sentiment.credentials import Credentials
 from sentiment.errors import BadSettings
 from sentiment.files import new_file
 from sentiment.loadtest import report
@@ -171,7 +173,7 @@ def _mix(options: argparse.Namespace) -> Mix:
 
 async def _test(options: argparse.Namespace, laws: list[Law | int], mix: Mix, texts: list[str], slo: Slo) -> tuple[Found, dict[str, str]]:
     progress = Progress()
-    target = Target(options.target, options.protocol, options.model, options.channels)
+    target = Target(options.target, options.protocol, options.model, options.channels, Credentials(**credentials_of(options)))
     fleet = Fleet(
         target,
         mix,

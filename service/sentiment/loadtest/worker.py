@@ -264,7 +264,7 @@ async def serve() -> None:
     told = json.loads(await lines.readline())
     mix, texts = Mix.from_json(told["mix"]), told["texts"]
     try:
-        driver = open_driver(Target(**told["target"]), mix.stream)
+        driver = open_driver(Target.from_json(told["target"]), mix.stream)
         try:
             say(ready=await driver.connect())
             # What was loaded so far stays: a collection need not look at it.

@@ -1,0 +1,82 @@
+"""Front ends speak TLS, ask for tokens and tell their health in plaintext as one process does; the executor does for HTTP."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+
+from sentiment.client import Client, Credentials
+from tests.conftest import PLAIN
+from tests.front_ends.servers import Server
+from tests.security.authorities import A_DAY, Authority, Mounted, mounted_pair
+from tests.security.test_doors import OTHER, TOKEN, code_of, fetch, health
+
+AUTHORITY = Authority()
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Mounted:
+    return mounted_pair(tmp_path / "tls", AUTHORITY.sign(), AUTHORITY)
+
+
+@pytest.fixture
+def secured(bundles: Path, tmp_path: Path, tls: Mounted) -> Iterator[Server]:
+    (tmp_path / "tokens").write_text(TOKEN)
+    files = ("--tls-cert-file", str(tls / "tls.crt"), "--tls-key-file", str(tls / "tls.key"), "--auth-tokens", str(tmp_path / "tokens"))
+    server = Server(bundles, *files, "--health-listen", "127.0.0.1:0", "--reload-s", "0.05")
+    yield server.wait_ready()
+    server.end()
+
+
+def shown(server: Server, name: str) -> Any:
+    return next(line for line in server.lines if line["event"] == "ready")[name]
+
+
+def test_front_ends_want_tls_and_a_token_and_exchange_both(secured: Server, tls: Mounted, tmp_path: Path) -> None:
+    ca = tmp_path / "trusted.crt"
+    ca.write_bytes(AUTHORITY.certificate)
+
+    def code(**credentials: Any) -> grpc.StatusCode:
+        return code_of(Client(secured.target, credentials=Credentials(**credentials), options=PLAIN, timeout_s=10))
+
+    def explained() -> bool:
+        # Handed on to the executor, which has no use for the token.
+        with Client(secured.target, credentials=Credentials(ca_file=str(ca), token=TOKEN), options=PLAIN, timeout_s=10) as client:
+            return client.get_model().id.name == "tiny"
+
+    assert code(ca_file=str(ca), token=TOKEN) is grpc.StatusCode.OK
+    assert explained()
+    assert code(ca_file=str(ca), token=OTHER) is grpc.StatusCode.UNAUTHENTICATED
+    assert code() is grpc.StatusCode.UNAVAILABLE
+    assert health(shown(secured, "health")) == health_pb2.HealthCheckResponse.SERVING
+    https = "https://" + shown(secured, "http")
+    trusted = Credentials(ca_file=str(ca))
+    assert fetch(https + "/v1/models", trusted)[0] == 401
+    assert fetch(https + "/v1/models", trusted, authorization=f"Bearer {TOKEN}")[0] == 200
+    # One call, and one try at HTTP: front ends count for all.
+    assert b'sentiment_unauthenticated_total{transport="grpc"} 1.0' in fetch(https + "/metrics", trusted)[1]
+
+    pair = AUTHORITY.sign(lasts=2 * A_DAY)
+    tls.exchange(tls_crt=pair.certificate, tls_key=pair.key, ca_crt=AUTHORITY.certificate)
+    (tmp_path / "next").write_text(OTHER)
+    (tmp_path / "next").rename(tmp_path / "tokens")
+    for name in ("executor", "front-0", "front-1"):
+        for files in ("tls", "tokens"):
+            secured.wait_for("reloaded", process=name, files=files)
+
+    assert code(ca_file=str(ca), token=OTHER) is grpc.StatusCode.OK
+    assert code(ca_file=str(ca), token=TOKEN) is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_files_of_no_use_end_the_start_with_2_and_the_reason(bundles: Path, tmp_path: Path) -> None:
+    server = Server(bundles, "--tls-cert-file", str(tmp_path / "none.crt"), "--tls-key-file", os.devnull)
+    try:
+        refused = server.wait_for("cannot_serve")
+        assert server.finish() == 2
+    finally:
+        server.end()
+    assert refused["reason"] == f"tls_cert_file = '{tmp_path}/none.crt': cannot be read: No such file or directory"

@@ -1,0 +1,98 @@
+"""Bundles are data: nothing of them is run, and nothing is fetched for them."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sentiment.model.classifier import load_classifier
+from tests.tiny import make_bundle
+
+PACKAGE = Path(__file__).parents[2] / "service/sentiment"
+# What makes objects or code of bytes, and what fetches something of the network.
+UNPICKLES = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "runpy", "imp", "torch", "transformers"}
+FETCHES = {"urllib.request", "http.client", "requests", "httpx", "urllib3", "huggingface_hub", "ftplib"}
+RUNS = {"eval", "exec", "__import__"}
+# Of ONNX Runtime and of numpy.
+LOADS_CODE, ALLOWS_PICKLES = "register_custom_ops_library", "allow_pickle"
+CODE = """
+import pathlib
+pathlib.Path({mark!r}).touch()
+"""
+# In a process of its own: an audit hook stays for ever.
+WATCHED = """
+import pathlib, sys
+from sentiment.model.classifier import load_classifier
+
+def watch(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "urllib.Request", "pickle.find_class"):
+        raise SystemExit(f"{event} {arguments}")
+
+sys.addaudithook(watch)
+load_classifier(pathlib.Path(sys.argv[1]))
+print("loaded")
+"""
+
+
+def nodes() -> Iterator[tuple[str, ast.AST]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            yield f"{path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)}", node
+
+
+def imported(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {name.name for name in node.names}
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+    return set()
+
+
+def uses(node: ast.AST) -> set[str]:
+    """What of a node runs or unpickles something."""
+    found = {name for name in imported(node) if name.partition(".")[0] in UNPICKLES}
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        found |= RUNS & {node.func.id}
+    if isinstance(node, ast.Attribute):
+        found |= {LOADS_CODE} & {node.attr}
+    if isinstance(node, ast.keyword):
+        found |= {ALLOWS_PICKLES} & {node.arg or ""}
+    return found
+
+
+def test_nothing_that_serves_unpickles_or_runs_what_files_say() -> None:
+    assert [(place, found) for place, node in nodes() if (found := uses(node))] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import pickle", "from torch import load", "eval(x)", "options.register_custom_ops_library(x)", "np.load(x, allow_pickle=True)"],
+)
+def test_what_runs_something_would_be_found(code: str) -> None:
+    assert any(uses(node) for node in ast.walk(ast.parse(code)))
+
+
+def test_serving_never_downloads(tmp_path: Path) -> None:
+    make_bundle(tmp_path)
+
+    run = subprocess.run([sys.executable, "-c", WATCHED, str(tmp_path / "tiny/1")], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (run.returncode, run.stdout) == (0, "loaded\n"), run.stderr
+    fetching = [(place, found) for place, node in nodes() if (found := imported(node) & FETCHES)]
+    assert fetching == []
+
+
+def test_a_bundle_with_code_runs_none_of_it(tmp_path: Path) -> None:
+    make_bundle(tmp_path)
+    bundle, mark = tmp_path / "tiny/1", tmp_path / "was-run"
+    for name in ("__init__.py", "modeling_tiny.py", "tokenization_tiny.py", "conftest.py", "sitecustomize.py"):
+        (bundle / name).write_text(CODE.format(mark=str(mark)))
+    # A pickle that touches the file.
+    (bundle / "pytorch_model.bin").write_bytes(b"cposix\nsystem\n(S'touch " + str(mark).encode() + b"'\ntR.")
+
+    load_classifier(bundle)
+
+    assert not mark.exists()
