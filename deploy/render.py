@@ -22,6 +22,7 @@ FLAVOURS = ("cpu", "gpu", "mig")
 # These the chart sets by values of its own.
 SET_BY_CHART = {
     *("grpc_listen", "http_listen", "bundles", "cache_dir"),
+    *("tls_cert_file", "tls_key_file", "tls_client_ca_file", "health_listen", "auth_tokens"),
     *("drain_wait_s", "drain_grace_s", "connection_age_max_s", "tracing"),
 }
 HELMS_OWN = ("app.kubernetes.io/managed-by", "helm.sh/chart", "helm.sh/hook", "helm.sh/hook-delete-policy")

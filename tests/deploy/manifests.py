@@ -18,6 +18,7 @@ FLAVOURS: dict[str, tuple[Path, ...]] = {
     **{name: (CHART / f"values-{name}.yaml",) for name in ("cpu", "gpu", "mig")},
     "single": (VALUES / "single.yaml",),
     "everything": (VALUES / "everything.yaml",),
+    "secured": (VALUES / "secured.yaml",),
     "laid_over": (CHART / "values-mig.yaml", VALUES / "laid_over.yaml"),
 }
 VERSIONS = tuple(f"1.{minor}" for minor in range(31, 38))

@@ -25,7 +25,7 @@ from tests.deploy.manifests import (
     with_one_change,
 )
 from tests.deploy.rules import RULES
-from tests.deploy.rules.release import environment, server
+from tests.deploy.rules.release import environment, server, settings
 from tests.deploy.schemas import schemas
 
 needs_helm = pytest.mark.needs_tool("helm")
@@ -45,6 +45,7 @@ WHOLE = {
     "default": KEPT,
     "single": SERVED,
     "everything": WATCHED | {"ScaledObject", "Job -loadtest"},
+    "secured": KEPT | {"ServiceMonitor", "Job -loadtest"},
     **dict.fromkeys(("cpu", "gpu", "mig", "laid_over"), SCALED),
 }
 
@@ -125,6 +126,8 @@ def test_a_single_wrong_field_is_found(flavour: str, kind: str, path: Sequence[s
         (["--set", "tracing.endpoint=collector:4317"], "does not match pattern"),
         (["--set", "tracing.endpoint=http://collector2"], "does not match pattern"),
         (["--set", "tracing.ratio=2"], "maximum: got 2, want 1"),
+        (["--set", "tls.clientAuth=maybe"], "value must be one of 'none', 'require'"),
+        (["--set", "tls.secretName=a,tls.clientAuth=require,monitoring.serviceMonitor=true"], "tls.clientSecretName must name"),
         (["--set", "autoscaling.min=12"], "autoscaling.min is 12, autoscaling.max 10"),
     ],
 )
@@ -143,6 +146,21 @@ def test_numbers_reach_the_server_as_they_were_written() -> None:
 
     assert [told[f"SENTIMENT_{name}"] for name in ("TEXT_BYTES_MAX", "BULK_SHARE", "EXPLAIN")] == ["2097152", "0.3", "false"]
     assert float(told["OTEL_TRACES_SAMPLER_ARG"]) == 1e-6
+
+
+@needs_helm
+def test_with_tls_and_tokens_the_server_reads_the_mounted_files() -> None:
+    told = settings(server(rendered("secured"))[2])
+
+    files = (told.tls_cert_file, told.tls_key_file, told.tls_client_ca_file, told.auth_tokens)
+    assert files == ("/tls/tls.crt", "/tls/tls.key", "/tls/ca.crt", "/tokens")
+    assert told.health_listen == "0.0.0.0:50052"
+
+
+@needs_helm
+@pytest.mark.parametrize("flavour", made_by.FLAVOURS)
+def test_in_production_nobody_is_told_the_methods(flavour: str) -> None:
+    assert not settings(server(rendered(flavour))[2]).reflection
 
 
 @needs_helm

@@ -22,6 +22,8 @@ def test_every_flavour_keeps_the_rules(flavour: str, rule: Rule) -> None:
 HPA = "HorizontalPodAutoscaler"
 KEDA = "keda_asks_prometheus_for_what_the_server_shows"
 POLICY = "the_network_policy_lets_through_whom_it_should_and_nobody_else"
+SECRETS = "secrets_are_mounted_as_folders_that_nobody_else_reads"
+SCRAPE = "prometheus_speaks_as_the_server_does"
 TRIGGER = ("spec", "triggers", 1, "metadata")
 PODS = '{namespace="sentiment",pod=~"words-[^-]+-[^-]+"}'
 BACKLOG = {"type": "Pods", "pods": {"metric": {"name": "sentiment_backlog_seconds"}}}
@@ -45,6 +47,15 @@ BREAKS: list[tuple[str, str, str, tuple[str | int, ...], Any]] = [
     ("probes_ask_what_they_mean", "cpu", "Deployment", (*CONTAINER, "startupProbe", "failureThreshold"), 10),
     ("probes_ask_what_they_mean", "gpu", "Deployment", ("spec", "progressDeadlineSeconds"), 600),
     ("probes_ask_what_they_mean", "cpu", "Deployment", (*CONTAINER, "readinessProbe", "periodSeconds"), 5),
+    ("with_tls_probes_ask_the_port_that_has_none", "secured", "Deployment", (*CONTAINER, "readinessProbe", "grpc", "port"), 50051),
+    (SECRETS, "secured", "Deployment", (*CONTAINER, "volumeMounts", 2, "subPath"), "tls.crt"),
+    (SECRETS, "secured", "Job", (*POD, "volumes", 3, "secret", "defaultMode"), 0o644),
+    (SECRETS, "secured", "Deployment", (*CONTAINER, "env", 0, "valueFrom"), {"secretKeyRef": {"name": "tokens", "key": "shop"}}),
+    ("what_pods_name_is_there", "secured", "Deployment", (*CONTAINER, "volumeMounts", 2, "mountPath"), "/certificates"),
+    (SCRAPE, "secured", "ServiceMonitor", ("spec", "endpoints", 0, "scheme"), "http"),
+    (SCRAPE, "secured", "ServiceMonitor", ("spec", "endpoints", 0, "tlsConfig", "ca"), {}),
+    (SCRAPE, "secured", "ServiceMonitor", ("spec", "endpoints", 0, "tlsConfig", "cert"), {}),
+    (SCRAPE, "secured", "ServiceMonitor", ("spec", "endpoints", 0, "tlsConfig", "insecureSkipVerify"), True),
     ("pods_are_restricted", "cpu", "Deployment", (*POD, "securityContext", "runAsNonRoot"), False),
     ("pods_are_restricted", "everything", "Job", (*CONTAINER, "securityContext", "readOnlyRootFilesystem"), False),
     ("pods_are_restricted", "cpu", "Deployment", (*POD, "enableServiceLinks"), True),
@@ -83,6 +94,7 @@ BREAKS: list[tuple[str, str, str, tuple[str | int, ...], Any]] = [
     ("the_load_test_can_run_and_ends", "everything", "Job", (*CONTAINER, "args", -1), "2"),
     ("the_load_test_can_run_and_ends", "everything", "NetworkPolicy", ("spec", "ingress", 2, "ports", 0, "port"), "http"),
     ("the_load_test_can_run_and_ends", "everything", "Job", ("spec", "activeDeadlineSeconds"), 30),
+    ("the_load_test_can_run_and_ends", "secured", "Job", (*CONTAINER, "args", 11), "--key"),
     ("names_are_one_releases", "cpu", "Deployment", ("metadata", "name"), 47 * "a"),
     ("names_are_one_releases", "cpu", "Deployment", (*CONTAINER, "image"), "sentiment:latest"),
 ]

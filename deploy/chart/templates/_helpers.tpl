@@ -55,6 +55,18 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{- /* HTTP/2 over TLS is https too. */ -}}
+{{- define "sentiment.appProtocol" -}}
+{{- ternary "https" (last .) (not (empty (first .).Values.tls.secretName)) }}
+{{- end }}
+
+{{- /* The secret that Prometheus and the load test show, where they must. */ -}}
+{{- define "sentiment.clientSecret" -}}
+{{- if and .Values.tls.secretName (eq .Values.tls.clientAuth "require") }}
+{{- required "tls.clientAuth is require: tls.clientSecretName must name what Prometheus and the load test show" .Values.tls.clientSecretName }}
+{{- end }}
+{{- end }}
+
 {{- /* Whether there may be more than one pod. */ -}}
 {{- define "sentiment.several" -}}
 {{- if gt (int (ternary .Values.replicas .Values.autoscaling.max (eq .Values.autoscaling.kind "none"))) 1 }}yes{{ end }}

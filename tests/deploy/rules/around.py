@@ -54,6 +54,21 @@ def pods_are_scraped_once(documents: Sequence[Document]) -> Iterator[str]:
                 yield f"port {endpoint['port']!r} is found on the Services {found}; wanted is one"
 
 
+@rule
+def prometheus_speaks_as_the_server_does(documents: Sequence[Document]) -> Iterator[str]:
+    told = settings(server(documents)[2])
+    for endpoint in (endpoint for monitor in of_kind(documents, "ServiceMonitor") for endpoint in monitor["spec"]["endpoints"]):
+        tls = endpoint.get("tlsConfig", {})
+        if (endpoint.get("scheme", "http") == "https") is not bool(told.tls_cert_file) or bool(tls) is not bool(told.tls_cert_file):
+            yield f"it asks by {endpoint.get('scheme', 'http')} with {tls}"
+        if "insecureSkipVerify" in tls or (tls and not (tls.get("ca") and tls.get("serverName"))):
+            yield f"it does not check whom it asks: {tls}"
+        if bool(told.tls_client_ca_file) is not bool(tls.get("cert") and tls.get("keySecret")):
+            yield f"client certificates are wanted: {told.tls_client_ca_file!r}; it has {tls}"
+        if told.auth_tokens and "/metrics" not in told.auth_exempt:
+            yield "it has no token"
+
+
 def through(rules: Sequence[Document], side: str, namespace: str, labels: Mapping[str, str]) -> set[tuple[Any, str]]:
     """Ports and protocols by which a policy's rules let a pod through, on their ``side``: from or to.
 
@@ -174,6 +189,7 @@ def metric_names() -> set[str]:
 
     metrics = Metrics([], [])
     metrics.watch_devices({"": Meter()})
+    metrics.watch_certificate(lambda: 0.0)
     return series_of(metrics.registry)
 
 
@@ -218,6 +234,10 @@ def the_load_test_can_run_and_ends(documents: Sequence[Document]) -> Iterator[st
             return
         if asked.target not in services:
             yield f"{asked.target} is none of {services}"
+        told = settings(server(documents)[2])
+        shown = [bool(told.tls_cert_file), bool(told.tls_client_ca_file), bool(told.auth_tokens)]
+        if [bool(asked.ca), bool(asked.cert and asked.key), bool(asked.token_file)] != shown:
+            yield f"it shows other than the server wants: {container['args']}"
         for policy in of_kind(documents, "NetworkPolicy"):
             if ("grpc", "TCP") not in through(policy["spec"]["ingress"], "from", OWN, template["metadata"]["labels"]):
                 yield "the network policy keeps it out"

@@ -43,7 +43,9 @@ def ports_exist(documents: Sequence[Document]) -> Iterator[str]:
         used += [port["port"] for ingress in policy["spec"]["ingress"] for port in ingress["ports"]]
     used += [container[probe]["grpc"]["port"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")]
     yield from (f"port {port!r} is none of {names}" for port in used if port not in names)
-    listening = {int(listen.rpartition(":")[2]) for listen in (settings(container).grpc_listen, settings(container).http_listen)}
+    told = settings(container)
+    listens = [told.grpc_listen, told.http_listen, *([told.health_listen] if told.tls_cert_file else [])]
+    listening = {int(listen.rpartition(":")[2]) for listen in listens}
     if listening != {port["containerPort"] for port in container["ports"]}:
         yield f"the server listens on {listening}"
 
@@ -84,6 +86,33 @@ def probes_ask_what_they_mean(documents: Sequence[Document]) -> Iterator[str]:
     # Not ready must be seen before the port is closed.
     if seconds(container["readinessProbe"]) > container["lifecycle"]["preStop"]["sleep"]["seconds"] + settings(container).drain_wait_s:
         yield "readiness is noticed later than the drain begins"
+
+
+@rule
+def with_tls_probes_ask_the_port_that_has_none(documents: Sequence[Document]) -> Iterator[str]:
+    _, _, container = server(documents)
+    told = settings(container)
+    port = int((told.health_listen if told.tls_cert_file else told.grpc_listen).rpartition(":")[2])
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        if container[name]["grpc"]["port"] != port:
+            yield f"{name} asks {container[name]['grpc']['port']}; the server answers it at {port}"
+
+
+@rule
+def secrets_are_mounted_as_folders_that_nobody_else_reads(documents: Sequence[Document]) -> Iterator[str]:
+    for name, spec, _ in pods(documents):
+        secrets = {volume["name"]: volume["secret"] for volume in spec["volumes"] if "secret" in volume}
+        yield from (f"{name}: {secret} may be read by others" for secret in secrets.values() if secret.get("defaultMode") != 0o440)
+        for mount in (mount for container in spec["containers"] for mount in container["volumeMounts"] if mount["name"] in secrets):
+            # A single file would stay what it was when the pod began.
+            if "subPath" in mount or not mount.get("readOnly"):
+                yield f"{name}: {mount}"
+        for container in spec["containers"]:
+            yield from (
+                f"{name}: {variable['name']} holds a secret"
+                for variable in container.get("env", [])
+                if "secretKeyRef" in variable.get("valueFrom", {})
+            )
 
 
 @rule
@@ -134,7 +163,8 @@ def what_pods_name_is_there(documents: Sequence[Document]) -> Iterator[str]:
     _, _, container = server(documents)
     told = settings(container)
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
-    for path in [told.cache_dir, *map(str, told.bundles)]:
+    files = (told.tls_cert_file, told.tls_key_file, told.tls_client_ca_file)
+    for path in [told.cache_dir, *map(str, told.bundles), told.auth_tokens, *(file.rpartition("/")[0] for file in files)]:
         if path and path not in mounted:
             yield f"{path} is no volume, and the root file system is read-only"
 
