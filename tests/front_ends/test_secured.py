@@ -72,6 +72,13 @@ def test_front_ends_want_tls_and_a_token_and_exchange_both(secured: Server, tls:
     assert code(ca_file=str(ca), token=TOKEN) is grpc.StatusCode.UNAUTHENTICATED
 
 
+def test_with_a_port_for_probes_it_drains_and_ends_with_0(secured: Server) -> None:
+    secured.process.terminate()
+
+    assert secured.finish() == 0
+    assert all("drained" in secured.events(name) for name in (None, "executor", "front-0", "front-1"))
+
+
 def test_files_of_no_use_end_the_start_with_2_and_the_reason(bundles: Path, tmp_path: Path) -> None:
     server = Server(bundles, "--tls-cert-file", str(tmp_path / "none.crt"), "--tls-key-file", os.devnull)
     try:

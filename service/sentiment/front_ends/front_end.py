@@ -182,6 +182,7 @@ class FrontEnd:
         self._show_ready()
         await asyncio.sleep(self._settings.drain_wait_s)
         await self._grpc.drain(self._settings.drain_grace_s)
+        await self._grpc.stop()
         await self._forward.close()
         linking.cancel()
         if self._link is not None:
