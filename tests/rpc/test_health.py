@@ -11,7 +11,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
 from sentiment.rpc.health import LIVENESS
-from sentiment.rpc.server import REFLECTION_V1, SERVICE
+from sentiment.rpc.names import OIP_SERVICE, SERVICE
+from sentiment.rpc.server import REFLECTION_V1
 from tests.conftest import RunningServer
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -24,7 +25,7 @@ def check(server: RunningServer, service: str) -> int:
 
 
 def test_a_ready_server_serves_under_every_name(server: RunningServer) -> None:
-    assert [check(server, service) for service in ("", SERVICE, LIVENESS)] == [SERVING] * 3
+    assert [check(server, service) for service in ("", SERVICE, OIP_SERVICE, LIVENESS)] == [SERVING] * 4
 
 
 def test_an_unknown_service_is_not_found(server: RunningServer) -> None:
@@ -80,7 +81,7 @@ def test_reflection_tells_the_services_and_their_messages(server: RunningServer,
         listed, described = method(iter(requests))
 
     names = [service.name for service in listed.list_services_response.service]
-    assert {SERVICE, "grpc.health.v1.Health"} <= set(names)
+    assert {SERVICE, OIP_SERVICE, "grpc.health.v1.Health"} <= set(names)
     assert described.file_descriptor_response.file_descriptor_proto
 
 
