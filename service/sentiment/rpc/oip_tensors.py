@@ -125,7 +125,7 @@ def parameters_of(request: oip.ModelInferRequest) -> Parameters:
 
 def _value(parameter: oip.InferParameter) -> bool | int | float | str | None:
     kind = parameter.WhichOneof("parameter_choice")
-    return None if kind is None else getattr(parameter, kind)  # type: ignore[no-any-return]  # one of the oneof's
+    return None if kind is None else getattr(parameter, kind)
 
 
 def requested_of(request: oip.ModelInferRequest, labels: Sequence[str]) -> list[str]:
