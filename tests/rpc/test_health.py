@@ -1,6 +1,7 @@
 """grpc.health.v1 and reflection through a real server."""
 
 import asyncio
+import base64
 import json
 import subprocess
 from collections.abc import Callable
@@ -100,6 +101,19 @@ def test_a_foreign_client_calls_through_reflection(server: RunningServer, versio
 
     assert f"{SERVICE}/ClassifyStream" in methods
     assert json.loads(called)["prediction"]["label"] == "positive"
+
+
+@pytest.mark.needs_tool("buf")
+def test_a_foreign_client_finds_the_open_inference_protocol_by_reflection(server: RunningServer) -> None:
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [base64.b64encode(b"good").decode()]}}
+    request = json.dumps({"model_name": "tiny", "inputs": [tensor], "outputs": [{"name": "label"}]})
+    curl = ["buf", "curl", "--http2-prior-knowledge", "--protocol", "grpc", "--data", request]
+
+    called = subprocess.run(
+        [*curl, f"{server.url_of_grpc}/{OIP_SERVICE}/ModelInfer"], capture_output=True, text=True, timeout=30, check=True
+    ).stdout
+
+    assert base64.b64decode(json.loads(called)["rawOutputContents"][0])[4:] == b"positive"
 
 
 def test_reflection_can_be_switched_off(start: Callable[..., RunningServer]) -> None:
