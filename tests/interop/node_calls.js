@@ -42,7 +42,7 @@ function stream(texts) {
 
 async function main() {
   const labels = [];
-  for (let call = 0; call < 20; call += 1) labels.push((await ask(client, 'Classify', { text: 'a good film' })).prediction.label);
+  for (let call = 0; call < 60; call += 1) labels.push((await ask(client, 'Classify', { text: 'a good film' })).prediction.label);
   const batch = await ask(client, 'ClassifyBatch', { items: [{ text: 'bad' }, { text: '' }] });
   const tensor = { name: 'text', datatype: 'BYTES', shape: [2], contents: { bytes_contents: [Buffer.from('good'), Buffer.from('bad')] } };
   const inferred = await ask(inference, 'ModelInfer', { model_name: 'tiny', inputs: [tensor], outputs: [{ name: 'score' }] });
