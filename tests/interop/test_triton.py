@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from sentiment.loadtest.drivers import Answer, Target
+from sentiment.loadtest.mix import Call
+from sentiment.loadtest.oip_driver import OipDriver
+from sentiment.loadtest.results import OK
 from tests.conftest import RunningServer
 
 CALLS = Path(__file__).parent / "triton_calls.py"
@@ -52,3 +56,12 @@ def test_perf_analyzer_measures_us(server: RunningServer, tmp_path: Path) -> Non
     (row,) = csv.DictReader((tmp_path / "found.csv").open())
     assert float(row["Inferences/Second"]) > 0
     assert server.metric("sentiment_requests_total", **labels) >= before + 200
+
+
+async def test_our_own_load_tester_drives_us_as_it_drives_others(server: RunningServer) -> None:
+    driver = OipDriver(Target(server.target, "oip", "tiny"))
+    try:
+        assert await driver.connect() == {"model": "tiny/1", "platform": "onnxruntime_onnx"}
+        assert await driver.call(Call(("good", "bad"), "interactive", 20.0), 20.0) == Answer(OK, texts_ok=2)
+    finally:
+        await driver.close()
