@@ -127,6 +127,9 @@ def test_each_client_without_a_quota_of_its_own_has_one_too(fleet: Fleet, begin:
 
     proxy = begin(targets(fleet), tighten)
     codes = {}
+    with grpc.secure_channel(proxy.target, grpc.ssl_channel_credentials(proxy.certificate.read_bytes())) as channel:
+        for _ in range(4):  # whoever asks for health cannot spend it
+            channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=10, metadata=[("x-client", "one")])
     for name in ("one", "other"):
         with proxy.client(proxy.issuer.token(name), options=PLAIN) as client:
             codes[name] = [code_of(client) for _ in range(4)]

@@ -30,6 +30,11 @@ def frames(body: bytes) -> dict[int, bytes]:
     return found
 
 
+def decoded(body: bytes) -> bytes:
+    """Of base64 in pieces, each with its own padding."""
+    return b"".join(base64.b64decode(body[at : at + 4]) for at in range(0, len(body), 4))
+
+
 @pytest.mark.parametrize("text", [False, True], ids=["binary", "base64"])
 def test_a_browser_gets_answers_and_errors(proxy: Proxy, text: bool) -> None:
     kind = "application/grpc-web-text" if text else "application/grpc-web+proto"
@@ -40,7 +45,7 @@ def test_a_browser_gets_answers_and_errors(proxy: Proxy, text: bool) -> None:
         headers = {"Content-Type": kind, "Accept": kind, "X-Grpc-Web": "1", "Origin": "https://app.example", **bearer(proxy)}
         status, told, answer = proxy.fetch(CLASSIFY, base64.b64encode(body) if text else body, headers)
         assert status == 200
-        return told, frames(base64.b64decode(answer) if text else answer)
+        return told, frames(decoded(answer) if text else answer)
 
     headers, good = call(pb.ClassifyRequest(text="a good film"))
     refused, bad = call(pb.ClassifyRequest(text=" "))
@@ -81,6 +86,14 @@ def test_json_is_answered_with_the_protos_names(proxy: Proxy) -> None:
     assert (status, headers.get_content_type()) == (200, "application/json")
     assert answer["prediction"]["label"] == "positive"
     assert (answer["truncated"], answer["timing"]["batch_rows"]) == (False, 1)
+
+
+def test_a_large_batch_fits_in_json(proxy: Proxy) -> None:
+    items = json.dumps({"items": [{"text": "good " * 400}] * 1000}).encode()
+
+    status, _, body = proxy.fetch("/sentiment.v1.SentimentService/ClassifyBatch", items, {**JSON, **bearer(proxy)})
+
+    assert (status, len(json.loads(body)["results"])) == (200, 1000)
 
 
 def test_what_is_wrong_in_json_is_told_in_json(proxy: Proxy) -> None:

@@ -28,6 +28,7 @@ class InferenceService:
         self._calls = calls
         self._health = health
         self._texts_max = texts_max
+        self._version = importlib.metadata.version("sentiment-service")
         self.methods: tuple[Method[Any, Any], ...] = (  # each has its own pair of messages
             Method("ServerLive", oip.ServerLiveRequest, self.server_live, probe=True),
             Method("ServerReady", oip.ServerReadyRequest, self.server_ready, probe=True),
@@ -56,8 +57,7 @@ class InferenceService:
 
     async def server_metadata(self, _request: oip.ServerMetadataRequest, _call: Call) -> oip.ServerMetadataResponse:
         """What the server is."""
-        version = importlib.metadata.version("sentiment-service")
-        return oip.ServerMetadataResponse(name=SERVER, version=version, extensions=EXTENSIONS)
+        return oip.ServerMetadataResponse(name=SERVER, version=self._version, extensions=EXTENSIONS)
 
     async def model_metadata(self, request: oip.ModelMetadataRequest, call: Call) -> oip.ModelMetadataResponse:
         """A loaded model, with the versions that are loaded of it."""
