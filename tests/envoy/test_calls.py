@@ -117,12 +117,17 @@ def test_a_client_has_its_quota_whatever_it_says_of_itself(proxy: Proxy) -> None
         assert code_of(client) is Code.OK
 
 
+def quotas(configuration: Any) -> Any:
+    """The filter that keeps them."""
+    (listener,) = configuration["static_resources"]["listeners"]
+    filters = listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
+    (found,) = [one["typed_config"] for one in filters if one["name"] == "envoy.filters.http.local_ratelimit"]
+    return found
+
+
 def test_each_client_without_a_quota_of_its_own_has_one_too(fleet: Fleet, begin: Callable[..., Proxy]) -> None:
     def tighten(configuration: Any) -> None:
-        (listener,) = configuration["static_resources"]["listeners"]
-        filters = listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
-        (limit,) = [one["typed_config"] for one in filters if one["name"] == "envoy.filters.http.local_ratelimit"]
-        (everybody,) = [one for one in limit["descriptors"] if "value" not in one["entries"][0]]
+        (everybody,) = [one for one in quotas(configuration)["descriptors"] if "value" not in one["entries"][0]]
         everybody["token_bucket"] = {"max_tokens": 2, "tokens_per_fill": 1, "fill_interval": "3600s"}
 
     proxy = begin(targets(fleet), tighten)
@@ -150,10 +155,7 @@ def test_calls_are_spread_evenly_in_turn(proxy: Proxy, fleet: Fleet) -> None:
 
 def unlimited(configuration: Any) -> None:
     """Quotas off: a test calls faster than one client may."""
-    (listener,) = configuration["static_resources"]["listeners"]
-    filters = listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
-    (limit,) = [one["typed_config"] for one in filters if one["name"] == "envoy.filters.http.local_ratelimit"]
-    limit["filter_enforced"]["default_value"]["numerator"] = 0
+    quotas(configuration)["filter_enforced"]["default_value"]["numerator"] = 0
 
 
 def test_the_canary_gets_its_part_and_the_mirror_copies(fleet: Fleet, begin: Callable[..., Proxy]) -> None:
