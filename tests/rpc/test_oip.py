@@ -257,6 +257,8 @@ def test_the_first_text_that_fails_ends_the_others(start: Callable[..., RunningS
 
         assert code is Code.RESOURCE_EXHAUSTED
         assert server.metric("sentiment_queue_rows", model="tiny/1") == 0
+        # Nor are the others asked any more: one ran, the queue took 16 at most, and one had no room.
+        assert server.metric("sentiment_stage_seconds_count", stage="tokenize", model="tiny/1") <= 18
         gate.open()
         assert labels_of(first.result(timeout=30).raw_output_contents[0]) == ["positive"]
 
