@@ -80,8 +80,8 @@ bundle: .venv-dev/.dev ## train, export and judge the default bundle again: make
 	@test -n "$(DATA)" || { echo 'error: give the folder of the training files, DATA=dir; models/make_bundle.sh says what it holds' >&2; exit 2; }
 	DEVICE=$(DEVICE) EVAL="$(EVAL)" models/make_bundle.sh "$(DATA)" "$(RUN)" $(RECIPE)
 
-proto: .venv-dev/.dev ## generate the Python code of proto/ again
-	$(DEV)/python proto/generate.py service
+proto: .venv-dev/.dev ## generate the Python code of proto/ again, and what Envoy is told of it
+	$(DEV)/python proto/generate.py service deploy/envoy/sentiment.pb
 
 image-check: .venv-dev/.dev ## build the image and run it as a pod of the chart, locked in (root; buildah, podman, runc, mmdebstrap, helm; some minutes)
 	@mkdir -p $(BUILD)

@@ -1,4 +1,4 @@
-"""Generate the Python code of proto/ into a source root: ``python proto/generate.py OUTPUT`` (service/ in this repository)."""
+"""Generate what is made of proto/: ``python proto/generate.py SOURCE_ROOT DESCRIPTOR`` (service and deploy/envoy/sentiment.pb here)."""
 
 import os
 import sys
@@ -8,7 +8,9 @@ from pathlib import Path
 from grpc_tools import protoc
 
 PROTO = Path(__file__).resolve().parent
+WELL_KNOWN = Path(protoc.__file__).parent / "_proto"
 SOURCES = ("sentiment/v1/sentiment.proto", "sentiment/oip/inference.proto")
+ERROR_DETAILS = "google/rpc/error_details.proto"
 
 
 def generate(output: Path) -> None:
@@ -19,12 +21,26 @@ def generate(output: Path) -> None:
     """
     # protoc looks for the mypy-protobuf plugins on PATH; they stand beside this interpreter.
     os.environ["PATH"] = sysconfig.get_path("scripts") + os.pathsep + os.environ.get("PATH", "")
-    well_known = Path(protoc.__file__).parent / "_proto"
     kinds = [f"--{kind}={output}" for kind in ("python_out", "grpc_python_out", "mypy_out", "mypy_grpc_out")]
-    status = protoc.main(["protoc", f"-I{PROTO}", f"-I{well_known}", *kinds, *SOURCES])
+    _protoc(["protoc", f"-I{PROTO}", f"-I{WELL_KNOWN}", *kinds, *SOURCES])
+
+
+def describe(file: Path) -> None:
+    """Write what Envoy must know to make calls of JSON: the services as a descriptor, with the details that errors have.
+
+    Raises:
+        RuntimeError: as above.
+    """
+    command = ["protoc", f"-I{PROTO}", f"-I{WELL_KNOWN}", "--include_imports", f"--descriptor_set_out={file}", *SOURCES, ERROR_DETAILS]
+    _protoc(command)
+
+
+def _protoc(command: list[str]) -> None:
+    status = protoc.main(command)
     if status:
         raise RuntimeError(f"protoc ended with status {status}")
 
 
 if __name__ == "__main__":
     generate(Path(sys.argv[1]))
+    describe(Path(sys.argv[2]))

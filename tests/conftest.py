@@ -6,7 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import structlog
@@ -148,10 +148,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs_tool"):
         tool = mark.args[0]
         if shutil.which(tool) is None:
-            _left_out.add(tool)
-            if os.environ.get("REQUIRE_ALL"):
-                pytest.fail(f"{tool} is not installed and REQUIRE_ALL is set", pytrace=False)
-            pytest.skip(f"{tool} is not installed")
+            leave_out(tool, "is not installed")
+
+
+def leave_out(tool: str, why: str) -> NoReturn:
+    """Skip the test for want of a tool, or fail it where nothing may be left out."""
+    _left_out.add(tool)
+    if os.environ.get("REQUIRE_ALL"):
+        pytest.fail(f"{tool} {why} and REQUIRE_ALL is set", pytrace=False)
+    pytest.skip(f"{tool} {why}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -16,7 +16,10 @@ from sentiment.client import CallFailed, Client
 from sentiment.settings import Settings
 from tests.conftest import NO_RETRIES, RunningServer
 
-METHODS = {"Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel"}
+METHODS = {
+    *("Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel"),
+    *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelInfer"),
+}
 CODES = {
     "OK",
     "CANCELLED",

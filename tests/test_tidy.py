@@ -157,9 +157,12 @@ def test_the_generated_code_is_what_the_proto_files_give(tmp_path: Path, monkeyp
     # The generator puts the plugins' folder there.
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
 
-    runpy.run_path(str(ROOT / "proto/generate.py"))["generate"](tmp_path)
+    generator = runpy.run_path(str(ROOT / "proto/generate.py"))
+    generator["generate"](tmp_path)
+    generator["describe"](tmp_path / "sentiment.pb")
 
     fresh = {path.name: path.read_text() for folder in ("v1", "oip") for path in (tmp_path / "sentiment" / folder).iterdir()}
     committed = {path.name: path.read_text() for folder in GENERATED for path in folder.glob("*.py*") if path.name != "__init__.py"}
     assert sorted(fresh) == sorted(committed)
     assert [name for name in fresh if fresh[name] != committed[name]] == [], "stale: make proto"
+    assert (tmp_path / "sentiment.pb").read_bytes() == (ROOT / "deploy/envoy/sentiment.pb").read_bytes(), "stale: make proto"

@@ -32,7 +32,8 @@ from sentiment.model.runner import Runner
 from sentiment.model.session import RUNTIME_VERSION
 from sentiment.pipeline import Served
 from sentiment.registry import Models
-from sentiment.rpc.calls import CODE_NAMES, METHODS
+from sentiment.rpc.calls import CODE_NAMES
+from sentiment.rpc.names import METHODS
 from sentiment.rpc.side import GrpcSide
 from sentiment.security.secured import Secured
 from sentiment.settings import Settings

@@ -122,19 +122,18 @@ class Served:
 
     def _check_reading(self, query: Query, reading: Reading) -> None:
         tokenizer = self.classifier.tokenizer
+        limit = tokenizer.max_tokens
         if reading.tokens <= tokenizer.special_tokens:
             raise InvalidInput(query.field, f"has {len(query.text)} characters and none that the model reads; at least one is needed")
         if not reading.truncated:
             return
         if self._truncation(query) == "refuse":
-            raise InvalidInput(
-                query.field, f"has more tokens than the model reads; the limit is {tokenizer.max_tokens} and truncation is refuse"
-            )
+            raise InvalidInput(query.field, f"has more tokens than the model reads; the limit is {limit} and truncation is refuse")
         if query.text_pair is not None and query.truncation in READ_ON:
             raise InvalidInput(
                 query.field,
-                f"has with its pair more tokens than the model reads; the limit is {tokenizer.max_tokens} and truncation "
-                f"{query.truncation} is for single texts",
+                f"has with its pair more tokens than the model reads; the limit is {limit} and truncation {query.truncation} "
+                "is for single texts",
             )
 
     def _truncation(self, query: Query) -> str:
@@ -185,9 +184,10 @@ class Served:
             attributes["sentiment.tokens"] = reading.tokens
         return self._submit(query, reading, arrived_at, time.monotonic() - begun, deadline_at, tell)
 
-    async def classify_many(self, queries: Sequence[Query], arrived_at: float, deadline_at: float) -> list[Outcome]:
+    async def classify_many(self, queries: Sequence[Query], arrived_at: float, deadline_at: float, together: bool = False) -> list[Outcome]:
         """Answer many texts, each on its own: one that fails leaves the others alone. Cancelling withdraws all.
 
+        ``together``: they are worth nothing without each other; the first that fails withdraws the others, which have no outcome then.
         At most ``call_rows_max`` rows of them are unanswered at a time; a text of more windows than that has the call to itself.
         """
         outcomes: list[Outcome | None] = [None] * len(queries)
@@ -203,11 +203,11 @@ class Served:
         def settle(index: int, outcome: Outcome) -> None:
             nonlocal left
             outcomes[index] = outcome
-            left -= 1
+            left = 0 if together and isinstance(outcome, RequestError) else left - 1
             pending = tickets.pop(index, None)
             if pending is not None:
                 release(pending.rows)
-            if not left:
+            if left <= 0:
                 done.set()
 
         try:
@@ -216,9 +216,10 @@ class Served:
                 # Nobody else acquires: what is held is released by rows that are queued, never by rows that wait here.
                 for _ in range(min(rows, self._call_rows_max)):
                     await room.acquire()
+                if done.is_set():
+                    break
                 try:
-                    query = queries[index]
-                    tickets[index] = self._submit(query, reading, arrived_at, tokenize_s, deadline_at, partial(settle, index))
+                    tickets[index] = self._submit(queries[index], reading, arrived_at, tokenize_s, deadline_at, partial(settle, index))
                 except RequestError as error:
                     release(rows)
                     settle(index, error)
@@ -279,8 +280,7 @@ class Served:
         """Tokenize beside the event loop. Only here a request waits for anything but a row, which the scheduler ends in time."""
         try:
             async with asyncio.timeout_at(deadline_at):
-                executor = self._tokenizing[queries[0].priority]
-                return await asyncio.get_running_loop().run_in_executor(executor, self._read_chunk, queries)
+                return await asyncio.get_running_loop().run_in_executor(self._tokenizing[queries[0].priority], self._read_chunk, queries)
         except TimeoutError as error:
             raise Expired("no answer within the deadline: other texts are being tokenized") from error
 

@@ -15,8 +15,9 @@ from sentiment.front_ends.forward import Forward
 from sentiment.front_ends.link import GONE
 from sentiment.metrics import Metrics
 from sentiment.registry import Models
-from sentiment.rpc.calls import CODE_NAMES, METHODS, REQUEST_ID, CallLimits, Calls
-from sentiment.rpc.server import SERVICE, Handlers
+from sentiment.rpc.calls import CODE_NAMES, REQUEST_ID, CallLimits, Calls
+from sentiment.rpc.names import METHODS, SERVICE
+from sentiment.rpc.server import Handlers
 from sentiment.v1 import sentiment_pb2 as pb
 
 PATIENCE_S = 10

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sentiment import event_loop
 from sentiment.batching.row_queue import NotLetIn, TextOutcome
 from sentiment.errors import Broken, Refused, Unavailable
 from sentiment.front_ends import desk as desks
@@ -178,7 +179,11 @@ async def test_one_text_that_cannot_be_withdrawn_keeps_no_front_end_at_the_desk(
     assert not any(isinstance(one, NotLetIn) for one in told)
 
 
-async def test_a_front_end_takes_no_connection_before_it_can_answer(tmp_path: Path) -> None:
+def test_a_front_end_takes_no_connection_before_it_can_answer(tmp_path: Path) -> None:
+    event_loop.run(_takes_no_connection_before_it_can_answer(tmp_path))
+
+
+async def _takes_no_connection_before_it_can_answer(tmp_path: Path) -> None:
     with socket.socket() as held:
         # As the supervisor does.
         held.bind(("127.0.0.1", 0))

@@ -1,6 +1,7 @@
 """grpc.health.v1 and reflection through a real server."""
 
 import asyncio
+import base64
 import json
 import subprocess
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
 from sentiment.rpc.health import LIVENESS
-from sentiment.rpc.server import REFLECTION_V1, SERVICE
+from sentiment.rpc.names import OIP_SERVICE, SERVICE
+from sentiment.rpc.server import REFLECTION_V1
 from tests.conftest import RunningServer
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -24,7 +26,7 @@ def check(server: RunningServer, service: str) -> int:
 
 
 def test_a_ready_server_serves_under_every_name(server: RunningServer) -> None:
-    assert [check(server, service) for service in ("", SERVICE, LIVENESS)] == [SERVING] * 3
+    assert [check(server, service) for service in ("", SERVICE, OIP_SERVICE, LIVENESS)] == [SERVING] * 4
 
 
 def test_an_unknown_service_is_not_found(server: RunningServer) -> None:
@@ -80,7 +82,7 @@ def test_reflection_tells_the_services_and_their_messages(server: RunningServer,
         listed, described = method(iter(requests))
 
     names = [service.name for service in listed.list_services_response.service]
-    assert {SERVICE, "grpc.health.v1.Health"} <= set(names)
+    assert {SERVICE, OIP_SERVICE, "grpc.health.v1.Health"} <= set(names)
     assert described.file_descriptor_response.file_descriptor_proto
 
 
@@ -99,6 +101,19 @@ def test_a_foreign_client_calls_through_reflection(server: RunningServer, versio
 
     assert f"{SERVICE}/ClassifyStream" in methods
     assert json.loads(called)["prediction"]["label"] == "positive"
+
+
+@pytest.mark.needs_tool("buf")
+def test_a_foreign_client_finds_the_open_inference_protocol_by_reflection(server: RunningServer) -> None:
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [base64.b64encode(b"good").decode()]}}
+    request = json.dumps({"model_name": "tiny", "inputs": [tensor], "outputs": [{"name": "label"}]})
+    curl = ["buf", "curl", "--http2-prior-knowledge", "--protocol", "grpc", "--data", request]
+
+    called = subprocess.run(
+        [*curl, f"{server.url_of_grpc}/{OIP_SERVICE}/ModelInfer"], capture_output=True, text=True, timeout=30, check=True
+    ).stdout
+
+    assert base64.b64decode(json.loads(called)["rawOutputContents"][0])[4:] == b"positive"
 
 
 def test_reflection_can_be_switched_off(start: Callable[..., RunningServer]) -> None:

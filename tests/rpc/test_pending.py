@@ -8,7 +8,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.rpc.health import LIVENESS, Health
-from sentiment.rpc.server import SERVICE, ServerOptions, make_server
+from sentiment.rpc.names import SERVICE
+from sentiment.rpc.server import ServerOptions, make_server
 
 PENDING_MAX = 100
 CALLS = 500
@@ -21,7 +22,7 @@ async def test_calls_that_a_busy_loop_never_looked_at_are_ended_at_once_and_prob
         return b""
 
     health = Health((SERVICE,))
-    server = make_server(OPTIONS, {"Classify": grpc.unary_unary_rpc_method_handler(slow)}, health)
+    server = make_server(OPTIONS, {SERVICE: {"Classify": grpc.unary_unary_rpc_method_handler(slow)}}, health)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     fates: Counter[str] = Counter()

@@ -13,11 +13,13 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from sentiment.client import CallFailed
+from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.tracing.trace import ROWS_MAX, TEXTS_MAX
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.rpc.gate import FixedCost, Gate, batch_request, bounded, id_of, outcome_of, queued, served_by, set_cost, stream_requests, total
+from tests.rpc.test_oip import asked
 from tests.tracing.calling import PARENT, SERVICE, classify, context, http, stub_of, trace_id
 from tests.tracing.collector import Collector
 
@@ -46,6 +48,18 @@ def test_a_request_its_stages_and_its_batch_are_one_picture(collector: Collector
     assert batch.links == {request.place}
     assert spans["run"].links == {batch.place}
     assert (batch.parent, batch.server, batch.trace == trace_id(1)) == ("", False, False)
+
+
+def test_the_open_inference_protocol_is_traced_alike(collector: Collector, traced: Start) -> None:
+    server = traced()
+
+    with grpc.insecure_channel(server.target) as channel:
+        oip_grpc.GRPCInferenceServiceStub(channel).ModelInfer(asked("good", "bad"), metadata=context(trace_id(1)))
+    spans = collector.wait_for_trace(trace_id(1), "tokenize", "queue", "run")
+
+    request = spans["inference.GRPCInferenceService/ModelInfer"]
+    assert (request.parent, request.server, request.attributes["sentiment.texts"]) == (PARENT, True, 2)
+    assert spans["run"].parent == request.id
 
 
 def test_a_tracestate_goes_with_every_span_and_only_the_request_has_a_parent_elsewhere(collector: Collector, traced: Start) -> None:

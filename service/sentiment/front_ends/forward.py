@@ -16,7 +16,8 @@ from sentiment.errors import Expired, RequestError, Unavailable
 from sentiment.front_ends.link import GONE
 from sentiment.registry import Models
 from sentiment.rpc.calls import REQUEST_ID, Call, Calls, Context, abort, headers_of
-from sentiment.rpc.server import SERVICE, Handlers
+from sentiment.rpc.names import SERVICE
+from sentiment.rpc.server import Handlers
 from sentiment.rpc.status import HandedOn
 from sentiment.tracing.trace import TRACE_HEADERS
 from sentiment.v1 import sentiment_pb2 as pb

@@ -28,7 +28,8 @@ from sentiment.model.session import Session
 from sentiment.model.tokenizer import Tokenizer
 from sentiment.pipeline import Served
 from sentiment.registry import Models
-from sentiment.rpc.calls import CODE_NAMES, METHODS
+from sentiment.rpc.calls import CODE_NAMES
+from sentiment.rpc.names import METHODS
 from sentiment.rpc.side import GrpcSide
 from sentiment.security.secured import Secured
 from sentiment.tracing.start import make_tracer

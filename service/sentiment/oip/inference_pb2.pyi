@@ -4,7 +4,14 @@ isort:skip_file
 The Open Inference Protocol, version 2 over gRPC: the interface that Triton, KServe, MLServer and OpenVINO Model Server share.
 
 Names and numbers are those of the published specification (github.com/kserve/open-inference-protocol) and may not differ from it;
-the words are ours. Package and service must be called so, for they are the method's path on the wire.
+the words are ours. Package and service must be called so, for they are the method's path on the wire. ModelConfig is Triton's
+addition to it, of which we have what its load generator asks for.
+
+A model of this server has one input, text: BYTES of the shape [n] or [n, 1], n texts in UTF-8. It has three outputs, all of them
+unless the request names some: label, BYTES [n]; score, the label's probability, FP32 [n]; scores, that of each label in the model's
+order, FP32 [n, labels]. They are always raw. A request fails as a whole: the first text that has no answer gives it its status.
+
+Status codes and their details are those of sentiment.v1.
 
 A tensor is flat, in row-major order, and travels in one of two forms, the same for all tensors of a message: typed, in its
 InferTensorContents, or raw, in raw_input_contents or raw_output_contents. Raw numbers are little-endian; a raw BYTES element is
@@ -15,6 +22,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -25,6 +33,50 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _DataType:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DataTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DataType.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TYPE_INVALID: _DataType.ValueType  # 0
+    TYPE_BOOL: _DataType.ValueType  # 1
+    TYPE_UINT8: _DataType.ValueType  # 2
+    TYPE_UINT16: _DataType.ValueType  # 3
+    TYPE_UINT32: _DataType.ValueType  # 4
+    TYPE_UINT64: _DataType.ValueType  # 5
+    TYPE_INT8: _DataType.ValueType  # 6
+    TYPE_INT16: _DataType.ValueType  # 7
+    TYPE_INT32: _DataType.ValueType  # 8
+    TYPE_INT64: _DataType.ValueType  # 9
+    TYPE_FP16: _DataType.ValueType  # 10
+    TYPE_FP32: _DataType.ValueType  # 11
+    TYPE_FP64: _DataType.ValueType  # 12
+    TYPE_STRING: _DataType.ValueType  # 13
+    """BYTES elsewhere."""
+    TYPE_BF16: _DataType.ValueType  # 14
+
+class DataType(_DataType, metaclass=_DataTypeEnumTypeWrapper):
+    """The type of a tensor's elements."""
+
+TYPE_INVALID: DataType.ValueType  # 0
+TYPE_BOOL: DataType.ValueType  # 1
+TYPE_UINT8: DataType.ValueType  # 2
+TYPE_UINT16: DataType.ValueType  # 3
+TYPE_UINT32: DataType.ValueType  # 4
+TYPE_UINT64: DataType.ValueType  # 5
+TYPE_INT8: DataType.ValueType  # 6
+TYPE_INT16: DataType.ValueType  # 7
+TYPE_INT32: DataType.ValueType  # 8
+TYPE_INT64: DataType.ValueType  # 9
+TYPE_FP16: DataType.ValueType  # 10
+TYPE_FP32: DataType.ValueType  # 11
+TYPE_FP64: DataType.ValueType  # 12
+TYPE_STRING: DataType.ValueType  # 13
+"""BYTES elsewhere."""
+TYPE_BF16: DataType.ValueType  # 14
+Global___DataType: _TypeAlias = DataType  # noqa: Y015
 
 @_typing.final
 class ServerLiveRequest(_message.Message):
@@ -399,7 +451,13 @@ class ModelInferRequest(_message.Message):
     id: _builtins.str
     """Returned with the answer."""
     @_builtins.property
-    def parameters(self) -> _containers.MessageMap[_builtins.str, Global___InferParameter]: ...
+    def parameters(self) -> _containers.MessageMap[_builtins.str, Global___InferParameter]:
+        """Of these three are known; others are passed over:
+          truncation  string: refuse, head, head_tail or windows, as sentiment.v1.Truncation. Unset: the model's default.
+          priority    integer: 1 is interactive, 2 and above bulk. Unset or 0: interactive for one text, bulk for several.
+          timeout     integer, microseconds: a deadline beside the call's own, whichever is nearer. Unset or 0: none.
+        """
+
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelInferRequest.InferInputTensor]: ...
     @_builtins.property
@@ -545,6 +603,139 @@ class ModelInferResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ModelInferResponse: _TypeAlias = ModelInferResponse  # noqa: Y015
+
+@_typing.final
+class ModelConfigRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    version: _builtins.str
+    """Unset: the server chooses."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelConfigRequest: _TypeAlias = ModelConfigRequest  # noqa: Y015
+
+@_typing.final
+class ModelConfigResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIG_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def config(self) -> Global___ModelConfig: ...
+    def __init__(
+        self,
+        *,
+        config: Global___ModelConfig | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelConfigResponse: _TypeAlias = ModelConfigResponse  # noqa: Y015
+
+@_typing.final
+class ModelInput(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DATA_TYPE_FIELD_NUMBER: _builtins.int
+    DIMS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    data_type: Global___DataType.ValueType
+    @_builtins.property
+    def dims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """-1 stands for a dimension of any size."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        data_type: Global___DataType.ValueType = ...,
+        dims: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_type", b"data_type", "dims", b"dims", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelInput: _TypeAlias = ModelInput  # noqa: Y015
+
+@_typing.final
+class ModelOutput(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DATA_TYPE_FIELD_NUMBER: _builtins.int
+    DIMS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    data_type: Global___DataType.ValueType
+    @_builtins.property
+    def dims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """As in ModelInput."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        data_type: Global___DataType.ValueType = ...,
+        dims: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data_type", b"data_type", "dims", b"dims", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelOutput: _TypeAlias = ModelOutput  # noqa: Y015
+
+@_typing.final
+class ModelConfig(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PLATFORM_FIELD_NUMBER: _builtins.int
+    MAX_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    platform: _builtins.str
+    max_batch_size: _builtins.int
+    """0: the shapes are whole; no dimension before them counts requests. How requests are batched is the server's affair."""
+    @_builtins.property
+    def input(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelInput]: ...
+    @_builtins.property
+    def output(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelOutput]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        platform: _builtins.str = ...,
+        max_batch_size: _builtins.int = ...,
+        input: _abc.Iterable[Global___ModelInput] | None = ...,
+        output: _abc.Iterable[Global___ModelOutput] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "max_batch_size", b"max_batch_size", "name", b"name", "output", b"output", "platform", b"platform"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelConfig: _TypeAlias = ModelConfig  # noqa: Y015
 
 @_typing.final
 class InferParameter(_message.Message):

@@ -64,6 +64,11 @@ class GRPCInferenceServiceStub:
                 request_serializer=sentiment_dot_oip_dot_inference__pb2.ModelInferRequest.SerializeToString,
                 response_deserializer=sentiment_dot_oip_dot_inference__pb2.ModelInferResponse.FromString,
                 _registered_method=True)
+        self.ModelConfig = channel.unary_unary(
+                '/inference.GRPCInferenceService/ModelConfig',
+                request_serializer=sentiment_dot_oip_dot_inference__pb2.ModelConfigRequest.SerializeToString,
+                response_deserializer=sentiment_dot_oip_dot_inference__pb2.ModelConfigResponse.FromString,
+                _registered_method=True)
 
 
 class GRPCInferenceServiceServicer:
@@ -105,7 +110,14 @@ class GRPCInferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ModelInfer(self, request, context):
-        """Runs a model. The status codes are the server's own.
+        """Runs a model. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ModelConfig(self, request, context):
+        """What a model reads and gives, in Triton's words.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,6 +155,11 @@ def add_GRPCInferenceServiceServicer_to_server(servicer, server):
                     servicer.ModelInfer,
                     request_deserializer=sentiment_dot_oip_dot_inference__pb2.ModelInferRequest.FromString,
                     response_serializer=sentiment_dot_oip_dot_inference__pb2.ModelInferResponse.SerializeToString,
+            ),
+            'ModelConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.ModelConfig,
+                    request_deserializer=sentiment_dot_oip_dot_inference__pb2.ModelConfigRequest.FromString,
+                    response_serializer=sentiment_dot_oip_dot_inference__pb2.ModelConfigResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -307,6 +324,33 @@ class GRPCInferenceService:
             '/inference.GRPCInferenceService/ModelInfer',
             sentiment_dot_oip_dot_inference__pb2.ModelInferRequest.SerializeToString,
             sentiment_dot_oip_dot_inference__pb2.ModelInferResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ModelConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inference.GRPCInferenceService/ModelConfig',
+            sentiment_dot_oip_dot_inference__pb2.ModelConfigRequest.SerializeToString,
+            sentiment_dot_oip_dot_inference__pb2.ModelConfigResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,7 +4,14 @@ isort:skip_file
 The Open Inference Protocol, version 2 over gRPC: the interface that Triton, KServe, MLServer and OpenVINO Model Server share.
 
 Names and numbers are those of the published specification (github.com/kserve/open-inference-protocol) and may not differ from it;
-the words are ours. Package and service must be called so, for they are the method's path on the wire.
+the words are ours. Package and service must be called so, for they are the method's path on the wire. ModelConfig is Triton's
+addition to it, of which we have what its load generator asks for.
+
+A model of this server has one input, text: BYTES of the shape [n] or [n, 1], n texts in UTF-8. It has three outputs, all of them
+unless the request names some: label, BYTES [n]; score, the label's probability, FP32 [n]; scores, that of each label in the model's
+order, FP32 [n, labels]. They are always raw. A request fails as a whole: the first text that has no answer gives it its status.
+
+Status codes and their details are those of sentiment.v1.
 
 A tensor is flat, in row-major order, and travels in one of two forms, the same for all tensors of a message: typed, in its
 InferTensorContents, or raw, in raw_input_contents or raw_output_contents. Raw numbers are little-endian; a raw BYTES element is
@@ -50,7 +57,9 @@ class GRPCInferenceServiceStub:
     ModelMetadata: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ModelMetadataRequest, _inference_pb2.ModelMetadataResponse]
     """What a model reads and gives."""
     ModelInfer: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ModelInferRequest, _inference_pb2.ModelInferResponse]
-    """Runs a model. The status codes are the server's own."""
+    """Runs a model. Idempotent."""
+    ModelConfig: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ModelConfigRequest, _inference_pb2.ModelConfigResponse]
+    """What a model reads and gives, in Triton's words."""
 
 @_typing.type_check_only
 class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
@@ -66,7 +75,9 @@ class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
     ModelMetadata: _aio.UnaryUnaryMultiCallable[_inference_pb2.ModelMetadataRequest, _inference_pb2.ModelMetadataResponse]  # type: ignore[assignment]
     """What a model reads and gives."""
     ModelInfer: _aio.UnaryUnaryMultiCallable[_inference_pb2.ModelInferRequest, _inference_pb2.ModelInferResponse]  # type: ignore[assignment]
-    """Runs a model. The status codes are the server's own."""
+    """Runs a model. Idempotent."""
+    ModelConfig: _aio.UnaryUnaryMultiCallable[_inference_pb2.ModelConfigRequest, _inference_pb2.ModelConfigResponse]  # type: ignore[assignment]
+    """What a model reads and gives, in Triton's words."""
 
 class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -115,6 +126,14 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.ModelInferRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ModelInferResponse, _abc.Awaitable[_inference_pb2.ModelInferResponse]]:
-        """Runs a model. The status codes are the server's own."""
+        """Runs a model. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def ModelConfig(
+        self,
+        request: _inference_pb2.ModelConfigRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.ModelConfigResponse, _abc.Awaitable[_inference_pb2.ModelConfigResponse]]:
+        """What a model reads and gives, in Triton's words."""
 
 def add_GRPCInferenceServiceServicer_to_server(servicer: GRPCInferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

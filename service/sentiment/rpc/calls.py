@@ -21,7 +21,6 @@ from sentiment.rpc.status import CODES, PUSHBACK, code_of, pushback_ms, status_o
 from sentiment.tracing.trace import TEXTS_MAX, Headers, Trace, Tracer, exemplar_of
 
 OK = "OK"
-METHODS = ("Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel")
 # Whoever has no token is refused before there is a call: such are counted by themselves.
 CODE_NAMES = tuple(sorted({OK, "CANCELLED", *(code.name for code in CODES.values())} - {CODES[Unauthenticated].name}))
 REQUEST_ID = "x-request-id"
@@ -102,6 +101,8 @@ class Method(Generic[Q, A]):
     name: str
     request: type[Q]
     answer: Callable[[Q, Call], Awaitable[A]] = field(repr=False)
+    # Asks how the server is: answered however many calls are open, or a crowd of them would make it look dead.
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +169,8 @@ class Calls:
                 "", f"the message of {len(data)} bytes is no {request.DESCRIPTOR.full_name} in protobuf with valid UTF-8"
             ) from error
 
-    async def settle(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
-        """Run a call's work and give it its one fate.
+    async def settle(self, call: Call, work: Coroutine[Any, Any, T], probe: bool = False) -> T:
+        """Run a call's work and give it its one fate. ``probe``: as in Method.
 
         Raises:
             RequestError: how it failed; anything unforeseen is logged and becomes Broken.
@@ -178,7 +179,7 @@ class Calls:
         code = "CANCELLED"
         self._open += 1
         try:
-            if self._open > self._limits.open_max:
+            if self._open > self._limits.open_max and not probe:
                 work.close()
                 raise Refused(f"{self._open - 1} calls are open; the limit is {self._limits.open_max}", OPEN_RETRY_S, "calls")
             result = await work
@@ -231,7 +232,7 @@ class Calls:
         async def handle(data: bytes, context: Context) -> bytes:
             call = self.begin(method.name, context.time_remaining(), headers_of(context))
             try:
-                response = await self.settle(call, self._work(method, data, call))
+                response = await self.settle(call, self._work(method, data, call), method.probe)
             except RequestError as error:
                 await abort(context, call, error)
             begun = time.monotonic()

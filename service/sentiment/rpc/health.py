@@ -31,6 +31,11 @@ class Health(health_pb2_grpc.HealthServicer):
         """Whether ``liveness`` is SERVING."""
         return bool(self._statuses[LIVENESS] == SERVING)
 
+    @property
+    def ready(self) -> bool:
+        """Whether "" and the services are SERVING."""
+        return bool(self._statuses[""] == SERVING)
+
     def set_ready(self, ready: bool) -> None:
         """Set the status of "" and the services."""
         self._set(dict.fromkeys(self._services, SERVING if ready else NOT_SERVING))

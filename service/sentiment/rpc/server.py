@@ -1,6 +1,6 @@
 """The grpc.aio server: its options, its services, its port."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,11 @@ from sentiment.errors import CannotServe
 from sentiment.rpc.calls import Calls
 from sentiment.rpc.guard import GrpcGuard
 from sentiment.rpc.health import Health
+from sentiment.rpc.oip import InferenceService
 from sentiment.rpc.servicer import SentimentService
 from sentiment.rpc.stream import METHOD, Streams
 from sentiment.security.tokens import Guard
-from sentiment.v1 import sentiment_pb2 as pb
 
-SERVICE = pb.DESCRIPTOR.services_by_name["SentimentService"].full_name
 HEALTH_SERVICE = "grpc.health.v1.Health"
 REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
 # Far above our own limit, so that a message over the limit gets our INVALID_ARGUMENT and not the transport's
@@ -42,7 +41,7 @@ class ServerOptions:
     share_port: bool = False
 
 
-# The handler of each method of the service, by its name.
+# The handler of each method of a service, by its name.
 Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]  # Any: each has its own pair of messages
 
 
@@ -85,15 +84,21 @@ def handlers_of(service: SentimentService, streams: Streams, calls: Calls) -> Ha
     return handlers
 
 
-def make_server(options: ServerOptions, handlers: Handlers, health: Health, guard: Guard | None = None) -> grpc.aio.Server:
-    """Assemble the server, without a port and without starting it. ``guard``: who may call it; None: everybody."""
+def oip_handlers_of(service: InferenceService, calls: Calls) -> Handlers:
+    """The handlers of the Open Inference Protocol."""
+    return {method.name: calls.unary(method) for method in service.methods}
+
+
+def make_server(options: ServerOptions, services: Mapping[str, Handlers], health: Health, guard: Guard | None = None) -> grpc.aio.Server:
+    """Assemble the server of these services by name, without a port and without starting it; ``guard``: who may call it, None: all may."""
     server = grpc.aio.server(options=channel_options(options), interceptors=() if guard is None else (GrpcGuard(guard),))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    # Each of them waits in a queue of its own, so that none of a probe's calls is ended for want of room.
-    server.add_registered_method_handlers(SERVICE, handlers)
+    for name, handlers in services.items():
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+        # Each of them waits in a queue of its own, so that none of a probe's calls is ended for want of room.
+        server.add_registered_method_handlers(name, handlers)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     if options.reflection:
-        add_reflection((SERVICE, HEALTH_SERVICE), server)
+        add_reflection((*services, HEALTH_SERVICE), server)
     return server
 
 

@@ -62,7 +62,7 @@ class SentimentService:
             if asked is not None:
                 await _add_explanation(response, served, asked, call)
         except BaseException as error:
-            served.metrics.items[call.method, _ended_by(error, call)]()
+            served.metrics.items[call.method, ended_by(error, call)]()
             raise
         served.metrics.items[call.method, OK]()
         return response
@@ -83,7 +83,7 @@ class SentimentService:
         try:
             outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at)
         except BaseException as error:
-            served.metrics.items[call.method, _ended_by(error, call)](count)
+            served.metrics.items[call.method, ended_by(error, call)](count)
             raise
         for outcome in outcomes:
             count_item(served.metrics, call.method, outcome)
@@ -126,7 +126,7 @@ def count_item(metrics: CallMetrics, method: str, outcome: Outcome) -> None:
     metrics.items[method, OK if isinstance(outcome, Answer) else code_of(outcome).name]()
 
 
-def _ended_by(error: BaseException, call: Call) -> str:
+def ended_by(error: BaseException, call: Call) -> str:
     """The code of a text whose call ended by this."""
     if isinstance(error, RequestError):
         return code_of(error).name

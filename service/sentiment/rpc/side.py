@@ -11,7 +11,9 @@ from sentiment.rpc.calls import CallLimits, Calls
 from sentiment.rpc.core_calls import CoreCalls
 from sentiment.rpc.credentials import server_credentials
 from sentiment.rpc.health import Health
-from sentiment.rpc.server import SERVICE, Handlers, ServerOptions, bind, handlers_of, make_health_server, make_server
+from sentiment.rpc.names import OIP_SERVICE, SERVICE
+from sentiment.rpc.oip import InferenceService
+from sentiment.rpc.server import Handlers, ServerOptions, bind, handlers_of, make_health_server, make_server, oip_handlers_of
 from sentiment.rpc.servicer import SentimentService, ServiceLimits
 from sentiment.rpc.stream import Streams
 from sentiment.security.secured import Secured
@@ -44,7 +46,7 @@ class GrpcSide:
             metrics: where calls are counted.
             models: what they name.
             share_port: other processes listen on the port too.
-            adapt: exchanges handlers of the service's methods.
+            adapt: exchanges handlers of sentiment.v1's methods.
             counts: the port's calls are counted and admitted here, and not by those who hand them on.
             tracer: of this process, if it traces.
             secured: TLS and tokens of the port, and with TLS a port for probes beside it; unless those who hand calls on see to that.
@@ -59,7 +61,8 @@ class GrpcSide:
         self.calls = Calls(metrics, limits, tracer)
         stated = ServiceLimits(settings.text_bytes_max, settings.batch_items_max, settings.message_bytes_max, settings.call_rows_max)
         self.service = SentimentService(models, self.calls, stated)
-        self.health = Health((SERVICE,))
+        self.health = Health((SERVICE, OIP_SERVICE))
+        inference = InferenceService(models, self.calls, self.health, settings.batch_items_max)
         self.streams = Streams(self.service, self.calls, settings.call_rows_max, settings.deadline_default_s)
         options = ServerOptions(
             settings.message_bytes_max,
@@ -71,8 +74,11 @@ class GrpcSide:
             share_port,
         )
         of_port = self.calls if counts else Calls(metrics, replace(limits, counted=False, log_calls=False), tracer)
-        handlers = adapt(handlers_of(self.service, self.streams, of_port), of_port)
-        self.server = make_server(options, handlers, self.health, secured.guard if secured and counts else None)
+        services = {
+            SERVICE: adapt(handlers_of(self.service, self.streams, of_port), of_port),
+            OIP_SERVICE: oip_handlers_of(inference, of_port),
+        }
+        self.server = make_server(options, services, self.health, secured.guard if secured and counts else None)
         core = CoreCalls()
         # Those that are handed on are no callers'.
         metrics.grpc_calls_started.watch((lambda: core.started) if counts else (lambda: 0.0))

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from sentiment.rpc.names import path_of
 from sentiment.rpc.status import HTTP_STATUS
 from sentiment.tracing.trace import Trace
-from sentiment.v1 import sentiment_pb2 as pb
 
 if TYPE_CHECKING:
     from sentiment.rpc.calls import Call
 
-SERVICE = pb.DESCRIPTOR.services_by_name["SentimentService"].full_name
 # The server's fault; what a caller did wrong or gave up is no error of the server's span.
 FAULTS = ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 HTTP_FAULT = 500
@@ -26,7 +25,7 @@ def end_span(call: "Call", trace: Trace, code: str, seconds: float, server: bool
     if call.route:
         name, error = call.route, _http(call, trace, code)
     else:
-        name, error = f"{SERVICE}/{call.method}", code if code in FAULTS else ""
+        name, error = path_of(call.method), code if code in FAULTS else ""
         trace.attributes |= {"rpc.system.name": "grpc", "rpc.method": name, "rpc.response.status_code": code}
     trace.end(name, call.arrived_at, call.arrived_at + seconds, error, server)
 

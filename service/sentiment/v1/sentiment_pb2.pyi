@@ -120,7 +120,8 @@ class _MethodKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MethodKind
     METHOD_KIND_BASELINE: _MethodKind.ValueType  # 3
     """A ranking that knows nothing of the model, such as by position or frequency."""
 
-class MethodKind(_MethodKind, metaclass=_MethodKindEnumTypeWrapper): ...
+class MethodKind(_MethodKind, metaclass=_MethodKindEnumTypeWrapper):
+    """What a method of explaining gives."""
 
 METHOD_KIND_UNSPECIFIED: MethodKind.ValueType  # 0
 METHOD_KIND_ATTRIBUTION: MethodKind.ValueType  # 1
@@ -146,7 +147,8 @@ class _AttentionEncodingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Att
     ATTENTION_ENCODING_TOP_P: _AttentionEncoding.ValueType  # 4
     """The largest weights of each row until their sum reaches top_p of the row's, as by U8; the dropped mass is stated."""
 
-class AttentionEncoding(_AttentionEncoding, metaclass=_AttentionEncodingEnumTypeWrapper): ...
+class AttentionEncoding(_AttentionEncoding, metaclass=_AttentionEncodingEnumTypeWrapper):
+    """How an attention weight travels."""
 
 ATTENTION_ENCODING_UNSPECIFIED: AttentionEncoding.ValueType  # 0
 """U8."""
@@ -183,7 +185,8 @@ class _AttentionAggregationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_
     ATTENTION_AGGREGATION_ROLLOUT_GRADIENT: _AttentionAggregation.ValueType  # 6
     """One map: what attention carries in favour of the explained label (Chefer et al. 2021). Rows do not sum to 1."""
 
-class AttentionAggregation(_AttentionAggregation, metaclass=_AttentionAggregationEnumTypeWrapper): ...
+class AttentionAggregation(_AttentionAggregation, metaclass=_AttentionAggregationEnumTypeWrapper):
+    """What an attention map is made of."""
 
 ATTENTION_AGGREGATION_UNSPECIFIED: AttentionAggregation.ValueType  # 0
 """One map per layer and head: tokens by tokens. Row i holds the weights with which token i reads every token."""
@@ -220,7 +223,8 @@ class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict.Value
     VERDICT_FLAT: _Verdict.ValueType  # 4
     """The answer hardly depends on any word, or there are fewer than 4."""
 
-class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper): ...
+class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper):
+    """Whether an attribution's first words move the answer more than random ones do."""
 
 VERDICT_UNSPECIFIED: Verdict.ValueType  # 0
 VERDICT_BETTER_THAN_RANDOM: Verdict.ValueType  # 1
@@ -246,7 +250,8 @@ class _CounterfactualKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Co
     COUNTERFACTUAL_KIND_ASKED: _CounterfactualKind.ValueType  # 3
     """The answer without these words, which were asked for (ExplainOptions.without). Found, in one row; nothing was searched."""
 
-class CounterfactualKind(_CounterfactualKind, metaclass=_CounterfactualKindEnumTypeWrapper): ...
+class CounterfactualKind(_CounterfactualKind, metaclass=_CounterfactualKindEnumTypeWrapper):
+    """What a set of words is left out or kept for."""
 
 COUNTERFACTUAL_KIND_UNSPECIFIED: CounterfactualKind.ValueType  # 0
 COUNTERFACTUAL_KIND_FLIP: CounterfactualKind.ValueType  # 1

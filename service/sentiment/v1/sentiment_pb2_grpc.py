@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class SentimentServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Classifies texts by fine-tuned models, and explains its answers.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -67,7 +68,8 @@ class SentimentServiceStub:
 
 
 class SentimentServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Classifies texts by fine-tuned models, and explains its answers.
+    """
 
     def Classify(self, request, context):
         """Classifies one text or pair. Idempotent: retrying is safe.
@@ -157,7 +159,8 @@ def add_SentimentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SentimentService:
-    """Missing associated documentation comment in .proto file."""
+    """Classifies texts by fine-tuned models, and explains its answers.
+    """
 
     @staticmethod
     def Classify(request,

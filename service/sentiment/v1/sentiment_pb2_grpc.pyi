@@ -44,6 +44,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SentimentServiceStub:
+    """Classifies texts by fine-tuned models, and explains its answers."""
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
@@ -69,6 +71,8 @@ class SentimentServiceStub:
 
 @_typing.type_check_only
 class SentimentServiceAsyncStub(SentimentServiceStub):
+    """Classifies texts by fine-tuned models, and explains its answers."""
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     Classify: _aio.UnaryUnaryMultiCallable[_sentiment_pb2.ClassifyRequest, _sentiment_pb2.ClassifyResponse]  # type: ignore[assignment]
     """Classifies one text or pair. Idempotent: retrying is safe."""
@@ -90,6 +94,8 @@ class SentimentServiceAsyncStub(SentimentServiceStub):
     """Describes one loaded model. NOT_FOUND if it is not loaded. Idempotent."""
 
 class SentimentServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Classifies texts by fine-tuned models, and explains its answers."""
+
     @_abc_1.abstractmethod
     def Classify(
         self,

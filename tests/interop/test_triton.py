@@ -1,0 +1,67 @@
+"""Triton's own client and load generator against our server."""
+
+import csv
+import json
+import math
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sentiment.loadtest.drivers import Answer, Target
+from sentiment.loadtest.mix import Call
+from sentiment.loadtest.oip_driver import OipDriver
+from sentiment.loadtest.results import OK
+from tests.conftest import RunningServer
+
+CALLS = Path(__file__).parent / "triton_calls.py"
+
+
+def positive(weight: float) -> float:
+    return 1 / (1 + math.exp(-2 * weight))
+
+
+def test_tritonclient_finds_what_it_looks_for(server: RunningServer, tritonclient: Path) -> None:
+    ran = subprocess.run([tritonclient, CALLS, server.target], capture_output=True, text=True, timeout=120, check=False)
+
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["ready"] == [True, True, True, False]
+    assert found["server"]["name"] == "sentiment"
+    assert (found["model"]["versions"], [one["name"] for one in found["model"]["outputs"]]) == (["1"], ["label", "score", "scores"])
+    assert [(one["name"], one["data_type"], one["dims"]) for one in found["config"]["input"]] == [("text", "TYPE_STRING", ["-1"])]
+    assert found["infer"]["label"] == found["asynchronous"]["label"] == ["positive", "negative", "positive"]
+    assert found["infer"]["score"] == pytest.approx([positive(1), positive(1), positive(2)], abs=1e-6)
+    assert [row[1] for row in found["infer"]["scores"]] == pytest.approx([positive(1), positive(-1), positive(2)], abs=1e-6)
+    assert found["in_time"] == "OK"
+    assert found["unknown"] == "StatusCode.NOT_FOUND"
+    assert found["classification"] == "StatusCode.INVALID_ARGUMENT"
+
+
+@pytest.mark.needs_tool("perf_analyzer")
+def test_perf_analyzer_measures_us(server: RunningServer, tmp_path: Path) -> None:
+    labels = {"method": "ModelInfer", "code": "OK", "model": "tiny/1"}
+    before = server.metric("sentiment_requests_total", **labels)
+    load = ("--shape", "text:1", "--string-data", "a good film", "--request-count", "200", "--concurrency-range", "4")
+
+    ran = subprocess.run(
+        ["perf_analyzer", "-m", "tiny", "-i", "grpc", "-u", server.target, *load, "-f", tmp_path / "found.csv"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (row,) = csv.DictReader((tmp_path / "found.csv").open())
+    assert float(row["Inferences/Second"]) > 0
+    assert server.metric("sentiment_requests_total", **labels) >= before + 200
+
+
+async def test_our_own_load_tester_drives_us_as_it_drives_others(server: RunningServer) -> None:
+    driver = OipDriver(Target(server.target, "oip", "tiny"))
+    try:
+        assert await driver.connect() == {"model": "tiny/1", "platform": "onnxruntime_onnx"}
+        assert await driver.call(Call(("good", "bad"), "interactive", 20.0), 20.0) == Answer(OK, texts_ok=2)
+    finally:
+        await driver.close()
