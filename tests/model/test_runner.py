@@ -223,10 +223,10 @@ def test_closing_is_safe_while_a_new_thread_takes_over(runner: Runner, monkeypat
 def test_a_stop_is_for_the_run_under_way_and_for_no_later_one(runner: Runner) -> None:
     gate = threading.Event()
     session, outcomes = FakeSession(gate=gate), queue.SimpleQueue[Outcome]()
-    runner.start(FakeClassifier(session), [ROW], outcomes.put)
+    stop = runner.start(FakeClassifier(session), [ROW], outcomes.put)
     assert session.entered.wait(PATIENCE_S)
 
-    runner.stop()
+    stop()
     gate.set()
     outcomes.get(timeout=PATIENCE_S)
     runner.start(FakeClassifier(session), [ROW], outcomes.put)
@@ -235,13 +235,16 @@ def test_a_stop_is_for_the_run_under_way_and_for_no_later_one(runner: Runner) ->
     assert [stop is not None and stop.options.terminate for stop in session.stops] == [True, False]
 
 
-def test_a_stop_while_nothing_runs_stops_nothing(runner: Runner) -> None:
-    session = FakeSession()
-    runner.stop()
+def test_a_stop_of_a_run_that_has_ended_stops_nothing(runner: Runner) -> None:
+    session, outcomes = FakeSession(), queue.SimpleQueue[Outcome]()
+    stop = runner.start(FakeClassifier(session), [ROW], outcomes.put)
+    outcomes.get(timeout=PATIENCE_S)
 
-    reported(runner, FakeClassifier(session))
+    stop()
+    runner.start(FakeClassifier(session), [ROW], outcomes.put)
+    outcomes.get(timeout=PATIENCE_S)
 
-    assert [stop is not None and stop.options.terminate for stop in session.stops] == [False]
+    assert [stop is not None and stop.options.terminate for stop in session.stops][1] is False
 
 
 def test_closing_ends_the_thread(runner: Runner) -> None:
