@@ -221,9 +221,9 @@ class Scheduler(Generic[P]):
         waiting = [lane for lane in self.lanes.values() if lane.rows]
         if self._retries or not waiting:
             return None
-        lane, _, group = next_group(waiting, starts_at)
+        lane, _, group = next_group(waiting, now)
         rows, shape = lane.portion(group)
-        if rows == group.rows or self.forecast.makes_late(lane, self.cost.run_s(*shape), starts_at):
+        if rows == group.rows or self.forecast.makes_late(lane, self.cost.run_s(*shape), now):
             return None
         return self._batch(self._take(lane, group, rows, now), "full", now, starts_at, before)
 
