@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from sentiment.batching.batcher import RowResult
+from sentiment.batching.cost import REMEMBERED
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Batch, Priority, State
@@ -258,6 +259,17 @@ def test_bulk_rows_are_not_decided_ahead_of_interactive_ones_whose_turn_it_is() 
     scheduler.lanes[Priority.INTERACTIVE].charged_s = 0.0
 
     assert scheduler.ahead(batch, 0.009, RUN_S) is None
+
+
+def test_what_a_busy_device_teaches_of_costs_counts_though_its_runner_is_never_free() -> None:
+    scheduler, batch = begun(30)
+    for _ in range(REMEMBERED):
+        scheduler.cost.observe(*batch.shape, 2 * RUN_S)
+    assert scheduler._prices.stale()
+
+    scheduler.ahead(batch, 0.009, RUN_S)
+
+    assert not scheduler._prices.stale()
 
 
 def test_rows_that_were_given_back_wait_again_and_go_first_and_those_that_left_do_not() -> None:

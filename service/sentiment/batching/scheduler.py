@@ -6,7 +6,7 @@ things happen and ``step`` whenever a runner is free or a deadline comes; ``step
 Promises, checked by a seeded simulation in tests/batching/test_simulation.py:
 
 - Every ticket has exactly one fate: answered, expired, cancelled or failed. One that ``add`` refuses never becomes a ticket.
-- A batch is formed only for a runner that is free, and keeps every limit.
+- A batch is formed only for a runner that is free, or full for one that is about to be, and keeps every limit.
 - A row that cannot finish by its deadline even if it starts now never runs; no row waits or runs past its deadline without being
   expired.
 - A row is admitted only if it is predicted to finish in time, behind the rows of its class with earlier deadlines and what other
@@ -176,10 +176,9 @@ class Scheduler(Generic[P]):
         alive = [ticket for ticket in batch.tickets if ticket.state is State.RUNNING]
         if len(batch.tickets) == 1:
             return [ticket for ticket in alive if self._end(ticket, State.FAILED)]
-        middle = len(alive) // 2
         self.rows_running -= len(alive)
-        self._retries.add(alive[:middle])
-        self._retries.add(alive[middle:])
+        self._retries.add(alive[: len(alive) // 2])
+        self._retries.add(alive[len(alive) // 2 :])
         return []
 
     def give_up(self, batch: Batch[P]) -> list[Ticket[P]]:
@@ -212,12 +211,13 @@ class Scheduler(Generic[P]):
         return Step(expired, hopeless, batches, min(filter(None, (next_at, self._hold_until)), default=None))
 
     def ahead(self, before: Batch[P], now: float, starts_at: float) -> Batch[P] | None:
-        """Decide already what runs after ``before``, which is predicted to end at ``starts_at``: to be asked as late as preparing allows.
+        """Decide already what runs after ``before``, which is predicted to end at ``starts_at``; ask as late as preparing allows.
 
-        Returns:
-            The batch, which must be started; ``begin`` or ``give_back`` is told what becomes of it. None where rows that come until
-            then could make it a better one: unless it is full, all of its class are in time behind it, and no retry waits.
+        The batch must be started; tell ``begin`` or ``give_back`` what becomes of it. None where rows that come until then could make
+        it a better one: unless it is full, all of its class are in time behind it, and no retry waits.
         """
+        if self._prices.stale():
+            self._reprice()
         waiting = [lane for lane in self.lanes.values() if lane.rows]
         if self._retries or not waiting:
             return None
@@ -229,9 +229,9 @@ class Scheduler(Generic[P]):
 
     def begin(self, batch: Batch[P], now: float) -> None:
         """A batch that was decided ahead runs from now on."""
+        self.forecast.begun(batch, now + batch.predicted_s)
         for ticket in batch.tickets:
             ticket.started_at = now
-        self.forecast.begun(batch, now + batch.predicted_s)
 
     def give_back(self, batch: Batch[P]) -> None:
         """A batch that was decided ahead will not be begun. Its rows run before all others."""
