@@ -22,6 +22,9 @@ DEADLINE_MAX_S = 8.0
 LENGTH_MAX = 512
 # A run that hangs is given up after so long.
 GIVE_UP_S = 3.0
+# Every other day each run's next batch is looked for when so much of its predicted time is over.
+AHEAD_DAYS = 2
+AHEAD_AT = 0.7
 
 
 @dataclass
@@ -131,7 +134,8 @@ def simulate(seed: int, packed: bool = False) -> Counter[str]:
     """Run one seeded day to its end, in the padded or in the packed layout.
 
     Returns:
-        How many rows had which fate; ``held``: how often rows waited for company; ``exact``: how many rows there were where
+        How many rows had which fate; ``held``: how often rows waited for company; ``aheads``: how often a batch was decided before its
+        runner was free; ``exact``: how many rows there were where
         predictions are exact, and ``unkept``: how many of those were let in and not answered in time.
 
     Raises:
@@ -158,6 +162,10 @@ class _Day:
         self.tokens_max = float("inf")
         self.wake_at: float | None = None
         self.shares = _Shares(world.bulk_share)
+        # Of a batch that runs the one that follows it on its runner.
+        self.next: dict[Batch[Row], Batch[Row]] = {}
+        self.given_up: set[Batch[Row]] = set()
+        self.aheads = 0
 
     def run(self) -> Counter[str]:
         rng, at = self.world.rng, 0.0
@@ -268,8 +276,12 @@ class _Day:
             self.check(not helps or batch.reason == "retry", f"a runner is idle beside a batch of {rows} rows")
 
     def start(self, batch: Batch[Row]) -> None:
-        world, limits, rows = self.world, self.scheduler.limits, len(batch.tickets)
         self.free -= 1
+        self.take(batch, self.now)
+        self.go(batch)
+
+    def take(self, batch: Batch[Row], starts_at: float) -> None:
+        limits, rows = self.scheduler.limits, len(batch.tickets)
         self.check(rows >= 1, "an empty batch")
         self.check(rows <= limits.rows, f"{rows} rows in a batch")
         if batch.reason != "retry":  # its limits were those of when it ran first
@@ -279,25 +291,54 @@ class _Day:
             self.check(len({ticket.priority for ticket in batch.tickets}) == 1, "classes are mixed")
             alone_s = self.scheduler.cost.speed * 0.999999
             self.check(
-                all(t.probe or self.now + alone_s * t.alone_s <= t.deadline_at for t in batch.tickets),
+                all(t.probe or starts_at + alone_s * t.alone_s <= t.deadline_at for t in batch.tickets),
                 "runs a row that cannot finish in time",
             )
             self.shares.ran(batch, self.scheduler)
         for ticket in batch.tickets:
             self.check(ticket.state is State.RUNNING and not ticket.payload.fates, "runs a row that has a fate")
-            self.check(self.now < ticket.deadline_at, "starts after the deadline")
+            self.check(starts_at < ticket.deadline_at, "starts after the deadline")
+
+    def go(self, batch: Batch[Row]) -> None:
+        world = self.world
         run_s = world.mean_s(Lengths.of([ticket.length for ticket in batch.tickets])) * world.rng.uniform(1 / world.noise, world.noise)
         if world.rng.random() < world.hang_share:
             self.at(self.now + GIVE_UP_S, lambda: self.give_up(batch))
         else:
             self.at(self.now + run_s, lambda: self.end(batch, run_s))
+        if self.seed % AHEAD_DAYS == 0:
+            ends_at = self.now + batch.predicted_s
+            self.at(self.now + AHEAD_AT * min(run_s, batch.predicted_s), lambda: self.look_ahead(batch, ends_at))
+
+    def look_ahead(self, batch: Batch[Row], ends_at: float) -> None:
+        """What runs after this batch may be known already."""
+        if batch in self.given_up:
+            return
+        before = {priority: lane.rows for priority, lane in self.scheduler.lanes.items()}
+        self.shares.look(self.scheduler)
+        following = self.scheduler.ahead(batch, self.now, ends_at)
+        if following is None:
+            return
+        self.aheads += 1
+        self.next[batch] = following
+        self.take(following, ends_at)
+        self.check(before[following.tickets[0].priority] > len(following.tickets), "decides ahead what rows that come could still join")
+        self.check(following.reason == "full", f"decides ahead though {following.reason}")
 
     def give_up(self, batch: Batch[Row]) -> None:
+        self.given_up.add(batch)
         for ticket in self.scheduler.give_up(batch):
             ticket.payload.fates.append("failed")
+        if (following := self.next.pop(batch, None)) is not None:
+            self.scheduler.give_back(following)
 
     def end(self, batch: Batch[Row], run_s: float) -> None:
-        self.free += 1
+        following = self.next.pop(batch, None)
+        if following is None:
+            self.free += 1
+        else:
+            self.scheduler.begin(following, self.now)
+            self.go(following)
         out_of_memory = batch.tokens > self.world.memory_tokens
         if out_of_memory and len(batch.tickets) > 1:
             self.tokens_max = min(self.tokens_max, batch.tokens // 2)
@@ -328,7 +369,8 @@ class _Day:
             )
         self.check(self.free == self.scheduler.runners, "a runner is lost")
         exact = len(self.rows) if self.world.exact else 0
-        return Counter(row.fates[0] for row in self.rows) + Counter(held=self.holds, unkept=unkept, exact=exact)
+        seen = Counter(held=self.holds, unkept=unkept, exact=exact, aheads=self.aheads)
+        return Counter(row.fates[0] for row in self.rows) + seen
 
 
 class _Shares:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -418,6 +419,37 @@ def test_two_devices_run_at_once(start: Callable[..., RunningServer], monkeypatc
         thread.join(PATIENCE_S)
 
     assert answers == ["positive", "positive"]
+
+
+def test_a_busy_devices_next_batch_is_laid_out_while_one_runs(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start(device="cuda:0", batch_rows_max=8)
+    running: list[bool] = []
+    laid_out_meanwhile: list[bool] = []
+    run, feeds = DeviceSession._run, DeviceSession.feeds
+
+    def compute(self: DeviceSession, given: Any, options: Any) -> Any:
+        running.append(True)
+        # What a GPU's batch takes; the processor is free meanwhile.
+        time.sleep(0.02)
+        logits = run(self, given, options)
+        running.pop()
+        return logits
+
+    def lay_out(self: DeviceSession, *arguments: Any) -> Any:
+        laid_out_meanwhile.append(bool(running))
+        return feeds(self, *arguments)
+
+    monkeypatch.setattr(DeviceSession, "_run", compute)
+    monkeypatch.setattr(DeviceSession, "feeds", lay_out)
+
+    with server.client() as client:
+        results = client.classify_batch(["good", "bad"] * 160)
+        alone_from = len(laid_out_meanwhile)
+        alone = client.classify("good")
+
+    assert [getattr(result, "label", result) for result in results] == ["positive", "negative"] * 160
+    assert any(laid_out_meanwhile[:alone_from])
+    assert (alone.label, laid_out_meanwhile[alone_from:]) == ("positive", [False])
 
 
 def test_a_batch_that_the_device_has_no_memory_for_is_answered_in_smaller_ones(

@@ -1,7 +1,7 @@
 """The batcher with runners that the test moves by hand, on a clock that it turns: who is told what, and who is left alone."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -23,11 +23,14 @@ class HandRunner:
     """A runner whose batches end when the test says so."""
 
     name: str = "hand"
+    ahead: bool = False
     started: list[tuple[Sequence[Row], Report]] = field(default_factory=list)
     stops: int = 0
 
-    def start(self, classifier: object, rows: Sequence[Row], report: Report) -> None:
+    def start(self, classifier: object, rows: Sequence[Row], report: Report, ahead: bool = False) -> Callable[[], None]:
+        assert ahead == bool(self.started), "given a batch while one runs, or told so though none does"
         self.started.append((rows, report))
+        return self.stop
 
     def stop(self) -> None:
         self.stops += 1

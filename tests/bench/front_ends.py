@@ -123,11 +123,11 @@ class Feeder:
 
 
 @contextmanager
-def server(bundles: Path, front_ends: int, folder: Path, *flags: str) -> Iterator[tuple[str, dict[str, int]]]:
-    """A server's target and its processes by name."""
+def server(bundles: Path, front_ends: int, folder: Path, *flags: str, service: Path | None = None) -> Iterator[tuple[str, dict[str, int]]]:
+    """A server's target and its processes by name; ``service``: of the code in this folder."""
     own = ["--bundles", str(bundles), "--model", "tiny", "--grpc-listen", "127.0.0.1:0", "--http-listen", ""]
     more = ["--drain-wait-s", "0", "--runners", "1", "--no-explain", "--front-ends", str(front_ends), *flags]
-    environment = {**os.environ, "TMPDIR": str(folder)}
+    environment = {**os.environ, "TMPDIR": str(folder)} | ({"PYTHONPATH": str(service)} if service else {})
     command = [sys.executable, "-m", "sentiment", "serve", *own, *more]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None

@@ -223,10 +223,10 @@ def test_closing_is_safe_while_a_new_thread_takes_over(runner: Runner, monkeypat
 def test_a_stop_is_for_the_run_under_way_and_for_no_later_one(runner: Runner) -> None:
     gate = threading.Event()
     session, outcomes = FakeSession(gate=gate), queue.SimpleQueue[Outcome]()
-    runner.start(FakeClassifier(session), [ROW], outcomes.put)
+    stop = runner.start(FakeClassifier(session), [ROW], outcomes.put)
     assert session.entered.wait(PATIENCE_S)
 
-    runner.stop()
+    stop()
     gate.set()
     outcomes.get(timeout=PATIENCE_S)
     runner.start(FakeClassifier(session), [ROW], outcomes.put)
@@ -235,13 +235,16 @@ def test_a_stop_is_for_the_run_under_way_and_for_no_later_one(runner: Runner) ->
     assert [stop is not None and stop.options.terminate for stop in session.stops] == [True, False]
 
 
-def test_a_stop_while_nothing_runs_stops_nothing(runner: Runner) -> None:
-    session = FakeSession()
-    runner.stop()
+def test_a_stop_of_a_run_that_has_ended_stops_nothing(runner: Runner) -> None:
+    session, outcomes = FakeSession(), queue.SimpleQueue[Outcome]()
+    stop = runner.start(FakeClassifier(session), [ROW], outcomes.put)
+    outcomes.get(timeout=PATIENCE_S)
 
-    reported(runner, FakeClassifier(session))
+    stop()
+    runner.start(FakeClassifier(session), [ROW], outcomes.put)
+    outcomes.get(timeout=PATIENCE_S)
 
-    assert [stop is not None and stop.options.terminate for stop in session.stops] == [False]
+    assert [stop is not None and stop.options.terminate for stop in session.stops][1] is False
 
 
 def test_closing_ends_the_thread(runner: Runner) -> None:
@@ -316,6 +319,84 @@ def test_a_runner_with_a_classifier_of_its_own_runs_that_and_keeps_its_thread_af
     assert isinstance(second, Ran)
     assert len({ident for _, ident in own.threads}) == 1
     assert other.threads == []
+
+
+class Device(FakeClassifier):
+    """A classifier of a runner's own; notes which threads lay its batches out."""
+
+    def __init__(self, session: FakeSession, feeds_failure: BaseException | None = None) -> None:
+        super().__init__(session, feeds_failure)
+        self.laid_out: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def feeds(self, rows: Sequence[Row]) -> Feeds:
+        self.laid_out.put(threading.current_thread().name)
+        return super().feeds(rows)
+
+
+def begin(runner: Runner, session: FakeSession, outcomes: queue.SimpleQueue[Outcome]) -> Device:
+    """A device whose first batch runs until its session's gate is opened."""
+    device = Device(session)
+    runner.classifier = device
+    runner.start(device, [ROW], outcomes.put)
+    assert session.entered.wait(PATIENCE_S)
+    assert device.laid_out.get(timeout=PATIENCE_S) == "cpu-7"
+    return device
+
+
+def test_a_device_has_its_next_batch_laid_out_while_one_runs(runner: Runner) -> None:
+    session, outcomes = FakeSession(gate=threading.Event()), queue.SimpleQueue[Outcome]()
+    device = begin(runner, session, outcomes)
+    assert session.gate is not None
+
+    runner.start(device, [Row([1], None, False)], outcomes.put, ahead=True)
+    by = device.laid_out.get(timeout=PATIENCE_S)
+    early = outcomes.empty()
+    session.gate.set()
+    told = [outcomes.get(timeout=PATIENCE_S) for _ in range(2)]
+
+    assert early
+    assert by.startswith("cpu-7-next")
+    assert [outcome.logits for outcome in told if isinstance(outcome, Ran)] == [[[10.0]], [[1.0]]]
+    assert all(0.0 <= outcome.overlapped_s <= outcome.pad_s for outcome in told if isinstance(outcome, Ran))
+    assert device.laid_out.empty()
+
+
+def test_what_overlaps_another_run_is_no_time_of_the_runners() -> None:
+    assert Ran([], 0.3, 0.5, 0.2, 0, overlapped_s=0.25).total_s == pytest.approx(0.75)
+
+
+def test_a_batch_that_cannot_be_laid_out_in_the_other_thread_fails_once_and_alone(runner: Runner) -> None:
+    session, outcomes = FakeSession(gate=threading.Event()), queue.SimpleQueue[Outcome]()
+    begin(runner, session, outcomes)
+    assert session.gate is not None
+    runner.classifier = Device(session, MemoryError())
+
+    runner.start(runner.classifier, [ROW], outcomes.put, ahead=True)
+    session.gate.set()
+    told = [outcomes.get(timeout=PATIENCE_S) for _ in range(2)]
+    runner.close(PATIENCE_S)
+
+    assert [type(outcome) for outcome in told] == [Ran, MemoryError]
+    assert outcomes.empty()
+
+
+def test_where_no_other_thread_can_be_started_the_runner_lays_out_its_next_batch_itself(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, outcomes = FakeSession(gate=threading.Event()), queue.SimpleQueue[Outcome]()
+    device = begin(runner, session, outcomes)
+    assert session.gate is not None
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    runner.start(device, [ROW], outcomes.put, ahead=True)
+    session.gate.set()
+    told = [outcomes.get(timeout=PATIENCE_S) for _ in range(2)]
+
+    assert [type(outcome) for outcome in told] == [Ran, Ran]
+    assert device.laid_out.get(timeout=PATIENCE_S) == "cpu-7"
 
 
 def test_what_is_called_runs_in_the_runners_thread_and_its_result_or_error_comes_back(runner: Runner) -> None:

@@ -10,26 +10,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from sentiment.batching.runs import Lead, Run, Runs
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Batch, Priority, State, Ticket
 from sentiment.errors import DeviceLost, Expired, ModelFailed, OutOfMemory, RequestError, Unavailable
 from sentiment.logs import logger
 from sentiment.model.classifier import Classifier
-from sentiment.model.runner import Outcome, Ran, Report
+from sentiment.model.runner import Outcome, Ran
 from sentiment.model.tokenizer import Row
 from sentiment.tracing.trace import Place, Trace
-
-
-class Runs(Protocol):
-    """What the batcher needs of a runner."""
-
-    name: str
-
-    def start(self, classifier: Classifier, rows: Sequence[Row], report: Report) -> None:
-        """Run rows as one batch and report the outcome, from any thread."""
-
-    def stop(self) -> None:
-        """Ask the run to end; it may take its time or not hear."""
 
 
 class Watches(Protocol):
@@ -89,15 +78,6 @@ class Waiting:
             self.trace.unanswered(ticket.queued_at, ticket.started_at, ticket.length, error, self.batch)
 
 
-@dataclass(slots=True)
-class Run:
-    """A batch on its runner."""
-
-    runner: Runs
-    started_at: float
-    asked_at: float | None = None
-
-
 class Batcher:
     """Runs rows of one classifier on its runners."""
 
@@ -112,7 +92,9 @@ class Batcher:
         self._pump_soon = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._runs: dict[Batch[Waiting], Run] = {}
+        # Of each busy runner the batch that runs.
+        self._runs: dict[Batch[Waiting], Run[Waiting]] = {}
+        self._lead = Lead()
         self._begun_at = float("-inf")
         # Set when a runner is lost, by a run that does not come back or with its device: the process should be replaced.
         self.broken = asyncio.Event()
@@ -141,22 +123,27 @@ class Batcher:
             if run.asked_at is None:
                 if now - run.started_at > stall_s:
                     run.asked_at = now
-                    run.runner.stop()
+                    run.ask_to_end()
             elif now - run.asked_at > stall_s:
                 del self._runs[batch]
-                self._lose_runner(batch, ModelFailed("the model could not compute this text"))
+                self._lose_runner(run, ModelFailed("the model could not compute this text"))
                 self._watcher.batch_given_up(batch, run.runner.name, now - run.started_at)
 
-    def _lose_runner(self, batch: Batch[Waiting], outcome: RequestError) -> None:
-        """A batch's runner runs nothing any more: its rows get ``outcome``, and if no other is left, all that wait are told so."""
-        lost = self.scheduler.give_up(batch)
+    def _lose_runner(self, run: Run[Waiting], outcome: RequestError) -> None:
+        """A batch's runner runs nothing any more: its rows get ``outcome``, and if no other is left, all that wait are told so.
+
+        The batch that was to follow it waits again; what becomes of it there is heard no more.
+        """
+        lost = self.scheduler.give_up(run.batch)
+        if run.next is not None:
+            self.scheduler.give_back(run.next.batch)
         self.broken.set()
         for ticket in lost:
             self._tell(ticket, outcome)
         if not self.scheduler.runners:
             for ticket in self.scheduler.abandon():
                 self._tell(ticket, Unavailable("no runner is left; the server is about to be replaced"))
-        self._note_idle()
+        self._pump()
 
     def submit(
         self,
@@ -223,15 +210,14 @@ class Batcher:
         now = time.monotonic()
         step = self.scheduler.step(now, len(self._free))
         for batch in step.batches:
-            runner = self._free.pop()
-            self._runs[batch] = Run(runner, now)
-            self._begun_at = now
-            self._watcher.batch_begins(batch)
-            rows = [ticket.payload.row for ticket in batch.tickets]
-            runner.start(self.classifier, rows, partial(self._report, batch))
-        self._set_timer(step.wake_at)
+            self._go(self._start(batch, self._free.pop(), now), now)
+        looked = [run for run in self._runs.values() if (at := self._lead.look_at(run)) is not None and at <= now]
+        for run in looked:
+            self._look_ahead(run, now)
+        looks_at = [self._lead.look_at(run) for run in self._runs.values()]
+        self._set_timer(min(filter(None, (step.wake_at, *looks_at)), default=None))
         self._note_idle()
-        if step.batches:
+        if step.batches or any(run.next for run in looked):
             self._watcher.planned(time.monotonic() - now)
         for ticket in step.expired:
             if not ticket.started_at:
@@ -241,6 +227,23 @@ class Batcher:
             self._watcher.row_dropped("hopeless")
             left_s, need_s = ticket.deadline_at - now, self.scheduler.cost.speed * ticket.alone_s
             self._tell(ticket, Expired(f"the deadline leaves {left_s:.3f} s and this text alone needs about {need_s:.3f} s"))
+
+    def _start(self, batch: Batch[Waiting], runner: Runs, now: float, ahead: bool = False) -> Run[Waiting]:
+        rows = [ticket.payload.row for ticket in batch.tickets]
+        return Run(batch, runner, runner.start(self.classifier, rows, partial(self._report, batch), ahead), now)
+
+    def _go(self, run: Run[Waiting], now: float) -> None:
+        """A batch runs from now on."""
+        run.started_at = self._begun_at = now
+        self._runs[run.batch] = run
+        self._watcher.batch_begins(run.batch)
+
+    def _look_ahead(self, run: Run[Waiting], now: float) -> None:
+        """Give a runner the batch that follows the one that it runs, if it is known already what that will be."""
+        run.looked = True
+        batch = self.scheduler.ahead(run.batch, now, max(now, run.ends_at))
+        if batch is not None:
+            run.next = self._start(batch, run.runner, now, ahead=True)
 
     def _tell(self, ticket: RowTicket, outcome: RowOutcome) -> None:
         if isinstance(outcome, RequestError):
@@ -265,23 +268,30 @@ class Batcher:
 
     def _report(self, batch: Batch[Waiting], outcome: Outcome) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._ended, batch, outcome)
+            self._loop.call_soon_threadsafe(self._ended, batch, outcome, time.monotonic())
         except RuntimeError:
             # The loop is closed: the process is leaving and nobody waits any more.
             return
 
-    def _ended(self, batch: Batch[Waiting], outcome: Outcome) -> None:
+    def _ended(self, batch: Batch[Waiting], outcome: Outcome, ended_at: float) -> None:
         run = self._runs.pop(batch, None)
         if run is None:
             # Given up before it came back.
             return
         if isinstance(outcome, DeviceLost):
-            self._lose_runner(batch, Unavailable("the device of this batch is lost; the server is about to be replaced"))
+            self._lose_runner(run, Unavailable("the device of this batch is lost; the server is about to be replaced"))
             self._watcher.device_lost(batch, run.runner.name, outcome, time.monotonic() - run.started_at)
             return
-        self._free.append(run.runner)
+        if run.next is None:
+            self._free.append(run.runner)
+        else:
+            # It has begun in the runner's thread, however late this is noticed.
+            begun_at = max(ended_at, run.next.started_at)
+            self.scheduler.begin(run.next.batch, begun_at)
+            self._go(run.next, begun_at)
         now = time.monotonic()
         if isinstance(outcome, Ran) and len(outcome.logits) == len(batch.tickets):
+            self._lead.ran(outcome, now - ended_at)
             self._answer(run, batch, outcome, now)
         else:
             error = (
@@ -295,12 +305,12 @@ class Batcher:
             self._pump()
             self._fail(lost)
 
-    def _answer(self, run: Run, batch: Batch[Waiting], ran: Ran, now: float) -> None:
+    def _answer(self, run: Run[Waiting], batch: Batch[Waiting], ran: Ran, now: float) -> None:
         logits = dict(zip(batch.tickets, ran.logits, strict=True))
         # Not until it was noticed: a loop that is busy admitting a thousand rows would make the model look slow, and refuse the rest.
         answered = self.scheduler.finish(batch, now, ran.total_s)
-        if self.scheduler.rows_waiting:
-            # The next batch first: a runner waits for it.
+        if self.scheduler.rows_waiting or run.next is not None:
+            # The next batch first: a runner waits for it, or the time to look for the one after it is to be set.
             self._pump()
         rows = len(batch.tickets)
         for ticket in answered:

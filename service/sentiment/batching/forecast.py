@@ -37,7 +37,7 @@ class Forecast(Generic[P]):
         self.runners = runners
         self._cost = cost
         self._lanes = lanes
-        # When each running batch is predicted to end.
+        # When each runner that is busy is predicted to be free, by the last batch that it has been given.
         self._ends_at: dict[Hashable, float] = {}
         self.caution = 1.0
 
@@ -46,13 +46,15 @@ class Forecast(Generic[P]):
         """Whether nothing runs. A batch whose rows have all left still does."""
         return not self._ends_at
 
-    def begun(self, batch: Hashable, ends_at: float) -> None:
-        """A batch runs from now on."""
+    def begun(self, batch: Hashable, ends_at: float, after: Hashable = None) -> None:
+        """A batch runs from now on, or from when the one ``after`` which it runs ends."""
+        self._ends_at.pop(after, None)
         self._ends_at[batch] = ends_at
 
     def ended(self, batch: Hashable) -> None:
-        """A batch runs no more."""
-        del self._ends_at[batch]
+        """A batch runs no more, or will not."""
+        # Of one that another follows the end is in the other's.
+        self._ends_at.pop(batch, None)
 
     def fared(self, ticket: Ticket[P], in_time: bool) -> None:
         """A row that was let in has its answer, or had none by its deadline."""

@@ -17,6 +17,8 @@ from sentiment.batching.ticket import Entry, P, Ticket
 # An arrival counts for its bucket's rate for so long, and a batch for its class's.
 RATE_WINDOW_S = 0.25
 USE_WINDOW_S = 2.0
+# Added to what rows have waited: rows that have just come are worth something too, each the same.
+WORTH_S = 1e-3
 
 
 @dataclass(slots=True)
@@ -24,22 +26,29 @@ class _Bucket(Generic[P]):
     """Rows of like length, the earliest deadline first, and sums over them."""
 
     edge: int
+    layout: Layout
     entries: list[Entry[P]] = field(default_factory=list)
     queued_sum: float = 0.0
     tokens: int = 0
     squares: int = 0
-    # As how many rows of what length all cost; meaningless while there are none.
-    shape: Shape = (0, 0)
+    _shape: Shape | None = None
     _costs: tuple[float, float] | None = None
 
-    def count(self, ticket: Ticket[P], times: int, layout: Layout) -> None:
+    def count(self, ticket: Ticket[P], times: int) -> None:
         """A row has come (1) or gone (-1)."""
-        self._costs = None
+        # Not worked out here: rows come many a message, and nobody asks before the last of them.
+        self._costs = self._shape = None
+        length = ticket.length
         self.queued_sum += times * ticket.queued_at
-        self.tokens += times * ticket.length
-        self.squares += times * ticket.length * ticket.length
-        if self.entries:
-            self.shape = layout.shape(Lengths(len(self.entries), self.edge, self.tokens, self.squares))
+        self.tokens += times * length
+        self.squares += times * length * length
+
+    @property
+    def shape(self) -> Shape:
+        """As how many rows of what length all cost; there must be one."""
+        if self._shape is None:
+            self._shape = self.layout.shape(Lengths(len(self.entries), self.edge, self.tokens, self.squares))
+        return self._shape
 
     def costs(self, prices: Prices) -> tuple[float, float]:
         """Predicted seconds of all its rows, and those in batches that are all of the best size."""
@@ -114,9 +123,11 @@ class Lane(Generic[P]):
     def add(self, ticket: Ticket[P]) -> None:
         """A row waits."""
         edge = self._edge(ticket)
-        bucket = self._buckets.setdefault(edge, _Bucket(edge))
+        bucket = self._buckets.get(edge)
+        if bucket is None:
+            bucket = self._buckets[edge] = _Bucket(edge, self._layout)
         insort(bucket.entries, (ticket.deadline_at, ticket.number, ticket))
-        bucket.count(ticket, 1, self._layout)
+        bucket.count(ticket, 1)
         self._rates[edge].add(1, ticket.queued_at)
         self.rows += 1
         self.alone_s += ticket.alone_s
@@ -198,10 +209,19 @@ class Lane(Generic[P]):
         lengths = (entry[2].length for entry in self._in_order(group))
         return self._layout.portion(Candidates(group.rows, group.length, lengths), self._prices, within_s)
 
+    def urgent(self, groups: Sequence[Group], now: float) -> tuple[Group, int, str]:
+        """The group of the row with the earliest deadline, as many of its rows as let that one finish in time, and why no more."""
+        first = self.earliest()
+        group = next(group for group in groups if first.length <= group.length or group is groups[-1])
+        most, _ = self.portion(group)
+        rows, _ = self.portion(group, first.deadline_at - now)
+        return group, rows, "tight" if rows < most else "full" if rows < group.rows else "alike"
+
     def arrivals_per_s(self, group: Group, now: float) -> float:
         """Measured rate of rows that the group could take along. A single arrival is no rate."""
-        within = (rate for edge, rate in self._rates.items() if group.edges[0] <= edge <= group.length)
-        return max(0.0, sum(rate.decayed(now) for rate in within) - 1) / RATE_WINDOW_S
+        first, last = group.edges[0], group.length
+        within = [rate.decayed(now) for edge, rate in self._rates.items() if first <= edge <= last and rate.sum]
+        return max(0.0, sum(within) - 1) / RATE_WINDOW_S
 
     def hold_until(self, group: Group, shape: Shape, now: float) -> float | None:
         """Until when to wait for the next arrival, if it is expected so soon that rows per second rise by it; else None.
@@ -241,7 +261,7 @@ class Lane(Generic[P]):
     def _remove(self, edge: int, place: int) -> None:
         bucket = self._buckets[edge]
         ticket = bucket.entries.pop(place)[2]
-        bucket.count(ticket, -1, self._layout)
+        bucket.count(ticket, -1)
         if not bucket.entries:
             del self._buckets[edge]
         self.rows -= 1
@@ -251,3 +271,10 @@ class Lane(Generic[P]):
         if not self.rows:
             # With what rounding has left over.
             self.alone_s = self.dearest_s = 0.0
+
+
+def next_group(lanes: Sequence[Lane[P]], now: float) -> tuple[Lane[P], list[Group], Group]:
+    """Of classes that wait the one whose turn it is, its rows in groups, and the group that relieves most waiting a second of run time."""
+    lane = min(lanes, key=lambda lane: lane.charged_s)
+    groups = lane.plan(now)
+    return lane, groups, max(groups, key=lambda group: (group.waited_s + WORTH_S * group.rows) / group.cost_s)

@@ -6,7 +6,7 @@ things happen and ``step`` whenever a runner is free or a deadline comes; ``step
 Promises, checked by a seeded simulation in tests/batching/test_simulation.py:
 
 - Every ticket has exactly one fate: answered, expired, cancelled or failed. One that ``add`` refuses never becomes a ticket.
-- A batch is formed only for a runner that is free, and keeps every limit.
+- A batch is formed only for a runner that is free, or full for one that is about to be, and keeps every limit.
 - A row that cannot finish by its deadline even if it starts now never runs; no row waits or runs past its deadline without being
   expired.
 - A row is admitted only if it is predicted to finish in time, behind the rows of its class with earlier deadlines and what other
@@ -20,15 +20,15 @@ docs/architecture.md tells how a batch is chosen, and why.
 import heapq
 import itertools
 import math
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Generic
 
 from sentiment.batching.cost import CostTable
 from sentiment.batching.forecast import Forecast
-from sentiment.batching.lane import Group, Lane
+from sentiment.batching.lane import Group, Lane, next_group
 from sentiment.batching.layout import Layout, Lengths, Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length
+from sentiment.batching.retries import Retries
 from sentiment.batching.ticket import LIVE, Batch, Entry, P, Priority, State, Step, Ticket
 from sentiment.errors import Expired, Refused, Unavailable
 
@@ -38,8 +38,6 @@ PROBE = 0.5
 PROBE_S = 1.0
 # Bulk rows leave so much of the queue to interactive ones.
 KEPT_FOR_INTERACTIVE = 0.25
-# Added to what rows have waited: rows that have just come are worth something too, each the same.
-WORTH_S = 1e-3
 # Two batches instead of one, for a runner that would be idle, if that cuts the time to so much of it.
 SPREAD = 0.75
 
@@ -83,8 +81,7 @@ class Scheduler(Generic[P]):
         }
         # Drops dead entries lazily and is rebuilt when those are the majority.
         self._by_deadline: list[Entry[P]] = []
-        self._retries: deque[list[Ticket[P]]] = deque()
-        self._rows_retrying = 0
+        self._retries: Retries[P] = Retries()
         self.forecast: Forecast[P] = Forecast(cost, list(self.lanes.values()), runners)
         self._hold_until: float | None = None
         # What the class that was served last had been charged before.
@@ -94,7 +91,7 @@ class Scheduler(Generic[P]):
     @property
     def rows_waiting(self) -> int:
         """Rows that wait for a runner."""
-        rows = self._rows_retrying
+        rows = self._retries.rows
         for lane in self.lanes.values():
             rows += lane.rows
         return rows
@@ -179,13 +176,9 @@ class Scheduler(Generic[P]):
         alive = [ticket for ticket in batch.tickets if ticket.state is State.RUNNING]
         if len(batch.tickets) == 1:
             return [ticket for ticket in alive if self._end(ticket, State.FAILED)]
-        middle = len(alive) // 2
-        for half in filter(None, (alive[:middle], alive[middle:])):
-            for ticket in half:
-                ticket.state, ticket.retrying = State.WAITING, True
-                self.rows_running -= 1
-                self._rows_retrying += 1
-            self._retries.append(half)
+        self.rows_running -= len(alive)
+        self._retries.add(alive[: len(alive) // 2])
+        self._retries.add(alive[len(alive) // 2 :])
         return []
 
     def give_up(self, batch: Batch[P]) -> list[Ticket[P]]:
@@ -196,7 +189,7 @@ class Scheduler(Generic[P]):
 
     def abandon(self) -> list[Ticket[P]]:
         """Nothing can run any more. Returns the tickets that waited, which fail."""
-        waiting = [ticket for lane in self.lanes.values() for ticket in lane.waiting()] + list(self._retrying())
+        waiting = [ticket for lane in self.lanes.values() for ticket in lane.waiting()] + list(self._retries.waiting())
         return [ticket for ticket in waiting if self._end(ticket, State.FAILED)]
 
     def step(self, now: float, runners_free: int) -> Step[P]:
@@ -209,62 +202,73 @@ class Scheduler(Generic[P]):
             if self._prices.stale():
                 self._reprice()
             hopeless = self._purge(now)
-            while len(chosen) < runners_free and (choice := self._retry() or self._choose(now, len(chosen))):
+            while len(chosen) < runners_free and (choice := self._retries.take() or self._choose(now, len(chosen))):
                 chosen.append(choice)
             self._spread(chosen, runners_free)
-        batches = [self._begin(tickets, reason, now) for tickets, reason in chosen]
+        batches = [self._batch(tickets, reason, now) for tickets, reason in chosen]
         self._compact()
         next_at = self._by_deadline[0][0] if self._by_deadline else None
         return Step(expired, hopeless, batches, min(filter(None, (next_at, self._hold_until)), default=None))
+
+    def ahead(self, before: Batch[P], now: float, starts_at: float) -> Batch[P] | None:
+        """Decide already what runs after ``before``, which is predicted to end at ``starts_at``; ask as late as preparing allows.
+
+        The batch must be started; tell ``begin`` or ``give_back`` what becomes of it. None where rows that come until then could make
+        it a better one: unless it is full, all of its class are in time behind it, and no retry waits.
+        """
+        if self._prices.stale():
+            self._reprice()
+        waiting = [lane for lane in self.lanes.values() if lane.rows]
+        if self._retries or not waiting:
+            return None
+        lane, _, group = next_group(waiting, now)
+        rows, shape = lane.portion(group)
+        if rows == group.rows or self.forecast.makes_late(lane, self.cost.run_s(*shape), now):
+            return None
+        return self._batch(self._take(lane, group, rows, now), "full", now, starts_at, before)
+
+    def begin(self, batch: Batch[P], now: float) -> None:
+        """A batch that was decided ahead runs from now on."""
+        self.forecast.begun(batch, now + batch.predicted_s)
+        for ticket in batch.tickets:
+            ticket.started_at = now
+
+    def give_back(self, batch: Batch[P]) -> None:
+        """A batch that was decided ahead will not be begun. Its rows run before all others."""
+        self.forecast.ended(batch)
+        alive = [ticket for ticket in batch.tickets if ticket.state is State.RUNNING]
+        self.rows_running -= len(alive)
+        self._retries.add(alive)
 
     def _purge(self, now: float) -> list[Ticket[P]]:
         """End the rows that could not finish in time if they started now."""
         speed = self.cost.speed
         hopeless = [ticket for lane in self.lanes.values() for ticket in lane.hopeless(now, speed)]
-        hopeless += [ticket for ticket in self._retrying() if ticket.hopeless(now, speed)]
+        hopeless += [ticket for ticket in self._retries.waiting() if ticket.hopeless(now, speed)]
         for ticket in hopeless:
             self._end(ticket, State.EXPIRED)
         return hopeless
-
-    def _retrying(self) -> Iterator[Ticket[P]]:
-        return (ticket for half in self._retries for ticket in half if ticket.state is State.WAITING)
-
-    def _retry(self) -> tuple[list[Ticket[P]], str] | None:
-        while self._retries:
-            half = [ticket for ticket in self._retries.popleft() if ticket.state is State.WAITING]
-            if half:
-                self._rows_retrying -= len(half)
-                return half, "retry"
-        return None
 
     def _choose(self, now: float, chosen: int) -> tuple[list[Ticket[P]], str] | None:
         waiting = [lane for lane in self.lanes.values() if lane.rows]
         if not waiting:
             return None
-        lane = min(waiting, key=lambda lane: lane.charged_s)
-        groups = lane.plan(now)
-        group = max(groups, key=lambda group: (group.waited_s + WORTH_S * group.rows) / group.cost_s)
+        lane, groups, group = next_group(waiting, now)
         rows, shape = lane.portion(group)
-        batch_s = self.cost.run_s(*shape)
         reason = "full" if rows < group.rows else "alike"
-        if self.forecast.makes_late(lane, batch_s, now):
-            group, rows, reason = self._urgent(lane, groups, now)
+        if self.forecast.makes_late(lane, self.cost.run_s(*shape), now):
+            group, rows, reason = lane.urgent(groups, now)
         elif reason == "alike" and not chosen and len(waiting) == len(groups) == 1 and (until := lane.hold_until(group, shape, now)):
             self._hold_until = until
             return None
+        return self._take(lane, group, rows, now), reason
+
+    def _take(self, lane: Lane[P], group: Group, rows: int, now: float) -> list[Ticket[P]]:
         tickets = lane.take(group, rows)
         # Start-time fair queueing (Goyal, Vin and Cheng 1996).
         self._charged_s = lane.charged_s
         lane.charge(self._table_s(tickets), now)
-        return tickets, reason
-
-    def _urgent(self, lane: Lane[P], groups: Sequence[Group], now: float) -> tuple[Group, int, str]:
-        """The group of the row with the earliest deadline, and as many of its rows as let that one finish in time."""
-        first = lane.earliest()
-        group = next(group for group in groups if first.length <= group.length or group is groups[-1])
-        most, _ = lane.portion(group)
-        rows, _ = lane.portion(group, first.deadline_at - now)
-        return group, rows, "tight" if rows < most else "full" if rows < group.rows else "alike"
+        return tickets
 
     def _spread(self, chosen: list[tuple[list[Ticket[P]], str]], runners_free: int) -> None:
         """Nothing else waits: halve the dearest batch for each runner that would be idle, where that answers sooner."""
@@ -280,14 +284,14 @@ class Scheduler(Generic[P]):
     def _table_s(self, tickets: Sequence[Ticket[P]]) -> float:
         return self.cost.table_s(*self.layout.shape(Lengths.of([ticket.length for ticket in tickets])))
 
-    def _begin(self, tickets: list[Ticket[P]], reason: str, now: float) -> Batch[P]:
+    def _batch(self, tickets: list[Ticket[P]], reason: str, now: float, starts_at: float = 0.0, after: Batch[P] | None = None) -> Batch[P]:
         for ticket in tickets:
             ticket.state, ticket.started_at = State.RUNNING, now
         self.rows_running += len(tickets)
         lengths = Lengths.of([ticket.length for ticket in tickets])
         shape = self.layout.shape(lengths)
         batch = Batch(tickets, reason, shape, *self.layout.computed(lengths), self.cost.run_s(*shape))
-        self.forecast.begun(batch, now + batch.predicted_s)
+        self.forecast.begun(batch, max(now, starts_at) + batch.predicted_s, after)
         return batch
 
     def _expire(self, now: float) -> list[Ticket[P]]:
@@ -307,7 +311,7 @@ class Scheduler(Generic[P]):
         elif ticket.state is not State.WAITING:
             return False
         elif ticket.retrying:
-            self._rows_retrying -= 1
+            self._retries.left()
         else:
             self.lanes[ticket.priority].remove(ticket)
         ticket.state = fate

@@ -160,25 +160,23 @@ def unpack_texts(body: bytes) -> list[Text]:
     rows_at = _COUNTS.size + texts * _TEXT.size
     places_at = rows_at + rows * _ROW.size
     text_heads = list(_TEXT.iter_unpack(body[_COUNTS.size : rows_at]))
-    block_at = places_at + _PLACE.size * sum(bool(said & _TRACED) for *_, said in text_heads)
-    ids = iter(_numbers("i", body[block_at:]))
-    heads = _ROW.iter_unpack(body[rows_at:places_at])
+    block_at = places_at + _PLACE.size * sum([said & _TRACED for *_, said in text_heads]) // _TRACED
     places = (Place(upper << 64 | lower, span) for upper, lower, span in _PLACE.iter_unpack(body[places_at:block_at]))
-
-    def row() -> Row:
-        tokens, typed = next(heads)
-        return Row(list(islice(ids, tokens)), list(islice(ids, tokens)) if typed else None, False)
-
-    return [
-        Text(
-            number,
-            deadline_at,
-            Priority.BULK if said & _BULK else Priority.INTERACTIVE,
-            [row() for _ in range(count)],
-            next(places) if said & _TRACED else None,
-        )
-        for number, deadline_at, count, said in text_heads
-    ]
+    ids = _numbers("i", body[block_at:])
+    unpacked, end = [], 0
+    for tokens, typed in _ROW.iter_unpack(body[rows_at:places_at]):
+        begin, end = end, end + tokens
+        types = None
+        if typed:
+            types = ids[end : end + tokens]
+            end += tokens
+        unpacked.append(Row(ids[begin : begin + tokens], types, False))
+    found, last = [], 0
+    for number, deadline_at, count, said in text_heads:
+        first, last = last, last + count
+        priority = Priority.BULK if said & _BULK else Priority.INTERACTIVE
+        found.append(Text(number, deadline_at, priority, unpacked[first:last], next(places) if said & _TRACED else None))
+    return found
 
 
 def pack_numbers(numbers: Sequence[int]) -> bytes:

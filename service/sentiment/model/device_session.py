@@ -70,7 +70,7 @@ def prove(device: Device) -> None:
 
 
 class DeviceSession(Session):
-    """A classify graph on one device. Every method but the constructor belongs to one thread, and always the same.
+    """A classify graph on one device. Every method but the constructor and ``feeds`` belongs to one thread, and always the same.
 
     CUDA captures a run for the thread that made it. A batch goes from the host to the device, runs, and its logits come back, one
     after the other; docs/architecture.md, Devices, says what that costs. While one session captures, nothing else of the process may

@@ -1,0 +1,287 @@
+"""A device's next batch, decided while one runs: when it is, when it is not, and that nobody is lost or late by it."""
+
+import asyncio
+
+import pytest
+
+from sentiment.batching.batcher import RowResult
+from sentiment.batching.cost import REMEMBERED
+from sentiment.batching.plan import BatchLimits
+from sentiment.batching.scheduler import Scheduler
+from sentiment.batching.ticket import Batch, Priority, State
+from sentiment.errors import DeviceLost, Expired, Unavailable
+from tests.batching.test_batcher import Bench, Clock, clock
+from tests.batching.test_cost import fixed
+
+__all__ = ["clock"]  # a fixture
+
+# A batch has at most 8 rows, takes 10 ms, and the next is looked for 1 ms before: see Bench and runs.TICK_S.
+FULL, RUN_S = 8, 0.01
+LOOK_S = RUN_S - 0.0005
+
+
+@pytest.fixture
+async def bench(clock: Clock) -> Bench:
+    bench = Bench(clock)
+    bench.runner.ahead = True
+    return bench
+
+
+async def run_and_fill(bench: Bench, waiting: int, runners: int = 1) -> None:
+    """A full batch on each runner, and behind them so many rows."""
+    for number in range(runners * FULL):
+        bench.submit(number)
+        if number % FULL == FULL - 1:
+            await bench.turn()
+    for number in range(waiting):
+        bench.submit(100 + number)
+    await bench.turn()
+
+
+async def test_a_full_batch_is_decided_shortly_before_the_one_that_runs_ends(bench: Bench) -> None:
+    await run_and_fill(bench, waiting=20)
+
+    await bench.wait(RUN_S - 0.002)
+    early = len(bench.runner.started)
+    await bench.wait(0.0015)
+
+    assert early == 1
+    assert [len(rows) for rows, _ in bench.runner.started] == [FULL, FULL]
+
+
+async def test_a_batch_that_rows_could_still_join_is_not_decided_ahead(bench: Bench) -> None:
+    await run_and_fill(bench, waiting=FULL - 1)
+    await bench.wait(LOOK_S)
+    bench.submit(500)
+
+    before = len(bench.runner.started)
+    bench.runner.finish()
+    await bench.turn()
+
+    assert before == 1
+    assert [len(rows) for rows, _ in bench.runner.started] == [FULL]
+
+
+async def test_a_runner_that_gains_nothing_by_it_is_given_nothing_ahead(bench: Bench) -> None:
+    bench.runner.ahead = False
+    await run_and_fill(bench, waiting=20)
+
+    await bench.wait(LOOK_S)
+
+    assert len(bench.runner.started) == 1
+
+
+async def test_batches_are_decided_one_ahead_and_no_more_and_each_row_is_told_its_own_answer_once(bench: Bench) -> None:
+    await run_and_fill(bench, waiting=40)
+
+    most = 0
+    for _ in range(10):
+        await bench.wait(LOOK_S)
+        most = max(most, len(bench.runner.started))
+        if bench.runner.started:
+            bench.runner.finish()
+        await bench.turn()
+
+    assert most == 2
+    assert all(isinstance(told[0], RowResult) and len(told) == 1 for told in bench.told.values())
+    assert [told[0].logits for told in bench.told.values() if isinstance(told[0], RowResult)] == [[float(number)] for number in bench.told]
+    await asyncio.wait_for(bench.batcher.drained(), 1)
+
+
+async def test_a_row_has_waited_until_the_run_before_its_own_ended(bench: Bench) -> None:
+    await run_and_fill(bench, waiting=20)
+    await bench.wait(LOOK_S)
+    bench.clock.now += 0.005
+    bench.runner.finish()
+    await bench.turn()
+
+    bench.runner.finish()
+    await bench.turn()
+
+    (outcome,) = bench.told[100]
+    assert isinstance(outcome, RowResult)
+    assert outcome.queue_s == pytest.approx(LOOK_S + 0.005)
+
+
+async def test_nothing_is_decided_ahead_by_which_a_row_would_miss_its_deadline(bench: Bench) -> None:
+    """When its runner is free it goes with so few others that it does not, or is told."""
+    await run_and_fill(bench, waiting=20)
+    # In time if a batch took as long as it did, and began when the one that runs has ended.
+    bench.submit(300, seconds=2.2 * RUN_S)
+    # Everything has become slower since it was let in.
+    bench.scheduler.cost.speed = 1.3
+
+    await bench.wait(LOOK_S)
+
+    assert len(bench.runner.started) == 1
+
+
+async def test_a_row_of_a_batch_that_has_not_begun_is_told_at_its_deadline_and_its_mates_their_answers(bench: Bench) -> None:
+    await run_and_fill(bench, waiting=20)
+    bench.submit(7000, seconds=0.03)
+    await bench.wait(LOOK_S)
+    # The run before takes longer than was foretold.
+    await bench.wait(0.03)
+    late = list(bench.told[7000])
+
+    for _ in range(2):
+        bench.runner.finish()
+        await bench.turn()
+
+    assert [type(outcome) for outcome in late] == [Expired]
+    assert len(bench.told[7000]) == 1
+    assert isinstance(bench.told[100][0], RowResult)
+
+
+async def test_cancelling_a_row_of_a_batch_that_has_not_begun_tells_it_nothing_and_leaves_its_mates_alone(bench: Bench) -> None:
+    await run_and_fill(bench, waiting=20)
+    ticket = bench.submit(900, seconds=50.0)
+    await bench.wait(LOOK_S)
+
+    cancelled = bench.batcher.cancel(ticket)
+    for _ in range(2):
+        bench.runner.finish()
+        await bench.turn()
+
+    assert cancelled
+    assert bench.told[900] == []
+    assert sum(isinstance(told[0], RowResult) for told in bench.told.values() if told) == FULL + FULL - 1
+
+
+async def test_a_batch_that_fails_costs_the_one_behind_it_nothing(bench: Bench) -> None:
+    await run_and_fill(bench, waiting=20)
+    await bench.wait(LOOK_S)
+
+    bench.runner.finish(ValueError("bad"))
+    await bench.turn()
+    following = bench.runner.started[0][0]
+    bench.runner.finish()
+    await bench.turn()
+
+    assert [row.ids[0] for row in following] == list(range(100, 100 + FULL))
+    assert all(isinstance(bench.told[number][0], RowResult) for number in range(100, 100 + FULL))
+    # The halves of the one that failed come before what waited behind it.
+    assert [row.ids[0] for row in bench.runner.started[0][0]] == [0, 1, 2, 3]
+
+
+async def test_a_run_that_lasts_too_long_is_asked_to_end_and_not_the_one_behind_it(bench: Bench) -> None:
+    asked: list[int] = []
+    start = bench.runner.start
+
+    def note(*arguments: object, ahead: bool = False) -> object:
+        start(*arguments, ahead)  # type: ignore[arg-type]  # as they came
+        number = len(bench.runner.started)
+        return lambda: asked.append(number)
+
+    bench.runner.start = lambda classifier, rows, report, ahead=False: note(classifier, rows, report, ahead=ahead)  # type: ignore[method-assign, assignment, return-value]
+    await run_and_fill(bench, waiting=20)
+    await bench.wait(LOOK_S)
+
+    bench.clock.now += 6.0
+    bench.batcher.end_stalled(5.0)
+
+    assert asked == [1]
+
+
+async def test_what_was_to_follow_on_a_lost_device_is_answered_by_another(clock: Clock) -> None:
+    bench = Bench(clock, runners=2)
+    for runner in bench.runners:
+        runner.ahead = True
+    await run_and_fill(bench, waiting=40, runners=2)
+    await bench.wait(LOOK_S)
+    lost, other = bench.runners
+
+    lost.finish(DeviceLost("cuda:0 is lost"))
+    # What it says of the batch behind is heard by nobody.
+    lost.finish(DeviceLost("cuda:0 is lost"))
+    await bench.turn()
+    while other.started:
+        other.finish()
+        await bench.turn()
+
+    fates = [type(told[0]) for told in bench.told.values()]
+    assert (fates.count(Unavailable), fates.count(RowResult)) == (FULL, FULL + 40)
+    assert all(len(told) == 1 for told in bench.told.values())
+    assert bench.notes.devices_lost == [(lost.name, FULL)]
+
+
+async def test_what_was_to_follow_on_the_last_device_is_unavailable_at_once_when_its_run_does_not_end(bench: Bench) -> None:
+    await run_and_fill(bench, waiting=12)
+    await bench.wait(LOOK_S)
+    for _ in range(2):
+        bench.clock.now += 6.0
+        bench.batcher.end_stalled(5.0)
+    await bench.turn()
+
+    assert [type(bench.told[number][0]) for number in range(100, 112)] == [Unavailable] * 12
+    await asyncio.wait_for(bench.batcher.drained(), 1)
+
+
+def begun(rows: int, deadline_at: float = 1e6) -> tuple[Scheduler[int], Batch[int]]:
+    """A scheduler with a batch of ten milliseconds that began at 0, and so many rows behind it."""
+    scheduler: Scheduler[int] = Scheduler(fixed(RUN_S, 1e-9), BatchLimits(FULL, 1024, 2**26, 2), 1, 1000, 512)
+    for number in range(FULL):
+        scheduler.add(4, 0.0, 1e6, number)
+    (batch,) = scheduler.step(0.0, 1).batches
+    for number in range(rows):
+        scheduler.add(4, 0.0, deadline_at, 100 + number)
+    return scheduler, batch
+
+
+def test_the_backlog_counts_what_follows_a_run_as_long_as_it_has_not_begun_and_after() -> None:
+    scheduler, batch = begun(FULL + 1)
+    following = scheduler.ahead(batch, 0.009, RUN_S)
+    assert following is not None
+
+    before = scheduler.forecast.backlog_s(0.009)
+    scheduler.finish(batch, RUN_S, RUN_S)
+    scheduler.begin(following, RUN_S)
+
+    assert before == pytest.approx(0.001 + RUN_S + RUN_S, rel=0.01)
+    assert scheduler.forecast.backlog_s(RUN_S) == pytest.approx(RUN_S + RUN_S, rel=0.01)
+    scheduler.finish(following, 2 * RUN_S, RUN_S)
+    assert scheduler.forecast.idle
+
+
+def test_a_half_of_a_failed_batch_goes_before_anything_is_decided_ahead() -> None:
+    scheduler, batch = begun(30)
+    scheduler.fail(batch)
+    (half,) = scheduler.step(0.0, 1).batches
+
+    assert half.reason == "retry"
+    assert scheduler.ahead(half, 0.0, RUN_S) is None
+
+
+def test_bulk_rows_are_not_decided_ahead_of_interactive_ones_whose_turn_it_is() -> None:
+    scheduler, batch = begun(FULL)
+    for number in range(30):
+        scheduler.add(4, 0.0, 1e6, 200 + number, Priority.BULK)
+    scheduler.lanes[Priority.INTERACTIVE].charged_s = 0.0
+
+    assert scheduler.ahead(batch, 0.009, RUN_S) is None
+
+
+def test_what_a_busy_device_teaches_of_costs_counts_though_its_runner_is_never_free() -> None:
+    scheduler, batch = begun(30)
+    for _ in range(REMEMBERED):
+        scheduler.cost.observe(*batch.shape, 2 * RUN_S)
+    assert scheduler._prices.stale()
+
+    scheduler.ahead(batch, 0.009, RUN_S)
+
+    assert not scheduler._prices.stale()
+
+
+def test_rows_that_were_given_back_wait_again_and_go_first_and_those_that_left_do_not() -> None:
+    scheduler, batch = begun(30)
+    following = scheduler.ahead(batch, 0.009, RUN_S)
+    assert following is not None
+    left, *others = following.tickets
+    scheduler.cancel(left)
+
+    scheduler.give_back(following)
+    again = scheduler.step(0.009, 1).batches[0]
+
+    assert again.tickets == others
+    assert left.state is State.CANCELLED
+    assert scheduler.rows_running == FULL + len(others)
