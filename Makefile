@@ -31,7 +31,7 @@ python:
 
 .venv-dev/.dev: pyproject.toml | python
 	$(PYTHON) -m venv .venv-dev
-	$(DEV)/pip install --quiet --disable-pip-version-check --editable '.[cpu,tracing,models,dev]'
+	$(DEV)/pip install --quiet --disable-pip-version-check --editable '.[cpu,tracing,ray,models,dev]'
 	touch $@
 
 serve: .venv/.$(EXTRA) ## build .venv and serve the default bundle (EXTRA=cpu or gpu)

@@ -6,7 +6,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle.
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sentiment.arguments import add_credentials, credentials_of
@@ -23,8 +23,13 @@ AGGREGATIONS = ("maps", "words", "cls_rows", "head_mean", "rollout", "rollout_va
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     options = _parser().parse_args(arguments)
+    return exit_code(lambda: int(options.run(options)))
+
+
+def exit_code(run: Callable[[], int]) -> int:
+    """Run a command; an error of ours ends it with a line on standard error and the code of its kind."""
     try:
-        code = int(options.run(options))
+        code = run()
         # Here, where a reader that has gone is known for what it is, and not when the interpreter ends.
         sys.stdout.flush()
         return code

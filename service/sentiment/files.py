@@ -3,7 +3,7 @@
 import csv
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -36,7 +36,7 @@ def read_texts(path: Path, column: str = "text") -> Iterator[str]:
         with path.open("rb") as stream:
             lines = _lines(stream, path)
             yield from (
-                map(_bare, lines)
+                map(bare, lines)
                 if kind == ".txt"
                 else _tab_separated(lines, path, column)
                 if kind == ".tsv"
@@ -57,46 +57,66 @@ def _lines(stream: IO[bytes], path: Path) -> Iterator[str]:
             raise BadFile(f"{path}:{number}: not UTF-8: {error.reason}") from error
 
 
-def _bare(line: str) -> str:
+def bare(line: str) -> str:
+    """A line without its end."""
     return line.removesuffix("\n").removesuffix("\r")
 
 
 def _tab_separated(lines: Iterator[str], path: Path, column: str) -> Iterator[str]:
     # Not the csv module's: it knows no field with a carriage return but a quoted one, and here nothing is quoted.
-    place = _place(_bare(next(lines, "")).split("\t"), path, column)
+    place = place_of(bare(next(lines, "")).split("\t"), path, column)
     for line in lines:
-        if fields := _bare(line):
-            yield _field(fields.split("\t"), place)
+        if fields := bare(line):
+            yield field_at(fields.split("\t"), place)
 
 
 def _comma_separated(lines: Iterator[str], path: Path, column: str) -> Iterator[str]:
     rows = csv.reader(lines)
     try:
-        place = _place(next(rows, []), path, column)
-        yield from (_field(row, place) for row in rows if row)
+        place = place_of(next(rows, []), path, column)
+        yield from (field_at(row, place) for row in rows if row)
     except csv.Error as error:
         raise BadFile(f"{path}:{rows.line_num}: not CSV: {error}") from error
 
 
-def _place(header: list[str], path: Path, column: str) -> int:
+def place_of(header: list[str], path: Path | str, column: str) -> int:
+    """Which field of a record is the column.
+
+    Raises:
+        BadFile: the header has none of that name.
+    """
     if column not in header:
         raise BadFile(f"{path}:1: no column {column!r}; the header has {', '.join(header) or 'none'} (--column chooses)")
     return header.index(column)
 
 
-def _field(row: list[str], place: int) -> str:
+def field_at(row: list[str], place: int) -> str:
+    """A field of a record; empty where the record is shorter."""
     return row[place] if place < len(row) else ""
 
 
 def _json_lines(lines: Iterator[str], path: Path, column: str) -> Iterator[str]:
     for number, line in enumerate(lines, 1):
         try:
-            text = json.loads(line)[column]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise BadFile(f"{path}:{number}: no object with the key {column!r} (--column chooses): {type(error).__name__}") from error
-        if not isinstance(text, str):
-            raise BadFile(f"{path}:{number}: {column!r} is a {type(text).__name__}; wanted a string")
-        yield text
+            yield str(row_of_json(line, column)[column])
+        except BadFile as error:
+            raise BadFile(f"{path}:{number}: {error}") from error
+
+
+def row_of_json(line: str, column: str) -> Mapping[str, object]:
+    """An object whose ``column`` is a string.
+
+    Raises:
+        BadFile: it is not; the message names no file.
+    """
+    try:
+        row: Mapping[str, object] = json.loads(line)
+        text = row[column]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BadFile(f"no object with the key {column!r} (--column chooses): {type(error).__name__}") from error
+    if not isinstance(text, str):
+        raise BadFile(f"{column!r} is a {type(text).__name__}; wanted a string")
+    return row
 
 
 def _parquet(path: Path, column: str) -> Iterator[str]:

@@ -37,15 +37,16 @@ BYTES_MAX = 2**31 - 1
 class LocalClassifier:
     """Classifies and explains with a bundle, without a server. Not thread-safe. Use it as a context manager."""
 
-    def __init__(self, model: str = "", bundles: Sequence[Path] = ()) -> None:
-        """Load and warm up.
+    def __init__(self, model: str = "", bundles: Sequence[Path] = (), *, device: str = "auto", runners: int = 0) -> None:
+        """Load and warm up. ``device`` and ``runners`` are as the settings of those names.
 
         Raises:
             BadBundle: it cannot be served.
             BadSettings: the model's name is none.
         """
         named = {"model": model} if model else {}
-        settings, _ = load_settings({**named, "bundles": tuple(bundles), "call_rows_max": CHUNK, "explain": False}, {})
+        given = {"bundles": tuple(bundles), "device": device, "runners": runners}
+        settings, _ = load_settings({**named, **given, "call_rows_max": CHUNK, "explain": False}, {})
         loaded = load(settings, measure_s=0)
         self._loop = asyncio.new_event_loop()
         self._runners = loaded.runners
@@ -65,6 +66,11 @@ class LocalClassifier:
         for runner in self._runners:
             runner.close(wait_s=1.0)
         self._loop.close()
+
+    @property
+    def digest(self) -> str:
+        """Of the bundle."""
+        return self._served.classifier.bundle.digest
 
     def get_model(self) -> pb.Model:
         """The model with its card, as ``Client.get_model`` gives it."""

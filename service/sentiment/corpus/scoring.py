@@ -1,0 +1,87 @@
+"""Answers the rows of a part with the engine that serves, in this process, and makes them a table. Knows no Ray."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow
+
+from sentiment.client import CallFailed, Classification
+from sentiment.corpus.output import CorpusFailed
+from sentiment.corpus.reading import Chunk, Text, Unread, read_part
+from sentiment.corpus.sources import Part, shown
+from sentiment.local import LocalClassifier
+
+# Of what this command writes itself: columns that are kept are called otherwise.
+COLUMNS = ("file", "position", "label", "score", "scores", "abstain", "tokens", "truncated", "digest", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is asked of every part: the bundle by name/version and digest, and the output's URI."""
+
+    output: str
+    column: str
+    keep: tuple[str, ...]
+    truncation: str
+    model: str
+    digest: str
+    labels: tuple[str, ...]
+    bundles: tuple[Path, ...]
+
+
+def load(job: Job) -> LocalClassifier:
+    """Load the bundle, to run on one core.
+
+    Raises:
+        BadBundle: it is not there, or cannot be served.
+        CorpusFailed: it is another than the one that was asked for.
+    """
+    classifier = LocalClassifier(job.model, job.bundles, device="cpu", runners=1)
+    if classifier.digest != job.digest:
+        raise CorpusFailed(f"{job.model} has digest {classifier.digest[:12]} on this machine; asked for is {job.digest[:12]}")
+    return classifier
+
+
+def score_part(part: Part, job: Job, classifier: LocalClassifier) -> Iterator[pyarrow.RecordBatch]:
+    """The answers to all rows of a part, in order, some at a time; a part without rows gives a batch without rows.
+
+    Raises:
+        BadFile: it cannot be read.
+    """
+    empty = True
+    for chunk in read_part(part, job.column, job.keep):
+        empty = False
+        yield _batch(part, chunk, list(_answers(chunk.texts, job, classifier)), job)
+    if empty:
+        yield _batch(part, Chunk([], [], {name: pyarrow.array([], pyarrow.string()) for name in job.keep}), [], job)
+
+
+def _answers(texts: Sequence[Text], job: Job, classifier: LocalClassifier) -> Iterator[Classification | str]:
+    """An answer each, or why there is none."""
+    results = classifier.classify_all((text for text in texts if isinstance(text, str)), truncation=job.truncation)
+    for text in texts:
+        if isinstance(text, Unread):
+            yield f"UNREADABLE: {text.reason}"
+        else:
+            result = next(results)
+            yield f"{result.code.name}: {result.message}" if isinstance(result, CallFailed) else result
+
+
+def _batch(part: Part, chunk: Chunk, answers: Sequence[Classification | str], job: Job) -> pyarrow.RecordBatch:
+    good = [answer if isinstance(answer, Classification) else None for answer in answers]
+    scores = pyarrow.struct([(label, pyarrow.float32()) for label in job.labels])
+    columns = {
+        "file": pyarrow.array([shown(part.uri)] * len(answers), pyarrow.string()),
+        "position": pyarrow.array(chunk.positions, pyarrow.int64()),
+        **chunk.kept,
+        "label": pyarrow.array([found and found.label for found in good], pyarrow.string()),
+        "score": pyarrow.array([found and found.score for found in good], pyarrow.float32()),
+        "scores": pyarrow.array([found and dict(found.scores) for found in good], scores),
+        "abstain": pyarrow.array([None if found is None else found.abstain for found in good], pyarrow.bool_()),
+        "tokens": pyarrow.array([found and found.tokens for found in good], pyarrow.int32()),
+        "truncated": pyarrow.array([None if found is None else found.truncated for found in good], pyarrow.bool_()),
+        "digest": pyarrow.array([job.digest] * len(answers), pyarrow.string()),
+        "error": pyarrow.array([answer if isinstance(answer, str) else None for answer in answers], pyarrow.string()),
+    }
+    return pyarrow.RecordBatch.from_pydict(columns)

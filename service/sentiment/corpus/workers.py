@@ -1,0 +1,175 @@
+"""Spreads the parts of a corpus over the workers of a Ray cluster, by Ray Data. The only module that knows Ray.
+
+Texts and answers never pass through Ray: a worker reads its part from where it lies and writes the answers where they belong. What
+Ray carries is the part's name there and its count back; a part that is done twice, because a worker died, gives the same file twice.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow
+import ray
+import ray.data
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from sentiment.corpus.output import CorpusFailed, Count, Output
+from sentiment.corpus.scoring import Job, load, score_part
+from sentiment.corpus.sources import Part
+from sentiment.errors import BadSettings, SentimentError
+from sentiment.model.cores import cores_granted
+
+# A part that so many workers died of is one that kills them.
+ATTEMPTS_MAX = 4
+# Ray keeps there what its own processes pass to each other; texts and answers are not among it.
+STORE_BYTES = 128 * 2**20
+LOOK_S = 1.0
+# A worker that cannot tell how far it is goes on all the same.
+TELL_S_MAX = 60.0
+
+Tell = Callable[[Count, float], None]
+
+
+class Ledger:
+    """Runs once, as an actor beside the driver: how often each part was begun, and how far it is."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[str, int] = {}
+        self._parts: dict[str, tuple[Count, float]] = {}
+
+    def begin(self, name: str) -> int:
+        """Count a beginning; returns the count."""
+        self._attempts[name] = self._attempts.get(name, 0) + 1
+        self._parts[name] = (Count(), 0.0)
+        return self._attempts[name]
+
+    def advance(self, name: str, count: Count, bytes_done: float) -> None:
+        """So much of a part is scored."""
+        self._parts[name] = (count, bytes_done)
+
+    def total(self) -> tuple[Count, float]:
+        """Rows and bytes of all parts so far."""
+        return sum((count for count, _ in self._parts.values()), Count()), sum(size for _, size in self._parts.values())
+
+
+class Scorer:
+    """A worker: runs as an actor, a process with one core and the bundle."""
+
+    def __init__(self, job: Job, ledger: Any) -> None:  # a handle of Ray's
+        self._job = job
+        self._ledger = ledger
+        self._output = Output(job.output)
+        self._classifier: Any = None  # loaded with the first part, where a failure can be told
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:  # columns of one row, as Ray Data hands them over
+        """Score one part; what is wrong with it comes back as its failure."""
+        row = {name: value[0] for name, value in batch.items()}
+        part = Part(int(row["number"]), str(row["uri"]), str(row["kind"]), int(row["start"]), int(row["end"]), int(row["bytes"]))
+        try:
+            count, failure = self._score(part), ""
+        except (SentimentError, OSError) as error:
+            count, failure = Count(), f"{part}: {error}"
+        return {"rows": [count.rows], "bad": [count.bad], "failure": [failure]}
+
+    def _score(self, part: Part) -> Count:
+        attempt = ray.get(self._ledger.begin.remote(part.name), timeout=TELL_S_MAX)
+        if attempt > ATTEMPTS_MAX:
+            raise CorpusFailed(f"{ATTEMPTS_MAX} workers died while they scored it")
+        if self._classifier is None:
+            self._classifier = load(self._job)
+
+        total = Count()
+
+        def told(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+            nonlocal total
+            for batch in batches:
+                total += Count.of(batch)
+                if batch.num_rows:
+                    share = (batch.column("position")[-1].as_py() - part.start) / (part.end - part.start)
+                    self._ledger.advance.remote(part.name, total, share * part.bytes)
+                yield batch
+
+        self._output.write_part(part.name, told(score_part(part, self._job, self._classifier)))
+        self._ledger.advance.remote(part.name, total, float(part.bytes))
+        return total
+
+
+@contextmanager
+def cluster(address: str | None, workers: int) -> Iterator[int]:
+    """Join the cluster at the address, or start one on this machine for the time; gives the number of workers to use.
+
+    Raises:
+        BadSettings: there is none at the address.
+    """
+    # It reports its use to its makers unless it is told not to.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+    try:
+        if address is None:
+            ray.init(
+                address="local", num_cpus=workers or cores_granted(), include_dashboard=False, object_store_memory=STORE_BYTES, **quiet
+            )
+        else:
+            ray.init(address=address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise BadSettings(f"--ray {address or 'local'}: {str(error).splitlines()[0]}") from error
+    try:
+        yield workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+    finally:
+        ray.shutdown()
+
+
+def score_all(parts: Sequence[Part], job: Job, workers: int, tell: Tell) -> Count:
+    """Score the parts in any order; returns what they hold. ``tell`` gets rows and bytes so far, once a second.
+
+    Raises:
+        CorpusFailed: a part cannot be scored; others may have been.
+    """
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    beside = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    ledger = ray.remote(Ledger).options(num_cpus=0, scheduling_strategy=beside).remote()
+    dataset = ray.data.from_items([asdict(part) for part in parts], override_num_blocks=len(parts)).map_batches(
+        Scorer,
+        fn_constructor_kwargs={"job": job, "ledger": ledger},
+        batch_size=1,
+        # One is scored and one waits, or a worker would be idle between parts until Ray Data looks again.
+        compute=ray.data.ActorPoolStrategy(size=min(workers, len(parts)), max_tasks_in_flight_per_actor=2),
+        num_cpus=1,
+    )
+    total = Count()
+    with _watching(ledger, tell):
+        try:
+            for row in dataset.iter_rows():
+                if row["failure"]:
+                    raise CorpusFailed(row["failure"])
+                total += Count(row["rows"], row["bad"])
+        except RayError as error:
+            raise CorpusFailed(f"a worker failed: {str(error).strip().splitlines()[-1]}") from error
+    return total
+
+
+@contextmanager
+def _watching(ledger: Any, tell: Tell) -> Iterator[None]:  # as in Scorer
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(LOOK_S):
+            # One look that fails is none; what matters comes with the parts.
+            with suppress(RayError):
+                tell(*ray.get(ledger.total.remote(), timeout=TELL_S_MAX))
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(TELL_S_MAX)

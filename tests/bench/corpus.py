@@ -1,0 +1,85 @@
+"""``sentiment-batch`` beside the plainest loop over the same texts: python -m tests.bench.corpus [ROUNDS] [ROWS] [JSON].
+
+Interleaved in one run, on all cores. The loop tokenizes, sorts by length, pads, runs and scores in one process, with a thread a core and
+the best of two batch sizes; it neither reads nor writes a file. The command's rate is that between its first parts and its last, taken
+from the times of their files; what it takes to start Ray and the workers is told apart.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import tokenizers
+from pyarrow import parquet
+
+from sentiment.model.bundle import bundle_roots, find_bundle
+from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.cores import cores_granted
+from sentiment.traffic.lengths import SHORT
+from tests.bench.processes import idle_share
+from tests.bench.texts import make_texts
+
+LOOP_ROWS = (4, 16)
+CHUNK = 1024
+# Of some seconds each; without the option they would be larger.
+PARTS = 16
+# While the first parts are scored the last worker may still load its bundle.
+PARTS_BEFORE = 2
+
+
+def loop_rate(classifier: Classifier, texts: Sequence[str], rows: int, pool: ThreadPoolExecutor) -> float:
+    """Texts a second of the plain loop."""
+    begun = time.perf_counter()
+    for first in range(0, len(texts), CHUNK):
+        encoded = sorted(classifier.tokenizer.encode_many(texts[first : first + CHUNK]), key=lambda row: row.tokens)
+        for logits in pool.map(classifier.run, [encoded[start : start + rows] for start in range(0, len(encoded), rows)]):
+            for row in logits:
+                classifier.score(row)
+    return len(texts) / (time.perf_counter() - begun)
+
+
+def batch_rate(corpus: Path, texts: int) -> tuple[float, float]:
+    """Texts a second of the command, and the seconds that it took beside."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+        begun = time.time()
+        step = str(corpus.stat().st_size // PARTS + 1)
+        command = [sys.executable, "-m", "sentiment.corpus", str(corpus), str(out), "--part-bytes", step]
+        subprocess.run(command, check=True, timeout=600, stderr=subprocess.DEVNULL)
+        whole_s = time.time() - begun
+        parts = sorted((path.stat().st_mtime, parquet.read_metadata(path).num_rows) for path in out.glob("part-*.parquet"))
+    assert sum(rows for _, rows in parts) == texts
+    rate = sum(rows for _, rows in parts[PARTS_BEFORE:]) / (parts[-1][0] - parts[PARTS_BEFORE - 1][0])
+    return rate, whole_s - texts / rate
+
+
+def main() -> None:
+    """Measure, print, and write the file that is named."""
+    rounds, count = int(sys.argv[1] if sys.argv[1:] else 3), int(sys.argv[2] if sys.argv[2:] else 40_000)
+    bundle = find_bundle("english", bundle_roots(()))
+    classifier = load_classifier(bundle)
+    texts = make_texts(SHORT, count, tokenizers.Tokenizer.from_file(str(bundle / "tokenizer.json")))
+    pool = ThreadPoolExecutor(cores_granted())
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Path(folder) / "texts.txt"
+        corpus.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
+        for number in range(rounds):
+            idle = idle_share()
+            loop = max(loop_rate(classifier, texts[: count // 4], rows, pool) for rows in LOOP_ROWS)
+            batch, start_s = batch_rate(corpus, count)
+            found.append({"idle_before": idle, "loop_per_s": loop, "batch_per_s": batch, "ratio": batch / loop, "start_s": start_s})
+            print(number, {name: round(value, 3) for name, value in found[-1].items()}, flush=True)
+    ratio = sorted(entry["ratio"] for entry in found)[len(found) // 2]
+    print(f"sentiment-batch / plain loop on {cores_granted()} cores: {ratio:.3f} (median of {rounds}; aimed at: 0.90)")
+    if sys.argv[3:]:
+        Path(sys.argv[3]).write_text(json.dumps({"ratio": ratio, "rounds": found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

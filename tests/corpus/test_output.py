@@ -1,0 +1,174 @@
+"""Answering parts and keeping the answers, in this process: what a row's answer is, and what an interruption leaves."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from pyarrow import dataset, parquet
+
+from sentiment.client import Classification
+from sentiment.corpus import command
+from sentiment.corpus.output import ASKED, UNFINISHED, Count, Output
+from sentiment.corpus.parts import cut
+from sentiment.corpus.scoring import Job, load, score_part
+from sentiment.corpus.sources import Part, find_sources
+from sentiment.errors import SentimentError
+from sentiment.local import LocalClassifier
+from sentiment.model.bundle import load_bundle
+from tests.corpus.files import KINDS, make_texts, write
+
+
+@pytest.fixture(scope="module")
+def job(bundles: Path) -> Job:
+    bundle = load_bundle(bundles / "tiny/1")
+    return Job("unused", "text", ("id",), "", bundle.id, bundle.digest, bundle.manifest.labels, (bundles,))
+
+
+@pytest.fixture(scope="module")
+def classifier(job: Job) -> Iterator[LocalClassifier]:
+    with load(job) as loaded:
+        yield loaded
+
+
+def scored(parts: list[Part], job: Job, classifier: LocalClassifier, output: Output) -> None:
+    output.ask({})
+    for part in parts:
+        output.write_part(part.name, score_part(part, job, classifier))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != ".txt"])
+def test_a_row_has_the_answer_that_the_engine_gives_its_text(kind: str, tmp_path: Path, job: Job, classifier: LocalClassifier) -> None:
+    texts = [*make_texts(3000, words=60), " ", "good"]
+    parts = cut(find_sources(str(write(tmp_path / f"in{kind}", texts))), "text", ("id",), 50_000)
+    output = Output(str(tmp_path / "out"))
+
+    scored(parts, job, classifier, output)
+
+    rows = dataset.dataset(tmp_path / "out").to_table().to_pylist()
+    assert len(parts) > 3
+    assert [int(row["id"]) for row in rows] == list(range(len(texts)))
+    for row, answer in zip(rows, classifier.classify_all(texts), strict=True):
+        if isinstance(answer, Classification):
+            assert (row["label"], row["abstain"], row["tokens"], row["truncated"], row["error"]) == (
+                answer.label, answer.abstain, answer.tokens, answer.truncated, None,
+            )  # fmt: skip
+            assert row["score"] == pytest.approx(answer.score, abs=1e-4)
+            assert row["scores"] == pytest.approx(dict(answer.scores), abs=1e-4)
+        else:
+            assert row["error"].startswith("INVALID_ARGUMENT: text: has 1 characters")
+            assert row["label"] is row["score"] is row["scores"] is row["tokens"] is None
+        assert row["digest"] == job.digest
+        assert row["file"] == str(tmp_path / f"in{kind}")
+    assert any(row["truncated"] for row in rows)
+    assert sum(output.done(parts).values(), Count()) == Count(len(texts), 1)
+
+
+def test_what_is_not_whole_is_done_again(tmp_path: Path, job: Job, classifier: LocalClassifier) -> None:
+    parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(1000)))), "text", ("id",), 10_000)
+    output = Output(str(tmp_path / "out"))
+    scored(parts, job, classifier, output)
+    missing, torn = parts[1].name, parts[2].name
+    (tmp_path / "out" / missing).unlink()
+    (tmp_path / "out" / torn).write_bytes((tmp_path / "out" / torn).read_bytes()[:100])
+    (tmp_path / "out" / f"{UNFINISHED}1").write_bytes(b"x")
+
+    done = output.done(parts)
+
+    assert set(done) == {part.name for part in parts} - {missing, torn}
+    assert not list((tmp_path / "out").glob(f"{UNFINISHED}*"))
+
+
+def test_answers_that_cannot_be_written_leave_no_file_under_the_parts_name(tmp_path: Path, job: Job, classifier: LocalClassifier) -> None:
+    (part,) = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(3000)))), "text", ("id",), 2**30)
+    output = Output(str(tmp_path / "out"))
+    output.ask({})
+
+    def ends_early() -> Iterator[object]:
+        yield next(score_part(part, job, classifier))
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        output.write_part(part.name, ends_early())
+
+    assert not (tmp_path / "out" / part.name).exists()
+    assert output.done([part]) == {}
+
+
+def test_a_file_with_a_header_and_no_rows_has_an_empty_part(tmp_path: Path, job: Job, classifier: LocalClassifier) -> None:
+    parts = cut(find_sources(str(write(tmp_path / "in.csv", []))), "text", ("id",), 100)
+    output = Output(str(tmp_path / "out"))
+
+    scored(parts, job, classifier, output)
+
+    assert [parquet.read_table(tmp_path / "out" / part.name).num_rows for part in parts] == [0]
+    assert output.done(parts) == {parts[0].name: Count(0, 0)}
+
+
+def test_another_file_system_is_read_and_written_as_this_one(job: Job, classifier: LocalClassifier) -> None:
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file("/corpus/a.csv", b"id,text\n1,good\n2,awful film\n")
+    parts = cut(find_sources("memory://corpus/*.csv"), "text", ("id",), 100)
+    output = Output("memory://answers")
+
+    scored(parts, job, classifier, output)
+
+    with fs.open(f"/answers/{parts[0].name}") as stream:
+        rows = parquet.read_table(stream).to_pylist()
+    assert [(row["id"], row["label"], row["file"]) for row in rows] == [
+        ("1", "positive", "memory:///corpus/a.csv"),
+        ("2", "negative", "memory:///corpus/a.csv"),
+    ]
+    assert output.done(parts) == {parts[0].name: Count(2, 0)}
+    fs.rm("/answers", recursive=True)
+
+
+def test_a_bundle_of_another_digest_scores_nothing(job: Job) -> None:
+    with pytest.raises(SentimentError, match=r"tiny/1 has digest .* asked for is 000"):
+        load(Job(**{**{name: getattr(job, name) for name in Job.__slots__}, "digest": "0" * 64}))
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
+    code = command.main([str(argument) for argument in arguments])
+    return code, capsys.readouterr().err
+
+
+def test_what_cannot_be_done_is_refused_before_ray_is_started(tmp_path: Path, bundles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("in", "other"):
+        (tmp_path / folder).mkdir()
+    write(tmp_path / "in/a.csv", ["good"])
+    (tmp_path / "other/mine.txt").write_text("x")
+    common = ("--bundles", bundles, "--model", "tiny")
+
+    assert refused(capsys, tmp_path / "in", tmp_path / "other", *common)[0] == 1
+    assert (tmp_path / "other/mine.txt").read_text() == "x"
+    assert refused(capsys, tmp_path / "nowhere", tmp_path / "out", *common)[0] == 1
+    assert refused(capsys, tmp_path / "in", tmp_path / "out", *common, "--keep", "label")[0] == 2
+    assert refused(capsys, tmp_path / "in", tmp_path / "out", *common, "--column", "review")[0] == 1
+    for inside in ("in", "in/out"):
+        assert "would be read itself" in refused(capsys, tmp_path / "in", tmp_path / inside, *common)[1]
+    assert refused(capsys, tmp_path / "in", tmp_path / "out", "--bundles", bundles, "--model", "none")[0] == 3
+    assert not (tmp_path / "out").exists()
+    assert [path.name for path in (tmp_path / "in").iterdir()] == ["a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [("column", "review", "column = 'review'"), ("digest", "0" * 64, "digest = '000"), ("files", {"other": [1, "2"]}, "other files")],
+)
+def test_a_folder_begun_otherwise_is_not_continued(
+    name: str, value: object, told: str, tmp_path: Path, job: Job, bundles: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = find_sources(str(write(tmp_path / "a.csv", ["good"])))[0]
+    begun = {
+        "format": 1, "column": "text", "keep": [], "truncation": "", "model": job.model, "digest": job.digest,
+        "files": {source.shown: [source.bytes, source.mark]}, "part_bytes": 65536,
+    }  # fmt: skip
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ASKED).write_text(json.dumps({**begun, name: value}))
+
+    code, message = refused(capsys, tmp_path / "a.csv", tmp_path / "out", "--bundles", bundles, "--model", "tiny")
+
+    assert code == 2
+    assert told in message

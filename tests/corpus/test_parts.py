@@ -1,0 +1,197 @@
+"""Cutting a corpus and reading its parts: each row is in exactly one, whatever the step; what is wrong with a row stays that row's."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from sentiment.corpus.parts import cut
+from sentiment.corpus.reading import LINE_BYTES_MAX, Text, Unread, read_part
+from sentiment.corpus.sources import find_sources
+from sentiment.files import BadFile
+from tests.corpus.files import KINDS, make_texts, write
+
+
+def read(path: Path | str, step: int = 2**20, column: str = "text", keep: tuple[str, ...] = ()) -> list[Text]:
+    parts = cut(find_sources(str(path)), column, keep, step)
+    return [text for part in parts for chunk in read_part(part, column, keep) for text in chunk.texts]
+
+
+def why_not(path: Path | str, **arguments: object) -> str:
+    with pytest.raises(BadFile) as caught:
+        read(path, **arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_row_is_in_one_part_whatever_the_step(kind: str, end: str, tmp_path: Path) -> None:
+    texts = make_texts(60)
+    path = write(tmp_path / f"a{kind}", texts, end)
+
+    found = {step: read(path, step) for step in (1, 2, 3, 5, 8, 13, 31, 64, 999, 2**20)}
+
+    assert {step: texts_of for step, texts_of in found.items() if texts_of != texts} == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_larger_file_has_several_parts(kind: str, tmp_path: Path) -> None:
+    texts = make_texts(5000)
+    path = write(tmp_path / f"a{kind}", texts)
+
+    parts = cut(find_sources(str(path)), "text", (), 20_000)
+
+    assert len(parts) > 5
+    assert len({part.name for part in parts}) == len(parts)
+    assert sorted(part.name for part in parts) == [part.name for part in parts]
+    assert [(one.end, one.number) for one in parts[:-1]] == [(other.start, other.number) for other in parts[1:]]
+    assert read(path, 20_000) == texts
+
+
+def test_a_record_of_csv_may_have_many_lines(tmp_path: Path) -> None:
+    texts = [f'line {number}\r\n\n"quoted", and more\n' for number in range(200)]
+    path = write(tmp_path / "a.csv", texts)
+
+    assert read(path, 64) == texts
+
+
+def test_a_position_is_the_byte_at_which_a_line_begins(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", make_texts(50))
+    content = path.read_bytes()
+
+    places = [place for part in cut(find_sources(str(path)), "text", (), 100) for c in read_part(part, "text", ()) for place in c.positions]
+
+    assert places == [0, *(i + 1 for i, byte in enumerate(content[:-1]) if byte == 10)]
+
+
+@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
+def test_a_byte_order_mark_is_no_text(kind: str, tmp_path: Path) -> None:
+    path = write(tmp_path / f"a{kind}", ["good", "bad"])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+
+    assert read(path) == ["good", "bad"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"), [(".txt", b"b\xff"), (".tsv", b"1\tb\xff"), (".csv", b"1,b\xff"), (".jsonl", b'{"text":"b\xff"}')]
+)
+def test_what_is_no_utf8_is_a_bad_row_among_good_ones(kind: str, line: bytes, tmp_path: Path) -> None:
+    path = write(tmp_path / f"a{kind}", ["good"])
+    path.write_bytes(path.read_bytes() + line + b"\n" + path.read_bytes().splitlines()[-1] + b"\n")
+
+    assert read(path) == ["good", Unread("not UTF-8"), "good"]
+
+
+def test_a_parquet_string_that_is_no_utf8_is_a_bad_row(tmp_path: Path) -> None:
+    raw = pyarrow.array([b"good", b"b\xff", None], pyarrow.binary())
+    strings = pyarrow.StringArray.from_buffers(3, raw.buffers()[1], raw.buffers()[2], raw.buffers()[0])
+    parquet.write_table(pyarrow.table({"text": strings}), tmp_path / "a.parquet")
+
+    assert read(tmp_path / "a.parquet") == ["good", Unread("not UTF-8"), ""]
+
+
+@pytest.mark.parametrize("kind", [pyarrow.large_string(), pyarrow.string_view(), pyarrow.dictionary(pyarrow.int8(), pyarrow.string())])
+def test_strings_of_every_arrow_kind_are_read(kind: pyarrow.DataType, tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"text": pyarrow.array(["good", "bad", "good"]).cast(kind)}), tmp_path / "a.parquet")
+
+    assert read(tmp_path / "a.parquet") == ["good", "bad", "good"]
+
+
+@pytest.mark.parametrize("line", ['{"text": 1}', '{"other": "x"}', "[1]", "7", "{", "", '"text"'])
+def test_a_line_that_is_no_such_object_is_a_bad_row(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "good"}\n' + line + '\n{"text": "bad"}\n')
+
+    first, second, third = read(path)
+
+    assert (first, third) == ("good", "bad")
+    assert isinstance(second, Unread)
+
+
+def test_a_record_that_is_no_csv_is_a_bad_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"id,text\n1,good\n2,on\re\n3,bad\n")
+
+    first, second, third = read(path)
+
+    assert (first, third) == ("good", "bad")
+    assert isinstance(second, Unread)
+
+
+@pytest.mark.parametrize("kind", [".txt", ".jsonl"])
+def test_a_line_without_end_is_a_bad_row_and_not_held_in_memory(kind: str, tmp_path: Path) -> None:
+    path = write(tmp_path / f"a{kind}", ["good"])
+    with path.open("ab") as stream:
+        stream.truncate(4 * LINE_BYTES_MAX)
+        stream.seek(0, 2)
+        stream.write(b"\n" + path.read_bytes().splitlines()[0] + b"\n")
+
+    assert read(path, 2**30) == ["good", Unread(f"the line has more than {LINE_BYTES_MAX} bytes"), "good"]
+
+
+def test_a_folder_is_read_whole_by_name_and_what_others_pass_over_is_not(tmp_path: Path) -> None:
+    for name in ("b/2.txt", "a.txt", "b/_temporary/3.txt", "b/.4.txt", "_SUCCESS"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path / name, [name])
+
+    assert read(tmp_path) == ["a.txt", "b/2.txt"]
+    assert read(f"{tmp_path}/?/2*.txt") == ["b/2.txt"]
+    assert read(f"file://{tmp_path}/a.txt") == ["a.txt"]
+
+
+def test_a_file_that_is_not_read_is_told_and_not_passed_over(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", ["good"])
+    write(tmp_path / "b.gz", ["good"])
+
+    assert "b.gz: a .gz file; read are .txt" in why_not(tmp_path)
+    assert "no file there" in why_not(f"{tmp_path}/*.csv")
+    assert "cannot be read" in why_not(tmp_path / "nowhere.csv")
+    assert "nosuch://x" in why_not("nosuch://x")
+
+
+@pytest.mark.parametrize("kind", [".csv", ".tsv", ".parquet"])
+def test_a_column_that_is_not_there_is_told_before_anything_is_read(kind: str, tmp_path: Path) -> None:
+    path = write(tmp_path / f"a{kind}", ["good"])
+
+    assert "no column 'review'" in why_not(path, column="review")
+    assert "no column 'key'" in why_not(path, keep=("key",))
+
+
+def test_a_column_of_numbers_is_no_text(tmp_path: Path) -> None:
+    assert "'id' is int64; wanted are strings" in why_not(write(tmp_path / "a.parquet", ["good"]), column="id")
+
+
+def test_what_is_no_parquet_is_told(tmp_path: Path) -> None:
+    assert "not a Parquet file" in why_not(write(tmp_path / "a.txt", ["good"]).rename(tmp_path / "a.parquet"))
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    """One part of 300 MB, as a file of lines and as a single row group, read in less than that."""
+    text = "good " * 20_000
+    texts = pyarrow.array([f"w{number} {text}" for number in range(3000)], pyarrow.large_string())
+    # A page is read as a whole: as they are counted in rows, a writer would make them of 100 MB.
+    parquet.write_table(
+        pyarrow.table({"text": texts}), tmp_path / "a.parquet", use_dictionary=False, compression="none", write_batch_size=10
+    )
+    with (tmp_path / "a.jsonl").open("w") as stream:
+        stream.writelines(json.dumps({"text": f"w{number} {text}"}) + "\n" for number in range(3000))
+    # Of this process alone: getrusage's peak goes back to what the parent had when it forked.
+    script = (
+        "import re, sys; from tests.corpus.test_parts import *\n"
+        "peak = lambda: int(re.search(r'VmHWM:\\s*(\\d+)', Path('/proc/self/status').read_text())[1]) // 1024\n"
+        "first = peak()\n"
+        "parts = cut(find_sources(sys.argv[1]), 'text', (), 2**40)\n"
+        "print(sum(len(chunk.texts) for part in parts for chunk in read_part(part, 'text', ())), peak() - first)\n"
+    )
+
+    for path in (tmp_path / "a.jsonl", tmp_path / "a.parquet"):
+        done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, timeout=120, check=False)
+
+        assert done.returncode == 0, done.stderr
+        rows, grown_mb = map(int, done.stdout.split())
+        assert rows == 3000
+        assert 0 < grown_mb < 200
