@@ -18,7 +18,8 @@ from sentiment.explain.parts import Aggregation, Asked, AttentionTile, Part, Sum
 from sentiment.explain_thread import AHEAD_BYTES, RESERVE_S
 from sentiment.explaining import CUT, Explaining, ExplainLimits
 from sentiment.metrics import Metrics
-from sentiment.model.session import Execute, Stop
+from sentiment.model.execute import Execute
+from sentiment.model.session import Stop
 
 SUMMARY = Summary(True, (), 0, 0, 0.0)
 LONG_S = 20.0

@@ -1,5 +1,6 @@
 """Servers on devices. The devices are made up and compute on the CPU's provider; all between the call and the kernel is as on a GPU."""
 
+import asyncio
 import itertools
 import operator
 import re
@@ -22,7 +23,7 @@ from sentiment import event_loop
 from sentiment.app import App
 from sentiment.batching.layout import Padded
 from sentiment.client import CallFailed, Classification
-from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost
+from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost, Unsupported
 from sentiment.explainer import Explainer
 from sentiment.loading import ON_GPU, Loaded, load
 from sentiment.model import devices, gpu_graphs, nvml, on_device
@@ -61,7 +62,7 @@ def loaded(settings: Settings) -> Iterator[Callable[..., Loaded]]:
 
 
 def sessions(server: RunningServer) -> list[DeviceSession]:
-    found = [runner.classifier.session for runner in server.app._runners if runner.classifier]
+    found = [runner.classifier.session for runner in server.app._repository.hosted[0].loaded.runners if runner.classifier]
     assert all(isinstance(session, DeviceSession) for session in found)
     return found  # type: ignore[return-value]  # as the line above says
 
@@ -214,7 +215,7 @@ def test_what_check_raises_ends_the_loading_and_leaves_no_runner(settings: Setti
 def test_a_stop_ends_the_loading_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[bool] = []
 
-    def load_for_ever(_: Settings, check: Callable[[], None]) -> None:
+    def load_for_ever(_: Settings, check: Callable[[], None], model: str) -> None:
         try:
             for _number in range(PATIENCE_S * 1000):
                 check()
@@ -228,7 +229,7 @@ def test_a_stop_ends_the_loading_too(settings: Settings, monkeypatch: pytest.Mon
         app.stop()
         await app.run()
 
-    monkeypatch.setattr("sentiment.app.load", load_for_ever)
+    monkeypatch.setattr("sentiment.loading_models.load", load_for_ever)
 
     event_loop.run(stopped())
 
@@ -344,7 +345,7 @@ def test_texts_are_answered_explained_and_counted_by_device(start: Callable[...,
 
     assert [getattr(result, "label", None) for result in results] == ["positive", "negative", "negative"] * 50
     assert explanation.label == "positive"
-    assert {runner.name for runner in server.app._runners} == {"cuda:0", "cuda:1"}
+    assert {runner.name for runner in server.app._repository.hosted[0].loaded.runners} == {"cuda:0", "cuda:1"}
     assert sum(server.metric("sentiment_runner_busy_seconds_total", runner=name) for name in ("cuda:0", "cuda:1")) > 0
     assert server.metric("sentiment_stage_seconds_sum", stage="copy", model="tiny/1") > 0
 
@@ -384,6 +385,14 @@ def test_packed_batches_go_all_the_way_from_texts_to_answers(start: Callable[...
     # What takes most memory ran before the first text came.
     assert max(rows * columns for rows, columns in longest[:warm]) >= 4 * 512
     assert max(rows * columns for rows, columns in longest[warm:]) <= max(rows * columns for rows, columns in longest[:warm])
+
+
+def test_models_on_a_gpu_are_not_exchanged_while_they_serve(start: Callable[..., RunningServer]) -> None:
+    server = start(device="cuda:0")
+    loading = asyncio.run_coroutine_threadsafe(server.app._repository.load("paired/1"), server.loop)
+
+    with pytest.raises(Unsupported, match="not exchanged while they serve"):
+        loading.result(PATIENCE_S)
 
 
 def test_what_fills_a_cell_is_counted_as_padding(start: Callable[..., RunningServer]) -> None:

@@ -20,6 +20,9 @@ OTHER_VALUES = {
     "http_listen": "0.0.0.0:2",
     "bundles": "/a:/b",
     "model": "english/7",
+    "models": "english/6,other",
+    "admin_listen": "127.0.0.1:3",
+    "admin_tokens": "/tokens",
     "cache_dir": "/cache",
     "device": "cuda:1,cuda:0",
     "bulk_share": "0.5",
@@ -77,6 +80,9 @@ def violations() -> list[tuple[str, str, str]]:
             found.append((name, "nan", str(limits.get("le", limits.get("lt")))))
     found += [("grpc_listen", value, r"\d{1,5}") for value in ("", "50051", "127.0.0.1:", "a b:1", "a:123456")]
     found += [("device", value, "auto|cpu") for value in ("", "gpu", "cuda:", "cuda:x", "cuda:0,cpu", "cuda:0,", "CUDA")]
+    found += [("admin_listen", value, r"\d{1,5}") for value in ("50053", "127.0.0.1:", "a b:1")]
+    found += [("admin_listen", value, "loopback") for value in ("0.0.0.0:1", "10.0.0.1:1", "[::]:1", "server:1")]
+    found += [("models", value, "name or name/version") for value in ("Capital", "ok,../up", "a/b")]
     found += [("model", value, "a-z0-9") for value in ("", "Capital", "../up", "a/b", "a/1/2", "x" * 64)]
     return found
 
@@ -114,6 +120,17 @@ def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path: Path
     settings, _ = load_settings(parsed("--runners", "3"), environment, config)
 
     assert (settings.runners, settings.queue_rows_max, settings.batch_rows_max) == (3, 2, 1)
+
+
+@pytest.mark.parametrize(("name", "value"), [("models", "other"), ("models_watch_s", "1"), ("admin_listen", "127.0.0.1:0")])
+def test_front_ends_and_what_exchanges_models_do_not_go_together(name: str, value: str) -> None:
+    with pytest.raises(BadSettings, match=f"{name} does not go with front_ends = 2"):
+        load_settings({"front_ends": "2", name: value}, {})
+
+
+def test_more_models_than_may_be_in_memory_are_refused() -> None:
+    with pytest.raises(BadSettings, match=r"4 models; the limit is 3 \(models_max\)"):
+        load_settings({"model": "a", "models": "b,c,d"}, {})
 
 
 def test_nothing_given_means_the_defaults() -> None:

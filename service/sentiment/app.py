@@ -8,85 +8,31 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from sentiment import event_loop
-from sentiment.batching.batcher import Batcher, Waiting
-from sentiment.batching.row_queue import HereQueue
-from sentiment.batching.scheduler import Scheduler
 from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost
-from sentiment.explainer import Explainer
-from sentiment.explaining import Explaining, ExplainLimits
-from sentiment.loading import Loaded, load
+from sentiment.exchange import Exchange
+from sentiment.hosted import Hosted
 from sentiment.logs import logger
-from sentiment.metrics import Metrics, ModelMetrics
-from sentiment.model.classifier import Classifier
+from sentiment.metrics import Metrics
 from sentiment.model.nvml import meters
-from sentiment.model.runner import Runner
 from sentiment.model.session import RUNTIME_VERSION
-from sentiment.pipeline import Served
 from sentiment.registry import Models
+from sentiment.repository import Repository
 from sentiment.rpc.calls import CODE_NAMES
 from sentiment.rpc.names import METHODS
 from sentiment.rpc.side import GrpcSide
 from sentiment.security.secured import Secured
 from sentiment.settings import Settings
 from sentiment.tracing.start import make_tracer
-from sentiment.tracing.trace import Tracer
-from sentiment.warm_up import keep_costs
-from sentiment.watcher import Watcher
 from sentiment.web.server import Web
 
 WATCHDOG_S = 0.5
-# Texts are being classified if one was so shortly ago.
-CLASSIFIES_S = 1.0
-
-
-class Hosted(Served):
-    """A model that runs in this process."""
-
-    def __init__(
-        self, classifier: Classifier, batcher: Batcher, metrics: ModelMetrics, settings: Settings, explaining: Explaining | None
-    ) -> None:
-        super().__init__(classifier, HereQueue(batcher), metrics, settings.text_bytes_max, settings.call_rows_max, explaining)
-        self.batcher = batcher
-
-
-def make_served(loaded: Loaded, settings: Settings, metrics: Metrics, tracer: Tracer | None = None) -> Hosted:
-    """Put a loaded model behind its queue; must be called in the event loop that serves it."""
-    classifier, runners = loaded.classifier, loaded.runners
-    counted = metrics.model(classifier.bundle.id, [runner.name for runner in runners])
-    scheduler: Scheduler[Waiting] = Scheduler(
-        loaded.cost,
-        loaded.limits,
-        len(runners),
-        settings.queue_rows_max,
-        classifier.manifest.max_tokens,
-        settings.bulk_share,
-        loaded.layout,
-    )
-    batcher = Batcher(classifier, scheduler, runners, Watcher(counted, tracer))
-    counted.watch_queue(lambda: scheduler.rows_waiting, lambda: batcher.backlog_s, lambda: loaded.cost.speed)
-    bundle = classifier.bundle
-    counted.describe(
-        name=bundle.manifest.name,
-        version=str(bundle.manifest.version),
-        digest=bundle.digest,
-        precision=classifier.graph.precision,
-        provider=classifier.session.provider,
-    )
-    explaining = None
-    if settings.explain:
-        limits = ExplainLimits(settings.explain_calls_max, settings.explain_bytes_max)
-        share = settings.explain_share
-        explaining = Explaining(Explainer(loaded.explained), counted, limits, lambda: share if batcher.idle_s < CLASSIFIES_S else 1.0)
-    return Hosted(classifier, batcher, counted, settings, explaining)
 
 
 class App:
@@ -102,7 +48,7 @@ class App:
 
         Raises:
             CannotServe: one cannot be bound.
-            BadSettings: traces cannot be sent as it is said, or files of TLS or tokens cannot be used.
+            BadSettings: the admin port has no tokens, traces cannot be sent as it is said, or files of TLS or tokens cannot be used.
         """
         self._settings = settings
         self._log = logger()
@@ -135,9 +81,8 @@ class App:
             settings.web == "all",
             self._secured,
         )
-        self._runners: list[Runner] = []
-        # Set when what is being loaded is of no use any more.
-        self._load_no_more = threading.Event()
+        self._repository = Repository(settings, self._metrics, self._models, self._tracer)
+        self._exchange = Exchange(settings, self._repository, self._secured)
         # What the line "ready" says of the start beside the usual.
         self._ready_with: dict[str, str] = {}
         if self._grpc.health_port:
@@ -164,11 +109,12 @@ class App:
             if loading.done():
                 served = loading.result()
                 self._set_ready(True)
+                await self._exchange.start()
                 self._say_ready(served, time.monotonic() - begun)
                 self.started.set()
                 await self._serve_until(served, stopping)
         finally:
-            self._load_no_more.set()
+            self._repository.load_no_more()
             loading.cancel()
             refreshing.cancel()
             await self._shut_down()
@@ -180,17 +126,10 @@ class App:
         return begins
 
     async def _load(self) -> Hosted:
-        """Load the model and serve it."""
-
-        def check() -> None:
-            if self._load_no_more.is_set():
-                raise CannotServe("stopped while it was loading")
-
-        loaded = await asyncio.to_thread(load, self._settings, check=check)
-        self._runners = loaded.runners
+        """Load the models and serve them; returns the default."""
+        loaded = await self._repository.start()
+        served = self._repository.hosted[0]
         self._metrics.watch_devices(await asyncio.to_thread(meters, loaded.devices))
-        served = make_served(loaded, self._settings, self._metrics, self._tracer)
-        self._models.add(served)
         self._ready_with["device"] = ",".join(device.name for device in loaded.devices)
         if loaded.not_cuda:
             self._ready_with["not_cuda"] = loaded.not_cuda
@@ -201,14 +140,15 @@ class App:
 
     def _say_ready(self, served: Hosted, seconds: float) -> None:
         classifier = served.classifier
-        for reason in classifier.passed_over:
-            self._log.warning("graph_passed_over", reason=reason, serving=classifier.graph.precision)
+        for hosted in self._repository.hosted:
+            for reason in hosted.classifier.passed_over:
+                self._log.warning("graph_passed_over", model=hosted.id, reason=reason, serving=hosted.classifier.graph.precision)
         self._log.info(
             "ready",
             model=served.id,
             digest=classifier.bundle.digest[:12],
             precision=classifier.graph.precision,
-            runners=len(self._runners),
+            runners=len(served.loaded.runners),
             grpc=self._grpc_address(),
             http=_address(self._settings.http_listen, self.http_port) if self.http_port else "off",
             seconds=round(seconds, 2),
@@ -229,8 +169,8 @@ class App:
 
     async def _serve_until(self, served: Hosted, stopping: "asyncio.Task[bool]") -> None:
         """Serve until the stop or until a run does not come back, then drain. Runs are watched through the drain too."""
-        watching = asyncio.create_task(self._watch(served))
-        broken = asyncio.create_task(served.batcher.broken.wait())
+        watching = asyncio.create_task(self._watch())
+        broken = asyncio.create_task(self._repository.broken.wait())
         try:
             await asyncio.wait({stopping, broken}, return_when=asyncio.FIRST_COMPLETED)
             self._draining = True
@@ -241,24 +181,26 @@ class App:
             watching.cancel()
             broken.cancel()
             await asyncio.wait({watching, broken})
-        if self._settings.cache_dir:
-            await asyncio.to_thread(keep_costs, Path(self._settings.cache_dir), served.classifier, served.batcher.scheduler.cost)
-        if served.batcher.broken.is_set():
+        for hosted in self._repository.hosted:
+            await hosted.keep_costs()
+        if self._repository.broken.is_set():
             raise RunnerLost("a run did not end although it was asked to, or its device is lost; the process must be replaced")
 
-    async def _watch(self, served: Hosted) -> None:
+    async def _watch(self) -> None:
         """Not ready while a run lasts too long; such a run is asked to end and in the end given up."""
-        batcher, stall_s = served.batcher, self._settings.stall_s
+        stall_s = self._settings.stall_s
         while True:
-            stalled_s = batcher.stalled_s()
+            hosted = self._repository.hosted
+            stalled_s = max((one.batcher.stalled_s() for one in hosted), default=0.0)
             if not self._draining and self._ready is (stalled_s > stall_s):
                 event = "stalled" if self._ready else "moving_again"
-                self._log.error(event, seconds=round(stalled_s, 1), queue_rows=batcher.scheduler.rows_waiting)
+                self._log.error(event, seconds=round(stalled_s, 1), queue_rows=sum(one.batcher.scheduler.rows_waiting for one in hosted))
                 self._set_ready(not self._ready)
             try:
-                batcher.end_stalled(stall_s)
-                if served.explaining is not None:
-                    served.explaining.watch(stall_s)
+                for one in hosted:
+                    one.batcher.end_stalled(stall_s)
+                    if one.explaining is not None:
+                        one.explaining.watch(stall_s)
             except Exception:  # whatever it was, the next look may find a run that hangs
                 self._log.exception("watch_failed")
             await asyncio.sleep(min(WATCHDOG_S, stall_s))
@@ -270,20 +212,20 @@ class App:
     async def _drain(self, served: Hosted) -> None:
         """Not ready but answering, then GOAWAY, then until everything accepted is answered."""
         self._set_ready(False)
+        await self._exchange.stop()
         await self._still_answer(served)
         await self._grpc.drain(self._settings.drain_grace_s)
         await self._web.stop()
-        await served.batcher.drained()
-        served.batcher.close()
-        served.close()
+        await self._repository.close()
         self._log.info("drained")
 
     async def _shut_down(self) -> None:
         self._set_ready(False)
         await self._grpc.stop()
         await self._web.stop()
-        for runner in self._runners:
-            runner.close(wait_s=1.0)
+        await self._exchange.stop()
+        for hosted in self._repository.hosted:
+            hosted.close_runners()
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)
 

@@ -1,4 +1,4 @@
-"""The command line: ``sentiment serve | classify | explain | check | loadtest | plan | settings``.
+"""The command line: ``sentiment serve | classify | explain | check | loadtest | plan | models | settings``.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from sentiment.arguments import add_credentials, credentials_of
 from sentiment.errors import BadBundle, BadSettings, SentimentError
 from sentiment.loadtest.command import add_loadtest
+from sentiment.models_command import add_models
 from sentiment.planning.command import add_plan
 from sentiment.settings import Settings, add_flags, load_settings, markdown_table, settings_table
 
@@ -85,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_loadtest(commands)
     add_plan(commands)
+    add_models(commands)
 
     settings = commands.add_parser("settings", help="list the settings", description="List every setting of serve with its default.")
     settings.add_argument("--markdown", action="store_true", help="as a Markdown table")

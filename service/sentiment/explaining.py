@@ -15,6 +15,7 @@ from sentiment.errors import Expired, ModelFailed, OutOfMemory, Refused, Request
 from sentiment.explain.parts import Asked, Part, Summary
 from sentiment.explain_thread import RESERVE_S, ExplainThread, Job, size_of
 from sentiment.explainer import Explainer
+from sentiment.in_use import InUse
 from sentiment.logs import logger
 from sentiment.metrics import ModelMetrics
 
@@ -76,6 +77,8 @@ class Explaining:
             share: the part of the time that the thread may work now, above 0 and at most 1; asked by the thread.
         """
         self.limits = limits
+        # Whoever reads an explanation, to its end.
+        self.readers = InUse()
         self._explainer = explainer
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
@@ -114,12 +117,19 @@ class Explaining:
             ModelFailed: it could not be computed.
             Unavailable: the thread hangs, or the server drains.
         """
-        call = self._submit(asked, deadline_at)
-        try:
-            while (part := await self._next(call)) is not None:
-                yield part
-        finally:
-            self._withdraw(call)
+        with self.readers:
+            call = self._submit(asked, deadline_at)
+            try:
+                while (part := await self._next(call)) is not None:
+                    yield part
+            finally:
+                self._withdraw(call)
+
+    def unload(self, for_good: bool = False) -> None:
+        """Give the explain graph's memory back, once no explanation needs it. The next one loads it again, and if it could not it stays,
+        unless ``for_good``.
+        """
+        self._explainer.unload(for_good)
 
     def watch(self, stall_s: float) -> None:
         """Find a thread that does not come back, although asked to end ``stall_s`` ago: nobody is kept waiting for it."""

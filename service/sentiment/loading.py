@@ -16,6 +16,7 @@ from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
 from sentiment.model.device_session import TOKENS_STEP, prove
 from sentiment.model.devices import CPU, Device, Found, find_devices
+from sentiment.model.execute import Execute, here
 from sentiment.model.on_device import load_on_device
 from sentiment.model.runner import Runner
 from sentiment.settings import Settings
@@ -51,19 +52,30 @@ class Loaded:
     not_cuda: str = ""
 
 
-def load(settings: Settings, measure_s: float = MEASURE_S, check: Callable[[], None] = lambda: None) -> Loaded:
-    """Find, check and warm up the default bundle; measure its costs for ``measure_s``. Blocks for seconds, on a GPU for a minute.
+def load(
+    settings: Settings,
+    measure_s: float = MEASURE_S,
+    check: Callable[[], None] = lambda: None,
+    model: str = "",
+    execute: Execute = here,
+) -> Loaded:
+    """Find, check and warm up a bundle; measure its costs for ``measure_s``. Blocks for seconds, on a GPU for a minute.
 
-    ``check`` is called now and then; what it raises comes out, and nothing is left behind.
+    Args:
+        settings: of the server.
+        measure_s: seconds of measuring.
+        check: called now and then; what it raises comes out, and nothing is left behind.
+        model: which, "" for the default.
+        execute: does what is heavy and frees the GIL, on the CPU.
 
     Raises:
         BadBundle: it cannot be served.
         BadSettings: a device is not there, or a batch of the largest size does not fit in its memory.
     """
-    path = find_bundle(settings.model, bundle_roots(settings.bundles))
+    path = find_bundle(model or settings.model, bundle_roots(settings.bundles))
     found = find_devices(settings.device, prove)
     if found.devices == (CPU,):
-        return _on_cpu(path, settings, measure_s, found)
+        return _on_cpu(path, settings, measure_s, found, execute)
     try:
         return _on_devices(_checked(path, "fp32"), settings, measure_s, found, check)
     except (BadBundle, BadSettings) as error:
@@ -72,13 +84,14 @@ def load(settings: Settings, measure_s: float = MEASURE_S, check: Callable[[], N
         reason = "; ".join(filter(None, (found.not_cuda, str(error))))
     # Outside of the handler: the error holds what was loaded there.
     try:
-        return _on_cpu(path, settings, measure_s, Found((CPU,), reason))
+        return _on_cpu(path, settings, measure_s, Found((CPU,), reason), execute)
     except BadBundle as error:
         raise BadBundle(f"{error}; nor does a GPU serve it: {reason}") from error
 
 
-def _checked(path: Path, precision: str | None) -> Classifier:
-    classifier = load_classifier(path, precision)
+def _checked(path: Path, precision: str | None, execute: Execute = here) -> Classifier:
+    # Where the links lead now: all files are of one folder, even if a link is exchanged meanwhile.
+    classifier = load_classifier(path.resolve(), precision, execute)
     if classifier.bundle.id != f"{path.parent.name}/{path.name}":
         raise BadBundle(f"{path}: holds {classifier.bundle.id}; a bundle's folder is called as its manifest says")
     return classifier
@@ -93,10 +106,10 @@ def _limits(settings: Settings, classifier: Classifier, usual: dict[str, int]) -
     )
 
 
-def _on_cpu(path: Path, settings: Settings, measure_s: float, found: Found) -> Loaded:
-    classifier = _checked(path, None if settings.precision == "auto" else settings.precision)
+def _on_cpu(path: Path, settings: Settings, measure_s: float, found: Found, execute: Execute) -> Loaded:
+    classifier = _checked(path, None if settings.precision == "auto" else settings.precision, execute)
     limits = _limits(settings, classifier, ON_CPU)
-    cost = warm_up(classifier, limits, _cache(settings), measure_s)
+    cost = warm_up(classifier, limits, _cache(settings), measure_s, execute)
     runners = [Runner(f"cpu-{number}", NICENESS) for number in range(settings.runners or cores_granted())]
     return Loaded(classifier, classifier, limits, cost, Padded(), runners, not_cuda=found.not_cuda)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from sentiment.app import make_served
 from sentiment.batching.ticket import Priority
 from sentiment.client import CallFailed, Classification, ExplainOptions, Explanation, ModelId, Result, Timing, requests
 from sentiment.client.explanation_reader import Reader
@@ -16,6 +15,7 @@ from sentiment.client.policy import EXPLAIN_TIMEOUT_S
 from sentiment.client.results import failure_of_status
 from sentiment.errors import RequestError
 from sentiment.explainer import Explainer
+from sentiment.hosted import make_served
 from sentiment.loading import load
 from sentiment.metrics import Metrics
 from sentiment.pipeline import Answer, Outcome, Query

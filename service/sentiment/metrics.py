@@ -6,6 +6,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, Metric, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 # An edge stands at each service level objective: 10 ms and 100 ms for interactive calls, 500 ms at high load on a CPU.
@@ -26,6 +27,8 @@ EXPLAINED = (
     *("header", "attention", "neuron", "evidence", "counterfactuals", "heads"),
 )
 REFUSALS = ("queue_full", "backlog", "deadline", "unavailable", "explanations")
+# What becomes of a version of a model: it answers its golden set here, or it does not and nothing else changes.
+CHANGES = ("loaded", "failed", "used", "unloaded")
 # Label value of requests that name no loaded model.
 NO_MODEL = ""
 
@@ -99,7 +102,7 @@ class Metrics:
         self.dropped = counter("dropped", "Rows dropped before they ran.", ["reason", "model"])
         self.wasted_rows = counter("wasted_rows", "Rows run for nobody.", ["reason", "model"])
         self.deadline_outcome = counter("deadline_outcome", "Texts by what became of their deadline.", ["outcome", "model"])
-        self.runner_busy_seconds = counter("runner_busy_seconds", "Time each runner spent in batches.", ["runner"])
+        self.runner_busy_seconds = counter("runner_busy_seconds", "Time each runner spent in batches, of whichever model.", ["runner"])
         read = partial(ReadCounter, registry=self.registry)
         self.loop_busy_seconds = read("loop_busy_seconds", "Time in which a process's event loop did not wait.", ["process"])
         self.grpc_calls_started = read("grpc_calls_started", "Calls that came to gRPC's core, of any service.")
@@ -120,6 +123,10 @@ class Metrics:
             self.unauthenticated.labels(transport)
         self.explanations = gauge("explanations", "Explanations that wait or are under way.", ["model"])
         self.model_info = info("model", "The loaded models.", ["model"])
+        self.model_bytes = gauge("model_bytes", "Bytes of the files of each loaded model; in memory it takes about as much.", ["model"])
+        self.model_changes = counter("model_changes", "Versions loaded, refused, put to use, and unloaded.", ["change"])
+        for change in CHANGES:
+            self.model_changes.labels(change)
         self.build_info = info("build", "This service and its runtime.")
 
     def watch_devices(self, meters: Mapping[str, Meter]) -> None:
@@ -194,6 +201,13 @@ class ModelMetrics(CallMetrics):
         """Read their number when it is scraped."""
         self._metrics.explanations.labels(self.model).set_function(calls)
 
-    def describe(self, **facts: str) -> None:
-        """Say what the model is."""
+    def describe(self, size: int, **facts: str) -> None:
+        """Say what the model is, and how many bytes its files have."""
         self._metrics.model_info.labels(self.model).info(facts)
+        self._metrics.model_bytes.labels(self.model).set(size)
+
+    def forget(self) -> None:
+        """Let its series vanish; what is still counted here is seen by nobody."""
+        for metric in vars(self._metrics).values():
+            if isinstance(metric, MetricWrapperBase) and "model" in metric._labelnames:
+                metric.remove_by_labels({"model": self.model})

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import ipaddress
 import os
 import re
 import tomllib
@@ -21,6 +22,9 @@ INJECTED = re.compile(r"_PORT(_|$)|_SERVICE_")
 
 # Probes and Prometheus bring no token.
 EXEMPT = ("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", "/healthz", "/readyz", "/metrics")
+MODEL = r"^[a-z0-9][a-z0-9_-]{0,62}(/\d{1,9})?$"
+# What only one process can do, and not one with front ends.
+ONE_PROCESS = ("models", "models_watch_s", "admin_listen")
 
 Seconds = Annotated[float, Field(ge=0, le=3600)]
 
@@ -37,7 +41,32 @@ class Settings(BaseModel):
     bundles: tuple[Path, ...] = Field(
         (), description="folders that hold bundles, separated by ':', looked in before /models and the checkout"
     )
-    model: str = Field("english", description="the default model: name or name/version", pattern=r"^[a-z0-9][a-z0-9_-]{0,62}(/\d{1,9})?$")
+    model: str = Field("english", description="the default model: name or name/version", pattern=MODEL)
+    models: tuple[str, ...] = Field(
+        (), description="further models that are loaded at the start, as name or name/version, separated by ','", max_length=64
+    )
+    models_max: int = Field(
+        3,
+        description="versions that may be in memory, with those that are kept for a return and the one that is being loaded",
+        ge=1,
+        le=64,
+    )
+    models_bytes_max: int = Field(
+        0, description="bytes that their files may have together, which is about what they take of memory; 0: no limit", ge=0, le=2**50
+    )
+    models_watch_s: Seconds = Field(
+        0.0,
+        description="look so often for higher versions of the models without a version, and serve those that are proved; 0: never",
+    )
+    admin_listen: str = Field(
+        "",
+        description="address and port on which models are loaded and unloaded, such as 127.0.0.1:50053; a loopback address or unix:PATH; "
+        "empty: none",
+        pattern=r"^(\S+:\d{1,5}|unix:\S+)?$",
+    )
+    admin_tokens: str = Field(
+        "", description="file with bearer tokens, one a line, or folder of such files: each call of the admin port needs one of them"
+    )
     precision: Literal["auto", "int8", "fp16", "fp32"] = Field(
         "auto", description="graph to serve (fp16 on a GPU only, int8 on the CPU only); auto: the first that passes its golden set there"
     )
@@ -151,6 +180,27 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     log_format: Literal["json", "console"] = Field("json", description="one JSON object a line, or coloured text for a terminal")
 
+    @field_validator("admin_listen")
+    @classmethod
+    def _local(cls, value: str) -> str:
+        host = value.rpartition(":")[0].strip("[]")
+        if host and not value.startswith("unix:") and host != "localhost" and not _is_loopback(host):
+            raise ValueError("wanted is a loopback address, such as 127.0.0.1:50053, or unix:PATH")
+        return value
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("models")
+    @classmethod
+    def _named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for model in value:
+            if not re.fullmatch(MODEL, model):
+                raise ValueError(f"{model!r:.80} is no name or name/version")
+        return value
+
     @field_validator("bundles", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
@@ -168,6 +218,13 @@ class Settings(BaseModel):
             if not re.fullmatch(r"/\S{0,255}", name):
                 raise ValueError(f"{name!r} is no name; wanted are at most 256 characters that begin with /")
         return value
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], config: Path | None = None) -> tuple[Settings, list[str]]:
@@ -192,11 +249,23 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
         values[_known(variable.removeprefix(PREFIX).lower(), variable)] = value
     values.update(flags)
     try:
-        return Settings.model_validate(values), ignored
+        settings = Settings.model_validate(values)
+        _check_together(settings)
+        return settings, ignored
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
         raise BadSettings(f"{name} = {first['input']!r}: {first['msg']} ({flag_of(name)} or {PREFIX}{name.upper()})") from error
+
+
+def _check_together(settings: Settings) -> None:
+    """Refuse settings that do not go together."""
+    for name in ONE_PROCESS:
+        if settings.front_ends and getattr(settings, name):
+            raise BadSettings(f"{name} does not go with front_ends = {settings.front_ends}: models are exchanged in one process alone")
+    models = {settings.model, *settings.models}
+    if len(models) > settings.models_max:
+        raise BadSettings(f"model and models name {len(models)} models; the limit is {settings.models_max} (models_max)")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sentiment.batching.cost import GPU_STEPS, CostTable, Shape, shapes_to_measure
@@ -20,6 +21,7 @@ from sentiment.errors import BadBundle, BadSettings, OutOfMemory
 from sentiment.logs import logger
 from sentiment.model.classifier import Classifier
 from sentiment.model.cores import cores_granted
+from sentiment.model.execute import Execute, here, result_of
 from sentiment.model.runner import run_batch
 from sentiment.model.session import RUNTIME_VERSION
 from sentiment.model.tokenizer import Row
@@ -33,7 +35,9 @@ ROUNDS_MAX = 4
 LADDER = 10
 
 
-def warm_up(classifier: Classifier, limits: BatchLimits, cache: Path | None = None, measure_s: float = MEASURE_S) -> CostTable:
+def warm_up(
+    classifier: Classifier, limits: BatchLimits, cache: Path | None = None, measure_s: float = MEASURE_S, execute: Execute = here
+) -> CostTable:
     """Run the classifier's shapes, the largest first, and return what they cost. In the thread that will run them, if on a device.
 
     Args:
@@ -41,23 +45,26 @@ def warm_up(classifier: Classifier, limits: BatchLimits, cache: Path | None = No
         limits: what a batch may be.
         cache: folder of kept cost tables, None to keep none. With a table in it only the largest shape is run.
         measure_s: seconds in which shapes are run again.
+        execute: does the runs, beside others that are served: then the time that counts is what the thread had of a core, for how long
+            it waited for one says nothing of the model.
 
     Raises:
         BadBundle: the graph cannot run one of them.
         BadSettings: one is too large for the memory; says what would fit.
     """
     shapes = _measured(classifier, limits)
+    run = partial(_run_shape, classifier) if execute is here else partial(_core_s, classifier, execute)
     kept = None if cache is None else Kept.of(cache, classifier)
     if kept is not None and (found := kept.read(shapes)) is not None:
-        _run_shape(classifier, shapes[0])
+        run(shapes[0])
         return found
     begun = time.monotonic()
-    seconds = {shape: _run_shape(classifier, shape) for shape in shapes}
+    seconds = {shape: run(shape) for shape in shapes}
     for _ in range(ROUNDS_MAX - 1):
         # The cheapest first: they are the ones that a single disturbance falsifies.
         for shape in reversed(shapes):
             if time.monotonic() + seconds[shape] - begun < measure_s:
-                seconds[shape] = min(seconds[shape], _run_shape(classifier, shape))
+                seconds[shape] = min(seconds[shape], run(shape))
     table = CostTable(seconds)
     if kept is not None:
         kept.write(table)
@@ -112,6 +119,17 @@ def keep_costs(folder: Path, classifier: Classifier, table: CostTable) -> None:
 def _run_shape(classifier: Classifier, shape: Shape) -> float:
     rows, length = shape
     return _run(classifier, [length] * rows)
+
+
+def _core_s(classifier: Classifier, execute: Execute, shape: Shape) -> float:
+    """Seconds of a core that a run of the shape takes; it uses the thread that it runs in, and no other."""
+
+    def work() -> float:
+        begun = time.thread_time()
+        _run_shape(classifier, shape)
+        return time.thread_time() - begun
+
+    return result_of(execute, work)
 
 
 def _run(classifier: Classifier, lengths: Sequence[int]) -> float:

@@ -9,7 +9,7 @@ import sys
 from collections import deque
 from typing import Any
 
-from sentiment import app
+from sentiment import hosted
 from sentiment.batching.batcher import Waiting
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import State, Ticket
@@ -51,5 +51,5 @@ def make_fifo(rows_max: int) -> type[Scheduler[Waiting]]:
 if __name__ == "__main__":
     policy = sys.argv[1]
     rows_max = 1 if policy == "single" else int(policy.removeprefix("fifo-"))
-    app.Scheduler = make_fifo(rows_max)  # type: ignore[assignment,attr-defined]  # the policy under test
+    hosted.Scheduler = make_fifo(rows_max)  # type: ignore[assignment,attr-defined]  # the policy under test
     sys.exit(main(sys.argv[2:]))

@@ -112,3 +112,19 @@ def test_checking_a_bundle_proves_its_explain_graph(bundle: Path, capsys: pytest
     *_, proved, methods = capsys.readouterr().out.splitlines()
     assert proved.startswith("ok    explain graph: ")
     assert methods == "explains by integrated_gradients, gradient_x_input, occlusion, shapley"
+
+
+def test_an_explain_graph_is_unloaded_only_if_it_could_be_loaded_again(bundle: Path, tmp_path: Path) -> None:
+    explainer, file = _copied(bundle, tmp_path)
+    first = explainer.load()
+
+    explainer.unload()
+    second = explainer.load()
+    file.unlink()
+    explainer.unload()
+
+    assert first is not None
+    assert second is not first
+    assert explainer.load() is second
+    explainer.unload(for_good=True)
+    assert explainer.load() is None

@@ -23,8 +23,9 @@ from sentiment.explainer.maps import Floats, heads_seen, map_count, map_tiles, m
 from sentiment.explainer.reading import read
 from sentiment.explainer.runs import EXPLAINED, SERVED, Arrays, Clock, Left, Pace, Runs
 from sentiment.model.classifier import Classifier
+from sentiment.model.execute import Execute, here
 from sentiment.model.scores import probabilities
-from sentiment.model.session import Execute, Stop, here
+from sentiment.model.session import Stop
 from sentiment.model.words import Encoded
 
 
@@ -103,6 +104,11 @@ class Explainer:
                 except BadBundle as error:
                     self.failure = str(error)
             return self._graph
+
+    def unload(self, for_good: bool = False) -> None:
+        """Forget the explain graph, if it could be loaded again or ``for_good``; what runs on it goes on. From any thread."""
+        if for_good or (self._spec is not None and (self.classifier.bundle.path / self._spec.file).is_file()):
+            self._graph = None
 
     def explain(self, asked: Asked, left_s: Left = _unlimited, stop: Stop | None = None, execute: Execute = here) -> Iterator[Part]:
         """Explain one text, part by part: the header first, the summary last.

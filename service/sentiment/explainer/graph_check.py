@@ -9,7 +9,8 @@ import numpy.typing as npt
 from sentiment.errors import BadBundle, OutOfMemory
 from sentiment.model.bundle import GraphSpec
 from sentiment.model.classifier import Classifier
-from sentiment.model.session import Execute, ExplainSession, here
+from sentiment.model.execute import Execute, here
+from sentiment.model.session import ExplainSession
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from sentiment.explain.erasure import Answers, Enough, Floats, Masks, Result, Steps, run
 from sentiment.model.classifier import Classifier
-from sentiment.model.session import Execute, ExplainSession, Stop, here
+from sentiment.model.execute import Execute, here
+from sentiment.model.session import ExplainSession, Stop
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row
 from sentiment.model.words import Encoded

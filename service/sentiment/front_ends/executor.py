@@ -9,10 +9,11 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry
 
-from sentiment.app import App, Hosted
+from sentiment.app import App
 from sentiment.front_ends.desk import Desk, Serving
 from sentiment.front_ends.start import Start, beat, front_ends
 from sentiment.front_ends.totals import Totals
+from sentiment.hosted import Hosted
 from sentiment.logs import logger
 
 # Front ends are asked so often what they have counted, that one that dies loses no more.

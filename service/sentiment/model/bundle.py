@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sentiment.errors import BadBundle
+from sentiment.model.execute import Execute, here, result_of
 from sentiment.model.scores import COMBINATIONS
 from sentiment.model.trust import ExplanationsMeasured
 
@@ -203,6 +204,11 @@ class Bundle:
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
+def digest_of(manifest: bytes) -> str:
+    """The digest of a bundle by its manifest's bytes."""
+    return hashlib.sha256(manifest).hexdigest()
+
+
 def _config(file: Path) -> Mapping[str, object]:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -211,8 +217,8 @@ def _config(file: Path) -> Mapping[str, object]:
     return config if isinstance(config, dict) else {}
 
 
-def load_bundle(path: Path) -> Bundle:
-    """Read a bundle directory and check size and SHA-256 of every file it lists.
+def load_bundle(path: Path, execute: Execute = here) -> Bundle:
+    """Read a bundle directory and check size and SHA-256 of every file it lists. ``execute`` reads the files.
 
     Raises:
         BadBundle: names the first thing that is wrong, what stands there and what should.
@@ -224,7 +230,7 @@ def load_bundle(path: Path) -> Bundle:
             raise BadBundle(f"{file}: has {len(content)} bytes; the limit is {MANIFEST_BYTES_MAX}")
         manifest = Manifest.model_validate(json.loads(content))
         for name, spec in manifest.files.items():
-            _check_file(path / name, spec)
+            _check_file(path / name, spec, execute)
     except OSError as error:
         raise BadBundle(f"{error.filename}: {error.strerror}") from error
     except ValidationError as error:
@@ -235,15 +241,15 @@ def load_bundle(path: Path) -> Bundle:
         raise BadBundle(f"{file}: {where + ': ' if where else ''}{first['msg']}{found}") from error
     except (ValueError, RecursionError) as error:
         raise BadBundle(f"{file}: not JSON: {error}") from error
-    return Bundle(path, manifest, hashlib.sha256(content).hexdigest(), _config(path / CONFIG))
+    return Bundle(path, manifest, digest_of(content), _config(path / CONFIG))
 
 
-def _check_file(path: Path, spec: FileSpec) -> None:
+def _check_file(path: Path, spec: FileSpec, execute: Execute) -> None:
     size = path.stat().st_size
     if size != spec.bytes:
         raise BadBundle(f"{path}: has {size} bytes; the manifest says {spec.bytes}")
     with path.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
+        found = result_of(execute, lambda: hashlib.file_digest(stream, "sha256").hexdigest())
     if found != spec.sha256:
         raise BadBundle(f"{path}: SHA-256 is {found}; the manifest says {spec.sha256}")
 

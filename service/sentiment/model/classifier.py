@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import Bundle, Golden, GraphSpec, HeadTail, Manifest, WindowsSpec, load_bundle
+from sentiment.model.execute import Execute, here, result_of
 from sentiment.model.scores import Scored, score, score_windows
 from sentiment.model.session import Fed, Session
-from sentiment.model.tokenizer import Row, Tokenizer, Windows
+from sentiment.model.tokenizer import Row, Tokenizer, Windows, tokenizer_of
 
 READ_ON = ("head_tail", "windows")
 """Truncations that read more of a text that does not fit than its first tokens."""
@@ -54,28 +56,30 @@ class Classifier:
         return score_windows(windows, self.windows.combine, self.manifest.labels, calibration.temperature, calibration.abstain_below)
 
 
-def load_classifier(path: Path, precision: str | None = None) -> Classifier:
+def load_classifier(path: Path, precision: str | None = None, execute: Execute = here) -> Classifier:
     """Load a bundle and prove it on its golden set.
 
     Args:
         path: the bundle's directory.
         precision: serve this graph or none; None: the first that passes, in the manifest's order.
+        execute: reads files, loads graphs and runs them; only that.
 
     Raises:
         BadBundle: no graph can be served here; names every graph's reason.
     """
-    bundle = load_bundle(path)
+    bundle = load_bundle(path, execute)
     manifest = bundle.manifest
-    tokenizer = Tokenizer(path / "tokenizer.json", manifest.max_tokens)
+    tokenizer = tokenizer_of(path / "tokenizer.json", manifest.max_tokens, manifest.files["tokenizer.json"].sha256)
     _check_long_texts(path, manifest, tokenizer.special_tokens)
     reasons: list[str] = []
     for graph in manifest.graphs.classify:
         if precision not in (None, graph.precision):
             continue
         try:
-            session = Session(path / graph.file, graph.providers[0], len(manifest.labels))
+            session = result_of(execute, partial(Session, path / graph.file, graph.providers[0], len(manifest.labels)))
             classifier = Classifier(bundle, graph, tokenizer, session, reasons)
-            for failure in golden_failures(classifier):
+            failure = result_of(execute, partial(next, golden_failures(classifier), ""))
+            if failure:
                 raise BadBundle(f"{path / graph.file}: {failure}")
             return classifier
         except BadBundle as error:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from sentiment.errors import BadBundle, OutOfMemory
+from sentiment.model.execute import Execute, here
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row
 
@@ -26,14 +27,6 @@ _OUT_OF_MEMORY = (
 
 Fed = Mapping[str, npt.NDArray[np.generic]]
 """What a run is given: Feeds, or PackedFeeds."""
-
-Execute = Callable[[Callable[[], None]], None]
-"""Calls what it is given and returns when that has ended; an error comes out of it."""
-
-
-def here(run: Callable[[], None]) -> None:
-    """Run it in the calling thread."""
-    run()
 
 
 class Stop:
@@ -94,6 +87,10 @@ class Session:
 
     def within(self, rows_at: Callable[[int], int]) -> None:
         """Hear the most rows of a length that batches will have. What has no memory of its own need not care."""
+
+    def close(self) -> None:
+        """Give back the graph and its memory; nothing is run here any more."""
+        self._session = None
 
     def feeds(self, rows: Sequence[Row], pad_id: int, left: bool) -> Fed:
         """Lay rows out as the graph reads them; ``left``: padding stands before a text.

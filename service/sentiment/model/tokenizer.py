@@ -4,6 +4,7 @@ What is read of a text that does not fit is cut out of the ids of the whole text
 """
 
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -279,3 +280,19 @@ def _complete_before_last_word(encoding: tokenizers.Encoding) -> bool:
 def _beyond_first_word(words: Sequence[int | None]) -> int:
     """How many tokens are not of the first one's word."""
     return next((len(words) - place for place, word in enumerate(words) if word != words[0]), 0)
+
+
+# By content. Reading one holds up every other thread for a tenth of a second, and versions of a model mostly have the same.
+_shared: weakref.WeakValueDictionary[tuple[str, int], Tokenizer] = weakref.WeakValueDictionary()
+
+
+def tokenizer_of(path: Path, max_tokens: int, sha256: str) -> Tokenizer:
+    """The tokenizer of a file, the same for all files of this content. ``sha256``: of the file, which has been checked.
+
+    Raises:
+        BadBundle: the file is no tokenizer.
+    """
+    found = _shared.get((sha256, max_tokens))
+    if found is None:
+        found = _shared[sha256, max_tokens] = Tokenizer(path, max_tokens)
+    return found

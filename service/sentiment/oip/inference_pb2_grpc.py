@@ -54,6 +54,21 @@ class GRPCInferenceServiceStub:
                 request_serializer=sentiment_dot_oip_dot_inference__pb2.ServerMetadataRequest.SerializeToString,
                 response_deserializer=sentiment_dot_oip_dot_inference__pb2.ServerMetadataResponse.FromString,
                 _registered_method=True)
+        self.RepositoryIndex = channel.unary_unary(
+                '/inference.GRPCInferenceService/RepositoryIndex',
+                request_serializer=sentiment_dot_oip_dot_inference__pb2.RepositoryIndexRequest.SerializeToString,
+                response_deserializer=sentiment_dot_oip_dot_inference__pb2.RepositoryIndexResponse.FromString,
+                _registered_method=True)
+        self.RepositoryModelLoad = channel.unary_unary(
+                '/inference.GRPCInferenceService/RepositoryModelLoad',
+                request_serializer=sentiment_dot_oip_dot_inference__pb2.RepositoryModelLoadRequest.SerializeToString,
+                response_deserializer=sentiment_dot_oip_dot_inference__pb2.RepositoryModelLoadResponse.FromString,
+                _registered_method=True)
+        self.RepositoryModelUnload = channel.unary_unary(
+                '/inference.GRPCInferenceService/RepositoryModelUnload',
+                request_serializer=sentiment_dot_oip_dot_inference__pb2.RepositoryModelUnloadRequest.SerializeToString,
+                response_deserializer=sentiment_dot_oip_dot_inference__pb2.RepositoryModelUnloadResponse.FromString,
+                _registered_method=True)
         self.ModelMetadata = channel.unary_unary(
                 '/inference.GRPCInferenceService/ModelMetadata',
                 request_serializer=sentiment_dot_oip_dot_inference__pb2.ModelMetadataRequest.SerializeToString,
@@ -102,6 +117,31 @@ class GRPCInferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RepositoryIndex(self, request, context):
+        """The models that are loaded or could be. This and the two below are Triton's extension "model_repository"; here they are served on
+        the admin port alone, to callers with a token, and answer UNIMPLEMENTED elsewhere. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RepositoryModelLoad(self, request, context):
+        """Loads a model beside those that serve, proves and warms it, and only then lets its name mean it; one that is loaded already is put to
+        use at once. Returns when that is done, and goes on if its caller leaves. NOT_FOUND: there is no such bundle.
+        FAILED_PRECONDITION: it cannot be served or there is no room, and nothing has changed. UNAVAILABLE: another is being loaded. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RepositoryModelUnload(self, request, context):
+        """Unloads a model: it gets no new requests, answers those that it has, and gives its memory back; then the call returns. NOT_FOUND: it
+        is not loaded. FAILED_PRECONDITION: requests that name no version go to it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ModelMetadata(self, request, context):
         """What a model reads and gives.
         """
@@ -145,6 +185,21 @@ def add_GRPCInferenceServiceServicer_to_server(servicer, server):
                     servicer.ServerMetadata,
                     request_deserializer=sentiment_dot_oip_dot_inference__pb2.ServerMetadataRequest.FromString,
                     response_serializer=sentiment_dot_oip_dot_inference__pb2.ServerMetadataResponse.SerializeToString,
+            ),
+            'RepositoryIndex': grpc.unary_unary_rpc_method_handler(
+                    servicer.RepositoryIndex,
+                    request_deserializer=sentiment_dot_oip_dot_inference__pb2.RepositoryIndexRequest.FromString,
+                    response_serializer=sentiment_dot_oip_dot_inference__pb2.RepositoryIndexResponse.SerializeToString,
+            ),
+            'RepositoryModelLoad': grpc.unary_unary_rpc_method_handler(
+                    servicer.RepositoryModelLoad,
+                    request_deserializer=sentiment_dot_oip_dot_inference__pb2.RepositoryModelLoadRequest.FromString,
+                    response_serializer=sentiment_dot_oip_dot_inference__pb2.RepositoryModelLoadResponse.SerializeToString,
+            ),
+            'RepositoryModelUnload': grpc.unary_unary_rpc_method_handler(
+                    servicer.RepositoryModelUnload,
+                    request_deserializer=sentiment_dot_oip_dot_inference__pb2.RepositoryModelUnloadRequest.FromString,
+                    response_serializer=sentiment_dot_oip_dot_inference__pb2.RepositoryModelUnloadResponse.SerializeToString,
             ),
             'ModelMetadata': grpc.unary_unary_rpc_method_handler(
                     servicer.ModelMetadata,
@@ -270,6 +325,87 @@ class GRPCInferenceService:
             '/inference.GRPCInferenceService/ServerMetadata',
             sentiment_dot_oip_dot_inference__pb2.ServerMetadataRequest.SerializeToString,
             sentiment_dot_oip_dot_inference__pb2.ServerMetadataResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RepositoryIndex(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inference.GRPCInferenceService/RepositoryIndex',
+            sentiment_dot_oip_dot_inference__pb2.RepositoryIndexRequest.SerializeToString,
+            sentiment_dot_oip_dot_inference__pb2.RepositoryIndexResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RepositoryModelLoad(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inference.GRPCInferenceService/RepositoryModelLoad',
+            sentiment_dot_oip_dot_inference__pb2.RepositoryModelLoadRequest.SerializeToString,
+            sentiment_dot_oip_dot_inference__pb2.RepositoryModelLoadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RepositoryModelUnload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inference.GRPCInferenceService/RepositoryModelUnload',
+            sentiment_dot_oip_dot_inference__pb2.RepositoryModelUnloadRequest.SerializeToString,
+            sentiment_dot_oip_dot_inference__pb2.RepositoryModelUnloadResponse.FromString,
             options,
             channel_credentials,
             insecure,

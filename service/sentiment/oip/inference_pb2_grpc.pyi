@@ -54,6 +54,19 @@ class GRPCInferenceServiceStub:
     """Whether one model can be asked."""
     ServerMetadata: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ServerMetadataRequest, _inference_pb2.ServerMetadataResponse]
     """What the server is."""
+    RepositoryIndex: _grpc.UnaryUnaryMultiCallable[_inference_pb2.RepositoryIndexRequest, _inference_pb2.RepositoryIndexResponse]
+    """The models that are loaded or could be. This and the two below are Triton's extension "model_repository"; here they are served on
+    the admin port alone, to callers with a token, and answer UNIMPLEMENTED elsewhere. Idempotent.
+    """
+    RepositoryModelLoad: _grpc.UnaryUnaryMultiCallable[_inference_pb2.RepositoryModelLoadRequest, _inference_pb2.RepositoryModelLoadResponse]
+    """Loads a model beside those that serve, proves and warms it, and only then lets its name mean it; one that is loaded already is put to
+    use at once. Returns when that is done, and goes on if its caller leaves. NOT_FOUND: there is no such bundle.
+    FAILED_PRECONDITION: it cannot be served or there is no room, and nothing has changed. UNAVAILABLE: another is being loaded. Idempotent.
+    """
+    RepositoryModelUnload: _grpc.UnaryUnaryMultiCallable[_inference_pb2.RepositoryModelUnloadRequest, _inference_pb2.RepositoryModelUnloadResponse]
+    """Unloads a model: it gets no new requests, answers those that it has, and gives its memory back; then the call returns. NOT_FOUND: it
+    is not loaded. FAILED_PRECONDITION: requests that name no version go to it.
+    """
     ModelMetadata: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ModelMetadataRequest, _inference_pb2.ModelMetadataResponse]
     """What a model reads and gives."""
     ModelInfer: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ModelInferRequest, _inference_pb2.ModelInferResponse]
@@ -72,6 +85,19 @@ class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
     """Whether one model can be asked."""
     ServerMetadata: _aio.UnaryUnaryMultiCallable[_inference_pb2.ServerMetadataRequest, _inference_pb2.ServerMetadataResponse]  # type: ignore[assignment]
     """What the server is."""
+    RepositoryIndex: _aio.UnaryUnaryMultiCallable[_inference_pb2.RepositoryIndexRequest, _inference_pb2.RepositoryIndexResponse]  # type: ignore[assignment]
+    """The models that are loaded or could be. This and the two below are Triton's extension "model_repository"; here they are served on
+    the admin port alone, to callers with a token, and answer UNIMPLEMENTED elsewhere. Idempotent.
+    """
+    RepositoryModelLoad: _aio.UnaryUnaryMultiCallable[_inference_pb2.RepositoryModelLoadRequest, _inference_pb2.RepositoryModelLoadResponse]  # type: ignore[assignment]
+    """Loads a model beside those that serve, proves and warms it, and only then lets its name mean it; one that is loaded already is put to
+    use at once. Returns when that is done, and goes on if its caller leaves. NOT_FOUND: there is no such bundle.
+    FAILED_PRECONDITION: it cannot be served or there is no room, and nothing has changed. UNAVAILABLE: another is being loaded. Idempotent.
+    """
+    RepositoryModelUnload: _aio.UnaryUnaryMultiCallable[_inference_pb2.RepositoryModelUnloadRequest, _inference_pb2.RepositoryModelUnloadResponse]  # type: ignore[assignment]
+    """Unloads a model: it gets no new requests, answers those that it has, and gives its memory back; then the call returns. NOT_FOUND: it
+    is not loaded. FAILED_PRECONDITION: requests that name no version go to it.
+    """
     ModelMetadata: _aio.UnaryUnaryMultiCallable[_inference_pb2.ModelMetadataRequest, _inference_pb2.ModelMetadataResponse]  # type: ignore[assignment]
     """What a model reads and gives."""
     ModelInfer: _aio.UnaryUnaryMultiCallable[_inference_pb2.ModelInferRequest, _inference_pb2.ModelInferResponse]  # type: ignore[assignment]
@@ -111,6 +137,37 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ServerMetadataResponse, _abc.Awaitable[_inference_pb2.ServerMetadataResponse]]:
         """What the server is."""
+
+    @_abc_1.abstractmethod
+    def RepositoryIndex(
+        self,
+        request: _inference_pb2.RepositoryIndexRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.RepositoryIndexResponse, _abc.Awaitable[_inference_pb2.RepositoryIndexResponse]]:
+        """The models that are loaded or could be. This and the two below are Triton's extension "model_repository"; here they are served on
+        the admin port alone, to callers with a token, and answer UNIMPLEMENTED elsewhere. Idempotent.
+        """
+
+    @_abc_1.abstractmethod
+    def RepositoryModelLoad(
+        self,
+        request: _inference_pb2.RepositoryModelLoadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.RepositoryModelLoadResponse, _abc.Awaitable[_inference_pb2.RepositoryModelLoadResponse]]:
+        """Loads a model beside those that serve, proves and warms it, and only then lets its name mean it; one that is loaded already is put to
+        use at once. Returns when that is done, and goes on if its caller leaves. NOT_FOUND: there is no such bundle.
+        FAILED_PRECONDITION: it cannot be served or there is no room, and nothing has changed. UNAVAILABLE: another is being loaded. Idempotent.
+        """
+
+    @_abc_1.abstractmethod
+    def RepositoryModelUnload(
+        self,
+        request: _inference_pb2.RepositoryModelUnloadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.RepositoryModelUnloadResponse, _abc.Awaitable[_inference_pb2.RepositoryModelUnloadResponse]]:
+        """Unloads a model: it gets no new requests, answers those that it has, and gives its memory back; then the call returns. NOT_FOUND: it
+        is not loaded. FAILED_PRECONDITION: requests that name no version go to it.
+        """
 
     @_abc_1.abstractmethod
     def ModelMetadata(

@@ -279,7 +279,7 @@ class ClassifyRequest(_message.Message):
     text_pair: _builtins.str
     """The second text of a pair, for models with Model.pairs. Unset: no pair."""
     model: _builtins.str
-    """"name" or "name/version". Unset: the server's default model, its highest version."""
+    """"name" or "name/version". Unset: the server's default model. Without a version: the one of it that is in use."""
     truncation: Global___Truncation.ValueType
     priority: Global___Priority.ValueType
     @_builtins.property

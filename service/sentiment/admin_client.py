@@ -1,0 +1,87 @@
+"""The client of the admin port: which models a server has, and how to exchange them.
+
+Apart from the other clients, and not loaded with them: the protocol's generated code and Triton's own client cannot be in one process.
+"""
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, cast
+
+import grpc
+
+from sentiment.client.results import failure_of_rpc
+from sentiment.oip import inference_pb2 as oip
+from sentiment.oip import inference_pb2_grpc as oip_grpc
+
+DEFAULT_TARGET = "127.0.0.1:50053"
+# Of a load, which a server does beside its other work.
+LOAD_TIMEOUT_S = 900.0
+TIMEOUT_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A version of a model. ``state``: READY, LOADING, UNLOADING or UNAVAILABLE; ``reason``: what there is to say of it."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class AdminClient:
+    """Calls the admin port of one server. Use it as a context manager, or call ``close``."""
+
+    def __init__(self, target: str = DEFAULT_TARGET, *, token: str) -> None:
+        """Connect lazily.
+
+        Args:
+            target: ``host:port`` or any gRPC target; of one server, for each has its own models.
+            token: one of those in the server's ``admin_tokens``.
+        """
+        self._channel = grpc.insecure_channel(target)
+        # The stub class is typed for both kinds of channel.
+        self._stub = cast(Any, oip_grpc.GRPCInferenceServiceStub(self._channel))
+        self._metadata = (("authorization", f"Bearer {token}"),)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def index(self, *, ready: bool = False) -> list[Listed]:
+        """All versions that are loaded, on the server's disk, or were tried in vain; ``ready``: only those that serve.
+
+        Raises:
+            CallFailed: as every method here; ``code`` says why.
+        """
+        found = self._call(self._stub.RepositoryIndex, oip.RepositoryIndexRequest(ready=ready), TIMEOUT_S)
+        return [Listed(model.name, model.version, model.state, model.reason) for model in found.models]
+
+    def load(self, model: str, *, use: bool = True, timeout_s: float = LOAD_TIMEOUT_S) -> None:
+        """Load ``name/version``, or the highest version of ``name``; returns when it answers. ``use``: its name means it from then on."""
+        self._load(model, {"use": use}, timeout_s)
+
+    def use(self, model: str) -> None:
+        """Let a name mean this ``name/version``, which is loaded; at once."""
+        self._load(model, {"loaded": True}, TIMEOUT_S)
+
+    def unload(self, model: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        """Unload ``name/version``, or all of ``name``; returns when what began with it is answered."""
+        self._call(self._stub.RepositoryModelUnload, oip.RepositoryModelUnloadRequest(model_name=model), timeout_s)
+
+    def _load(self, model: str, flags: dict[str, bool], timeout_s: float) -> None:
+        parameters = {name: oip.ModelRepositoryParameter(bool_param=flag) for name, flag in flags.items()}
+        self._call(self._stub.RepositoryModelLoad, oip.RepositoryModelLoadRequest(model_name=model, parameters=parameters), timeout_s)
+
+    def _call(self, method: Any, request: object, timeout_s: float) -> Any:  # Any: the stub's methods and messages
+        try:
+            return method(request, timeout=timeout_s, metadata=self._metadata)
+        except grpc.RpcError as error:
+            call = cast(grpc.Call, error)
+            raise failure_of_rpc(call.code(), call.details() or "", tuple(call.trailing_metadata() or ())) from error

@@ -1,0 +1,57 @@
+"""What changes models while they serve: the watch over their folders, and the admin port."""
+
+import asyncio
+
+import grpc
+
+from sentiment.errors import BadSettings
+from sentiment.folder_watch import FolderWatch
+from sentiment.model.bundle import bundle_roots
+from sentiment.repository import Repository
+from sentiment.rpc.admin import make_admin_server
+from sentiment.rpc.guard import GrpcGuard
+from sentiment.rpc.server import bind
+from sentiment.security.secured import Secured
+from sentiment.settings import Settings
+
+
+class Exchange:
+    """Both, as the settings want them. Lives on one event loop."""
+
+    def __init__(self, settings: Settings, repository: Repository, secured: Secured) -> None:
+        """Bind the admin port; must be called in the event loop.
+
+        Raises:
+            CannotServe: it cannot be bound.
+            BadSettings: it has no tokens.
+        """
+        self._repository = repository
+        self._tasks: list[asyncio.Task[None]] = []
+        self._server: grpc.aio.Server | None = None
+        self.port = 0
+        names = [model for model in dict.fromkeys((settings.model, *settings.models)) if "/" not in model]
+        self._watch = FolderWatch(repository, names, bundle_roots(settings.bundles), settings.models_watch_s)
+        self._watches = bool(settings.models_watch_s and names)
+        if settings.admin_listen:
+            guard = secured.guard_of(settings.admin_tokens, "admin_tokens", open_to_all=())
+            if guard is None:
+                raise BadSettings(f"admin_listen = {settings.admin_listen!r}: admin_tokens is empty, and nobody is let in without a token")
+            self._server = make_admin_server(repository, [GrpcGuard(guard)])
+            self.port = bind(self._server, settings.admin_listen)
+
+    async def start(self) -> None:
+        """Begin, when the models answer."""
+        if self._watches:
+            self._tasks.append(asyncio.create_task(self._watch.run()))
+        if self._server is not None:
+            await self._server.start()
+
+    async def stop(self) -> None:
+        """Change nothing any more. What is being loaded is left; harmless when it has not begun."""
+        self._repository.load_no_more()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._server is not None:
+            await self._server.stop(0)

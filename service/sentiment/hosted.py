@@ -1,0 +1,151 @@
+"""A model that runs in this process: its queue, its runners, its explanations, and their end once nobody needs it any more."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sentiment.batching.batcher import Batcher, Waiting
+from sentiment.batching.row_queue import HereQueue, Pending
+from sentiment.batching.scheduler import Scheduler
+from sentiment.explainer import Explainer
+from sentiment.explaining import Explaining, ExplainLimits
+from sentiment.in_use import InUse
+from sentiment.loading import Loaded
+from sentiment.metrics import Metrics, ModelMetrics
+from sentiment.model.bundle import FileSpec
+from sentiment.pipeline import Answer, Outcome, Query, Served, Tell
+from sentiment.settings import Settings
+from sentiment.tracing.trace import Tracer
+from sentiment.warm_up import keep_costs
+from sentiment.watcher import Watcher
+
+# Texts are being classified if one was so shortly ago.
+CLASSIFIES_S = 1.0
+# For a runner that has nothing to do.
+RUNNER_WAIT_S = 1.0
+
+
+class Hosted(Served):
+    """A model that runs in this process. Requests that began with it are answered by it, whatever its name means meanwhile."""
+
+    def __init__(self, loaded: Loaded, batcher: Batcher, metrics: ModelMetrics, settings: Settings, explaining: Explaining | None) -> None:
+        super().__init__(loaded.classifier, HereQueue(batcher), metrics, settings.text_bytes_max, settings.call_rows_max, explaining)
+        self.batcher = batcher
+        self.loaded = loaded
+        self._use = InUse()
+        self._cache = Path(settings.cache_dir) if settings.cache_dir else None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its bundle's files."""
+        return size_of(self.classifier.manifest.files)
+
+    async def classify(self, query: Query, arrived_at: float, deadline_at: float) -> Answer:
+        """As Served does."""
+        with self._use:
+            return await super().classify(query, arrived_at, deadline_at)
+
+    async def classify_many(self, *asked: Any, **how: Any) -> list[Outcome]:  # Any: what Served takes
+        """As Served does."""
+        with self._use:
+            return await super().classify_many(*asked, **how)
+
+    async def begin(self, query: Query, arrived_at: float, deadline_at: float, tell: Tell) -> Pending:
+        """As Served does."""
+        with self._use:
+            return await super().begin(query, arrived_at, deadline_at, tell)
+
+    async def unused(self) -> None:
+        """Wait until nothing that began with it is under way. Bounded if nothing new begins, because all of it has deadlines."""
+        readers = self.explaining.readers if self.explaining is not None else InUse()
+        scheduler = self.batcher.scheduler
+        while self._use or readers or scheduler.rows_waiting or scheduler.rows_running:
+            await self._use.over()
+            await readers.over()
+            await self.batcher.drained()
+
+    async def keep_costs(self) -> None:
+        """Keep what its batches have taught, if the settings say so."""
+        if self._cache is not None:
+            await asyncio.to_thread(keep_costs, self._cache, self.classifier, self.batcher.scheduler.cost)
+
+    def end(self) -> None:
+        """Take nothing more and end the threads that read texts and explain."""
+        self.batcher.close()
+        self.close()
+
+    def close_runners(self) -> None:
+        """End the runners after what they run. Blocks, if that takes long."""
+        for runner in self.loaded.runners:
+            runner.close(RUNNER_WAIT_S)
+
+    async def release(self) -> None:
+        """End it and give its memory back, whoever holds a reference still. Nothing is under way with it."""
+        self.batcher.close()
+        # A run of an explanation that nobody waits for may last a while yet.
+        await asyncio.to_thread(self.close)
+        await asyncio.to_thread(self.close_runners)
+        self.classifier.session.close()
+        self.loaded.explained.session.close()
+        if self.explaining is not None:
+            self.explaining.unload(for_good=True)
+
+
+def size_of(files: Mapping[str, FileSpec]) -> int:
+    """Bytes of the files of a manifest."""
+    return sum(spec.bytes for spec in files.values())
+
+
+def make_served(
+    loaded: Loaded,
+    settings: Settings,
+    metrics: Metrics,
+    tracer: Tracer | None = None,
+    broken: asyncio.Event | None = None,
+    busy: Callable[[], bool] | None = None,
+) -> Hosted:
+    """Put a loaded model behind its queue; must be called in the event loop that serves it.
+
+    Args:
+        loaded: the model, whose runners it takes over.
+        settings: of the server.
+        metrics: where it is counted, from now on.
+        tracer: tells of sampled requests.
+        broken: set when a runner is lost; None: one of its own.
+        busy: whether texts are classified now, in this process; None: by this model.
+    """
+    classifier, runners = loaded.classifier, loaded.runners
+    counted = metrics.model(classifier.bundle.id, [runner.name for runner in runners])
+    scheduler: Scheduler[Waiting] = Scheduler(
+        loaded.cost,
+        loaded.limits,
+        len(runners),
+        settings.queue_rows_max,
+        classifier.manifest.max_tokens,
+        settings.bulk_share,
+        loaded.layout,
+    )
+    batcher = Batcher(classifier, scheduler, runners, Watcher(counted, tracer))
+    batcher.broken = broken or batcher.broken
+    counted.watch_queue(lambda: scheduler.rows_waiting, lambda: batcher.backlog_s, lambda: loaded.cost.speed)
+    bundle = classifier.bundle
+    counted.describe(
+        size_of(bundle.manifest.files),
+        name=bundle.manifest.name,
+        version=str(bundle.manifest.version),
+        digest=bundle.digest,
+        precision=classifier.graph.precision,
+        provider=classifier.session.provider,
+    )
+    explaining = None
+    if settings.explain:
+        limits = ExplainLimits(settings.explain_calls_max, settings.explain_bytes_max)
+        share, others = settings.explain_share, busy or (lambda: classifies(batcher))
+        explaining = Explaining(Explainer(loaded.explained), counted, limits, lambda: share if others() else 1.0)
+    return Hosted(loaded, batcher, counted, settings, explaining)
+
+
+def classifies(batcher: Batcher) -> bool:
+    """Whether texts are being classified there; from any thread."""
+    return batcher.idle_s < CLASSIFIES_S

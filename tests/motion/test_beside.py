@@ -1,0 +1,108 @@
+"""What is loaded beside others gives way to them, costs what its thread takes, and shares what it can."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sentiment.batching.plan import BatchLimits
+from sentiment.errors import CannotServe
+from sentiment.model.classifier import load_classifier
+from sentiment.model.lowest_priority import LOAD_NICENESS, Beside
+from sentiment.warm_up import warm_up
+from tests.motion.conftest import make_version
+
+
+def nothing() -> None:
+    return
+
+
+def idle() -> bool:
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no niceness of its own")
+def test_heavy_work_is_done_in_a_thread_that_gives_way(root: Path) -> None:
+    seen: set[tuple[str, int]] = set()
+    beside = Beside(idle, nothing)
+
+    def note(work: Callable[[], None]) -> None:
+        def noted() -> None:
+            seen.add((threading.current_thread().name, os.getpriority(os.PRIO_PROCESS, threading.get_native_id())))
+            work()
+
+        beside(noted)
+
+    classifier = load_classifier(root / "tiny/1", execute=note)
+    table = warm_up(classifier, BatchLimits(8, 128, 2**30, 2), execute=note)
+
+    assert seen == {("load-run", LOAD_NICENESS)}
+    assert all(0 < seconds < 10 for seconds in table.points().values())
+    beside.close()
+
+
+def test_what_a_run_costs_is_not_how_long_its_thread_waited_for_a_core(root: Path) -> None:
+    """A run that sleeps in the middle is as cheap as one that does not."""
+    waits_s = 0.2
+    classifier = load_classifier(root / "tiny/1")
+    run = classifier.session.run
+    classifier.session.run = lambda *given: (time.sleep(waits_s), run(*given))[1]  # type: ignore[method-assign]  # the real one, late
+    beside = Beside(idle, nothing)
+
+    table = warm_up(classifier, BatchLimits(2, 32, 2**30, 2), measure_s=0, execute=beside)
+
+    assert max(table.points().values()) < waits_s / 2
+    beside.close()
+
+
+def test_it_rests_only_while_others_are_served_and_what_check_raises_ends_it() -> None:
+    checks: list[float] = []
+    busy, enough = True, False
+
+    def check() -> None:
+        checks.append(time.monotonic())
+        if enough:
+            raise CannotServe("enough")
+
+    beside = Beside(lambda: busy, check)
+    beside(lambda: time.sleep(0.2))
+    while_busy = len(checks)
+    busy = False
+    checks.clear()
+    beside(nothing)
+    assert (len(checks), while_busy > 4) == (1, True)
+
+    enough, over = True, threading.Event()
+    with pytest.raises(CannotServe):
+        beside(lambda: over.wait(60) and None)
+    over.set()
+    beside.close()
+
+
+def test_an_error_of_the_work_comes_out_where_it_was_asked_for() -> None:
+    beside = Beside(idle, nothing)
+
+    def fail() -> None:
+        raise ValueError("in the other thread")
+
+    with pytest.raises(ValueError, match="in the other thread"):
+        beside(fail)
+    beside.close()
+
+
+def test_versions_with_the_same_tokenizer_share_it(root: Path) -> None:
+    first, second = load_classifier(root / "tiny/1"), load_classifier(make_version(root, 2))
+    path = make_version(root, 3)
+    assert first.tokenizer is second.tokenizer
+
+    # Another file, though it says the same.
+    from tests.tiny import read_manifest, write_manifest
+
+    (path / "tokenizer.json").write_bytes((path / "tokenizer.json").read_bytes() + b"\n")
+    write_manifest(path, read_manifest(path))
+
+    assert load_classifier(path).tokenizer is not first.tokenizer

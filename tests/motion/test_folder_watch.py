@@ -1,0 +1,227 @@
+"""Folders are watched: what is whole and settled is loaded, by whatever way it came there; what is not, or is bad, is not."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sentiment.errors import BadBundle, Unavailable, Unsupported
+from sentiment.folder_watch import FolderWatch
+from sentiment.settings import Settings
+from tests.motion.conftest import Exchanging, break_golden, make_version, run_in_vain
+
+Start = Callable[..., Exchanging]
+PATIENCE_S = 60
+
+
+class Notes:
+    """In the place of the repository: notes what it is to load, and says what happened."""
+
+    def __init__(self, loaded: int = 1) -> None:
+        self.loaded = loaded
+        self.asked: list[str] = []
+        self.error: Exception | None = None
+
+    def newest(self, name: str) -> int:
+        return self.loaded
+
+    async def load(self, model: str, use: bool = True) -> None:
+        self.asked.append(model)
+        if self.error is not None:
+            raise self.error
+        self.loaded = int(model.partition("/")[2])
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()
+
+
+@pytest.fixture
+def watch(notes: Notes, root: Path) -> FolderWatch:
+    return FolderWatch(notes, ["tiny"], [root], every_s=3600)
+
+
+async def look(watch: FolderWatch, times: int = 2) -> None:
+    for _ in range(times):
+        await watch.look("tiny")
+
+
+async def test_a_higher_version_is_loaded_once_it_has_settled(watch: FolderWatch, notes: Notes, root: Path) -> None:
+    await look(watch)
+    make_version(root, 2)
+
+    await watch.look("tiny")
+    assert notes.asked == []
+    await look(watch, 3)
+
+    assert notes.asked == ["tiny/2"]
+
+
+async def test_of_several_the_highest_is_loaded_and_no_lower_one(watch: FolderWatch, notes: Notes, root: Path) -> None:
+    notes.loaded = 3
+    for version in (2, 4, 10):
+        make_version(root, version)
+
+    await look(watch, 4)
+
+    assert notes.asked == ["tiny/10"]
+
+
+async def test_a_folder_that_is_being_copied_is_left_alone_until_all_is_there(watch: FolderWatch, notes: Notes, root: Path) -> None:
+    """Whatever is copied first: even where the manifest does not come last."""
+    whole = make_version(root / "elsewhere", 2)
+    copy = root / "tiny/2"
+    copy.mkdir()
+
+    for name in ("manifest.json", "fp32.onnx", "tokenizer.json"):
+        content = (whole / name).read_bytes()
+        (copy / name).write_bytes(content[: len(content) // 2])
+        await look(watch, 3)
+        (copy / name).write_bytes(content)
+    await look(watch)
+    assert notes.asked == []
+    (copy / "config.json").write_bytes((whole / "config.json").read_bytes())
+    await look(watch)
+
+    assert notes.asked == ["tiny/2"]
+
+
+async def test_a_bad_version_is_tried_once_and_again_when_its_files_are_others(watch: FolderWatch, notes: Notes, root: Path) -> None:
+    notes.error = Unsupported("its golden set")
+    path = make_version(root, 2)
+    await look(watch, 5)
+    assert notes.asked == ["tiny/2"]
+
+    notes.error = None
+    content = (path / "fp32.onnx").read_bytes()
+    (path / "fp32.onnx").unlink()
+    (path / "fp32.onnx").write_bytes(content)
+    os.utime(path / "fp32.onnx", (1, 1))
+    await look(watch, 3)
+
+    assert notes.asked == ["tiny/2", "tiny/2"]
+
+
+async def test_below_a_bad_version_a_good_one_is_found(watch: FolderWatch, notes: Notes, root: Path) -> None:
+    notes.error = Unsupported("its golden set")
+    make_version(root, 3)
+    await look(watch)
+    notes.error = None
+    make_version(root, 2)
+
+    await look(watch)
+
+    assert notes.asked == ["tiny/3", "tiny/2"]
+
+
+async def test_what_found_another_being_loaded_is_tried_again(watch: FolderWatch, notes: Notes, root: Path) -> None:
+    notes.error = Unavailable("another is being loaded")
+    make_version(root, 2)
+    await look(watch)
+    notes.error = None
+
+    await look(watch)
+
+    assert notes.asked == ["tiny/2", "tiny/2"]
+
+
+async def test_a_root_that_goes_and_comes_back_disturbs_nothing(watch: FolderWatch, notes: Notes, root: Path) -> None:
+    os.rename(root, root.with_name("away"))
+    await look(watch)
+    os.rename(root.with_name("away"), root)
+    make_version(root, 2)
+
+    await look(watch)
+
+    assert notes.asked == ["tiny/2"]
+
+
+def wait_for(server: Exchanging, version: int) -> None:
+    ends_at = time.monotonic() + PATIENCE_S
+    with server.client() as client:
+        while client.classify("good").model.version != version:
+            assert time.monotonic() < ends_at, f"version {version} did not come"
+            time.sleep(0.02)
+
+
+def test_a_volume_that_kubernetes_exchanges_by_a_link_brings_a_new_version(exchanging: Start, tmp_path: Path) -> None:
+    """As its AtomicWriter does: a folder by its time, ..data leads there, and names lead into ..data; then one rename."""
+    volume = tmp_path / "volume"
+    make_version(volume / "..1", 1)
+    (volume / "..data").symlink_to("..1")
+    (volume / "tiny").symlink_to("..data/tiny")
+    server = exchanging(bundles=(volume,), models_watch_s=0.05)
+    for version in (1, 2):
+        make_version(volume / "..2", version)
+    (volume / "..data.new").symlink_to("..2")
+
+    os.rename(volume / "..data.new", volume / "..data")
+    shutil.rmtree(volume / "..1")
+
+    wait_for(server, 2)
+    with server.client() as client:
+        assert client.classify("good", model="tiny/1").model.version == 1
+
+
+def test_a_bad_version_in_a_watched_folder_is_told_and_the_next_good_one_serves(exchanging: Start, root: Path, tmp_path: Path) -> None:
+    server = exchanging(models_watch_s=0.05)
+    bad = make_version(tmp_path / "made", 2)
+    break_golden(bad)
+    shutil.move(bad, root / "tiny/2")
+    ends_at = time.monotonic() + PATIENCE_S
+    while not server.metric("sentiment_model_changes_total", change="failed"):
+        assert time.monotonic() < ends_at
+        time.sleep(0.02)
+    assert "golden" in server.states()["tiny/2"][1]
+
+    make_version(root, 3)
+
+    wait_for(server, 3)
+    assert server.metric("sentiment_model_changes_total", change="failed") == 1
+
+
+def test_a_way_back_is_not_undone_by_the_watch(exchanging: Start, root: Path) -> None:
+    server = exchanging(models_watch_s=0.02)
+    make_version(root, 2)
+    wait_for(server, 2)
+    with server.admin() as admin, server.client() as client:
+        admin.use("tiny/1")
+        for _ in range(20):
+            assert client.classify("good").model.version == 1
+            time.sleep(0.02)
+        admin.unload("tiny/2")
+        for _ in range(20):
+            assert client.classify("good").model.version == 1
+            time.sleep(0.02)
+
+
+def test_a_model_whose_version_is_set_stays_at_it(exchanging: Start, root: Path) -> None:
+    make_version(root, 1, "other")
+    server = exchanging(models_watch_s=0.02, model="tiny/1", models=("other",), models_max=4)
+    make_version(root, 2)
+    make_version(root, 2, "other")
+    ends_at = time.monotonic() + PATIENCE_S
+    with server.client() as client:
+        while client.classify("good", model="other").model.version != 2:
+            assert time.monotonic() < ends_at
+            time.sleep(0.02)
+
+        assert client.classify("good").model.version == 1
+
+
+def test_with_a_watch_a_start_passes_a_bad_version_over_and_without_one_it_does_not(
+    exchanging: Start, settings: Settings, root: Path
+) -> None:
+    break_golden(make_version(root, 2))
+
+    with pytest.raises(BadBundle, match=r"golden\[0\]"):
+        run_in_vain(settings.model_copy(update={"bundles": (root,)}))
+    server = exchanging(models_watch_s=3600)
+
+    with server.client() as client:
+        assert client.classify("good").model.version == 1
+    assert "golden" in server.states()["tiny/2"][1]
