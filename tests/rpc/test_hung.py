@@ -132,8 +132,10 @@ async def test_a_run_that_hears_the_stop_fails_its_rows_and_the_server_is_ready_
     assert (error.code(), error.details()) == (Code.INTERNAL, "the model could not compute this text")
     assert alive == SERVING
     assert meanwhile.prediction.label == "positive"
-    # Both runners are there.
-    assert [type(outcome) for outcome in await asyncio.gather(send(stub, "w1"), send(stub, "w1"))] == [pb.ClassifyResponse] * 2
+    # Both runners are there. The second text comes when the first one runs, or they would share a run.
+    first = send(stub, "w1")
+    await until(lambda: hanging.both.n_waiting == 1, "a run of the first text")
+    assert [type(outcome) for outcome in await asyncio.gather(first, send(stub, "w1"))] == [pb.ClassifyResponse] * 2
     assert total(server, "items", code="INTERNAL") == total(server, "wasted_rows", reason="failed") == 1
     assert_nothing_left(server)
     assert [entry["event"] for entry in logs if entry["log_level"] in ("error", "critical")] == [
