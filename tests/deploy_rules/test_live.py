@@ -33,11 +33,13 @@ class Meter:
 
 @pytest.fixture
 def server(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
-    """It has a GPU, and traces that nobody takes."""
+    """It has a GPU and a certificate, and traces that nobody takes."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     running = RunningServer(settings.model_copy(update={"tracing": True}))
     running.app._metrics.watch_devices({"cuda:0": Meter()})
+    # Of which tests/security has real ones; Prometheus scrapes in plaintext here.
+    running.app._metrics.watch_certificate(lambda: time.time() + 30 * 86_400)
     yield running
     running.stop()
 

@@ -148,7 +148,7 @@ async def test_nobody_at_the_target_is_told_before_anything_is_sent(protocol: st
     [
         ("grpc", "does not describe its model: NOT_FOUND: model 'other' is not loaded"),
         ("http", "does not answer: NOT_FOUND: "),
-        ("oip", "does not describe the model 'other': UNIMPLEMENTED"),
+        ("oip", "does not describe the model 'other': NOT_FOUND: model 'other' is not loaded"),
     ],
 )
 async def test_a_model_or_protocol_that_is_not_there_is_told_before_anything_is_sent(
