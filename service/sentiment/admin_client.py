@@ -36,10 +36,12 @@ class AdminClient:
         """Connect lazily.
 
         Args:
-            target: ``host:port`` or any gRPC target; of one server, for each has its own models.
+            target: ``host:port`` or ``unix:PATH`` of this machine, for the token goes there in plaintext; calls to another machine fail
+                with UNAVAILABLE before it is sent. Of one server, for each has its own models.
             token: one of those in the server's ``admin_tokens``.
         """
-        self._channel = grpc.insecure_channel(target)
+        kind = grpc.LocalConnectionType.UDS if target.startswith("unix:") else grpc.LocalConnectionType.LOCAL_TCP
+        self._channel = grpc.secure_channel(target, grpc.local_channel_credentials(kind))
         # The stub class is typed for both kinds of channel.
         self._stub = cast(Any, oip_grpc.GRPCInferenceServiceStub(self._channel))
         self._metadata = (("authorization", f"Bearer {token}"),)

@@ -80,9 +80,15 @@ class ExplainThread:
         """End after the job at hand; wait for that at most ``wait_s`` seconds."""
         self._inbox.put(None)
         self.thread.join(wait_s)
-        self._runs.close()
 
     def _loop(self) -> None:
+        try:
+            self._work()
+        finally:
+            # Not before: a job whose run nobody does would wait for it for ever.
+            self._runs.close()
+
+    def _work(self) -> None:
         while (job := self._inbox.get()) is not None:
             outcome: BaseException | bool
             begun = time.monotonic()

@@ -89,6 +89,7 @@ class Explaining:
         self._slow_average_s = EXPECTED_S
         self._hangs = False
         self._told_failure = False
+        self._closed = False
         self._thread = ExplainThread(
             explainer,
             lambda job, part: self._tell(self._gave, job, part),
@@ -144,17 +145,25 @@ class Explaining:
                 other.ready.put_nowait(self._hanging())
 
     def close(self, wait_s: float) -> None:
-        """Withdraw everything and end the threads; wait for that at most ``wait_s`` seconds."""
+        """Withdraw everything and end the threads; wait for that at most ``wait_s`` seconds. After ``withdraw_all`` from any thread."""
+        if not self._closed:
+            self.withdraw_all()
+        self._thread.close(wait_s)
+
+    def withdraw_all(self) -> None:
+        """Withdraw everything and take nothing more; in the event loop."""
+        self._closed = True
         calls = [*self._waiting, *self._begun]
         self._waiting.clear()
         for call in calls:
-            call.ready.put_nowait(Unavailable("the server is draining"))
+            call.ready.put_nowait(self._draining())
             self._withdraw(call)
-        self._thread.close(wait_s)
 
     def _submit(self, asked: Asked, deadline_at: float) -> _Call:
         if self._hangs:
             raise self._hanging()
+        if self._closed:
+            raise self._draining()
         now = time.monotonic()
         ahead, left_s = len(self._waiting), max(0.0, deadline_at - now)
         expected_s = self._slow_average_s * (ahead + (self._current is not None))
@@ -171,6 +180,9 @@ class Explaining:
     def _refused(self, message: str, retry_after_s: float) -> Refused:
         self._metrics.refused["explanations"]()
         return Refused(message, retry_after_s, "explanations", self._slow_average_s)
+
+    def _draining(self) -> Unavailable:
+        return Unavailable("the server is draining")
 
     def _hanging(self) -> Unavailable:
         return Unavailable("an earlier explanation was asked to end and has not: nothing is explained here until it does")

@@ -18,7 +18,7 @@ class Loads(Protocol):
     """What loads models."""
 
     def newest(self, name: str) -> int:
-        """The highest version that is loaded of a model; 0 if none is."""
+        """The highest version that is loaded of a model, or was and is not any more; 0 if none was."""
 
     async def load(self, model: str, use: bool = True) -> None:
         """Load ``name/version`` and let its name mean it. Raises RequestError; Unavailable if it may be tried again."""
@@ -46,7 +46,7 @@ class FolderWatch:
                     logger().exception("watch_failed", model=name)
 
     async def look(self, name: str) -> None:
-        """Load the highest version of a model that is higher than those loaded, settled since the last look, and not tried in vain."""
+        """Load the highest version of a model that is higher than those ever loaded, settled since the last look, and not tried in vain."""
         path = await asyncio.to_thread(self._settled, name, self._repository.newest(name))
         if path is None:
             return
@@ -57,9 +57,9 @@ class FolderWatch:
             await self._repository.load(model)
         except Unavailable:
             del self._tried[path]
-        except RequestError:
-            # It has been logged, and stays in the index with its reason.
-            return
+        except RequestError as error:
+            # Not all that is refused has been tried, and so been logged elsewhere.
+            logger().warning("model_not_taken", model=model, reason=str(error))
 
     def _settled(self, name: str, newest: int) -> Path | None:
         candidates = [path for version, path in folders.versions_of(name, self._roots).items() if version > newest]

@@ -1,7 +1,8 @@
 """A model that runs in this process: its queue, its runners, its explanations, and their end once nobody needs it any more."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from sentiment.explainer import Explainer
 from sentiment.explaining import Explaining, ExplainLimits
 from sentiment.in_use import InUse
 from sentiment.loading import Loaded
+from sentiment.logs import logger
 from sentiment.metrics import Metrics, ModelMetrics
 from sentiment.model.bundle import FileSpec
 from sentiment.pipeline import Answer, Outcome, Query, Served, Tell
@@ -75,6 +77,24 @@ class Hosted(Served):
         self.batcher.close()
         self.close()
 
+    async def forget_graph(self) -> None:
+        """Give the explain graph back: the largest part of its memory, for one that nobody needs soon. Raises nothing."""
+        try:
+            if self.explaining is not None:
+                await asyncio.to_thread(self.explaining.unload)
+        except Exception:  # what serves does not bear it
+            logger().exception("explain_graph_kept", model=self.id)
+
+    async def leave(self, within_s: float) -> None:
+        """Let what began with it be answered, for at most ``within_s`` seconds, then give its memory back, whatever went wrong."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await self.unused()
+            await self.keep_costs()
+        finally:
+            await self.release()
+
     def close_runners(self) -> None:
         """End the runners after what they run. Blocks, if that takes long."""
         for runner in self.loaded.runners:
@@ -83,9 +103,14 @@ class Hosted(Served):
     async def release(self) -> None:
         """End it and give its memory back, whoever holds a reference still. Nothing is under way with it."""
         self.batcher.close()
+        if self.explaining is not None:
+            self.explaining.withdraw_all()
+        await asyncio.to_thread(self._give_back)
+
+    def _give_back(self) -> None:
         # A run of an explanation that nobody waits for may last a while yet.
-        await asyncio.to_thread(self.close)
-        await asyncio.to_thread(self.close_runners)
+        self.close()
+        self.close_runners()
         self.classifier.session.close()
         self.loaded.explained.session.close()
         if self.explaining is not None:
@@ -95,6 +120,19 @@ class Hosted(Served):
 def size_of(files: Mapping[str, FileSpec]) -> int:
     """Bytes of the files of a manifest."""
     return sum(spec.bytes for spec in files.values())
+
+
+def fits(settings: Settings, others: Collection[Hosted], size: int) -> bool:
+    """Whether there is room for a model of this size beside these others."""
+    limit = settings.models_bytes_max
+    return len(others) < settings.models_max and (not limit or sum(hosted.size for hosted in others) + size <= limit)
+
+
+def no_room(settings: Settings, loaded: Collection[Hosted], size: int) -> str:
+    """Why a model of this size cannot be loaded, whatever is unloaded of what may be."""
+    held = f"{len(loaded)} models with {sum(hosted.size for hosted in loaded)} bytes are loaded and too few of them are only kept"
+    limits = f"models_max = {settings.models_max} and models_bytes_max = {settings.models_bytes_max}"
+    return f"{held}; this one has {size} bytes; the limits are {limits}: unload one"
 
 
 def make_served(

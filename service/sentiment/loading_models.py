@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sentiment.errors import BadBundle, CannotServe
+from sentiment.errors import BadBundle, BadSettings, CannotServe
 from sentiment.loading import Loaded, load
 from sentiment.model import folders
+from sentiment.model.bundle import load_bundle
 from sentiment.model.devices import CPU
 from sentiment.model.lowest_priority import Beside
 from sentiment.settings import Settings
@@ -29,9 +30,14 @@ def load_all(settings: Settings, roots: Sequence[Path], no_more: threading.Event
         CannotServe: ``no_more`` was set.
     """
     loaded: dict[str, Loaded] = {}
+
+    def check() -> None:
+        _check(no_more, float("inf"))
+
     try:
         for model in dict.fromkeys((settings.model, *settings.models)):
-            one = _load_first(settings, model, roots, lambda: _check(no_more, float("inf")), failed)
+            check()
+            one = _load_first(settings, model, roots, check, failed)
             if loaded.setdefault(one.classifier.bundle.id, one) is not one:
                 _close(one)
     except BaseException:
@@ -45,17 +51,21 @@ def _load_first(
     settings: Settings, model: str, roots: Sequence[Path], check: Callable[[], None], failed: Callable[[str, str], None]
 ) -> Loaded:
     versions = folders.versions_of(model, roots) if settings.models_watch_s and "/" not in model else {}
-    reasons = []
+    errors: list[BadBundle | BadSettings] = []
     for version, path in versions.items():
         if folders.missing(path):
             continue
+        # On the CPU nothing else asks for it.
+        check()
         try:
             return load(settings, check=check, model=f"{model}/{version}")
-        except BadBundle as error:
-            reasons.append(str(error))
+        except (BadBundle, BadSettings) as error:
+            errors.append(error)
             failed(f"{model}/{version}", str(error))
-    if reasons:
-        raise BadBundle("; ".join(reasons))
+    if errors:
+        said = "; ".join(dict.fromkeys(map(str, errors)))
+        # Where no bundle is at fault the settings are.
+        raise BadBundle(said) if any(isinstance(error, BadBundle) for error in errors) else BadSettings(said)
     return load(settings, check=check, model=model)
 
 
@@ -85,6 +95,16 @@ def load_beside(settings: Settings, model: str, busy: Callable[[], bool], no_mor
     beside = Beside(busy, check)
     try:
         return load(settings.model_copy(update={"device": CPU.name}), check=check, model=model, execute=beside)
+    finally:
+        beside.close()
+
+
+def check_beside(path: Path, busy: Callable[[], bool], no_more: threading.Event) -> None:
+    """Check a bundle's files, by their sizes and hashes, beside others that are served. As ``load_beside``."""
+    until = time.monotonic() + LOAD_S_MAX
+    beside = Beside(busy, lambda: _check(no_more, until))
+    try:
+        load_bundle(path.resolve(), beside)
     finally:
         beside.close()
 

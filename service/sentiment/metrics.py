@@ -158,7 +158,12 @@ class Metrics:
 
 
 class CallMetrics:
-    """How calls ended, label look-ups done. ``model`` is a loaded model's id or NO_MODEL."""
+    """How calls ended, label look-ups done. ``model`` is a loaded model's id or NO_MODEL.
+
+    ``forgotten``: its series are gone; what is still counted here is seen by nobody.
+    """
+
+    forgotten = False
 
     def __init__(self, metrics: Metrics, model: str) -> None:
         self.requests = {(m, c): metrics.requests.labels(m, c, model).inc for m in metrics.methods for c in metrics.codes}
@@ -207,7 +212,8 @@ class ModelMetrics(CallMetrics):
         self._metrics.model_bytes.labels(self.model).set(size)
 
     def forget(self) -> None:
-        """Let its series vanish; what is still counted here is seen by nobody."""
+        """Let its series vanish."""
+        self.forgotten = True
         for metric in vars(self._metrics).values():
             if isinstance(metric, MetricWrapperBase) and "model" in metric._labelnames:
                 metric.remove_by_labels({"model": self.model})

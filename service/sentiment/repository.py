@@ -8,14 +8,14 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
 from sentiment.errors import BadBundle, BadSettings, CannotServe, ModelNotFound, Unavailable, Unsupported
-from sentiment.hosted import Hosted, classifies, make_served
+from sentiment.hosted import Hosted, classifies, fits, make_served, no_room
 from sentiment.loading import Loaded
-from sentiment.loading_models import load_all, load_beside
+from sentiment.loading_models import check_beside, load_all, load_beside
 from sentiment.logs import logger
 from sentiment.metrics import Metrics
 from sentiment.model import folders
@@ -55,6 +55,8 @@ class Repository:
         self._leaving: dict[str, Hosted] = {}
         # Not in use any more, and only there for a return: the first one has been so for longest, and goes first.
         self._kept: list[Hosted] = []
+        # The highest version of each name that was unloaded.
+        self._gone: dict[str, int] = {}
         # Of ids that were tried in vain.
         self._failures: dict[str, str] = {}
         self._loading = ""
@@ -72,9 +74,9 @@ class Repository:
         return any(classifies(hosted.batcher) for hosted in list(self._hosted.values()))
 
     def newest(self, name: str) -> int:
-        """The highest version that is loaded of a model; 0 if none is."""
+        """The highest version that is loaded of a model, or was and is not any more; 0 if none was."""
         manifests = [hosted.classifier.manifest for hosted in self._hosted.values()]
-        return max((manifest.version for manifest in manifests if manifest.name == name), default=0)
+        return max(self._gone.get(name, 0), *(manifest.version for manifest in manifests if manifest.name == name), 0)
 
     async def start(self) -> Loaded:
         """Load what the settings name, the default first, and serve it; returns the default.
@@ -87,7 +89,7 @@ class Repository:
         for one in await asyncio.to_thread(load_all, self._settings, self._roots, self._load_no_more, self._fail):
             hosted = self._host(one)
             self._hosted[hosted.id] = hosted
-        size, limit = self._bytes(), self._settings.models_bytes_max
+        size, limit = sum(hosted.size for hosted in self.hosted), self._settings.models_bytes_max
         if limit and size > limit:
             raise BadSettings(f"the models have {size} bytes; the limit is {limit} (models_bytes_max)")
         default, *_ = self._hosted.values()
@@ -126,7 +128,7 @@ class Repository:
             raise Unavailable(f"{self._loading} is being loaded" if self._loading else f"{wanted} is being unloaded")
         self._check_device()
         self._loading = wanted
-        await self._finish(self._load_beside(wanted, path, use))
+        await asyncio.shield(self._begin(self._load_beside(wanted, path, use)))
 
     def use(self, model: str) -> None:
         """Let a name mean this loaded ``name/version``, from the next request on.
@@ -141,21 +143,18 @@ class Repository:
 
         Raises:
             ModelNotFound: it is not loaded.
-            Unsupported: it is what its name means while there are other versions, or the default; or it is not on the CPU.
+            Unsupported: it is a version that its name means, or the name is the default's; or models are not on the CPU.
         """
         self._check_device()
         chosen = [hosted for hosted in self._hosted.values() if model in (hosted.id, hosted.classifier.manifest.name)]
-        if not chosen:
-            raise ModelNotFound(f"model {model[:128]!r} is not loaded; loaded are {', '.join(sorted(self._hosted))}")
+        chosen = chosen or [self._loaded(model)]
         name = chosen[0].classifier.manifest.name
-        whole = len(chosen) == sum(hosted.classifier.manifest.name == name for hosted in self._hosted.values())
-        if name == self._models.default if whole else any(map(self._models.uses, chosen)):
+        if name == self._models.default if model == name else any(map(self._models.uses, chosen)):
             said = "requests that name no model" if name == self._models.default else f"requests for {name} without a version"
             raise Unsupported(f"{chosen[0].id if len(chosen) == 1 else name} answers {said}: put another version to use first")
         for hosted in chosen:
             self._withdraw(hosted)
-        for hosted in chosen:
-            await self._finish(self._leave(hosted))
+        await asyncio.shield(self._begin(self._leave_all(chosen)))
 
     async def index(self) -> list[Entry]:
         """Every version that is loaded, was tried in vain, or stands on disk."""
@@ -213,23 +212,20 @@ class Repository:
             raise ModelNotFound(f"model {model[:128]!r} is not loaded; loaded are {', '.join(sorted(self._hosted))}")
         return hosted
 
-    def _bytes(self) -> int:
-        return sum(hosted.size for hosted in self.hosted)
-
-    async def _finish(self, change: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, change: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Make a change to its end, also if whoever asked for it leaves."""
         task = asyncio.create_task(change)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # Whoever asked may have left: what it raised has been told in the log.
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
-        await asyncio.shield(task)
+        return task
 
     async def _load_beside(self, model: str, path: Path, use: bool) -> None:
         """Load a model while others serve; whatever happens, they go on."""
         begun = time.monotonic()
         try:
-            await self._make_room(await asyncio.to_thread(folders.size, path))
+            await self._make_room(path)
             one = await asyncio.to_thread(load_beside, self._settings, model, self.busy, self._load_no_more)
             hosted = self._host(one)
         except (BadBundle, BadSettings, Unsupported) as error:
@@ -269,26 +265,30 @@ class Repository:
             return
         assert isinstance(before, Hosted)
         self._kept.append(before)
-        if before.explaining is not None:
-            # The largest part of its memory, and nobody needs it soon.
-            before.explaining.unload()
+        self._begin(before.forget_graph())
         self._count("used")
         self._log.info("model_in_use", model=hosted.id, digest=hosted.classifier.bundle.digest[:12], before=before.id)
 
-    async def _make_room(self, size: int) -> None:
-        """Unload what is kept, the longest kept first, until there is room for a model of this size.
+    async def _make_room(self, path: Path) -> None:
+        """Unload what is kept, the longest kept first, until there is room for this bundle; nothing if all of it were not enough.
 
         Raises:
-            Unsupported: there is none even without.
+            BadBundle: the bundle's files are not what they should be: no room is made for it.
+            Unsupported: there is none even without what is kept.
+            CannotServe: there will be, once what is being unloaded is gone; or the load was stopped.
         """
-        models_max, bytes_max = self._settings.models_max, self._settings.models_bytes_max
-        while True:
-            count, bytes_now = len(self.hosted), self._bytes()
-            if count < models_max and (not bytes_max or bytes_now + size <= bytes_max):
-                return
-            if not self._kept:
-                held = f"{count} models with {bytes_now} bytes are loaded and none is only kept; this one has {size} bytes"
-                raise Unsupported(f"{held}; the limits are models_max = {models_max} and models_bytes_max = {bytes_max}: unload one")
+        size = await asyncio.to_thread(folders.size, path)
+        checked = False
+        while not fits(self._settings, self.hosted, size):
+            staying = [hosted for hosted in self._hosted.values() if hosted not in self._kept]
+            if not fits(self._settings, staying, size):
+                raise Unsupported(no_room(self._settings, self.hosted, size))
+            if not fits(self._settings, [*staying, *self._leaving.values()], size):
+                raise CannotServe(f"there is no room before {', '.join(self._leaving)} is unloaded")
+            if not checked:
+                await asyncio.to_thread(check_beside, path, self.busy, self._load_no_more)
+                checked = True
+                continue
             oldest = self._kept[0]
             self._withdraw(oldest)
             await self._leave(oldest)
@@ -296,18 +296,22 @@ class Repository:
     def _withdraw(self, hosted: Hosted) -> None:
         """Give a model no requests any more."""
         self._leaving[hosted.id] = self._hosted.pop(hosted.id)
+        manifest = hosted.classifier.manifest
+        self._gone[manifest.name] = max(manifest.version, self._gone.get(manifest.name, 0))
         with contextlib.suppress(ValueError):
             self._kept.remove(hosted)
         self._models.remove(hosted)
 
+    async def _leave_all(self, chosen: Iterable[Hosted]) -> None:
+        """Let them leave at once, each to its end whatever becomes of the others."""
+        for found in await asyncio.gather(*map(self._leave, chosen), return_exceptions=True):
+            if found is not None:
+                raise found
+
     async def _leave(self, hosted: Hosted) -> None:
         """Let a model that was withdrawn answer what began with it, then unload it."""
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.deadline_max_s + LEAVE_S):
-                    await hosted.unused()
-            await hosted.keep_costs()
-            await hosted.release()
+            await hosted.leave(self._settings.deadline_max_s + LEAVE_S)
         finally:
             del self._leaving[hosted.id]
             hosted.metrics.forget()

@@ -1,6 +1,7 @@
 """A device's next batch, decided while one runs: when it is, when it is not, and that nobody is lost or late by it."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from sentiment.batching.plan import BatchLimits
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Batch, Priority, State
 from sentiment.errors import DeviceLost, Expired, Unavailable
+from sentiment.model.tokenizer import Row
 from tests.batching.test_batcher import Bench, Clock, clock
 from tests.batching.test_cost import fixed
 
@@ -183,6 +185,84 @@ async def test_a_run_that_lasts_too_long_is_asked_to_end_and_not_the_one_behind_
     assert asked == [1]
 
 
+async def test_what_was_to_follow_a_run_that_hangs_is_answered_by_another_device_as_soon_as_the_run_is_asked_to_end(clock: Clock) -> None:
+    bench = Bench(clock, runners=2)
+    for runner in bench.runners:
+        runner.ahead = True
+    for number in range(FULL):
+        bench.submit(number)
+    await bench.turn()
+    hung, other = sorted(bench.runners, key=lambda runner: -len(runner.started))
+    for number in range(2 * FULL + 1):
+        bench.submit(100 + number)
+    await bench.turn()
+    await bench.wait(LOOK_S)
+    other.finish()
+    await bench.turn()
+    while other.started:
+        other.finish()
+        await bench.turn()
+    unanswered = [number for number, told in bench.told.items() if not told]
+
+    bench.clock.now += 6.0
+    bench.batcher.end_stalled(5.0)
+    await bench.turn()
+    (again,) = other.started
+    other.finish()
+    await bench.turn()
+
+    assert len(unanswered) == 2 * FULL
+    assert hung.stops == 2
+    assert [row.ids[0] for row in again[0]] == unanswered[FULL:]
+    assert [number for number, told in bench.told.items() if not told] == unanswered[:FULL]
+    # The device hears the request at last: its rows are tried again, and what it says of the other batch is not heard.
+    assert not bench.scheduler.forecast.idle
+    hung.finish(ValueError("terminated"))
+    hung.finish(ValueError("terminated"))
+    await bench.turn()
+    while hung.started or other.started:
+        for runner in bench.runners:
+            if runner.started:
+                runner.finish()
+                await bench.turn()
+    assert all(len(told) == 1 and isinstance(told[0], RowResult) for told in bench.told.values())
+    assert bench.scheduler.forecast.idle
+
+
+async def test_the_only_device_keeps_what_is_to_follow_a_run_that_hangs(bench: Bench) -> None:
+    await run_and_fill(bench, waiting=20)
+    await bench.wait(LOOK_S)
+
+    bench.clock.now += 6.0
+    bench.batcher.end_stalled(5.0)
+
+    assert bench.runner.stops == 1
+    assert bench.scheduler.rows_running == 2 * FULL
+
+
+async def test_a_device_that_does_not_hang_keeps_what_is_to_follow_its_run(clock: Clock) -> None:
+    bench = Bench(clock, runners=2)
+    for runner in bench.runners:
+        runner.ahead = True
+    await run_and_fill(bench, waiting=40, runners=2)
+    await bench.wait(LOOK_S)
+
+    bench.batcher.end_stalled(5.0)
+
+    assert [runner.stops for runner in bench.runners] == [0, 0]
+    assert bench.scheduler.rows_running == 4 * FULL
+
+
+async def test_a_run_that_was_asked_to_end_is_given_nothing_to_follow_it(bench: Bench) -> None:
+    await run_and_fill(bench, waiting=20)
+    bench.clock.now += RUN_S / 2
+    bench.batcher.end_stalled(RUN_S / 4)
+
+    await bench.wait(RUN_S / 2)
+
+    assert [len(rows) for rows, _ in bench.runner.started] == [FULL]
+
+
 async def test_what_was_to_follow_on_a_lost_device_is_answered_by_another(clock: Clock) -> None:
     bench = Bench(clock, runners=2)
     for runner in bench.runners:
@@ -192,6 +272,8 @@ async def test_what_was_to_follow_on_a_lost_device_is_answered_by_another(clock:
     lost, other = bench.runners
 
     lost.finish(DeviceLost("cuda:0 is lost"))
+    await bench.turn()
+    assert lost.stops == 1
     # What it says of the batch behind is heard by nobody.
     lost.finish(DeviceLost("cuda:0 is lost"))
     await bench.turn()
@@ -217,6 +299,33 @@ async def test_what_was_to_follow_on_the_last_device_is_unavailable_at_once_when
     await asyncio.wait_for(bench.batcher.drained(), 1)
 
 
+class Spans:
+    """A trace that notes when the rows without an answer began to run."""
+
+    def __init__(self) -> None:
+        self.started_at: list[float] = []
+
+    def take(self, rows: int) -> bool:
+        return True
+
+    def unanswered(self, queued_at: float, started_at: float, tokens: int, error: str, batch: object) -> None:
+        self.started_at.append(started_at)
+
+
+async def test_a_row_of_a_batch_that_has_not_begun_is_not_traced_as_if_it_had_run(bench: Bench) -> None:
+    await run_and_fill(bench, waiting=20)
+    spans: Any = Spans()
+    row = Row([9] * 4, None, False)
+    ticket = bench.batcher.submit(row, bench.clock.now + 50.0, lambda _: None, Priority.INTERACTIVE, spans)
+    await bench.wait(LOOK_S)
+    decided = ticket.state
+
+    bench.batcher.cancel(ticket)
+
+    assert decided is State.RUNNING
+    assert spans.started_at == [0.0]
+
+
 def begun(rows: int, deadline_at: float = 1e6) -> tuple[Scheduler[int], Batch[int]]:
     """A scheduler with a batch of ten milliseconds that began at 0, and so many rows behind it."""
     scheduler: Scheduler[int] = Scheduler(fixed(RUN_S, 1e-9), BatchLimits(FULL, 1024, 2**26, 2), 1, 1000, 512)
@@ -240,6 +349,33 @@ def test_the_backlog_counts_what_follows_a_run_as_long_as_it_has_not_begun_and_a
     assert before == pytest.approx(0.001 + RUN_S + RUN_S, rel=0.01)
     assert scheduler.forecast.backlog_s(RUN_S) == pytest.approx(RUN_S + RUN_S, rel=0.01)
     scheduler.finish(following, 2 * RUN_S, RUN_S)
+    assert scheduler.forecast.idle
+
+
+def test_the_later_a_run_is_the_later_is_what_follows_it() -> None:
+    scheduler, batch = begun(FULL + 1)
+    assert scheduler.ahead(batch, 0.009, RUN_S) is not None
+
+    backlogs = [scheduler.forecast.backlog_s(RUN_S + late_s) for late_s in (0.0, RUN_S / 2, RUN_S)]
+
+    # The batch that follows and the last row's; and a run that is late is expected to need as long again.
+    assert backlogs == pytest.approx([2 * RUN_S, 2.5 * RUN_S, 3 * RUN_S], rel=0.01)
+
+
+def test_a_run_counts_on_when_what_was_to_follow_it_is_given_back() -> None:
+    scheduler, batch = begun(FULL + 1)
+    before = scheduler.forecast.backlog_s(0.009)
+    following = scheduler.ahead(batch, 0.009, RUN_S)
+    assert following is not None
+
+    scheduler.give_back(following, batch)
+    busy_s = scheduler.forecast._busy_s(0.009)
+    again = scheduler.step(0.009, 1).batches[0]
+    scheduler.finish(again, 0.009, RUN_S)
+
+    assert before > busy_s == pytest.approx(0.001)
+    assert not scheduler.forecast.idle
+    scheduler.finish(batch, 0.01, RUN_S)
     assert scheduler.forecast.idle
 
 
@@ -280,8 +416,11 @@ def test_rows_that_were_given_back_wait_again_and_go_first_and_those_that_left_d
     scheduler.cancel(left)
 
     scheduler.give_back(following)
+    started = {ticket.started_at for ticket in others}
     again = scheduler.step(0.009, 1).batches[0]
 
+    # One that expires now is counted as a row that never ran.
+    assert started == {0.0}
     assert again.tickets == others
     assert left.state is State.CANCELLED
     assert scheduler.rows_running == FULL + len(others)

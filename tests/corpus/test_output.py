@@ -3,18 +3,21 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import fsspec
+import grpc
 import pytest
 from pyarrow import dataset, parquet
 
-from sentiment.client import Classification
+from sentiment.client import CallFailed, Classification
 from sentiment.corpus import command
-from sentiment.corpus.output import ASKED, UNFINISHED, Count, Output
+from sentiment.corpus.output import ASKED, UNFINISHED, CorpusFailed, Count, Output
 from sentiment.corpus.parts import cut
 from sentiment.corpus.scoring import Job, load, score_part
 from sentiment.corpus.sources import Part, find_sources
 from sentiment.errors import SentimentError
+from sentiment.files import BadFile
 from sentiment.local import LocalClassifier
 from sentiment.model.bundle import load_bundle
 from tests.corpus.files import KINDS, make_texts, write
@@ -127,6 +130,63 @@ def test_another_file_system_is_read_and_written_as_this_one(job: Job, classifie
 def test_a_bundle_of_another_digest_scores_nothing(job: Job) -> None:
     with pytest.raises(SentimentError, match=r"tiny/1 has digest .* asked for is 000"):
         load(Job(**{**{name: getattr(job, name) for name in Job.__slots__}, "digest": "0" * 64}))
+
+
+@pytest.mark.parametrize("code", list(grpc.StatusCode))
+def test_only_a_failure_that_is_the_texts_is_its_answer(code: grpc.StatusCode, tmp_path: Path, job: Job) -> None:
+    (part,) = cut(find_sources(str(write(tmp_path / "in.csv", ["good"]))), "text", ("id",), 100)
+    failing = Mock(classify_all=Mock(return_value=iter([CallFailed(code, "why")])))
+
+    if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL):
+        (batch,) = score_part(part, job, failing)
+        assert batch.column("error").to_pylist() == [f"{code.name}: why"]
+    else:
+        with pytest.raises(CorpusFailed, match=f"{code.name}: why"):
+            list(score_part(part, job, failing))
+
+
+def test_what_was_asked_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = Output(str(tmp_path / "out"))
+    with monkeypatch.context() as patched:
+        patched.setattr("fsspec.implementations.local.LocalFileSystem.mv", Mock(side_effect=OSError("killed")))
+        with pytest.raises(BadFile, match="killed"):
+            output.ask({"a": 1})
+
+    (left,) = (tmp_path / "out").iterdir()
+    assert left.name.startswith(UNFINISHED)
+    assert output.asked_before() is None
+    output.ask({"a": 1})
+    assert output.asked_before() == {"a": 1}
+    assert output.done([]) == {}
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [ASKED]
+
+
+def test_what_is_unfinished_is_no_output_of_others(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / f"{UNFINISHED}1").write_bytes(b"{")
+    assert Output(str(tmp_path / "out")).asked_before() is None
+
+    (tmp_path / "out/mine").write_bytes(b"")
+    with pytest.raises(BadFile, match="no output of this command"):
+        Output(str(tmp_path / "out")).asked_before()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "out", "overlap"),
+    [
+        ("*/*.csv", "data/scores", False), ("data/*", "data/scores", False), ("data/*/*.parquet", "other/scores", False),
+        ("data/*/*.parquet", "data/scores", True), ("**", "data/scores", True), ("data/*/part-000001*", "data/scores", True),
+        ("*/_*", "scores", True),
+    ],
+)  # fmt: skip
+def test_a_pattern_that_would_match_the_output_overlaps_it(pattern: str, out: str, overlap: bool, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("a", "b"):
+        write(tmp_path / f"data/{name}.csv", ["good"])
+
+    found = Output(str(tmp_path / out)).overlaps(f"{tmp_path}/{pattern}", find_sources(str(tmp_path / "data")))
+
+    assert found is overlap
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:

@@ -3,15 +3,16 @@
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
-from sentiment.corpus.parts import cut
+from sentiment.corpus.parts import PARTS_MAX, cut
 from sentiment.corpus.reading import LINE_BYTES_MAX, Text, Unread, read_part
-from sentiment.corpus.sources import find_sources
+from sentiment.corpus.sources import find_sources, resolve, uri_of
 from sentiment.files import BadFile
 from tests.corpus.files import KINDS, make_texts, write
 
@@ -131,6 +132,65 @@ def test_a_line_without_end_is_a_bad_row_and_not_held_in_memory(kind: str, tmp_p
         stream.write(b"\n" + path.read_bytes().splitlines()[0] + b"\n")
 
     assert read(path, 2**30) == ["good", Unread(f"the line has more than {LINE_BYTES_MAX} bytes"), "good"]
+
+
+def test_a_quote_that_nothing_closes_is_a_bad_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'id,text\n1,"good\n2,bad\n')
+    (tmp_path / "b.csv").write_bytes(b'id,text\n1,"good\n2,bad\n3,"x"\n4,good\n')
+
+    (whole,) = read(tmp_path / "a.csv")
+    first, second = read(tmp_path / "b.csv")
+
+    assert isinstance(whole, Unread)
+    assert isinstance(first, Unread)
+    assert second == "good"
+
+
+@pytest.mark.parametrize("begin", [b"2,", b'2,"\n'])
+def test_a_line_of_csv_without_end_is_a_bad_row_and_not_held_in_memory(begin: bytes, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", ["good"])
+    with path.open("ab") as stream:
+        stream.write(begin)
+        stream.truncate(4 * LINE_BYTES_MAX)
+        stream.seek(0, 2)
+        stream.write(b"\n3,bad\n4,good\n")
+
+    for step in (2**30, 2**20):
+        assert read(path, step) == ["good", Unread(f"the line has more than {LINE_BYTES_MAX} bytes"), "bad", "good"]
+
+
+def test_too_many_parts_are_refused_before_they_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with write(tmp_path / "a.txt", ["good"]).open("ab") as stream:
+        stream.truncate(PARTS_MAX + 1)
+    sources = find_sources(str(tmp_path))
+    monkeypatch.setattr("sentiment.corpus.parts._cut", None)
+
+    with pytest.raises(BadFile, match=f"{PARTS_MAX + 1} parts; the limit is {PARTS_MAX}"):
+        cut(sources, "text", (), 1)
+
+
+def test_a_column_with_a_dot_in_its_name_has_its_size(tmp_path: Path) -> None:
+    nested = [{"x": "good " * 9}] * 1000
+    table = pyarrow.table({"a.text": make_texts(1000), "a": nested, "a.text2": make_texts(1000)})
+    parquet.write_table(table, tmp_path / "a.parquet", use_dictionary=False)
+    group = parquet.ParquetFile(tmp_path / "a.parquet").metadata.row_group(0)
+
+    (part,) = cut(find_sources(str(tmp_path)), "a.text", (), 2**20)
+    (kept,) = cut(find_sources(str(tmp_path)), "a.text2", ("a",), 2**30)
+
+    assert part.bytes == group.column(0).total_uncompressed_size
+    assert kept.bytes >= group.column(1).total_uncompressed_size + group.column(2).total_uncompressed_size
+
+
+def test_a_uri_that_alone_does_not_lead_back_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a.txt", "good\n")
+
+    assert "alone does not lead there" in why_not(f"zip://*.txt::file://{tmp_path}/a.zip")
+    assert "webhdfs:///x" in why_not("webhdfs:///x")
+    fs, path = resolve("webhdfs://user@nn:9870/x/a.csv")
+    with pytest.raises(BadFile, match=r"webhdfs:///x/a\.csv alone does not lead there"):
+        uri_of(fs, path, "webhdfs://user@nn:9870/x")
 
 
 def test_a_folder_is_read_whole_by_name_and_what_others_pass_over_is_not(tmp_path: Path) -> None:

@@ -128,6 +128,9 @@ def test_a_single_wrong_field_is_found(flavour: str, kind: str, path: Sequence[s
         (["--set", "tracing.ratio=2"], "maximum: got 2, want 1"),
         (["--set", "tls.clientAuth=maybe"], "value must be one of 'none', 'require'"),
         (["--set", "tls.secretName=a,tls.clientAuth=require,monitoring.serviceMonitor=true"], "tls.clientSecretName must name"),
+        (["--set", "tls.clientAuth=require"], "tls.secretName is empty"),
+        (["--set", "loadTest.enabled=true,auth.tokensSecretName=a"], "needs tls.secretName: a token goes to another pod over TLS only"),
+        (["--set", "auth.tokensSecretName=a", "--set-json", 'settings.auth_exempt=["/metrics"]'], "lacks /grpc.health.v1.Health/Check"),
         (["--set", "autoscaling.min=12"], "autoscaling.min is 12, autoscaling.max 10"),
     ],
 )
@@ -146,6 +149,22 @@ def test_numbers_reach_the_server_as_they_were_written() -> None:
 
     assert [told[f"SENTIMENT_{name}"] for name in ("TEXT_BYTES_MAX", "BULK_SHARE", "EXPLAIN")] == ["2097152", "0.3", "false"]
     assert float(told["OTEL_TRACES_SAMPLER_ARG"]) == 1e-6
+
+
+@needs_helm
+def test_lists_reach_the_server_as_it_splits_them() -> None:
+    container = server(rendered("laid_over"))[2]
+
+    assert environment(container)["SENTIMENT_MODELS"] == "english/1,german"
+    assert settings(container).models == ("english/1", "german")
+
+
+@needs_helm
+@pytest.mark.parametrize("flags", [["tls.secretName=b"], ["settings.auth_exempt[1]=/grpc.health.v1.Health/Check"]])
+def test_tokens_are_allowed_where_probes_get_their_answer(flags: list[str]) -> None:
+    made = made_by.template("--set", "auth.tokensSecretName=a,settings.auth_exempt[0]=/metrics", "--set", *flags)
+
+    assert settings(server(made)[2]).auth_tokens == "/tokens"
 
 
 @needs_helm

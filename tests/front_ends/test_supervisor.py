@@ -13,8 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from sentiment.front_ends import supervisor as module
-from sentiment.front_ends.start import Start
-from sentiment.front_ends.supervisor import BAD_BUNDLE, COMMAND, DEATHS_MAX, FAILED, Supervisor
+from sentiment.front_ends.start import EXECUTOR, Start
+from sentiment.front_ends.supervisor import BAD_BUNDLE, COMMAND, DEATHS_MAX, FAILED, WRONG_SETTINGS, Supervisor
 from sentiment.settings import Settings
 
 PATIENCE_S = 30
@@ -102,6 +102,27 @@ async def test_deaths_in_a_row_before_it_worked_end_the_server_however_far_apart
     given_up = [line for line in logs if line["event"] == "process_ended" and not line["replaced"]]
     assert bool(given_up) is (code is DIES)
     assert code is WORKS_AND_DIES or ended == FAILED
+
+
+@pytest.mark.parametrize(("first", "lives"), [((WRONG_SETTINGS, False), 1), ((-signal.SIGKILL, True), DEATHS_MAX)])
+async def test_files_of_no_use_end_a_server_at_once_only_if_its_process_has_never_worked(
+    monkeypatch: pytest.MonkeyPatch, first: tuple[int, bool], lives: int
+) -> None:
+    """They may be of no use just now, while they are exchanged."""
+    lived: list[str] = []
+
+    async def live(supervisor: Supervisor, start: Start) -> tuple[int, bool]:
+        if start.name == EXECUTOR:
+            await supervisor._stop.wait()
+            return 0, True
+        lived.append(start.name)
+        return first if len(lived) == 1 else (WRONG_SETTINGS, False)
+
+    monkeypatch.setattr(Supervisor, "_live", live)
+    monkeypatch.setattr(module, "REPLACE_S", 0.001)
+
+    assert await run(Supervisor(settings())) == WRONG_SETTINGS
+    assert len(lived) == lives
 
 
 async def test_a_process_that_cannot_be_started_is_tried_again(

@@ -2,14 +2,19 @@
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from sentiment.errors import BadBundle, Unavailable, Unsupported
+from sentiment.errors import BadBundle, BadSettings, CannotServe, Unavailable, Unsupported
 from sentiment.folder_watch import FolderWatch
+from sentiment.loading import Loaded, load
+from sentiment.loading_models import load_all
+from sentiment.model import folders
 from sentiment.settings import Settings
 from tests.motion.conftest import Exchanging, break_golden, make_version, run_in_vain
 
@@ -93,8 +98,10 @@ async def test_a_folder_that_is_being_copied_is_left_alone_until_all_is_there(wa
 async def test_a_bad_version_is_tried_once_and_again_when_its_files_are_others(watch: FolderWatch, notes: Notes, root: Path) -> None:
     notes.error = Unsupported("its golden set")
     path = make_version(root, 2)
-    await look(watch, 5)
+    with capture_logs() as logs:
+        await look(watch, 5)
     assert notes.asked == ["tiny/2"]
+    assert [(line["model"], line["reason"]) for line in logs if line["event"] == "model_not_taken"] == [("tiny/2", "its golden set")]
 
     notes.error = None
     content = (path / "fp32.onnx").read_bytes()
@@ -197,6 +204,67 @@ def test_a_way_back_is_not_undone_by_the_watch(exchanging: Start, root: Path) ->
         for _ in range(20):
             assert client.classify("good").model.version == 1
             time.sleep(0.02)
+
+
+def test_a_way_back_from_what_the_start_loaded_is_not_undone_either(exchanging: Start, root: Path) -> None:
+    make_version(root, 2)
+    server = exchanging(models_watch_s=0.02)
+    with server.admin() as admin, server.client() as client:
+        assert client.classify("good").model.version == 2
+        admin.load("tiny/1")
+        admin.unload("tiny/2")
+        for _ in range(40):
+            assert client.classify("good").model.version == 1
+            time.sleep(0.02)
+        # By whoever asks for it, not by the watch.
+        admin.load("tiny/2")
+        assert client.classify("good").model.version == 2
+
+
+def test_a_manifest_of_nothing_but_brackets_is_not_whole(root: Path) -> None:
+    (root / "tiny/1/manifest.json").write_text("[" * 100_000)
+
+    assert folders.missing(root / "tiny/1") == "manifest.json is not whole"
+
+
+def test_a_start_passes_over_a_version_that_is_too_large_for_the_settings(
+    root: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_version(root, 2)
+    own = settings.model_copy(update={"bundles": (root,), "models_watch_s": 3600.0})
+    failed: list[tuple[str, str]] = []
+
+    def load_first(*_: object, model: str, **__: object) -> Loaded:
+        if model == "tiny/2":
+            raise BadSettings("too large")
+        return load(own, measure_s=0.0, model=model)
+
+    monkeypatch.setattr("sentiment.loading_models.load", load_first)
+
+    (one,) = load_all(own, [root], threading.Event(), lambda *said: failed.append(said))
+
+    for runner in one.runners:
+        runner.close(1)
+    assert one.classifier.bundle.id == "tiny/1"
+    assert failed == [("tiny/2", "too large")]
+
+
+def test_a_stop_is_heard_between_the_models_of_a_start(root: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_version(root, 2)
+    own = settings.model_copy(update={"bundles": (root,), "models_watch_s": 3600.0})
+    stop = threading.Event()
+    asked: list[str] = []
+
+    def load_first(*_: object, model: str, **__: object) -> Loaded:
+        asked.append(model)
+        stop.set()
+        raise BadBundle("bad")
+
+    monkeypatch.setattr("sentiment.loading_models.load", load_first)
+
+    with pytest.raises(CannotServe):
+        load_all(own, [root], stop, lambda *_: None)
+    assert asked == ["tiny/2"]
 
 
 def test_a_model_whose_version_is_set_stays_at_it(exchanging: Start, root: Path) -> None:

@@ -1,13 +1,19 @@
 """Calls that gRPC's core ends are counted, though nothing of Python sees them."""
 
+import json
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
+import pytest
 
+from sentiment.errors import CannotServe
+from sentiment.rpc import core_calls
+from sentiment.rpc.core_calls import CoreCalls
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import NO_RETRIES, RunningServer
 
@@ -58,6 +64,47 @@ def test_calls_that_fail_or_are_of_no_method_end_too(start: Callable[..., Runnin
 
     eventually(lambda: counted(server)[0] >= 3)
     eventually(lambda: counted(server)[0] == counted(server)[1])
+
+
+@pytest.mark.parametrize("page", [b"{}", b'{"end": true, "server": []}', b'{"servers": [{"ref": {"serverId": "1"}}]}'])
+def test_a_grpcio_that_tells_of_no_server_is_refused(page: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_calls, "cygrpc", SimpleNamespace(channelz_get_servers=lambda _: page))
+
+    with pytest.raises(CannotServe, match="shows no server"):
+        CoreCalls()
+
+
+def test_the_server_that_was_made_last_is_found_behind_a_full_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages as the core gives them: servers in order from a number on."""
+
+    def page(first: int) -> bytes:
+        return json.dumps({"server": [{"ref": {"serverId": str(number)}} for number in (3, 5, 9, 12, 13) if number >= first][:2]}).encode()
+
+    asked: list[int] = []
+    counts = b'{"server": {"data": {"callsStarted": "7"}}}'
+    core = SimpleNamespace(channelz_get_servers=page, channelz_get_server=lambda number: asked.append(number) or counts)
+    monkeypatch.setattr(core_calls, "cygrpc", core)
+
+    assert CoreCalls().started == 7
+    assert asked == [13]
+
+
+def test_a_server_that_is_gone_keeps_its_counts_and_one_that_is_told_of_otherwise_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [b'{"server": {"data": {"callsStarted": "7"}}}', None, b"Server: 7 calls"]
+
+    def get_server(_: int) -> bytes:
+        if (answer := told.pop(0)) is None:
+            raise ValueError("Failed to get the server")
+        return answer
+
+    pages = [b'{"server": [{"ref": {"serverId": "1"}}]}', b"{}"]
+    core = SimpleNamespace(channelz_get_servers=lambda _: pages.pop(0), channelz_get_server=get_server)
+    monkeypatch.setattr(core_calls, "cygrpc", core)
+    calls = CoreCalls()
+
+    assert (calls.started, calls.started) == (7, 7)
+    with pytest.raises(ValueError, match="Expecting value"):
+        _ = calls.started
 
 
 def test_a_server_counts_its_own_calls_alone(start: Callable[..., RunningServer]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
+from sentiment.rpc import health
 from sentiment.rpc.health import LIVENESS
 from sentiment.rpc.names import OIP_SERVICE, SERVICE
 from sentiment.rpc.server import REFLECTION_V1
@@ -49,6 +50,25 @@ async def test_a_watch_sees_the_drain_and_is_ended_by_it(start: Callable[..., Ru
     # The grace is 20 s: that the server is gone shows that the open Watch did not keep it.
     assert seen == [SERVING, NOT_SERVING]
     assert await watch.code() is grpc.StatusCode.OK
+
+
+async def test_a_watch_too_many_is_refused_and_its_place_is_free_again_when_another_has_ended(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "WATCHERS_MAX", 1)
+    request = health_pb2.HealthCheckRequest(service="")
+    async with grpc.aio.insecure_channel(server.target) as channel, asyncio.timeout(20):
+        stub = health_pb2_grpc.HealthStub(channel)
+        first = stub.Watch(request)
+        assert (await first.read()).status == SERVING
+
+        second = stub.Watch(request)
+        code, said = await second.code(), await second.details()
+        first.cancel()
+        while (again := stub.Watch(request)) and await again.read() is grpc.aio.EOF:
+            await asyncio.sleep(0.01)
+
+    assert (code, said) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "1 watch already; the limit is 1")
 
 
 async def test_not_ready_but_alive_while_nothing_moves(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
@@ -29,7 +29,10 @@ def _name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
+
+
+def pem(key: Key) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
@@ -48,16 +51,14 @@ class Authority:
     def certificate(self) -> bytes:
         return self._signed(_name(self.name), self.key, A_DAY, datetime.now(UTC), authority=True).public_bytes(Encoding.PEM)
 
-    def sign(self, name: str = "server", lasts: timedelta = A_DAY, now: datetime | None = None) -> Pair:
-        key = new_key()
+    def sign(self, name: str = "server", lasts: timedelta = A_DAY, now: datetime | None = None, key: Key | None = None) -> Pair:
+        key = key or new_key()
         certificate = self._signed(_name(name), key, lasts, now or datetime.now(UTC), authority=False)
         return Pair(
             certificate.public_bytes(Encoding.PEM), pem(key), certificate.serial_number, certificate.not_valid_after_utc.timestamp()
         )
 
-    def _signed(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, lasts: timedelta, now: datetime, authority: bool
-    ) -> x509.Certificate:
+    def _signed(self, subject: x509.Name, key: Key, lasts: timedelta, now: datetime, authority: bool) -> x509.Certificate:
         names = [x509.DNSName("localhost"), x509.IPAddress(IPv4Address("127.0.0.1"))]
         return (
             x509.CertificateBuilder()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import structlog
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
 
 from sentiment.errors import BadSettings
@@ -17,7 +18,7 @@ from sentiment.security.certificates import FILE_BYTES_MAX, Certificates, Conten
 from sentiment.security.reloaded import Reloaded
 from sentiment.security.secured import Secured
 from sentiment.settings import Settings
-from tests.security.authorities import A_DAY, Authority, Mounted, mounted_pair
+from tests.security.authorities import A_DAY, Authority, Key, Mounted, mounted_pair
 
 AUTHORITY = Authority()
 
@@ -118,7 +119,28 @@ def _large(tls: Mounted) -> None:
     (tls / "tls.crt").write_bytes(b"#" * (FILE_BYTES_MAX + 1))
 
 
+def _of_key(tls: Mounted, key: Key) -> None:
+    pair = AUTHORITY.sign(key=key)
+    tls.exchange(tls_crt=pair.certificate, tls_key=pair.key, ca_crt=AUTHORITY.certificate)
+
+
+def _ed25519(tls: Mounted) -> None:
+    _of_key(tls, ed25519.Ed25519PrivateKey.generate())
+
+
+def _p521(tls: Mounted) -> None:
+    _of_key(tls, ec.generate_private_key(ec.SECP521R1()))
+
+
+def _other_block(tls: Mounted) -> None:
+    (tls / "tls.crt").write_bytes((tls / "tls.crt").read_bytes().replace(b" CERTIFICATE", b" TRUSTED CERTIFICATE"))
+
+
+NO_KEY = "tls_cert_file = '{}/tls.crt': its key is neither RSA nor ECDSA on P-256 or P-384; gRPC's clients accept no others"
 WRONG = [
+    (_ed25519, NO_KEY),
+    (_p521, NO_KEY),
+    (_other_block, "tls_cert_file = '{}/tls.crt': has 0 blocks of BEGIN CERTIFICATE; at least 1 is wanted"),
     (_half, "tls_cert_file = '{}/tls.crt': is no certificate in PEM"),
     (_other_key, "key values mismatch"),
     (_encrypted, "the key is encrypted"),
@@ -154,6 +176,21 @@ def test_files_of_no_use_leave_the_last_good_ones(tmp_path: Path, break_it: Call
 
     assert not useful
     assert source.now is good
+
+
+@pytest.mark.parametrize("key", [rsa.generate_private_key(65537, 2048), ec.generate_private_key(ec.SECP384R1())], ids=["rsa", "p384"])
+def test_keys_that_grpcs_clients_accept_are_accepted(tmp_path: Path, key: Key) -> None:
+    pair = AUTHORITY.sign(key=key)
+
+    assert read(mounted_pair(tmp_path / "tls", pair, AUTHORITY).folder).now.expires_at == pair.expires_at
+
+
+def test_comments_beside_authorities_may_be_in_any_encoding(tmp_path: Path) -> None:
+    tls = mounted_pair(tmp_path / "tls", AUTHORITY.sign(), AUTHORITY)
+    comments = "# Büro\n".encode(), "# Café\n".encode("latin-1")
+    (tls / "ca.crt").write_bytes(comments[0] + AUTHORITY.certificate + comments[1] + Authority("another").certificate)
+
+    assert len(read(tls.folder, client_ca=True).now.context.get_ca_certs()) == 2
 
 
 def test_files_exchanged_one_after_the_other_are_taken_once_both_are_there(tmp_path: Path) -> None:

@@ -149,6 +149,18 @@ def test_an_authority_that_is_exchanged_lets_in_the_new_ones_clients_and_no_long
         mtls.get("/healthz", known)
 
 
+def test_a_clients_certificate_that_is_listed_is_let_in_by_itself_on_both_ports(secure: Callable[..., Secure]) -> None:
+    mtls = secure(mtls=True)
+    listed, other = STRANGER.sign("client"), STRANGER.sign("client")
+    pair = AUTHORITY.sign()
+
+    mtls.tls.exchange(tls_crt=pair.certificate, tls_key=pair.key, ca_crt=AUTHORITY.certificate + listed.certificate)
+
+    for port in (mtls.server.app.http_port, mtls.server.app.grpc_port):
+        until(lambda port=port: serial(port, listed, mtls) == pair.serial)  # type: ignore[misc]
+        assert serial(port, other, mtls) == 0
+
+
 @pytest.mark.parametrize(
     ("port", "version"),
     [("grpc_port", ssl.TLSVersion.TLSv1_2), ("grpc_port", ssl.TLSVersion.TLSv1_3), ("http_port", ssl.TLSVersion.TLSv1_3)],
@@ -282,9 +294,26 @@ def test_health_is_told_in_plaintext_beside_tls_and_nothing_else_is(secure: Call
 
     assert health(f"127.0.0.1:{port}") == health_pb2.HealthCheckResponse.SERVING
     assert health(f"127.0.0.1:{port}", "liveness") == health_pb2.HealthCheckResponse.SERVING
-    with Client(f"127.0.0.1:{port}", options=PLAIN) as client, pytest.raises(CallFailed) as error:
-        client.classify("good")
-    assert error.value.code is grpc.StatusCode.UNIMPLEMENTED
+    with grpc.insecure_channel(f"127.0.0.1:{port}", NO_RETRIES) as channel:
+        for method in (
+            "/sentiment.v1.SentimentService/Classify",
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            "/inference.GRPCInferenceService/ServerLive",
+            "/inference.GRPCInferenceService/RepositoryIndex",
+        ):
+            with pytest.raises(grpc.RpcError) as error:
+                list(channel.stream_stream(method)(iter([b""]), timeout=10))
+            assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED, method
+
+
+def test_the_port_for_probes_takes_no_message_that_is_longer_than_a_name(secure: Callable[..., Secure]) -> None:
+    address = f"127.0.0.1:{secure().server.app._grpc.health_port}"
+
+    for length, code in ((4000, grpc.StatusCode.NOT_FOUND), (5000, grpc.StatusCode.RESOURCE_EXHAUSTED)):
+        with pytest.raises(grpc.RpcError) as error:
+            health(address, "a" * length)
+        assert error.value.code() is code
 
 
 def test_without_tls_there_is_no_port_for_health(server: RunningServer) -> None:

@@ -75,7 +75,9 @@ class Waiting:
     def unanswered(self, ticket: "RowTicket", error: str) -> None:
         """Tell its trace, if it has one, that there will be no answer; ``error`` is empty if it was cancelled."""
         if self.trace is not None:
-            self.trace.unanswered(ticket.queued_at, ticket.started_at, ticket.length, error, self.batch)
+            # A batch that was decided ahead has a start already, and its place only when it begins.
+            begun_at = ticket.started_at if self.batch is not None else 0.0
+            self.trace.unanswered(ticket.queued_at, begun_at, ticket.length, error, self.batch)
 
 
 class Batcher:
@@ -116,7 +118,8 @@ class Batcher:
     def end_stalled(self, stall_s: float) -> None:
         """Ask runs to end that have lasted ``stall_s``; fail the rows of those that have not ended as long after they were asked.
 
-        A thread in a kernel that never returns cannot be ended: its runner is lost and ``broken`` is set.
+        What was to follow one goes elsewhere, if there is another runner. A thread in a kernel that never returns cannot be ended: its
+        runner is lost and ``broken`` is set.
         """
         now = time.monotonic()
         for batch, run in list(self._runs.items()):
@@ -124,19 +127,20 @@ class Batcher:
                 if now - run.started_at > stall_s:
                     run.asked_at = now
                     run.ask_to_end()
+                    if run.next is not None and self.scheduler.runners > 1:
+                        self._give_back(run.next, batch)
+                        run.next = None
+                        self._pump()
             elif now - run.asked_at > stall_s:
                 del self._runs[batch]
                 self._lose_runner(run, ModelFailed("the model could not compute this text"))
                 self._watcher.batch_given_up(batch, run.runner.name, now - run.started_at)
 
     def _lose_runner(self, run: Run[Waiting], outcome: RequestError) -> None:
-        """A batch's runner runs nothing any more: its rows get ``outcome``, and if no other is left, all that wait are told so.
-
-        The batch that was to follow it waits again; what becomes of it there is heard no more.
-        """
+        """A batch's runner runs nothing any more: its rows get ``outcome``, and if no other is left, all that wait are told so."""
         lost = self.scheduler.give_up(run.batch)
         if run.next is not None:
-            self.scheduler.give_back(run.next.batch)
+            self._give_back(run.next)
         self.broken.set()
         for ticket in lost:
             self._tell(ticket, outcome)
@@ -144,6 +148,11 @@ class Batcher:
             for ticket in self.scheduler.abandon():
                 self._tell(ticket, Unavailable("no runner is left; the server is about to be replaced"))
         self._pump()
+
+    def _give_back(self, following: Run[Waiting], before: Batch[Waiting] | None = None) -> None:
+        """A batch that has not begun waits again; what becomes of it on its runner is heard no more. ``before``: see the scheduler's."""
+        following.ask_to_end()
+        self.scheduler.give_back(following.batch, before)
 
     def submit(
         self,
@@ -289,21 +298,18 @@ class Batcher:
             begun_at = max(ended_at, run.next.started_at)
             self.scheduler.begin(run.next.batch, begun_at)
             self._go(run.next, begun_at)
-        now = time.monotonic()
-        if isinstance(outcome, Ran) and len(outcome.logits) == len(batch.tickets):
+        now, rows = time.monotonic(), len(batch.tickets)
+        if isinstance(outcome, Ran) and len(outcome.logits) == rows:
             self._lead.ran(outcome, now - ended_at)
             self._answer(run, batch, outcome, now)
         else:
-            error = (
-                outcome
-                if isinstance(outcome, BaseException)
-                else ValueError(f"{len(outcome.logits)} answers for {len(batch.tickets)} rows")
-            )
+            error = outcome if isinstance(outcome, BaseException) else ValueError(f"{len(outcome.logits)} answers for {rows} rows")
             lost = self.scheduler.fail(batch, isinstance(error, (OutOfMemory, MemoryError)))
             # Before its rows are in another batch.
             self._watcher.batch_failed(batch, run.runner.name, error, len(lost), now - run.started_at)
             self._pump()
-            self._fail(lost)
+            for ticket in lost:
+                self._tell(ticket, ModelFailed("the model could not compute this text"))
 
     def _answer(self, run: Run[Waiting], batch: Batch[Waiting], ran: Ran, now: float) -> None:
         logits = dict(zip(batch.tickets, ran.logits, strict=True))
@@ -317,10 +323,6 @@ class Batcher:
             self._tell(ticket, RowResult(logits[ticket], ticket.started_at - ticket.queued_at, ran.run_s, rows))
         self._note_idle()
         self._watcher.batch_ran(batch, run.runner.name, ran, rows - len(answered))
-
-    def _fail(self, lost: Sequence[RowTicket]) -> None:
-        for ticket in lost:
-            self._tell(ticket, ModelFailed("the model could not compute this text"))
 
     def _note_idle(self) -> None:
         if not self.scheduler.rows_waiting and not self.scheduler.rows_running:

@@ -37,24 +37,34 @@ class Forecast(Generic[P]):
         self.runners = runners
         self._cost = cost
         self._lanes = lanes
-        # When each runner that is busy is predicted to be free, by the last batch that it has been given.
-        self._ends_at: dict[Hashable, float] = {}
+        # Of each busy runner, by the last batch that it has been given: when the one that runs is predicted to end, and the seconds that
+        # this one needs after it; none where it is the one that runs.
+        self._busy: dict[Hashable, tuple[float, float]] = {}
         self.caution = 1.0
 
     @property
     def idle(self) -> bool:
         """Whether nothing runs. A batch whose rows have all left still does."""
-        return not self._ends_at
+        return not self._busy
 
-    def begun(self, batch: Hashable, ends_at: float, after: Hashable = None) -> None:
-        """A batch runs from now on, or from when the one ``after`` which it runs ends."""
-        self._ends_at.pop(after, None)
-        self._ends_at[batch] = ends_at
+    def begun(self, batch: Hashable, ends_at: float) -> None:
+        """A batch runs from now on."""
+        self._busy[batch] = ends_at, 0.0
+
+    def follows(self, batch: Hashable, before: Hashable, ends_at: float, seconds: float) -> None:
+        """A batch of so many seconds runs after the one ``before`` it, which is predicted to end at ``ends_at``."""
+        self._busy.pop(before, None)
+        self._busy[batch] = ends_at, seconds
+
+    def follows_no_more(self, batch: Hashable, before: Hashable) -> None:
+        """A batch will not run; the one ``before`` it still does."""
+        ends_at, _ = self._busy.pop(batch)
+        self._busy[before] = ends_at, 0.0
 
     def ended(self, batch: Hashable) -> None:
         """A batch runs no more, or will not."""
         # Of one that another follows the end is in the other's.
-        self._ends_at.pop(batch, None)
+        self._busy.pop(batch, None)
 
     def fared(self, ticket: Ticket[P], in_time: bool) -> None:
         """A row that was let in has its answer, or had none by its deadline."""
@@ -145,7 +155,7 @@ class Forecast(Generic[P]):
         Work is poured on the runners like water on uneven ground: the level is the least over the k first to be free of what they
         have and get, divided by k. Rows are no water, but whatever their sizes one runner has dried up by then.
         """
-        left_s = sorted([abs(ends_at - now) for ends_at in self._ends_at.values()])
+        left_s = sorted(self._left_s(now))
         left_s = [0.0] * (self.runners - len(left_s)) + left_s
         below_s = left_s[0]
         level_s = ahead_s + below_s
@@ -162,5 +172,8 @@ class Forecast(Generic[P]):
         return (self._busy_s(now) + self._cost.speed * alone_s) / self.runners
 
     def _busy_s(self, now: float) -> float:
-        # A run that should have ended is expected to need as long again as it is late.
-        return sum([abs(ends_at - now) for ends_at in self._ends_at.values()])
+        return sum(self._left_s(now))
+
+    def _left_s(self, now: float) -> list[float]:
+        # A run that should have ended is expected to need as long again as it is late, and what follows it to come after that.
+        return [abs(ends_at - now) + behind_s for ends_at, behind_s in self._busy.values()]

@@ -17,10 +17,12 @@ class Retries(Generic[P]):
     def __bool__(self) -> bool:
         return bool(self.rows)
 
-    def add(self, tickets: Sequence[Ticket[P]]) -> None:
-        """Rows that ran wait again; they are to run together, if there are any."""
+    def add(self, tickets: Sequence[Ticket[P]], began: bool = True) -> None:
+        """Rows wait again; they are to run together, if there are any. ``began``: their batch did, else they have never run."""
         for ticket in tickets:
             ticket.state, ticket.retrying = State.WAITING, True
+            if not began:
+                ticket.started_at = 0.0
         self.rows += len(tickets)
         if tickets:
             self._sets.append(list(tickets))

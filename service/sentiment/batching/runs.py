@@ -67,6 +67,6 @@ class Lead:
 
     def look_at(self, run: Run[P]) -> float | None:
         """When to look for a run's next batch; None if not, or not again."""
-        if run.looked or not run.runner.ahead:
+        if run.looked or run.asked_at is not None or not run.runner.ahead:
             return None
         return run.ends_at - TICK_S - MARGIN * (self._late_s + self._pad_s)

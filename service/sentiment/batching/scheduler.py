@@ -1,20 +1,17 @@
 """The scheduler: which rows run together and when, which are refused at the door, and which never run.
 
-Pure: no clock, thread, task or socket; ``now`` is an argument. Its driver calls ``add``, ``cancel``, ``finish`` and ``fail`` as
-things happen and ``step`` whenever a runner is free or a deadline comes; ``step`` answers what to do now and when to ask again.
-
-Promises, checked by a seeded simulation in tests/batching/test_simulation.py:
+Pure: no clock, thread, task or socket; ``now`` is an argument. Its driver calls ``step`` whenever a runner is free or a deadline comes,
+which answers what to do now and when to ask again, and ``add``, ``cancel``, ``begin``, ``finish``, ``fail`` and ``give_back`` as things
+happen. docs/architecture.md tells how a batch is chosen, and why. Promises, checked by a simulation in tests/batching/test_simulation.py:
 
 - Every ticket has exactly one fate: answered, expired, cancelled or failed. One that ``add`` refuses never becomes a ticket.
 - A batch is formed only for a runner that is free, or full for one that is about to be, and keeps every limit.
-- A row that cannot finish by its deadline even if it starts now never runs; no row waits or runs past its deadline without being
-  expired.
+- A row that cannot finish by its deadline even if it starts now is put in no batch; one that a late run before it has made so runs
+  with its batch. No row waits or runs past its deadline without being expired.
 - A row is admitted only if it is predicted to finish in time, behind the rows of its class with earlier deadlines and what other
   classes may claim meanwhile, and if it makes no other row of its class late.
 - While classes wait together each gets its share of the run time, to within a batch a runner.
 - A batch that fails is halved until only the culprit fails. One that was too large for the memory lowers the limits.
-
-docs/architecture.md tells how a batch is chosen, and why.
 """
 
 import heapq
@@ -225,7 +222,9 @@ class Scheduler(Generic[P]):
         rows, shape = lane.portion(group)
         if rows == group.rows or self.forecast.makes_late(lane, self.cost.run_s(*shape), now):
             return None
-        return self._batch(self._take(lane, group, rows, now), "full", now, starts_at, before)
+        batch = self._batch(self._take(lane, group, rows, now), "full", now)
+        self.forecast.follows(batch, before, starts_at, batch.predicted_s)
+        return batch
 
     def begin(self, batch: Batch[P], now: float) -> None:
         """A batch that was decided ahead runs from now on."""
@@ -233,12 +232,12 @@ class Scheduler(Generic[P]):
         for ticket in batch.tickets:
             ticket.started_at = now
 
-    def give_back(self, batch: Batch[P]) -> None:
-        """A batch that was decided ahead will not be begun. Its rows run before all others."""
-        self.forecast.ended(batch)
+    def give_back(self, batch: Batch[P], before: Batch[P] | None = None) -> None:
+        """A batch that was decided ahead will not be begun; ``before``: the one it was to follow, if that still runs. Its rows go first."""
+        self.forecast.ended(batch) if before is None else self.forecast.follows_no_more(batch, before)
         alive = [ticket for ticket in batch.tickets if ticket.state is State.RUNNING]
         self.rows_running -= len(alive)
-        self._retries.add(alive)
+        self._retries.add(alive, began=False)
 
     def _purge(self, now: float) -> list[Ticket[P]]:
         """End the rows that could not finish in time if they started now."""
@@ -284,14 +283,14 @@ class Scheduler(Generic[P]):
     def _table_s(self, tickets: Sequence[Ticket[P]]) -> float:
         return self.cost.table_s(*self.layout.shape(Lengths.of([ticket.length for ticket in tickets])))
 
-    def _batch(self, tickets: list[Ticket[P]], reason: str, now: float, starts_at: float = 0.0, after: Batch[P] | None = None) -> Batch[P]:
+    def _batch(self, tickets: list[Ticket[P]], reason: str, now: float) -> Batch[P]:
         for ticket in tickets:
             ticket.state, ticket.started_at = State.RUNNING, now
         self.rows_running += len(tickets)
         lengths = Lengths.of([ticket.length for ticket in tickets])
         shape = self.layout.shape(lengths)
         batch = Batch(tickets, reason, shape, *self.layout.computed(lengths), self.cost.run_s(*shape))
-        self.forecast.begun(batch, max(now, starts_at) + batch.predicted_s, after)
+        self.forecast.begun(batch, now + batch.predicted_s)
         return batch
 
     def _expire(self, now: float) -> list[Ticket[P]]:

@@ -5,8 +5,9 @@ A part's file appears whole or not at all, and always under the same name: who s
 
 import json
 import os
+import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -14,9 +15,10 @@ from pathlib import PurePosixPath
 from typing import IO, Any
 
 import pyarrow
+from fsspec.utils import glob_translate
 from pyarrow import parquet
 
-from sentiment.corpus.sources import Part, Source, is_local, resolve, shown
+from sentiment.corpus.sources import Part, Source, is_local, is_pattern, resolve, shown, uri_of
 from sentiment.errors import SentimentError
 from sentiment.files import BadFile
 
@@ -56,14 +58,21 @@ class Output:
     def __init__(self, uri: str) -> None:
         self._fs, path = resolve(uri)
         self._path = path.rstrip("/")
-        self.uri = self._fs.unstrip_protocol(self._path)
+        self.uri = uri_of(self._fs, self._path, uri)
         self.shown = shown(self.uri)
 
     def overlaps(self, read: str, sources: Sequence[Source]) -> bool:
         """Whether it would be read itself, now or when the command is repeated; ``read`` is the URI of what is."""
         fs, path = resolve(read)
         folder = f"{fs.unstrip_protocol(path).rstrip('/')}/"
-        return f"{self.uri}/".startswith(folder) or any(source.uri.startswith(f"{self.uri}/") for source in sources)
+        if f"{self.uri}/".startswith(folder) or any(source.uri.startswith(f"{self.uri}/") for source in sources):
+            return True
+        if fs != self._fs or not is_pattern(fs, path):
+            return False
+        # It may match what will be written.
+        parts = [Part(number, source.uri, source.kind, 0, 0, 0).name for number, source in enumerate(sources)]
+        pattern = re.compile(glob_translate(path))
+        return any(pattern.match(self._file(name)) for name in (ASKED, REPORT, UNFINISHED, *parts))
 
     def asked_before(self) -> dict[str, Any] | None:
         """What was asked of this folder, None if it is new.
@@ -75,7 +84,9 @@ class Output:
             if self._fs.exists(self._file(ASKED)):
                 found: dict[str, Any] = json.loads(self._fs.cat_file(self._file(ASKED)))
                 return found
-            if self._fs.exists(self._path) and self._fs.ls(self._path, detail=False):
+            names = self._fs.ls(self._path, detail=False) if self._fs.exists(self._path) else []
+            # A command that was killed at once leaves what is unfinished alone.
+            if any(not PurePosixPath(name).name.startswith(UNFINISHED) for name in names):
                 raise BadFile(f"{self.shown}: is there and no output of this command; choose another")
         except (OSError, ValueError) as error:
             raise BadFile(f"{self.shown}: cannot be read: {error}") from error
@@ -134,9 +145,12 @@ class Output:
         Raises:
             OSError: they cannot be written.
         """
+        self._write_whole(name, lambda stream: _write(stream, batches))
+
+    def _write_whole(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
         unfinished = self._file(f"{UNFINISHED}{uuid.uuid4().hex}")
         with self._fs.open(unfinished, "wb") as stream:
-            _write(stream, batches)
+            write(stream)
             if is_local(self._fs):
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -148,7 +162,7 @@ class Output:
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         try:
-            self._fs.pipe_file(self._file(name), json.dumps(content, indent=1).encode())
+            self._write_whole(name, lambda stream: stream.write(json.dumps(content, indent=1).encode()))
         except OSError as error:
             raise BadFile(f"{self.shown}/{name}: cannot be written: {error.strerror or error}") from error
 

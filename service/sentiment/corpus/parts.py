@@ -30,12 +30,20 @@ def cut(sources: Sequence[Source], column: str, keep: Sequence[str], step: int) 
     Raises:
         BadFile: a file cannot be read so, has no such column, or there are too many parts.
     """
+    # Of Parquet's it is not known before, but they are few.
+    least = sum(source.bytes // step for source in sources if source.kind != ".parquet")
+    if least > PARTS_MAX:
+        raise _too_many(least)
     with ThreadPoolExecutor(LOOKS) as pool:
         each = pool.map(partial(_cut, column=column, keep=keep, step=step), range(len(sources)), sources)
         found = [part for parts in each for part in parts]
     if len(found) > PARTS_MAX:
-        raise BadFile(f"{len(found)} parts; the limit is {PARTS_MAX} (--part-bytes makes larger ones)")
+        raise _too_many(len(found))
     return found
+
+
+def _too_many(count: int) -> BadFile:
+    return BadFile(f"{count} parts; the limit is {PARTS_MAX} (--part-bytes makes larger ones)")
 
 
 def _cut(number: int, source: Source, column: str, keep: Sequence[str], step: int) -> list[Part]:
@@ -56,7 +64,7 @@ def _csv_edges(source: Source, step: int) -> list[int]:
     if source.bytes <= step:
         return [*edges, source.bytes]
     with open_buffered(source.uri) as stream:
-        for position, _ in csv_records(stream, 0, source.bytes, source.shown):
+        for position, _ in csv_records(stream, 0, source.bytes):
             if position >= edges[-1] + step:
                 edges.append(position)
     return [*edges, source.bytes]
@@ -74,7 +82,8 @@ def _parquet(number: int, source: Source, column: str, keep: Sequence[str], step
                 raise BadFile(f"{source.shown}: {column!r} is {kind}; wanted are strings")
             paths = [file.metadata.schema.column(place).path for place in range(file.metadata.num_columns)]
             # What is kept is held in memory too; a column of structs is stored as several.
-            places = [place for place, path in enumerate(paths) if path.split(".")[0] in (column, *keep)]
+            begins = tuple(f"{name}." for name in (column, *keep))
+            places = [place for place, path in enumerate(paths) if f"{path}.".startswith(begins)]
             groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
             sizes = [(group.num_rows, sum(group.column(place).total_uncompressed_size for place in places)) for group in groups]
     except pyarrow.ArrowException as error:

@@ -19,6 +19,7 @@ CHUNK = 1024
 CHUNK_BYTES = 2**23
 # A text may have 1 MiB and be written in escapes of six times that, beside other fields.
 LINE_BYTES_MAX = 2**24
+TOO_LONG = f"the line has more than {LINE_BYTES_MAX} bytes"
 TEXTS = (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())
 # What a byte that is no UTF-8 is read as.
 ESCAPED = re.compile("[\udc80-\udcff]")
@@ -94,11 +95,10 @@ def check_header(stream: io.BufferedReader, kind: str, name: str, column: str, k
         _places(stream, kind, name, column, keep)
 
 
-def csv_records(stream: io.BufferedReader, start: int, end: int, name: str) -> Iterator[tuple[int, list[str] | Unread]]:
+def csv_records(stream: io.BufferedReader, start: int, end: int) -> Iterator[tuple[int, list[str] | Unread]]:
     """The records that begin in bytes [start, end), each with its first byte. The header is one; empty lines are none."""
     stream.seek(start)
-    lines = _csv_lines(stream, name)
-    records = csv.reader(lines)
+    records = _csv_reader(stream)
     while (position := stream.tell()) < end:
         try:
             record = next(records, None)
@@ -106,16 +106,31 @@ def csv_records(stream: io.BufferedReader, start: int, end: int, name: str) -> I
             # The reader begins anew with the next line.
             yield position, Unread(f"not CSV: {error}")
             continue
+        except _LongLine:
+            _skip_line(stream)
+            # What has raised gives no more lines.
+            records = _csv_reader(stream)
+            yield position, Unread(TOO_LONG)
+            continue
         if record is None:
             return
         if record:
             yield position, record
 
 
-def _csv_lines(stream: io.BufferedReader, name: str) -> Iterator[str]:
+class _LongLine(Exception):
+    """A line is not held in memory; the stream stands in it."""
+
+
+def _csv_reader(stream: io.BufferedReader) -> Iterator[list[str]]:
+    # Not strict it takes a quote that nothing closes for a field of all rows behind it.
+    return csv.reader(_csv_lines(stream), strict=True)
+
+
+def _csv_lines(stream: io.BufferedReader) -> Iterator[str]:
     while line := stream.readline(LINE_BYTES_MAX):
         if len(line) == LINE_BYTES_MAX and not line.endswith(b"\n"):
-            raise BadFile(f"{name}: a line of more than {LINE_BYTES_MAX} bytes, near byte {stream.tell()}")
+            raise _LongLine
         yield line.decode(errors="surrogateescape").removeprefix("\ufeff" if stream.tell() == len(line) else "")
 
 
@@ -130,7 +145,7 @@ def _lines(stream: io.BufferedReader, start: int, end: int) -> Iterator[tuple[in
             return
         if len(line) == LINE_BYTES_MAX and not line.endswith(b"\n"):
             _skip_line(stream)
-            yield position, Unread(f"the line has more than {LINE_BYTES_MAX} bytes")
+            yield position, Unread(TOO_LONG)
         else:
             text = bare(line.decode(errors="surrogateescape"))
             yield position, text if position else text.removeprefix("\ufeff")
@@ -144,7 +159,7 @@ def _skip_line(stream: io.BufferedReader) -> None:
 def _places(stream: io.BufferedReader, kind: str, name: str, column: str, keep: Sequence[str]) -> tuple[int, list[int]]:
     """Where in a record the text stands, and where what is kept."""
     if kind == ".csv":
-        header = next((record for _, record in csv_records(stream, 0, 1, name)), [])
+        header = next((record for _, record in csv_records(stream, 0, 1)), [])
     else:
         line = next((line for _, line in _lines(stream, 0, 1)), "")
         header = line if isinstance(line, Unread) else line.split("\t")
@@ -174,7 +189,7 @@ def _rows(stream: io.BufferedReader, part: Part, column: str, keep: Sequence[str
 
 def _records(stream: io.BufferedReader, part: Part) -> Iterator[tuple[int, list[str] | Unread]]:
     if part.kind == ".csv":
-        yield from csv_records(stream, part.start, part.end, shown(part.uri))
+        yield from csv_records(stream, part.start, part.end)
         return
     for position, line in _lines(stream, part.start, part.end):
         if line:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import pyarrow
 
 from sentiment.client import CallFailed, Classification
@@ -12,6 +13,8 @@ from sentiment.corpus.reading import Chunk, Text, Unread, read_part
 from sentiment.corpus.sources import Part, shown
 from sentiment.local import LocalClassifier
 
+# What the text is at fault for, or the model with it; any other failure may be none the next time.
+FINAL = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL)
 # Of what this command writes itself: columns that are kept are called otherwise.
 COLUMNS = ("file", "position", "label", "score", "scores", "abstain", "tokens", "truncated", "digest", "error")
 
@@ -48,6 +51,7 @@ def score_part(part: Part, job: Job, classifier: LocalClassifier) -> Iterator[py
 
     Raises:
         BadFile: it cannot be read.
+        CorpusFailed: the engine failed for a reason that is not the text's.
     """
     empty = True
     for chunk in read_part(part, job.column, job.keep):
@@ -65,6 +69,8 @@ def _answers(texts: Sequence[Text], job: Job, classifier: LocalClassifier) -> It
             yield f"UNREADABLE: {text.reason}"
         else:
             result = next(results)
+            if isinstance(result, CallFailed) and result.code not in FINAL:
+                raise CorpusFailed(f"{result.code.name}: {result.message}")
             yield f"{result.code.name}: {result.message}" if isinstance(result, CallFailed) else result
 
 

@@ -72,18 +72,41 @@ def resolve(uri: str) -> tuple[fsspec.AbstractFileSystem, str]:
     """The file system of a URI or local path, and the path in it.
 
     Raises:
-        BadFile: there is no such file system, or a package that it needs is missing.
+        BadFile: there is no such file system, a package that it needs is missing, or it must know more than the URI says.
     """
     try:
         found: tuple[fsspec.AbstractFileSystem, str] = url_to_fs(uri)
-    except (ValueError, ImportError, OSError) as error:
+    except (ValueError, TypeError, ImportError, OSError) as error:
         raise BadFile(f"{uri}: {error}") from error
     return found
+
+
+def uri_of(fs: fsspec.AbstractFileSystem, path: str, given: str) -> str:
+    """A path's URI, by which a worker opens it; ``given`` is the URI that led there.
+
+    Raises:
+        BadFile: it would open something else, as a file system's own names hold no host, account or archive.
+    """
+    uri: str = fs.unstrip_protocol(path)
+    why = "it is another file system there"
+    try:
+        if resolve(uri)[0] == fs:
+            return uri
+    except BadFile as error:
+        why = str(error)
+    raise BadFile(
+        f"{given}: {uri} alone does not lead there ({why}); host or account belong in fsspec's configuration, chains are not read"
+    )
 
 
 def is_local(fs: fsspec.AbstractFileSystem) -> bool:
     """Whether its files are this machine's."""
     return isinstance(fs, LocalFileSystem)
+
+
+def is_pattern(fs: fsspec.AbstractFileSystem, path: str) -> bool:
+    """Whether a path is a pattern; one that is there under that very name is none."""
+    return any(sign in path for sign in "*?[") and not fs.exists(path)
 
 
 def open_buffered(uri: str) -> io.BufferedReader:
@@ -107,7 +130,7 @@ def find_sources(uri: str) -> list[Source]:
         raise BadFile(f"{uri}: no file there")
     if len(found) > FILES_MAX:
         raise BadFile(f"{uri}: {len(found)} files; the limit is {FILES_MAX} (join small ones first)")
-    sources = [Source(fs.unstrip_protocol(name), _size(name, info), _mark(info)) for name, info in sorted(found.items())]
+    sources = [Source(uri_of(fs, name, uri), _size(name, info), _mark(info)) for name, info in sorted(found.items())]
     for source in sources:
         if source.kind not in READABLE:
             raise BadFile(f"{source.shown}: a {source.kind or 'nameless'} file; read are {', '.join(READABLE)}")
@@ -115,7 +138,7 @@ def find_sources(uri: str) -> list[Source]:
 
 
 def _found(fs: fsspec.AbstractFileSystem, path: str) -> Mapping[str, Mapping[str, Any]]:
-    if any(sign in path for sign in "*?[") and not fs.exists(path):
+    if is_pattern(fs, path):
         return {name: info for name, info in fs.glob(path, detail=True).items() if info["type"] == "file"}
     info = fs.info(path)
     if info["type"] != "directory":

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow
 import ray
 import ray.data
-from ray.exceptions import RayError
+from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sentiment.corpus.output import CorpusFailed, Count, Output
@@ -77,7 +77,9 @@ class Scorer:
         return {"rows": [count.rows], "bad": [count.bad], "failure": [failure]}
 
     def _score(self, part: Part) -> Count:
-        attempt = ray.get(self._ledger.begin.remote(part.name), timeout=TELL_S_MAX)
+        attempt = 0
+        with suppress(GetTimeoutError):
+            attempt = ray.get(self._ledger.begin.remote(part.name), timeout=TELL_S_MAX)
         if attempt > ATTEMPTS_MAX:
             raise CorpusFailed(f"{ATTEMPTS_MAX} workers died while they scored it")
         if self._classifier is None:

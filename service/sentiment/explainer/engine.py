@@ -3,6 +3,7 @@
 Words are erased by the attention mask of the served graph; the explain graph gives gradients, attention, and the effect of heads.
 """
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -98,16 +99,18 @@ class Explainer:
             OutOfMemory: there is not enough now; the next call tries again.
         """
         with self._loading:
-            if self._graph is None and self._spec is not None and not self.failure:
+            graph = self._graph
+            if graph is None and self._spec is not None and not self.failure:
                 try:
-                    self._graph = load_graph(self.classifier, self._spec, execute)
+                    graph = self._graph = load_graph(self.classifier, self._spec, execute)
                 except BadBundle as error:
                     self.failure = str(error)
-            return self._graph
+            # Not what stands there now: another thread may have unloaded it meanwhile.
+            return graph
 
     def unload(self, for_good: bool = False) -> None:
         """Forget the explain graph, if it could be loaded again or ``for_good``; what runs on it goes on. From any thread."""
-        if for_good or (self._spec is not None and (self.classifier.bundle.path / self._spec.file).is_file()):
+        if for_good or (self._spec is not None and os.access(self.classifier.bundle.path / self._spec.file, os.R_OK)):
             self._graph = None
 
     def explain(self, asked: Asked, left_s: Left = _unlimited, stop: Stop | None = None, execute: Execute = here) -> Iterator[Part]:

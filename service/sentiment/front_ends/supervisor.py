@@ -21,7 +21,8 @@ from sentiment.logs import logger
 from sentiment.settings import Settings
 
 COMMAND = (sys.executable, "-P", "-m", "sentiment.front_ends")
-# How a process ends. The second to fourth would end the next one in its place too.
+# How a process ends. The second to fourth would end the next one in its place too, but for the second of one that has worked: then a file
+# is of no use just now.
 FAILED, WRONG_SETTINGS, BAD_BUNDLE, CANNOT_SERVE = 1, 2, 3, 4
 FINAL = (WRONG_SETTINGS, BAD_BUNDLE, CANNOT_SERVE)
 # A process that ended so often in so many seconds, or so often in a row before it worked, is not replaced again: what is wrong does not
@@ -91,7 +92,7 @@ class Supervisor:
     async def _keep(self, start: Start) -> int:
         """Run a process and replace it when it ends; returns its exit code once it is not to be replaced."""
         deaths: deque[float] = deque(maxlen=DEATHS_MAX)
-        in_vain = 0
+        in_vain, has_worked = 0, False
         while True:
             code, worked = await self._live(start)
             if self._stop.is_set():
@@ -99,7 +100,9 @@ class Supervisor:
             deaths.append(time.monotonic())
             recent = sum(at > deaths[-1] - DEATHS_S for at in deaths)
             in_vain = 0 if worked else in_vain + 1
-            replaced = code not in FINAL and max(recent, in_vain) < DEATHS_MAX
+            has_worked = has_worked or worked
+            final = code in FINAL and not (code == WRONG_SETTINGS and has_worked)
+            replaced = not final and max(recent, in_vain) < DEATHS_MAX
             self._log.error("process_ended", ended=start.name, code=code, replaced=replaced)
             if not replaced:
                 return code

@@ -46,7 +46,7 @@ def missing(path: Path) -> str:
         return f"{Path(str(error.filename)).name} is not there"
     except OSError as error:
         return f"{Path(str(error.filename)).name} cannot be read: {error.strerror}"
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return f"{MANIFEST} is not whole"
     return ""
 

@@ -187,8 +187,9 @@ class Runner:
             outcome = job.run()
         except BaseException as error:  # rows wait for this outcome, whatever it is
             outcome = error
-        # Before the report, which may bring the next batch.
-        replaced = isinstance(outcome, BaseException) and self.classifier is None and self._replaced()
+        # Before the report, which may bring the next batch. One that takes batches ahead has that already, and the new thread would run it
+        # before this one has been reported; and what its device has captured belongs to this thread.
+        replaced = isinstance(outcome, BaseException) and not self.ahead and self._replaced()
         job.report(outcome)
         return replaced
 

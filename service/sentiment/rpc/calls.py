@@ -137,8 +137,8 @@ class Calls:
         return f"{self._run}-{next(self._serial):x}"
 
     def metrics_of(self, call: Call) -> CallMetrics:
-        """Where the call is counted."""
-        return self.no_model if call.served is None else call.served.metrics
+        """Where the call is counted; with those of no model if its own was unloaded meanwhile."""
+        return self.no_model if call.served is None or call.served.metrics.forgotten else call.served.metrics
 
     def begin(self, method: str, time_left_s: float | None, headers: Callable[[], Headers], route: str = "") -> Call:
         """A call that arrives now. ``time_left_s``: what its client gives it, None for the default; cut to the maximum."""

@@ -6,19 +6,24 @@ import json
 # What grpcio-channelz reads too, whose servicer would show all connections to whoever asks.
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # its stubs leave it out
 
+from sentiment.errors import CannotServe
+
 
 class CoreCalls:
     """The counts of one server of this process."""
 
     def __init__(self) -> None:
-        """Of the one that was made last; make this right after it."""
-        servers: list[str] = []
-        end = False
-        while not end:
-            page = json.loads(cygrpc.channelz_get_servers(int(servers[-1]) + 1 if servers else 0))
-            servers += [server["ref"]["serverId"] for server in page.get("server", ())]
-            end = page.get("end", False)
-        self._server_id = int(servers[-1])
+        """Of the one that was made last; make this right after it.
+
+        Raises:
+            CannotServe: the core tells of no server.
+        """
+        last = 0
+        while page := json.loads(cygrpc.channelz_get_servers(last + 1)).get("server"):
+            last = int(page[-1]["ref"]["serverId"])
+        if not last:
+            raise CannotServe("gRPC's core shows no server: this grpcio counts calls otherwise")
+        self._server_id = last
         self._last: dict[str, str] = {}
 
     @property
@@ -33,6 +38,9 @@ class CoreCalls:
 
     def _read(self, name: str) -> float:
         # If the server is gone, what it had counted stays true.
+        told = None
         with contextlib.suppress(ValueError):
-            self._last = json.loads(cygrpc.channelz_get_server(self._server_id))["server"]["data"]
+            told = cygrpc.channelz_get_server(self._server_id)
+        if told is not None:
+            self._last = json.loads(told)["server"]["data"]
         return float(self._last.get(name, 0))

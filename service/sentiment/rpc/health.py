@@ -13,6 +13,8 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 # A watcher that does not take a status for so long is let go; it would hold up a stop.
 WATCHER_TAKES_S = 5.0
+# Open at once, on all ports of a process: far more than balancers keep, and some tens of megabytes.
+WATCHERS_MAX = 2**13
 
 
 class Health(health_pb2_grpc.HealthServicer):
@@ -61,7 +63,13 @@ class Health(health_pb2_grpc.HealthServicer):
         return health_pb2.HealthCheckResponse(status=self._statuses[request.service])
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802  # as the proto; Any: as its stub
-        """Stream a service's status and each change of it until the client leaves or the server drains."""
+        """Stream a service's status and each change of it until the client leaves or the server drains.
+
+        RESOURCE_EXHAUSTED: WATCHERS_MAX do already.
+        """
+        if len(self._watchers) >= WATCHERS_MAX:
+            said = f"{len(self._watchers)} watch already; the limit is {WATCHERS_MAX}"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, said)
         changed, told = asyncio.Event(), None
         self._watchers.add(changed)
         try:

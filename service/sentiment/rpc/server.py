@@ -24,6 +24,8 @@ REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
 TRANSPORT_BYTES_MIN = 16 * 2**20
 # Bytes of a call's headers; more are refused by the transport with RESOURCE_EXHAUSTED. Room for the longest token and a trace.
 METADATA_BYTES_MAX = 16 * 2**10
+# Bytes of a message where only health is asked for: the name of a service.
+HEALTH_BYTES_MAX = 4 * 2**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ def make_server(options: ServerOptions, services: Mapping[str, Handlers], health
 
 def make_health_server(options: ServerOptions, health: Health) -> grpc.aio.Server:
     """A server of health alone, for probes that know neither TLS nor tokens."""
-    server = grpc.aio.server(options=channel_options(options))
+    arguments = dict(channel_options(options)) | {"grpc.max_receive_message_length": HEALTH_BYTES_MAX}
+    server = grpc.aio.server(options=list(arguments.items()))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     return server
 

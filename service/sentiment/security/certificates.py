@@ -13,6 +13,10 @@ FILE_BYTES_MAX = 2**20
 # Flights of a handshake of TLS 1.3, and some.
 FLIGHTS_MAX = 8
 PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+# What a certificate has in it as DER: RSA, ECDSA on P-256, ECDSA on P-384.
+KEY_KINDS = tuple(
+    map(bytes.fromhex, ("06092a864886f70d010101", "06072a8648ce3d020106082a8648ce3d030107", "06072a8648ce3d020106052b81040022"))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,8 @@ def reloaded_certificates(files: TlsFiles) -> Reloaded[Contents, Certificates]:
     """Read certificate and key, and prove by a handshake that they belong together and that a client would accept them now.
 
     Raises:
-        BadSettings: a file cannot be read or is too large, they do not belong together, the key is encrypted, or the certificate has
-            expired, is not valid yet or is not for servers.
+        BadSettings: a file cannot be read or is too large, they do not belong together, the key is encrypted or neither RSA nor ECDSA on
+            P-256 or P-384, or the certificate has expired, is not valid yet or is not for servers.
     """
     return Reloaded("tls", lambda: _read(files), lambda contents: _prove(files, contents))
 
@@ -99,29 +103,47 @@ def _prove(files: TlsFiles, contents: Contents) -> Certificates:
         raise BadSettings(
             f"tls_cert_file = '{files.certificate}': is no certificate in PEM, with its key in tls_key_file = '{files.key}': {error}"
         ) from error
-    expires_at = _expires_at(files, contents, context)
+    expires_at = _expires_at(files, _leaf(files, contents), context)
     if files.client_ca is not None and contents.client_ca is not None:
         try:
-            context.load_verify_locations(cadata=contents.client_ca.decode("ascii"))
+            # The blocks alone: comments may be in any encoding.
+            context.load_verify_locations(cadata="\n".join(PEM.findall(contents.client_ca.decode("latin-1"))))
         except (ssl.SSLError, ValueError) as error:
             raise BadSettings(f"tls_client_ca_file = '{files.client_ca}': is no certificate in PEM: {error}") from error
         if not context.get_ca_certs(binary_form=True):
             raise BadSettings(f"tls_client_ca_file = '{files.client_ca}': has 0 certificates of an authority; at least 1 is wanted")
         context.verify_mode = ssl.CERT_REQUIRED
+        # As gRPC: whatever is in the file is trusted, not only authorities that signed themselves.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if _read(files) != contents:
         raise BadSettings(f"tls_cert_file = '{files.certificate}': it, or another of the files, changed while it was read")
     return Certificates(contents, expires_at, context)
 
 
-def _expires_at(files: TlsFiles, contents: Contents, server: ssl.SSLContext) -> float:
-    """By a handshake in memory, with a client that trusts this certificate alone."""
+def _leaf(files: TlsFiles, contents: Contents) -> bytes:
+    """The server's own certificate, the first of the file, as DER."""
     found = PEM.search(contents.certificate.decode("latin-1"))
+    # OpenSSL takes other kinds of block too.
+    if found is None:
+        raise BadSettings(f"tls_cert_file = '{files.certificate}': has 0 blocks of BEGIN CERTIFICATE; at least 1 is wanted")
     try:
-        assert found is not None, "load_cert_chain has found one"
+        leaf = ssl.PEM_cert_to_DER_cert(found[0])
+    except ValueError as error:
+        raise BadSettings(f"tls_cert_file = '{files.certificate}': is no certificate in PEM: {error}") from error
+    if not any(kind in leaf for kind in KEY_KINDS):
+        raise BadSettings(
+            f"tls_cert_file = '{files.certificate}': its key is neither RSA nor ECDSA on P-256 or P-384; gRPC's clients accept no others"
+        )
+    return leaf
+
+
+def _expires_at(files: TlsFiles, leaf: bytes, server: ssl.SSLContext) -> float:
+    """By a handshake in memory, with a client that trusts this certificate alone."""
+    try:
         client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         client.check_hostname = False
         client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        client.load_verify_locations(cadata=ssl.PEM_cert_to_DER_cert(found[0]))
+        client.load_verify_locations(cadata=leaf)
         shown = _handshake(server, client).getpeercert()
         assert shown, "a client that has verified a certificate has one"
         return float(ssl.cert_time_to_seconds(str(shown["notAfter"])))

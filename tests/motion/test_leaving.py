@@ -1,0 +1,189 @@
+"""How versions go: all that were asked for, whoever leaves and whatever goes wrong; and what is counted after their end."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import grpc
+import pytest
+
+from sentiment.client import CallFailed
+from sentiment.explain.parts import Asked, Part, Summary
+from sentiment.explain_thread import ExplainThread, Job
+from sentiment.metrics import Metrics
+from sentiment.rpc.calls import CallLimits, Calls
+from tests.motion.conftest import Exchanging, make_version
+
+Start = Callable[..., Exchanging]
+
+
+def test_whoever_leaves_strands_none_of_the_versions_that_he_unloaded(
+    exchanging: Start, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does one whose costs cannot be kept keep the others, or its own memory."""
+    server = exchanging(models_max=4)
+    for version in (1, 2):
+        make_version(root, version, "other")
+    with server.admin() as admin:
+        admin.load("other/1")
+        admin.load("other/2")
+    repository = server.app._repository
+    runners = [runner for hosted in repository.hosted if hosted.classifier.manifest.name == "other" for runner in hosted.loaded.runners]
+    threads = [runner._thread for runner in runners]
+    let_go: asyncio.Event = asyncio.Event()
+
+    async def keeps_no_costs(_: object) -> None:
+        await let_go.wait()
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("sentiment.hosted.Hosted.keep_costs", keeps_no_costs)
+
+    async def unload_and_leave() -> set[str]:
+        unloading = asyncio.create_task(repository.unload("other"))
+        await asyncio.sleep(0)
+        await asyncio.wait({unloading}, timeout=0.05)
+        unloading.cancel()
+        await asyncio.wait({unloading})
+        leaving = set(repository._leaving)
+        let_go.set()
+        async with asyncio.timeout(60):
+            while repository._leaving:
+                await asyncio.sleep(0.01)
+        return leaving
+
+    assert asyncio.run_coroutine_threadsafe(unload_and_leave(), server.loop).result(90) == {"other/1", "other/2"}
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_only_its_name_takes_a_model_off_line(exchanging: Start, root: Path) -> None:
+    server = exchanging()
+    make_version(root, 1, "other")
+    with server.admin() as admin, server.client() as client:
+        admin.load("other/1")
+
+        with pytest.raises(CallFailed, match="requests for other without a version") as failed:
+            admin.unload("other/1")
+
+        assert failed.value.code is grpc.StatusCode.FAILED_PRECONDITION
+        assert client.classify("good", model="other").model.version == 1
+        admin.unload("other")
+    assert server.states()["other/1"] == ("UNAVAILABLE", "")
+
+
+def test_nothing_is_unloaded_for_a_version_that_will_not_do(exchanging: Start, root: Path) -> None:
+    """Whether there is no room for it even so, or it is not what its manifest says."""
+    size = sum(file.stat().st_size for file in (root / "tiny/1").iterdir())
+    server = exchanging(models_max=2, models_bytes_max=2 * size + size // 2)
+    for version in (2, 3, 4):
+        make_version(root, version)
+    (root / "tiny/3/model.bin").write_bytes(b"x" * 3 * size)
+    graph = root / "tiny/4/fp32.onnx"
+    graph.write_bytes(b"x" * graph.stat().st_size)
+    with server.admin() as admin:
+        admin.load("tiny/2")
+        for version, says in ((3, "too few of them are only kept"), (4, "SHA-256 is")):
+            with pytest.raises(CallFailed, match=says):
+                admin.load(f"tiny/{version}")
+
+    states = server.states()
+    assert (states["tiny/1"], states["tiny/2"]) == (("READY", "kept"), ("READY", "default"))
+
+
+def test_a_load_that_finds_no_room_while_another_leaves_may_come_again(exchanging: Start, root: Path) -> None:
+    server = exchanging(models_max=2)
+    for version in (2, 3):
+        make_version(root, version)
+
+    async def load_while_one_leaves() -> str:
+        repository = server.app._repository
+        await repository.load("tiny/2")
+        old = server.app._models.find("tiny/1")
+        asked = Asked("good film", methods=("occlusion",), attributions=True)
+        parts = old.explaining.explain(asked, asyncio.get_running_loop().time() + 60)
+        await anext(parts)
+        unloading = asyncio.create_task(repository.unload("tiny/1"))
+        await asyncio.sleep(0)
+        said = ""
+        try:
+            await repository.load("tiny/3")
+        except Exception as error:  # its kind is what is looked at
+            said = f"{type(error).__name__}: {error}"
+        await parts.aclose()
+        await unloading
+        await repository.load("tiny/3")
+        return said
+
+    done = asyncio.run_coroutine_threadsafe(load_while_one_leaves(), server.loop)
+
+    assert done.result(90) == "Unavailable: there is no room before tiny/1 is unloaded"
+    assert server.metric("sentiment_model_changes_total", change="failed") == 0
+
+
+def test_an_explain_graph_that_cannot_be_given_back_changes_nothing(exchanging: Start, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the event loop wait for it."""
+    server = exchanging()
+    make_version(root, 2)
+    looks_in: list[bool] = []
+    tried = threading.Event()
+
+    def unload(_explaining: object, for_good: bool = False) -> None:
+        try:
+            asyncio.get_running_loop()
+            looks_in.append(True)
+        except RuntimeError:
+            looks_in.append(False)
+        tried.set()
+        if not for_good:
+            raise PermissionError("the folder")
+
+    monkeypatch.setattr("sentiment.explaining.Explaining.unload", unload)
+    with server.admin() as admin, server.client() as client:
+        admin.load("tiny/2")
+        assert tried.wait(20)
+        admin.unload("tiny/1")
+
+        assert client.classify("good").model.version == 2
+    assert looks_in == [False, False]
+
+
+def test_the_explain_thread_ends_although_it_was_still_at_work_when_it_was_closed() -> None:
+    """A run that it asks for after that is done: a thread that waits for it for ever holds its model."""
+    works, let_go = threading.Event(), threading.Event()
+
+    class Slow:
+        def explain(self, _asked: Asked, _left_s: object, _stop: object, execute: Callable[[Callable[[], None]], None]) -> Iterator[Part]:
+            works.set()
+            let_go.wait(60)
+            execute(lambda: None)
+            yield Summary(True, (), 0, 0, 0.0)
+
+    thread = ExplainThread(Slow(), lambda *_: None, lambda *_: None, lambda _: False, lambda: 1.0)
+    thread.work_on(Job(Asked("good"), time.monotonic() + 60))
+    assert works.wait(60)
+
+    thread.close(0.0)
+    let_go.set()
+
+    thread.thread.join(20)
+    assert not thread.thread.is_alive()
+
+
+async def test_a_stream_that_outlives_its_version_is_counted_with_those_of_no_model() -> None:
+    metrics = Metrics(("ClassifyStream",), ("OK",))
+    calls = Calls(metrics, CallLimits(2**20, 5.0, 60.0, 8))
+    call = calls.begin("ClassifyStream", None, tuple)
+    call.served = SimpleNamespace(metrics=metrics.model("tiny/1", []))
+
+    async def outlive() -> None:
+        call.served.metrics.forget()
+
+    await calls.settle(call, outlive())
+
+    counted = metrics.registry.get_sample_value
+    assert counted("sentiment_requests_total", {"method": "ClassifyStream", "code": "OK", "model": ""}) == 1
+    assert counted("sentiment_request_seconds_count", {"method": "ClassifyStream", "model": ""}) == 1
