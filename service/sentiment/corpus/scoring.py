@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
 import pyarrow
 
 from sentiment.client import CallFailed, Classification
@@ -14,7 +13,7 @@ from sentiment.corpus.sources import Part, shown
 from sentiment.local import LocalClassifier
 
 # What the text is at fault for, or the model with it; any other failure may be none the next time.
-FINAL = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL)
+FINAL = ("INVALID_ARGUMENT", "INTERNAL")
 # Of what this command writes itself: columns that are kept are called otherwise.
 COLUMNS = ("file", "position", "label", "score", "scores", "abstain", "tokens", "truncated", "digest", "error")
 
@@ -69,7 +68,7 @@ def _answers(texts: Sequence[Text], job: Job, classifier: LocalClassifier) -> It
             yield f"UNREADABLE: {text.reason}"
         else:
             result = next(results)
-            if isinstance(result, CallFailed) and result.code not in FINAL:
+            if isinstance(result, CallFailed) and result.code.name not in FINAL:
                 raise CorpusFailed(f"{result.code.name}: {result.message}")
             yield f"{result.code.name}: {result.message}" if isinstance(result, CallFailed) else result
 
