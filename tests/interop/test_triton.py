@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,12 @@ from sentiment.loadtest.mix import Call
 from sentiment.loadtest.oip_driver import OipDriver
 from sentiment.loadtest.results import OK
 from tests.conftest import RunningServer
+from tests.motion.conftest import TOKEN, Exchanging, exchanging, hasty, make_version, root
+
+__all__ = ["exchanging", "hasty", "root"]
 
 CALLS = Path(__file__).parent / "triton_calls.py"
+EXCHANGES = Path(__file__).parent / "triton_admin.py"
 
 
 def positive(weight: float) -> float:
@@ -36,6 +41,23 @@ def test_tritonclient_finds_what_it_looks_for(server: RunningServer, tritonclien
     assert found["in_time"] == "OK"
     assert found["unknown"] == "StatusCode.NOT_FOUND"
     assert found["classification"] == "StatusCode.INVALID_ARGUMENT"
+
+
+@pytest.mark.usefixtures("hasty")
+def test_tritonclient_exchanges_models_at_the_admin_port(exchanging: Callable[..., Exchanging], root: Path, tritonclient: Path) -> None:
+    server = exchanging()
+    make_version(root, 2)
+
+    command = [tritonclient, EXCHANGES, f"127.0.0.1:{server.app._exchange.port}", TOKEN]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["stranger"] == "StatusCode.UNAUTHENTICATED"
+    assert (found["before"]["tiny/1"], found["loaded"]["tiny/2"]) == ("READY", "READY")
+    assert found["unloaded"]["tiny/1"] != "READY"
+    with server.client() as client:
+        assert client.classify("good").model.version == 2
 
 
 @pytest.mark.needs_tool("perf_analyzer")
