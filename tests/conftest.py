@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
 import pytest
 import structlog
 
@@ -149,6 +150,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         tool = mark.args[0]
         if shutil.which(tool) is None:
             leave_out(tool, "is not installed")
+
+
+def far_address() -> str:
+    """An address of this machine that is not loopback; without one the test is skipped."""
+    found: list[str] = [one.address for each in psutil.net_if_addrs().values() for one in each if one.family.name == "AF_INET"]
+    address = next((one for one in found if not one.startswith("127.")), None)
+    if address is None:
+        pytest.skip("this machine has no address but loopback")
+    return address
 
 
 def leave_out(tool: str, why: str) -> NoReturn:

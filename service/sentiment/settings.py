@@ -188,7 +188,7 @@ class Settings(BaseModel):
             raise ValueError("wanted is a loopback address, such as 127.0.0.1:50053, or unix:PATH")
         return value
 
-    @field_validator("models", mode="before")
+    @field_validator("models", "auth_exempt", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -205,11 +205,6 @@ class Settings(BaseModel):
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part for part in value.split(os.pathsep) if part) if isinstance(value, str) else value
-
-    @field_validator("auth_exempt", mode="before")
-    @classmethod
-    def _split_names(cls, value: object) -> object:
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
     @field_validator("auth_exempt")
     @classmethod
