@@ -14,8 +14,11 @@ RECIPE ?= quick
 DEVICE ?= cpu
 EVAL ?=
 RUN ?= $(BUILD)/train
+# How long `make faults` soaks, in seconds, and how many malformed inputs it sends.
+SOAK_S ?= 60
+INPUTS ?= 20000
 
-.PHONY: help serve demo test deploy-check manifests screenshots bench bench-peers release-check mutants bundle proto image-check clean python
+.PHONY: help serve demo test deploy-check manifests screenshots bench bench-peers release-check mutants bundle proto image-check faults clean python
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -86,6 +89,12 @@ proto: .venv-dev/.dev ## generate the Python code of proto/ again, and what Envo
 image-check: .venv-dev/.dev ## build the image and run it as a pod of the chart, locked in (root; buildah, podman, runc, mmdebstrap, helm; some minutes)
 	@mkdir -p $(BUILD)
 	$(DEV)/python -m tests.image --json $(BUILD)/image.json --sbom $(BUILD)/sbom.json
+
+faults: .venv-dev/.dev ## make every fault, long ones too, and write deploy/RELIABILITY.md (some minutes; SOAK_S=3600: an hour's soak, INPUTS=1000000: malformed inputs)
+	rm -rf $(BUILD)/faults
+	FAULTS_JSON=$(BUILD)/faults SOAK_S=$(SOAK_S) INPUTS=$(INPUTS) REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest -m "" tests/faults \
+		--deselect tests/faults/test_report.py
+	$(DEV)/python -m tests.faults.report $(BUILD)/faults
 
 clean: ## delete what was built
 	rm -rf .venv .venv-dev $(BUILD) dist bench.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
