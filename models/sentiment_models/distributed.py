@@ -59,6 +59,14 @@ class Processes:
             start += gradient.numel()
         return flat[0]
 
+    def total(self, count: int, device: torch.device) -> int:
+        """Return the sum of what all processes counted; ``device``: the one that ours computes on."""
+        if self.count == 1:
+            return count
+        box = torch.tensor(count, device=device)
+        distributed.all_reduce(box)
+        return int(box)
+
     def agree(self, value: Any) -> Any:  # Any: what pickle takes
         """Return the first process's value in all of them."""
         if self.count == 1:

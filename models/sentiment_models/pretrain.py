@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from sentiment_models.carving import carve
 from sentiment_models.data import Example, Source, batches, evaluation_steps
+from sentiment_models.distributed import Processes, join
 from sentiment_models.documents import Documents, Frame, Row, pairs, read_documents, segments
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.language_model import LanguageModel, fresh, load, load_tokenizer, name_of
@@ -23,6 +24,7 @@ from sentiment_models.optimizer import make_optimizer
 from sentiment_models.provenance import distinct_names
 from sentiment_models.resume import load_state, replace_folder, save_state, write_atomically
 from sentiment_models.scratch import Shape, train_tokenizer
+from sentiment_models.tracking import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +81,32 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
 
     It is the one with the lowest loss on documents that stood aside; a document stands aside by a hash of its letters, as in
     ``train``. ``out/checkpoint.pt`` is replaced atomically every ``checkpoint_steps`` steps and after each evaluation; a
-    repeated call goes on from it, and after the end of a run only writes training.json again.
+    repeated call goes on from it, and after the end of a run only writes training.json again. ``out/logs`` is for TensorBoard. Under
+    torchrun each process takes its share of every batch; the first writes.
 
     Raises:
         BadData: a file cannot be used, or is too small.
         BadCheckpoint: the base or the tokenizer cannot be loaded, or ``out`` holds a run of another recipe or other data.
+        ModelsError: the processes do not see the same files, or the loss was never a number.
     """
+    processes = join(device)
     sources = [Source.parse(spec) for spec in recipe.sources]
     texts = [[Example(text, 0) for text in read_documents(source.path)] for source in sources]
     hashes = [hashlib.sha256(source.path.read_bytes()).hexdigest() for source in sources]
     split = carve([(rows, source.times) for rows, source in zip(texts, sources, strict=True)], recipe.dev_fraction, recipe.seed)
     fingerprint = hashlib.sha256(json.dumps([asdict(recipe), hashes], sort_keys=True).encode()).hexdigest()
-    run = _Run(recipe, [one.text for one in split.train], [one.text for one in split.dev], out, torch.device(device), fingerprint)
+    run = _Run(
+        recipe, [one.text for one in split.train], [one.text for one in split.dev], out, processes.device(device), fingerprint, processes
+    )
     # Only now: files that cannot be used leave no folder behind.
     out.mkdir(parents=True, exist_ok=True)
     if resume:
         run.restore()
+    processes.check_same("run and step", (fingerprint, run.progress.step))
     run.loop(checkpoint_steps)
+    if not processes.first:
+        processes.leave()
+        return out / "best"
     names = distinct_names([source.path for source in sources])
     base_record = Path(recipe.base) / "training.json"
     record = {
@@ -108,12 +119,14 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
         "train_documents": len(split.train),
         "dev_documents": len(split.dev),
         "tokens": len(run.documents.tokens),
+        "processes": processes.count,
         "steps": run.progress.step,
         "history": run.progress.history,
     }
     if not (out / "best").is_dir():
         raise ModelsError(f"{out}: the loss on held-out documents was never a number; lower --learning-rate, {recipe.learning_rate} now")
     write_atomically(out / "best" / "training.json", json.dumps(record, indent=1).encode())
+    processes.leave()
     return out / "best"
 
 
@@ -161,10 +174,13 @@ class Masker:
 
 
 class _Run:
-    def __init__(self, recipe: Pretraining, train: list[str], dev: list[str], out: Path, device: torch.device, fingerprint: str) -> None:
+    def __init__(
+        self, recipe: Pretraining, train: list[str], dev: list[str], out: Path, device: torch.device, fingerprint: str, processes: Processes
+    ) -> None:
         torch.manual_seed(recipe.seed)
         torch.set_flush_denormal(True)
         self.recipe, self.out, self.device, self.fingerprint = recipe, out, device, fingerprint
+        self.processes = processes
         self.progress = Progress()
         self.model = build(recipe, train)
         self.module = self.model.module
@@ -181,28 +197,42 @@ class _Run:
         self.optimizer, self.schedule = make_optimizer(self.module, recipe, len(self.plan))
 
     def loop(self, checkpoint_steps: int) -> None:
-        progress = self.progress
-        bar = tqdm(total=len(self.plan), initial=progress.step, desc="pre-training", unit="batch", mininterval=5)
+        progress, first = self.progress, self.processes.first
+        bar = tqdm(total=len(self.plan), initial=progress.step, desc="pre-training", unit="batch", mininterval=5, disable=not first)
+        log = Log(self.out, progress.step, wanted=first and progress.step < len(self.plan))
         while progress.step < len(self.plan):
-            loss = self._step(*self.plan[progress.step])
+            epoch, numbers = self.plan[progress.step]
+            rate = self.schedule.get_last_lr()[0]
+            loss = self._step(epoch, numbers)
             progress.loss_sum, progress.loss_steps, progress.step = progress.loss_sum + loss, progress.loss_steps + 1, progress.step + 1
+            tokens = sum(self.epochs[epoch][number].tokens + self.masker.frame.tokens for number in numbers)
+            log.step(progress.step, tokens, {"train/loss": loss, "train/learning_rate": rate})
             bar.update()
             bar.set_postfix(loss=f"{progress.loss_sum / progress.loss_steps:.3f}", dev=f"{progress.best_loss:.3f}", refresh=False)
             evaluated = progress.step in self.evaluate_at
             if evaluated:
-                self._evaluate()
+                if first:
+                    log.report(progress.step, {f"dev/{name.removeprefix('dev_')}": value for name, value in self._evaluate().items()})
+                self.progress = progress = self.processes.agree(progress)
             if evaluated or progress.step % checkpoint_steps == 0:
-                self._checkpoint()
+                if first:
+                    self._checkpoint()
+                log.flush()
+                log.resume_clock()
         bar.close()
+        log.close()
 
     def _step(self, epoch: int, numbers: Sequence[int]) -> float:
         # Seeded by the step, so that a resumed run draws the same dropout as an uninterrupted one.
-        torch.manual_seed(self.recipe.seed * 1_000_003 + self.progress.step)
+        torch.manual_seed(self.recipe.seed * 1_000_003 + self.progress.step + self.processes.rank * 10**12)
         self.module.train()
+        share, weight = self.processes.share(numbers)
         # Epoch 0 of the masks is that of the development set.
-        sums = self._measure(self.documents, self.epochs[epoch], epoch + 1, numbers)
-        loss = sums["loss"] / max(1, sums["chosen"]) + sums["next_loss"] / len(numbers)
+        sums = self._measure(self.documents, self.epochs[epoch], epoch + 1, share)
+        chosen = self.processes.total(sums["chosen"] if weight else 0, self.device)
+        loss = (sums["loss"] / max(1, chosen) + sums["next_loss"] / len(numbers)) * bool(weight)
         loss.backward()
+        loss = self.processes.sum_gradients(list(self.module.parameters()), loss)
         torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
         self.optimizer.step()
         self.schedule.step()
@@ -230,7 +260,7 @@ class _Run:
         return sums
 
     @torch.no_grad()
-    def _evaluate(self) -> None:
+    def _evaluate(self) -> dict[str, float]:
         self.module.eval()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
         sums: dict[str, float] = {}
         for numbers in self._batches(self.dev_rows, "dev"):
@@ -253,6 +283,7 @@ class _Run:
         if found["dev_loss"] < progress.best_loss:
             progress.best_loss = found["dev_loss"]
             replace_folder(self.out / "best", self._save)
+        return {name: value for name, value in found.items() if name not in ("step", "train_loss")}
 
     def _save(self, folder: Path) -> None:
         self.module.save_pretrained(folder)

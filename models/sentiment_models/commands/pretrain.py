@@ -5,6 +5,7 @@ import argparse
 import torch
 
 from sentiment_models.commands.arguments import add_run
+from sentiment_models.distributed import speaks
 from sentiment_models.pretrain import Pretraining, pretrain
 
 DESCRIPTION = (
@@ -64,4 +65,5 @@ def run(arguments: argparse.Namespace) -> None:
         **{name: getattr(arguments, name) for name in PRETRAINING_HELP},
     )
     best = pretrain(recipe, arguments.out, arguments.device, arguments.checkpoint_steps, resume=not arguments.restart)
-    print(f"{best}: the best checkpoint; next: sentiment-models train --base {best} --data ... --out ...")
+    if speaks():
+        print(f"{best}: the best checkpoint; next: sentiment-models train --base {best} --data ... --out ...")
