@@ -150,18 +150,7 @@ def export(
 
 
 def _build(checkpoint: Checkpoint, part: Path, identity: Identity, dev: Sequence[Example], embeddings: Embeddings, say: Say) -> Exported:
-    say("weights in fp16")
-    weights = checkpoint.save(part)
-    say("fp32 and int8 graphs")
-    whole = checkpoint.to_onnx(weights)
-    (part / graph_file("fp32")).write_bytes(serialize(refer(whole, part / WEIGHTS_FILE)))
-    flat = flatten(whole) if checkpoint.family.reads == "first" else whole
-    say(UNCUT.format(family=checkpoint.architecture) if flat is whole else CUT)
-    (part / graph_file("int8")).write_bytes(serialize(quantize(flat, embeddings)))
-    try:
-        (part / EXPLAIN_FILE).write_bytes(serialize(refer(explain_graph(whole), part / WEIGHTS_FILE)))
-    except NotExplainable as error:
-        say(f"no explain graph: {error}")
+    _write_graphs(checkpoint, part, embeddings, say)
     tokenizer = Tokenizer(part / TOKENIZER_FILE, checkpoint.max_tokens)
     pads_left = checkpoint.family.padding_side == "left"
     graphs = {p: Graph(tokenizer, Session(part / graph_file(p), labels=len(checkpoint.labels)), pads_left) for p in PRECISIONS}
@@ -175,6 +164,21 @@ def _build(checkpoint: Checkpoint, part: Path, identity: Identity, dev: Sequence
     provenance = _provenance(checkpoint.path, identity.base, embeddings, exported)
     write_object(part / MANIFEST_FILE, _manifest(checkpoint, identity, graphs, exported, provenance, file_entries(part)))
     return exported
+
+
+def _write_graphs(checkpoint: Checkpoint, part: Path, embeddings: Embeddings, say: Say) -> None:
+    say("weights in fp16")
+    weights = checkpoint.save(part)
+    say("fp32 and int8 graphs")
+    whole = checkpoint.to_onnx(weights)
+    (part / graph_file("fp32")).write_bytes(serialize(refer(whole, part / WEIGHTS_FILE)))
+    flat = flatten(whole) if checkpoint.family.reads == "first" else whole
+    say(UNCUT.format(family=checkpoint.architecture) if flat is whole else CUT)
+    (part / graph_file("int8")).write_bytes(serialize(quantize(flat, embeddings)))
+    try:
+        (part / EXPLAIN_FILE).write_bytes(serialize(refer(explain_graph(whole), part / WEIGHTS_FILE)))
+    except NotExplainable as error:
+        say(f"no explain graph: {error}")
 
 
 def _calibrated_on(dev: Sequence[Example], pairs: bool) -> str:

@@ -1,5 +1,6 @@
 """What a graph must prove before it may stand in a bundle: parity with torch, and indifference to batch mates."""
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ INT8_PROBABILITY_ERROR_MEAN_MAX = 0.02
 INVARIANCE = 1e-4
 MIXED_ROWS = (1, 3, 8)
 SHUFFLED_ROWS = (4, 16)
+# Numbers of attention in a batch of the explain graph, 1 GiB; its gradient is as large, and torch has both, too. Of a large BERT that is
+# two rows of 512.
+EXPLAIN_NUMBERS_MAX = 2**28
 # A shuffled batch is padded by up to this many tokens beyond its longest row.
 EXTRA_TOKENS_MAX = 32
 
@@ -127,13 +131,13 @@ def check_movement(precision: str, measured: Movement) -> None:
 
 
 def explain_parity(session: ExplainSession, tokenizer: Tokenizer, reference: ExplainReference, rows: Sequence[Row], seed: int = 1) -> float:
-    """Compare an explain graph with torch: batches of 1, 3 and 8 rows of mixed length, labels and places between the text and a baseline
-    of [PAD] by turns. Return the largest error of any output, in parts of the largest number of that output where that is over 1.
+    """Compare an explain graph with torch: batches of up to 1, 3 and 8 rows of mixed length, labels and places between the text and a
+    baseline of [PAD] by turns. Return the largest error of any output, in parts of the largest number of that output where that is over 1.
     """
     rng = np.random.default_rng(seed)
     names = [f"{kind}.{layer}" for kind in ("attention", "attention_gradient") for layer in range(session.layers)]
     worst = 0.0
-    for batch in _mixed(rows):
+    for batch in _mixed(rows, EXPLAIN_NUMBERS_MAX / (session.layers * session.heads)):
         feeds = pad(batch, session.inputs, tokenizer.pad_id, left=False)
         baseline = np.where(rng.random(feeds["input_ids"].shape) < 0.1, feeds["input_ids"], tokenizer.pad_id)
         label, alpha = rng.integers(0, session.labels, len(batch)), rng.random(len(batch), np.float32)
@@ -172,9 +176,12 @@ def spread(rows: Sequence[Row], count: int) -> list[Row]:
     return [ordered[round(index * (len(ordered) - 1) / (count - 1))] for index in range(count)]
 
 
-def _mixed(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+def _mixed(rows: Sequence[Row], squares_max: float = math.inf) -> Iterator[Sequence[Row]]:
+    """Batches of 1, 3 and 8 rows by turns, of fewer where rows x tokens x tokens would be over ``squares_max``."""
     start = number = 0
     while start < len(rows):
-        size = MIXED_ROWS[number % len(MIXED_ROWS)]
-        yield rows[start : start + size]
-        start, number = start + size, number + 1
+        batch = rows[start : start + MIXED_ROWS[number % len(MIXED_ROWS)]]
+        while len(batch) > 1 and len(batch) * max(row.tokens for row in batch) ** 2 > squares_max:
+            batch = batch[:-1]
+        yield batch
+        start, number = start + len(batch), number + 1

@@ -3,17 +3,20 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import CHECKOUT_BUNDLES, load_bundle
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Tokenizer
+from sentiment_models import verify
 from sentiment_models.checkpoint import Checkpoint
 from sentiment_models.errors import NotExplainable
 from sentiment_models.explain_graph import explain_graph
@@ -53,6 +56,25 @@ def test_everything_is_torchs_at_several_lengths_and_paddings(made: Made) -> Non
     rows = [made.tokenizer.encode(text) for text in TEXTS]
 
     assert explain_parity(made.session, made.tokenizer, made.checkpoint.explained, rows, seed=2) <= 1e-4
+
+
+def test_what_is_compared_at_once_is_bounded_and_nothing_is_left_out(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    short, long = ([made.tokenizer.encode(text) for text in texts] for texts in (("bad", "good", "so", "the film"), TEXTS[-1:]))
+    rows = [*short, *long, *short]
+    squares = 2 * max(row.tokens for row in short) ** 2
+    monkeypatch.setattr(verify, "EXPLAIN_NUMBERS_MAX", made.session.layers * made.session.heads * squares)
+    seen: list[tuple[int, ...]] = []
+
+    def reference(feeds: Feeds, label: NDArray[np.int64], *others: NDArray[Any]) -> verify.Explained:
+        seen.append(feeds["input_ids"].shape)
+        return made.checkpoint.explained(feeds, label, *others)
+
+    assert explain_parity(made.session, made.tokenizer, reference, rows) <= 1e-4
+
+    assert sum(count for count, _ in seen) == len(rows)
+    assert any(count > 1 for count, _ in seen)
+    assert all(count == 1 or count * tokens**2 <= squares for count, tokens in seen)
+    assert (1, long[0].tokens) in seen
 
 
 def test_attention_is_over_what_is_read_alone_and_is_the_softmax_of_its_scores(made: Made) -> None:
