@@ -14,14 +14,15 @@ from sentiment.batching.batcher import RowOutcome, RowResult
 from sentiment.batching.joint import JointOutcome
 from sentiment.batching.row_queue import NotLetIn, Pending, Reading, RowQueue, TextOutcome
 from sentiment.batching.ticket import Priority
-from sentiment.errors import Expired, InvalidInput, ModelFailed, Refused, RequestError, Unavailable, Unsupported
+from sentiment.errors import Expired, ModelFailed, Refused, RequestError, Unavailable
 from sentiment.explaining import Explaining
 from sentiment.logs import logger
 from sentiment.metrics import ModelMetrics
-from sentiment.model.classifier import READ_ON, Classifier
+from sentiment.model.classifier import Classifier
 from sentiment.model.scores import Scored
-from sentiment.model.tokenizer import Row, Windows
-from sentiment.tracing.trace import Telling, Trace, exemplar_of
+from sentiment.model.tokenizer import Windows
+from sentiment.queries import Query, QueryReader
+from sentiment.tracing.trace import Telling, exemplar_of
 
 # Texts beyond this are tokenized in a thread: about a millisecond, the longest the event loop may be held.
 INLINE_CHARACTERS_MAX = 4096
@@ -32,20 +33,6 @@ CHUNK = 64
 EXPLAINING_WAIT_S = 1.0
 # A cancellation so shortly before the deadline is the deadline's.
 DEADLINE_SLACK_S = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """What is asked. ``truncation``: None for the model's default, or refuse, head, head_tail or windows; ``field`` is where errors
-    point; ``priority`` is who waits; ``trace`` is where its stages are told, None where they are not.
-    """
-
-    text: str
-    text_pair: str | None = None
-    truncation: str | None = None
-    field: str = "text"
-    priority: Priority = Priority.INTERACTIVE
-    trace: Trace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +71,7 @@ class Served:
         self.metrics = metrics
         self.id = classifier.bundle.id
         self.queue = queue
-        self._text_bytes_max = text_bytes_max
+        self._reader = QueryReader(classifier, text_bytes_max)
         self._call_rows_max = call_rows_max
         # One each, or a text that somebody waits for would queue behind the texts of every batch.
         self._tokenizing = {priority: ThreadPoolExecutor(1, f"tokenize-{priority.value}") for priority in Priority}
@@ -102,42 +89,7 @@ class Served:
         Raises:
             InvalidInput or Unsupported, each naming what is wrong.
         """
-        self._check_text(query.text, query.field)
-        if query.text_pair is not None:
-            if not self.classifier.manifest.pairs:
-                raise Unsupported(f"model {self.id} reads one text; a pair was given")
-            self._check_text(query.text_pair, query.field + "_pair")
-
-    def _check_text(self, text: str, field: str) -> None:
-        if not text or text.isspace():
-            raise InvalidInput(field, f"has {len(text)} characters and none but white space; at least one other is needed")
-        size = len(text)
-        if not text.isascii():
-            try:
-                size = len(text.encode())
-            except UnicodeEncodeError as error:
-                raise InvalidInput(field, f"has a lone surrogate at code point {error.start}; Unicode text has none") from error
-        if size > self._text_bytes_max:
-            raise InvalidInput(field, f"has {size} bytes; the limit is {self._text_bytes_max}")
-
-    def _check_reading(self, query: Query, reading: Reading) -> None:
-        tokenizer = self.classifier.tokenizer
-        limit = tokenizer.max_tokens
-        if reading.tokens <= tokenizer.special_tokens:
-            raise InvalidInput(query.field, f"has {len(query.text)} characters and none that the model reads; at least one is needed")
-        if not reading.truncated:
-            return
-        if self._truncation(query) == "refuse":
-            raise InvalidInput(query.field, f"has more tokens than the model reads; the limit is {limit} and truncation is refuse")
-        if query.text_pair is not None and query.truncation in READ_ON:
-            raise InvalidInput(
-                query.field,
-                f"has with its pair more tokens than the model reads; the limit is {limit} and truncation {query.truncation} "
-                "is for single texts",
-            )
-
-    def _truncation(self, query: Query) -> str:
-        return query.truncation or self.classifier.manifest.default_truncation
+        self._reader.check(query)
 
     async def classify(self, query: Query, arrived_at: float, deadline_at: float) -> Answer:
         """Answer one text. Cancelling withdraws it from the queue.
@@ -179,7 +131,7 @@ class Served:
             reading: Reading | None = None
             if len(query.text) <= INLINE_CHARACTERS_MAX and query.text_pair is None:
                 reading = self.classifier.tokenizer.encode(query.text)
-            if reading is None or (reading.truncated and self._truncation(query) in READ_ON):
+            if reading is None or self._reader.reads_on(query, reading):
                 reading = (await self._in_thread([query], deadline_at))[0]
             attributes["sentiment.tokens"] = reading.tokens
         return self._submit(query, reading, arrived_at, time.monotonic() - begun, deadline_at, tell)
@@ -255,20 +207,6 @@ class Served:
                 for index, reading in zip(good, readings, strict=True):
                     yield index, reading, each_s
 
-    def _read_chunk(self, queries: Sequence[Query]) -> list[Reading]:
-        tokenizer = self.classifier.tokenizer
-        if any(query.text_pair is not None for query in queries):
-            rows = [tokenizer.encode(query.text, query.text_pair) for query in queries]
-        else:
-            rows = tokenizer.encode_many([query.text for query in queries])
-        return [self._read_on(query, row) if row.truncated else row for query, row in zip(queries, rows, strict=True)]
-
-    def _read_on(self, query: Query, row: Row) -> Reading:
-        truncation = self._truncation(query)
-        if truncation not in READ_ON or query.text_pair is not None:
-            return row
-        return self.classifier.read_on(query.text, truncation)
-
     def withdraw(self, pending: Pending) -> None:
         """Nobody waits for this text any more. Harmless if it has been told."""
         if self.queue.cancel(pending):
@@ -280,13 +218,13 @@ class Served:
         """Tokenize beside the event loop. Only here a request waits for anything but a row, which the scheduler ends in time."""
         try:
             async with asyncio.timeout_at(deadline_at):
-                return await asyncio.get_running_loop().run_in_executor(self._tokenizing[queries[0].priority], self._read_chunk, queries)
+                return await asyncio.get_running_loop().run_in_executor(self._tokenizing[queries[0].priority], self._reader.read, queries)
         except TimeoutError as error:
             raise Expired("no answer within the deadline: other texts are being tokenized") from error
 
     def _submit(self, query: Query, reading: Reading, arrived_at: float, tokenize_s: float, deadline_at: float, tell: Tell) -> Pending:
         self.metrics.stage["tokenize"](tokenize_s, exemplar_of(query.trace))
-        self._check_reading(query, reading)
+        self._reader.check_reading(query, reading)
 
         def told(outcome: TextOutcome) -> None:
             if isinstance(outcome, NotLetIn):

@@ -6,13 +6,12 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import fsspec
-import grpc
 import pytest
 from pyarrow import dataset, parquet
 
-from sentiment.client import CallFailed, Classification
+from sentiment.client import Classification
 from sentiment.corpus import command
-from sentiment.corpus.output import ASKED, UNFINISHED, CorpusFailed, Count, Output
+from sentiment.corpus.output import ASKED, UNFINISHED, Count, Output
 from sentiment.corpus.parts import cut
 from sentiment.corpus.scoring import Job, load, score_part
 from sentiment.corpus.sources import Part, find_sources
@@ -20,6 +19,7 @@ from sentiment.errors import SentimentError
 from sentiment.files import BadFile
 from sentiment.local import LocalClassifier
 from sentiment.model.bundle import load_bundle
+from sentiment.offline import OfflineClassifier
 from tests.corpus.files import KINDS, make_texts, write
 
 
@@ -30,19 +30,18 @@ def job(bundles: Path) -> Job:
 
 
 @pytest.fixture(scope="module")
-def classifier(job: Job) -> Iterator[LocalClassifier]:
-    with load(job) as loaded:
-        yield loaded
+def classifier(job: Job) -> OfflineClassifier:
+    return load(job)
 
 
-def scored(parts: list[Part], job: Job, classifier: LocalClassifier, output: Output) -> None:
+def scored(parts: list[Part], job: Job, classifier: OfflineClassifier, output: Output) -> None:
     output.ask({})
     for part in parts:
         output.write_part(part.name, score_part(part, job, classifier))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != ".txt"])
-def test_a_row_has_the_answer_that_the_engine_gives_its_text(kind: str, tmp_path: Path, job: Job, classifier: LocalClassifier) -> None:
+def test_a_row_has_the_answer_that_the_engine_gives_its_text(kind: str, tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
     texts = [*make_texts(3000, words=60), " ", "good"]
     parts = cut(find_sources(str(write(tmp_path / f"in{kind}", texts))), "text", ("id",), 50_000)
     output = Output(str(tmp_path / "out"))
@@ -52,7 +51,9 @@ def test_a_row_has_the_answer_that_the_engine_gives_its_text(kind: str, tmp_path
     rows = dataset.dataset(tmp_path / "out").to_table().to_pylist()
     assert len(parts) > 3
     assert [int(row["id"]) for row in rows] == list(range(len(texts)))
-    for row, answer in zip(rows, classifier.classify_all(texts), strict=True):
+    with LocalClassifier(job.model, job.bundles) as local:
+        answers = list(local.classify_all(texts))
+    for row, answer in zip(rows, answers, strict=True):
         if isinstance(answer, Classification):
             assert (row["label"], row["abstain"], row["tokens"], row["truncated"], row["error"]) == (
                 answer.label, answer.abstain, answer.tokens, answer.truncated, None,
@@ -68,7 +69,7 @@ def test_a_row_has_the_answer_that_the_engine_gives_its_text(kind: str, tmp_path
     assert sum(output.done(parts).values(), Count()) == Count(len(texts), 1)
 
 
-def test_what_is_not_whole_is_done_again(tmp_path: Path, job: Job, classifier: LocalClassifier) -> None:
+def test_what_is_not_whole_is_done_again(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
     parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(1000)))), "text", ("id",), 10_000)
     output = Output(str(tmp_path / "out"))
     scored(parts, job, classifier, output)
@@ -83,7 +84,7 @@ def test_what_is_not_whole_is_done_again(tmp_path: Path, job: Job, classifier: L
     assert not list((tmp_path / "out").glob(f"{UNFINISHED}*"))
 
 
-def test_answers_that_cannot_be_written_leave_no_file_under_the_parts_name(tmp_path: Path, job: Job, classifier: LocalClassifier) -> None:
+def test_answers_that_cannot_be_written_leave_no_file_under_the_parts_name(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
     (part,) = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(3000)))), "text", ("id",), 2**30)
     output = Output(str(tmp_path / "out"))
     output.ask({})
@@ -99,7 +100,7 @@ def test_answers_that_cannot_be_written_leave_no_file_under_the_parts_name(tmp_p
     assert output.done([part]) == {}
 
 
-def test_a_file_with_a_header_and_no_rows_has_an_empty_part(tmp_path: Path, job: Job, classifier: LocalClassifier) -> None:
+def test_a_file_with_a_header_and_no_rows_has_an_empty_part(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
     parts = cut(find_sources(str(write(tmp_path / "in.csv", []))), "text", ("id",), 100)
     output = Output(str(tmp_path / "out"))
 
@@ -109,7 +110,7 @@ def test_a_file_with_a_header_and_no_rows_has_an_empty_part(tmp_path: Path, job:
     assert output.done(parts) == {parts[0].name: Count(0, 0)}
 
 
-def test_another_file_system_is_read_and_written_as_this_one(job: Job, classifier: LocalClassifier) -> None:
+def test_another_file_system_is_read_and_written_as_this_one(job: Job, classifier: OfflineClassifier) -> None:
     fs = fsspec.filesystem("memory")
     fs.pipe_file("/corpus/a.csv", b"id,text\n1,good\n2,awful film\n")
     parts = cut(find_sources("memory://corpus/*.csv"), "text", ("id",), 100)
@@ -130,19 +131,6 @@ def test_another_file_system_is_read_and_written_as_this_one(job: Job, classifie
 def test_a_bundle_of_another_digest_scores_nothing(job: Job) -> None:
     with pytest.raises(SentimentError, match=r"tiny/1 has digest .* asked for is 000"):
         load(Job(**{**{name: getattr(job, name) for name in Job.__slots__}, "digest": "0" * 64}))
-
-
-@pytest.mark.parametrize("code", list(grpc.StatusCode))
-def test_only_a_failure_that_is_the_texts_is_its_answer(code: grpc.StatusCode, tmp_path: Path, job: Job) -> None:
-    (part,) = cut(find_sources(str(write(tmp_path / "in.csv", ["good"]))), "text", ("id",), 100)
-    failing = Mock(classify_all=Mock(return_value=iter([CallFailed(code, "why")])))
-
-    if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL):
-        (batch,) = score_part(part, job, failing)
-        assert batch.column("error").to_pylist() == [f"{code.name}: why"]
-    else:
-        with pytest.raises(CorpusFailed, match=f"{code.name}: why"):
-            list(score_part(part, job, failing))
 
 
 def test_what_was_asked_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

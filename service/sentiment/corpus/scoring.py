@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pyarrow
 
-from sentiment.client import CallFailed, Classification
+from sentiment.client import CallFailed
 from sentiment.corpus.output import CorpusFailed
 from sentiment.corpus.reading import Chunk, Text, Unread, read_part
 from sentiment.corpus.sources import Part, shown
-from sentiment.local import LocalClassifier
+from sentiment.offline import Answer, OfflineClassifier
 
-# What the text is at fault for, or the model with it; any other failure may be none the next time.
-FINAL = ("INVALID_ARGUMENT", "INTERNAL")
 # Of what this command writes itself: columns that are kept are called otherwise.
 COLUMNS = ("file", "position", "label", "score", "scores", "abstain", "tokens", "truncated", "digest", "error")
 
@@ -32,25 +30,24 @@ class Job:
     bundles: tuple[Path, ...]
 
 
-def load(job: Job) -> LocalClassifier:
+def load(job: Job) -> OfflineClassifier:
     """Load the bundle, to run on one core.
 
     Raises:
         BadBundle: it is not there, or cannot be served.
         CorpusFailed: it is another than the one that was asked for.
     """
-    classifier = LocalClassifier(job.model, job.bundles, device="cpu", runners=1)
+    classifier = OfflineClassifier(job.model, job.bundles)
     if classifier.digest != job.digest:
         raise CorpusFailed(f"{job.model} has digest {classifier.digest[:12]} on this machine; asked for is {job.digest[:12]}")
     return classifier
 
 
-def score_part(part: Part, job: Job, classifier: LocalClassifier) -> Iterator[pyarrow.RecordBatch]:
+def score_part(part: Part, job: Job, classifier: OfflineClassifier) -> Iterator[pyarrow.RecordBatch]:
     """The answers to all rows of a part, in order, some at a time; a part without rows gives a batch without rows.
 
     Raises:
         BadFile: it cannot be read.
-        CorpusFailed: the engine failed for a reason that is not the text's.
     """
     empty = True
     for chunk in read_part(part, job.column, job.keep):
@@ -60,7 +57,7 @@ def score_part(part: Part, job: Job, classifier: LocalClassifier) -> Iterator[py
         yield _batch(part, Chunk([], [], {name: pyarrow.array([], pyarrow.string()) for name in job.keep}), [], job)
 
 
-def _answers(texts: Sequence[Text], job: Job, classifier: LocalClassifier) -> Iterator[Classification | str]:
+def _answers(texts: Sequence[Text], job: Job, classifier: OfflineClassifier) -> Iterator[Answer | str]:
     """An answer each, or why there is none."""
     results = classifier.classify_all((text for text in texts if isinstance(text, str)), truncation=job.truncation)
     for text in texts:
@@ -68,22 +65,21 @@ def _answers(texts: Sequence[Text], job: Job, classifier: LocalClassifier) -> It
             yield f"UNREADABLE: {text.reason}"
         else:
             result = next(results)
-            if isinstance(result, CallFailed) and result.code.name not in FINAL:
-                raise CorpusFailed(f"{result.code.name}: {result.message}")
             yield f"{result.code.name}: {result.message}" if isinstance(result, CallFailed) else result
 
 
-def _batch(part: Part, chunk: Chunk, answers: Sequence[Classification | str], job: Job) -> pyarrow.RecordBatch:
-    good = [answer if isinstance(answer, Classification) else None for answer in answers]
-    scores = pyarrow.struct([(label, pyarrow.float32()) for label in job.labels])
+def _batch(part: Part, chunk: Chunk, answers: Sequence[Answer | str], job: Job) -> pyarrow.RecordBatch:
+    good = [answer if isinstance(answer, Answer) else None for answer in answers]
+    none = pyarrow.array([found is None for found in good], pyarrow.bool_())
+    each = [pyarrow.array([found and found.scored.scores[place] for found in good], pyarrow.float32()) for place in range(len(job.labels))]
     columns = {
         "file": pyarrow.array([shown(part.uri)] * len(answers), pyarrow.string()),
         "position": pyarrow.array(chunk.positions, pyarrow.int64()),
         **chunk.kept,
-        "label": pyarrow.array([found and found.label for found in good], pyarrow.string()),
-        "score": pyarrow.array([found and found.score for found in good], pyarrow.float32()),
-        "scores": pyarrow.array([found and dict(found.scores) for found in good], scores),
-        "abstain": pyarrow.array([None if found is None else found.abstain for found in good], pyarrow.bool_()),
+        "label": pyarrow.array([found and found.scored.label for found in good], pyarrow.string()),
+        "score": pyarrow.array([found and found.scored.score for found in good], pyarrow.float32()),
+        "scores": pyarrow.StructArray.from_arrays(each, list(job.labels), mask=none),
+        "abstain": pyarrow.array([None if found is None else found.scored.abstain for found in good], pyarrow.bool_()),
         "tokens": pyarrow.array([found and found.tokens for found in good], pyarrow.int32()),
         "truncated": pyarrow.array([None if found is None else found.truncated for found in good], pyarrow.bool_()),
         "digest": pyarrow.array([job.digest] * len(answers), pyarrow.string()),
