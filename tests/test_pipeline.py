@@ -12,7 +12,8 @@ from sentiment.batching.row_queue import HereQueue
 from sentiment.batching.scheduler import Scheduler
 from sentiment.metrics import Metrics
 from sentiment.model.classifier import load_classifier
-from sentiment.pipeline import Answer, Query, Served
+from sentiment.pipeline import Answer, Served
+from sentiment.queries import Query
 from sentiment.watcher import Watcher
 from tests.batching.test_batcher import HandRunner
 from tests.batching.test_cost import fixed

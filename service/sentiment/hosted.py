@@ -16,7 +16,8 @@ from sentiment.loading import Loaded
 from sentiment.logs import logger
 from sentiment.metrics import Metrics, ModelMetrics
 from sentiment.model.bundle import FileSpec
-from sentiment.pipeline import Answer, Outcome, Query, Served, Tell
+from sentiment.pipeline import Answer, Outcome, Served, Tell
+from sentiment.queries import Query
 from sentiment.settings import Settings
 from sentiment.tracing.trace import Tracer
 from sentiment.warm_up import keep_costs

@@ -18,7 +18,8 @@ from sentiment.explainer import Explainer
 from sentiment.hosted import make_served
 from sentiment.loading import load
 from sentiment.metrics import Metrics
-from sentiment.pipeline import Answer, Outcome, Query
+from sentiment.pipeline import Answer, Outcome
+from sentiment.queries import Query
 from sentiment.rpc import convert
 from sentiment.rpc.asked import asked_of
 from sentiment.rpc.explanations import Messages

@@ -128,11 +128,13 @@ class Served:
         self.check(query)
         begun = time.monotonic()
         with Telling(query.trace, "tokenize") as attributes:
-            reading: Reading | None = None
-            if len(query.text) <= INLINE_CHARACTERS_MAX and query.text_pair is None:
-                reading = self.classifier.tokenizer.encode(query.text)
-            if reading is None or self._reader.reads_on(query, reading):
-                reading = (await self._in_thread([query], deadline_at))[0]
+            short = len(query.text) <= INLINE_CHARACTERS_MAX and query.text_pair is None
+            row = self.classifier.tokenizer.encode(query.text) if short else None
+            reading: Reading
+            if row is None or self._reader.reads_on(query, row):
+                (reading,) = await self._in_thread([query], deadline_at)
+            else:
+                reading = row
             attributes["sentiment.tokens"] = reading.tokens
         return self._submit(query, reading, arrived_at, time.monotonic() - begun, deadline_at, tell)
 

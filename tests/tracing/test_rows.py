@@ -15,7 +15,8 @@ from sentiment.batching.ticket import Priority
 from sentiment.errors import DeviceLost, Expired
 from sentiment.metrics import Metrics
 from sentiment.model.tokenizer import Row
-from sentiment.pipeline import Query, Served
+from sentiment.pipeline import Served
+from sentiment.queries import Query
 from sentiment.tracing import trace as trace_module
 from sentiment.tracing.trace import CANCELLED, ROWS_MAX, Begin, Place, Span, Trace, Tracer
 from sentiment.watcher import Watcher

@@ -8,7 +8,8 @@ from sentiment.errors import InvalidInput, NotBuilt
 from sentiment.model.bundle import Manifest
 from sentiment.model.scores import Scored
 from sentiment.model.trust import ExplanationsMeasured, MethodTrust
-from sentiment.pipeline import Answer, Outcome, Query, Served
+from sentiment.pipeline import Answer, Outcome, Served
+from sentiment.queries import Query
 from sentiment.rpc.status import set_seconds, status_of
 from sentiment.tracing.trace import Trace
 from sentiment.v1 import sentiment_pb2 as pb

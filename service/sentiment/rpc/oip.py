@@ -7,7 +7,8 @@ from typing import Any
 from sentiment.batching.ticket import Priority
 from sentiment.errors import ModelNotFound, RequestError, Unavailable
 from sentiment.oip import inference_pb2 as oip
-from sentiment.pipeline import Answer, Query, Served
+from sentiment.pipeline import Answer, Served
+from sentiment.queries import Query
 from sentiment.registry import Models
 from sentiment.rpc import oip_tensors as tensors
 from sentiment.rpc.calls import OK, Call, Calls, Method

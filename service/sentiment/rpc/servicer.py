@@ -12,7 +12,8 @@ from sentiment.errors import InvalidInput, RequestError, Unsupported
 from sentiment.explain.parts import Asked, Header
 from sentiment.explaining import Explaining
 from sentiment.metrics import CallMetrics
-from sentiment.pipeline import INLINE_CHARACTERS_MAX, Answer, Outcome, Query, Served
+from sentiment.pipeline import INLINE_CHARACTERS_MAX, Answer, Outcome, Served
+from sentiment.queries import Query
 from sentiment.registry import Models
 from sentiment.rpc import convert, explanations
 from sentiment.rpc.asked import asked_of, in_classify
