@@ -1,4 +1,4 @@
-"""Answers the rows of a part with the engine that serves, in this process, and makes them a table. Knows no Ray."""
+"""Answers the rows of a part as what serves does, in this process, and makes them a table. Knows no Ray."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
