@@ -104,7 +104,7 @@ def main() -> None:
             found.append({"idle_before": idle, **rates, "ratio": batch / loop, "of_processes": batch / apart, "start_s": start_s})
             print(number, {name: round(value, 3) for name, value in found[-1].items()}, flush=True)
     ratio, apart = (statistics.median(entry[name] for entry in found) for name in ("ratio", "of_processes"))
-    print(f"sentiment-batch on {cores_granted()} cores, medians of {rounds} rounds: {ratio:.3f} of the loop in one process (aimed at: 0.90)")
+    print(f"sentiment-batch on {cores_granted()} cores, median of {rounds}: {ratio:.3f} of the loop in one process (aimed at: 0.90)")
     print(f"and {apart:.3f} of the loop in a process a core")
     if sys.argv[3:]:
         Path(sys.argv[3]).write_text(json.dumps({"ratio": ratio, "of_processes": apart, "rounds": found}, indent=1))
