@@ -253,6 +253,8 @@ def _manifest(
     files: dict[str, Json],
 ) -> dict[str, Json]:
     calibration = exported.calibration
+    # Its outputs are many, and told by its session.
+    explain = _entry(EXPLAIN_FILE, "fp32", checkpoint.family.inputs, ["logits", "embedding_dots"], EXPLAIN_ERROR_MAX)
     return {
         "format": 1,
         "name": identity.name,
@@ -264,8 +266,11 @@ def _manifest(
         "default_truncation": "head",
         "inputs": list(checkpoint.family.inputs),
         "graphs": {
-            "classify": [_graph_entry(graphs[p], p, exported.golden.tolerance[p]) for p in PRECISIONS],
-            **({} if exported.explain is None else {"explain": _explain_entry(checkpoint)}),
+            "classify": [
+                _entry(graph_file(p), p, graphs[p].session.inputs, [graphs[p].session.output], exported.golden.tolerance[p])
+                for p in PRECISIONS
+            ],
+            **({} if exported.explain is None else {"explain": explain}),
         },
         "calibration": {"temperature": round(calibration.temperature, 5), "abstain_below": round(calibration.abstain_below, 5)},
         "padding_side": checkpoint.family.padding_side,
@@ -277,28 +282,15 @@ def _manifest(
     }
 
 
-def _graph_entry(graph: Graph, precision: str, tolerance: float) -> dict[str, Json]:
+def _entry(file: str, precision: str, inputs: Sequence[str], outputs: Sequence[str], tolerance: float) -> dict[str, Json]:
     return {
-        "file": graph_file(precision),
+        "file": file,
         "precision": precision,
         "providers": ["CPUExecutionProvider"],
-        "inputs": list(graph.session.inputs),
-        "outputs": [graph.session.output],
+        "inputs": list(inputs),
+        "outputs": list(outputs),
         "invariance": INVARIANCE,
         "tolerance": tolerance,
-    }
-
-
-def _explain_entry(checkpoint: Checkpoint) -> dict[str, Json]:
-    """Of the explain graph, whose outputs are many and told by its session."""
-    return {
-        "file": EXPLAIN_FILE,
-        "precision": "fp32",
-        "providers": ["CPUExecutionProvider"],
-        "inputs": list(checkpoint.family.inputs),
-        "outputs": ["logits", "embedding_dots"],
-        "invariance": INVARIANCE,
-        "tolerance": EXPLAIN_ERROR_MAX,
     }
 
 
