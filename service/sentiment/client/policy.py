@@ -50,6 +50,9 @@ def channel_options() -> list[tuple[str, str | int]]:
         # A peer that vanished is noticed within 15 s; without pings a call would wait for its whole deadline.
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
+        # The former is only how long bytes may stay without TCP's acknowledgement (grpcio 1.85): a frozen process, whose kernel gives that,
+        # would be waited for for a minute.
+        ("grpc.http2.ping_timeout_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_receive_message_length", 64 * 2**20),
