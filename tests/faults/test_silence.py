@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 
 import grpc
-import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -15,7 +14,7 @@ from sentiment.client import AsyncClient
 from tests.conftest import PLAIN
 from tests.faults.evidence import Evidence
 from tests.faults.fates import ANSWERED, HUNG, TEXTS, WRONG, Callers, Fates, fate_of
-from tests.faults.namespace import Apart
+from tests.faults.namespace import Apart, ip
 from tests.faults.test_rollout import WATCHING, across, both, ms, wait_asked, wait_stuck
 from tests.front_ends.servers import PATIENCE_S, Server
 
@@ -71,8 +70,8 @@ def test_one_of_two_servers_freezes(serve: Serve, evidence: Evidence) -> None:
 
 
 def test_a_lone_server_freezes(serve: Serve, evidence: Evidence) -> None:
-    """64 calls with deadlines of 1 s to a server that SIGSTOP holds until the last caller has been told; then SIGCONT. What nobody waits for
-    any longer is not computed.
+    """64 calls with deadlines of 1 s to a server that SIGSTOP holds until the last caller has been told; then SIGCONT. What nobody waits
+    for any longer is not computed.
     """
     server = serve()
     fates = Fates()
@@ -124,8 +123,8 @@ def test_one_of_two_servers_freezes_behind_our_client_as_it_is(serve: Serve, evi
 
 @pytest.mark.needs_tool("ip")
 def test_one_of_two_servers_is_cut_off_without_a_word(serve: Serve, apart: Apart, evidence: Evidence) -> None:
-    """One of two servers stands in a network namespace of its own; under load all packets to and from it vanish. Callers with deadlines of 30
-    s, a client as ours but with pings every second that wait for a second; then the packets arrive again.
+    """One of two servers stands in a network namespace of its own; under load all packets to and from it vanish. Callers with deadlines
+    of 30 s, a client as ours but with pings every second that wait for a second; then the packets arrive again.
     """
     far = serve(*PINGED, "--grpc-listen", f"{apart.its}:0", "--http-listen", f"{apart.watched}:0", before=apart.before)
     servers = [far, serve(*PINGED)]
@@ -150,8 +149,8 @@ def test_one_of_two_servers_is_cut_off_without_a_word(serve: Serve, apart: Apart
 
 @pytest.mark.needs_tool("ip")
 def test_a_lone_server_is_cut_off_without_a_word(serve: Serve, apart: Apart, evidence: Evidence) -> None:
-    """A server in a network namespace of its own, to and from which all packets vanish. 16 callers of a client as ours, but with pings every
-    second that wait for a second, and 16 of one without pings; all with deadlines of 6 s.
+    """A server in a network namespace of its own, to and from which all packets vanish. 16 callers of a client as ours, but with pings
+    every second that wait for a second, and 16 of one without pings; all with deadlines of 6 s.
     """
     server = serve(*PINGED, "--grpc-listen", f"{apart.its}:0", "--http-listen", f"{apart.watched}:0", before=apart.before)
     with (
@@ -188,10 +187,9 @@ def test_a_client_that_vanishes_is_given_up(serve: Serve, apart: Apart, evidence
     """
     server = serve("--grpc-listen", f"{apart.its}:0", "--http-listen", f"{apart.watched}:0", before=apart.before)
     port = int(server.target.rpartition(":")[2])
-    process = psutil.Process(server.process.pid)
 
     def connections() -> int:
-        return sum(one.laddr.port == port and one.status == psutil.CONN_ESTABLISHED for one in process.net_connections("tcp"))
+        return len(ip("netns", "exec", apart.name, "ss", "-Htn", "state", "established", "sport", "=", f":{port}").splitlines())
 
     def open_calls() -> int:
         return int(server.total("grpc_calls_started_total") - server.total("grpc_calls_ended_total"))
