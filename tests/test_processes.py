@@ -140,41 +140,6 @@ def test_a_lone_server_answers_every_call_it_accepted(spawn: Callable[..., Proce
     assert server.events() == ["ready", "draining", "drained"]
 
 
-def test_two_servers_behind_a_round_robin_client_lose_no_call_when_one_is_stopped(spawn: Callable[..., Process]) -> None:
-    servers = [spawn("--drain-wait-s", "1").wait_ready() for _ in range(2)]
-
-    async def run() -> tuple[int, dict[str, int]]:
-        answered, failures, going = 0, {}, True
-        target = "ipv4:" + ",".join(server.target for server in servers)
-        async with AsyncClient(target) as client:
-
-            async def call() -> None:
-                nonlocal answered
-                while going:
-                    try:
-                        await client.classify("a good film")
-                        answered += 1
-                    except CallFailed as error:
-                        failures[error.message] = failures.get(error.message, 0) + 1
-
-            calls = [asyncio.create_task(call()) for _ in range(16)]
-            await asyncio.sleep(0.5)
-            before = answered
-            servers[0].process.terminate()
-            stopped_code = await asyncio.to_thread(servers[0].finish)
-            await asyncio.sleep(0.5)
-            assert stopped_code == 0
-            assert answered > before
-            going = False
-            await asyncio.wait(calls)
-        return answered, failures
-
-    answered, failures = asyncio.run(run())
-
-    assert failures == {}
-    assert answered > 200
-
-
 def test_who_waits_for_an_explanation_is_told_when_the_server_dies(spawn: Callable[..., Process]) -> None:
     server = spawn("--bundles", str(CHECKOUT_BUNDLES), "--model", "english").wait_ready()
     outcomes: queue.Queue[object] = queue.Queue()

@@ -5,12 +5,13 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from typing import NoReturn
 
 import grpc
 import pytest
 
 from sentiment.client import AsyncClient, CallFailed, Classification, Client
-from sentiment.client.policy import SERVICE, channel_options
+from sentiment.client.policy import SERVICE, SERVICE_CONFIG, TOKENS_MAX, channel_options
 from sentiment.client.sync import CALLS_AHEAD, CHUNK, chunks
 from sentiment.pipeline import CHUNK as CHUNK_TOKENIZED
 from sentiment.rpc import server as rpc_server
@@ -145,6 +146,39 @@ def test_a_cancel_that_goes_on_counts_as_unavailable(dropper: tuple[Dropper, str
         client.classify("good")
     assert caught.value.code is Code.UNAVAILABLE
     assert handler.calls == 4
+
+
+class Overloaded(grpc.GenericRpcHandler):
+    """Refuses every call."""
+
+    calls = 0
+
+    def service(self, details: object) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        return grpc.unary_unary_rpc_method_handler(self._refuse)
+
+    def _refuse(self, request: bytes, context: grpc.ServicerContext) -> NoReturn:
+        self.calls += 1
+        context.abort(Code.RESOURCE_EXHAUSTED, "overloaded")
+
+
+async def test_an_overload_that_lasts_is_not_fed_with_retries() -> None:
+    server, handler = grpc.server(futures.ThreadPoolExecutor(1)), Overloaded()
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    # The server has no health service.
+    config = {name: value for name, value in SERVICE_CONFIG.items() if name != "healthCheckConfig"}
+    attempts = []
+    async with AsyncClient(f"127.0.0.1:{port}", options=[("grpc.service_config", json.dumps(config))], timeout_s=60) as client:
+        for _ in range(2):
+            before = handler.calls
+            outcomes = await asyncio.gather(*(client.classify("good") for _ in range(200)), return_exceptions=True)
+            assert {outcome.code for outcome in outcomes if isinstance(outcome, CallFailed)} == {Code.RESOURCE_EXHAUSTED}
+            attempts.append(handler.calls - before)
+    server.stop(0)
+
+    # Half of the tokens, and from then on no call is tried again.
+    assert attempts == [200 + TOKENS_MAX // 2 - 1, 200]
 
 
 def test_nobody_waits_longer_than_the_default_deadline() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from sentiment.client import AsyncClient, CallFailed
+from sentiment.client import AsyncClient, CallFailed, Credentials
 from tests.rpc.gate import positive
 
 # Of the tiny bundle, each with its score for positive: an answer tells which text it belongs to.
@@ -62,8 +62,10 @@ class Callers:
         options: Sequence[tuple[str, Any]] = (),
         texts: Sequence[tuple[str, float]] = TEXTS,
         pause_s: float = 0.0,
+        credentials: Credentials | None = None,
     ) -> None:
         self.fates = Fates()
+        self._credentials = credentials
         self._target, self._callers, self._channels, self._pause_s = target, callers, channels, pause_s
         self._timeout_s, self._options, self._texts = timeout_s, options, itertools.cycle(texts)
         self._going = True
@@ -97,7 +99,8 @@ class Callers:
     async def _run(self) -> None:
         # Each a connection of its own, not one that other clients of the process share.
         apart = [("grpc.use_local_subchannel_pool", 1)]
-        clients = [AsyncClient(self._target, options=[*self._options, *apart], timeout_s=self._timeout_s) for _ in range(self._channels)]
+        given: dict[str, Any] = {"options": [*self._options, *apart], "timeout_s": self._timeout_s, "credentials": self._credentials}
+        clients = [AsyncClient(self._target, **given) for _ in range(self._channels)]
         await asyncio.gather(*(self._ask(clients[number % len(clients)]) for number in range(self._callers)))
         for client in clients:
             await client.close()

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,12 @@ if "sentiment.front_ends" in sys.orig_argv:
 class Server:
     """``sentiment serve`` with front ends: its log as it grows, and its processes by name."""
 
-    def __init__(self, bundles: Path, *flags: str) -> None:
+    def __init__(self, bundles: Path, *flags: str, before: Sequence[str] = (), environment: dict[str, str] | None = None) -> None:
+        """``before``: a command that runs the command which follows it; ``environment``: besides that of this process."""
         # Everybody's own: a later flag of the same name wins.
         own = ("--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0", "--front-ends", "2")
-        command = [sys.executable, "-m", "sentiment", "serve", "--bundles", str(bundles), "--model", "tiny", *own, *flags]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        command = [*before, sys.executable, "-m", "sentiment", "serve", "--bundles", str(bundles), "--model", "tiny", *own, *flags]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
         self.lines: list[dict[str, Any]] = []
         self.others: list[str] = []
         self._grown = threading.Condition()

@@ -8,6 +8,9 @@ from sentiment.v1 import sentiment_pb2 as pb
 SERVICE = pb.DESCRIPTOR.services_by_name["SentimentService"].full_name
 ATTEMPTS_MAX = 4
 BACKOFF_S = 0.05
+# A failed attempt costs one, an answer gives a tenth of one back, and below the half nothing is tried again: an overload that lasts is not
+# fed. The half is what a channel may lose at once, by a server that dies, and still have every call answered: with 10, 60 of 64 failed.
+TOKENS_MAX = 200
 # Of a call that explains and names no other limit: it waits for others and runs when classification leaves the processor free.
 EXPLAIN_TIMEOUT_S = 30.0
 
@@ -31,8 +34,7 @@ SERVICE_CONFIG = {
             },
         },
     ],
-    # Retries stop while more than half of the calls fail: they would only feed an overload.
-    "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
+    "retryThrottling": {"maxTokens": TOKENS_MAX, "tokenRatio": 0.1},
 }
 
 
@@ -48,6 +50,9 @@ def channel_options() -> list[tuple[str, str | int]]:
         # A peer that vanished is noticed within 15 s; without pings a call would wait for its whole deadline.
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
+        # The former is only how long bytes may stay without TCP's acknowledgement (grpcio 1.85): a frozen process, whose kernel gives that,
+        # would be waited for for a minute.
+        ("grpc.http2.ping_timeout_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_receive_message_length", 64 * 2**20),

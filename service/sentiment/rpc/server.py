@@ -62,9 +62,10 @@ def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
         ("grpc.enable_channelz", 1),
         ("grpc.max_channel_trace_event_memory_per_node", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", int(options.keepalive_min_ping_s * 1000)),
-        # A peer that went away without a word is noticed within 40 s.
+        # A peer that went away without a word is noticed within 40 s; the last is for one whose kernel goes on, and else a minute.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.ping_timeout_ms", 10_000),
         # Between the two some are ended, at random, and from the second on all, without a line of Python: a loop that cannot even
         # refuse as fast as calls come would find every call stale.
         ("grpc.server.max_pending_requests", options.pending_max // 2),

@@ -1,0 +1,74 @@
+"""A network namespace of its own, and links to it on which packets can vanish without a word. Needs root and iproute2."""
+
+import contextlib
+import os
+import subprocess
+from types import TracebackType
+from typing import Self
+
+from tests.conftest import leave_out
+
+# Of the range for benchmarks (RFC 2544), which nobody routes. Two links, so that what vanishes on one can be watched over the other.
+LINKS = {"calls": ("198.18.64.1", "198.18.64.2"), "watching": ("198.18.65.1", "198.18.65.2")}
+# An address that no card of the link has: what is sent to it is silently dropped on arrival.
+NOWHERE = "02:00:00:00:00:01"
+
+
+def ip(*arguments: str) -> str:
+    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=20).stdout
+
+
+class Apart:
+    """A namespace with two pairs of addresses, ours and its: ``calls`` and ``watching``."""
+
+    def __init__(self) -> None:
+        self.name = f"sentiment-{os.getpid()}"
+        self.before = ("ip", "netns", "exec", self.name)
+        self.ours, self.its = LINKS["calls"]
+        self.watched = LINKS["watching"][1]
+
+    def __enter__(self) -> Self:
+        if os.geteuid():
+            leave_out("a network namespace", "needs root")
+        try:
+            ip("netns", "add", self.name)
+        except subprocess.CalledProcessError as error:
+            leave_out("a network namespace", f"cannot be made: {error.stderr.strip()}")
+        try:
+            ip("-n", self.name, "link", "set", "lo", "up")
+            for link, (ours, its) in LINKS.items():
+                near, far = self._cards(link)
+                ip("link", "add", near, "type", "veth", "peer", "name", far, "netns", self.name)
+                for where, card, address in (((), near, ours), (("-n", self.name), far, its)):
+                    ip(*where, "address", "add", f"{address}/24", "dev", card)
+                    ip(*where, "link", "set", card, "up")
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._remove()
+
+    def vanish(self) -> None:
+        """From now on packets of ``calls`` vanish, both ways, and nobody is told."""
+        near, far = self._cards("calls")
+        ip("neighbour", "replace", self.its, "lladdr", NOWHERE, "dev", near, "nud", "permanent")
+        ip("-n", self.name, "neighbour", "replace", self.ours, "lladdr", NOWHERE, "dev", far, "nud", "permanent")
+
+    def come_back(self) -> None:
+        """Packets arrive again."""
+        near, far = self._cards("calls")
+        ip("neighbour", "del", self.its, "dev", near)
+        ip("-n", self.name, "neighbour", "del", self.ours, "dev", far)
+
+    def _remove(self) -> None:
+        # With its last process the namespace and its ends of the links would go; ours take theirs along at once.
+        for link in LINKS:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                ip("link", "del", self._cards(link)[0])
+        ip("netns", "del", self.name)
+
+    def _cards(self, link: str) -> tuple[str, str]:
+        number = f"{list(LINKS).index(link)}-{os.getpid()}"
+        return f"st{number}", f"sf{number}"
