@@ -17,6 +17,8 @@ CANCEL = 8
 INITIAL_WINDOW = 4
 # Longer than any answer takes.
 PATIENCE_S = 30.0
+# Kind, flags, stream, payload.
+Frame = tuple[int, int, int, bytes]
 
 
 def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:
@@ -48,6 +50,15 @@ def settings(values: dict[int, int]) -> bytes:
     return frame(SETTINGS, payload=b"".join(struct.pack(">HI", name, value) for name, value in values.items()))
 
 
+def parse(content: bytes) -> tuple[list[Frame], bytes]:
+    """The whole frames, and what is left."""
+    frames = []
+    while len(content) >= 9 and len(content) >= 9 + (size := int.from_bytes(content[:3])):
+        frames.append((content[3], content[4], int.from_bytes(content[5:9]) & 0x7FFFFFFF, content[9 : 9 + size]))
+        content = content[9 + size :]
+    return frames, content
+
+
 class Peer:
     """A connection to the server, and all frames that came over it."""
 
@@ -55,7 +66,7 @@ class Peer:
         host, _, port = target.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), PATIENCE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.frames: list[tuple[int, int, int, bytes]] = []
+        self.frames: list[Frame] = []
         self._rest = b""
         self.ended = False
         self.send(begin)
@@ -79,7 +90,7 @@ class Peer:
         begin = frame(HEADERS, END_HEADERS, stream, request_headers(path, timeout))
         return self.send(begin, b"" if body is None else frame(DATA, END_STREAM, stream, body))
 
-    def read(self, seconds: float = 0.0) -> list[tuple[int, int, int, bytes]]:
+    def read(self, seconds: float = 0.0) -> list[Frame]:
         """The frames that come within this time: (kind, flags, stream, payload). Settings and pings are acknowledged."""
         found = []
         end = time.monotonic() + seconds
@@ -101,13 +112,6 @@ class Peer:
         self.frames += found
         return found
 
-    def wait_end(self, seconds: float) -> float | None:
-        """Seconds until the server ended the connection; None if it did not within these."""
-        begun = time.monotonic()
-        while not self.ended and time.monotonic() < begun + seconds:
-            self.read(0.2)
-        return time.monotonic() - begun if self.ended else None
-
     def wait_for(self, kind: int, stream: int, seconds: float = PATIENCE_S) -> bytes:
         """The payload of the first frame of this kind on this stream."""
         end = time.monotonic() + seconds
@@ -118,10 +122,9 @@ class Peer:
             assert not self.ended and time.monotonic() < end, f"no frame {kind} on {stream}: {self.frames}"
             self.read(0.1)
 
-    def _parse(self) -> Iterable[tuple[int, int, int, bytes]]:
-        while len(self._rest) >= 9 and len(self._rest) >= 9 + (size := int.from_bytes(self._rest[:3])):
-            kind, flags, stream = self._rest[3], self._rest[4], int.from_bytes(self._rest[5:9]) & 0x7FFFFFFF
-            payload, self._rest = self._rest[9 : 9 + size], self._rest[9 + size :]
+    def _parse(self) -> Iterable[Frame]:
+        frames, self._rest = parse(self._rest)
+        for kind, flags, stream, payload in frames:
             if kind in (SETTINGS, PING) and not flags & ACK:
                 self.send(frame(kind, ACK, payload=payload if kind == PING else b""))
             yield kind, flags, stream, payload
