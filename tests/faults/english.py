@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 
 from sentiment.client import Client
-from sentiment.loadtest.fleet import measure
 from sentiment.loadtest.drivers import Target
+from sentiment.loadtest.fleet import measure
 from sentiment.loadtest.mix import Mix
 from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.traffic.texts import read_pool

@@ -170,5 +170,6 @@ def test_no_file_descriptor_is_left(serve: Serve, evidence: Evidence, port: str)
 
 
 def complaints(server: Server) -> int:
-    """Of files: the port of gRPC's in its core's words, the other's in ours."""
-    return sum("descriptor limit" in line for line in server.others) + sum("out of system resource" in line["event"] for line in server.lines)
+    """That files lack: of gRPC in its core's words, of HTTP in asyncio's."""
+    of_grpc = sum("descriptor limit" in line for line in server.others)
+    return of_grpc + sum("out of system resource" in line["event"] for line in server.lines)

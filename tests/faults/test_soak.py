@@ -5,7 +5,6 @@ import itertools
 import os
 import statistics
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 

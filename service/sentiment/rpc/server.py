@@ -38,7 +38,7 @@ class ServerOptions:
     connection_age_grace_s: float
     # Calls of one method that may wait until the event loop looks at them.
     pending_max: int
-    # Open calls of one connection.
+    # Calls that are let in at once.
     calls_max: int
     reflection: bool
     # Other processes of this server listen on the port too.
@@ -71,8 +71,9 @@ def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
         # refuse as fast as calls come would find every call stale.
         ("grpc.server.max_pending_requests", options.pending_max // 2),
         ("grpc.server.max_pending_requests_hard_limit", options.pending_max),
-        # A call whose message does not come is no call to us yet, and with no deadline it waits as long as its connection lasts.
-        ("grpc.max_concurrent_streams", options.calls_max),
+        # A call whose message does not come is no call to us yet, and with no deadline it waits as long as its connection lasts. A client
+        # keeps back what is beyond this limit: it must leave room for those that are to be refused.
+        ("grpc.max_concurrent_streams", options.calls_max + options.pending_max),
     ]
     if options.connection_age_max_s:
         arguments += [
