@@ -159,7 +159,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from sentiment import logs  # noqa: PLC0415  # the client's commands run without a model runtime
+    from sentiment import logs, open_files  # noqa: PLC0415  # the client's commands run without a model runtime
 
     flags = {name: value for name, value in vars(options).items() if name in Settings.model_fields}
     config = options.config or (Path(os.environ["SENTIMENT_CONFIG"]) if os.environ.get("SENTIMENT_CONFIG") else None)
@@ -167,6 +167,7 @@ def _serve(options: argparse.Namespace) -> int:
     logs.configure(settings.log_level, settings.log_format)
     if ignored:
         logs.logger().info("variables_ignored", reason="Kubernetes injects such names", names=ignored)
+    open_files.raise_limit()
     if settings.front_ends:
         from sentiment.front_ends.supervisor import supervise  # noqa: PLC0415  # that process needs neither gRPC nor the runtime
 

@@ -13,7 +13,9 @@ from sentiment.rpc.server import ServerOptions, make_server
 
 PENDING_MAX = 100
 CALLS = 500
-OPTIONS = ServerOptions(2**20, 10.0, connection_age_max_s=0, connection_age_grace_s=0, pending_max=PENDING_MAX, reflection=False)
+OPTIONS = ServerOptions(
+    2**20, 10.0, connection_age_max_s=0, connection_age_grace_s=0, pending_max=PENDING_MAX, calls_max=CALLS, reflection=False
+)
 
 
 async def test_calls_that_a_busy_loop_never_looked_at_are_ended_at_once_and_probes_are_not() -> None:

@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from sentiment.errors import CannotServe
 from sentiment.rpc.calls import Calls
 from sentiment.rpc.guard import GrpcGuard
-from sentiment.rpc.health import Health
+from sentiment.rpc.health import WATCHERS_MAX, Health
 from sentiment.rpc.oip import InferenceService
 from sentiment.rpc.servicer import SentimentService
 from sentiment.rpc.stream import METHOD, Streams
@@ -38,6 +38,8 @@ class ServerOptions:
     connection_age_grace_s: float
     # Calls of one method that may wait until the event loop looks at them.
     pending_max: int
+    # Calls that are let in at once.
+    calls_max: int
     reflection: bool
     # Other processes of this server listen on the port too.
     share_port: bool = False
@@ -70,6 +72,9 @@ def channel_options(options: ServerOptions) -> list[tuple[str, int]]:
         # refuse as fast as calls come would find every call stale.
         ("grpc.server.max_pending_requests", options.pending_max // 2),
         ("grpc.server.max_pending_requests_hard_limit", options.pending_max),
+        # A call whose message does not come is no call to us yet, and with no deadline it waits as long as its connection lasts. A client
+        # keeps back what is beyond this limit: it must leave room for those that are to be refused.
+        ("grpc.max_concurrent_streams", options.calls_max + options.pending_max),
     ]
     if options.connection_age_max_s:
         arguments += [
@@ -94,7 +99,10 @@ def oip_handlers_of(service: InferenceService, calls: Calls) -> Handlers:
 
 def make_server(options: ServerOptions, services: Mapping[str, Handlers], health: Health, guard: Guard | None = None) -> grpc.aio.Server:
     """Assemble the server of these services by name, without a port and without starting it; ``guard``: who may call it, None: all may."""
-    server = grpc.aio.server(options=channel_options(options), interceptors=() if guard is None else (GrpcGuard(guard),))
+    # Beyond all that we let in and all who watch our health there are only calls whose message does not come, or whose answer is not taken.
+    most = options.calls_max + WATCHERS_MAX
+    interceptors = () if guard is None else (GrpcGuard(guard),)
+    server = grpc.aio.server(options=channel_options(options), interceptors=interceptors, maximum_concurrent_rpcs=most)
     for name, handlers in services.items():
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
         # Each of them waits in a queue of its own, so that none of a probe's calls is ended for want of room.

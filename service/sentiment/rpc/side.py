@@ -70,6 +70,7 @@ class GrpcSide:
             settings.connection_age_max_s,
             settings.connection_age_grace_s,
             settings.calls_pending_max,
+            settings.calls_max,
             settings.reflection,
             share_port,
         )

@@ -26,6 +26,7 @@ from sentiment.security.secured import Secured
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.web.guard import http_guard
 from sentiment.web.lines import Lines, error_body, json_of
+from sentiment.web.listening import IDLE_S, listen
 from sentiment.web.viewer import add_viewer
 
 # As gRPC writes a timeout in its header of the same name: 1 to 8 digits and a unit.
@@ -81,7 +82,10 @@ class Web:
         if everything and viewer:
             add_viewer(application.router)
         # A client that goes away cancels its request, as in gRPC.
-        self._runner = web.AppRunner(application, handler_cancellation=True, access_log=None, logger=_log(), shutdown_timeout=5)
+        self._runner = web.AppRunner(
+            application, handler_cancellation=True, access_log=None, logger=_log(), shutdown_timeout=5, keepalive_timeout=IDLE_S
+        )
+        self._server: asyncio.Server | None = None
 
     def _add_calls(self, router: web.UrlDispatcher, service: SentimentService) -> None:
         router.add_post("/v1/classify", partial(self._post, service.classify_method))
@@ -92,22 +96,25 @@ class Web:
         router.add_get("/v1/models/{name}", get_model)
         router.add_get("/v1/models/{name}/{version}", get_model)
 
-    async def start(self, listen: str) -> int:
+    async def start(self, address: str) -> int:
         """Listen on ``host:port``; returns the port.
 
         Raises:
             CannotServe: the port cannot be bound.
         """
-        host, _, port = listen.rpartition(":")
+        host, _, port = address.rpartition(":")
         await self._runner.setup()
+        assert self._runner.server is not None
         try:
-            await web.TCPSite(self._runner, host.strip("[]"), int(port), ssl_context=self._https).start()
+            self._server = await listen(self._runner.server, host.strip("[]"), int(port), self._https)
         except (OSError, OverflowError) as error:
-            raise CannotServe(f"HTTP cannot listen on {listen}: {error}") from error
-        return int(self._runner.addresses[0][1])
+            raise CannotServe(f"HTTP cannot listen on {address}: {error}") from error
+        return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Finish requests that are under way, then close."""
+        if self._server is not None:
+            self._server.close()
         await self._runner.cleanup()
 
     async def _get_metrics(self, request: web.Request) -> web.Response:

@@ -1,0 +1,94 @@
+"""What is seen of a process from outside: memory, files, threads; and of all calls of a server, whether one is left."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from tests.faults.evidence import Evidence
+from tests.faults.fates import Callers
+from tests.front_ends.servers import PATIENCE_S, Server
+
+MB = 2**20
+
+
+class Seen:
+    """A process."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+
+    @property
+    def rss_mb(self) -> float:
+        return float(self._process.memory_info().rss / MB)
+
+    @property
+    def files(self) -> int:
+        return int(self._process.num_fds())
+
+    @property
+    def threads(self) -> int:
+        return int(self._process.num_threads())
+
+    @property
+    def cpu_s(self) -> float:
+        """User and system."""
+        return float(sum(self._process.cpu_times()[:2]))
+
+    def begin_peak(self) -> None:
+        """From now on ``peak_mb`` is the most that there was."""
+        Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
+
+    @property
+    def peak_mb(self) -> float:
+        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def until(true: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> float:
+    """Wait for what has no event; returns the seconds that it took."""
+    begun = time.monotonic()
+    while not true():
+        assert time.monotonic() < begun + patience_s, f"never: {what}"
+        time.sleep(0.05)
+    return time.monotonic() - begun
+
+
+def open_calls(server: Server) -> float:
+    """Calls that gRPC's core has begun and not ended, but for those that it ended unseen."""
+    return server.total("grpc_calls_started_total") - server.total("grpc_calls_ended_total")
+
+
+def nothing_waits(server: Server) -> bool:
+    """Whether no row waits and no explanation."""
+    return server.total("queue_rows") == 0 and server.total("explanations") == 0
+
+
+@contextmanager
+def others_are_answered(server: Server, evidence: Evidence, callers: int = 4, may: tuple[str, ...] = ()) -> Iterator[Seen]:
+    """Callers beside what is done to the server: each is answered, rightly, or has a status of ``may``; afterwards nothing is left open.
+
+    Measures how long they waited, and the server's memory.
+    """
+    seen = Seen(server.process.pid)
+    with Callers(server.target, callers=callers, pause_s=0.005) as others:
+        others.wait(100)
+        files, rss_mb, begun = seen.files, seen.rss_mb, time.monotonic()
+        seen.begin_peak()
+        yield seen
+        others.wait(20)
+        ended = time.monotonic()
+        until(lambda: seen.files <= files, f"no more than {files} files are open")
+    evidence.count(others.fates)
+    evidence.assert_nothing_lost()
+    assert set(evidence.calls) <= {"answered", "wrong", "never told", *may}, evidence.calls
+    others_then = others.fates.between(begun, ended)
+    evidence.measured["p99 of the others before, ms"] = round(others.fates.between(0, begun).seconds(0.99) * 1e3, 1)
+    evidence.measured["p99 of the others meanwhile, ms"] = round(others_then.seconds(0.99) * 1e3, 1)
+    evidence.measured["longest of the others meanwhile, ms"] = round(others_then.seconds(1) * 1e3, 1)
+    evidence.measured["memory before, MB"] = round(rss_mb)
+    evidence.measured["memory at most, MB"] = round(seen.peak_mb)
+    evidence.measured["memory afterwards, MB"] = round(seen.rss_mb)
+    assert nothing_waits(server)

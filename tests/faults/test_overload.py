@@ -1,0 +1,149 @@
+"""More load than a server can carry"""
+
+import asyncio
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from sentiment.loadtest.drivers import Target
+from sentiment.loadtest.fleet import Fleet
+from sentiment.loadtest.mix import Mix
+from sentiment.loadtest.results import CANCELLED_BY_US, OK, Point
+from sentiment.rpc.health import LIVENESS
+from sentiment.rpc.status import PUSHBACK
+from sentiment.traffic.arrivals import Poisson
+from sentiment.traffic.texts import read_pool
+from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from tests.conftest import PLAIN
+from tests.faults.english import ENGLISH, capacity, texts_with_scores
+from tests.faults.evidence import Evidence
+from tests.faults.fates import ANSWERED, HUNG, WRONG, Callers, Fates
+from tests.faults.seen import Seen, nothing_waits, until
+from tests.front_ends.servers import PATIENCE_S, Server
+
+Serve = Callable[..., Server]
+OBJECTIVE_S = 0.5
+TIMES = 3.0
+REFUSALS = {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
+
+
+@dataclass
+class Watched:
+    """What was seen meanwhile: probes' times, memory, and refusals with and without a hint when to come back."""
+
+    probes_s: list[float] = field(default_factory=list)
+    rss_mb: list[float] = field(default_factory=list)
+    hinted: int = 0
+    unhinted: int = 0
+
+
+@contextmanager
+def watching(server: Server) -> Iterator[Watched]:
+    """Beside the load, four times a second: a health check, /healthz, and a call of which the refusal is looked at."""
+    found, going, seen, failures = Watched(), True, Seen(server.process.pid), []
+
+    def look() -> None:
+        try:
+            with grpc.insecure_channel(server.target, PLAIN) as channel:
+                while going:
+                    found.rss_mb.append(seen.rss_mb)
+                    begun = time.monotonic()
+                    told = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=LIVENESS), timeout=PATIENCE_S)
+                    assert told.status == health_pb2.HealthCheckResponse.SERVING
+                    with urllib.request.urlopen(server.url + "/healthz", timeout=PATIENCE_S) as response:
+                        assert response.status == 200
+                    found.probes_s.append(time.monotonic() - begun)
+                    ask(channel, found)
+                    time.sleep(0.25)
+        except BaseException as error:  # handed to the test
+            failures.append(error)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    yield found
+    going = False
+    thread.join(PATIENCE_S)
+    assert not failures, failures
+
+
+def ask(channel: grpc.Channel, found: Watched) -> None:
+    stub: Any = pb_grpc.SentimentServiceStub(channel)
+    try:
+        stub.Classify(pb.ClassifyRequest(text="a film that is good " * 40), timeout=OBJECTIVE_S)
+    except grpc.RpcError as error:
+        failed: Any = error  # is the call too
+        if failed.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            trailers = dict(failed.trailing_metadata())
+            hinted = PUSHBACK in trailers and b"RetryInfo" in trailers["grpc-status-details-bin"]
+            found.hinted, found.unhinted = found.hinted + hinted, found.unhinted + (not hinted)
+
+
+async def load(server: Server, rate: float, seconds: float) -> Point:
+    async with Fleet(Target(server.target), Mix((OBJECTIVE_S, OBJECTIVE_S)), read_pool("mixed"), OBJECTIVE_S, processes=1) as fleet:
+        return await fleet.measure(Poisson(rate), seconds)
+
+
+def fates_of(point: Point) -> Fates:
+    """The load's calls. The load tester reads no answers; those that it gave up after their deadlines were never told."""
+    names = {OK: ANSWERED, CANCELLED_BY_US: HUNG}
+    return Fates([(0.0, 0.0, names.get(code, code)) for code, number in point.outcomes.items() for _ in range(number)])
+
+
+def overload(serve: Serve, evidence: Evidence, seconds: float) -> None:
+    server = serve(*ENGLISH)
+    checked = texts_with_scores(server.target, 32)
+    can = capacity(server.target, read_pool("mixed"), max(2.0, seconds / 6))
+    with watching(server) as watched, Callers(server.target, callers=2, timeout_s=OBJECTIVE_S, texts=checked, pause_s=0.05) as callers:
+        before = watched.rss_mb[0] if watched.rss_mb else Seen(server.process.pid).rss_mb
+        point = asyncio.run(load(server, TIMES * can, seconds))
+        # The last of them has ended or had its deadline.
+        ended = time.monotonic()
+        until(lambda: nothing_waits(server), "nothing waits")
+        callers.wait(20)
+        alone = time.monotonic()
+        callers.wait(20)
+    after = callers.fates.between(alone, time.monotonic())
+    evidence.count(fates_of(point), callers.fates)
+    evidence.measured |= {
+        "capacity, texts/s": round(can, 1),
+        "load, texts/s": round(TIMES * can, 1),
+        "answered in time over capacity": round(point.goodput_per_s / can, 3),
+        "p99 of the answers, ms": round(point.percentile(99) * 1e3),
+        "refusals looked at, all with a time to come back": watched.hinted,
+        "health probes answered": len(watched.probes_s),
+        "slowest pair of them, ms": round(max(watched.probes_s) * 1e3),
+        "memory before, at most, after, MB": f"{before:.0f}, {max(watched.rss_mb):.0f}, {Seen(server.process.pid).rss_mb:.0f}",
+        "two callers are answered again after, s": round(alone - ended, 2),
+        "p99 of them then, ms": round(after.seconds(0.99) * 1e3),
+    }
+    if point.client_limited:
+        evidence.measured["the load tester was a limit itself"] = point.client_limited
+    evidence.assert_nothing_lost()
+    assert set(evidence.calls) <= {ANSWERED, WRONG, HUNG} | REFUSALS, (evidence.calls, point.messages)
+    assert evidence.calls.get("RESOURCE_EXHAUSTED", 0) > 0
+    assert watched.hinted > 0
+    assert watched.unhinted == 0
+    assert point.goodput_per_s > 0.3 * can
+    assert max(watched.rss_mb) < before + 512
+
+
+def test_three_times_its_capacity_for_seconds(serve: Serve, evidence: Evidence) -> None:
+    """The default bundle gets texts of sentences' and reviews' lengths, each with 0.5 s, at three times the rate that it had answered
+    while 64 callers waited all the time; for 4 s, from a process of its own, whether or not others were answered.
+    """
+    overload(serve, evidence, 4.0)
+
+
+@pytest.mark.thorough
+def test_three_times_its_capacity_for_a_minute(serve: Serve, evidence: Evidence) -> None:
+    """The same for 60 s."""
+    overload(serve, evidence, 60.0)

@@ -1,0 +1,25 @@
+"""How many files a server may have open."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import resource, sys
+from sentiment import logs, open_files
+
+logs.configure("info", "json")
+resource.setrlimit(resource.RLIMIT_NOFILE, tuple(map(int, sys.argv[1:])))
+assert open_files.raise_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+
+
+@pytest.mark.parametrize(("soft", "hard", "events"), [(256, 5000, []), (256, 512, ["few_files"]), (512, 512, ["few_files"])])
+def test_all_files_that_are_granted_are_taken_and_few_are_told(soft: int, hard: int, events: list[str]) -> None:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, str(soft), str(hard)], capture_output=True, text=True, timeout=60, check=True)
+
+    assert int(ended.stdout) == hard
+    assert [json.loads(line)["event"] for line in ended.stderr.splitlines()] == events
