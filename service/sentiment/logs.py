@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import os
 import sys
 
 import structlog
@@ -17,6 +18,8 @@ _lines: LogLines | None = None
 def configure_server(level: str, form: str, process: str = "") -> None:
     """Set up logging for a process that serves: it never waits for whoever reads its standard error. Else as ``configure``."""
     global _lines  # noqa: PLW0603  # a process has one standard error
+    # gRPC's core, which reads this when it is loaded, would write what clients sent it, past our lines and waiting for their reader.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _lines = take_standard_error(lambda lines: logger().warning("log_lines_lost", lines=lines))
     atexit.register(_lines.wait_written)
     configure(level, form, process)
