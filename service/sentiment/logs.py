@@ -23,6 +23,8 @@ def configure_server(level: str, form: str, process: str = "") -> None:
     _lines = take_standard_error(lambda lines: logger().warning("log_lines_lost", lines=lines))
     atexit.register(_lines.wait_written)
     configure(level, form, process)
+    # It would tell, with the bytes, of every header that is no UTF-8. What ends its server is told by ``rpc.side``.
+    logging.getLogger("grpc").setLevel(logging.CRITICAL)
 
 
 def lines_dropped() -> float:

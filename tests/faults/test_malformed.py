@@ -19,7 +19,7 @@ from tests.conftest import NO_RETRIES
 from tests.faults.apart import Apart
 from tests.faults.evidence import Evidence
 from tests.faults.fates import HUNG, PATIENCE_S, Callers
-from tests.faults.malformed import call_headers, conversation, message, web_request
+from tests.faults.malformed import PREFACE, call_headers, conversation, message, web_request
 
 INPUTS = int(os.environ.get("INPUTS", "300"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(2**31)
@@ -130,41 +130,55 @@ def test_bodies_that_are_no_messages(attacked: Apart, tmp_path: Path, evidence: 
 
 
 def send_all(address: tuple[str, int], content: bytes) -> bytes:
-    """Send, and read what is there at once; the connection may be closed at any time."""
-    answer = b""
+    """Send, and read what comes first, if it comes soon; the connection may be closed at any time."""
     with socket.create_connection(address, 20) as connection:
-        connection.settimeout(0.02)
+        connection.settimeout(0.05)
         try:
             connection.sendall(content)
-            connection.shutdown(socket.SHUT_WR)
-            while more := connection.recv(2**16):
-                answer += more
+            return connection.recv(2**16)
         except OSError:
-            pass
-    return answer
+            return b""
 
 
-@pytest.mark.parametrize("port", ["HTTP/2", "HTTP/1.1"])
+def test_a_path_that_is_no_utf8(attacked: Apart, tmp_path: Path, evidence: Evidence) -> None:
+    """One call whose :path has the byte 0xf4. grpc.aio ends its server before any of our code sees the call, and the port stays closed:
+    not mended here. The process notices, says so and ends with exit code 1, so that it is replaced; calls meanwhile are UNAVAILABLE.
+    """
+    headers = call_headers(b"/a\xf4/b")
+    begun = time.monotonic()
+    with Callers(attacked.target, callers=2, timeout_s=2) as callers:
+        callers.wait(20)
+        host, _, port = attacked.target.partition(":")
+        send_all((host, int(port)), PREFACE + len(headers).to_bytes(3, "big") + b"\x01\x05\x00\x00\x00\x01" + headers)
+        assert attacked.finish() == 1
+
+    evidence.count(callers.fates)
+    evidence.assert_nothing_lost()
+    evidence.measured["noticed within, s"] = round(time.monotonic() - begun, 1)
+    assert "grpc_ended" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("port", ["HTTP 2", "HTTP 1"])
 def test_connections_that_speak_badly(attacked: Apart, tmp_path: Path, evidence: Evidence, port: str) -> None:
     """Raw sockets. To the port of gRPC a greeting, mostly, and 10 frames each of any type, flags, length and stream, with HPACK garbage and
     out of order; to the port of HTTP requests and JSON bodies with bits flipped, cut or doubled. Others ask rightly meanwhile.
     """
     dice = random.Random(SEED)
     paths = [call_headers(f"/{path_of(method)}".encode()) for method in METHODS if len(path_of(method)) < 120]
-    url = attacked.target if port == "HTTP/2" else attacked.url.removeprefix("http://")
+    url = attacked.target if port == "HTTP 2" else attacked.url.removeprefix("http://")
     host, _, number = url.partition(":")
     statuses: Counter[str] = Counter()
     with Callers(attacked.target, callers=2, timeout_s=10, pause_s=0.05) as callers:
         callers.wait(5)
         before, begun, done = attacked.rss_bytes(), time.monotonic(), 0
         while done < INPUTS:
-            if port == "HTTP/2":
+            if port == "HTTP 2":
                 done += 10
                 send_all((host, int(number)), conversation(dice, dice.choice(paths), 10))
             else:
                 done += 1
                 answer = send_all((host, int(number)), web_request(dice, JSON))
-                statuses[answer[9:12].decode() if answer.startswith(b"HTTP/1.") else "closed"] += 1
+                statuses[answer[9:12].decode() if answer.startswith(b"HTTP/1.") else "nothing"] += 1
         seconds = time.monotonic() - begun
         callers.wait(5)
 

@@ -210,7 +210,9 @@ class ExplainSession:
 def load_graph(
     path: Path | bytes, providers: Sequence[str | tuple[str, dict[str, str]]], outside: Mapping[str, bytes] = MappingProxyType({})
 ) -> onnxruntime.InferenceSession:
-    """Load a graph from a file or from its bytes, for the first of ``providers``; what that lacks, the others do. ``outside``: as ``Session``.
+    """Load a graph from a file or from its bytes, for the first of ``providers``; what that lacks, the others do.
+
+    ``outside``: as ``Session``.
 
     Raises:
         BadBundle: it cannot be loaded, or ONNX Runtime would do without the first provider.
