@@ -120,7 +120,7 @@ class GrpcSide:
 
         grpc.aio does so after one call whose path is no UTF-8, before any of our code sees it. Its ``stop`` then never returns.
         """
-        while self.server._server.is_running():  # noqa: ASYNC110  # it tells nobody
+        while self.server._server.is_running():  # type: ignore[attr-defined]  # noqa: ASYNC110  # it tells nobody
             await asyncio.sleep(LOOK_S)
         if not self._stopping:
             logger().critical("grpc_ended", reason="a call's path was no UTF-8, or gRPC's own failure; the process must be replaced")
