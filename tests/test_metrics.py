@@ -53,6 +53,7 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "deadline_outcome_total": ("counter", {"outcome": {"met", "expired", "refused", "cancelled", "failed"}, "model": {"tiny/1"}}),
     "runner_busy_seconds_total": ("counter", {"runner": {"cpu-0", "cpu-1"}}),
     "loop_busy_seconds_total": ("counter", {"process": {"server"}}),
+    "log_lines_dropped_total": ("counter", {}),
     "grpc_calls_started_total": ("counter", {}),
     "grpc_calls_ended_total": ("counter", {}),
     "queue_rows": ("gauge", {"model": {"tiny/1"}}),

@@ -18,7 +18,7 @@ from sentiment import event_loop
 from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost
 from sentiment.exchange import Exchange
 from sentiment.hosted import Hosted
-from sentiment.logs import logger
+from sentiment.logs import lines_dropped, logger, wait_written
 from sentiment.metrics import Metrics
 from sentiment.model.nvml import meters
 from sentiment.model.session import RUNTIME_VERSION
@@ -59,6 +59,7 @@ class App:
         process = "server" if counts_grpc else "executor"
         loop = event_loop.running()
         self._metrics.loop_busy_seconds.watch(lambda: loop.busy_s, process)
+        self._metrics.log_lines_dropped.watch(lines_dropped)
         self._tracer = make_tracer(settings.tracing, self._metrics, process)
         self._models = Models(settings.model)
         self._ready = False
@@ -250,10 +251,11 @@ async def serve(settings: Settings, make: Callable[[], App] | None = None) -> No
                 if not app.second_signal_ends:
                     return
                 logger().warning("second_signal", signal=name)
+                wait_written()
                 os._exit(1)
             logger().info("draining", signal=name, wait_s=settings.drain_wait_s, grace_s=settings.drain_grace_s)
 
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in event_loop.stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
         await app.run()
     except (BadBundle, BadSettings, CannotServe) as error:
@@ -269,5 +271,5 @@ async def serve(settings: Settings, make: Callable[[], App] | None = None) -> No
 def _leave() -> NoReturn:
     logging.shutdown()
     sys.stdout.flush()
-    sys.stderr.flush()
+    wait_written()
     os._exit(1)

@@ -164,7 +164,7 @@ def _serve(options: argparse.Namespace) -> int:
     flags = {name: value for name, value in vars(options).items() if name in Settings.model_fields}
     config = options.config or (Path(os.environ["SENTIMENT_CONFIG"]) if os.environ.get("SENTIMENT_CONFIG") else None)
     settings, ignored = load_settings(flags, os.environ, config)
-    logs.configure(settings.log_level, settings.log_format)
+    logs.configure_server(settings.log_level, settings.log_format)
     if ignored:
         logs.logger().info("variables_ignored", reason="Kubernetes injects such names", names=ignored)
     open_files.raise_limit()

@@ -8,6 +8,7 @@ are: calls that it cannot look at in time wait in gRPC's core, and a loop that l
 
 import asyncio
 import selectors
+import signal
 import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -45,6 +46,12 @@ class MeasuredLoop(asyncio.SelectorEventLoop):
     def busy_s(self) -> float:
         """Seconds since its begin that it did not wait in; read it on the loop."""
         return time.monotonic() - self._begun_at - self._waits.waited_s
+
+
+def stop_signals() -> list[signal.Signals]:
+    """What ends a server: SIGTERM, Ctrl-C, and a terminal that goes away, unless somebody had that ignored (nohup)."""
+    hung_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, signal.SIGINT, *hung_up]
 
 
 def running() -> MeasuredLoop:

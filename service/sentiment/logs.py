@@ -1,11 +1,41 @@
 """Structured logs on standard error: one line an event, fields not prose, never a user's text."""
 
+import atexit
 import logging
+import os
 import sys
 
 import structlog
 
+from sentiment.log_lines import LogLines, take_standard_error
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+# Of a server.
+_lines: LogLines | None = None
+
+
+def configure_server(level: str, form: str, process: str = "") -> None:
+    """Set up logging for a process that serves: it never waits for whoever reads its standard error. Else as ``configure``."""
+    global _lines  # noqa: PLW0603  # a process has one standard error
+    # gRPC's core, which reads this when it is loaded, would write what clients sent it, past our lines and waiting for their reader.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    _lines = take_standard_error(lambda lines: logger().warning("log_lines_lost", lines=lines))
+    atexit.register(_lines.wait_written)
+    configure(level, form, process)
+    # It would tell, with the bytes, of every header that is no UTF-8. What ends its server is told by ``rpc.side``.
+    logging.getLogger("grpc").setLevel(logging.CRITICAL)
+
+
+def lines_dropped() -> float:
+    """Log lines that this process could not write."""
+    return _lines.dropped if _lines is not None else 0
+
+
+def wait_written() -> None:
+    """Wait for the last lines, a moment at most: before an end that runs nothing else."""
+    if _lines is not None:
+        _lines.wait_written()
 
 
 def configure(level: str, form: str, process: str = "") -> None:

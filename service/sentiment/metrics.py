@@ -105,6 +105,7 @@ class Metrics:
         self.runner_busy_seconds = counter("runner_busy_seconds", "Time each runner spent in batches, of whichever model.", ["runner"])
         read = partial(ReadCounter, registry=self.registry)
         self.loop_busy_seconds = read("loop_busy_seconds", "Time in which a process's event loop did not wait.", ["process"])
+        self.log_lines_dropped = read("log_lines_dropped", "Log lines that nobody took in time, or that could not be written.")
         self.grpc_calls_started = read("grpc_calls_started", "Calls that came to gRPC's core, of any service.")
         self.grpc_calls_ended = read("grpc_calls_ended", "Calls that ended there after the event loop had looked at them.")
         self.queue_rows = gauge("queue_rows", "Rows waiting for a runner.", ["model"])

@@ -39,7 +39,10 @@ def load_graph(classifier: Classifier, spec: GraphSpec, execute: Execute = here)
         OutOfMemory: there is not enough for the golden set.
     """
     file = classifier.bundle.path / spec.file
-    session = ExplainSession(file, spec.providers[0])
+    bundle = classifier.bundle
+    # Its files may have changed since the bundle was loaded: it is loaded when the first explanation is asked for.
+    session = ExplainSession(file, spec.providers[0], bundle.outside(spec.file))
+    bundle.check(spec.file)
     try:
         widths = {width for pair in _pairs(classifier) for width in _check(classifier, session, spec, pair, execute)}
     except (BadBundle, OutOfMemory):

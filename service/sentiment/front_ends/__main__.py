@@ -15,7 +15,7 @@ def main() -> int:
     """Be the process that the supervisor wants; returns the exit code."""
     start = read_start()
     leave_with_supervisor(start.folder)
-    logs.configure(start.settings.log_level, start.settings.log_format, start.name)
+    logs.configure_server(start.settings.log_level, start.settings.log_format, start.name)
     try:
         event_loop.run(_run(start))
         return 0

@@ -20,7 +20,7 @@ from sentiment.front_ends.forward import Forward
 from sentiment.front_ends.link import FarQueue, Link, connect, watch_deadlines
 from sentiment.front_ends.start import Start, beat
 from sentiment.front_ends.totals import Counted, Counts
-from sentiment.logs import logger
+from sentiment.logs import lines_dropped, logger
 from sentiment.metrics import Metrics
 from sentiment.model.bundle import GraphSpec, load_bundle
 from sentiment.model.classifier import Classifier
@@ -80,6 +80,7 @@ class FrontEnd:
         self._metrics = Metrics(METHODS, CODE_NAMES)
         loop = event_loop.running()
         self._metrics.loop_busy_seconds.watch(lambda: loop.busy_s, start.name)
+        self._metrics.log_lines_dropped.watch(lines_dropped)
         self._counted = Counted(self._metrics.registry)
         self._tracer = make_tracer(self._settings.tracing, self._metrics, start.name)
         self._models = Models(self._settings.model)

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sentiment.errors import CannotServe
+from sentiment.event_loop import stop_signals
 from sentiment.front_ends.start import BEAT_S, EXECUTOR, Start, front_ends
-from sentiment.logs import logger
+from sentiment.logs import logger, wait_written
 from sentiment.settings import Settings
 
 COMMAND = (sys.executable, "-P", "-m", "sentiment.front_ends")
@@ -67,7 +68,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """Keep all processes alive until the stop; returns the exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
         probed = self._settings.health_listen if self._settings.tls_cert_file else ""
         with _reserved(self._settings.grpc_listen) as address, _reserved(probed) as health, _folder() as folder:
@@ -172,6 +173,7 @@ class Supervisor:
         name = signal.Signals(number).name
         if self._stop.is_set():
             self._log.warning("second_signal", signal=name)
+            wait_written()
             os._exit(1)
         self._stop.set()
         self._log.info("draining", signal=name, wait_s=self._settings.drain_wait_s, grace_s=self._settings.drain_grace_s)

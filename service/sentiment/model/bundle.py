@@ -192,6 +192,37 @@ class Bundle:
         """Layers of attention, likewise; 0 if it does not say."""
         return self._configured("num_hidden_layers", "n_layers", "n_layer")
 
+    def check(self, name: str) -> None:
+        """Check a file again: after it was read by its name, or long after the bundle was loaded.
+
+        Raises:
+            BadBundle: it is not what the manifest says.
+        """
+        try:
+            _check_file(self.path / name, self.manifest.files[name])
+        except OSError as error:
+            raise BadBundle(f"{error.filename}: {error.strerror}") from error
+
+    def outside(self, graph: str) -> dict[str, bytes]:
+        """The files that a graph refers to, by name, read and checked; the graph's own is checked too.
+
+        ONNX Runtime would map them into memory, and keep them so: one that is written over changes answers, one that is cut short kills
+        the process.
+
+        Raises:
+            BadBundle: one of them is not what the manifest says.
+        """
+        self.check(graph)
+        try:
+            content = (self.path / graph).read_bytes()
+            names = [name for name in self.manifest.files if Path(name).suffix not in (".onnx", ".json") and name.encode() in content]
+            found = {name: (self.path / name).read_bytes() for name in names}
+        except OSError as error:
+            raise BadBundle(f"{error.filename}: {error.strerror}") from error
+        for name, held in found.items():
+            _check_bytes(self.path / name, self.manifest.files[name], len(held), hashlib.sha256(held).hexdigest())
+        return found
+
     def _configured(self, *keys: str) -> int:
         """The number that config.json has under one of the keys; 0 without one."""
         numbers = (self.config.get(key) for key in keys)
@@ -244,14 +275,19 @@ def load_bundle(path: Path, execute: Execute = here) -> Bundle:
     return Bundle(path, manifest, digest_of(content), _config(path / CONFIG))
 
 
-def _check_file(path: Path, spec: FileSpec, execute: Execute) -> None:
+def _check_file(path: Path, spec: FileSpec, execute: Execute = here) -> None:
     size = path.stat().st_size
+    with path.open("rb") as stream:
+        # One of another size is not read: it may be of any.
+        found = result_of(execute, lambda: hashlib.file_digest(stream, "sha256").hexdigest()) if size == spec.bytes else ""
+    _check_bytes(path, spec, size, found)
+
+
+def _check_bytes(path: Path, spec: FileSpec, size: int, sha256: str) -> None:
     if size != spec.bytes:
         raise BadBundle(f"{path}: has {size} bytes; the manifest says {spec.bytes}")
-    with path.open("rb") as stream:
-        found = result_of(execute, lambda: hashlib.file_digest(stream, "sha256").hexdigest())
-    if found != spec.sha256:
-        raise BadBundle(f"{path}: SHA-256 is {found}; the manifest says {spec.sha256}")
+    if sha256 != spec.sha256:
+        raise BadBundle(f"{path}: SHA-256 is {sha256}; the manifest says {spec.sha256}")
 
 
 def find_bundle(model: str, roots: Sequence[Path]) -> Path:

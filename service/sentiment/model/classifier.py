@@ -70,13 +70,14 @@ def load_classifier(path: Path, precision: str | None = None, execute: Execute =
     bundle = load_bundle(path, execute)
     manifest = bundle.manifest
     tokenizer = tokenizer_of(path / "tokenizer.json", manifest.max_tokens, manifest.files["tokenizer.json"].sha256)
+    bundle.check("tokenizer.json")
     _check_long_texts(path, manifest, tokenizer.special_tokens)
     reasons: list[str] = []
     for graph in manifest.graphs.classify:
         if precision not in (None, graph.precision):
             continue
         try:
-            session = result_of(execute, partial(Session, path / graph.file, graph.providers[0], len(manifest.labels)))
+            session = result_of(execute, partial(_load_session, bundle, graph))
             classifier = Classifier(bundle, graph, tokenizer, session, reasons)
             failure = result_of(execute, partial(next, golden_failures(classifier), ""))
             if failure:
@@ -88,6 +89,13 @@ def load_classifier(path: Path, precision: str | None = None, execute: Execute =
         held = ", ".join(graph.precision for graph in manifest.graphs.classify)
         raise BadBundle(f"{path}: has no {precision} graph; it has {held}")
     raise BadBundle("; ".join(reasons))
+
+
+def _load_session(bundle: Bundle, graph: GraphSpec) -> Session:
+    session = Session(bundle.path / graph.file, graph.providers[0], len(bundle.manifest.labels), bundle.outside(graph.file))
+    # What is served is what was checked, also if somebody exchanged it between the two.
+    bundle.check(graph.file)
+    return session
 
 
 def _check_long_texts(path: Path, manifest: Manifest, special_tokens: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -56,18 +57,25 @@ class Session:
     lengths: Sequence[int] = ()
     _known_inputs: tuple[str, ...] = _KNOWN_INPUTS
 
-    def __init__(self, path: Path, provider: str = "CPUExecutionProvider", labels: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        provider: str = "CPUExecutionProvider",
+        labels: int | None = None,
+        outside: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> None:
         """Load the graph.
 
         Args:
             path: the .onnx file.
             provider: an ONNX Runtime execution provider.
             labels: how many logits a row must have, None to accept any.
+            outside: files that it refers to, by name; what is not given is mapped into memory.
 
         Raises:
             BadBundle: not a graph this service can run, or the provider is not there.
         """
-        self._take(path, load_graph(path, [provider]), labels)
+        self._take(path, load_graph(path, [provider], outside), labels)
         self.provider = provider
 
     def _take(self, path: Path, session: onnxruntime.InferenceSession, labels: int | None) -> None:
@@ -121,15 +129,15 @@ class ExplainSession:
     ``layers`` and ``heads`` are those of its attention, ``labels`` how many logits a row has.
     """
 
-    def __init__(self, path: Path, provider: str = "CPUExecutionProvider") -> None:
-        """Load the graph.
+    def __init__(self, path: Path, provider: str = "CPUExecutionProvider", outside: Mapping[str, bytes] = MappingProxyType({})) -> None:
+        """Load the graph; ``outside`` as ``Session``.
 
         Raises:
             BadBundle: not an explain graph, or the provider is not there.
             OutOfMemory: there is not enough for it now.
         """
         try:
-            self._session = load_graph(path, [provider])
+            self._session = load_graph(path, [provider], outside)
         except BadBundle as error:
             if isinstance(error.__cause__, Exception) and is_out_of_memory(error.__cause__):
                 raise OutOfMemory(str(error)) from error
@@ -199,8 +207,12 @@ class ExplainSession:
         return {name: value.numpy() for name, value in zip(outputs, binding.get_outputs(), strict=True)}
 
 
-def load_graph(path: Path | bytes, providers: Sequence[str | tuple[str, dict[str, str]]]) -> onnxruntime.InferenceSession:
+def load_graph(
+    path: Path | bytes, providers: Sequence[str | tuple[str, dict[str, str]]], outside: Mapping[str, bytes] = MappingProxyType({})
+) -> onnxruntime.InferenceSession:
     """Load a graph from a file or from its bytes, for the first of ``providers``; what that lacks, the others do.
+
+    ``outside``: as ``Session``.
 
     Raises:
         BadBundle: it cannot be loaded, or ONNX Runtime would do without the first provider.
@@ -216,6 +228,9 @@ def load_graph(path: Path | bytes, providers: Sequence[str | tuple[str, dict[str
     options.enable_mem_pattern = False
     # What fails is raised, and logged by us; its own lines on standard error are no JSON.
     options.log_severity_level = 4
+    if outside:
+        sizes = [len(content) for content in outside.values()]
+        options.add_external_initializers_from_files_in_memory(list(outside), list(outside.values()), sizes)
     if provider not in onnxruntime.get_available_providers():
         raise BadBundle(f"{named}: wants {provider}; this ONNX Runtime has {', '.join(onnxruntime.get_available_providers())}")
     given = path if isinstance(path, bytes) else str(path)

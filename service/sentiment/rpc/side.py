@@ -1,10 +1,12 @@
 """The gRPC side of a process: the door, the service, streams, health and the port. Whose models they are is not its concern."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from sentiment.logs import logger, wait_written
 from sentiment.metrics import Metrics
 from sentiment.registry import Models
 from sentiment.rpc.calls import CallLimits, Calls
@@ -19,6 +21,9 @@ from sentiment.rpc.stream import Streams
 from sentiment.security.secured import Secured
 from sentiment.settings import Settings
 from sentiment.tracing.trace import Tracer
+
+# How often it is looked whether gRPC still serves.
+LOOK_S = 0.2
 
 
 def _as_they_are(handlers: Handlers, _calls: Calls) -> Handlers:
@@ -91,6 +96,8 @@ class GrpcSide:
         probed = settings.health_listen and certificates is not None
         self._health_server = make_health_server(options, self.health) if probed else None
         self.health_port = 0
+        self._stopping = False
+        self._watching: asyncio.Task[None] | None = None
 
     def bind(self) -> int:
         """Take the port that the settings name, and that of health; returns the former.
@@ -105,12 +112,26 @@ class GrpcSide:
     async def start(self) -> None:
         """Answer, after ``bind``."""
         await self.server.start()
+        self._watching = asyncio.create_task(self._watch())
         if self._health_server is not None:
             await self._health_server.start()
+
+    async def _watch(self) -> None:
+        """End the process if gRPC's server has ended by itself: its port is closed, and nothing opens it again.
+
+        grpc.aio does so after one call whose path is no UTF-8, before any of our code sees it. Its ``stop`` then never returns.
+        """
+        while self.server._server.is_running():  # type: ignore[attr-defined]  # noqa: ASYNC110  # it tells nobody
+            await asyncio.sleep(LOOK_S)
+        if not self._stopping:
+            logger().critical("grpc_ended", reason="a call's path was no UTF-8, or gRPC's own failure; the process must be replaced")
+            wait_written()
+            os._exit(1)
 
     async def drain(self, grace_s: float) -> None:
         """Refuse what is new by GOAWAY and answer what was accepted, for at most ``grace_s`` seconds."""
         begun = time.monotonic()
+        self._stopping = True
         # At most half of the grace: a stream whose client does not read must not cost other calls theirs.
         await self.streams.end(grace_s / 2)
         # GOAWAY is the refusal: a client takes its next call elsewhere without an error.
@@ -120,6 +141,9 @@ class GrpcSide:
 
     async def stop(self) -> None:
         """Stop at once. Harmless after ``drain``."""
+        self._stopping = True
+        if self._watching is not None:
+            self._watching.cancel()
         self.health.end_watches()
         await self.server.stop(0)
         if self._health_server is not None:

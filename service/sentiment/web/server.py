@@ -27,6 +27,7 @@ from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.web.guard import http_guard
 from sentiment.web.lines import Lines, error_body, json_of
 from sentiment.web.listening import IDLE_S, listen
+from sentiment.web.scrapes import Scrapes
 from sentiment.web.viewer import add_viewer
 
 # As gRPC writes a timeout in its header of the same name: 1 to 8 digits and a unit.
@@ -69,6 +70,7 @@ class Web:
         self._https = None if secured is None else secured.https
         self._calls = calls
         self._scrape = scrape
+        self._scrapes = Scrapes()
         self._ready = ready
         self._alive = alive
         self._message_bytes_max = message_bytes_max
@@ -119,7 +121,9 @@ class Web:
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(await self._scrape()), headers={"Content-Type": content_type})
+        registry = await self._scrape()
+        body = await self._scrapes.make(lambda: encode(registry))
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _get_healthz(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n") if self._alive() else web.Response(text="not alive\n", status=503)
