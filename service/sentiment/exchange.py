@@ -1,8 +1,7 @@
 """What changes models while they serve: the watch over their folders, and the admin port."""
 
 import asyncio
-
-import grpc
+from functools import partial
 
 from sentiment.errors import BadSettings
 from sentiment.folder_watch import FolderWatch
@@ -10,7 +9,7 @@ from sentiment.model.bundle import bundle_roots
 from sentiment.repository import Repository
 from sentiment.rpc.admin import make_admin_server
 from sentiment.rpc.guard import GrpcGuard
-from sentiment.rpc.server import bind
+from sentiment.rpc.port import GrpcPort
 from sentiment.security.secured import Secured
 from sentiment.settings import Settings
 
@@ -27,7 +26,7 @@ class Exchange:
         """
         self._repository = repository
         self._tasks: list[asyncio.Task[None]] = []
-        self._server: grpc.aio.Server | None = None
+        self._port: GrpcPort | None = None
         self.port = 0
         names = [model for model in dict.fromkeys((settings.model, *settings.models)) if "/" not in model]
         self._watch = FolderWatch(repository, names, bundle_roots(settings.bundles), settings.models_watch_s)
@@ -36,15 +35,15 @@ class Exchange:
             guard = secured.guard_of(settings.admin_tokens, "admin_tokens", open_to_all=())
             if guard is None:
                 raise BadSettings(f"admin_listen = {settings.admin_listen!r}: admin_tokens is empty, and nobody is let in without a token")
-            self._server = make_admin_server(repository, [GrpcGuard(guard)])
-            self.port = bind(self._server, settings.admin_listen)
+            self._port = GrpcPort(partial(make_admin_server, repository, [GrpcGuard(guard)]), settings.admin_listen)
+            self.port = self._port.bind()
 
     async def start(self) -> None:
         """Begin, when the models answer."""
         if self._watches:
             self._tasks.append(asyncio.create_task(self._watch.run()))
-        if self._server is not None:
-            await self._server.start()
+        if self._port is not None:
+            await self._port.start()
 
     async def stop(self) -> None:
         """Change nothing any more. What is being loaded is left; harmless when it has not begun."""
@@ -53,5 +52,5 @@ class Exchange:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        if self._server is not None:
-            await self._server.stop(0)
+        if self._port is not None:
+            await self._port.stop(0)

@@ -130,7 +130,6 @@ def test_one_of_two_servers_is_cut_off_without_a_word(serve: Serve, apart: Apart
     servers = [far, serve(*PINGED)]
     with Callers(both(servers), timeout_s=30, options=KEEPALIVE, pause_s=0.005) as callers:
         wait_asked(far, 200)
-        cut = time.monotonic()
         apart.vanish()
         wait_stuck(callers)
         callers.wait(500)
@@ -139,12 +138,11 @@ def test_one_of_two_servers_is_cut_off_without_a_word(serve: Serve, apart: Apart
         wait_asked(far, int(answered) + 100)
 
     evidence.count(callers.fates)
-    waited = across(callers.fates, cut)
     evidence.measured["longest that a caller waited, ms"] = ms(callers.fates.seconds(1))
     evidence.assert_nothing_lost()
-    assert waited.calls
+    # Somebody's packets vanished, and a ping told him.
+    assert 0.9 < callers.fates.seconds(1) < 25
     assert set(evidence.calls) == {ANSWERED, WRONG, HUNG}
-    assert callers.fates.seconds(1) < 25
 
 
 @pytest.mark.needs_tool("ip")

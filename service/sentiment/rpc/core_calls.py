@@ -8,6 +8,9 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]  # its stubs leave
 
 from sentiment.errors import CannotServe
 
+# Asked at each scrape.
+SERVERS_MAX = 8
+
 
 class CoreCalls:
     """The counts of one server of this process."""
@@ -44,3 +47,32 @@ class CoreCalls:
         if told is not None:
             self._last = json.loads(told)["server"]["data"]
         return float(self._last.get(name, 0))
+
+
+class PortCalls:
+    """The counts of a port, whose server may have been opened anew."""
+
+    def __init__(self) -> None:
+        self._servers: list[CoreCalls] = []
+        self._past = (0.0, 0.0)
+
+    def add_last(self) -> None:
+        """Count the server that was made last, too; of those before the last ``SERVERS_MAX`` what they have counted until now.
+
+        Raises:
+            CannotServe: as ``CoreCalls``.
+        """
+        self._servers.append(CoreCalls())
+        if len(self._servers) > SERVERS_MAX:
+            gone = self._servers.pop(0)
+            self._past = (self._past[0] + gone.started, self._past[1] + gone.ended)
+
+    @property
+    def started(self) -> float:
+        """Calls that came."""
+        return self._past[0] + sum(one.started for one in self._servers)
+
+    @property
+    def ended(self) -> float:
+        """Calls of them that came to an end after the event loop had looked at them, well or not."""
+        return self._past[1] + sum(one.ended for one in self._servers)

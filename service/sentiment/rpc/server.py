@@ -8,7 +8,6 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from sentiment.errors import CannotServe
 from sentiment.rpc.calls import Calls
 from sentiment.rpc.guard import GrpcGuard
 from sentiment.rpc.health import WATCHERS_MAX, Health
@@ -119,18 +118,6 @@ def make_health_server(options: ServerOptions, health: Health) -> grpc.aio.Serve
     server = grpc.aio.server(options=list(arguments.items()))
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     return server
-
-
-def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None = None) -> int:
-    """Bind a port of the server, which is not started; returns it. ``credentials``: of TLS; None: plaintext.
-
-    Raises:
-        CannotServe: it cannot be bound.
-    """
-    try:
-        return int(server.add_insecure_port(listen) if credentials is None else server.add_secure_port(listen, credentials))
-    except RuntimeError as error:
-        raise CannotServe(f"gRPC cannot listen on {listen}: {error}") from error
 
 
 def add_reflection(services: Sequence[str], server: grpc.aio.Server) -> None:

@@ -1,29 +1,28 @@
 """The gRPC side of a process: the door, the service, streams, health and the port. Whose models they are is not its concern."""
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from sentiment.logs import logger, wait_written
+import grpc
+
 from sentiment.metrics import Metrics
 from sentiment.registry import Models
 from sentiment.rpc.calls import CallLimits, Calls
-from sentiment.rpc.core_calls import CoreCalls
+from sentiment.rpc.core_calls import PortCalls
 from sentiment.rpc.credentials import server_credentials
 from sentiment.rpc.health import Health
 from sentiment.rpc.names import OIP_SERVICE, SERVICE
 from sentiment.rpc.oip import InferenceService
-from sentiment.rpc.server import Handlers, ServerOptions, bind, handlers_of, make_health_server, make_server, oip_handlers_of
+from sentiment.rpc.port import GrpcPort
+from sentiment.rpc.server import Handlers, ServerOptions, handlers_of, make_health_server, make_server, oip_handlers_of
 from sentiment.rpc.servicer import SentimentService, ServiceLimits
 from sentiment.rpc.stream import Streams
 from sentiment.security.secured import Secured
 from sentiment.settings import Settings
 from sentiment.tracing.trace import Tracer
-
-# How often it is looked whether gRPC still serves.
-LOOK_S = 0.2
 
 
 def _as_they_are(handlers: Handlers, _calls: Calls) -> Handlers:
@@ -84,20 +83,21 @@ class GrpcSide:
             SERVICE: adapt(handlers_of(self.service, self.streams, of_port), of_port),
             OIP_SERVICE: oip_handlers_of(inference, of_port),
         }
-        self.server = make_server(options, services, self.health, secured.guard if secured and counts else None)
-        core = CoreCalls()
+        core = PortCalls()
+
+        def make() -> grpc.aio.Server:
+            server = make_server(options, services, self.health, secured.guard if secured and counts else None)
+            core.add_last()
+            return server
+
+        certificates = secured.certificates if secured and counts else None
+        self._port = GrpcPort(make, settings.grpc_listen, None if certificates is None else server_credentials(certificates))
         # Those that are handed on are no callers'.
         metrics.grpc_calls_started.watch((lambda: core.started) if counts else (lambda: 0.0))
         metrics.grpc_calls_ended.watch((lambda: core.ended) if counts else (lambda: 0.0))
-        certificates = secured.certificates if secured and counts else None
-        self._credentials = None if certificates is None else server_credentials(certificates)
-        self._listen = settings.grpc_listen
-        self._health_listen = settings.health_listen
         probed = settings.health_listen and certificates is not None
-        self._health_server = make_health_server(options, self.health) if probed else None
+        self._probes = GrpcPort(partial(make_health_server, options, self.health), settings.health_listen) if probed else None
         self.health_port = 0
-        self._stopping = False
-        self._watching: asyncio.Task[None] | None = None
 
     def bind(self) -> int:
         """Take the port that the settings name, and that of health; returns the former.
@@ -105,47 +105,30 @@ class GrpcSide:
         Raises:
             CannotServe: one cannot be bound.
         """
-        if self._health_server is not None:
-            self.health_port = bind(self._health_server, self._health_listen)
-        return bind(self.server, self._listen, self._credentials)
+        if self._probes is not None:
+            self.health_port = self._probes.bind()
+        return self._port.bind()
 
     async def start(self) -> None:
         """Answer, after ``bind``."""
-        await self.server.start()
-        self._watching = asyncio.create_task(self._watch())
-        if self._health_server is not None:
-            await self._health_server.start()
-
-    async def _watch(self) -> None:
-        """End the process if gRPC's server has ended by itself: its port is closed, and nothing opens it again.
-
-        grpc.aio does so after one call whose path is no UTF-8, before any of our code sees it. Its ``stop`` then never returns.
-        """
-        while self.server._server.is_running():  # type: ignore[attr-defined]  # noqa: ASYNC110  # it tells nobody
-            await asyncio.sleep(LOOK_S)
-        if not self._stopping:
-            logger().critical("grpc_ended", reason="a call's path was no UTF-8, or gRPC's own failure; the process must be replaced")
-            wait_written()
-            os._exit(1)
+        await self._port.start()
+        if self._probes is not None:
+            await self._probes.start()
 
     async def drain(self, grace_s: float) -> None:
         """Refuse what is new by GOAWAY and answer what was accepted, for at most ``grace_s`` seconds."""
         begun = time.monotonic()
-        self._stopping = True
         # At most half of the grace: a stream whose client does not read must not cost other calls theirs.
         await self.streams.end(grace_s / 2)
         # GOAWAY is the refusal: a client takes its next call elsewhere without an error.
-        stopping = asyncio.create_task(self.server.stop(max(0.0, grace_s - (time.monotonic() - begun))))
+        stopping = asyncio.create_task(self._port.stop(max(0.0, grace_s - (time.monotonic() - begun))))
         self.health.end_watches()
         await stopping
 
     async def stop(self) -> None:
         """Stop at once. Harmless after ``drain``."""
-        self._stopping = True
-        if self._watching is not None:
-            self._watching.cancel()
         self.health.end_watches()
-        await self.server.stop(0)
-        if self._health_server is not None:
+        await self._port.stop(0)
+        if self._probes is not None:
             # Probes hear the truth until the end.
-            await self._health_server.stop(0)
+            await self._probes.stop(0)
