@@ -105,6 +105,19 @@ def test_a_second_signal_exits_at_once(spawn: Callable[..., Process]) -> None:
     assert server.events()[-1] == "second_signal"
 
 
+def test_a_terminal_that_goes_away_twice_is_one_signal(spawn: Callable[..., Process]) -> None:
+    """The shell tells its jobs, and so does the kernel when the shell ends."""
+    server = spawn("--drain-wait-s", "1").wait_ready()
+    for _ in range(2):
+        server.process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+    with Client(server.target, options=PLAIN) as client:
+        assert client.classify("good").label == "positive"
+
+    assert server.finish() == 0
+    assert server.events() == ["ready", "draining", "drained"]
+
+
 def test_a_lone_server_answers_every_call_it_accepted(spawn: Callable[..., Process]) -> None:
     """SIGTERM under load: a call either has its answer or was never accepted; the process exits 0."""
     server = spawn("--drain-wait-s", "0.3").wait_ready()

@@ -248,7 +248,8 @@ async def serve(settings: Settings, make: Callable[[], App] | None = None) -> No
         def on_signal(number: int) -> None:
             name = signal.Signals(number).name
             if not app.stop():
-                if not app.second_signal_ends:
+                # A terminal that goes away may say so twice, the shell and the kernel.
+                if number == signal.SIGHUP or not app.second_signal_ends:
                     return
                 logger().warning("second_signal", signal=name)
                 wait_written()

@@ -23,8 +23,13 @@ def configure_server(level: str, form: str, process: str = "") -> None:
     _lines = take_standard_error(lambda lines: logger().warning("log_lines_lost", lines=lines))
     atexit.register(_lines.wait_written)
     configure(level, form, process)
-    # It would tell, with the bytes, of every header that is no UTF-8. What ends its server is told by ``rpc.side``.
-    logging.getLogger("grpc").setLevel(logging.CRITICAL)
+    logging.getLogger("grpc").addFilter(_without_clients_bytes)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_without_clients_bytes)
+
+
+def _without_clients_bytes(record: logging.LogRecord) -> bool:
+    """Of headers that are no UTF-8 grpc.aio tells with their bytes. What ends its server is told by ``rpc.port``."""
+    return not (record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError))
 
 
 def lines_dropped() -> float:

@@ -16,6 +16,7 @@ from sentiment.loadtest.drivers import Target
 from sentiment.loadtest.fleet import Fleet
 from sentiment.loadtest.mix import Mix
 from sentiment.loadtest.results import CANCELLED_BY_US, Point
+from sentiment.loadtest.worker import UNFINISHED
 from sentiment.traffic.arrivals import Poisson
 from sentiment.traffic.texts import read_pool
 from tests.conftest import PLAIN
@@ -124,7 +125,8 @@ def test_a_soak(serve: Serve, evidence: Evidence) -> None:
     evidence.assert_nothing_lost()
     refusals = {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
     assert set(evidence.calls) <= {ANSWERED, "wrong", "never told"} | refusals
-    assert set(sent) <= {"OK", CANCELLED_BY_US} | refusals, [point.messages for point in points]
+    # Explanations may still be under way when the load tester's time is over.
+    assert set(sent) <= {"OK", CANCELLED_BY_US, UNFINISHED} | refusals, [point.messages for point in points]
     assert set(visitors.statuses) <= {"INVALID_ARGUMENT", "NOT_FOUND"}, visitors.statuses
 
 

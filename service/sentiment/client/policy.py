@@ -55,8 +55,9 @@ def channel_options() -> list[tuple[str, str | int]]:
         ("grpc.http2.ping_timeout_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        # A server that was away is found again within 0.1 to 5 s, not 1 to 120.
+        # A server that was away is found again within 0.1 to 5 s, not 1 to 120; and as long is waited for one that does not even refuse.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 5_000),
+        ("grpc.min_reconnect_backoff_ms", 5_000),
         ("grpc.max_receive_message_length", 64 * 2**20),
     ]

@@ -172,6 +172,9 @@ class Supervisor:
     def _on_signal(self, number: int) -> None:
         name = signal.Signals(number).name
         if self._stop.is_set():
+            # A terminal that goes away may say so twice, the shell and the kernel.
+            if number == signal.SIGHUP:
+                return
             self._log.warning("second_signal", signal=name)
             wait_written()
             os._exit(1)

@@ -2,12 +2,15 @@
 
 import contextlib
 import json
+from collections.abc import Callable
+from typing import TypeVar
 
 # What grpcio-channelz reads too, whose servicer would show all connections to whoever asks.
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # its stubs leave it out
 
 from sentiment.errors import CannotServe
 
+S = TypeVar("S")
 # Asked at each scrape.
 SERVERS_MAX = 8
 
@@ -56,16 +59,21 @@ class PortCalls:
         self._servers: list[CoreCalls] = []
         self._past = (0.0, 0.0)
 
-    def add_last(self) -> None:
-        """Count the server that was made last, too; of those before the last ``SERVERS_MAX`` what they have counted until now.
+    def counted(self, make: Callable[[], S]) -> Callable[[], S]:
+        """``make``, whose servers are counted: of those before the last ``SERVERS_MAX`` what they had counted when they were left.
 
-        Raises:
-            CannotServe: as ``CoreCalls``.
+        What it returns raises ``CannotServe`` as ``CoreCalls`` does.
         """
-        self._servers.append(CoreCalls())
-        if len(self._servers) > SERVERS_MAX:
-            gone = self._servers.pop(0)
-            self._past = (self._past[0] + gone.started, self._past[1] + gone.ended)
+
+        def made() -> S:
+            server = make()
+            self._servers.append(CoreCalls())
+            if len(self._servers) > SERVERS_MAX:
+                gone = self._servers.pop(0)
+                self._past = (self._past[0] + gone.started, self._past[1] + gone.ended)
+            return server
+
+        return made
 
     @property
     def started(self) -> float:

@@ -1,9 +1,11 @@
 """A gRPC server and its port, opened anew whenever gRPC ends them."""
 
 import asyncio
+import inspect
 import os
-from collections import deque
+import time
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 
@@ -13,15 +15,19 @@ from sentiment.logs import logger, wait_written
 # How often it is looked whether gRPC still serves, where its own task is not found.
 LOOK_S = 0.05
 SERVING_TASK = "AioServer._server_main_loop"
-# Of servers that were ended so many are waited for at the end, while calls that they had accepted go on.
-ENDED_MAX = 8
+# gRPC closes a port a moment after it has ended the server.
+CLOSES_S = 10.0
+AGAIN_S = 0.005
+# As long as any call has that a server had accepted which was ended; streams are ended then.
+ENDED_GRACE_S = 60.0
 
 
 class GrpcPort:
     """A server that stays.
 
     grpc.aio (1.85) ends a server, its port with it, after one call whose path is no UTF-8, before any code of ours sees the call, and tells
-    nobody. Calls that it had accepted go on; another one then takes the port.
+    nobody. Another one then takes the port. Calls that were under way go on, those that came in the same moment are CANCELLED or
+    UNAVAILABLE.
     """
 
     def __init__(self, make: Callable[[], grpc.aio.Server], listen: str, credentials: grpc.ServerCredentials | None = None) -> None:
@@ -34,7 +40,8 @@ class GrpcPort:
         """
         self._make, self._listen, self._credentials = make, listen, credentials
         self._server = make()
-        self._ended: deque[grpc.aio.Server] = deque(maxlen=ENDED_MAX)
+        # Servers that were ended while calls that they had accepted go on.
+        self._ended: dict[asyncio.Task[None], grpc.aio.Server] = {}
         self._watching: asyncio.Task[None] | None = None
 
     def bind(self) -> int:
@@ -57,36 +64,60 @@ class GrpcPort:
 
     async def start(self) -> None:
         """Answer, after ``bind``."""
+        asyncio.get_running_loop().set_exception_handler(_leave_out_grpcs_tasks)
         self._watching = asyncio.create_task(self._watch(await self._begin()))
 
     async def stop(self, grace_s: float | None) -> None:
         """Close the port and wait so long for calls, those too that servers before had accepted; None: end all at once."""
         if self._watching is not None:
             self._watching.cancel()
-        await asyncio.gather(*(server.stop(grace_s) for server in (self._server, *self._ended)))
+        ended = [server.stop(grace_s) for server in self._ended.values()]
+        await asyncio.gather(self._server.stop(grace_s), *ended, return_exceptions=True)
 
     async def _begin(self) -> asyncio.Task[object] | None:
         """Start the server; returns the task that ends when it does."""
         before = asyncio.all_tasks()
         await self._server.start()
-        return next((task for task in asyncio.all_tasks() - before if getattr(task.get_coro(), "__qualname__", "") == SERVING_TASK), None)
+        return next((task for task in asyncio.all_tasks() - before if _name_of(task) == SERVING_TASK), None)
 
     async def _watch(self, serving: asyncio.Task[object] | None) -> None:
+        try:
+            while True:
+                if serving is not None:
+                    await asyncio.wait({serving})
+                while serving is None and self._server._server.is_running():  # type: ignore[attr-defined]  # noqa: ASYNC110  # it tells nobody
+                    await asyncio.sleep(LOOK_S)
+                leaving = asyncio.create_task(self._server.stop(ENDED_GRACE_S))
+                self._ended[leaving] = self._server
+                leaving.add_done_callback(self._ended.pop)
+                serving = await self._open()
+                logger().error("grpc_opened_anew", listen=self._listen, reason="gRPC ended its server, as it does where a path is no UTF-8")
+        except Exception as error:  # a process that nobody can call must be replaced
+            logger().critical("grpc_ended", reason=str(error) if isinstance(error, CannotServe) else type(error).__name__)
+            wait_written()
+            os._exit(1)
+
+    async def _open(self) -> asyncio.Task[object] | None:
+        self._server = self._make()
+        until = time.monotonic() + CLOSES_S
         while True:
-            if serving is not None:
-                await asyncio.wait({serving})
-                # Else asyncio would log it, with the caller's bytes.
-                serving.exception()
-            while serving is None and self._server._server.is_running():  # type: ignore[attr-defined]  # noqa: ASYNC110  # it tells nobody
-                await asyncio.sleep(LOOK_S)
-            self._ended.append(self._server)
             try:
-                self._server = self._make()
                 self.bind()
-                serving = await self._begin()
-            except CannotServe as error:
-                # Somebody else was quicker. A process that nobody can call must be replaced.
-                logger().critical("grpc_ended", reason=str(error))
-                wait_written()
-                os._exit(1)
-            logger().error("grpc_opened_anew", listen=self._listen, reason="gRPC ended its server, as it does where a path is no UTF-8")
+            except CannotServe:
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return await self._begin()
+
+
+def _name_of(task: asyncio.Task[Any]) -> str | None:
+    return getattr(task.get_coro(), "__qualname__", None)
+
+
+def _leave_out_grpcs_tasks(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # Any: as asyncio has it
+    """What grpc.aio's own tasks, which are no coroutines of Python's, leave unsaid of a path holds its bytes; ``_watch`` tells of it."""
+    task = context.get("future")
+    ours = not isinstance(task, asyncio.Task) or inspect.iscoroutine(task.get_coro())
+    if ours or not isinstance(context.get("exception"), UnicodeDecodeError):
+        loop.default_exception_handler(context)

@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from sentiment.rpc.calls import Calls
 from sentiment.rpc.guard import GrpcGuard
-from sentiment.rpc.health import WATCHERS_MAX, Health
+from sentiment.rpc.health import Health
 from sentiment.rpc.oip import InferenceService
 from sentiment.rpc.servicer import SentimentService
 from sentiment.rpc.stream import METHOD, Streams
@@ -98,10 +98,8 @@ def oip_handlers_of(service: InferenceService, calls: Calls) -> Handlers:
 
 def make_server(options: ServerOptions, services: Mapping[str, Handlers], health: Health, guard: Guard | None = None) -> grpc.aio.Server:
     """Assemble the server of these services by name, without a port and without starting it; ``guard``: who may call it, None: all may."""
-    # Beyond all that we let in and all who watch our health there are only calls whose message does not come, or whose answer is not taken.
-    most = options.calls_max + WATCHERS_MAX
     interceptors = () if guard is None else (GrpcGuard(guard),)
-    server = grpc.aio.server(options=channel_options(options), interceptors=interceptors, maximum_concurrent_rpcs=most)
+    server = grpc.aio.server(options=channel_options(options), interceptors=interceptors)
     for name, handlers in services.items():
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
         # Each of them waits in a queue of its own, so that none of a probe's calls is ended for want of room.

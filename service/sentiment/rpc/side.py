@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import grpc
-
 from sentiment.metrics import Metrics
 from sentiment.registry import Models
 from sentiment.rpc.calls import CallLimits, Calls
@@ -84,12 +82,7 @@ class GrpcSide:
             OIP_SERVICE: oip_handlers_of(inference, of_port),
         }
         core = PortCalls()
-
-        def make() -> grpc.aio.Server:
-            server = make_server(options, services, self.health, secured.guard if secured and counts else None)
-            core.add_last()
-            return server
-
+        make = core.counted(partial(make_server, options, services, self.health, secured.guard if secured and counts else None))
         certificates = secured.certificates if secured and counts else None
         self._port = GrpcPort(make, settings.grpc_listen, None if certificates is None else server_credentials(certificates))
         # Those that are handed on are no callers'.
