@@ -1,5 +1,6 @@
 """Standard error of a server, written by a thread of its own: whoever logs never waits for whoever reads."""
 
+import contextlib
 import io
 import os
 import select
@@ -87,7 +88,9 @@ class LogLines(io.TextIOBase):
                 lost = self._dropped - told
             if written and lost:
                 told += lost
-                self._on_lost(lost)
+                # Without a thread nobody would write what comes later. Not tried again: it may have written a line before it failed.
+                with contextlib.suppress(Exception):
+                    self._on_lost(lost)
 
     def _wrote(self, line: bytes) -> bool:
         """Whether all of it could be written; the next one is tried in any case, for a disk may have room again."""
@@ -98,7 +101,7 @@ class LogLines(io.TextIOBase):
                 except BlockingIOError:
                     # Somebody who shares it does not wait for it.
                     select.select([], [self._descriptor], [])
-        except (OSError, ValueError):
+        except Exception:  # whatever it was, the thread goes on
             return False
         return True
 
