@@ -1,5 +1,9 @@
 """What can go wrong while a bundle is made, each with the exit code of the command line."""
 
+import os
+
+from sentiment.files import DISK_FULL, reason
+
 
 class ModelsError(Exception):
     """Base class: the message is meant for the person at the terminal, without a traceback."""
@@ -23,3 +27,11 @@ class BadSignature(ModelsError):
 
 class NotExplainable(ModelsError):
     """A classifier's graph has attention that is not understood, or an operator without a gradient: no explain graph is made of it."""
+
+
+def disk_full(error: Exception) -> str:
+    """Why something could not be written, and what to do; empty if it is not for want of room on a disk."""
+    if isinstance(error, OSError):
+        return reason(error) if error.errno in DISK_FULL else ""
+    # What is written in Rust, safetensors and tokenizers, tells it in words alone.
+    return next((reason(OSError(number, os.strerror(number))) for number in DISK_FULL if f"(os error {number})" in str(error)), "")
