@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -147,7 +148,8 @@ def export(
     except Exception as error:  # each of those who write has kinds of its own
         if not (told := disk_full(error)):
             raise
-        raise ModelsError(f"{getattr(error, 'filename', None) or part}: cannot be written: {told}") from error
+        where = getattr(error, "filename", None) or f"{part} or the folder of temporary files, {tempfile.gettempdir()}"
+        raise ModelsError(f"{where}: cannot be written: {told}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return exported

@@ -256,7 +256,7 @@ def test_sentiment_batch_fills_its_disk_and_goes_on(
 
 @pytest.mark.thorough
 def test_sentiment_models_export_to_a_full_disk(disk: Callable[[int], Disk], tmp_path: Path, capsys: Captured, evidence: Evidence) -> None:
-    """A checkpoint is exported to a disk that has room for nothing, for the small files, for the weights, and for all but the last graphs;
+    """A checkpoint is exported to a disk that has room for nothing, for the small files, for the weights, and for all but the last graph;
     then to one with enough. Each time exit code 1 and a line that says which file, why and what to do, and nothing is left there.
     """
     from tests.models.tiny_bert import save_tiny_bert
@@ -265,7 +265,7 @@ def test_sentiment_models_export_to_a_full_disk(disk: Callable[[int], Disk], tmp
     full = disk(4 * KIB * KIB)
     bundle = full.folder / "tiny" / "1"
     bundle.parent.mkdir()
-    rooms = (0, 16 * KIB, 64 * KIB, 256 * KIB)
+    rooms = (0, 16 * KIB, 64 * KIB, 192 * KIB)
     for room in rooms:
         full.fill(left=room)
         assert models_cli.main(["export", str(checkpoint), "--out", str(bundle)]) == 1, room
