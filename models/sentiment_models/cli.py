@@ -47,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("error: interrupted", file=sys.stderr)
         return FAILED
     except Exception as error:
-        if not (told := disk_full(error)):
+        if not (told := disk_full(error, "an output")):
             raise
-        print(f"error: {getattr(error, 'filename', None) or 'an output'}: cannot be written: {told}", file=sys.stderr)
+        print(f"error: {told}", file=sys.stderr)
         return FAILED
 
 

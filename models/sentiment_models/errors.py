@@ -29,9 +29,11 @@ class NotExplainable(ModelsError):
     """A classifier's graph has attention that is not understood, or an operator without a gradient: no explain graph is made of it."""
 
 
-def disk_full(error: Exception) -> str:
-    """Why something could not be written, and what to do; empty if it is not for want of room on a disk."""
-    if isinstance(error, OSError):
-        return reason(error) if error.errno in DISK_FULL else ""
-    # What is written in Rust, safetensors and tokenizers, tells it in words alone.
-    return next((reason(OSError(number, os.strerror(number))) for number in DISK_FULL if f"(os error {number})" in str(error)), "")
+def disk_full(error: Exception, shown: str) -> str:
+    """Which file, ``shown`` if the error names none, could not be written, and what to do; empty if a disk has room."""
+    for number in DISK_FULL:
+        # What is written in Rust, safetensors and tokenizers, tells it in words alone.
+        if getattr(error, "errno", None) == number or f"(os error {number})" in str(error):
+            why = reason(OSError(number, os.strerror(number)))
+            return f"{getattr(error, 'filename', None) or shown}: cannot be written: {why}"
+    return ""

@@ -146,10 +146,9 @@ def export(
             load_classifier(part, precision)
         _put_in_place(part, bundle)
     except Exception as error:  # each of those who write has kinds of its own
-        if not (told := disk_full(error)):
-            raise
-        where = getattr(error, "filename", None) or f"{part} or the folder of temporary files, {tempfile.gettempdir()}"
-        raise ModelsError(f"{where}: cannot be written: {told}") from error
+        if told := disk_full(error, f"{part} or {tempfile.gettempdir()}"):
+            raise ModelsError(told) from error
+        raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return exported
