@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from sentiment.errors import BadBundle
-from sentiment_models.errors import ModelsError
+from sentiment_models.errors import ModelsError, disk_full
 
 DONE, FAILED, BAD_BUNDLE = 0, 1, 3
 """Exit codes; argparse itself answers wrong usage with 2."""
@@ -45,6 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BAD_BUNDLE if isinstance(error, BadBundle) else FAILED
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
+        return FAILED
+    except Exception as error:
+        if not (told := disk_full(error, "an output")):
+            raise
+        print(f"error: {told}", file=sys.stderr)
         return FAILED
 
 

@@ -1,5 +1,9 @@
 """What can go wrong while a bundle is made, each with the exit code of the command line."""
 
+import os
+
+from sentiment.files import DISK_FULL, reason
+
 
 class ModelsError(Exception):
     """Base class: the message is meant for the person at the terminal, without a traceback."""
@@ -23,3 +27,13 @@ class BadSignature(ModelsError):
 
 class NotExplainable(ModelsError):
     """A classifier's graph has attention that is not understood, or an operator without a gradient: no explain graph is made of it."""
+
+
+def disk_full(error: Exception, shown: str) -> str:
+    """Which file, ``shown`` if the error names none, could not be written, and what to do; empty if a disk has room."""
+    for number in DISK_FULL:
+        # What is written in Rust, safetensors and tokenizers, tells it in words alone.
+        if getattr(error, "errno", None) == number or f"(os error {number})" in str(error):
+            why = reason(OSError(number, os.strerror(number)))
+            return f"{getattr(error, 'filename', None) or shown}: cannot be written: {why}"
+    return ""

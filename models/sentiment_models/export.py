@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.checkpoint import Checkpoint, one_thread
 from sentiment_models.data import Example
-from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, NotExplainable
+from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, NotExplainable, disk_full
 from sentiment_models.explain_graph import explain_graph
 from sentiment_models.flatten import flatten
 from sentiment_models.golden import GOLDEN_PAIRS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
@@ -126,7 +127,7 @@ def export(
         BadCheckpoint: the checkpoint cannot be used, or is of a family that is not supported.
         ParityFailed: a graph does not compute what torch computes, or its answers depend on batch mates.
         BadData: ``dev`` has labels that the model has not.
-        ModelsError: ``bundle`` exists.
+        ModelsError: ``bundle`` exists, or the disk is full.
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
     """
     if bundle.exists() and not force:
@@ -144,6 +145,10 @@ def export(
         for precision in PRECISIONS:
             load_classifier(part, precision)
         _put_in_place(part, bundle)
+    except Exception as error:  # each of those who write has kinds of its own
+        if told := disk_full(error, f"{part} or {tempfile.gettempdir()}"):
+            raise ModelsError(told) from error
+        raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return exported

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sentiment.arguments import add_credentials, credentials_of
 from sentiment.errors import BadBundle, BadSettings, SentimentError
+from sentiment.files import DISK_FULL, BadFile, reason
 from sentiment.loadtest.command import add_loadtest
 from sentiment.models_command import add_models
 from sentiment.planning.command import add_plan
@@ -42,10 +43,15 @@ def exit_code(run: Callable[[], int]) -> int:
         return _fail(error, FAILED)
     except KeyboardInterrupt:
         return FAILED
-    except BrokenPipeError:
-        # The reader of our output, such as head, has seen enough.
+    except OSError as error:
+        # Of files it is told by those who write them.
+        full = error.errno in DISK_FULL and error.filename is None
+        if not full and not isinstance(error, BrokenPipeError):
+            raise
+        # What is still buffered would be tried again at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        # A broken pipe: the reader of our output, such as head, has seen enough.
+        return _fail(BadFile(f"standard output: cannot be written: {reason(error)}"), FAILED) if full else FAILED
 
 
 def _fail(error: Exception, code: int) -> int:

@@ -1,6 +1,7 @@
 """Texts from files and answers to files, a row at a time, in bounded memory. Knows neither client nor server."""
 
 import csv
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -12,12 +13,19 @@ from typing import IO, BinaryIO, Self
 from sentiment.errors import SentimentError
 
 READABLE = (".txt", ".tsv", ".csv", ".jsonl", ".parquet")
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 # A field may hold a whole document; the csv module's own limit is 128 KiB.
 csv.field_size_limit(2**26)
 
 
 class BadFile(SentimentError):
     """A file cannot be used; the message names file, line and what is wanted."""
+
+
+def reason(error: OSError) -> str:
+    """Why a file cannot be written; where its disk is full, what to do besides."""
+    said = error.strerror or str(error)
+    return f"{said}; make room and repeat the command" if error.errno in DISK_FULL else said
 
 
 def read_texts(path: Path, column: str = "text") -> Iterator[str]:
@@ -158,7 +166,7 @@ class LineOutput:
             self._stream = self._part.open("ab+")
             self.lines = self._keep_whole_lines()
         except OSError as error:
-            raise BadFile(f"{self._part}: cannot be written: {error.strerror}") from error
+            raise BadFile(f"{self._part}: cannot be written: {reason(error)}") from error
 
     def _keep_whole_lines(self) -> int:
         """Cut a half-written last line off and count the rest."""
@@ -218,14 +226,14 @@ def new_file(path: Path) -> Iterator[Callable[[str], None]]:
     try:
         stream = part.open("wb")
     except OSError as error:
-        raise BadFile(f"{part}: cannot be written: {error.strerror}") from error
+        raise BadFile(f"{part}: cannot be written: {reason(error)}") from error
     try:
         with stream:
             yield lambda text: _write(stream, text, part)
         try:
             os.replace(part, path)
         except OSError as error:
-            raise BadFile(f"{path}: cannot be replaced: {error.strerror}") from error
+            raise BadFile(f"{path}: cannot be replaced: {reason(error)}") from error
     finally:
         # There is none if all went well.
         part.unlink(missing_ok=True)
@@ -241,4 +249,4 @@ def _write(stream: BinaryIO, text: str, shown: Path) -> None:
         # What is still buffered would be tried again on closing.
         with suppress(OSError):
             stream.close()
-        raise BadFile(f"{shown}: cannot be written: {error.strerror}") from error
+        raise BadFile(f"{shown}: cannot be written: {reason(error)}") from error

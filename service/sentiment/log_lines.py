@@ -36,6 +36,8 @@ class LogLines(io.TextIOBase):
         self._waiting: deque[bytes] = deque()
         self._changed = threading.Condition()
         self._dropped = 0
+        # What was written last ends within a line.
+        self._cut = False
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
     @property
@@ -94,15 +96,19 @@ class LogLines(io.TextIOBase):
 
     def _wrote(self, line: bytes) -> bool:
         """Whether all of it could be written; the next one is tried in any case, for a disk may have room again."""
+        left = b"\n" + line if self._cut else line
+        size = len(left)
         try:
-            while line:
+            while left:
                 try:
-                    line = line[os.write(self._descriptor, line) :]
+                    left = left[os.write(self._descriptor, left) :]
                 except BlockingIOError:
                     # Somebody who shares it does not wait for it.
                     select.select([], [self._descriptor], [])
         except Exception:  # whatever it was, the thread goes on
+            self._cut = self._cut or len(left) < size
             return False
+        self._cut = False
         return True
 
 

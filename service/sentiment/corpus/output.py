@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from sentiment.corpus.sources import Part, Source, is_local, is_pattern, resolve, shown, uri_of
 from sentiment.errors import SentimentError
-from sentiment.files import BadFile
+from sentiment.files import BadFile, reason
 
 ASKED = "_corpus.json"
 REPORT = "_report.json"
@@ -97,7 +97,7 @@ class Output:
         try:
             self._fs.makedirs(self._path, exist_ok=True)
         except OSError as error:
-            raise BadFile(f"{self.shown}: cannot be made: {error.strerror or error}") from error
+            raise BadFile(f"{self.shown}: cannot be made: {reason(error)}") from error
         self._write_json(ASKED, asked)
 
     def done(self, parts: Sequence[Part]) -> dict[str, Count]:
@@ -143,28 +143,31 @@ class Output:
         """Write a part's answers; they appear under its name when they are whole.
 
         Raises:
-            OSError: they cannot be written.
+            BadFile: they cannot be written.
         """
         self._write_whole(name, lambda stream: _write(stream, batches))
 
     def _write_whole(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
         unfinished = self._file(f"{UNFINISHED}{uuid.uuid4().hex}")
-        with self._fs.open(unfinished, "wb") as stream:
-            write(stream)
-            if is_local(self._fs):
-                stream.flush()
-                os.fsync(stream.fileno())
-        self._fs.mv(unfinished, self._file(name))
+        try:
+            with self._fs.open(unfinished, "wb") as stream:
+                write(stream)
+                if is_local(self._fs):
+                    stream.flush()
+                    os.fsync(stream.fileno())
+            self._fs.mv(unfinished, self._file(name))
+        except OSError as error:
+            # On a disk that is full it would be in the way of the others.
+            with suppress(OSError):
+                self._fs.rm_file(unfinished)
+            raise BadFile(f"{self.shown}/{name}: cannot be written: {reason(error)}") from error
 
     def report(self, count: Count, parts: int, seconds: float) -> None:
         """Say that all is answered."""
         self._write_json(REPORT, {**asdict(count), "parts": parts, "seconds": round(seconds, 1)})
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        try:
-            self._write_whole(name, lambda stream: stream.write(json.dumps(content, indent=1).encode()))
-        except OSError as error:
-            raise BadFile(f"{self.shown}/{name}: cannot be written: {error.strerror or error}") from error
+        self._write_whole(name, lambda stream: stream.write(json.dumps(content, indent=1).encode()))
 
     def _file(self, name: str) -> str:
         return f"{self._path}/{name}"

@@ -20,7 +20,7 @@ from sentiment import svg_plots
 from sentiment.arguments import credentials_of
 from sentiment.credentials import Credentials
 from sentiment.errors import BadSettings
-from sentiment.files import new_file
+from sentiment.files import BadFile, new_file
 from sentiment.loadtest import report
 from sentiment.loadtest.command import CAPACITY_CALLERS
 from sentiment.loadtest.drivers import LoadFailed, Target
@@ -106,7 +106,12 @@ def run(options: argparse.Namespace) -> int:
     with _output(options.html) as write_html:
         with _output(options.json) as write_json:
             found, facts = asyncio.run(_test(options, laws, mix, texts, slo))
-            write_json(_json_of(found, facts, slo))
+            try:
+                write_json(_json_of(found, facts, slo))
+            except BadFile:
+                # What was measured was dearer than the file.
+                print(_shown(found, facts, slo))
+                raise
         print(_shown(found, facts, slo))
         if options.html:
             write_html(report.compose(found.search or found.points, facts, slo))
