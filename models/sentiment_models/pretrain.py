@@ -102,7 +102,9 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
     out.mkdir(parents=True, exist_ok=True)
     if resume:
         run.restore()
-    processes.check_same("run and step", (fingerprint, run.progress.step))
+    # Each process has trained its tokenizer and drawn its plan for itself.
+    vocabulary = hashlib.sha256(json.dumps(run.model.tokenizer.get_vocab(), sort_keys=True).encode()).hexdigest()
+    processes.check_same("run, step, steps and vocabulary", (fingerprint, run.progress.step, len(run.plan), vocabulary))
     run.loop(checkpoint_steps)
     if not processes.first:
         processes.leave()

@@ -24,6 +24,10 @@ class OutOfMemory(SentimentError):
     """A batch needed more memory than there is; a smaller one may not."""
 
 
+class CannotRead(SentimentError):
+    """A file cannot be read now, for a reason that may pass, such as too many open files."""
+
+
 class NoDevice(SentimentError):
     """A device is not there or does not work; the message says why."""
 

@@ -23,7 +23,7 @@ from sentiment.settings import load_settings
 
 # Texts that are tokenized at once, which takes several times the memory of their rows.
 READ = 64
-# Rows among which those of like length are found.
+# Rows among which those of like length are found; and texts that are held at most, for those that are refused have no row.
 ROWS = 1024
 
 Logits = list[float]
@@ -70,7 +70,7 @@ class OfflineClassifier:
             readings = self._read(queries)
             held += readings
             rows += sum(len(_rows(reading)) for reading in readings)
-            if rows >= ROWS:
+            if max(rows, len(held)) >= ROWS:
                 yield from self._answers(held)
                 held, rows = [], 0
         yield from self._answers(held)

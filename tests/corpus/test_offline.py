@@ -1,6 +1,6 @@
 """The engine of offline scoring: what it answers is what the queue's way answers, and one text's failure is that text's alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,21 @@ def test_texts_are_answered_as_by_what_serves_whatever_their_length(truncation: 
             assert isinstance(one, CallFailed)
             assert (one.code, one.message) == (other.code, other.message)
     assert sum(isinstance(one, CallFailed) for one in found) >= 3
+
+
+def test_texts_that_are_refused_are_not_held_without_end(offline: OfflineClassifier) -> None:
+    taken = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal taken
+        for taken in range(1, 10 * ROWS + 1):  # noqa: B007  # how many were taken
+            yield ""
+
+    found = offline.classify_all(texts())
+
+    assert isinstance(next(found), CallFailed)
+    assert taken <= ROWS + READ
+    assert sum(isinstance(one, CallFailed) for one in found) == 10 * ROWS - 1
 
 
 class Failing:

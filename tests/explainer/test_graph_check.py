@@ -1,6 +1,10 @@
 """An explain graph that does not do what it should is not used, and it is said why; what needs none goes on."""
 
+import errno
+import hashlib
+import os
 import re
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +16,11 @@ import pytest
 from onnx import helper, numpy_helper
 
 from sentiment.cli import main
-from sentiment.errors import Unsupported
+from sentiment.errors import CannotRead, Unsupported
 from sentiment.explain.evidence import Evidence
 from sentiment.explain.parts import Asked, Attribution, Header
 from sentiment.explainer import Explainer
+from sentiment.model.bundle import Bundle, FileSpec
 from sentiment.model.classifier import load_classifier
 from tests.explainer.explained import TEXT, explained
 
@@ -55,8 +60,13 @@ DAMAGES: dict[str, tuple[Callable[[Graph], None], str]] = {
 
 def _copied(bundle: Path, folder: Path) -> tuple[Explainer, Path]:
     shutil.copytree(bundle, folder / "bundle")
-    # Its files are checked now: what is damaged later is damaged unseen.
     return Explainer(load_classifier(folder / "bundle", "fp32")), folder / "bundle/explain.onnx"
+
+
+def _listed(explainer: Explainer, file: Path) -> None:
+    """As if the bundle had been made with the file as it is now."""
+    content = file.read_bytes()
+    explainer.classifier.manifest.files[file.name] = FileSpec(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
 @pytest.mark.parametrize("name", DAMAGES)
@@ -66,6 +76,7 @@ def test_a_wrong_graph_is_found_and_erasure_goes_on(bundle: Path, tmp_path: Path
     model = onnx.load(file, load_external_data=False)
     damage(model.graph)
     onnx.save(model, file)
+    _listed(explainer, file)
 
     assert explainer.methods[0] == "integrated_gradients"
     header, parts, summary = explained(explainer, Asked(TEXT))
@@ -84,9 +95,65 @@ def test_a_wrong_graph_is_found_and_erasure_goes_on(bundle: Path, tmp_path: Path
 def test_a_file_that_is_no_graph_is_a_failure(bundle: Path, tmp_path: Path) -> None:
     explainer, file = _copied(bundle, tmp_path)
     file.write_bytes(b"no graph")
+    _listed(explainer, file)
 
     assert explainer.load() is None
     assert "ONNX Runtime cannot load it" in explainer.failure
+
+
+@pytest.mark.parametrize("fault", [errno.EMFILE, errno.EIO, errno.EACCES, errno.ENOMEM], ids=errno.errorcode.get)
+def test_a_file_that_cannot_be_read_now_is_tried_again(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int) -> None:
+    explainer, file = _copied(bundle, tmp_path)
+    read_bytes = Path.read_bytes
+
+    def fail(path: Path) -> bytes:
+        if path == file:
+            raise OSError(fault, os.strerror(fault), str(path))
+        return read_bytes(path)
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr(Path, "read_bytes", fail)
+        for _ in range(2):
+            with pytest.raises(CannotRead, match=os.strerror(fault)):
+                next(explainer.explain(Asked(TEXT)))
+
+    assert explainer.failure == ""
+    assert explainer.load() is not None
+
+
+def test_a_graph_that_onnx_runtime_cannot_open_now_is_tried_again(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    explainer, _ = _copied(bundle, tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    outside = Bundle.outside
+
+    def then_no_file_is_left(self: Bundle, graph: str) -> dict[str, bytes]:
+        found = outside(self, graph)
+        # Descriptors that are open stay so.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        return found
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr(Bundle, "outside", then_no_file_is_left)
+        try:
+            with pytest.raises(CannotRead, match="system error number 24"):
+                explainer.load()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert explainer.failure == ""
+    assert explainer.load() is not None
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-1])], ids=["missing", "shorter"])
+def test_damage_is_kept(bundle: Path, tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    explainer, file = _copied(bundle, tmp_path)
+    content = file.read_bytes()
+    damage(file)
+
+    assert explainer.load() is None
+    file.write_bytes(content)
+    assert explainer.load() is None
+    assert explainer.failure
 
 
 def test_a_sound_graph_is_loaded_once_by_several_threads(bundle: Path) -> None:

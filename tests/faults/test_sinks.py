@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
+from sentiment.log_lines import LogLines
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import NO_RETRIES
 from tests.faults.apart import Apart
@@ -89,6 +90,29 @@ def read_until(reader: int, words: str) -> list[str]:
     while words.encode() not in content:
         content += os.read(reader, MIB)
     return content.decode().splitlines()
+
+
+def test_lines_are_written_after_telling_of_lost_ones_has_failed() -> None:
+    told: list[int] = []
+
+    def fail(lost: int) -> None:
+        told.append(lost)
+        raise RuntimeError("no memory")
+
+    reader, writer = os.pipe()
+    try:
+        lines = LogLines(writer, fail, bytes_max=8)
+        for line in ("too long for its room\n", "one\n", "two\n", "too long again\n", "three\n"):
+            lines.write(line)
+            lines.wait_written(PATIENCE_S)
+        written = os.read(reader, MIB)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+    assert written == b"one\ntwo\nthree\n"
+    assert told[0] == 1
+    assert lines.dropped == 2
 
 
 def test_a_log_whose_reader_has_gone(spawn: Spawn, evidence: Evidence) -> None:

@@ -6,8 +6,10 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +17,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, BertForPreTraining, BertTokenizerFast
 
+from sentiment_models import pretrain as pretrain_module
 from sentiment_models.cli import main
 from sentiment_models.commands.pretrain import PRETRAINING_HELP
+from sentiment_models.distributed import Processes
 from sentiment_models.documents import Documents, Frame, pairs, read_documents, segments
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
 from sentiment_models.language_model import HEADS, load
@@ -340,6 +344,36 @@ def test_what_cannot_be_pre_trained_is_refused_with_the_reason(recipe: Pretraini
     with pytest.raises(BadData, match="split is empty"):
         pretrain(replace(recipe, sources=(str(lone),)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "change", [lambda run: run.model.tokenizer.add_tokens(["another"]), lambda run: run.plan.pop()], ids=["vocabulary", "steps"]
+)
+def test_processes_that_drew_another_plan_or_vocabulary_do_not_train(
+    recipe: Pretraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], object]
+) -> None:
+    class First(Processes):
+        def check_same(self, _what: str, value: object) -> None:
+            said.append(value)
+            raise ModelsError("enough")
+
+    class Second(Processes):
+        def agree(self, _value: Any) -> Any:
+            return said[0]
+
+    class Changed(pretrain_module._Run):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            change(self)
+
+    said: list[Any] = []
+    monkeypatch.setattr(pretrain_module, "join", lambda _device: First())
+    with pytest.raises(ModelsError, match="enough"):
+        pretrain(recipe, tmp_path / "out")
+    monkeypatch.setattr(pretrain_module, "join", lambda _device: Second())
+    monkeypatch.setattr(pretrain_module, "_Run", Changed)
+    with pytest.raises(ModelsError, match=r"run, step, steps and vocabulary .*; all must see the same files"):
+        pretrain(recipe, tmp_path / "out")
 
 
 def test_the_command_takes_a_tokenizer_and_every_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,7 +96,7 @@ class Explainer:
             None if there is none, or ``failure``.
 
         Raises:
-            OutOfMemory: there is not enough now; the next call tries again.
+            CannotRead, OutOfMemory: its files cannot be read now, or there is not enough; the next call tries again.
         """
         with self._loading:
             graph = self._graph
@@ -128,6 +128,7 @@ class Explainer:
         Raises:
             InvalidInput: names the field; before the header.
             Unsupported: the bundle cannot do it; before the header.
+            CannotRead: the explain graph's files cannot be read now.
             OutOfMemory: there is not enough for this text.
         """
         begun = self._clock()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sentiment.errors import BadBundle, OutOfMemory
+from sentiment.errors import BadBundle, CannotRead, OutOfMemory
 from sentiment.model.bundle import GraphSpec
 from sentiment.model.classifier import Classifier
 from sentiment.model.execute import Execute, here
@@ -36,13 +36,19 @@ def load_graph(classifier: Classifier, spec: GraphSpec, execute: Execute = here)
 
     Raises:
         BadBundle: says what is wrong.
+        CannotRead: its files cannot be read now.
         OutOfMemory: there is not enough for the golden set.
     """
     file = classifier.bundle.path / spec.file
     bundle = classifier.bundle
-    # Its files may have changed since the bundle was loaded: it is loaded when the first explanation is asked for.
-    session = ExplainSession(file, spec.providers[0], bundle.outside(spec.file))
-    bundle.check(spec.file)
+    try:
+        # Its files may have changed since the bundle was loaded: it is loaded when the first explanation is asked for.
+        session = ExplainSession(file, spec.providers[0], bundle.outside(spec.file))
+        bundle.check(spec.file)
+    except BadBundle as error:
+        if _may_pass(error):
+            raise CannotRead(str(error)) from error
+        raise
     try:
         widths = {width for pair in _pairs(classifier) for width in _check(classifier, session, spec, pair, execute)}
     except (BadBundle, OutOfMemory):
@@ -50,6 +56,15 @@ def load_graph(classifier: Classifier, spec: GraphSpec, execute: Execute = here)
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         raise BadBundle(f"{file}: cannot run the golden set: {error}") from error
     return ExplainGraph(session, max(widths))
+
+
+def _may_pass(error: BadBundle) -> bool:
+    """Whether it is no damage: a file that is there could not be read."""
+    cause = error.__cause__
+    if isinstance(cause, OSError):
+        return not isinstance(cause, FileNotFoundError)
+    # ONNX Runtime's word for the system's fault, of which its exceptions have no kind.
+    return "system error number" in str(cause)
 
 
 def _pairs(classifier: Classifier) -> Iterator[list[int]]:

@@ -62,6 +62,8 @@ def read_bundle(said: dict[str, Any]) -> Classifier:  # Any: JSON
     if bundle.digest != said["digest"]:
         raise BadBundle(f"{path}: has the digest {bundle.digest[:12]} and the executor serves {said['digest'][:12]}: it was exchanged")
     tokenizer = Tokenizer(path / "tokenizer.json", bundle.manifest.max_tokens)
+    # What reads texts is what was checked, also if somebody exchanged it between the two.
+    bundle.check("tokenizer.json")
     return Classifier(bundle, GraphSpec.model_validate(said["graph"]), tokenizer, FarSession(said["provider"]))
 
 

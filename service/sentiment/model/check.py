@@ -22,10 +22,13 @@ def check_bundle(path: Path) -> Iterator[str]:
     yield f"{bundle.id}  {manifest.architecture}, {', '.join(manifest.labels)}, {manifest.max_tokens} tokens, digest {bundle.digest}"
     yield f"ok    files: {len(manifest.files)} with {size / 1e6:.1f} MB have the size and SHA-256 of the manifest"
     tokenizer = Tokenizer(path / "tokenizer.json", manifest.max_tokens)
+    bundle.check("tokenizer.json")
     served = None
     for graph in manifest.graphs.classify:
         try:
-            session = Session(path / graph.file, graph.providers[0], len(manifest.labels))
+            # As it is loaded to be served.
+            session = Session(path / graph.file, graph.providers[0], len(manifest.labels), bundle.outside(graph.file))
+            bundle.check(graph.file)
             classifier = Classifier(bundle, graph, tokenizer, session)
             results = [(golden, *golden_error(classifier, golden)) for golden in manifest.golden]
         except BadBundle as error:

@@ -16,7 +16,6 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from google.protobuf.json_format import ParseDict, ParseError
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 
 from sentiment.errors import CannotServe, Expired, InvalidInput, RequestError
 from sentiment.rpc.calls import REQUEST_ID, A, Call, Calls, Method, Q, StreamMethod
@@ -69,8 +68,7 @@ class Web:
         """
         self._https = None if secured is None else secured.https
         self._calls = calls
-        self._scrape = scrape
-        self._scrapes = Scrapes()
+        self._scrapes = Scrapes(scrape)
         self._ready = ready
         self._alive = alive
         self._message_bytes_max = message_bytes_max
@@ -120,9 +118,7 @@ class Web:
         await self._runner.cleanup()
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        registry = await self._scrape()
-        body = await self._scrapes.make(lambda: encode(registry))
+        body, content_type = await self._scrapes.make(request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _get_healthz(self, _request: web.Request) -> web.Response:
