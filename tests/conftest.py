@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,6 +81,14 @@ class RunningServer:
         assert not self._thread.is_alive(), "the server did not stop within 30 s"
         if self.failure is not None:
             raise self.failure
+
+
+@pytest.fixture
+def hangs_up() -> Iterator[None]:
+    """Processes that are started hear SIGHUP, which ``nohup`` had ignored for all that it runs."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session")

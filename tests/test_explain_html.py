@@ -170,7 +170,7 @@ def test_a_full_disk_leaves_the_old_page_and_nothing_else(
 
     assert cli.main(["explain", TEXT, "--target", explaining.target, "--html", str(path)]) == 1
 
-    assert capsys.readouterr().err == f"error: {path}.part: cannot be written: No space left on device\n"
+    assert capsys.readouterr().err == f"error: {path}.part: cannot be written: No space left on device; make room and repeat the command\n"
     assert (os.listdir(tmp_path), path.read_text()) == (["page.html"], "old")
 
 

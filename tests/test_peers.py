@@ -87,7 +87,7 @@ def test_the_peers_classifier_answers_as_ours_does(tmp_path: Path) -> None:
 
 
 def test_a_server_is_held_still_and_ended_with_all_that_it_started() -> None:
-    child = "import time; print('up', flush=True); time.sleep(60)"
+    child = "import time; sum(range(3_000_000)); print('up', flush=True); time.sleep(60)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "up\n"

@@ -105,6 +105,7 @@ def test_a_second_signal_exits_at_once(spawn: Callable[..., Process]) -> None:
     assert server.events()[-1] == "second_signal"
 
 
+@pytest.mark.usefixtures("hangs_up")
 def test_a_terminal_that_goes_away_twice_is_one_signal(spawn: Callable[..., Process]) -> None:
     """The shell tells its jobs, and so does the kernel when the shell ends."""
     server = spawn("--drain-wait-s", "1").wait_ready()

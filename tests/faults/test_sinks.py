@@ -133,6 +133,7 @@ def test_a_log_whose_reader_has_gone(spawn: Spawn, evidence: Evidence) -> None:
     assert set(evidence.calls) == {"answered", "wrong", "never told"}
 
 
+@pytest.mark.usefixtures("hangs_up")
 def test_a_terminal_that_goes_away(spawn: Spawn, evidence: Evidence) -> None:
     """The server runs in a terminal that is closed under load (SIGHUP, and a standard error that is gone): it drains as after SIGTERM,
     and what comes later finds nobody.
