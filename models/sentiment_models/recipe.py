@@ -29,6 +29,7 @@ class Recipe:
     detokenize: float = 0.0
     recase: float = 0.0
     typos: float = 0.0
+    emoji: bool = False
     dev_fraction: float = 0.03
     evaluations_per_epoch: int = 4
     patience: int = 4

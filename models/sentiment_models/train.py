@@ -15,6 +15,7 @@ from sentiment_models.carving import Split
 from sentiment_models.corpus import read_corpus, target_of, vary
 from sentiment_models.data import Example, TextOrPair, batches, evaluation_steps
 from sentiment_models.distributed import Processes, join
+from sentiment_models.emoji import add_emoji
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.families import FAMILIES, check_reads
 from sentiment_models.optimizer import make_optimizer
@@ -123,6 +124,8 @@ class _Run:
         self.progress = Progress(history=[])
         texts = [example.text for example in split.train]
         self.model, self.tokenizer = load_base(recipe, texts)
+        if recipe.emoji:
+            add_emoji(self.model, self.tokenizer)
         self.family = FAMILIES[self.model.config.model_type]
         self.model.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
         self.epochs = [self._encode(vary(split.train, recipe, epoch)) for epoch in range(recipe.epochs)]

@@ -41,8 +41,13 @@ def add_run(parser: argparse.ArgumentParser, recipe: type[Any], told: Mapping[st
     )
     parser.add_argument("--restart", action="store_true", help="begin anew instead of continuing a run in OUT")
     for field in fields(recipe):
-        if field.name in told:
+        if field.name not in told:
+            continue
+        flag = "--" + field.name.replace("_", "-")
+        if isinstance(field.default, bool):
+            parser.add_argument(flag, action="store_true", help=told[field.name])
+        else:
             names = isinstance(field.default, tuple)
             default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
-            flag, kind = "--" + field.name.replace("_", "-"), label_names if names else type(field.default)
+            kind = label_names if names else type(field.default)
             parser.add_argument(flag, type=kind, default=field.default, metavar="X", help=f"{told[field.name]} (default: {default})")

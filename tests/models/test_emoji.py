@@ -1,0 +1,66 @@
+"""Emoji as tokens of their own: what becomes of a vocabulary, of the words they touch and of their place in the text."""
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from sentiment.model.tokenizer import Tokenizer
+from sentiment_models.cli import main
+from sentiment_models.emoji import add_emoji, characters
+from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
+from tests.models.tiny_families import TINY, save_tiny
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that was fine-tuned with ``--emoji``."""
+    folder = tmp_path_factory.mktemp("emoji")
+    data = write_tsv(folder / "data.tsv", sentences(80))
+    base = save_tiny_bert(folder / "base")
+    sizes = ["--max-tokens", "32", "--dev-fraction", "0.2"]
+    assert main(["train", "--base", str(base), "--data", str(data), "--out", str(folder / "out"), "--emoji", *sizes]) == 0
+    return folder / "out"
+
+
+def test_the_blocks_hold_what_people_send() -> None:
+    assert set("😍😡👍👎❤💔😭🔥💩🙄✨⭐🎉🥱🏽🫠🐶") <= set(characters())
+    assert not set("aé中\u200d\ufe0f") & set(characters())
+
+
+def test_a_word_that_an_emoji_touches_is_still_read(trained: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "emoji" / "1"
+    assert main(["export", str(trained / "best"), "--dev", str(trained / "dev.jsonl"), "--out", str(bundle)]) == 0
+    text = "good😍film ❤️ 👍🏽👎"
+
+    found = Tokenizer(bundle / "tokenizer.json", 32).encode_explained(text)
+
+    read = [(token.piece, text[token.start : token.end]) for token in found.tokens if not token.special]
+    assert read == [("good", "good"), ("😍", "😍"), ("film", "film"), ("❤", "❤"), ("👍", "👍"), ("🏽", "🏽"), ("👎", "👎")]
+    assert not any(token.unknown for token in found.tokens)
+    assert json.loads((trained / "best" / "training.json").read_text())["recipe"]["emoji"] is True
+
+
+def test_an_emoji_begins_as_what_its_name_means(tmp_path: Path) -> None:
+    base = save_tiny_bert(tmp_path / "base")
+    model = AutoModelForSequenceClassification.from_pretrained(base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    before = model.get_input_embeddings().weight.detach().clone()
+
+    added = add_emoji(model, tokenizer)
+
+    after = model.get_input_embeddings().weight.detach()
+    assert added == len(characters()) == len(after) - len(before) == model.config.vocab_size - len(before)
+    assert after[: len(before)].equal(before)
+    name = tokenizer("smiling face with heart-shaped eyes", add_special_tokens=False)["input_ids"]
+    assert after[tokenizer.convert_tokens_to_ids("😍")].allclose(before[name].mean(0))
+    assert add_emoji(model, tokenizer) == 0
+
+
+def test_a_tokenizer_that_reads_bytes_needs_none(tmp_path: Path) -> None:
+    base = save_tiny(tmp_path / "base", TINY["roberta"])
+    model = AutoModelForSequenceClassification.from_pretrained(base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+
+    assert add_emoji(model, tokenizer) == 0
