@@ -56,6 +56,7 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "log_lines_dropped_total": ("counter", {}),
     "grpc_calls_started_total": ("counter", {}),
     "grpc_calls_ended_total": ("counter", {}),
+    "grpc_opened_anew_total": ("counter", {"port": {"grpc"}}),
     "queue_rows": ("gauge", {"model": {"tiny/1"}}),
     "backlog_seconds": ("gauge", {"model": {"tiny/1"}}),
     "run_over_predicted": ("gauge", {"model": {"tiny/1"}}),

@@ -83,7 +83,7 @@ class App:
             self._secured,
         )
         self._repository = Repository(settings, self._metrics, self._models, self._tracer)
-        self._exchange = Exchange(settings, self._repository, self._secured)
+        self._exchange = Exchange(settings, self._repository, self._secured, self._metrics)
         # What the line "ready" says of the start beside the usual.
         self._ready_with: dict[str, str] = {}
         if self._grpc.health_port:

@@ -5,6 +5,7 @@ from functools import partial
 
 from sentiment.errors import BadSettings
 from sentiment.folder_watch import FolderWatch
+from sentiment.metrics import Metrics
 from sentiment.model.bundle import bundle_roots
 from sentiment.repository import Repository
 from sentiment.rpc.admin import make_admin_server
@@ -17,7 +18,7 @@ from sentiment.settings import Settings
 class Exchange:
     """Both, as the settings want them. Lives on one event loop."""
 
-    def __init__(self, settings: Settings, repository: Repository, secured: Secured) -> None:
+    def __init__(self, settings: Settings, repository: Repository, secured: Secured, metrics: Metrics) -> None:
         """Bind the admin port; must be called in the event loop.
 
         Raises:
@@ -35,7 +36,8 @@ class Exchange:
             guard = secured.guard_of(settings.admin_tokens, "admin_tokens", open_to_all=())
             if guard is None:
                 raise BadSettings(f"admin_listen = {settings.admin_listen!r}: admin_tokens is empty, and nobody is let in without a token")
-            self._port = GrpcPort(partial(make_admin_server, repository, [GrpcGuard(guard)]), settings.admin_listen)
+            make = partial(make_admin_server, repository, [GrpcGuard(guard)])
+            self._port = GrpcPort(make, settings.admin_listen, metrics.grpc_opened_anew.labels("admin").inc)
             self.port = self._port.bind()
 
     async def start(self) -> None:

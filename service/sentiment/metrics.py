@@ -108,6 +108,7 @@ class Metrics:
         self.log_lines_dropped = read("log_lines_dropped", "Log lines that nobody took in time, or that could not be written.")
         self.grpc_calls_started = read("grpc_calls_started", "Calls that came to gRPC's core, of any service.")
         self.grpc_calls_ended = read("grpc_calls_ended", "Calls that ended there after the event loop had looked at them.")
+        self.grpc_opened_anew = counter("grpc_opened_anew", "Times that gRPC ended a port's server and it was opened anew.", ["port"])
         self.queue_rows = gauge("queue_rows", "Rows waiting for a runner.", ["model"])
         self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that comes now would start.", ["model"])
         self.run_over_predicted = gauge("run_over_predicted", "Slow average of measured over predicted run time.", ["model"])

@@ -169,6 +169,7 @@ def test_a_path_that_is_no_utf8(attacked: Apart, tmp_path: Path, evidence: Evide
     evidence.measured["longest wait for an answer, ms"] = round(callers.fates.seconds(1) * 1e3)
     log = (tmp_path / "log").read_text()
     evidence.measured["times the port was opened anew"] = log.count("grpc_opened_anew")
+    assert attacked.total("grpc_opened_anew_total") == 200
     assert "SecretPath" not in log
 
 

@@ -28,7 +28,7 @@ def _rows(name: str) -> list[tuple[str, str]]:
 
 def _folded(text: str) -> str:
     """The text without case and punctuation but with emoticons and emoji; the text itself where nothing else is in it."""
-    return " ".join(re.findall(r"[^\W_]+|[^\w\s.,!?…'\"’-]+", text.casefold())) or text
+    return " ".join(re.findall(r"[^\W_]+|[^\w\s.,!?\u2026'\"\u2019-]+", text.casefold())) or text
 
 
 @pytest.mark.parametrize("name", [*_LABELLED, *_KINDS])

@@ -30,15 +30,23 @@ class GrpcPort:
     UNAVAILABLE.
     """
 
-    def __init__(self, make: Callable[[], grpc.aio.Server], listen: str, credentials: grpc.ServerCredentials | None = None) -> None:
+    def __init__(
+        self,
+        make: Callable[[], grpc.aio.Server],
+        listen: str,
+        opened_anew: Callable[[], None],
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
         """Make the first server.
 
         Args:
             make: makes a server, with neither port nor start; called again for each that is needed.
             listen: the address, as gRPC takes it; port 0 is chosen by ``bind`` and kept.
+            opened_anew: told of each time, behind the log.
             credentials: of TLS; None: plaintext.
         """
         self._make, self._listen, self._credentials = make, listen, credentials
+        self._opened_anew = opened_anew
         self._server = make()
         # Servers that were ended while calls that they had accepted go on.
         self._ended: dict[asyncio.Task[None], grpc.aio.Server] = {}
@@ -92,6 +100,7 @@ class GrpcPort:
                 leaving.add_done_callback(self._ended.pop)
                 serving = await self._open()
                 logger().error("grpc_opened_anew", listen=self._listen, reason="gRPC ended its server, as it does where a path is no UTF-8")
+                self._opened_anew()
         except Exception as error:  # a process that nobody can call must be replaced
             logger().critical("grpc_ended", reason=str(error) if isinstance(error, CannotServe) else type(error).__name__)
             wait_written()

@@ -84,12 +84,23 @@ class GrpcSide:
         core = PortCalls()
         make = core.counted(partial(make_server, options, services, self.health, secured.guard if secured and counts else None))
         certificates = secured.certificates if secured and counts else None
-        self._port = GrpcPort(make, settings.grpc_listen, None if certificates is None else server_credentials(certificates))
+        self._port = GrpcPort(
+            make,
+            settings.grpc_listen,
+            metrics.grpc_opened_anew.labels("grpc").inc,
+            None if certificates is None else server_credentials(certificates),
+        )
         # Those that are handed on are no callers'.
         metrics.grpc_calls_started.watch((lambda: core.started) if counts else (lambda: 0.0))
         metrics.grpc_calls_ended.watch((lambda: core.ended) if counts else (lambda: 0.0))
         probed = settings.health_listen and certificates is not None
-        self._probes = GrpcPort(partial(make_health_server, options, self.health), settings.health_listen) if probed else None
+        self._probes = (
+            GrpcPort(
+                partial(make_health_server, options, self.health), settings.health_listen, metrics.grpc_opened_anew.labels("health").inc
+            )
+            if probed
+            else None
+        )
         self.health_port = 0
 
     def bind(self) -> int:
