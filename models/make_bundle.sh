@@ -71,8 +71,8 @@ unlabelled() { gzip -dc "$data/mr/train.tsv.gz" | cut -f 2- > "$run/mr.txt"; }
 # SST and MR are tokenized and lower-cased; users' texts are not.
 # shellcheck disable=SC2046 # the words of texts
 if [ "$recipe" = quick ]; then
-  train "$run/teacher" --base "$teacher" --learning-rate 4e-5 --dropout 0 --max-tokens 512 --batch-rows 128 \
-    --evaluations-per-epoch 4 --checkpoint-steps 50 --data "$data/sst2/train.tsv.gz:2" --data "$data/imdb/train.tsv.gz" \
+  train "$run/teacher" --base "$teacher" --learning-rate 4e-5 --dropout 0 --max-tokens 384 --batch-rows 128 \
+    --evaluations-per-epoch 4 --checkpoint-steps 50 --data "$data/sst2/train.tsv.gz:2" --data "$data/imdb/train.tsv.gz:0.8" \
     --data "$data/amazon/dvd.tsv.gz" --tails "$data/imdb/train.tsv.gz:0.2" $(texts 2 3 3 2) --detokenize 0.5 --recase 0.1 --typos 0.3
   unlabelled
   label sst2 "$data/sst2/train.tsv.gz"
