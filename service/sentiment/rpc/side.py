@@ -84,23 +84,15 @@ class GrpcSide:
         core = PortCalls()
         make = core.counted(partial(make_server, options, services, self.health, secured.guard if secured and counts else None))
         certificates = secured.certificates if secured and counts else None
-        self._port = GrpcPort(
-            make,
-            settings.grpc_listen,
-            metrics.grpc_opened_anew.labels("grpc").inc,
-            None if certificates is None else server_credentials(certificates),
-        )
+        opened_anew = metrics.grpc_opened_anew.labels
+        of_tls = None if certificates is None else server_credentials(certificates)
+        self._port = GrpcPort(make, settings.grpc_listen, opened_anew("grpc").inc, of_tls)
         # Those that are handed on are no callers'.
         metrics.grpc_calls_started.watch((lambda: core.started) if counts else (lambda: 0.0))
         metrics.grpc_calls_ended.watch((lambda: core.ended) if counts else (lambda: 0.0))
         probed = settings.health_listen and certificates is not None
-        self._probes = (
-            GrpcPort(
-                partial(make_health_server, options, self.health), settings.health_listen, metrics.grpc_opened_anew.labels("health").inc
-            )
-            if probed
-            else None
-        )
+        of_health = partial(make_health_server, options, self.health)
+        self._probes = GrpcPort(of_health, settings.health_listen, opened_anew("health").inc) if probed else None
         self.health_port = 0
 
     def bind(self) -> int:
