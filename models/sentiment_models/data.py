@@ -8,7 +8,7 @@ import io
 import json
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -199,15 +199,21 @@ def batches(lengths: Sequence[int], rows_max: int, tokens_max: int, rng: random.
     groups: list[list[int]] = []
     pool = 64 * rows_max
     for start in range(0, len(order), pool):
-        group: list[int] = []
-        for index in sorted(order[start : start + pool], key=lengths.__getitem__):
-            if group and (len(group) == rows_max or (len(group) + 1) * lengths[index] > tokens_max):
-                groups.append(group)
-                group = []
-            group.append(index)
-        groups.append(group)
+        groups += alike(sorted(order[start : start + pool], key=lengths.__getitem__), lengths, rows_max, tokens_max)
     rng.shuffle(groups)
     return groups
+
+
+def alike(order: Iterable[int], lengths: Sequence[int], rows_max: int, tokens_max: int) -> Iterator[list[int]]:
+    """Cut indices that are sorted by length, either way, into batches of at most so many rows and padded tokens; one row may have more."""
+    group: list[int] = []
+    for index in order:
+        if group and (len(group) == rows_max or (len(group) + 1) * max(lengths[group[0]], lengths[index]) > tokens_max):
+            yield group
+            group = []
+        group.append(index)
+    if group:
+        yield group
 
 
 def evaluation_steps(batches_per_epoch: Sequence[int], evaluations: int) -> set[int]:

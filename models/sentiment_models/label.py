@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from sentiment_models.carving import repeat
 from sentiment_models.checkpoint import label_names
-from sentiment_models.data import Example, Source, TextOrPair, read_examples
+from sentiment_models.data import Example, Source, TextOrPair, alike, read_examples
 from sentiment_models.errors import BadCheckpoint, BadData
 from sentiment_models.families import FAMILIES
 from sentiment_models.sentences import split_sentences
@@ -119,7 +119,10 @@ def _answers(teacher: Path, texts: Sequence[TextOrPair], device: torch.device, m
     rows = found["input_ids"]
     answers: list[list[float]] = [[] for _ in texts]
     bar = tqdm(total=len(texts), desc="labelling", unit="text", mininterval=5)
-    for group in _groups(rows):
+    lengths = [len(row) for row in rows]
+    # The longest first: what is too large for the machine is seen at once.
+    order = sorted(range(len(rows)), key=lengths.__getitem__, reverse=True)
+    for group in alike(order, lengths, BATCH_ROWS_MAX, BATCH_TOKENS_MAX):
         some = {name: [values[index] for index in group] for name, values in found.items()}
         padded = tokenizer.pad(some, return_tensors="pt").to(device)
         with torch.autocast(device.type, torch.bfloat16):
@@ -129,14 +132,3 @@ def _answers(teacher: Path, texts: Sequence[TextOrPair], device: torch.device, m
         bar.update(len(group))
     bar.close()
     return answers
-
-
-def _groups(rows: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    group: list[int] = []
-    for index in sorted(range(len(rows)), key=lambda index: -len(rows[index])):
-        if group and (len(group) == BATCH_ROWS_MAX or (len(group) + 1) * len(rows[group[0]]) > BATCH_TOKENS_MAX):
-            yield group
-            group = []
-        group.append(index)
-    if group:
-        yield group

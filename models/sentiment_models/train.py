@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from sentiment_models.carving import Split
 from sentiment_models.corpus import read_corpus, target_of, vary
-from sentiment_models.data import Example, TextOrPair, batches, evaluation_steps
+from sentiment_models.data import Example, TextOrPair, alike, batches, evaluation_steps
 from sentiment_models.distributed import Processes, join
 from sentiment_models.emoji import add_emoji
 from sentiment_models.errors import BadCheckpoint
@@ -212,8 +212,9 @@ class _Run:
     def _evaluate(self) -> dict[str, float]:
         self.model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
         right, loss = 0, 0.0
-        order = sorted(range(len(self.dev_rows)), key=lambda i: len(self.dev_rows[i]))
-        for batch in _chunks(order, self.recipe.batch_rows):
+        lengths = [len(row.ids) for row in self.dev_rows]
+        order = sorted(range(len(lengths)), key=lengths.__getitem__)
+        for batch in alike(order, lengths, self.recipe.batch_rows, self.recipe.batch_tokens):
             labels = torch.tensor([self.dev_labels[i] for i in batch], device=self.device)
             logits = self._logits([self.dev_rows[i] for i in batch])
             right += int((logits.argmax(-1) == labels).sum())

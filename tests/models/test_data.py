@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sentiment_models.data import Example, Source, batches, read_examples
+from sentiment_models.data import Example, Source, alike, batches, read_examples
 from sentiment_models.errors import BadData
 from tests.models.tiny_bert import LABELS
 
@@ -99,3 +99,16 @@ def test_batches_are_of_like_length_and_in_random_order() -> None:
     assert padded < 1.05 * sum(lengths)
     longest = [max(lengths[index] for index in group) for group in groups]
     assert longest != sorted(longest)
+
+
+@pytest.mark.parametrize("longest_first", [False, True])
+def test_rows_sorted_either_way_fill_batches_within_both_limits(longest_first: bool) -> None:
+    lengths = [3, 200, 5, 30, 31, 3, 3, 3, 90, 4]
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=longest_first)
+
+    groups = list(alike(order, lengths, rows_max=4, tokens_max=100))
+
+    assert [index for group in groups for index in group] == order
+    assert all(len(group) <= 4 and (len(group) == 1 or len(group) * max(lengths[i] for i in group) <= 100) for group in groups)
+    assert len(groups) == 5
+    assert list(alike([], [], 4, 100)) == []

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 from sentiment_models.data import read_examples
 from sentiment_models.errors import BadCheckpoint, BadData
 from sentiment_models.recipe import Recipe
-from sentiment_models.train import train
+from sentiment_models.train import Row, _Run, train
 from tests.models.events import SPEED, read_scalars
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
 
@@ -123,6 +124,24 @@ def test_the_development_set_is_written_and_shares_no_text_with_training(whole: 
     everything = [one for source in recipe.sources for one in read_examples(Path(source.removesuffix(":2")), LABELS)]
     labels = {example.text: example.label for example in everything}
     assert all(labels[example.text] == example.label for example in dev)
+
+
+def test_no_batch_has_more_tokens_than_the_recipe_says_when_it_is_measured_either(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed: dict[bool, list[int]] = {True: [], False: []}
+    logits = _Run._logits
+
+    def watched(run: _Run, rows: Sequence[Row]) -> torch.Tensor:
+        fed[run.model.training].append(len(rows) * max(len(row.ids) for row in rows))
+        return logits(run, rows)
+
+    monkeypatch.setattr(_Run, "_logits", watched)
+
+    train(replace(recipe, batch_rows=64, batch_tokens=96), tmp_path)
+
+    assert max(fed[True]) <= 96
+    assert max(fed[False]) <= 96
 
 
 def test_a_finished_run_is_not_trained_again(recipe: Recipe, whole: Path) -> None:
