@@ -7,8 +7,8 @@
 # line). amazon/books is kept out, to be judged by. RUN is where models and checkpoints go (3 GB).
 # Both recipes let a small model learn from a teacher of 109 M parameters. MR's snippets are shown without their labels: three quarters of them
 # stand in SST-2, too, where 1 of 22 has the other label, for MR's are the stars of the review that a snippet was cut from.
-# quick: four hours on 2 cores with AMX. Not run to the end yet: the committed bundle was made by an earlier form of it, with MR's labels, half of
-#   the written texts, a third of IMDB's reviews for the teacher, and without its labels for whole reviews and tokens for emoji.
+# quick: for 2 cores with AMX, by reckoning four hours; not run to the end yet. The committed bundle was made by an earlier form: no tokens for
+#   emoji, MR with its labels, half of the written texts, a third of IMDB's reviews for the teacher and none of them with the teacher's labels.
 # whole: the base is adapted to reviews first, and everything is read longer and more often. Minutes on a GPU (DEVICE=cuda), days on 2 cores.
 #   Not run to the end yet.
 # BASE and TEACHER name folders of models that are at hand, for machines without a package index. EVAL: labelled files to judge the bundle by.
@@ -60,7 +60,8 @@ train() { # out, arguments...
 label() { # name, arguments...
   local out=$run/$1.jsonl
   shift
-  [ -f "$out" ] || "$models" label "$run/teacher/best" "$@" --out "$out" --device "$device"
+  # Those of an earlier teacher are made again.
+  [ "$out" -nt "$run/teacher/best/model.safetensors" ] || "$models" label "$run/teacher/best" "$@" --out "$out" --device "$device"
 }
 
 texts() { # how often: idioms, cases, domains, undecided

@@ -125,7 +125,9 @@ class _Run:
         texts = [example.text for example in split.train]
         self.model, self.tokenizer = load_base(recipe, texts)
         if recipe.emoji:
-            add_emoji(self.model, self.tokenizer)
+            added = add_emoji(self.model, self.tokenizer)
+            if processes.first:
+                tqdm.write(f"{added} emoji became tokens of their own")
         self.family = FAMILIES[self.model.config.model_type]
         self.model.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
         self.epochs = [self._encode(vary(split.train, recipe, epoch)) for epoch in range(recipe.epochs)]

@@ -8,7 +8,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from sentiment.model.tokenizer import Tokenizer
 from sentiment_models.cli import main
-from sentiment_models.emoji import add_emoji, characters
+from sentiment_models.emoji import EMOJI, add_emoji
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 from tests.models.tiny_families import TINY, save_tiny
 
@@ -25,19 +25,20 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_blocks_hold_what_people_send() -> None:
-    assert set("😍😡👍👎❤💔😭🔥💩🙄✨⭐🎉🥱🏽🫠🐶") <= set(characters())
-    assert not set("aé中\u200d\ufe0f") & set(characters())
+    assert set("😍😡👍👎❤💔😭🔥💩🙄✨⭐🎉🥱🏽🫠🐶🇺⏰🩷🅰\ufe0f\u20e3") <= set(EMOJI)
+    assert not set("aé中1©\u200d") & set(EMOJI)
 
 
 def test_a_word_that_an_emoji_touches_is_still_read(trained: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "emoji" / "1"
     assert main(["export", str(trained / "best"), "--dev", str(trained / "dev.jsonl"), "--out", str(bundle)]) == 0
-    text = "good😍film ❤️ 👍🏽👎"
+    text = "good😍film ❤️ 👍🏽👎 it🇺🇸"
 
     found = Tokenizer(bundle / "tokenizer.json", 32).encode_explained(text)
 
     read = [(token.piece, text[token.start : token.end]) for token in found.tokens if not token.special]
-    assert read == [("good", "good"), ("😍", "😍"), ("film", "film"), ("❤", "❤"), ("👍", "👍"), ("🏽", "🏽"), ("👎", "👎")]
+    assert [piece for piece, _ in read] == ["good", "😍", "film", "❤", "👍", "🏽", "👎", "it", "🇺", "🇸"]
+    assert all(piece == there for piece, there in read)
     assert not any(token.unknown for token in found.tokens)
     assert json.loads((trained / "best" / "training.json").read_text())["recipe"]["emoji"] is True
 
@@ -51,16 +52,37 @@ def test_an_emoji_begins_as_what_its_name_means(tmp_path: Path) -> None:
     added = add_emoji(model, tokenizer)
 
     after = model.get_input_embeddings().weight.detach()
-    assert added == len(characters()) == len(after) - len(before) == model.config.vocab_size - len(before)
+    assert added == len(after) - len(before) == model.config.vocab_size - len(before)
     assert after[: len(before)].equal(before)
     name = tokenizer("smiling face with heart-shaped eyes", add_special_tokens=False)["input_ids"]
     assert after[tokenizer.convert_tokens_to_ids("😍")].allclose(before[name].mean(0))
-    assert add_emoji(model, tokenizer) == 0
 
 
-def test_a_tokenizer_that_reads_bytes_needs_none(tmp_path: Path) -> None:
-    base = save_tiny(tmp_path / "base", TINY["roberta"])
+@pytest.mark.parametrize("name", ["bert", "albert", "xlnet", "mpnet", "roberta"])
+def test_every_kind_of_tokenizer_reads_them_and_once_is_enough(name: str, tmp_path: Path) -> None:
+    base = save_tiny(tmp_path / "base", TINY[name])
     model = AutoModelForSequenceClassification.from_pretrained(base)
     tokenizer = AutoTokenizer.from_pretrained(base)
 
-    assert add_emoji(model, tokenizer) == 0
+    added = add_emoji(model, tokenizer)
+
+    # Bytes are read as they are.
+    assert (added == 0) == (name == "roberta")
+    for folder in (model, tokenizer):
+        folder.save_pretrained(tmp_path / "added")
+    again = AutoTokenizer.from_pretrained(tmp_path / "added")
+    assert "😍" in again.decode(again("good😍film", add_special_tokens=False)["input_ids"])
+    assert add_emoji(AutoModelForSequenceClassification.from_pretrained(tmp_path / "added"), again) == 0
+
+
+def test_one_that_is_known_alone_keeps_its_id_and_no_longer_sticks_to_words(tmp_path: Path) -> None:
+    base = save_tiny_bert(tmp_path / "base", known=("♥",))
+    model = AutoModelForSequenceClassification.from_pretrained(base)
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    heart = tokenizer.convert_tokens_to_ids("♥")
+    assert tokenizer.tokenize("♥good") != ["♥", "good"]
+
+    add_emoji(model, tokenizer)
+
+    assert tokenizer.tokenize("♥good") == ["♥", "good"]
+    assert tokenizer.convert_tokens_to_ids("♥") == heart

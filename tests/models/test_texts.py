@@ -26,8 +26,13 @@ def _rows(name: str) -> list[tuple[str, str]]:
     return rows
 
 
+def _letters(text: str) -> str:
+    """The text without case, punctuation and symbols; the text itself where nothing else is in it."""
+    return " ".join(re.findall(r"[^\W_]+", text.casefold())) or text
+
+
 def _folded(text: str) -> str:
-    """The text without case and punctuation but with emoticons and emoji; the text itself where nothing else is in it."""
+    """The text without case and the marks of sentences, but with emoticons and emoji; the text itself where nothing is left."""
     return " ".join(re.findall(r"[^\W_]+|[^\w\s.,!?\u2026'\"\u2019-]+", text.casefold())) or text
 
 
@@ -68,7 +73,9 @@ def test_no_file_says_a_thing_twice(name: str) -> None:
 
 @pytest.mark.parametrize(("one", "other"), list(combinations([*_LABELLED, *_KINDS], 2)))
 def test_no_file_repeats_another(one: str, other: str) -> None:
-    assert {_folded(text) for _, text in _rows(one)} & {_folded(text) for _, text in _rows(other)} == set()
+    # What judges shares not even its letters with what trains.
+    fold = _letters if "texts/undecided_test.tsv" in (one, other) else _folded
+    assert {fold(text) for _, text in _rows(one)} & {fold(text) for _, text in _rows(other)} == set()
 
 
 def test_some_languages_are_judged_that_were_never_trained_on() -> None:

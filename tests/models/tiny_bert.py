@@ -13,11 +13,11 @@ BAD = ("bad", "poor", "dull", "awful", "cold")
 PLAIN = ("the", "a", "film", "story", "was", "and", "but", "not", "very", "it")
 
 
-def save_tiny_bert(folder: Path, *, seed: int = 0, labels: tuple[str, ...] = LABELS) -> Path:
-    """Save a checkpoint directory with 2 layers, 32 dimensions and at most 64 tokens, and return it."""
+def save_tiny_bert(folder: Path, *, seed: int = 0, labels: tuple[str, ...] = LABELS, known: tuple[str, ...] = ()) -> Path:
+    """Save a checkpoint directory with 2 layers, 32 dimensions and at most 64 tokens, and return it; ``known``: words besides."""
     torch.manual_seed(seed)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *GOOD, *BAD, *PLAIN]
-    pieces += [*string.ascii_lowercase, *("##" + letter for letter in string.ascii_lowercase), *string.punctuation]
+    pieces += [*string.ascii_lowercase, *("##" + letter for letter in string.ascii_lowercase), *string.punctuation, *known]
     pieces = list(dict.fromkeys(pieces))  # "a" is a word and a letter
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")

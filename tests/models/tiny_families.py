@@ -14,7 +14,7 @@ from typing import Any
 
 import tokenizers
 import torch
-from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 from sentiment_models.golden import MEANT
@@ -88,6 +88,7 @@ def _unigram(special: Sequence[str], single: str, pair: str, used: Sequence[str]
 def _byte_level() -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=340,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),

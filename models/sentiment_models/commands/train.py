@@ -30,7 +30,7 @@ RECIPE_HELP = {
     "detokenize": "chance that a text is shown as people write it, if it was tokenized, from 0 to 1",
     "recase": "chance that a text is shown in lower, upper or sentence case, from 0 to 1",
     "typos": "chance that a text is shown with a slip for every ten words, from 0 to 1",
-    "emoji": "give each emoji that the tokenizer does not know a token of its own",
+    "emoji": "give emoji tokens of their own if the tokenizer cannot read them",
     "dev_fraction": "share of each file that becomes the development set",
     "evaluations_per_epoch": "how often an epoch is measured on the development set",
     "patience": "stop after this many evaluations in a row without a better accuracy",
