@@ -17,7 +17,7 @@ from sentiment.model.scores import Scored
 from sentiment.model.session import Session
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row, Tokenizer, Windows
-from sentiment_models.data import TextOrPair
+from sentiment_models.data import TextOrPair, alike
 from sentiment_models.metrics import Labels, Logits, Probabilities
 
 # On a CPU more rows a batch gain nothing, and 4 rows of 512 tokens already take 200 MB of attention scores.
@@ -186,11 +186,5 @@ class _Pool:
 
 def by_length(rows: Sequence[Row]) -> Iterator[list[int]]:
     """Group indices of rows of like length, the longest first, so that the last batches, which end unevenly, are short."""
-    group: list[int] = []
-    for index in sorted(range(len(rows)), key=lambda index: -rows[index].tokens):
-        if group and (len(group) == BATCH_ROWS_MAX or (len(group) + 1) * rows[group[0]].tokens > BATCH_TOKENS_MAX):
-            yield group
-            group = []
-        group.append(index)
-    if group:
-        yield group
+    lengths = [row.tokens for row in rows]
+    return alike(sorted(range(len(rows)), key=lengths.__getitem__, reverse=True), lengths, BATCH_ROWS_MAX, BATCH_TOKENS_MAX)

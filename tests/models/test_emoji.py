@@ -68,8 +68,8 @@ def test_every_kind_of_tokenizer_reads_them_and_once_is_enough(name: str, tmp_pa
 
     # Bytes are read as they are.
     assert (added == 0) == (name == "roberta")
-    for folder in (model, tokenizer):
-        folder.save_pretrained(tmp_path / "added")
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "added")
     again = AutoTokenizer.from_pretrained(tmp_path / "added")
     assert "😍" in again.decode(again("good😍film", add_special_tokens=False)["input_ids"])
     assert add_emoji(AutoModelForSequenceClassification.from_pretrained(tmp_path / "added"), again) == 0
