@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from sentiment_models.bases import TRAINING_FILE
 from sentiment_models.errors import BadCheckpoint
 
 
@@ -39,9 +40,9 @@ def average(checkpoints: Sequence[Path], out: Path) -> None:
     shutil.rmtree(part, ignore_errors=True)
     models[0].save_pretrained(part)
     AutoTokenizer.from_pretrained(checkpoints[0]).save_pretrained(part)  # type: ignore[no-untyped-call]  # untyped there
-    records = [path / "training.json" for path in checkpoints]
+    records = [path / TRAINING_FILE for path in checkpoints]
     # The last one's training is told at the top, where a reader looks; the others stand in it as what was averaged with it.
     told = [json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {} for record in records]
-    (part / "training.json").write_text(json.dumps({**told[-1], "averaged_with": told[:-1]}, indent=1), encoding="utf-8")
+    (part / TRAINING_FILE).write_text(json.dumps({**told[-1], "averaged_with": told[:-1]}, indent=1), encoding="utf-8")
     shutil.rmtree(out, ignore_errors=True)
     part.rename(out)

@@ -15,10 +15,10 @@ from safetensors import safe_open
 from tqdm import tqdm
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from sentiment_models.bases import TRAINING_FILE, name_of
 from sentiment_models.corpus import read_corpus
 from sentiment_models.data import Example, read_examples
 from sentiment_models.errors import BadData, ModelsError
-from sentiment_models.language_model import name_of
 from sentiment_models.provenance import Json, distinct_names
 from sentiment_models.recipe import Recipe
 from sentiment_models.resume import write_atomically
@@ -214,7 +214,7 @@ def _conduct_one(name: str, recipe: Recipe, out: Path, test: Sequence[Example], 
     began_at = time.monotonic()
     best = train(recipe, out, device)
     minutes = (time.monotonic() - began_at) / 60
-    history: list[Mapping[str, float]] = json.loads((best / "training.json").read_bytes())["history"]
+    history: list[Mapping[str, float]] = json.loads((best / TRAINING_FILE).read_bytes())["history"]
     split = read_corpus(recipe).split
     measured = {
         part: accuracy(best, rows, recipe.max_tokens, device, f"{name}: {part}")

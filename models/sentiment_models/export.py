@@ -1,6 +1,5 @@
 """A checkpoint becomes a bundle: weights once in fp16, the int8 and the fp32 graph, a manifest that proves both."""
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +11,10 @@ import numpy as np
 from sentiment.model.classifier import load_classifier
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tokenizer import Row, Tokenizer
+from sentiment_models.bases import training_of
 from sentiment_models.checkpoint import Checkpoint, one_thread
 from sentiment_models.data import Example
-from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, NotExplainable, disk_full
+from sentiment_models.errors import BadData, ModelsError, NotExplainable, disk_full
 from sentiment_models.explain_graph import explain_graph
 from sentiment_models.flatten import flatten
 from sentiment_models.golden import GOLDEN_PAIRS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
@@ -300,11 +300,7 @@ def _entry(file: str, precision: str, inputs: Sequence[str], outputs: Sequence[s
 
 
 def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, exported: Exported) -> dict[str, Json]:
-    path = checkpoint / "training.json"
-    try:
-        training: Json = without_folders(json.loads(path.read_bytes())) if path.exists() else None
-    except ValueError as error:
-        raise BadCheckpoint(f"{path}: not JSON: {error}") from error
+    training = without_folders(training_of(str(checkpoint)))
     recipe = training.get("recipe") if isinstance(training, dict) else None
     return {
         "base": base or (recipe.get("base") if isinstance(recipe, dict) else None),

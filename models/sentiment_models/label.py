@@ -11,6 +11,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from sentiment_models.bases import temperature_of
 from sentiment_models.carving import repeat
 from sentiment_models.checkpoint import label_names
 from sentiment_models.data import Example, Source, TextOrPair, alike, read_examples
@@ -43,7 +44,7 @@ def label(
     """Write ``{"text", "text_pair"?, "label"?, "probabilities"}`` a line to ``out``, which appears whole or not at all; return how many.
 
     Args:
-        teacher: a fine-tuned classifier.
+        teacher: a fine-tuned classifier, or a bundle, whose answers are calibrated by its temperature.
         files: PATH or PATH:TIMES each, see ``read_asked``.
         out: the .jsonl file.
         device: where to compute.
@@ -53,11 +54,13 @@ def label(
 
     Raises:
         BadCheckpoint: the teacher cannot be loaded.
+        ModelsError: its manifest cannot be read.
         BadData: a file cannot be used, or holds too few sentences.
     """
     if not out.parent.is_dir():
         raise BadData(f"{out}: its folder is not there; make it first")
     names = label_names(teacher)
+    temperature = temperature_of(teacher)
     asked = [one for spec in files for one in read_asked(Source.parse(spec), names, seed)]
     if sentences:
         found = sorted({sentence for one in asked for sentence in sentences_of(one.text)})
@@ -66,7 +69,7 @@ def label(
                 f"{', '.join(files)}: {len(found)} sentences of {SENTENCE_WORDS_MIN} to {SENTENCE_WORDS_MAX} words; {sentences} asked for"
             )
         asked = [Asked(text, None) for text in random.Random(seed).sample(found, sentences)]  # noqa: S311 - a sample
-    answers = _answers(teacher, [one.whole for one in asked], device, max_tokens)
+    answers = _answers(teacher, temperature, [one.whole for one in asked], device, max_tokens)
     part = out.with_name(out.name + ".part")
     with part.open("w", encoding="utf-8") as stream:
         for one, answer in zip(asked, answers, strict=True):
@@ -106,7 +109,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 @torch.no_grad()
-def _answers(teacher: Path, texts: Sequence[TextOrPair], device: torch.device, max_tokens: int) -> list[list[float]]:
+def _answers(teacher: Path, temperature: float, texts: Sequence[TextOrPair], device: torch.device, max_tokens: int) -> list[list[float]]:
     try:
         model = AutoModelForSequenceClassification.from_pretrained(teacher).to(device).eval()
         tokenizer = AutoTokenizer.from_pretrained(teacher)  # type: ignore[no-untyped-call]  # untyped there
@@ -127,7 +130,7 @@ def _answers(teacher: Path, texts: Sequence[TextOrPair], device: torch.device, m
         padded = tokenizer.pad(some, return_tensors="pt").to(device)
         with torch.autocast(device.type, torch.bfloat16):
             logits = model(**padded).logits
-        for index, answer in zip(group, logits.float().softmax(-1).tolist(), strict=True):
+        for index, answer in zip(group, (logits.float() / temperature).softmax(-1).tolist(), strict=True):
             answers[index] = [round(share, 5) for share in answer]
         bar.update(len(group))
     bar.close()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -112,8 +111,3 @@ def fresh(shape: Shape, tokenizer: Any, dropout: float, tokens_max: int, *, next
     """Make an untrained BERT that reads at most ``tokens_max`` tokens."""
     module = BertForPreTraining(shape.config(len(tokenizer), tokens_max, dropout))  # type: ignore[no-untyped-call]  # untyped there
     return LanguageModel(module, tokenizer, next_sentence)
-
-
-def name_of(path: str) -> str:
-    """A folder's path says where it stood on this machine; a name such as organisation/model stays."""
-    return Path(path).resolve().name if path and Path(path).is_dir() else path

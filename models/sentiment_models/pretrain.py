@@ -13,12 +13,13 @@ import torch
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
+from sentiment_models.bases import TRAINING_FILE, name_of, training_of
 from sentiment_models.carving import carve
 from sentiment_models.data import Example, Source, batches, evaluation_steps
 from sentiment_models.distributed import Processes, join
 from sentiment_models.documents import Documents, Frame, Row, pairs, read_documents, segments
 from sentiment_models.errors import BadData, ModelsError
-from sentiment_models.language_model import LanguageModel, fresh, load, load_tokenizer, name_of
+from sentiment_models.language_model import LanguageModel, fresh, load, load_tokenizer
 from sentiment_models.masking import IGNORED, Ids, Vocabulary, mask
 from sentiment_models.optimizer import make_optimizer
 from sentiment_models.provenance import distinct_names
@@ -110,10 +111,9 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
         processes.leave()
         return out / "best"
     names = distinct_names([source.path for source in sources])
-    base_record = Path(recipe.base) / "training.json"
     record = {
         "recipe": {**asdict(recipe), "base": name_of(recipe.base), "tokenizer": name_of(recipe.tokenizer), "sources": names},
-        "base_training": json.loads(base_record.read_text(encoding="utf-8")) if recipe.base and base_record.is_file() else None,
+        "base_training": training_of(recipe.base),
         "files": [
             {"file": name, "documents": len(rows), "times": source.times, "sha256": digest}
             for name, rows, source, digest in zip(names, texts, sources, hashes, strict=True)
@@ -127,7 +127,7 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
     }
     if not (out / "best").is_dir():
         raise ModelsError(f"{out}: the loss on held-out documents was never a number; lower --learning-rate, {recipe.learning_rate} now")
-    write_atomically(out / "best" / "training.json", json.dumps(record, indent=1).encode())
+    write_atomically(out / "best" / TRAINING_FILE, json.dumps(record, indent=1).encode())
     processes.leave()
     return out / "best"
 

@@ -11,6 +11,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
+from sentiment_models.bases import TRAINING_FILE, name_of, training_of
 from sentiment_models.carving import Split
 from sentiment_models.corpus import read_corpus, target_of, vary
 from sentiment_models.data import Example, TextOrPair, alike, batches, evaluation_steps
@@ -84,14 +85,13 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
     provenance = {
         "recipe": {
             **asdict(recipe),
-            # A folder's path says where it stood on this machine; a name such as organisation/model stays.
-            "base": Path(recipe.base).resolve().name if recipe.base and Path(recipe.base).is_dir() else recipe.base,
+            "base": name_of(recipe.base),
             "sources": [file["file"] for file in files if not (file["tails"] or file["undecided"])],
             "tails": [file["file"] for file in files if file["tails"]],
             "undecided": [file["file"] for file in files if file["undecided"]],
         },
         # Fine-tuning in stages: what made the base, if it was trained here.
-        "base_training": _base_training(Path(recipe.base)) if recipe.base else None,
+        "base_training": training_of(recipe.base),
         "files": files,
         "train_examples": len(split.train),
         "dev_examples": len(split.dev),
@@ -100,7 +100,7 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
         "dev_accuracy": run.progress.best_accuracy,
         "history": run.progress.history,
     }
-    write_atomically(out / "best" / "training.json", json.dumps(provenance, indent=1).encode())
+    write_atomically(out / "best" / TRAINING_FILE, json.dumps(provenance, indent=1).encode())
     processes.leave()
     return out / "best"
 
@@ -108,11 +108,6 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
 def _as_written(example: Example, labels: Sequence[str]) -> dict[str, str]:
     pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
     return {"label": labels[example.label], "text": example.text, **pair}
-
-
-def _base_training(base: Path) -> Any:  # plain JSON
-    record = base / "training.json"
-    return json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
 
 
 class _Run:

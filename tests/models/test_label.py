@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 from sentiment_models.data import read_examples
 from sentiment_models.errors import BadCheckpoint, BadData
+from sentiment_models.export import Exported
 from sentiment_models.label import label, sentences_of
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
 
@@ -44,6 +47,22 @@ def test_an_answer_does_not_depend_on_the_order_of_the_texts(teacher: Path, tmp_
     by_text = {row["text"]: row["probabilities"] for row in two}
     assert all(by_text[row["text"]] == pytest.approx(row["probabilities"], abs=0.02) for row in one)  # bfloat16
     assert all("label" not in row for row in one)
+
+
+def test_a_bundle_as_the_teacher_says_what_it_answers_calibrated(exported: tuple[Path, Exported], tmp_path: Path) -> None:
+    texts = write_tsv(tmp_path / "texts.tsv", sentences(40, seed=6))
+    manifest = json.loads((exported[0] / "manifest.json").read_bytes())
+
+    def labelled(temperature: float) -> list[list[float]]:
+        bundle, out = tmp_path / str(temperature), tmp_path / f"{temperature}.jsonl"
+        shutil.copytree(exported[0], bundle)
+        manifest["calibration"]["temperature"] = temperature
+        (bundle / "manifest.json").write_text(json.dumps(manifest))
+        label(bundle, [str(texts)], out, CPU)
+        return [json.loads(line)["probabilities"] for line in out.open()]
+
+    for (one, two), (three, four) in zip(labelled(1.0), labelled(2.0), strict=True):
+        assert math.log(one / two) == pytest.approx(2 * math.log(three / four), abs=0.001)  # 5 digits
 
 
 def test_sentences_are_drawn_from_long_texts_by_the_seed(teacher: Path, tmp_path: Path) -> None:

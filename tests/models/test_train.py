@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from sentiment_models.data import read_examples
 from sentiment_models.errors import BadCheckpoint, BadData
+from sentiment_models.export import export
 from sentiment_models.recipe import Recipe
 from sentiment_models.train import Row, _Run, train
 from tests.models.events import SPEED, read_scalars
@@ -166,6 +167,23 @@ def test_a_damaged_checkpoint_is_named(recipe: Recipe, whole: Path, tmp_path: Pa
 
     with pytest.raises(BadCheckpoint, match=r"checkpoint\.pt: damaged .*; delete it to start again"):
         train(recipe, tmp_path)
+
+
+def test_a_bundle_is_trained_on_and_the_record_says_whose_training_it_went_on_from(whole: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "some-folder"
+    export(whole / "best", bundle, name="tiny", version=3)
+    data = write_tsv(tmp_path / "data.tsv", sentences(40, seed=4))
+
+    best = train(Recipe(str(bundle), (str(data),), learning_rate=0.0, max_tokens=32, dev_fraction=0.3), tmp_path / "run")
+
+    record = json.loads((best / "training.json").read_bytes())
+    assert record["recipe"]["base"] == "tiny/3"
+    assert record["base_training"] == json.loads((bundle / "manifest.json").read_bytes())["provenance"]["training"]
+    assert record["base_training"]["steps"] == 18
+    # Its head, too: nothing was learned, and the answers are the bundle's.
+    wanted, found = (load_file(folder / "model.safetensors") for folder in (bundle, best))
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(tensor.float(), wanted[name].float()) for name, tensor in found.items())
 
 
 def test_a_base_that_is_not_there_and_a_missing_file_are_named(recipe: Recipe, tmp_path: Path) -> None:
