@@ -157,8 +157,9 @@ def test_a_lone_server_is_cut_off_without_a_word(serve: Serve, apart: Apart, evi
     ):
         pinging.wait(200)
         waiting.wait(200)
-        cut = time.monotonic()
         apart.vanish()
+        # Only now: what was under way before the packets vanished may still have been answered.
+        cut = time.monotonic()
         pinging.wait(16, UNAVAILABLE)
         waiting.wait(16, DEADLINE_EXCEEDED)
         apart.come_back()

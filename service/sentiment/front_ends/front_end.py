@@ -188,7 +188,8 @@ class FrontEnd:
         await self._grpc.drain(self._settings.drain_grace_s)
         await self._grpc.stop()
         await self._forward.close()
+        # Before the executor hears that this process has gone, and says so of itself.
+        self._log.info("drained")
         linking.cancel()
         if self._link is not None:
             await self._link.close()
-        self._log.info("drained")
