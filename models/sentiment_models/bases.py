@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from sentiment.model.bundle import Bundle, load_bundle
 from sentiment_models.manifest import MANIFEST_FILE, read_object
 from sentiment_models.provenance import Json
 
@@ -15,13 +16,13 @@ def name_of(base: str) -> str:
     A name such as organisation/model stays.
 
     Raises:
-        ModelsError: a bundle's manifest cannot be read.
+        sentiment.errors.BadBundle: a bundle is damaged.
     """
     folder = Path(base).resolve()
     if not base or not folder.is_dir():
         return base
-    manifest = _manifest(folder)
-    return f"{manifest.get('name')}/{manifest.get('version')}" if manifest else folder.name
+    bundle = _bundle(folder)
+    return bundle.id if bundle else folder.name
 
 
 def training_of(base: str) -> Json:
@@ -32,20 +33,22 @@ def training_of(base: str) -> Json:
     """
     if not base:
         return None
-    record = Path(base) / TRAINING_FILE
-    return read_object(record) if record.is_file() else (_manifest(Path(base)).get("provenance") or {}).get("training")
+    record, manifest = Path(base) / TRAINING_FILE, Path(base) / MANIFEST_FILE
+    if record.is_file():
+        return read_object(record)
+    provenance: Any = read_object(manifest).get("provenance") if manifest.is_file() else None  # plain JSON
+    return provenance.get("training") if isinstance(provenance, dict) else None
 
 
 def temperature_of(teacher: Path) -> float:
     """What a bundle's logits are divided by; 1 for what is no bundle.
 
     Raises:
-        ModelsError: its manifest cannot be read.
+        sentiment.errors.BadBundle: the bundle is damaged.
     """
-    calibration = _manifest(teacher).get("calibration")
-    return float(calibration["temperature"]) if calibration else 1.0
+    bundle = _bundle(teacher)
+    return bundle.manifest.calibration.temperature if bundle else 1.0
 
 
-def _manifest(folder: Path) -> dict[str, Any]:  # plain JSON
-    path = folder / MANIFEST_FILE
-    return dict(read_object(path)) if path.is_file() else {}
+def _bundle(folder: Path) -> Bundle | None:
+    return load_bundle(folder) if (folder / MANIFEST_FILE).is_file() else None

@@ -54,7 +54,7 @@ def label(
 
     Raises:
         BadCheckpoint: the teacher cannot be loaded.
-        ModelsError: its manifest cannot be read.
+        sentiment.errors.BadBundle: the teacher is a damaged bundle.
         BadData: a file cannot be used, or holds too few sentences.
     """
     if not out.parent.is_dir():

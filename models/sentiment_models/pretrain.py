@@ -91,6 +91,7 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
         ModelsError: the processes do not see the same files, or the loss was never a number.
     """
     processes = join(device)
+    base, base_training = name_of(recipe.base), training_of(recipe.base)
     sources = [Source.parse(spec) for spec in recipe.sources]
     texts = [[Example(text, 0) for text in read_documents(source.path)] for source in sources]
     hashes = [hashlib.sha256(source.path.read_bytes()).hexdigest() for source in sources]
@@ -112,8 +113,8 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
         return out / "best"
     names = distinct_names([source.path for source in sources])
     record = {
-        "recipe": {**asdict(recipe), "base": name_of(recipe.base), "tokenizer": name_of(recipe.tokenizer), "sources": names},
-        "base_training": training_of(recipe.base),
+        "recipe": {**asdict(recipe), "base": base, "tokenizer": name_of(recipe.tokenizer), "sources": names},
+        "base_training": base_training,
         "files": [
             {"file": name, "documents": len(rows), "times": source.times, "sha256": digest}
             for name, rows, source, digest in zip(names, texts, sources, hashes, strict=True)

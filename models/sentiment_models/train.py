@@ -64,8 +64,11 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
         BadData: a data file cannot be used.
         BadCheckpoint: the base cannot be loaded, or ``out`` holds a run of another recipe or other data.
         ModelsError: the processes do not see the same files.
+        sentiment.errors.BadBundle: the base is a damaged bundle.
     """
     processes = join(device)
+    # Before the work: a damaged bundle is no base.
+    base, base_training = name_of(recipe.base), training_of(recipe.base)
     corpus = read_corpus(recipe)
     split, files = corpus.split, corpus.files
     fingerprint = recipe.fingerprint(json.dumps(corpus.hashes))
@@ -85,13 +88,13 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
     provenance = {
         "recipe": {
             **asdict(recipe),
-            "base": name_of(recipe.base),
+            "base": base,
             "sources": [file["file"] for file in files if not (file["tails"] or file["undecided"])],
             "tails": [file["file"] for file in files if file["tails"]],
             "undecided": [file["file"] for file in files if file["undecided"]],
         },
         # Fine-tuning in stages: what made the base, if it was trained here.
-        "base_training": training_of(recipe.base),
+        "base_training": base_training,
         "files": files,
         "train_examples": len(split.train),
         "dev_examples": len(split.dev),

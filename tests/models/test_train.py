@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from sentiment.errors import BadBundle
 from sentiment_models.data import read_examples
 from sentiment_models.errors import BadCheckpoint, BadData
-from sentiment_models.export import export
+from sentiment_models.export import Exported, export
+from sentiment_models.label import label
 from sentiment_models.recipe import Recipe
 from sentiment_models.train import Row, _Run, train
 from tests.models.events import SPEED, read_scalars
@@ -184,6 +187,20 @@ def test_a_bundle_is_trained_on_and_the_record_says_whose_training_it_went_on_fr
     wanted, found = (load_file(folder / "model.safetensors") for folder in (bundle, best))
     assert found.keys() == wanted.keys()
     assert all(torch.equal(tensor.float(), wanted[name].float()) for name, tensor in found.items())
+
+
+def test_a_damaged_bundle_is_no_base_and_no_folder_is_made(exported: tuple[Path, Exported], recipe: Recipe, tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(exported[0], tmp_path / "bundle"))
+    weights = bytearray((bundle / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (bundle / "model.safetensors").write_bytes(weights)
+
+    with pytest.raises(BadBundle, match=r"model.safetensors"):
+        train(replace(recipe, base=str(bundle)), tmp_path / "out")
+    with pytest.raises(BadBundle, match=r"model.safetensors"):
+        label(bundle, list(recipe.sources), tmp_path / "told.jsonl", torch.device("cpu"))
+
+    assert {path.name for path in tmp_path.iterdir()} == {"bundle"}
 
 
 def test_a_base_that_is_not_there_and_a_missing_file_are_named(recipe: Recipe, tmp_path: Path) -> None:
