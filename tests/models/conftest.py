@@ -1,6 +1,7 @@
 """What several tests of the offline package share: made once a session, read by all, changed by none."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -9,11 +10,20 @@ import pytest
 # Before numpy and torch are imported: tiny models are slower on two threads than on one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import torch
+
 from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.checkpoint import Checkpoint
 from sentiment_models.data import Example
 from sentiment_models.export import Exported, export
 from tests.models.tiny_bert import save_tiny_bert, sentences
+
+
+@pytest.fixture(autouse=True)
+def denormals() -> Iterator[None]:
+    """Training reads the smallest numbers as zero, in the whole thread; tests of other packages that follow need them."""
+    yield
+    torch.set_flush_denormal(False)
 
 
 @pytest.fixture(scope="session")
