@@ -4,6 +4,8 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 
+from sentiment_models.errors import ModelsError
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -22,6 +24,7 @@ class Recipe:
     warmup_fraction: float = 0.06
     weight_decay: float = 0.01
     dropout: float = 0.1
+    ema: float = 0.0
     batch_rows: int = 64
     batch_tokens: int = 4096
     max_tokens: int = 256
@@ -38,6 +41,15 @@ class Recipe:
     width: int = 256
     vocabulary: int = 8000
     seed: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what no run could use.
+
+        Raises:
+            ModelsError: says which setting and its limits.
+        """
+        if not 0 <= self.ema < 1:
+            raise ModelsError(f"ema {self.ema:g}; wanted at least 0 and below 1")
 
     def fingerprint(self, data: str) -> str:
         """Identify the run: a checkpoint of another recipe or of other data is never resumed."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
@@ -128,6 +129,7 @@ class _Run:
                 tqdm.write(f"{added} emoji became tokens of their own")
         self.family = FAMILIES[self.model.config.model_type]
         self.model.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
+        self.average = _moving_average(self.model, recipe.ema) if recipe.ema else None
         self.epochs = [self._encode(vary(split.train, recipe, epoch)) for epoch in range(recipe.epochs)]
         self.targets = [target_of(example, len(recipe.labels), recipe.teacher_weight) for example in split.train]
         self.dev_rows = self._encode([example.whole for example in split.dev])
@@ -176,7 +178,7 @@ class _Run:
         self.model.train()
         share, weight = self.processes.share(batch)
         targets = torch.tensor([self.targets[i] for i in share], device=self.device)
-        logits = self._logits([rows[i] for i in share])
+        logits = self._logits(self.model, [rows[i] for i in share])
         loss = torch.nn.functional.cross_entropy(logits, targets) * weight
         # Where all labels are as likely there is no right answer to count.
         answered = targets.max(-1).values > targets.min(-1).values
@@ -186,11 +188,13 @@ class _Run:
         loss = self.processes.sum_gradients(list(self.model.parameters()), loss)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
+        if self.average:
+            self.average.update_parameters(self.model)
         self.schedule.step()
         self.optimizer.zero_grad()
         return float(loss.detach())
 
-    def _logits(self, rows: Sequence[Row]) -> torch.Tensor:
+    def _logits(self, model: PreTrainedModel, rows: Sequence[Row]) -> torch.Tensor:
         length = max(len(row.ids) for row in rows)
 
         def padded(values: Sequence[Sequence[int]], pad: int) -> torch.Tensor:
@@ -205,18 +209,25 @@ class _Run:
         if self.family.segments:
             inputs["token_type_ids"] = padded([row.types for row in rows], 0)
         with torch.autocast(self.device.type, torch.bfloat16):
-            logits: torch.Tensor = self.model(**inputs).logits
+            logits: torch.Tensor = model(**inputs).logits
         return logits.float()
+
+    @property
+    def _kept(self) -> PreTrainedModel:
+        """What is evaluated and saved."""
+        kept: PreTrainedModel = self.average.module if self.average else self.model  # type: ignore[assignment]  # a copy of ours
+        return kept
 
     @torch.no_grad()
     def _evaluate(self) -> dict[str, float]:
-        self.model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+        model = self._kept
+        model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
         right, loss = 0, 0.0
         lengths = [len(row.ids) for row in self.dev_rows]
         order = sorted(range(len(lengths)), key=lengths.__getitem__)
         for batch in alike(order, lengths, self.recipe.batch_rows, self.recipe.batch_tokens):
             labels = torch.tensor([self.dev_labels[i] for i in batch], device=self.device)
-            logits = self._logits([self.dev_rows[i] for i in batch])
+            logits = self._logits(model, [self.dev_rows[i] for i in batch])
             right += int((logits.argmax(-1) == labels).sum())
             loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
         accuracy, loss = right / len(order), loss / len(order)
@@ -236,7 +247,7 @@ class _Run:
 
     def _save_best(self) -> None:
         def fill(folder: Path) -> None:
-            self.model.save_pretrained(folder)
+            self._kept.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
 
         replace_folder(self.out / "best", fill)
@@ -244,6 +255,7 @@ class _Run:
     def _checkpoint(self) -> None:
         state = {
             "model": self.model.state_dict(),
+            "average": self.average and self.average.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "progress": asdict(self.progress),
@@ -255,6 +267,8 @@ class _Run:
         if state is None:
             return
         self.model.load_state_dict(state["model"])
+        if self.average:
+            self.average.load_state_dict(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         self.progress = Progress(**state["progress"])
@@ -266,6 +280,13 @@ class _Run:
             found = self.tokenizer(list(chunk), truncation=True, max_length=self.recipe.max_tokens, return_token_type_ids=True)
             rows += map(Row, found["input_ids"], found["token_type_ids"])
         return rows
+
+
+def _moving_average(model: PreTrainedModel, decay: float) -> AveragedModel:
+    """Begin a mean of weights with the base's, so that what the base knew goes slowly."""
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))  # type: ignore[no-untyped-call]  # untyped there
+    average.update_parameters(model)
+    return average
 
 
 def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, Any]:  # transformers has no one type for its tokenizers

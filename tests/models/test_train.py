@@ -9,14 +9,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import PreTrainedModel
 
 from sentiment.errors import BadBundle
 from sentiment_models.data import read_examples
-from sentiment_models.errors import BadCheckpoint, BadData
+from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
 from sentiment_models.export import Exported, export
 from sentiment_models.label import label
 from sentiment_models.recipe import Recipe
@@ -91,6 +93,64 @@ def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_an_unint
     assert {name: ours[name] for name in ours if name != SPEED} == {name: theirs[name] for name in theirs if name != SPEED}
 
 
+def test_the_moving_average_is_kept_and_an_interrupted_run_ends_with_the_same(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    averaged = replace(recipe, ema=0.7, patience=100)
+    seen: list[dict[str, torch.Tensor]] = []
+    kept: list[int] = []
+    step, save, begin = _Run._step, _Run._save_best, _Run.__init__
+
+    def remember(run: _Run) -> None:
+        seen.append({name: tensor.detach().clone() for name, tensor in run.model.state_dict().items()})
+
+    def begins(run: _Run, *given: Any) -> None:
+        begin(run, *given)
+        remember(run)
+
+    def steps(run: _Run, rows: Sequence[Row], batch: Sequence[int]) -> float:
+        loss = step(run, rows, batch)
+        remember(run)
+        return loss
+
+    def saves(run: _Run) -> None:
+        kept.append(run.progress.step)
+        save(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Run, "__init__", begins)
+        patch.setattr(_Run, "_step", steps)
+        patch.setattr(_Run, "_save_best", saves)
+        best = train(averaged, tmp_path / "whole", checkpoint_steps=2)
+    mean = seen[0]
+    for weights in seen[1 : kept[-1] + 1]:
+        mean = {name: 0.7 * tensor + 0.3 * weights[name] for name, tensor in mean.items()}
+    written = load_file(best / "model.safetensors")
+    assert all(torch.allclose(written[name], mean[name], rtol=1e-4, atol=1e-6) for name in written)
+    assert not torch.equal(written["classifier.weight"], seen[kept[-1]]["classifier.weight"])
+
+    class Stopped(Exception):
+        pass
+
+    def stops(run: _Run, rows: Sequence[Row], batch: Sequence[int]) -> float:
+        if run.progress.step == kept[-1] - 1:
+            raise Stopped
+        return step(run, rows, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Run, "_step", stops)
+        with pytest.raises(Stopped):
+            train(averaged, tmp_path / "stopped", checkpoint_steps=2)
+    resumed = load_file(train(averaged, tmp_path / "stopped", checkpoint_steps=2) / "model.safetensors")
+    assert all(torch.equal(resumed[name], tensor) for name, tensor in written.items())
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.0])
+def test_a_decay_that_no_average_has_is_refused(recipe: Recipe, decay: float) -> None:
+    with pytest.raises(ModelsError, match=f"ema {decay:g}; wanted at least 0 and below 1"):
+        replace(recipe, ema=decay)
+
+
 def test_a_repeated_run_gives_the_same_bytes(recipe: Recipe, whole: Path, tmp_path: Path) -> None:
     again = train(recipe, tmp_path, checkpoint_steps=7)
 
@@ -136,9 +196,9 @@ def test_no_batch_has_more_tokens_than_the_recipe_says_when_it_is_measured_eithe
     fed: dict[bool, list[int]] = {True: [], False: []}
     logits = _Run._logits
 
-    def watched(run: _Run, rows: Sequence[Row]) -> torch.Tensor:
-        fed[run.model.training].append(len(rows) * max(len(row.ids) for row in rows))
-        return logits(run, rows)
+    def watched(run: _Run, model: PreTrainedModel, rows: Sequence[Row]) -> torch.Tensor:
+        fed[model.training].append(len(rows) * max(len(row.ids) for row in rows))
+        return logits(run, model, rows)
 
     monkeypatch.setattr(_Run, "_logits", watched)
 
