@@ -12,12 +12,13 @@ import numpy as np
 import onnx
 import pytest
 
+from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.session import Session
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row
 from sentiment_models.checkpoint import Checkpoint
 from sentiment_models.graph import serialize
-from sentiment_models.manifest import WEIGHTS_FILE
+from sentiment_models.manifest import TOKENIZER_FILE, WEIGHTS_FILE
 from sentiment_models.weights import refer
 from tests.bench.gpu import wheels
 from tests.bench.gpu.bert import SIZES, Size, load_weights, make_graph, make_weights, save_weights
@@ -129,6 +130,14 @@ def test_batches_have_all_rows_once_and_only_real_tokens_count_as_useful(cut: ob
 def test_the_operations_of_a_text_are_those_of_the_notes() -> None:
     assert SIZES["bert-base"].flop(128) == pytest.approx(22.35e9, rel=1e-3)
     assert SIZES["minilm-l6"].flop(512) == pytest.approx(13.3e9, rel=5e-3)
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+def test_there_is_an_embedding_for_every_token_of_the_tokenizer_that_is_lent(size: Size) -> None:
+    words = json.loads((CHECKOUT_BUNDLES / "english" / "1" / TOKENIZER_FILE).read_text(encoding="utf-8"))
+    ids = [*words["model"]["vocab"].values(), *(added["id"] for added in words["added_tokens"])]
+
+    assert max(ids) < size.vocabulary
 
 
 def test_the_kernels_that_attention_names_are_counted_by_batch() -> None:

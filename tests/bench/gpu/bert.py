@@ -42,7 +42,8 @@ class Size:
     width: int
     heads: int
     inner: int
-    vocabulary: int = 30_522
+    # Room for every token of the default bundle's tokenizer, which is lent; what is not looked up costs no time.
+    vocabulary: int = 32_768
     positions: int = 512
     types: int = 2
 
