@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from onnx import ModelProto
 from safetensors.torch import save_file
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
 from sentiment.model.tensors import Feeds
 from sentiment_models.errors import BadCheckpoint, ModelsError
@@ -28,7 +29,7 @@ from sentiment_models.metrics import Logits
 from sentiment_models.provenance import Json
 from sentiment_models.quantize import OPSET_MIN
 from sentiment_models.verify import Explained
-from sentiment_models.weights import Weights, check_whole, name_after
+from sentiment_models.weights import Weights, check_weights, name_after
 
 # What a bundle's manifest must have.
 TOKENS_MIN = 8
@@ -165,22 +166,40 @@ def _family(name: str, path: Path) -> Family:
 
 
 def _load(path: Path) -> PreTrainedModel:
-    for file in sorted(path.glob("*.safetensors")):
-        check_whole(file)
+    model = _classifier(path, attn_implementation="eager")
+    model.half().float()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+    for name, tensor in model.state_dict().items():
+        if not torch.isfinite(tensor).all():
+            raise BadCheckpoint(f"{path}: {name} is not finite in fp16, whose largest number is 65504")
+    return model
+
+
+def _classifier(path: Path, **settings: str) -> PreTrainedModel:
+    check_weights(str(path))
     try:
         model, report = AutoModelForSequenceClassification.from_pretrained(
-            path, attn_implementation="eager", dtype=torch.float32, local_files_only=True, output_loading_info=True
+            path, dtype=torch.float32, local_files_only=True, output_loading_info=True, **settings
         )
     except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint
         raise BadCheckpoint(f"{path}: cannot be loaded as a classifier: {error}") from error
     if report["missing_keys"]:
         raise BadCheckpoint(f"{path}: lacks {', '.join(sorted(report['missing_keys']))}; wanted a fine-tuned classifier")
-    model = model.eval().half().float()
-    for name, tensor in model.state_dict().items():
-        if not torch.isfinite(tensor).all():
-            raise BadCheckpoint(f"{path}: {name} is not finite in fp16, whose largest number is 65504")
-    classifier: PreTrainedModel = model
+    classifier: PreTrainedModel = model.eval()
     return classifier
+
+
+def load_classifier(path: Path) -> tuple[PreTrainedModel, Any]:  # transformers has no one type for its tokenizers
+    """Load a fine-tuned classifier in fp32, in eval mode, and its tokenizer, as transformers has them.
+
+    Raises:
+        BadCheckpoint: there is none, it is damaged or of an unsupported family, or it lacks its head or its tokenizer.
+    """
+    _family(str(_config(path).get("model_type")), path / CONFIG_FILE)
+    model = _classifier(path)
+    try:
+        return model, AutoTokenizer.from_pretrained(path, local_files_only=True)  # type: ignore[no-untyped-call]  # untyped there
+    except Exception as error:  # the Rust side raises bare Exception
+        raise BadCheckpoint(f"{path}: holds no tokenizer that can be loaded: {error}") from error
 
 
 def _tokenizer(path: Path) -> tokenizers.Tokenizer:

@@ -35,8 +35,12 @@ class Processes:
         return self.rank == 0
 
     def device(self, wanted: str) -> torch.device:
-        """Return the device that this process computes on: of several GPUs each process has one."""
-        return torch.device(f"cuda:{self.local_rank}" if wanted == "cuda" and self.count > 1 else wanted)
+        """Return the device that this process computes on: of several GPUs each process has one.
+
+        Raises:
+            ModelsError: it is not there.
+        """
+        return usable_device(f"cuda:{self.local_rank}" if wanted == "cuda" and self.count > 1 else wanted)
 
     def share(self, batch: Sequence[T]) -> tuple[Sequence[T], float]:
         """Return this process's rows of a batch and the weight of their mean in that of the batch.
@@ -92,11 +96,30 @@ class Processes:
             distributed.destroy_process_group()
 
 
+def usable_device(name: str) -> torch.device:
+    """Return the device of a name such as cpu, cuda or cuda:1.
+
+    Raises:
+        ModelsError: torch knows no such device, or cannot use it here; says why.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        why = str(error).strip().partition("\n")[0]
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        raise ModelsError(f"device is {name}: {why}; here are cpu and {gpus} CUDA GPUs") from error
+    return device
+
+
 def join(device: str) -> Processes:
     """Meet the other processes, if torchrun started this one.
 
     Args:
         device: where all will compute; GPUs talk by NCCL, CPUs by Gloo.
+
+    Raises:
+        ModelsError: it is not there.
     """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:

@@ -19,6 +19,7 @@ from sentiment_models.bases import TRAINING_FILE, name_of
 from sentiment_models.corpus import read_corpus
 from sentiment_models.data import Example, read_examples
 from sentiment_models.errors import BadData, ModelsError
+from sentiment_models.limits import check_limits
 from sentiment_models.provenance import Json, distinct_names
 from sentiment_models.recipe import Recipe
 from sentiment_models.resume import write_atomically
@@ -34,7 +35,7 @@ class Experiment:
     """What is compared. ``grid``: (heads, layers) of the models from scratch; ``bases``: (name, folder) of those to be fine-tuned.
 
     Raises:
-        ModelsError: there is no run, two have one name or one has no folder's, or a shape is impossible.
+        ModelsError: there is no run, two have one name or one has no folder's, a shape is impossible, or a number is outside its limits.
     """
 
     data: str
@@ -68,6 +69,7 @@ class Experiment:
                 raise ModelsError(f"a run is called {name!r}; letters, digits, dots and hyphens can be in a folder's name")
         for heads, layers in self.grid:
             Shape(layers, heads, self.width)
+        check_limits(self)
 
     def recipes(self, data: Path) -> dict[str, Recipe]:
         """How each run is trained on ``data``, by its name; all see the same reviews and the same development set."""

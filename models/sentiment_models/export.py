@@ -236,13 +236,15 @@ def calibrate(graph: Graph, dev: Sequence[Example], labels: int) -> Calibration:
     """Fit the temperature, and the probability below which an answer is a guess, on a development set.
 
     Raises:
-        BadData: it has labels that the model has not.
+        BadData: it has labels that the model has not, or only one.
     """
     if not dev:
         return Calibration()
     wanted = np.array([example.label for example in dev], np.int64)
     if wanted.max() >= labels:
         raise BadData(f"the development set has label {wanted.max()}; the model's labels are 0 to {labels - 1}")
+    if wanted.min() == wanted.max():
+        raise BadData(f"all {len(dev)} texts of the development set have label {wanted[0]}; calibration needs texts of another, too")
     logits = answer(graph, [example.whole for example in dev], "calibrating").logits
     temperature = fit_temperature(logits, wanted)
     threshold = abstain_threshold(probabilities(logits, temperature).max(axis=1))

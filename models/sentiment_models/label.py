@@ -1,7 +1,6 @@
 """A teacher's soft labels: how likely it finds each label of many texts, written for ``train --data``."""
 
 import json
-import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,14 +8,14 @@ from pathlib import Path
 
 import torch
 from tqdm import tqdm
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from sentiment_models.bases import temperature_of
 from sentiment_models.carving import repeat
-from sentiment_models.checkpoint import label_names
+from sentiment_models.checkpoint import label_names, load_classifier
 from sentiment_models.data import Example, Source, TextOrPair, alike, read_examples
-from sentiment_models.errors import BadCheckpoint, BadData
+from sentiment_models.errors import BadData
 from sentiment_models.families import FAMILIES
+from sentiment_models.report import check_writable, write_text
 from sentiment_models.sentences import split_sentences
 from sentiment_models.text_files import UNREADABLE, bare, check_text, open_text, unreadable
 
@@ -56,9 +55,9 @@ def label(
         BadCheckpoint: the teacher cannot be loaded.
         sentiment.errors.BadBundle: the teacher is a damaged bundle.
         BadData: a file cannot be used, or holds too few sentences.
+        ModelsError: ``out`` cannot be written there.
     """
-    if not out.parent.is_dir():
-        raise BadData(f"{out}: its folder is not there; make it first")
+    check_writable(out)
     names = label_names(teacher)
     temperature = temperature_of(teacher)
     asked = [one for spec in files for one in read_asked(Source.parse(spec), names, seed)]
@@ -70,13 +69,11 @@ def label(
             )
         asked = [Asked(text, None) for text in random.Random(seed).sample(found, sentences)]  # noqa: S311 - a sample
     answers = _answers(teacher, temperature, [one.whole for one in asked], device, max_tokens)
-    part = out.with_name(out.name + ".part")
-    with part.open("w", encoding="utf-8") as stream:
-        for one, answer in zip(asked, answers, strict=True):
-            known = {"text": one.text, "text_pair": one.text_pair, "label": one.label}
-            row = {**{name: value for name, value in known.items() if value is not None}, "probabilities": answer}
-            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
-    os.replace(part, out)
+    rows = []
+    for one, answer in zip(asked, answers, strict=True):
+        known = {"text": one.text, "text_pair": one.text_pair, "label": one.label}
+        rows.append({**{name: value for name, value in known.items() if value is not None}, "probabilities": answer})
+    write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return len(asked)
 
 
@@ -110,11 +107,8 @@ def sentences_of(text: str) -> list[str]:
 
 @torch.no_grad()
 def _answers(teacher: Path, temperature: float, texts: Sequence[TextOrPair], device: torch.device, max_tokens: int) -> list[list[float]]:
-    try:
-        model = AutoModelForSequenceClassification.from_pretrained(teacher).to(device).eval()
-        tokenizer = AutoTokenizer.from_pretrained(teacher)  # type: ignore[no-untyped-call]  # untyped there
-    except (OSError, ValueError) as error:
-        raise BadCheckpoint(f"{teacher}: cannot be loaded as a classifier: {error}") from error
+    model, tokenizer = load_classifier(teacher)
+    model.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
     # Fed as it was trained.
     family = FAMILIES[model.config.model_type]
     most = min(max_tokens, family.max_tokens(model.config))

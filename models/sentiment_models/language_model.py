@@ -20,6 +20,7 @@ from transformers import (
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.families import FAMILIES, check_reads
 from sentiment_models.scratch import Shape
+from sentiment_models.weights import check_weights
 
 Model = Any  # each family has its own class and its own names for the parts of its head
 
@@ -73,6 +74,7 @@ def load(base: str, dropout: float, tokens_max: int, *, next_sentence: bool) -> 
     Raises:
         BadCheckpoint: it cannot be loaded, is of a family that does not learn so, reads fewer tokens, or its tokenizer has no mask.
     """
+    check_weights(base)
     try:
         config = AutoConfig.from_pretrained(base)
         family = config.model_type
@@ -84,7 +86,9 @@ def load(base: str, dropout: float, tokens_max: int, *, next_sentence: bool) -> 
         for name, value in FAMILIES[family].dropout(dropout).items():
             setattr(config, name, value)
         module = HEADS[family][0].from_pretrained(base, config=config, dtype=torch.float32)
-    except (OSError, ValueError, KeyError) as error:
+    except BadCheckpoint:
+        raise
+    except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint
         raise BadCheckpoint(f"{base}: cannot be loaded as an encoder: {error}") from error
     tokenizer = load_tokenizer(base)
     if len(tokenizer) > config.vocab_size:

@@ -20,6 +20,7 @@ from sentiment_models.distributed import Processes, join
 from sentiment_models.documents import Documents, Frame, Row, pairs, read_documents, segments
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.language_model import LanguageModel, fresh, load, load_tokenizer
+from sentiment_models.limits import check_limits
 from sentiment_models.masking import IGNORED, Ids, Vocabulary, mask
 from sentiment_models.optimizer import make_optimizer
 from sentiment_models.provenance import distinct_names
@@ -33,7 +34,7 @@ class Pretraining:
     """How an encoder is pre-trained. Two runs with one of these, one set of files and one machine do the same.
 
     Raises:
-        ModelsError: a tokenizer is named beside a base, which has its own.
+        ModelsError: a tokenizer is named beside a base, which has its own, or a number is outside its limits.
     """
 
     sources: tuple[str, ...]
@@ -62,8 +63,7 @@ class Pretraining:
     def __post_init__(self) -> None:
         if self.base and self.tokenizer:
             raise ModelsError(f"tokenizer {self.tokenizer} beside base {self.base}; a base has its own")
-        if self.max_tokens < 8:
-            raise ModelsError(f"max_tokens is {self.max_tokens}; wanted at least 8, of which special tokens take 2 to 4")
+        check_limits(self)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 
-from sentiment_models.errors import ModelsError
+from sentiment_models.limits import check_limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,9 @@ class Recipe:
         """Refuse what no run could use.
 
         Raises:
-            ModelsError: says which setting and its limits.
+            ModelsError: names the setting, its value and its limits.
         """
-        if not 0 <= self.ema < 1:
-            raise ModelsError(f"ema {self.ema:g}; wanted at least 0 and below 1")
+        check_limits(self)
 
     def fingerprint(self, data: str) -> str:
         """Identify the run: a checkpoint of another recipe or of other data is never resumed."""

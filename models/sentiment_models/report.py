@@ -23,4 +23,18 @@ def write_text(path: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
+        part.unlink(missing_ok=True)
         raise ModelsError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Refuse, before the work, what could not be written after it.
+
+    Raises:
+        ModelsError: a path's folder is not there, or the path is a folder.
+    """
+    for path in filter(None, paths):
+        if not path.parent.is_dir():
+            raise ModelsError(f"{path}: its folder is not there; make it first")
+        if path.is_dir():
+            raise ModelsError(f"{path}: is a folder; wanted a file's name")

@@ -14,16 +14,23 @@ from sentiment_models.errors import BadCheckpoint
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file, or leave it as it was."""
     part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    os.replace(part, path)
+    try:
+        part.write_bytes(content)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def replace_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """Replace a folder by a new one that ``fill`` has filled."""
+    """Replace a folder by a new one that ``fill`` has filled; if that fails nothing of the new one remains."""
     part = path.with_name(path.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    fill(part)
+    try:
+        fill(part)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
     shutil.rmtree(path, ignore_errors=True)
     part.rename(path)
 
@@ -31,8 +38,11 @@ def replace_folder(path: Path, fill: Callable[[Path], None]) -> None:
 def save_state(path: Path, state: dict[str, Any], fingerprint: str) -> None:
     """Replace the checkpoint of a run: tensors, and what ``torch.load`` takes without code."""
     part = path.with_name(path.name + ".part")
-    torch.save({**state, "fingerprint": fingerprint}, part)
-    os.replace(part, path)
+    try:
+        torch.save({**state, "fingerprint": fingerprint}, part)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def load_state(path: Path, fingerprint: str) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """Fine-tune a sequence classifier. Survives kill -9: everything a run needs to go on stands in one checkpoint file."""
 
 import json
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -18,13 +19,14 @@ from sentiment_models.corpus import read_corpus, target_of, vary
 from sentiment_models.data import Example, TextOrPair, alike, batches, evaluation_steps
 from sentiment_models.distributed import Processes, join
 from sentiment_models.emoji import add_emoji
-from sentiment_models.errors import BadCheckpoint
+from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.families import FAMILIES, check_reads
 from sentiment_models.optimizer import make_optimizer
 from sentiment_models.recipe import Recipe
 from sentiment_models.resume import load_state, replace_folder, save_state, write_atomically
 from sentiment_models.scratch import fresh_classifier
 from sentiment_models.tracking import Log
+from sentiment_models.weights import check_weights
 
 T = TypeVar("T")
 
@@ -64,7 +66,7 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
     Raises:
         BadData: a data file cannot be used.
         BadCheckpoint: the base cannot be loaded, or ``out`` holds a run of another recipe or other data.
-        ModelsError: the processes do not see the same files.
+        ModelsError: the processes do not see the same files, the device is not there, or the loss is no number any more.
         sentiment.errors.BadBundle: the base is a damaged bundle.
     """
     processes = join(device)
@@ -231,6 +233,10 @@ class _Run:
             right += int((logits.argmax(-1) == labels).sum())
             loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
         accuracy, loss = right / len(order), loss / len(order)
+        if not math.isfinite(loss):
+            raise ModelsError(
+                f"step {self.progress.step}: the loss on dev is {loss}; learning_rate is {self.recipe.learning_rate}: lower it"
+            )
         progress = self.progress
         assert progress.history is not None
         found = {"step": progress.step, "epoch": self.recipe.epochs * progress.step / len(self.plan)}
@@ -300,6 +306,7 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
     if not recipe.base:
         return fresh_classifier(recipe, texts)
     names = dict(enumerate(recipe.labels))
+    check_weights(recipe.base)
     try:
         config = AutoConfig.from_pretrained(recipe.base)
         if config.model_type not in FAMILIES:
@@ -310,7 +317,9 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
             recipe.base, num_labels=len(names), id2label=names, label2id=label2id, **dropouts
         )
         tokenizer = AutoTokenizer.from_pretrained(recipe.base, use_fast=True)  # type: ignore[no-untyped-call]  # untyped there
-    except (OSError, ValueError, KeyError) as error:
+    except BadCheckpoint:
+        raise
+    except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint
         raise BadCheckpoint(f"{recipe.base}: cannot be loaded as a classifier: {error}") from error
     check_reads(recipe.base, model.config, recipe.max_tokens)
     return model, tokenizer

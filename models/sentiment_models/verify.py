@@ -112,7 +112,8 @@ def movement(graph: Graph, rows: Sequence[Row], seed: int = 1) -> Movement:
             group = order[start : start + size]
             length = max(rows[index].tokens for index in group) + rng.randint(0, EXTRA_TOKENS_MAX)
             together = probabilities(graph.logits([rows[index] for index in group], min(length, graph.tokenizer.max_tokens)))
-            moved = max(moved, float(np.abs(together - alone[group]).max()))
+            # Unlike Python's max, numpy's keeps NaN.
+            moved = float(np.max([moved, np.abs(together - alone[group]).max()]))
             changed += int((together.argmax(1) != alone[group].argmax(1)).sum())
     return Movement(len(rows), moved, changed)
 
@@ -148,7 +149,8 @@ def explain_parity(session: ExplainSession, tokenizer: Tokenizer, reference: Exp
         layers = zip(names, [*wanted.attentions, *wanted.attention_gradients], strict=True)
         pairs = [(found[name].transpose(0, 2, 1, 3)[read], one.transpose(0, 2, 1, 3)[read]) for name, one in layers]
         pairs += [(found["logits"], wanted.logits), (found["embedding_dots"][read][:, :2], wanted.dots[read])]
-        worst = max([worst, *(float(np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max())) for ours, theirs in pairs)])
+        # Unlike Python's max, numpy's keeps NaN.
+        worst = float(np.max([worst, *(np.abs(ours - theirs).max() / np.maximum(1.0, np.abs(theirs).max()) for ours, theirs in pairs)]))
     return worst
 
 

@@ -63,6 +63,16 @@ def check_whole(path: Path) -> None:
         raise BadCheckpoint(f"{path}: has {found} bytes; its header tells of {wanted}: copy it again, whole")
 
 
+def check_weights(folder: str) -> None:
+    """Refuse a checkpoint's folder with a .safetensors file that was cut off; a name that is no folder has none.
+
+    Raises:
+        BadCheckpoint: names the file.
+    """
+    for file in sorted(Path(folder).glob("*.safetensors")):
+        check_whole(file)
+
+
 def name_after(model: ModelProto, weights: Weights) -> None:
     """Give each initializer the name of the weight that it holds, plus ``.transposed`` where it holds it transposed, in place.
 

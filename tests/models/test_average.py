@@ -27,13 +27,13 @@ def test_the_average_is_the_mean_of_every_weight_and_tells_both_trainings(tmp_pa
 
 def test_what_cannot_be_averaged_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     one = save_tiny_bert(tmp_path / "one")
-    three_labels = save_tiny_bert(tmp_path / "three", labels=("bad", "fair", "good"))
+    other_words = save_tiny_bert(tmp_path / "other", known=("words", "more"))
 
     with pytest.raises(BadCheckpoint, match="1 checkpoints to average; at least 2"):
         average([one], tmp_path / "mean")
     with pytest.raises(BadCheckpoint, match="its weights are not those of"):
-        average([one, three_labels], tmp_path / "mean")
-    with pytest.raises(BadCheckpoint, match="cannot be loaded"):
+        average([one, other_words], tmp_path / "mean")
+    with pytest.raises(BadCheckpoint, match=r"nosuch: holds no config.json"):
         average([one, tmp_path / "nosuch"], tmp_path / "mean")
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "three"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "other"]

@@ -217,6 +217,15 @@ def test_labels_that_the_model_has_not_are_refused(checkpoint: Path, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_development_set_of_one_label_calibrates_nothing(checkpoint: Path, tmp_path: Path) -> None:
+    dev = [Example(text, 1) for _, text in sentences(20)]
+
+    with pytest.raises(BadData, match=r"all 20 texts of the development set have label 1; calibration needs texts of another, too"):
+        export(checkpoint, tmp_path / "1", name="tiny", version=1, dev=dev)
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match=r"holds no config\.json"):
         export(tmp_path, tmp_path / "1", name="tiny", version=1)
@@ -280,6 +289,13 @@ def _tokenizer_of_another_model(checkpoint: Path) -> None:
 
 def _damaged_configuration(checkpoint: Path) -> None:
     (checkpoint / "config.json").write_text('{"model_type": ')
+
+
+# And what is said of each.
+DAMAGED_WEIGHTS = [
+    pytest.param(_cut_off, "/model.safetensors: has ", id="cut_off"),
+    pytest.param(_header_cut_off, "/model.safetensors: not a safetensors file", id="header_cut_off"),
+]
 
 
 @pytest.mark.parametrize(

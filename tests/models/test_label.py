@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sentiment_models.data import read_examples
-from sentiment_models.errors import BadCheckpoint, BadData
+from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
 from sentiment_models.export import Exported
 from sentiment_models.label import label, sentences_of
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
@@ -104,5 +104,5 @@ def test_pairs_stay_pairs(teacher: Path, tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_told_before_the_work(teacher: Path, tmp_path: Path) -> None:
     source = write_tsv(tmp_path / "texts.tsv", sentences(3))
 
-    with pytest.raises(BadData, match="its folder is not there"):
+    with pytest.raises(ModelsError, match="its folder is not there"):
         label(teacher, [str(source)], tmp_path / "new" / "soft.jsonl", CPU)

@@ -145,10 +145,21 @@ def test_the_moving_average_is_kept_and_an_interrupted_run_ends_with_the_same(
     assert all(torch.equal(resumed[name], tensor) for name, tensor in written.items())
 
 
-@pytest.mark.parametrize("decay", [-0.1, 1.0])
-def test_a_decay_that_no_average_has_is_refused(recipe: Recipe, decay: float) -> None:
-    with pytest.raises(ModelsError, match=f"ema {decay:g}; wanted at least 0 and below 1"):
-        replace(recipe, ema=decay)
+def test_a_run_whose_loss_is_no_number_any_more_ends_and_keeps_no_such_checkpoint(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = _Run._step
+
+    def diverges(run: _Run, rows: Sequence[Row], batch: Sequence[int]) -> float:
+        run.model.classifier.bias.data.fill_(torch.nan)
+        return step(run, rows, batch)
+
+    monkeypatch.setattr(_Run, "_step", diverges)
+
+    with pytest.raises(ModelsError, match=r"step \d+: the loss on dev is nan; learning_rate is 0.001: lower it"):
+        train(recipe, tmp_path)
+
+    assert not (tmp_path / "best").exists()
 
 
 def test_a_repeated_run_gives_the_same_bytes(recipe: Recipe, whole: Path, tmp_path: Path) -> None:

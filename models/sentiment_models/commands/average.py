@@ -12,9 +12,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("checkpoints", type=Path, nargs="+", metavar="CHECKPOINT", help="folders with fine-tuned classifiers, at least two")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the checkpoint to write")
+    parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    average(arguments.checkpoints, arguments.out)
+    average(arguments.checkpoints, arguments.out, force=arguments.force)
     print(f"{arguments.out}: the average of {len(arguments.checkpoints)} checkpoints")

@@ -6,7 +6,7 @@ from pathlib import Path
 from sentiment_models.commands.arguments import DATA_HELP, positive
 from sentiment_models.compare import as_page, as_text, compare
 from sentiment_models.evaluate import Dataset
-from sentiment_models.report import write_text
+from sentiment_models.report import check_writable, write_text
 from sentiment_models.resample import SEED
 
 DESCRIPTION = (
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    check_writable(arguments.json, arguments.html)
     datasets = [Dataset.parse(spec) for spec in arguments.files]
     precisions = arguments.precision_a, arguments.precision_b
     comparison = compare(arguments.first, arguments.second, datasets, precisions, arguments.threads, arguments.seed)

@@ -8,7 +8,7 @@ from sentiment_models.commands import explanation_arguments
 from sentiment_models.commands.arguments import DATA_HELP, positive
 from sentiment_models.evaluate import Dataset, evaluate, record
 from sentiment_models.evaluation_page import as_page, as_text
-from sentiment_models.report import write_text
+from sentiment_models.report import check_writable, write_text
 from sentiment_models.resample import SEED
 
 DESCRIPTION = (
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    check_writable(arguments.json, arguments.html, arguments.resume)
     datasets = [Dataset.parse(spec) for spec in arguments.files]
     explanation_arguments.check(arguments)
     if arguments.explanations:

@@ -3,9 +3,8 @@
 import argparse
 from pathlib import Path
 
-import torch
-
 from sentiment_models.commands.arguments import positive
+from sentiment_models.distributed import usable_device
 from sentiment_models.label import label
 
 DESCRIPTION = (
@@ -37,6 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    device = torch.device(arguments.device)
+    device = usable_device(arguments.device)
     count = label(arguments.teacher, arguments.files, arguments.out, device, arguments.max_tokens, arguments.sentences, arguments.seed)
     print(f"{arguments.out}: {count} texts")

@@ -6,7 +6,7 @@ from pathlib import Path
 from sentiment_models.commands.arguments import DATA_HELP, positive
 from sentiment_models.errors import ModelsError
 from sentiment_models.long_texts import Choice, measure_long_texts, record_long_texts
-from sentiment_models.report import write_text
+from sentiment_models.report import check_writable, write_text
 
 DESCRIPTION = (
     "Measure how a bundle answers texts that it cannot read in one piece: by their beginning, by beginning and end, and in overlapping "
@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     if arguments.default and not arguments.record:
         raise ModelsError("--default goes with --record")
+    check_writable(arguments.json)
     choice = Choice(arguments.dev, arguments.seed, arguments.texts, tuple(arguments.stride))
     found = measure_long_texts(arguments.bundle, arguments.files, choice, arguments.threads)
     print(found.table())

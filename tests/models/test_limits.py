@@ -1,0 +1,38 @@
+"""Settings that no run could use are refused before the work, each with its value and its limits."""
+
+import math
+from dataclasses import fields
+
+import pytest
+
+from sentiment_models.errors import ModelsError
+from sentiment_models.experiment import Experiment
+from sentiment_models.limits import LIMITS
+from sentiment_models.pretrain import Pretraining
+from sentiment_models.recipe import Recipe
+
+KINDS = {
+    "train": lambda **given: Recipe("base", ("data.tsv",), **given),
+    "pretrain": lambda **given: Pretraining(("data.txt",), **given),
+    "scratch": lambda **given: Experiment("data.tsv", "test.tsv", **given),
+}
+NAMES = {kind: {field.name for field in fields(make())} for kind, make in KINDS.items()}
+# Checked elsewhere, or anything may be said: words, files, the shape of an untrained model, how much of the data is read.
+FREE = {"base", "bases", "sources", "tails", "undecided", "labels", "emoji", "tokenizer", "next_sentence", "data", "test", "grid"}
+SHAPE = {"layers", "heads", "width", "reviews", "test_reviews"}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in NAMES.items() for name in sorted(names & LIMITS.keys())])
+def test_the_limits_are_allowed_and_what_is_beyond_them_is_refused(kind: str, name: str) -> None:
+    least, most = LIMITS[name]
+    make = KINDS[kind]
+
+    for allowed in {least, most} - {math.inf}:
+        assert getattr(make(**{name: allowed}), name) == allowed
+    for refused in {least - 1, most + 1, math.nan} - {math.inf}:
+        with pytest.raises(ModelsError, match=rf"^{name} is {refused}; wanted (at least {least:g}|{least:g} to .*)$"):
+            make(**{name: refused})
+
+
+def test_every_number_of_a_recipe_has_limits() -> None:
+    assert set().union(*NAMES.values()) - FREE - SHAPE == LIMITS.keys()

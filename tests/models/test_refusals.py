@@ -1,0 +1,117 @@
+"""Every command that reads a checkpoint refuses a damaged one by its file, leaves nothing, and checks where it shall write first."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from sentiment_models.cli import main
+from sentiment_models.export import Exported
+from tests.models.test_export import DAMAGED_WEIGHTS
+from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
+
+# What stands before a checkpoint, and behind it.
+READERS = {
+    "train": (["train", "--base"], ["--data", "DATA", "--out", "OUT"]),
+    "pretrain": (["pretrain", "--no-nsp", "--base"], ["--data", "TEXTS", "--out", "OUT"]),
+    "label": (["label"], ["DATA", "--out", "OUT"]),
+    "average": (["average"], ["WHOLE", "--out", "OUT"]),
+    "export": (["export"], ["--out", "OUT/1", "--name", "tiny"]),
+}
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    places = {
+        "DATA": write_tsv(tmp_path / "data.tsv", sentences(200)),
+        "TEXTS": tmp_path / "texts.txt",
+        "WHOLE": save_tiny_bert(tmp_path / "whole"),
+        "OUT": tmp_path / "out",
+        "OUT/1": tmp_path / "out" / "1",
+    }
+    places["TEXTS"].write_text("".join(f"{text}\n" for _, text in sentences(200)), encoding="utf-8")
+
+    def run(*argv: str | Path) -> str:
+        given = [str(places.get(str(one), one)) for one in argv]
+        before = sorted(tmp_path.rglob("*"))
+        assert main(given) == 1
+        assert sorted(tmp_path.rglob("*")) == before
+        return capsys.readouterr().err.splitlines()[-1].replace(str(tmp_path), "")
+
+    return run
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize(("damage", "message"), DAMAGED_WEIGHTS)
+def test_a_truncated_checkpoint_is_named_with_what_to_do(
+    command: str, damage: Callable[[Path], None], message: str, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    damage(save_tiny_bert(tmp_path / "cut"))
+    before, behind = READERS[command]
+
+    assert message in refused(*before, tmp_path / "cut", *behind)
+
+
+@pytest.mark.parametrize("command", ["label", "average"])
+def test_a_checkpoint_of_another_family_or_without_its_head_answers_nothing(
+    command: str, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    before, behind = READERS[command]
+    foreign, headless = (save_tiny_bert(tmp_path / name) for name in ("foreign", "headless"))
+    config = (foreign / "config.json").read_text()
+    (foreign / "config.json").write_text(config.replace('"model_type": "bert"', '"model_type": "roformer"'))
+
+    weights = load_file(headless / "model.safetensors")
+    del weights["classifier.weight"]
+    save_file(weights, headless / "model.safetensors", metadata={"format": "pt"})
+
+    assert "model_type is roformer; exported are bert, " in refused(*before, foreign, *behind)
+    assert "/headless: lacks classifier.weight; wanted a fine-tuned classifier" in refused(*before, headless, *behind)
+
+
+def test_checkpoints_that_call_their_labels_otherwise_have_no_mean(refused: Callable[..., str], tmp_path: Path) -> None:
+    turned = save_tiny_bert(tmp_path / "turned", labels=LABELS[::-1])
+
+    said = refused("average", "WHOLE", turned, "--out", "OUT")
+
+    assert said == "error: /turned: its labels are positive, negative; those of /whole are negative, positive"
+
+
+def test_an_average_replaces_nothing_unless_it_is_told_to(refused: Callable[..., str], tmp_path: Path) -> None:
+    other = save_tiny_bert(tmp_path / "other", seed=2)
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "letter.txt").write_text("mine")
+
+    assert refused("average", "WHOLE", other, "--out", tmp_path / "precious") == "error: /precious: exists; --force replaces it"
+    assert main(["average", str(tmp_path / "whole"), str(other), "--out", str(tmp_path / "precious"), "--force"]) == 0
+    assert not (tmp_path / "precious" / "letter.txt").exists()
+
+
+@pytest.mark.parametrize(("device", "why"), [("cuda:7", "device is cuda:7: "), ("foo", "device is foo: ")])
+@pytest.mark.parametrize("command", ["train", "pretrain", "label"])
+def test_a_device_that_is_not_there_is_told_before_the_work(command: str, device: str, why: str, refused: Callable[..., str]) -> None:
+    before, behind = READERS[command]
+
+    said = refused(*before, "WHOLE", *behind, "--device", device)
+
+    assert said.startswith(f"error: {why}")
+    assert "; here are cpu and " in said
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["evaluate", "BUNDLE", "DATA"], ["compare", "BUNDLE", "BUNDLE", "DATA"], ["long-texts", "BUNDLE", "DATA"]],
+    ids=lambda argv: argv[0],
+)
+def test_where_a_report_shall_stand_is_looked_at_before_the_work(
+    argv: list[str], exported: tuple[Path, Exported], refused: Callable[..., str], tmp_path: Path
+) -> None:
+    given = [str(exported[0]) if one == "BUNDLE" else one for one in argv]
+    (tmp_path / "folder").mkdir()
+
+    nowhere = refused(*given, "--json", tmp_path / "none" / "found.json")
+    folder = refused(*given, "--json", tmp_path / "folder")
+
+    assert nowhere == "error: /none/found.json: its folder is not there; make it first"
+    assert folder == "error: /folder: is a folder; wanted a file's name"
