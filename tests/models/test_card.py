@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sentiment.model.bundle import load_bundle
-from sentiment_models.card import write_card
+from sentiment_models.card import Told, write_card
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluate import Dataset, evaluate
 from sentiment_models.evaluation import Evaluation
@@ -57,19 +57,41 @@ def test_the_card_names_what_the_model_was_trained_on(bundle: Path) -> None:
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     file = {"file": "sst2/train.tsv.gz", "rows": 58404, "times": 3, "sha256": "ab" * 32}
     tails = {"file": "imdb/train.tsv.gz", "rows": 22422, "times": 1, "tails": True, "sha256": "cd" * 32}
-    first = {"files": [tails], "steps": 10, "recipe": {"base": "minilm", "seed": 2}}
+    read = {"file": "unlabelled.txt.gz", "documents": 50000, "times": 1, "sha256": "ef" * 32}
+    adapted = {"files": [read], "train_documents": 49500, "dev_documents": 500, "steps": 7, "recipe": {"base": "", "layers": 6}}
+    first = {"files": [tails], "steps": 10, "recipe": {"base": "minilm", "layers": 9, "seed": 2}, "base_training": adapted}
     manifest["provenance"]["training"] = {"files": [file], "steps": 4314, "recipe": {"base": "best", "seed": 1}, "base_training": first}
     (bundle / "manifest.json").write_text(json.dumps(manifest))
 
-    text = write_card(bundle, []).read_text(encoding="utf-8")
+    told = Told("English", "None of the sources states one.")
+    text = write_card(bundle, [], told=told).read_text(encoding="utf-8")
 
     assert "| sst2/train.tsv.gz | 58,404 | 3 | `abababababababab` |" in text
-    assert "none of the sources states one; all are research releases" in text
+    assert "Licences of the training texts: None of the sources states one. No training text is in this bundle." in text
+    assert "Classifies one English text as negative or positive: a bert encoder" in text
+    assert "Not for texts in other languages than English." in text
+    assert "| unlabelled.txt.gz | 50,000 | 1 | `efefefefefefefef` |" in text
+    assert "Pre-training on 49,500 documents without labels, 7 steps of the optimizer; 500 documents stood aside" in text
+    assert "Recipe: layers 6." in text
+    assert "Recipe: base minilm, seed 2." in text
     assert "4,314 steps" in text
     assert (
-        text.index("Stage 1 of 2") < text.index("imdb/train.tsv.gz, last sentences") < text.index("Stage 2 of 2") < text.index("sst2/train")
+        text.index("Stage 1 of 3")
+        < text.index("unlabelled.txt.gz")
+        < text.index("Stage 2 of 3")
+        < text.index("imdb/train.tsv.gz, last sentences")
+        < text.index("Stage 3 of 3")
+        < text.index("sst2/train")
     )
     assert "Not evaluated." in text
+
+
+def test_the_card_says_nothing_that_nobody_told_it(bundle: Path) -> None:
+    text = write_card(bundle, []).read_text(encoding="utf-8")
+
+    assert "Classifies one text as negative or positive" in text
+    assert "English" not in text
+    assert "Licences" not in text
 
 
 def test_the_card_owns_up_to_golden_texts_that_are_answered_wrongly(bundle: Path) -> None:

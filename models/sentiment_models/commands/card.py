@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from sentiment_models.card import write_card
+from sentiment_models.card import Told, write_card
 from sentiment_models.evaluation import read_evaluation
 from sentiment_models.faithfulness.findings import Findings
 from sentiment_models.faithfulness.stored import stored
@@ -18,6 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evaluation", nargs="+", type=Path, default=[], metavar="JSON", help="what evaluate --json wrote")
     parser.add_argument("--explanations", type=Path, metavar="JSON", help="what evaluate --explanations --json wrote")
     parser.add_argument("--attention-tests", type=Path, metavar="JSON", help="the results.json that attention-tests wrote")
+    parser.add_argument("--language", default="", metavar="NAME", help="what texts the bundle is for, such as English")
+    parser.add_argument("--licences", default="", metavar="TEXT", help="a sentence or more on the licences of the training texts")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -28,5 +30,6 @@ def run(arguments: argparse.Namespace) -> None:
         [read_evaluation(path) for path in arguments.evaluation],
         stored(findings, Findings, "evaluate --explanations --json") if findings else None,
         stored(training, TrainingFindings, "attention-tests") if training else None,
+        Told(arguments.language, arguments.licences),
     )
     print(path)

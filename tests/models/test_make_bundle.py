@@ -1,0 +1,99 @@
+"""The script that makes the default bundle: what each recipe asks of ``sentiment-models``, and that a repeated call goes on."""
+
+import gzip
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "models" / "make_bundle.sh"
+
+# Stands for sentiment-models: notes what it was asked, makes what the command would, and fails at the command that FAIL names.
+NOTES = """#!/bin/bash
+echo "$*" >> "$NOTED"
+[ "$1" != "${FAIL:-}" ] || exit 1
+out=; previous=
+for one in "$@"; do [ "$previous" != --out ] || out=$one; previous=$one; done
+case $1 in
+  train | pretrain) mkdir -p "$out/best"; touch "$out/best/model.safetensors" "$out/dev.jsonl" ;;
+  label) [ -e "$2" ] && touch "$out" ;;
+  export) rm -rf "$out"; mkdir -p "$out"; echo new > "$out/manifest.json" ;;
+esac
+"""
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., tuple[int, list[list[str]]]]:
+    """Runs the script in a folder of its own; returns its exit code and the commands that it gave."""
+    stub = tmp_path / "bin" / "sentiment-models"
+    stub.parent.mkdir()
+    stub.write_text(NOTES)
+    stub.chmod(0o755)
+    data = tmp_path / "data"
+    for name in ("sst2/train.tsv.gz", "mr/train.tsv.gz", "imdb/train.tsv.gz", "amazon/dvd.tsv.gz", "imdb/unlabelled.txt.gz"):
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        with gzip.open(data / name, "wt") as stream:
+            stream.write("1\tgood\n0\ta long and dull film that goes on and on and on\n")
+    for name in ("base", "teacher", "bundle"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "bundle" / "manifest.json").write_text("old\n")
+
+    def run(recipe: str, **environment: str) -> tuple[int, list[list[str]]]:
+        noted = tmp_path / "noted"
+        noted.write_text("")
+        given = {"SENTIMENT_MODELS": str(stub), "BASE": str(tmp_path / "base"), "TEACHER": str(tmp_path / "teacher")}
+        places = {"BUNDLE": str(tmp_path / "bundle"), "NOTED": str(noted)}
+        ran = subprocess.run(
+            [SCRIPT, data, tmp_path / "run", recipe],
+            cwd=SCRIPT.parents[1],
+            env={**os.environ, **given, **places, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        print(ran.stderr)
+        return ran.returncode, [line.split() for line in noted.read_text().splitlines()]
+
+    return run
+
+
+@pytest.mark.parametrize("recipe", ["quick", "whole", "onward"])
+def test_a_recipe_trains_a_teacher_labels_trains_a_student_and_packs_it(
+    recipe: str, make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path
+) -> None:
+    code, commands = make(recipe, EVAL="a.tsv b.tsv", STUDY="dev.tsv")
+
+    assert code == 0
+    names = [command[0] for command in commands]
+    assert names[-5:] == ["export", "long-texts", "evaluate", "evaluate", "card"]
+    trained = [command[command.index("--out") + 1] for command in commands if command[0] == "train"]
+    assert trained == [str(tmp_path / "run" / "teacher"), str(tmp_path / "run" / "student")]
+    # Every file that the student learns from was made before, by a teacher or by people.
+    student = next(command for command in commands if str(tmp_path / "run" / "student") in command)
+    labelled = {command[command.index("--out") + 1] for command in commands if command[0] == "label"}
+    learned = {one.partition(":")[0] for one in student if one.startswith(str(tmp_path / "run")) and ".jsonl" in one}
+    assert learned == labelled
+    assert "--record" in commands[-2]
+    assert {"--evaluation", "--explanations"} <= set(commands[-1])
+
+
+@pytest.mark.parametrize("fails", ["train", "label", "export", "long-texts", "card"])
+def test_a_repeated_call_goes_on_from_the_bundle_that_was_there_at_first(
+    fails: str, make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path
+) -> None:
+    assert make("onward", FAIL=fails)[0] != 0
+
+    code, commands = make("onward")
+
+    assert code == 0
+    student = next(command for command in commands if str(tmp_path / "run" / "student") in command)
+    assert student[student.index("--base") + 1] == str(tmp_path / "run" / "from")
+    assert (tmp_path / "run" / "from" / "manifest.json").read_text() == "old\n"
+    assert (tmp_path / "bundle" / "manifest.json").read_text() == "new\n"
+
+
+def test_what_there_is_not_is_told_before_anything_is_trained(make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path) -> None:
+    assert make("onward", BUNDLE=str(tmp_path / "none")) == (1, [])
+    assert make("slowly") == (2, [])
