@@ -7,13 +7,13 @@
 # line). amazon/books is kept out, to be judged by. RUN is where models and checkpoints of one recipe go (3 GB).
 # All recipes let a small model learn from a teacher of 109 M parameters. MR's snippets are shown without their labels: three quarters of them
 # stand in SST-2, too, where 1 of 22 has the other label, for MR's are the stars of the review that a snippet was cut from.
-# quick: for 2 cores with AMX, by reckoning four hours; not run to the end yet. The committed bundle was made by an earlier form: no tokens for
-#   emoji, MR with its labels, half of the written texts, a third of IMDB's reviews for the teacher and none of them with the teacher's labels.
+# quick: for 2 cores with AMX, by reckoning four hours; not run to the end yet. The bundle that onward began with was made by an earlier
+#   form: no tokens for emoji, MR with its labels, half of the written texts, a third of IMDB's reviews for the teacher and none of them with
+#   the teacher's labels.
 # whole: the base is adapted to reviews first, and everything is read longer and more often. Minutes on a GPU (DEVICE=cuda), days on 2 cores.
 #   Not run to the end yet.
 # onward: two hours on 2 cores without AMX. The bundle that is there is trained on: a teacher that reads short texts alone labels SST-2, MR, DVD
-#   and sentences of reviews, and whole reviews keep the bundle's own calibrated answers beside people's labels. It made the committed bundle
-#   from the one before, which an earlier form of quick had made.
+#   and sentences of reviews, and whole reviews keep the bundle's own calibrated answers beside people's labels. It made the committed bundle.
 # BASE and TEACHER name folders of models that are at hand, for machines without a package index. EVAL: labelled files to judge the bundle by.
 # STUDY: a labelled file on which its explanations are studied; without it the bundle has no study, and is served with another method first.
 set -euo pipefail

@@ -11,7 +11,7 @@ TRAINING_FILE = "training.json"
 
 
 def name_of(base: str) -> str:
-    """A bundle's name and version; of another folder its own name, for its path says where it stood on this machine.
+    """A bundle's name, version and digest; of another folder its own name, for its path says where it stood on this machine.
 
     A name such as organisation/model stays.
 
@@ -22,7 +22,7 @@ def name_of(base: str) -> str:
     if not base or not folder.is_dir():
         return base
     bundle = _bundle(folder)
-    return bundle.id if bundle else folder.name
+    return f"{bundle.id}@{bundle.digest[:12]}" if bundle else folder.name
 
 
 def training_of(base: str) -> Json:

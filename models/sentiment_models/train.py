@@ -74,7 +74,8 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
     base, base_training = name_of(recipe.base), training_of(recipe.base)
     corpus = read_corpus(recipe)
     split, files = corpus.split, corpus.files
-    fingerprint = recipe.fingerprint(json.dumps(corpus.hashes))
+    # A bundle's path may hold another one by now.
+    fingerprint = recipe.fingerprint(json.dumps([base, corpus.hashes]))
     run = _Run(recipe, split, out, processes.device(device), fingerprint, processes)
     # Only now: files that cannot be used leave no folder behind.
     out.mkdir(parents=True, exist_ok=True)

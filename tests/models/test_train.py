@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from sentiment.errors import BadBundle
+from sentiment.model.bundle import load_bundle
 from sentiment_models.data import read_examples
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
 from sentiment_models.export import Exported, export
@@ -248,16 +249,23 @@ def test_a_bundle_is_trained_on_and_the_record_says_whose_training_it_went_on_fr
     export(whole / "best", bundle, name="tiny", version=3)
     data = write_tsv(tmp_path / "data.tsv", sentences(40, seed=4))
 
-    best = train(Recipe(str(bundle), (str(data),), learning_rate=0.0, max_tokens=32, dev_fraction=0.3), tmp_path / "run")
+    recipe = Recipe(str(bundle), (str(data),), learning_rate=0.0, max_tokens=32, dev_fraction=0.3)
+    best = train(recipe, tmp_path / "run")
 
     record = json.loads((best / "training.json").read_bytes())
-    assert record["recipe"]["base"] == "tiny/3"
+    assert record["recipe"]["base"] == f"tiny/3@{load_bundle(bundle).digest[:12]}"
     assert record["base_training"] == json.loads((bundle / "manifest.json").read_bytes())["provenance"]["training"]
     assert record["base_training"]["steps"] == 18
     # Its head, too: nothing was learned, and the answers are the bundle's.
     wanted, found = (load_file(folder / "model.safetensors") for folder in (bundle, best))
     assert found.keys() == wanted.keys()
     assert all(torch.equal(tensor.float(), wanted[name].float()) for name, tensor in found.items())
+    # Another bundle in its place is another base.
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    manifest["calibration"]["temperature"] = 2.0
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BadCheckpoint, match="another recipe or other data"):
+        train(recipe, tmp_path / "run")
 
 
 def test_a_damaged_bundle_is_no_base_and_no_folder_is_made(exported: tuple[Path, Exported], recipe: Recipe, tmp_path: Path) -> None:
