@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+import math
 import subprocess
 import sys
 import time
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -20,7 +22,8 @@ from sentiment_models.checkpoint import Checkpoint
 from sentiment_models.graph import serialize
 from sentiment_models.manifest import TOKENIZER_FILE, WEIGHTS_FILE
 from sentiment_models.weights import refer
-from tests.bench.gpu import wheels
+from tests.bench.gpu import run, wheels
+from tests.bench.gpu.bench import Bench
 from tests.bench.gpu.bert import SIZES, Size, load_weights, make_graph, make_weights, save_weights
 from tests.bench.gpu.child import Child, Gone
 from tests.bench.gpu.report import TARGETS, UNITS, expected
@@ -194,6 +197,39 @@ def test_wheels_that_are_missing_are_named_with_how_to_fetch_them(tmp_path: Path
     assert "are missing, or older than wanted: 'not-there-either<3,>=2' 'nvidia-ml-py>=13.580' 'of-cuda==13.*'" in said
     assert f"-d {tmp_path}/wheels 'not-there-either<3,>=2' 'nvidia-ml-py>=13.580' 'of-cuda==13.*'" in said
     assert "pip download --only-binary=:all:" in said
+
+
+def test_what_is_to_be_fetched_is_named_with_its_extras_and_a_wheel_of_the_project_itself_is_no_hindrance(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with (ROOT / "pyproject.toml").open("rb") as stream:
+        project = tomllib.load(stream)["project"]
+    save_wheel(tmp_path / "wheels", project["name"].replace("-", "_"), project["version"])
+
+    assert wheels.run_with(tmp_path / "wheels", [], 100) == 2
+
+    assert "'onnxruntime-gpu[cuda,cudnn]>=1.31'" in capfd.readouterr().err
+
+
+def test_a_fault_of_a_stage_costs_no_other_figure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def first(bench: Bench) -> None:
+        bench.attempt(["probe_gemm_tflops"], bench.ends_at, 0, lambda: {"probe_gemm_tflops": 7.0})
+        bench.attempt(["probe_copy_gb_per_s"], bench.ends_at, 0, lambda: {"probe_copy_gb_per_s": bench.found["nowhere"]})
+        raise ZeroDivisionError("in the stage")
+
+    def second(bench: Bench) -> None:
+        bench.found |= {"base_graphs_seconds": 2.0, "base_padded_logit_error": math.inf}
+
+    monkeypatch.setattr(run, "STAGES", {"first": first, "second": second})
+
+    said, _ = run.run("cpu", 5.0, None)
+
+    found = {entry["name"]: entry["value"] for entry in said["results"]}
+    assert found == {"probe_gemm_tflops": 7.0, "base_graphs_seconds": 2.0}
+    assert said["meta"]["not_measured"]["base_padded_logit_error"].startswith("inf: too many calls failed")
+    assert "ZeroDivisionError: in the stage" in said["meta"]["stage_faults"]["first"]
+    assert "first: ZeroDivisionError: in the stage" in capsys.readouterr().out
+    json.dumps(said, allow_nan=False)
 
 
 def test_a_folder_without_wheels_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

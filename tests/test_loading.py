@@ -112,6 +112,28 @@ def test_every_shape_and_cell_runs_on_every_device_before_texts_are_served_the_l
     assert isinstance(found.layout, Padded)
 
 
+def test_a_cell_that_cannot_be_captured_keeps_no_model_off_its_device(
+    loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = DeviceSession._run
+
+    def refuses(self: DeviceSession, feeds: Any, options: Any) -> Any:
+        if self._graphs.get(self._shapes_fed(feeds)) and len(feeds["input_ids"]) >= 8:
+            raise RuntimeError("CUDA failure 900: operation not permitted when stream is capturing")
+        return run(self, feeds, options)
+
+    monkeypatch.setattr(DeviceSession, "_run", refuses)
+
+    with structlog.testing.capture_logs() as logs:
+        found = loaded()
+
+    shapes = {entry["shape"] for entry in logs if entry["event"] == "run_not_captured"}
+    cells = found.classifier.session.cells
+    assert shapes == {cell for cell in cells if cell[0] >= 8}
+    assert shapes < set(cells)
+    assert found.devices
+
+
 def out_of_memory_beyond(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     run = DeviceSession._run
 

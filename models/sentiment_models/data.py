@@ -77,13 +77,13 @@ class Source:
         return cls(Path(head), times)
 
 
-def read_examples(path: Path, labels: Sequence[str]) -> Iterator[Example]:
+def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True) -> Iterator[Example]:
     """Read a .tsv, .csv or .jsonl file, optionally .gz, in UTF-8.
 
     .tsv: ``label<TAB>text`` without a header; .csv: a header with the columns label and text; .jsonl: an object a line with
     the keys label and text. A column or key text_pair, where there is one, is the second text of a pair. A label is an index into
     ``labels`` or one of its names. An object may have ``probabilities``, one a label, as ``sentiment-models label`` writes them; its
-    label may then be missing and is the likeliest one.
+    label may then be missing and is the likeliest one. Without ``pairs`` a second text is refused.
 
     Raises:
         BadData: the file cannot be read so; names file and line.
@@ -97,6 +97,8 @@ def read_examples(path: Path, labels: Sequence[str]) -> Iterator[Example]:
     try:
         with open_text(path) as stream:
             for line, label, text, text_pair, target in readers[kind](stream, path):
+                if text_pair is not None and not pairs:
+                    raise BadData(f"{path}:{line}: has a text_pair; one text is read here (export --pairs makes a bundle that reads two)")
                 for each in (text,) if text_pair is None else (text, text_pair):
                     check_text(each, f"{path}:{line}")
                 judged = bool(label)

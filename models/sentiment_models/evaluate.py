@@ -15,6 +15,7 @@ from sentiment.model.cores import cores_granted
 from sentiment_models.data import TextOrPair, read_examples
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation import (
+    BESIDE,
     CalibrationFound,
     ClassFound,
     Evaluation,
@@ -94,6 +95,7 @@ def evaluate(
         bundle=classifier.bundle.id,
         graph=graph_measured(classifier),
         temperature=classifier.manifest.calibration.temperature,
+        abstain_below=classifier.manifest.calibration.abstain_below,
         truncation=truncation or classifier.manifest.default_truncation,
         threads=threads,
         seed=seed,
@@ -124,6 +126,7 @@ def graph_measured(classifier: Classifier) -> GraphMeasured:
         sha256=files[graph.file].sha256,
         bytes=files[graph.file].bytes + (files[WEIGHTS_FILE].bytes if outside else 0),
         bundle_bytes=sum(file.bytes for file in files.values()),
+        beside={name: files[name].sha256 for name in BESIDE if name in files},
     )
 
 
@@ -133,7 +136,7 @@ def run_file(classifier: Classifier, dataset: Dataset, threads: int, truncation:
     Raises:
         BadData: the file cannot be used.
     """
-    examples = list(read_examples(dataset.path, classifier.manifest.labels))
+    examples = list(read_examples(dataset.path, classifier.manifest.labels, pairs=classifier.manifest.pairs))
     texts = [example.whole for example in examples]
     begun, cpu_begun = time.perf_counter(), time.process_time()
     served = serve(classifier, texts, dataset.name, threads, truncation)

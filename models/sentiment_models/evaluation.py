@@ -6,7 +6,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sentiment.model.bundle import Manifest
 from sentiment_models.errors import ModelsError
+from sentiment_models.manifest import TOKENIZER_FILE, WEIGHTS_FILE
 from sentiment_models.metrics import Bin
+
+# What answers hang on besides a graph: the weights of one that keeps none of its own, and how text becomes tokens.
+BESIDE = (WEIGHTS_FILE, TOKENIZER_FILE)
 
 
 class _Part(BaseModel):
@@ -109,6 +113,8 @@ class GraphMeasured(_Part):
     sha256: str
     bytes: int
     bundle_bytes: int
+    # SHA-256 of the bundle's other files that answers hang on.
+    beside: dict[str, str]
 
 
 class Evaluation(_Part):
@@ -120,6 +126,7 @@ class Evaluation(_Part):
     bundle: str
     graph: GraphMeasured
     temperature: float
+    abstain_below: float
     truncation: str
     threads: int
     seed: int
@@ -133,12 +140,15 @@ class Evaluation(_Part):
         Raises:
             ModelsError: says what differs.
         """
-        file = manifest.files.get(self.graph.file)
-        if file is None or file.sha256 != self.graph.sha256:
-            known = "none" if file is None else f"one with SHA-256 {file.sha256[:12]}"
-            raise ModelsError(f"the evaluation is of a {self.graph.file} with SHA-256 {self.graph.sha256[:12]}; the bundle has {known}")
-        if self.temperature != manifest.calibration.temperature:
-            raise ModelsError(f"the evaluation has temperature {self.temperature}; the bundle has {manifest.calibration.temperature}")
+        for name, measured in {self.graph.file: self.graph.sha256, **self.graph.beside}.items():
+            file = manifest.files.get(name)
+            if file is None or file.sha256 != measured:
+                known = "none" if file is None else f"one with SHA-256 {file.sha256[:12]}"
+                raise ModelsError(f"the evaluation is of a {name} with SHA-256 {measured[:12]}; the bundle has {known}")
+        for setting in ("temperature", "abstain_below"):
+            ours, theirs = getattr(self, setting), getattr(manifest.calibration, setting)
+            if ours != theirs:
+                raise ModelsError(f"the evaluation has {setting} {ours}; the bundle has {theirs}")
 
 
 def read_evaluation(path: Path) -> Evaluation:

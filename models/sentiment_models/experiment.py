@@ -196,7 +196,7 @@ def sample(path: Path, labels: Sequence[str], count: int, seed: int) -> list[Exa
     Raises:
         BadData: the file cannot be used or a label has too few.
     """
-    examples = list(read_examples(path, labels))
+    examples = list(read_examples(path, labels, pairs=False))
     if not count:
         return examples
     rng = random.Random(seed)  # noqa: S311 - a sample

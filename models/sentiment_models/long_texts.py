@@ -183,7 +183,7 @@ def long_examples(classifier: Classifier, files: Sequence[Path], choice: Choice)
     Raises:
         BadData: a file cannot be used, or there is no such text.
     """
-    examples = [example for file in files for example in read_examples(file, classifier.manifest.labels)]
+    examples = [example for file in files for example in read_examples(file, classifier.manifest.labels, pairs=False)]
     if choice.dev_fraction is not None:
         examples = carve([(examples, 1)], choice.dev_fraction, choice.seed).dev
     long: list[Example] = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sentiment_models.metrics import Labels, Probabilities, bins_of, calibration_error, class_scores, confusion
+from sentiment_models.metrics import Labels, Probabilities, bins_of, calibration_error, class_scores, confusion, wilson
 
 RESAMPLES = 2000
 SEED = 20
@@ -33,7 +33,7 @@ class Consistency:
 
 
 def accuracy_and_f1_intervals(answers: Labels, labels: Labels, classes: int, seed: int = SEED) -> tuple[Interval, Interval]:
-    """Return percentile bootstrap intervals of accuracy and macro F1 (Efron 1979).
+    """Return percentile bootstrap intervals of accuracy and macro F1 (Efron 1979); where all rows or none are right, Wilson's of accuracy.
 
     Both depend on the confusion counts only, and the counts of rows drawn with replacement are multinomial: the resamples
     are drawn as counts, exactly and at no cost that grows with the rows.
@@ -41,6 +41,11 @@ def accuracy_and_f1_intervals(answers: Labels, labels: Labels, classes: int, see
     counts = confusion(answers, labels, classes)
     drawn = np.random.default_rng(seed).multinomial(len(labels), counts.ravel() / len(labels), RESAMPLES).reshape(-1, classes, classes)
     accuracy = np.trace(drawn, axis1=1, axis2=2) / len(labels)
+    share = np.trace(counts) / len(labels)
+    # Resamples of rows that are all alike are all alike, which would read as certainty.
+    if share in (0, 1):
+        low, high = wilson(np.array(share), np.array(len(labels)))
+        return (float(low), float(high)), _interval(class_scores(drawn)[2].mean(axis=1))
     return _interval(accuracy), _interval(class_scores(drawn)[2].mean(axis=1))
 
 
@@ -86,7 +91,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def difference_interval(only_first: int, only_second: int, rows: int, seed: int = SEED) -> Interval:
-    """Return the paired bootstrap interval of the second model's accuracy less the first's.
+    """Return the paired bootstrap interval of the second model's accuracy less the first's; where no row differs, by the rule of three.
 
     Args:
         only_first: rows that only the first model answers rightly.
@@ -94,6 +99,9 @@ def difference_interval(only_first: int, only_second: int, rows: int, seed: int 
         rows: all rows.
         seed: of the resamples.
     """
+    if not only_first + only_second:
+        # Of a share that was never seen in so many rows 95 % of the possible ones lie below 3 / rows (Hanley and Lippman-Hand 1983).
+        return -min(1.0, 3 / rows), min(1.0, 3 / rows)
     shares = np.array([only_first, only_second, rows - only_first - only_second], np.float64) / rows
     drawn = np.random.default_rng(seed).multinomial(rows, shares, RESAMPLES)
     return _interval((drawn[:, 1] - drawn[:, 0]) / rows)

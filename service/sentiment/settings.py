@@ -107,7 +107,10 @@ class Settings(BaseModel):
     bulk_share: float = Field(
         0.2, description="part of the run time that bulk rows get while interactive ones wait too; the rest is theirs", gt=0, lt=1
     )
-    cache_dir: str = Field("", description="folder in which measured costs are kept across starts; empty: measured at each start")
+    cache_dir: str = Field(
+        "",
+        description="folder in which measured costs and a GPU's graphs are kept across starts; empty: made at each start",
+    )
     queue_rows_max: int = Field(4096, description="rows that may wait; one more is refused with RESOURCE_EXHAUSTED", ge=1, le=65_536)
     call_rows_max: int = Field(256, description="unanswered rows of one batch or stream call", ge=1, le=100_000)
     calls_max: int = Field(8192, description="open calls; one more is refused with RESOURCE_EXHAUSTED", ge=1, le=1_000_000)

@@ -166,6 +166,34 @@ class Recorder:
         self._real.run_with_iobinding(binding, options)
 
 
+def test_a_cell_that_cannot_be_captured_is_run_as_other_batches_are_and_said_once(graph: Path) -> None:
+    session, plain = DeviceSession(graph, CAPTURING, 2), DeviceSession(graph, PLAIN, 2)
+    recorder = Recorder(session)
+    recorder.fails = lambda _: None if recorder.graphs[-1] == "-1" else RuntimeError("CUDA failure 900: stream is capturing")
+    rows = random_rows(1, 8, 16)
+
+    with structlog.testing.capture_logs() as logs:
+        answers = [logits_of(session, rows) for _ in range(2)]
+
+    assert answers == [logits_of(plain, rows)] * 2
+    assert recorder.graphs[1:] == ["-1", "-1"]
+    assert [(entry["event"], entry["shape"]) for entry in logs] == [("run_not_captured", (8, 16))]
+    assert "CUDA failure 900" in logs[0]["reason"]
+
+
+def test_a_captured_run_without_memory_is_not_tried_again(graph: Path) -> None:
+    session = DeviceSession(graph, CAPTURING, 2)
+    recorder = Recorder(session)
+    recorder.fails = lambda number: RuntimeError("Failed to allocate memory for requested buffer of size 9") if number == 1 else None
+
+    with pytest.raises(OutOfMemory):
+        logits_of(session, random_rows(1, 8, 16))
+
+    # The second is one token, to see whether the device answers.
+    assert len(recorder.graphs) == 2
+    assert recorder.graphs[1] == "-1"
+
+
 def test_a_cell_has_its_own_run_to_replay_and_whatever_else_is_never_captured(graph: Path) -> None:
     session = DeviceSession(graph, CAPTURING, 2)
     recorder = Recorder(session)
@@ -355,8 +383,13 @@ def test_a_batch_that_the_device_has_no_memory_for_is_out_of_memory_and_a_smalle
     assert logits_of(session, [row(5)])
 
 
+def attempts(session: DeviceSession) -> int:
+    """How often a small batch is tried: what cannot be captured once more, without."""
+    return 2 if session.cells else 1
+
+
 def test_a_run_that_fails_on_a_device_that_answers_fails_alone(session: DeviceSession) -> None:
-    Recorder(session).fails = lambda number: RuntimeError("bad shape") if number == 1 else None
+    Recorder(session).fails = lambda number: RuntimeError("bad shape") if number <= attempts(session) else None
 
     with pytest.raises(RuntimeError, match="bad shape"):
         logits_of(session, [row(5)] * 8)
@@ -366,14 +399,16 @@ def test_a_run_that_fails_on_a_device_that_answers_fails_alone(session: DeviceSe
 
 def test_a_device_that_fails_the_smallest_batch_too_is_lost_for_ever(session: DeviceSession) -> None:
     recorder = Recorder(session)
-    recorder.fails = lambda number: RuntimeError("CUDA failure 719: unspecified launch failure") if number < 3 else None
+    recorder.fails = lambda number: (
+        RuntimeError("CUDA failure 719: unspecified launch failure") if number <= attempts(session) + 1 else None
+    )
 
     with pytest.raises(DeviceLost, match="cuda:0 fails every run: CUDA failure 719"):
         logits_of(session, [row(5)] * 8)
 
     with pytest.raises(DeviceLost, match="cuda:0 is lost"):
         logits_of(session, [row(5)])
-    assert len(recorder.bindings) == 2
+    assert len(recorder.bindings) == attempts(session) + 1
 
 
 def test_a_device_without_memory_for_a_single_token_is_lost(session: DeviceSession) -> None:

@@ -175,6 +175,28 @@ def test_a_graph_whose_runs_cannot_be_captured_is_served_without_and_the_log_say
     assert made[1]() is served.session
 
 
+@pytest.mark.parametrize(("memory_bytes", "room"), [(2**20, "device_bytes_max = 1048576"), (0, "device_bytes_max = 0, all that is free")])
+def test_weights_that_do_not_fit_are_a_setting_and_nothing_larger_is_tried(
+    host: Classifier, makes: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_bytes: int, room: str
+) -> None:
+    makes(fp16=0.0, fp32=0.0)
+    tried: list[Path] = []
+
+    def load(path: Path, *_: Any) -> Any:
+        tried.append(path)
+        raise BadBundle(f"{path}: cannot be loaded: Failed to allocate memory for requested buffer of size 46875648")
+
+    monkeypatch.setattr("sentiment.model.device_session.load_graph", load)
+
+    with pytest.raises(BadSettings) as refused:
+        load_on_device(host, DEVICE, "auto", tmp_path, memory_bytes)
+
+    assert len(tried) == 1
+    size = tried[0].stat().st_size
+    assert f"{room}: fp16-padded.onnx has {size} bytes and does not fit in the memory of" in str(refused.value)
+    assert "set device = cpu" in str(refused.value)
+
+
 def test_a_graph_that_is_refused_has_left_the_device_before_the_next_is_loaded(
     host: Classifier, makes: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

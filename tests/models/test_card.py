@@ -111,8 +111,15 @@ def test_the_card_refuses_figures_of_another_bundle(bundle: Path, evaluation: Ev
 
     with pytest.raises(ModelsError, match=r"the evaluation is of a int8\.onnx with SHA-256 000000000000; the bundle has one with"):
         write_card(bundle, [other])
-    with pytest.raises(ModelsError, match="the evaluation has temperature 9"):
-        write_card(bundle, [evaluation.model_copy(update={"temperature": 9.0})])
+    for setting in ("temperature", "abstain_below"):
+        with pytest.raises(ModelsError, match=f"the evaluation has {setting} 9"):
+            write_card(bundle, [evaluation.model_copy(update={setting: 9.0})])
+    # Two checkpoints of one shape have the same fp32.onnx: what it computes stands in the weights.
+    for name in ("model.safetensors", "tokenizer.json"):
+        beside = {**evaluation.graph.beside, name: "0" * 64}
+        other = evaluation.model_copy(update={"graph": evaluation.graph.model_copy(update={"beside": beside})})
+        with pytest.raises(ModelsError, match=rf"the evaluation is of a {name} with SHA-256 000000000000; the bundle has one with"):
+            write_card(bundle, [other])
 
 
 def test_the_card_has_a_table_of_everything_that_was_measured_on_the_served_graph(bundle: Path, evaluation: Evaluation) -> None:

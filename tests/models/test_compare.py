@@ -92,7 +92,8 @@ def test_a_bundle_does_not_differ_from_itself(exported: tuple[Path, Exported], d
     found = compare(exported[0], exported[0], datasets[:1], threads=1)
 
     same = found.datasets["one"]
-    assert (same.lost, same.gained, same.changed, same.p_value, same.interval) == (0, 0, 0, 1.0, (0.0, 0.0))
+    assert (same.lost, same.gained, same.changed, same.p_value) == (0, 0, 0, 1.0)
+    assert same.interval == pytest.approx((-3 / same.rows, 3 / same.rows), abs=1e-5)
     assert found.datasets.keys() == {"one"}
 
 

@@ -115,3 +115,26 @@ def test_where_a_report_shall_stand_is_looked_at_before_the_work(
 
     assert nowhere == "error: /none/found.json: its folder is not there; make it first"
     assert folder == "error: /folder: is a folder; wanted a file's name"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["evaluate", "BUNDLE", "PAIRS"],
+        ["compare", "BUNDLE", "BUNDLE", "PAIRS"],
+        ["long-texts", "BUNDLE", "PAIRS"],
+        ["export", "WHOLE", "--dev", "PAIRS", "--out", "OUT/1", "--name", "tiny"],
+        ["scratch", "--data", "PAIRS", "--test", "PAIRS", "--out", "OUT"],
+    ],
+    ids=lambda argv: argv[0],
+)
+def test_pairs_are_refused_where_one_text_is_read(
+    argv: list[str], exported: tuple[Path, Exported], refused: Callable[..., str], tmp_path: Path
+) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text('{"label": "positive", "text": "good"}\n{"label": "negative", "text": "good", "text_pair": "it is not"}\n')
+    given = [{"BUNDLE": str(exported[0]), "PAIRS": str(pairs)}.get(one, one) for one in argv]
+
+    said = refused(*given)
+
+    assert said == "error: /pairs.jsonl:2: has a text_pair; one text is read here (export --pairs makes a bundle that reads two)"

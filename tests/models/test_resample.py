@@ -89,7 +89,19 @@ def test_the_interval_of_a_difference_is_paired() -> None:
 
     half = 1.96 * math.sqrt((40 - 20**2 / 1000) / 1000**2)
     assert (low, high) == pytest.approx((0.02 - half, 0.02 + half), abs=0.002)
-    assert difference_interval(0, 0, 50) == (0.0, 0.0)
+
+
+def test_where_no_row_differs_the_intervals_are_not_points() -> None:
+    """Of 60 texts that all go well, as many as 5 % may go wrong: 0.95^60 is 0.05."""
+    labels = np.zeros(60, np.int64)
+
+    (low, high), _ = accuracy_and_f1_intervals(labels, labels, 2)
+    (none, some), _ = accuracy_and_f1_intervals(labels + 1, labels, 2)
+
+    assert (low, high) == pytest.approx((0.9398, 1.0), abs=1e-4)
+    assert (none, some) == pytest.approx((0.0, 1 - 0.9398), abs=1e-4)
+    assert difference_interval(0, 0, 60) == pytest.approx((-0.05, 0.05))
+    assert difference_interval(0, 0, 1) == (-1.0, 1.0)
 
 
 def test_bins_hold_all_rows_and_give_the_calibration_error() -> None:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import load_bundle
+from sentiment_models.corpus import read_corpus
 from sentiment_models.data import read_examples
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
 from sentiment_models.export import Exported, export
@@ -200,6 +201,9 @@ def test_the_development_set_is_written_and_shares_no_text_with_training(whole: 
     everything = [one for source in recipe.sources for one in read_examples(Path(source.removesuffix(":2")), LABELS)]
     labels = {example.text: example.label for example in everything}
     assert all(labels[example.text] == example.label for example in dev)
+    trained = {example.text for example in read_corpus(recipe).split.train}
+    assert trained
+    assert trained.isdisjoint(example.text for example in dev)
 
 
 def test_no_batch_has_more_tokens_than_the_recipe_says_when_it_is_measured_either(

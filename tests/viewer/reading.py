@@ -119,3 +119,9 @@ def until(page: Page, true: Callable[[], bool], what: str) -> None:
             return
         page.wait_for_timeout(25)
     raise AssertionError(f"never: {what}")
+
+
+def signed(value: float) -> str:
+    """A number as the viewer writes it, with three decimals; what rounds to nothing has no sign."""
+    written = f"{value:+.3f}"
+    return written.replace("-", "\u2212") if float(written) else "0.000"

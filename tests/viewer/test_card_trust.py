@@ -15,6 +15,7 @@ from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 from tests.trusted import explanations, trust
 from tests.viewer.browser import PHONE, address
 from tests.viewer.conftest import Visit
+from tests.viewer.reading import signed
 from tests.viewer.test_accessibility import violations
 
 pytestmark = pytest.mark.needs_tool("chromium")
@@ -44,10 +45,6 @@ def measured(awake: None, tmp_path_factory: pytest.TempPathFactory, settings: Se
 
 def section(page: Page):
     return page.locator("section").filter(has=page.get_by_role("heading", name="Measured trust in each attribution method"))
-
-
-def signed(value: float) -> str:
-    return f"{value:+.3f}".replace("-", "\u2212")
 
 
 def test_every_method_has_its_row_of_figures_the_best_of_a_kind_first(visit: Visit, measured: RunningServer) -> None:

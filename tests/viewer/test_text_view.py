@@ -8,7 +8,7 @@ from sentiment.client.explanations import Counterfactual, Explanation
 from tests.conftest import RunningServer
 from tests.viewer.browser import STEP_MS, address
 from tests.viewer.conftest import Visit
-from tests.viewer.reading import number, settled, words
+from tests.viewer.reading import number, settled, signed, words
 from tests.viewer.texts import MIXED, PAIR, SHORT, review
 
 pytestmark = pytest.mark.needs_tool("chromium")
@@ -41,9 +41,7 @@ def shows(page: Page, found: Explanation, method: str) -> None:
     assert shown == pytest.approx(sorted(map(abs, values), reverse=True)[: len(rows)], abs=0.000501)
     evidence = found.evidence[method]
     expect(page.locator(".text-verdict")).to_contain_text(evidence.verdict)
-    expect(page.get_by_role("region", name="the evidence in numbers")).to_contain_text(
-        f"{evidence.comprehensiveness:+.3f}".replace("-", "\u2212")
-    )
+    expect(page.get_by_role("region", name="the evidence in numbers")).to_contain_text(signed(evidence.comprehensiveness))
 
 
 @pytest.mark.parametrize("method", ["integrated_gradients", "gradient_x_input", "occlusion", "shapley"])

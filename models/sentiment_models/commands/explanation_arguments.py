@@ -60,9 +60,6 @@ def check(arguments: argparse.Namespace) -> None:
         raise ModelsError("--documents goes with --rationales")
     if arguments.default and not arguments.record:
         raise ModelsError("--default goes with --record")
-    for path in filter(None, (arguments.json, arguments.html, arguments.resume)):
-        if not path.absolute().parent.is_dir():
-            raise ModelsError(f"{path}: cannot be written: {path.parent} is no folder")
     for path in filter(None, (*arguments.train, arguments.rationales)):
         if not path.is_file():
             raise ModelsError(f"{path}: no such file")

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     out = arguments.out.resolve()
     if arguments.version is None and not out.name.isdigit():
         raise ModelsError(f"{arguments.out}: its last part is no version; give --version")
-    dev = list(read_examples(arguments.dev, label_names(arguments.checkpoint))) if arguments.dev else None
+    dev = list(read_examples(arguments.dev, label_names(arguments.checkpoint), pairs=arguments.pairs)) if arguments.dev else None
     exported = export(
         arguments.checkpoint,
         out,

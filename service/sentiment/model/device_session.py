@@ -17,6 +17,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from sentiment.errors import DeviceLost, NoDevice, OutOfMemory
+from sentiment.logs import logger
 from sentiment.model.device_memory import DeviceMemory
 from sentiment.model.devices import Accelerator, Device
 from sentiment.model.session import Fed, Session, Stop, is_out_of_memory, load_graph
@@ -172,7 +173,19 @@ class DeviceSession(Session):
         try:
             return self._run(feeds, options)
         except Exception as error:  # ONNX Runtime's exceptions share no base class
-            self._explain(error, asked_to_end=options.terminate)
+            if options.terminate or is_out_of_memory(error) or not self._end_capture(feeds, error):
+                self._explain(error, asked_to_end=options.terminate)
+        return self.run(feeds, stop)
+
+    def _end_capture(self, feeds: Fed, error: Exception) -> bool:
+        """Whether it was a captured run that failed, or the capture: from now on batches of its shape run as others do."""
+        if self._graphs.pop(self._shapes_fed(feeds), None) is None:
+            return False
+        logger().warning("run_not_captured", device=self.device.name, shape=feeds["input_ids"].shape, reason=str(error))
+        return True
+
+    def _shapes_fed(self, feeds: Fed) -> tuple[tuple[int, ...], ...]:
+        return tuple(feeds[name].shape for name in ("input_ids", "token_offset") if name in self.inputs)
 
     def _run(self, feeds: Fed, options: onnxruntime.RunOptions) -> npt.NDArray[np.float32]:
         begun = time.perf_counter()
@@ -190,8 +203,7 @@ class DeviceSession(Session):
         output = self._memory.output(math.prod(shape) * kind.itemsize)
         self._binding.bind_output(self.output, memory, index, kind, list(shape), output.data_ptr())
         if self._captures:
-            shapes = tuple(given[name].shape for name in ("input_ids", "token_offset") if name in given)
-            options.add_run_config_entry("gpu_graph_id", self._graphs.get(shapes, _NO_GRAPH))
+            options.add_run_config_entry("gpu_graph_id", self._graphs.get(self._shapes_fed(feeds), _NO_GRAPH))
         copied = time.perf_counter()
         self._session.run_with_iobinding(self._binding, options)
         ran = time.perf_counter()
@@ -211,10 +223,14 @@ class DeviceSession(Session):
         raise error
 
     def _answers(self) -> bool:
+        # Without captured runs: what cannot be captured may run all the same.
+        graphs, self._graphs = self._graphs, {}
         try:
             self._run(self.feeds([Row([0], None, False)], 0, left=False), Stop().options)
         except Exception:  # whatever it is: the device did not answer
             return False
+        finally:
+            self._graphs = graphs
         return True
 
 

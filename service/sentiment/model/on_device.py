@@ -11,6 +11,7 @@ from sentiment.model.bundle import GraphSpec
 from sentiment.model.classifier import Classifier, golden_failures
 from sentiment.model.device_session import DeviceSession
 from sentiment.model.devices import Device
+from sentiment.model.session import is_out_of_memory
 
 # How far a golden logit may be off in fp16. Near 3, where a sure answer's logits lie, two numbers of fp16 are 0.002 apart, and each
 # layer rounds several times; a difference of two logits that is 0.06 off moves a probability by at most 0.015.
@@ -54,7 +55,7 @@ def load_on_device(
 
     Raises:
         BadBundle: none can be served there; says why of each.
-        BadSettings: the packages that make graphs are not installed.
+        BadSettings: the packages that make graphs are not installed, or the model does not fit in the memory.
     """
     reasons: list[str] = []
     for offer in _offers(host, precision, folder, reasons):
@@ -65,6 +66,9 @@ def load_on_device(
                 # What was loaded and is refused has gone when the next is loaded: both might not fit.
                 classifier = _try(host, device, offer, memory_bytes, captures, reasons)
             except BadBundle as error:
+                if is_out_of_memory(error):
+                    # What comes next is as large, or twice as large.
+                    raise _does_not_fit(device, offer, memory_bytes, error) from error
                 failed = failed or str(error)
                 continue
             if failed:
@@ -72,6 +76,16 @@ def load_on_device(
             return classifier
         reasons.append(failed)
     raise BadBundle("; ".join(reasons))
+
+
+def _does_not_fit(device: Device, offer: _Offer, memory_bytes: int, error: BadBundle) -> BadSettings:
+    files = (offer.path, offer.path.with_name(f"{offer.path.stem}.weights"))
+    size = sum(file.stat().st_size for file in files if file.exists())
+    room = f"device_bytes_max = {memory_bytes}" if memory_bytes else "device_bytes_max = 0, all that is free"
+    return BadSettings(
+        f"{room}: {offer.file} has {size} bytes and does not fit in the memory of {device.model or device.name} with one text: "
+        f"allow it more, free some there, or set device = cpu ({error})"
+    )
 
 
 def _try(host: Classifier, device: Device, offer: _Offer, memory_bytes: int, captures: bool, reasons: Sequence[str]) -> Classifier:

@@ -115,6 +115,8 @@ class Bench:
                 self.found.update(measure())
             except (Gone, OSError) as error:
                 reason = str(error)
+            except Exception as error:  # a fault of this script costs its figure and not those that there are
+                reason = f"{type(error).__name__}: {error}"
         # Why a part of it failed was noted on the way.
         reason = reason or next(itertools.islice(self.not_measured.values(), before, None), "what it is computed from was not measured")
         for name in wanted:

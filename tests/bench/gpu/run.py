@@ -1,8 +1,10 @@
 """One run of all stages."""
 
+import math
 import platform
 import shutil
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -47,7 +49,11 @@ def run(device: str, budget_s: float, logs: Path | None) -> tuple[dict[str, Any]
         try:
             for name, stage in STAGES.items():
                 begun = time.monotonic()
-                stage(bench)
+                try:
+                    stage(bench)
+                except Exception as error:  # what was measured before it, and what comes behind it, counts
+                    bench.meta.setdefault("stage_faults", {})[name] = "".join(traceback.format_exception(error))
+                    print(f"{name}: {type(error).__name__}: {error}", flush=True)
                 took_s = time.monotonic() - begun
                 bench.meta.setdefault("stage_seconds", {})[name] = round(took_s, 1)
                 print(f"{name}: {took_s:.0f} s, {max(0.0, bench.ends_at - time.monotonic()):.0f} s left", flush=True)
@@ -56,7 +62,9 @@ def run(device: str, budget_s: float, logs: Path | None) -> tuple[dict[str, Any]
             if logs:
                 shutil.copytree(folder, logs, dirs_exist_ok=True, ignore=shutil.ignore_patterns("bundles", "graphs"))
     seconds = time.monotonic() - bench.begun
-    found = {name: value for name, value in bench.found.items() if value == value}  # not a NaN
+    found = {name: value for name, value in bench.found.items() if math.isfinite(value)}
+    for name in bench.found.keys() - found.keys():
+        bench.not_measured[name] = f"{bench.found[name]}: too many calls failed, or there was nothing to divide by"
     not_measured = {name: bench.not_measured.get(name, "its stage did not come to it") for name in expected() if name not in found}
     meta = {**bench.meta, "seconds": round(seconds, 1), "not_measured": not_measured}
     results = [result(name, found[name]) for name in expected() if name in found]

@@ -71,7 +71,7 @@ def _describe_project(site: Path) -> None:
         project = tomllib.load(stream)["project"]
     needs = [*project["dependencies"], *project["optional-dependencies"][EXTRA]]
     folder = site / f"{PROJECT.replace('-', '_')}-{project['version']}.dist-info"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     lines = ["Metadata-Version: 2.1", f"Name: {PROJECT}", f"Version: {project['version']}", *(f"Requires-Dist: {need}" for need in needs)]
     (folder / "METADATA").write_text("\n".join(lines) + "\n")
 
@@ -102,7 +102,8 @@ def lacking(path: list[str], site: Path) -> Iterator[str]:
                 continue
             wanted = _plain(need.name)
             if wanted not in found or not need.specifier.contains(found[wanted].version, prereleases=True):
-                yield f"{need.name}{need.specifier}"
+                with_extras = f"[{','.join(sorted(need.extras))}]" if need.extras else ""
+                yield f"{need.name}{with_extras}{need.specifier}"
             else:
                 waiting.append((wanted, tuple(sorted(need.extras))))
 
