@@ -105,7 +105,7 @@ def usable_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
-    except (AssertionError, NotImplementedError, RuntimeError) as error:
+    except (AssertionError, RuntimeError) as error:
         why = str(error).strip().partition("\n")[0]
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         raise ModelsError(f"device is {name}: {why}; here are cpu and {gpus} CUDA GPUs") from error
