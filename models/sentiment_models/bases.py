@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from sentiment.model.bundle import Bundle, load_bundle
-from sentiment_models.manifest import MANIFEST_FILE, read_object
+from sentiment_models.manifest import MANIFEST_FILE, WEIGHTS_FILE, read_object, sha256
 from sentiment_models.provenance import Json
 
 TRAINING_FILE = "training.json"
@@ -23,6 +23,16 @@ def name_of(base: str) -> str:
         return base
     bundle = _bundle(folder)
     return f"{bundle.id}@{bundle.digest[:12]}" if bundle else folder.name
+
+
+def teacher_name(folder: Path) -> str:
+    """As ``name_of``; a checkpoint, whose folder is often called best, by the SHA-256 of its weights, too.
+
+    Raises:
+        sentiment.errors.BadBundle: a bundle is damaged.
+    """
+    name, weights = name_of(str(folder)), folder / WEIGHTS_FILE
+    return name if "@" in name or not weights.is_file() else f"{name}@{sha256(weights)[:12]}"
 
 
 def training_of(base: str) -> Json:

@@ -172,9 +172,10 @@ def _stage(training: Facts) -> list[str]:
     if rows:
         lines += ["| file | texts | times an epoch | SHA-256 |", "|---|---:|---:|---|"]
         for row in rows:
-            name = f"{row.get('file')}{', last sentences' if row.get('tails') else ''}"
+            teachers = ", ".join(f"`{teacher}`" for teacher in _items(row.get("teachers")))
+            more = ", last sentences" * bool(row.get("tails")) + f", probabilities of {teachers}" * bool(teachers)
             texts = _number(row.get("rows", row.get("documents")))
-            lines.append(f"| {name} | {texts} | {row.get('times')} | `{str(row.get('sha256'))[:16]}` |")
+            lines.append(f"| {row.get('file')}{more} | {texts} | {row.get('times')} | `{str(row.get('sha256'))[:16]}` |")
         lines.append("")
     others = _items(training.get("averaged_with"))
     if others:

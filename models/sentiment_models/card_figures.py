@@ -43,10 +43,10 @@ def figures(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
 
 
 def _details(served: Evaluation) -> Iterator[str]:
-    found = [tables.classes(served), tables.lengths(served), tables.robustness(served)]
+    found = [tables.classes(served), tables.lengths(served), tables.domains(served), tables.robustness(served)]
     found += [tables.behaviours(served)] if served.behaviours else []
     found += [tables.undecided_in_short(served)] if served.undecided else []
-    for one in found:
+    for one in (each for each in found if each.rows):
         note = f"{one.note}\n\n" if one.note else ""
         yield f"### {one.title}\n\n{note}{markdown(one.header, one.rows)}"
 
@@ -87,10 +87,12 @@ def _worst(manifest: Manifest, served: Evaluation) -> Iterator[str]:
     if worst.truncated:
         share = f"{worst.truncated / worst.rows:.1%}"
         yield f"{share} of the texts of {name} are longer than {manifest.max_tokens} tokens; what follows there was not read."
-    slices = [(name, key, part) for name, one in figures for key, part in one.lengths.items() if part.rows >= SLICE_ROWS_MIN]
-    if len(slices) > 1:
-        name, key, part = min(slices, key=lambda found: found[2].accuracy)
-        yield f"By length, accuracy is lowest on {name}, {key}: {part.accuracy:.4f} on {part.rows:,} texts."
+    for by in ("length", "domain"):
+        cut = {name: one.lengths if by == "length" else one.domains for name, one in figures}
+        slices = [(name, key, part) for name, parts in cut.items() for key, part in parts.items() if part.rows >= SLICE_ROWS_MIN]
+        if len(slices) > 1:
+            name, key, part = min(slices, key=lambda found: found[2].accuracy)
+            yield f"By {by}, accuracy is lowest on {name}, {key}: {part.accuracy:.4f} on {part.rows:,} texts."
     changes = [(name, kind, found) for name, one in figures for kind, found in one.robustness.items()]
     name, kind, found = max(changes, key=lambda change: change[2].changed / change[2].rows)
     if found.changed:

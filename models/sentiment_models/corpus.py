@@ -59,6 +59,8 @@ def read_corpus(recipe: Recipe) -> Corpus:
             "times": source.times,
             "tails": kind == "tails",
             "undecided": kind == "undecided",
+            # Of what model the probabilities are that stand in it.
+            "teachers": sorted({row.teacher for row in rows} - {""}),
             "sha256": digest,
         }
         for name, rows, (kind, source), digest in zip(names, examples, sources, hashes, strict=True)

@@ -32,6 +32,8 @@ class Line(NamedTuple):
     text: str
     text_pair: str | None = None
     target: tuple[float, ...] | None = None
+    domain: str = ""
+    teacher: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class Example:
     """One labelled text. ``label`` is an index into the label names.
 
     ``target``: how likely each label is, by a teacher or because the text has none of them; None: the label alone.
-    ``judged``: the label comes from people, not from ``target``. ``text_pair``: the second text of a pair.
+    ``judged``: the label comes from people, not from ``target``. ``text_pair``: the second text of a pair. ``domain``: what kind of text
+    it is, where the file says so. ``teacher``: whose ``target`` it is, likewise.
     """
 
     text: str
@@ -47,6 +50,8 @@ class Example:
     target: tuple[float, ...] | None = None
     judged: bool = True
     text_pair: str | None = None
+    domain: str = ""
+    teacher: str = ""
 
     @property
     def whole(self) -> TextOrPair:
@@ -81,9 +86,10 @@ def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True) -> I
     """Read a .tsv, .csv or .jsonl file, optionally .gz, in UTF-8.
 
     .tsv: ``label<TAB>text`` without a header; .csv: a header with the columns label and text; .jsonl: an object a line with
-    the keys label and text. A column or key text_pair, where there is one, is the second text of a pair. A label is an index into
-    ``labels`` or one of its names. An object may have ``probabilities``, one a label, as ``sentiment-models label`` writes them; its
-    label may then be missing and is the likeliest one. Without ``pairs`` a second text is refused.
+    the keys label and text. A column or key text_pair, where there is one, is the second text of a pair, and domain what kind of text it
+    is, such as restaurants. A label is an index into
+    ``labels`` or one of its names. An object may have ``probabilities``, one a label, as ``sentiment-models label`` writes them with the
+    ``teacher`` that they are of; its label may then be missing and is the likeliest one. Without ``pairs`` a second text is refused.
 
     Raises:
         BadData: the file cannot be read so; names file and line.
@@ -96,7 +102,7 @@ def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True) -> I
     line = 0
     try:
         with open_text(path) as stream:
-            for line, label, text, text_pair, target in readers[kind](stream, path):
+            for line, label, text, text_pair, target, domain, teacher in readers[kind](stream, path):
                 if text_pair is not None and not pairs:
                     raise BadData(f"{path}:{line}: has a text_pair; one text is read here (export --pairs makes a bundle that reads two)")
                 for each in (text,) if text_pair is None else (text, text_pair):
@@ -108,7 +114,7 @@ def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True) -> I
                 index = names.get(label, int(label) if re.fullmatch(r"\d{1,3}", label) else -1)
                 if not 0 <= index < len(labels):
                     raise BadData(f"{path}:{line}: {_wrong_label(label, text, line, labels)}")
-                yield Example(text, index, target, judged, text_pair)
+                yield Example(text, index, target, judged, text_pair, domain, teacher)
     except UNREADABLE as error:
         raise unreadable(path, line, error) from error
     if line == 0:
@@ -162,16 +168,17 @@ def _csv_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
     missing = {"label", "text"} - set(header)
     if missing:
         raise BadData(f"{path}:1: no column {' and no column '.join(sorted(missing))}; the header is {header}")
-    twice = sorted({name for name in header if header.count(name) > 1} & {"label", "text", "text_pair"})
+    twice = sorted({name for name in header if header.count(name) > 1} & {"label", "text", "text_pair", "domain"})
     if twice:
         raise BadData(f"{path}:1: more than one column {' and '.join(twice)}; the header is {header}: name the others otherwise")
     label, text = header.index("label"), header.index("text")
-    pair = header.index("text_pair") if "text_pair" in header else None
+    pair, domain = (header.index(name) if name in header else None for name in ("text_pair", "domain"))
     for row in rows:
         if row and len(row) != len(header):
             raise BadData(f"{path}:{rows.line_num}: {len(row)} fields; the header has {len(header)}: put a text with commas in quotes")
         if row:
-            yield Line(rows.line_num, row[label], row[text], None if pair is None else row[pair])
+            second, kind = None if pair is None else row[pair], "" if domain is None else row[domain]
+            yield Line(rows.line_num, row[label], row[text], second, domain=kind)
 
 
 def _jsonl_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
@@ -181,13 +188,14 @@ def _jsonl_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
             target = tuple(map(float, row["probabilities"])) if "probabilities" in row else None
             label = row["label"] if target is None else row.get("label", "")
             text, pair = row["text"], row.get("text_pair")
-            for name, each in (("text", text), ("text_pair", "" if pair is None else pair)):
+            domain, teacher = row.get("domain", ""), row.get("teacher", "")
+            for name, each in (("text", text), ("text_pair", "" if pair is None else pair), ("domain", domain), ("teacher", teacher)):
                 if not isinstance(each, str):
                     raise TypeError(f"{name} is {each!r:.40}")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             fix = "" if line.strip() else "an empty line; delete it: "
             raise BadData(f"{path}:{number}: {fix}not an object with label and text: {error!r}") from error
-        yield Line(number, str(label), text, pair, target)
+        yield Line(number, str(label), text, pair, target, domain, teacher)
 
 
 def batches(lengths: Sequence[int], rows_max: int, tokens_max: int, rng: random.Random) -> list[list[int]]:

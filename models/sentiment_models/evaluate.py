@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,8 @@ from sentiment_models.resample import SEED, accuracy_and_f1_intervals, calibrati
 # Upper ends of the slices by tokens; the last one is what most of the family reads.
 LENGTHS = (16, 64, 256, 512)
 OVER_THE_LIMIT = "over the limit"
+# With more a column holds something else, such as names of products.
+DOMAINS_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,11 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A file as a classifier answered it: the right labels, what came back, and what that took."""
+    """A file as a classifier answered it: the right labels, the domains, what came back, and what that took."""
 
     texts: list[TextOrPair]
     labels: Labels
+    domains: list[str]
     served: Served
     core_s: float
     seconds: float
@@ -137,11 +140,15 @@ def run_file(classifier: Classifier, dataset: Dataset, threads: int, truncation:
         BadData: the file cannot be used.
     """
     examples = list(read_examples(dataset.path, classifier.manifest.labels, pairs=classifier.manifest.pairs))
-    texts = [example.whole for example in examples]
+    texts, domains = [example.whole for example in examples], [example.domain for example in examples]
+    if len(set(domains)) > DOMAINS_MAX:
+        many = f"{len(set(domains))} domains; the limit is {DOMAINS_MAX}"
+        raise BadData(f"{dataset.path}: {many}: name the column otherwise if it holds something else")
     begun, cpu_begun = time.perf_counter(), time.process_time()
     served = serve(classifier, texts, dataset.name, threads, truncation)
     seconds, core_s = time.perf_counter() - begun, time.process_time() - cpu_begun
-    return Measured(texts, np.array([example.label for example in examples], np.int64), served, core_s, seconds)
+    labels = np.array([example.label for example in examples], np.int64)
+    return Measured(texts, labels, domains, served, core_s, seconds)
 
 
 def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: str | None = None, seed: int = SEED) -> Measurement:
@@ -167,7 +174,8 @@ def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: 
         classes=_classes(counts, names),
         confusion=tuple(tuple(row) for row in counts.tolist()),
         reliability=tuple(reliability_bins(stated.max(axis=1), answered == labels)),
-        lengths=_lengths(run),
+        lengths=_slices(run, _lengths(run.served)),
+        domains=_slices(run, _domains(run.domains)),
         robustness={name: perturb(classifier, run.texts, labels, answered, name, threads, truncation, seed) for name in PERTURBATIONS},
         rows=rows,
         tokens=int(run.served.lengths.sum()),
@@ -210,14 +218,25 @@ def _classes(counts: NDArray[np.int64], names: Sequence[str]) -> dict[str, Class
     }
 
 
-def _lengths(run: Measured) -> dict[str, Slice]:
-    """Cut by tokens; a text longer than the model reads at once counts as such only. Empty slices are left out."""
-    lengths, long = run.served.lengths, run.served.long
+def _lengths(served: Served) -> dict[str, NDArray[np.bool_]]:
+    """Cut by tokens; a text longer than the model reads at once counts as such only."""
+    lengths, long = served.lengths, served.long
     masks = {}
     for low, high in itertools.pairwise((0, *LENGTHS)):
         masks[f"{low + 1} to {high} tokens"] = ~long & (lengths > low) & (lengths <= high)
     masks[f"{LENGTHS[-1] + 1} tokens and more"] = ~long & (lengths > LENGTHS[-1])
     masks[OVER_THE_LIMIT] = long
+    return masks
+
+
+def _domains(domains: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
+    """Cut by domain, if the file names any; a text without one is in none."""
+    named = np.array(domains, object)
+    return {domain: named == domain for domain in sorted(set(domains) - {""})}
+
+
+def _slices(run: Measured, masks: Mapping[str, NDArray[np.bool_]]) -> dict[str, Slice]:
+    """Figures of each; empty slices are left out."""
     right = run.served.answers == run.labels
     confidence = run.served.stated.max(axis=1)
     return {

@@ -55,7 +55,7 @@ class Measurement(_Part):
     """Figures of one labelled file. Shares are from 0 to 1, intervals are of 95 %; ``truncated`` and ``abstained`` count texts.
 
     ``confusion`` counts by right label, then by answer, both in the order of ``classes``. ``lengths`` are slices by tokens,
-    ``robustness`` is by perturbation.
+    ``domains`` by what the file says of its texts, empty where it says nothing; ``robustness`` is by perturbation.
     """
 
     accuracy: float
@@ -68,6 +68,7 @@ class Measurement(_Part):
     confusion: tuple[tuple[int, ...], ...]
     reliability: tuple[Bin, ...]
     lengths: dict[str, Slice]
+    domains: dict[str, Slice] = {}
     robustness: dict[str, Robustness]
     rows: int = Field(gt=0)
     tokens: int

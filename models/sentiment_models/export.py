@@ -1,5 +1,6 @@
 """A checkpoint becomes a bundle: weights once in fp16, the int8 and the fp32 graph, a manifest that proves both."""
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from sentiment_models.graph import serialize
 from sentiment_models.inference import Graph, answer, encode_all
 from sentiment_models.manifest import EXPLAIN_FILE, MANIFEST_FILE, TOKENIZER_FILE, WEIGHTS_FILE, file_entries, graph_file, write_object
 from sentiment_models.metrics import Figures, abstain_threshold, figures, fit_temperature, probabilities
-from sentiment_models.provenance import Json, library_versions, without_folders
+from sentiment_models.provenance import Json, library_versions, three_digits, without_folders
 from sentiment_models.quantize import Embeddings, quantize
 from sentiment_models.verify import (
     EXPLAIN_ERROR_MAX,
@@ -137,6 +138,7 @@ def export(
     loaded = Checkpoint(checkpoint, max_tokens)
     if pairs:
         loaded.check_pairs()
+    made = [folder for folder in part.parents if not folder.exists()]
     try:
         part.mkdir(parents=True)
         with one_thread():
@@ -151,6 +153,10 @@ def export(
         raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
+        # Those that hold the bundle stay.
+        with contextlib.suppress(OSError):
+            for folder in made:
+                folder.rmdir()
     return exported
 
 
@@ -308,15 +314,11 @@ def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, expo
         "base": base or (recipe.get("base") if isinstance(recipe, dict) else None),
         "training": training,
         "embeddings": embeddings,
-        "parity": {p: _three_digits(asdict(measured)) for p, measured in exported.parity.items()},
+        "parity": {p: three_digits(asdict(measured)) for p, measured in exported.parity.items()},
         "explain_parity": None if exported.explain is None else float(f"{exported.explain:.3g}"),
-        "batch_mates": {p: _three_digits(asdict(measured)) for p, measured in exported.movement.items()},
+        "batch_mates": {p: three_digits(asdict(measured)) for p, measured in exported.movement.items()},
         "libraries": library_versions(),
     }
-
-
-def _three_digits(values: dict[str, float]) -> dict[str, Json]:
-    return {name: float(f"{value:.3g}") if isinstance(value, float) else value for name, value in values.items()}
 
 
 def _put_in_place(part: Path, bundle: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from sentiment_models.bases import temperature_of
+from sentiment_models.bases import teacher_name, temperature_of
 from sentiment_models.carving import repeat
 from sentiment_models.checkpoint import label_names, load_classifier
 from sentiment_models.data import Example, Source, TextOrPair, alike, read_examples
@@ -40,7 +40,7 @@ class Asked:
 def label(
     teacher: Path, files: Sequence[str], out: Path, device: torch.device, max_tokens: int = 512, sentences: int | None = None, seed: int = 1
 ) -> int:
-    """Write ``{"text", "text_pair"?, "label"?, "probabilities"}`` a line to ``out``, which appears whole or not at all; return how many.
+    """Write ``{"text", "text_pair"?, "label"?, "probabilities", "teacher"}`` a line; return how many. ``out`` appears whole or not at all.
 
     Args:
         teacher: a fine-tuned classifier, or a bundle, whose answers are calibrated by its temperature.
@@ -59,7 +59,7 @@ def label(
     """
     check_writable(out)
     names = label_names(teacher)
-    temperature = temperature_of(teacher)
+    temperature, name = temperature_of(teacher), teacher_name(teacher)
     asked = [one for spec in files for one in read_asked(Source.parse(spec), names, seed)]
     if sentences:
         found = sorted({sentence for one in asked for sentence in sentences_of(one.text)})
@@ -72,7 +72,7 @@ def label(
     rows = []
     for one, answer in zip(asked, answers, strict=True):
         known = {"text": one.text, "text_pair": one.text_pair, "label": one.label}
-        rows.append({**{name: value for name, value in known.items() if value is not None}, "probabilities": answer})
+        rows.append({**{key: value for key, value in known.items() if value is not None}, "probabilities": answer, "teacher": name})
     write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return len(asked)
 

@@ -45,6 +45,11 @@ def without_folders(value: Json) -> Json:
     return value
 
 
+def three_digits(values: Mapping[str, float]) -> dict[str, Json]:
+    """Round what was measured for a record; whole numbers stay."""
+    return {name: float(f"{value:.3g}") if isinstance(value, float) else value for name, value in values.items()}
+
+
 def library_versions() -> dict[str, str]:
     """Return the versions of the libraries that a bundle's bytes depend on; a local build's mark, such as +cpu, is left out."""
     found: dict[str, str] = {}

@@ -1,9 +1,9 @@
 """An evaluation laid out as tables: the same for the terminal, the page and the card. Knows nothing of how they are drawn."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sentiment_models.evaluation import Evaluation, Failure
+from sentiment_models.evaluation import Evaluation, Failure, Slice
 
 Interval = tuple[float, float]
 # Characters of a text that a table shows.
@@ -32,6 +32,8 @@ def tables(evaluation: Evaluation) -> Iterator[Table]:
     yield calibration(evaluation)
     yield classes(evaluation)
     yield lengths(evaluation)
+    if any(one.domains for one in evaluation.datasets.values()):
+        yield domains(evaluation)
     yield robustness(evaluation)
     if evaluation.behaviours:
         yield behaviours(evaluation)
@@ -91,12 +93,17 @@ def classes(evaluation: Evaluation) -> Table:
 
 def lengths(evaluation: Evaluation) -> Table:
     """Accuracy by tokens."""
-    rows = tuple(
-        (name, length, found.rows, found.accuracy, found.ece)
-        for name, one in evaluation.datasets.items()
-        for length, found in one.lengths.items()
-    )
-    return Table("By length", ("data set", "length", "texts", "accuracy", "ECE"), rows)
+    return _slices("length", {name: one.lengths for name, one in evaluation.datasets.items()})
+
+
+def domains(evaluation: Evaluation) -> Table:
+    """Accuracy by what a file says of its texts."""
+    return _slices("domain", {name: one.domains for name, one in evaluation.datasets.items()})
+
+
+def _slices(kind: str, slices: Mapping[str, Mapping[str, Slice]]) -> Table:
+    rows = tuple((name, key, found.rows, found.accuracy, found.ece) for name, found_by in slices.items() for key, found in found_by.items())
+    return Table(f"By {kind}", ("data set", kind, "texts", "accuracy", "ECE"), rows)
 
 
 def robustness(evaluation: Evaluation) -> Table:

@@ -32,12 +32,12 @@ class NoDevice(SentimentError):
     """A device is not there or does not work; the message says why."""
 
 
-class DeviceLost(SentimentError):
-    """A device that worked runs nothing any more; the process must be replaced."""
-
-
 class RunnerLost(SentimentError):
     """A run does not end and its thread cannot be taken back, or its device is lost: the process must be replaced."""
+
+
+class DeviceLost(RunnerLost):
+    """A device that worked runs nothing any more."""
 
 
 class RequestError(SentimentError):

@@ -71,6 +71,7 @@ def load(
     Raises:
         BadBundle: it cannot be served.
         BadSettings: a device is not there, or a batch of the largest size does not fit in its memory.
+        DeviceLost: it computed the golden set and then nothing any more: the next process will find out whether it can be used.
     """
     path = find_bundle(model or settings.model, bundle_roots(settings.bundles))
     found = find_devices(settings.device, prove)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sentiment.batching.cost import GPU_STEPS, CostTable, Shape, shapes_to_measure
 from sentiment.batching.plan import BatchLimits
-from sentiment.errors import BadBundle, BadSettings, OutOfMemory
+from sentiment.errors import BadBundle, BadSettings, DeviceLost, OutOfMemory
 from sentiment.logs import logger
 from sentiment.model.classifier import Classifier
 from sentiment.model.cores import cores_granted
@@ -51,6 +51,7 @@ def warm_up(
     Raises:
         BadBundle: the graph cannot run one of them.
         BadSettings: one is too large for the memory; says what would fit.
+        DeviceLost: the device runs nothing any more.
     """
     shapes = _measured(classifier, limits)
     run = partial(_run_shape, classifier) if execute is here else partial(_core_s, classifier, execute)
@@ -89,6 +90,7 @@ def first_runs(
     Raises:
         BadBundle: the graph cannot run one of them.
         BadSettings: one is too large for the memory; says what would fit.
+        DeviceLost: the device runs nothing any more.
     """
     session = classifier.session
     session.within(limits.rows_at)
@@ -137,6 +139,9 @@ def _run(classifier: Classifier, lengths: Sequence[int]) -> float:
         ran = run_batch(classifier, _rows(classifier, lengths))
     except OutOfMemory as error:
         raise BadSettings(_what_fits(classifier, lengths)) from error
+    except DeviceLost:
+        # It has computed the golden set: neither this bundle nor a setting is at fault.
+        raise
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         raise BadBundle(f"{classifier.bundle.path}: cannot run {_named(lengths)}: {error}") from error
     return ran.total_s

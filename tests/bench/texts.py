@@ -1,7 +1,7 @@
 """Texts of the load tester's lengths, counted by a model's own tokenizer: what is measured to the token needs it."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import tokenizers
 
@@ -12,8 +12,13 @@ from sentiment.traffic.texts import clauses
 def make_texts(quantiles: Sequence[int], count: int, tokenizer: tokenizers.Tokenizer, seed: int = 1) -> list[str]:
     """Write ``count`` texts with these lengths at traffic.lengths.QUANTILES; the same seed writes the same texts."""
     rng = random.Random(seed)
+    return texts_of(of_quantiles(quantiles).spread(count, rng), tokenizer, rng)
+
+
+def texts_of(lengths: Iterable[int], tokenizer: tokenizers.Tokenizer, rng: random.Random) -> list[str]:
+    """Write a text of each of these numbers of tokens."""
     texts = []
-    for tokens in of_quantiles(quantiles).spread(count, rng):
+    for tokens in lengths:
         words = ""
         pieces = clauses(rng)
         while len(tokenizer.encode(words).ids) < tokens:

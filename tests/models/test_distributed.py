@@ -56,7 +56,7 @@ def _recipe(folder: Path) -> Recipe:
 
 
 def _arguments(recipe: Recipe, out: Path) -> list[str]:
-    given = ["learning_rate", "batch_rows", "max_tokens", "dev_fraction", "dropout", "patience"]
+    given = ["learning_rate", "batch_rows", "max_tokens", "dev_fraction", "dropout", "patience", "ema"]
     flags = [part for name in given for part in (f"--{name.replace('_', '-')}", str(getattr(recipe, name)))]
     return ["train", "--base", recipe.base, "--data", recipe.sources[0], "--out", str(out), *flags]
 
@@ -87,7 +87,8 @@ def _assert_same_losses(one: Path, two: Path) -> None:
 
 
 def test_two_processes_end_with_the_weights_of_one_up_to_rounding(tmp_path: Path) -> None:
-    recipe = _recipe(tmp_path)
+    # The moving average is kept by each of them; the best checkpoint is of the average.
+    recipe = replace(_recipe(tmp_path), ema=0.8)
 
     printed = _torchrun(_arguments(recipe, tmp_path / "two"))
     train(recipe, tmp_path / "one")
@@ -101,6 +102,9 @@ def test_two_processes_end_with_the_weights_of_one_up_to_rounding(tmp_path: Path
     moved = _distance(one, load_file(Path(recipe.base) / "model.safetensors"))
     # Measured: 0.03 in bfloat16, and 0.0007 with autocast off; 0.7 where gradients are not summed.
     assert _distance(one, two) < 0.05 * moved
+    best_one, best_two = (load_file(tmp_path / name / "best" / "model.safetensors") for name in ("one", "two"))
+    assert _distance(best_one, one) > 0.05 * moved
+    assert _distance(best_one, best_two) < 0.05 * moved
     _assert_same_losses(tmp_path / "one", tmp_path / "two")
     assert printed.count("the best checkpoint; next:") == 1
 

@@ -73,6 +73,32 @@ def test_labels_confusion_and_slices_agree_with_the_accuracy(evaluation: Evaluat
     assert found.lengths.keys() == {"1 to 16 tokens", "17 to 64 tokens", "over the limit"}
 
 
+def test_domains_are_slices_that_agree_with_the_whole(exported: tuple[Path, Exported], tmp_path: Path) -> None:
+    rows = [(label, text, ("films", "food", "")[place % 3]) for place, (label, text) in enumerate(sentences(60, seed=8))]
+    table, lines = tmp_path / "mixed.csv", tmp_path / "mixed.jsonl"
+    table.write_text("domain,label,text\n" + "".join(f"{domain},{label},{text}\n" for label, text, domain in rows))
+    lines.write_text("".join(json.dumps({"label": label, "text": text, "domain": domain}) + "\n" for label, text, domain in rows))
+    alone = write_tsv(tmp_path / "food.tsv", [(label, text) for label, text, domain in rows if domain == "food"])
+
+    found = evaluate(exported[0], [Dataset("csv", table), Dataset("jsonl", lines), Dataset("food", alone)], threads=2)
+
+    domains = found.datasets["csv"].domains
+    assert {name: one.rows for name, one in domains.items()} == {"films": 20, "food": 20}
+    assert domains == found.datasets["jsonl"].domains
+    assert (domains["food"].accuracy, domains["food"].ece) == (found.datasets["food"].accuracy, found.datasets["food"].ece)
+    assert found.datasets["food"].domains == {}
+    assert "By domain" in as_text(found)
+    assert "By domain" in as_page(found)
+
+
+def test_a_column_of_too_many_domains_is_refused(exported: tuple[Path, Exported], tmp_path: Path) -> None:
+    rows = "".join(f"{number % 2},a film,product {number}\n" for number in range(51))
+    (tmp_path / "many.csv").write_text(f"label,text,domain\n{rows}")
+
+    with pytest.raises(BadData, match=r"many\.csv: 51 domains; the limit is 50"):
+        evaluate(exported[0], [Dataset("many", tmp_path / "many.csv")])
+
+
 def test_intervals_and_the_calibration_test_surround_their_figures(evaluation: Evaluation) -> None:
     found = evaluation.datasets["made/up"]
 

@@ -205,7 +205,7 @@ def test_a_failed_export_leaves_nothing_and_keeps_what_was_there(checkpoint: Pat
 
 def test_a_name_that_the_service_refuses_makes_no_bundle(checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(BadBundle, match="name"):
-        export(checkpoint, tmp_path / "1", name="Not A Name", version=1)
+        export(checkpoint, tmp_path / "bundles" / "new" / "1", name="Not A Name", version=1)
 
     assert list(tmp_path.iterdir()) == []
 

@@ -1,6 +1,7 @@
 """A teacher labels texts for its pupil."""
 
 import gzip
+import hashlib
 import json
 import math
 import shutil
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from sentiment_models.corpus import read_corpus
 from sentiment_models.data import read_examples
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
 from sentiment_models.export import Exported
 from sentiment_models.label import label, sentences_of
+from sentiment_models.recipe import Recipe
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
 
 CPU = torch.device("cpu")
@@ -99,6 +102,20 @@ def test_pairs_stay_pairs(teacher: Path, tmp_path: Path) -> None:
     found = list(read_examples(tmp_path / "soft.jsonl", LABELS))
     assert [example.text_pair for example in found] == ["it was good", "it was very very bad"]
     assert found[0].target != found[1].target
+
+
+def test_a_run_s_record_says_whose_probabilities_it_learned_from(teacher: Path, exported: tuple[Path, Exported], tmp_path: Path) -> None:
+    source = write_tsv(tmp_path / "texts.tsv", sentences(40, seed=7))
+    for name, model in (("one", teacher), ("two", exported[0])):
+        label(model, [str(source)], tmp_path / f"{name}.jsonl", CPU)
+    lines = [(tmp_path / f"{name}.jsonl").read_text() for name in ("one", "two")]
+    (tmp_path / "both.jsonl").write_text("".join(lines))
+    weights = hashlib.sha256((teacher / "model.safetensors").read_bytes()).hexdigest()
+    bundle = hashlib.sha256((exported[0] / "manifest.json").read_bytes()).hexdigest()
+
+    files = read_corpus(Recipe("base", (str(tmp_path / "both.jsonl"), str(source)))).files
+
+    assert [file["teachers"] for file in files] == [sorted([f"tiny@{weights[:12]}", f"tiny/1@{bundle[:12]}"]), []]
 
 
 def test_a_folder_that_is_not_there_is_told_before_the_work(teacher: Path, tmp_path: Path) -> None:

@@ -97,3 +97,7 @@ def test_a_repeated_call_goes_on_from_the_bundle_that_was_there_at_first(
 def test_what_there_is_not_is_told_before_anything_is_trained(make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path) -> None:
     assert make("onward", BUNDLE=str(tmp_path / "none")) == (1, [])
     assert make("slowly") == (2, [])
+    # Nothing is fetched in the place of a folder that was named.
+    for name in ("BASE", "TEACHER"):
+        assert make("quick", **{name: str(tmp_path / "none")}) == (2, [])
+        assert not (tmp_path / "run").exists()

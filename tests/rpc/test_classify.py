@@ -193,7 +193,8 @@ def test_every_answer_of_a_large_batch_belongs_to_its_text(client: Client) -> No
 
 def test_a_call_without_a_chance_is_expired(server: RunningServer) -> None:
     with server.client() as client, pytest.raises(CallFailed) as caught:
-        client.classify("good", timeout_s=0)
+        # So long that it cannot be answered before its deadline is looked at.
+        client.classify("good " * 5000, timeout_s=0)
 
     assert caught.value.code is Code.DEADLINE_EXCEEDED
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.gpu.child import Child, Gone
+from tests.bench.gpu.wheels import with_libraries
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Plan:
     load_s: float
     front_ends: int
     compile_s: float
+    engine_s: float
     stream_items: int
     in_process_shares: tuple[float, float]
     server_flags: tuple[str, ...] = ()
@@ -57,6 +59,7 @@ def plan_of(device: str, cores: int) -> Plan:
             load_s=0.3,
             front_ends=1,
             compile_s=60.0,
+            engine_s=0.2,
             stream_items=4,
             # What matters is that every stage comes to its turn.
             in_process_shares=(0.12, 0.1),
@@ -78,8 +81,9 @@ def plan_of(device: str, cores: int) -> Plan:
         load_s=2.5,
         front_ends=max(1, min(6, cores // 2 - 1)),
         compile_s=20.0,
+        engine_s=30.0,
         stream_items=256,
-        in_process_shares=(0.3, 0.22),
+        in_process_shares=(0.27, 0.2),
     )
 
 
@@ -125,13 +129,13 @@ class Bench:
 
     def inside(self) -> Child:
         """The process that measures ONNX Runtime."""
-        return self._child("inside", str(self.bundles), str(self.english), self.plan.device)
+        return self._child("inside", str(self.bundles), str(self.english), self.plan.device, environment=with_libraries())
 
     def torch(self) -> Child:
-        """The process that measures PyTorch."""
+        """The process that measures PyTorch, with the CUDA libraries that it brings itself."""
         return self._child("torch_peer", str(self.bundles), self.plan.device)
 
-    def _child(self, module: str, *arguments: str) -> Child:
+    def _child(self, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
         """A process, started again where it has ended; not again where it never worked.
 
         Raises:
@@ -141,7 +145,7 @@ class Bench:
             raise Gone(self._broken[module])
         child = self._children.get(module)
         if child is None or not child.alive:
-            child = self._children[module] = Child(module, self.folder / f"{module}.log", *arguments)
+            child = self._children[module] = Child(module, self.folder / f"{module}.log", *arguments, environment=environment)
             try:
                 self.meta |= child.ask(self.part(0.3), "about")
             except Gone as error:

@@ -8,7 +8,7 @@ import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from sentiment_models.manifest import TOKENIZER_FILE, WEIGHTS_FILE
 from tests.bench.gpu.bert import LABELS, SIZES, load_weights, make_bundle, make_graph
 from tests.bench.gpu.rows import BATCHES, CLS, Logits, Run, draw_rows, draw_trial, measure, median_s, packed_batches, padded_batches
 from tests.bench.gpu.stand_in import device_of
+from tests.bench.gpu.tensorrt_peer import load as load_tensorrt
 from tests.bench.texts import make_texts
 from tests.packed_twin import save_twin
 
@@ -41,6 +42,7 @@ PRODUCTS = 4
 # By how much a logit may differ between a captured run and the same launched kernel by kernel: other kernels may have been chosen.
 CELL_ERROR_MAX = 0.01
 CAPTURES = {"padded": True, "packed": True, "padded_launched": False, "packed_launched": False}
+TENSORRT = "tensorrt_fp16"
 
 
 class Inside:
@@ -91,17 +93,17 @@ class Inside:
         return {"to_device": size / there / 1e9, "to_host": size / back / 1e9, "within": 2 * size / within / 1e9, "pinned": pinned}
 
     def measure(self, model: str, variant: str, mix: str, tokens: int, seconds: float) -> dict[str, float]:
-        """See ``rows.measure``; the variants are ours and ``unfused_fp16`` and ``unfused_fp32``."""
+        """See ``rows.measure``; the variants are ours, ``unfused_fp16``, ``unfused_fp32`` and, where rows are alike, ``tensorrt_fp16``."""
         size = SIZES[model]
         cut = packed_batches if variant.startswith("packed") else padded_batches
         batches = list(cut(draw_rows(mix, BATCHES * tokens, size), tokens))
         return measure(self._run_of(model, variant), batches, size, seconds)
 
-    def alone(self, model: str, variant: str, length: int, seconds: float) -> dict[str, float]:
-        """Median milliseconds of one row, from its ids to its logits."""
-        rows = draw_rows(str(length), length, SIZES[model])[:1]
+    def cell(self, model: str, variant: str, rows: int, length: int, seconds: float) -> dict[str, float]:
+        """Median milliseconds of a batch of so many rows of so many tokens, from their ids to their logits."""
+        batch = draw_rows(str(length), rows * length, SIZES[model])
         run = self._run_of(model, variant)
-        return {"ms": median_s(lambda: run(rows), seconds) * 1e3}
+        return {"ms": median_s(lambda: run(batch), seconds) * 1e3}
 
     def answers(self, model: str, variant: str) -> dict[str, list[list[float]]]:
         """The logits of ``rows.draw_trial``; ``variant`` may be ``plain``, too: the bundle's own fp32 graph on the CPU."""
@@ -183,7 +185,8 @@ class Inside:
     def _run_of(self, model: str, variant: str) -> Run:
         """What runs a batch from its rows to its logits on the host."""
         if (model, variant) not in self._runs:
-            self._runs[model, variant] = self._ours(model, variant) if variant in CAPTURES else self._plain(model, variant)
+            make = self._ours if variant in CAPTURES else self._tensorrt if variant == TENSORRT else self._plain
+            self._runs[model, variant] = make(model, variant)
         return self._runs[model, variant]
 
     def _ours(self, model: str, variant: str) -> Run:
@@ -197,22 +200,24 @@ class Inside:
 
     def _plain(self, model: str, variant: str) -> Run:
         """As ONNX Runtime is used without more: the exported graph with its mask, fused by the session alone, arrays in and out."""
-        file = self.bundles / model / f"{variant}.onnx"
+        providers = [(self._accelerator().provider, {"device_id": str(self.device.index)})]
+        return partial(_run_arrays, onnxruntime.InferenceSession(str(self._unfused(model, variant)), providers=providers))
+
+    def _tensorrt(self, model: str, variant: str) -> Run:
+        """The same graph in TensorRT: the first batch of a shape builds its engine."""
+        file = self._unfused(model, variant)
+        load = cache(load_tensorrt)
+        return lambda rows: _run_arrays(load(file, len(rows), max(row.tokens for row in rows), self.device.index), rows)
+
+    def _unfused(self, model: str, variant: str) -> Path:
+        kind = variant.rpartition("_")[2]
+        file = self.bundles / model / f"unfused_{kind}.onnx"
         if not file.exists():
             graph = make_graph(SIZES[model], load_weights(self._bundle(model) / WEIGHTS_FILE))
-            if variant.endswith("fp16"):
+            if kind == "fp16":
                 graph = float16.convert_float_to_float16(graph, keep_io_types=True, disable_shape_infer=True)
             onnx.save(graph, file)
-        accelerator = self._accelerator()
-        options = {"device_id": str(self.device.index)}
-        session = onnxruntime.InferenceSession(str(file), providers=[(accelerator.provider, options)])
-        inputs = [entry.name for entry in session.get_inputs()]
-
-        def run(rows: Sequence[Row]) -> tuple[int, Logits]:
-            feeds = pad(rows, inputs, 0, left=False)
-            return feeds["input_ids"].size, session.run(["logits"], feeds)[0]
-
-        return run
+        return file
 
     def _session(self, model: str, variant: str) -> DeviceSession:
         layout = variant.partition("_")[0]
@@ -248,6 +253,11 @@ class Inside:
         made = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(shape), kind, accelerator.memory, index)
         binding.bind_ortvalue_output("y", made)
         return median_s(lambda: session.run_with_iobinding(binding), seconds)
+
+
+def _run_arrays(session: onnxruntime.InferenceSession, rows: Sequence[Row]) -> tuple[int, Logits]:
+    feeds = pad(rows, [entry.name for entry in session.get_inputs()], 0, left=False)
+    return feeds["input_ids"].size, session.run(["logits"], feeds)[0]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is computed: rows of fixed lengths and of the lengths of SST-2 and IMDB, and how they are cut into batches."""
+"""What is computed: rows of fixed lengths, of the lengths of SST-2 and IMDB, and of both; and how they are cut into batches."""
 
 import random
 import time
@@ -8,16 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sentiment.model.tokenizer import Row
-from sentiment.traffic.lengths import LONG, QUANTILES, SHORT, of_quantiles
+from sentiment.traffic.lengths import BUILT_IN, Lengths, of_lengths
 from tests.bench.gpu.bert import Size
 
 FIXED = (16, 32, 64, 128, 256, 512)
-# Quantiles of token counts, cut at what the model reads.
-MIXES: dict[str, tuple[int, ...]] = {
-    **{str(length): (length,) * len(QUANTILES) for length in FIXED},
-    "sst2": SHORT,
-    "imdb": LONG,
-}
+# Laws of token counts, cut at what the model reads. "mixed" is half of each of the other two.
+MIXES: dict[str, Lengths] = {**{str(length): of_lengths([length]) for length in FIXED}, **BUILT_IN}
 # Batches that a measurement goes through.
 BATCHES = 4
 CLS, SEP, FIRST_WORD = 101, 102, 1000
@@ -30,8 +26,8 @@ Run = Callable[[Sequence[Row]], tuple[int, Logits]]
 def draw_rows(mix: str, tokens: int, size: Size, seed: int = 1) -> list[Row]:
     """Rows of random ids with a mix's lengths, of about so many tokens in all."""
     rng, ids = random.Random(seed), np.random.default_rng(seed)
-    mean = sum(MIXES[mix]) / len(QUANTILES)
-    drawn = [min(length, size.positions) for length in of_quantiles(MIXES[mix]).spread(max(1, round(tokens / mean)), rng)]
+    law = MIXES[mix]
+    drawn = [min(length, size.positions) for length in law.spread(max(1, round(tokens / law.mean)), rng)]
     words = [ids.integers(min(FIRST_WORD, size.vocabulary - 1), size.vocabulary, length).tolist() for length in drawn]
     return [Row([CLS, *own[2:], SEP], None, False) for own in words]
 

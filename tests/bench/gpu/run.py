@@ -24,8 +24,8 @@ STAGES: dict[str, Callable[[Bench], None]] = {
     "checks": stages.check,
     "in-process": stages.offline_all,
     "BERT-base, 128 tokens": stages.at_128,
-    "server, BERT-base": partial(serve_stages.serve, size="base", mix="128", share=0.42),
-    "server, MiniLM-L6": partial(serve_stages.serve, size="l6", mix="sst2", share=0.5),
+    "server, BERT-base": partial(serve_stages.serve, size="base", share=0.5),
+    "server, MiniLM-L6": partial(serve_stages.serve, size="l6", share=0.5),
     "server with front ends": serve_stages.serve_front_ends,
 }
 

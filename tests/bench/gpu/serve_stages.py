@@ -1,5 +1,6 @@
 """The server under load: one text an RPC, batches and streams, closed and open loop; then with front ends."""
 
+import random
 import threading
 import time
 from collections.abc import Mapping
@@ -11,17 +12,15 @@ from sentiment_models.manifest import TOKENIZER_FILE
 from tests.bench.gpu.bench import Bench
 from tests.bench.gpu.bert import SIZES
 from tests.bench.gpu.child import Gone
-from tests.bench.gpu.report import P99_MS, server_rows
+from tests.bench.gpu.report import IN_PROCESS, LOADS, P99_MS, server_rows
 from tests.bench.gpu.rows import MIXES
 from tests.bench.gpu.serving import Answered, Clients, Server
 from tests.bench.processes import cpu_s
-from tests.bench.texts import make_texts
+from tests.bench.texts import texts_of
 
 TEXTS = 300
 STREAMS = 4
 BATCH_CALLS = 16
-# What a lone call is set beside.
-IN_PROCESS = {"128": "base_128_alone_ms", "sst2": "l6_32_alone_ms"}
 
 
 class Loaded:
@@ -102,14 +101,17 @@ class Loaded:
         return {f"{self.name}_server_over_gemm": max(rates) / offline * tflops / self.bench.found["probe_gemm_tflops"]}
 
 
-def serve(bench: Bench, size: str, mix: str, share: float) -> None:
-    """Start a server of one size and measure it with one mix of texts."""
+def serve(bench: Bench, size: str, share: float) -> None:
+    """Start a server of one size and measure it with each mix of texts that is its load."""
     until = bench.part(share)
-    names = [*server_rows(size, mix), *(f"{size}_server_{what}" for what in ("start_seconds", "memory_pinned", "runs_captured"))]
-    bench.attempt(names, until, 10.0 if bench.plan.on_gpu else 1.0, partial(_serve, bench, size, mix, until))
+    names = [
+        *(name for mix in LOADS[size] for name in server_rows(size, mix)),
+        *(f"{size}_server_{what}" for what in ("start_seconds", "memory_pinned", "runs_captured")),
+    ]
+    bench.attempt(names, until, 10.0 if bench.plan.on_gpu else 1.0, partial(_serve, bench, size, until))
 
 
-def _serve(bench: Bench, size: str, mix: str, until: float) -> dict[str, float]:
+def _serve(bench: Bench, size: str, until: float) -> dict[str, float]:
     begun = time.monotonic()
     with _server(bench, size, 0, begun + 0.6 * (until - begun)) as server:
         bench.found[f"{size}_server_start_seconds"] = server.start_s
@@ -119,21 +121,27 @@ def _serve(bench: Bench, size: str, mix: str, until: float) -> dict[str, float]:
             else:
                 bench.not_measured[f"{size}_server_{what}"] = "there is nothing to see of it without a GPU"
         bench.meta.setdefault("ready", {})[size] = server.ready
-        with Clients(bench.plan.clients, str(server.ready["grpc"]), _texts(bench, mix), bench.folder) as clients:
-            loaded = Loaded(bench, size, mix, server, clients, until)
-            clients.closed("unary", bench.plan.in_flight, 1, bench.plan.load_s / 3, until)
-            name, needs_s = loaded.name, bench.plan.load_s
-            for kind in ("unary", "batch", "stream"):
-                names = [each for each in server_rows(size, mix) if f"_server_{kind}_" in each]
-                bench.attempt(names, until, needs_s, partial(loaded.closed, kind))
-            bench.attempt([f"{name}_c1_p50_ms", f"{name}_c1_over_inprocess"], until, needs_s, loaded.alone)
-            bench.attempt([f"{name}_server_over_gemm"], until, 0.0, loaded.saturated)
-            for kind in ("unary", "batch"):
-                names = [f"{name}_open_{kind}_texts_per_s", f"{name}_served_over_offline_{kind}"]
-                bench.attempt(names, until, needs_s, partial(loaded.open, kind))
-            if f"{name}_device_busy" not in bench.found:
-                bench.not_measured[f"{name}_device_busy"] = "NVML says nothing of the device: no GPU, or nvidia-ml-py is not installed"
+        for mix in LOADS[size]:
+            with Clients(bench.plan.clients, str(server.ready["grpc"]), _texts(bench, mix), bench.folder) as clients:
+                _load(Loaded(bench, size, mix, server, clients, until))
     return {}
+
+
+def _load(loaded: Loaded) -> None:
+    bench, plan, name, until = loaded.bench, loaded.plan, loaded.name, loaded.until
+    needs_s = plan.load_s
+    loaded.clients.closed("unary", plan.in_flight, 1, plan.load_s / 3, until)
+    for kind in ("unary", "batch", "stream"):
+        names = [each for each in server_rows(loaded.size, loaded.mix) if f"_server_{kind}_" in each]
+        bench.attempt(names, until, needs_s, partial(loaded.closed, kind))
+    if loaded.mix in IN_PROCESS:
+        bench.attempt([f"{name}_c1_p50_ms", f"{name}_c1_over_inprocess"], until, needs_s, loaded.alone)
+    bench.attempt([f"{name}_server_over_gemm"], until, 0.0, loaded.saturated)
+    for kind in ("unary", "batch"):
+        names = [f"{name}_open_{kind}_texts_per_s", f"{name}_served_over_offline_{kind}"]
+        bench.attempt(names, until, needs_s, partial(loaded.open, kind))
+    if f"{name}_device_busy" not in bench.found:
+        bench.not_measured[f"{name}_device_busy"] = "NVML says nothing of the device: no GPU, or nvidia-ml-py is not installed"
 
 
 def serve_front_ends(bench: Bench) -> None:
@@ -177,5 +185,6 @@ def _server(bench: Bench, size: str, front_ends: int, until: float) -> Server:
 
 def _texts(bench: Bench, mix: str) -> list[str]:
     tokenizer = tokenizers.Tokenizer.from_file(str(bench.english / TOKENIZER_FILE))
-    longest = SIZES[bench.plan.models["base"]].positions
-    return make_texts(tuple(min(length, longest) for length in MIXES[mix]), TEXTS if bench.plan.on_gpu else 40, tokenizer)
+    longest, rng = SIZES[bench.plan.models["base"]].positions, random.Random(1)
+    drawn = MIXES[mix].spread(TEXTS if bench.plan.on_gpu else 40, rng)
+    return texts_of((min(length, longest) for length in drawn), tokenizer, rng)

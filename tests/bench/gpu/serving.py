@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.bench.gpu.child import Child, Gone
+from tests.bench.gpu.wheels import with_libraries
 
 STOP_S = 15.0
 
@@ -40,7 +41,8 @@ class Server:
         begun = time.monotonic()
         self.said = said
         self.events: list[dict[str, Any]] = []
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        environment = {**os.environ, **with_libraries()}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment)
         self._told = threading.Event()
         threading.Thread(target=self._listen, daemon=True).start()
         ready = None

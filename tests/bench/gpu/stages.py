@@ -12,11 +12,12 @@ import numpy as np
 
 from tests.bench.gpu.bench import Bench
 from tests.bench.gpu.child import Child, Gone
-from tests.bench.gpu.report import ALONE, AT_128, OURS, PEERS, SIZES, offline_rows
+from tests.bench.gpu.report import AT_128, CELLS, OURS, PEERS, SIZES, offline_rows
 from tests.bench.gpu.rows import MIXES
+from tests.bench.gpu.wheels import with_libraries
 
 # The most telling first: the last ones go where time is short.
-ORDER = ("128", "sst2", "imdb", "32", "512", "64", "256", "16")
+ORDER = ("128", "mixed", "sst2", "imdb", "32", "512", "64", "256", "16")
 KERNEL = re.compile(r"Operator=(\w+).*SdpaKernel=(\w+)")
 ATTEND_LENGTHS = (32, 128, 512)
 
@@ -79,14 +80,15 @@ def check(bench: Bench) -> None:
 
         bench.attempt([f"base_cells_{layout}_right"], until, 1.0, cells)
         bench.attempt([f"english_{layout}_company_{what}" for what in ("move", "flips")], until, 1.0, company)
-    for name, (size, length, kind) in ALONE.items():
+    for name, (size, rows, length, kind) in CELLS.items():
         variant = ("packed" if bench.found.get("base_golden_packed") else "padded") + kind
-        asked = {"model": plan.models[size], "variant": variant, "length": length, "seconds": 0.3 if plan.on_gpu else 0.02}
+        shape = {"rows": rows, "length": length, "seconds": 0.3 if plan.on_gpu else 0.02}
+        asked = {"model": plan.models[size], "variant": variant, **shape}
 
-        def alone(name: str = name, asked: Mapping[str, Any] = asked) -> dict[str, float]:
-            return {name: bench.inside().ask(until, "alone", **asked)["ms"]}
+        def cell(name: str = name, asked: Mapping[str, Any] = asked) -> dict[str, float]:
+            return {name: bench.inside().ask(until, "cell", **asked)["ms"]}
 
-        bench.attempt([name], until, 0.2, alone)
+        bench.attempt([name], until, 0.2, cell)
     bench.attempt(["fast_attention_share"], until, 1.0, lambda: kernels(bench, until))
 
 
@@ -109,7 +111,7 @@ def kernels(bench: Bench, until: float) -> dict[str, float]:
     """Share of attention nodes that do not run on the kernel that is always there; each node's kernel goes to ``meta``."""
     said = bench.folder / "kernels.log"
     arguments = (str(bench.bundles), str(bench.english), bench.plan.device)
-    child = Child("inside", said, *arguments, environment={"ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"})
+    child = Child("inside", said, *arguments, environment={**with_libraries(), "ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"})
     try:
         child.ask(until, "attend", model=bench.plan.models["base"], lengths=ATTEND_LENGTHS)
     finally:
@@ -209,7 +211,7 @@ def _measure(bench: Bench, size: str, variant: str, mix: str, tokens: int, secon
 def at_128(bench: Bench) -> None:
     """BERT-base with 128 tokens once more: where the time goes, and the peers that are measured there alone."""
     plan = bench.plan
-    until = bench.part(0.2)
+    until = bench.part(0.3)
     tokens = int(bench.found.get("base_128_packed_best_tokens", plan.served_tokens))
 
     def parts() -> dict[str, float]:
@@ -224,12 +226,14 @@ def at_128(bench: Bench) -> None:
             measured = _measure(bench, "base", variant, "128", tokens, 1.0 if plan.on_gpu else 0.1, until)
             return {} if measured is None else {f"base_128_{variant}_tflops": measured["tflops"]}
 
-        needs_s = plan.compile_s if variant == "torch_compiled" else 1.0
+        needs_s = {"torch_compiled": plan.compile_s, "tensorrt_fp16": plan.engine_s}.get(variant, 1.0)
         bench.attempt([f"base_128_{variant}_tflops"], until, needs_s, peer)
-    compiled = bench.found.get("base_128_torch_compiled_tflops")
+    compiled, tensorrt = (bench.found.get(f"base_128_{variant}_tflops") for variant in ("torch_compiled", "tensorrt_fp16"))
     best = max((bench.found.get(f"base_128_{variant}_tflops", 0.0) for variant in OURS), default=0.0)
     if compiled and "base_128_over_peer" in bench.found:
         bench.found["base_128_over_peer"] = min(bench.found["base_128_over_peer"], best / compiled)
+    over = {"base_128_tensorrt_over_ours": tensorrt / best} if tensorrt and best else {}
+    bench.attempt(["base_128_tensorrt_over_ours"], until, 0.0, lambda: over)
 
 
 def offline_all(bench: Bench) -> None:

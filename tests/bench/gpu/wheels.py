@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[3]
 PROJECT = "sentiment-service"
 # Of the project's extras, what a GPU is served with.
 EXTRA = "gpu"
+# The folders of CUDA libraries, for the processes of ONNX Runtime alone: PyTorch finds its own, and would take these before them.
+LIBRARIES = "GPU_BENCH_LIBRARIES"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 
 
@@ -57,12 +59,17 @@ def run_with(wheels: Path, argv: list[str], budget_s: float) -> int:
 
 
 def environment(site: Path) -> dict[str, str]:
-    """Variables with which Python finds the wheels first, then the checkout; and the loader the CUDA libraries."""
+    """Variables with which Python finds the wheels first, then the checkout; and, ``with_libraries``, the loader CUDA's."""
     path = [str(site), str(ROOT), str(ROOT / "service"), str(ROOT / "models"), *filter(None, [os.environ.get("PYTHONPATH")])]
     # ONNX Runtime looks for them beside itself, where those of this Python's own packages do not lie.
     libraries = [str(lib) for entry in (str(site), *sys.path) for lib in sorted(Path(entry).glob("nvidia/*/lib")) if entry]
-    libraries += filter(None, [os.environ.get("LD_LIBRARY_PATH")])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), LIBRARIES: os.pathsep.join(libraries)}
+
+
+def with_libraries() -> dict[str, str]:
+    """What a process of ONNX Runtime has beside this one's variables."""
+    found = [os.environ[name] for name in (LIBRARIES, "LD_LIBRARY_PATH") if os.environ.get(name)]
+    return {"LD_LIBRARY_PATH": os.pathsep.join(found)} if found else {}
 
 
 def _describe_project(site: Path) -> None:

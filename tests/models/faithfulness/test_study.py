@@ -158,6 +158,13 @@ def test_the_lexicon_is_of_the_training_files_where_there_are_some(
     assert given[1][1]
 
 
+def test_pairs_are_refused_where_one_text_is_read(make_bundle: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").write_text('{"label": 1, "text": "good film", "text_pair": "bad film"}\n')
+
+    with pytest.raises(BadData, match=r"pairs\.jsonl:1: has a text_pair"):
+        study(make_bundle("distilbert"), [Dataset("pairs", tmp_path / "pairs.jsonl")])
+
+
 def test_a_file_without_a_word_is_refused(make_bundle: Callable[[str], Path], tmp_path: Path) -> None:
     path = tmp_path / "dots.tsv"
     path.write_text("1\t\u200b\n")
