@@ -1,6 +1,5 @@
 """A checkpoint becomes a bundle: weights once in fp16, the int8 and the fp32 graph, a manifest that proves both."""
 
-import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from sentiment_models.manifest import EXPLAIN_FILE, MANIFEST_FILE, TOKENIZER_FIL
 from sentiment_models.metrics import Figures, abstain_threshold, figures, fit_temperature, probabilities
 from sentiment_models.provenance import Json, library_versions, three_digits, without_folders
 from sentiment_models.quantize import Embeddings, quantize
+from sentiment_models.resume import in_the_making
 from sentiment_models.verify import (
     EXPLAIN_ERROR_MAX,
     INVARIANCE,
@@ -138,25 +138,18 @@ def export(
     loaded = Checkpoint(checkpoint, max_tokens)
     if pairs:
         loaded.check_pairs()
-    made = [folder for folder in part.parents if not folder.exists()]
     try:
-        part.mkdir(parents=True)
-        with one_thread():
-            exported = _build(loaded, part, Identity(name, version, base, pairs), dev or (), embeddings, say)
-        say("loading it as the service does")
-        for precision in PRECISIONS:
-            load_classifier(part, precision)
-        _put_in_place(part, bundle)
+        with in_the_making(part):
+            with one_thread():
+                exported = _build(loaded, part, Identity(name, version, base, pairs), dev or (), embeddings, say)
+            say("loading it as the service does")
+            for precision in PRECISIONS:
+                load_classifier(part, precision)
+            _put_in_place(part, bundle)
     except Exception as error:  # each of those who write has kinds of its own
         if told := disk_full(error, f"{part} or {tempfile.gettempdir()}"):
             raise ModelsError(told) from error
         raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-        # Those that hold the bundle stay.
-        with contextlib.suppress(OSError):
-            for folder in made:
-                folder.rmdir()
     return exported
 
 

@@ -1,8 +1,9 @@
 """What survives kill -9: files and folders that are replaced whole, and the state of a run in one of them."""
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,21 @@ def replace_folder(path: Path, fill: Callable[[Path], None]) -> None:
         raise
     shutil.rmtree(path, ignore_errors=True)
     part.rename(path)
+
+
+@contextlib.contextmanager
+def in_the_making(folder: Path) -> Iterator[None]:
+    """Make a folder, and those above it, to be filled and renamed; of what is not renamed nothing remains, those above included."""
+    made = [above for above in folder.parents if not above.exists()]
+    try:
+        folder.mkdir(parents=True)
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        # Those that hold what it became stay.
+        with contextlib.suppress(OSError):
+            for above in made:
+                above.rmdir()
 
 
 def save_state(path: Path, state: dict[str, Any], fingerprint: str) -> None:
