@@ -163,27 +163,46 @@ def no_onnx(monkeypatch: pytest.MonkeyPatch) -> str:
     return "install sentiment-service[gpu]"
 
 
-def test_a_device_that_is_lost_while_it_warms_up_ends_the_process_whatever_was_asked_for(
-    loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has answered the golden set; the next process finds out whether it can be used."""
+def lost_in_the_first_large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the golden set, and for ever."""
     run = DeviceSession._run
     gone = threading.Event()
 
-    def lost_in_the_first_large_batch(self: DeviceSession, feeds: Any, options: Any) -> Any:
+    def fail(self: DeviceSession, feeds: Any, options: Any) -> Any:
         if feeds["input_ids"].size > 1280:
             gone.set()
         if gone.is_set():
             raise RuntimeError("CUDA failure 719: unspecified launch failure")
         return run(self, feeds, options)
 
-    monkeypatch.setattr(DeviceSession, "_run", lost_in_the_first_large_batch)
+    monkeypatch.setattr(DeviceSession, "_run", fail)
 
-    for device in ("auto", "cuda"):
-        gone.clear()
-        with pytest.raises(RunnerLost, match="cuda:0 fails every run: CUDA failure 719"):
-            loaded(device=device)
-        assert [thread.name for thread in threading.enumerate() if thread.name.startswith("cuda:")] == []
+
+def test_auto_takes_the_cpu_where_a_device_is_lost_while_it_warms_up(
+    loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not loaded(device="auto").device_lost
+    lost_in_the_first_large_batch(monkeypatch)
+
+    found = loaded(device="auto")
+
+    assert (found.devices, found.device_lost) == ((CPU,), True)
+    assert "cuda:0 fails every run: CUDA failure 719" in found.not_cuda
+
+
+def test_a_start_whose_device_is_lost_while_it_warms_up_ends_as_a_lost_runner_does(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def served() -> None:
+        await App(settings.model_copy(update={"device": "cuda"})).run()
+
+    lost_in_the_first_large_batch(monkeypatch)
+
+    with structlog.testing.capture_logs() as logs, pytest.raises(RunnerLost, match="cuda:0 fails every run: CUDA failure 719"):
+        event_loop.run(served())
+
+    assert "ready" not in [entry["event"] for entry in logs]
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("cuda:")] == []
 
 
 @pytest.mark.parametrize("trouble", [no_memory, no_right_graph, no_onnx])
@@ -292,24 +311,31 @@ class Session:
         os.abort()
 
 async def run(self):
-    raise RunnerLost("its device is lost")
+    {ends}
 
 App.run, App.session = run, Session()
 sys.exit(main())
 """
 
 
-def test_a_process_that_has_lost_a_device_ends_with_1_and_destroys_nothing(bundles: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ends", "code", "says"),
+    [('raise RunnerLost("its device is lost")', 1, "error: its device is lost\n"), ("self.device_lost = True", 0, "")],
+    ids=["while it served", "before the CPU served"],
+)
+def test_a_process_that_has_lost_a_device_ends_with_its_code_and_destroys_nothing(
+    bundles: Path, tmp_path: Path, ends: str, code: int, says: str
+) -> None:
     """What CUDA has of a lost device aborts when it is destroyed."""
     program = tmp_path / "aborting.py"
-    program.write_text(ABORTING)
+    program.write_text(ABORTING.replace("{ends}", ends))
     command = [sys.executable, str(program), "serve", "--bundles", str(bundles), "--model", "tiny"]
 
     found = subprocess.run([*command, "--grpc-listen", "127.0.0.1:0"], capture_output=True, text=True, timeout=60, check=False)
 
-    assert found.returncode == 1, found.stderr
-    assert "runner_lost" in found.stderr
-    assert found.stderr.endswith("error: its device is lost\n")
+    assert found.returncode == code, found.stderr
+    assert ("runner_lost" in found.stderr) == bool(code)
+    assert found.stderr.endswith(says)
 
 
 def test_batches_that_a_device_has_no_memory_for_stop_the_start_and_what_fits_is_told(

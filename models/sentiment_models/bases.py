@@ -32,7 +32,8 @@ def teacher_name(folder: Path) -> str:
         sentiment.errors.BadBundle: a bundle is damaged.
     """
     name, weights = name_of(str(folder)), folder / WEIGHTS_FILE
-    return name if "@" in name or not weights.is_file() else f"{name}@{sha256(weights)[:12]}"
+    known = (folder / MANIFEST_FILE).is_file() or not weights.is_file()
+    return name if known else f"{name}@{sha256(weights)[:12]}"
 
 
 def training_of(base: str) -> Json:

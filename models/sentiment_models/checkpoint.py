@@ -205,7 +205,7 @@ def load_classifier(path: Path) -> tuple[PreTrainedModel, Any]:  # transformers 
 def _tokenizer(path: Path) -> tokenizers.Tokenizer:
     if not path.is_file():
         make = f'AutoTokenizer.from_pretrained("{path.parent}").save_pretrained("{path.parent}")'
-        raise BadCheckpoint(f"{path}: is not there; with transformers, {make} makes it from the older files")
+        raise BadCheckpoint(f"{path}: is not there; with transformers and sentencepiece, {make} makes it from the older files")
     try:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the Rust side raises bare Exception

@@ -8,6 +8,7 @@ import io
 import json
 import random
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,7 +178,7 @@ def _csv_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
         if row and len(row) != len(header):
             raise BadData(f"{path}:{rows.line_num}: {len(row)} fields; the header has {len(header)}: put a text with commas in quotes")
         if row:
-            second, kind = None if pair is None else row[pair], "" if domain is None else row[domain]
+            second, kind = None if pair is None else row[pair], "" if domain is None else sys.intern(row[domain])
             yield Line(rows.line_num, row[label], row[text], second, domain=kind)
 
 
@@ -188,8 +189,9 @@ def _jsonl_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
             target = tuple(map(float, row["probabilities"])) if "probabilities" in row else None
             label = row["label"] if target is None else row.get("label", "")
             text, pair = row["text"], row.get("text_pair")
-            domain, teacher = row.get("domain", ""), row.get("teacher", "")
-            for name, each in (("text", text), ("text_pair", "" if pair is None else pair), ("domain", domain), ("teacher", teacher)):
+            # The same few in all lines.
+            domain, teacher = (sys.intern("" if row.get(name) is None else str(row[name])) for name in ("domain", "teacher"))
+            for name, each in (("text", text), ("text_pair", "" if pair is None else pair)):
                 if not isinstance(each, str):
                     raise TypeError(f"{name} is {each!r:.40}")
         except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -141,9 +141,6 @@ def run_file(classifier: Classifier, dataset: Dataset, threads: int, truncation:
     """
     examples = list(read_examples(dataset.path, classifier.manifest.labels, pairs=classifier.manifest.pairs))
     texts, domains = [example.whole for example in examples], [example.domain for example in examples]
-    if len(set(domains)) > DOMAINS_MAX:
-        many = f"{len(set(domains))} domains; the limit is {DOMAINS_MAX}"
-        raise BadData(f"{dataset.path}: {many}: name the column otherwise if it holds something else")
     begun, cpu_begun = time.perf_counter(), time.process_time()
     served = serve(classifier, texts, dataset.name, threads, truncation)
     seconds, core_s = time.perf_counter() - begun, time.process_time() - cpu_begun
@@ -155,9 +152,13 @@ def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: 
     """Run one file through a classifier, as it is and perturbed.
 
     Raises:
-        BadData: the file cannot be used.
+        BadData: the file cannot be used, or has too many domains.
     """
     run = run_file(classifier, dataset, threads, truncation)
+    domains = _domains(run.domains)
+    if len(domains) > DOMAINS_MAX:
+        many = f"{len(domains)} domains; the limit is {DOMAINS_MAX}"
+        raise BadData(f"{dataset.path}: {many}: name the column otherwise if it holds something else")
     names, labels, stated, rows = classifier.manifest.labels, run.labels, run.served.stated, len(run.labels)
     found = figures_of(stated, labels)
     answered = run.served.answers
@@ -175,7 +176,7 @@ def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: 
         confusion=tuple(tuple(row) for row in counts.tolist()),
         reliability=tuple(reliability_bins(stated.max(axis=1), answered == labels)),
         lengths=_slices(run, _lengths(run.served)),
-        domains=_slices(run, _domains(run.domains)),
+        domains=_slices(run, domains),
         robustness={name: perturb(classifier, run.texts, labels, answered, name, threads, truncation, seed) for name in PERTURBATIONS},
         rows=rows,
         tokens=int(run.served.lengths.sum()),

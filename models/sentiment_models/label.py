@@ -30,6 +30,7 @@ class Asked:
     text: str
     label: str | None
     text_pair: str | None = None
+    domain: str = ""
 
     @property
     def whole(self) -> TextOrPair:
@@ -40,7 +41,9 @@ class Asked:
 def label(
     teacher: Path, files: Sequence[str], out: Path, device: torch.device, max_tokens: int = 512, sentences: int | None = None, seed: int = 1
 ) -> int:
-    """Write ``{"text", "text_pair"?, "label"?, "probabilities", "teacher"}`` a line; return how many. ``out`` appears whole or not at all.
+    """Write ``{"text", "text_pair"?, "label"?, "domain"?, "probabilities", "teacher"}`` a line; return how many.
+
+    ``out`` appears whole or not at all.
 
     Args:
         teacher: a fine-tuned classifier, or a bundle, whose answers are calibrated by its temperature.
@@ -71,7 +74,7 @@ def label(
     answers = _answers(teacher, temperature, [one.whole for one in asked], device, max_tokens)
     rows = []
     for one, answer in zip(asked, answers, strict=True):
-        known = {"text": one.text, "text_pair": one.text_pair, "label": one.label}
+        known = {"text": one.text, "text_pair": one.text_pair, "label": one.label, "domain": one.domain or None}
         rows.append({**{key: value for key, value in known.items() if value is not None}, "probabilities": answer, "teacher": name})
     write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return len(asked)
@@ -86,7 +89,7 @@ def read_asked(source: Source, names: Sequence[str], seed: int) -> Iterator[Aske
     path = source.path
     if Path(path.name.removesuffix(".gz")).suffix != ".txt":
         for example in repeat(list(read_examples(path, names)), source.times, seed):
-            yield Asked(example.text, names[example.label] if example.judged else None, example.text_pair)
+            yield Asked(example.text, names[example.label] if example.judged else None, example.text_pair, example.domain)
         return
     line = 0
     try:

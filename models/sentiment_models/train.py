@@ -113,8 +113,8 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
 
 
 def _as_written(example: Example, labels: Sequence[str]) -> dict[str, str]:
-    pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
-    return {"label": labels[example.label], "text": example.text, **pair}
+    found = {"label": labels[example.label], "text": example.text, "text_pair": example.text_pair, "domain": example.domain or None}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 class _Run:

@@ -65,6 +65,8 @@ class App:
         self._ready = False
         self._draining = False
         self._stop = asyncio.Event()
+        # Whether a GPU was lost on the way to the CPU.
+        self.device_lost = False
         # Set when the model answers.
         self.started = asyncio.Event()
         self.http_port = 0
@@ -130,6 +132,7 @@ class App:
         """Load the models and serve them; returns the default."""
         loaded = await self._repository.start()
         served = self._repository.hosted[0]
+        self.device_lost = any(hosted.loaded.device_lost for hosted in self._repository.hosted)
         self._metrics.watch_devices(await asyncio.to_thread(meters, loaded.devices))
         self._ready_with["device"] = ",".join(device.name for device in loaded.devices)
         if loaded.not_cuda:
@@ -259,18 +262,20 @@ async def serve(settings: Settings, make: Callable[[], App] | None = None) -> No
         for number in event_loop.stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
         await app.run()
+        if app.device_lost:
+            atexit.register(_leave, 0)
     except (BadBundle, BadSettings, CannotServe) as error:
         logger().error("cannot_serve", reason=str(error))
         raise
     except RunnerLost as error:
         logger().critical("runner_lost", reason=str(error))
-        # CUDA aborts when it is unloaded after a device was lost: the interpreter's end stops short of that.
-        atexit.register(_leave)
+        atexit.register(_leave, 1)
         raise
 
 
-def _leave() -> NoReturn:
+def _leave(code: int) -> NoReturn:
+    """CUDA aborts when it is unloaded after a device was lost: the interpreter's end stops short of that."""
     logging.shutdown()
     sys.stdout.flush()
     wait_written()
-    os._exit(1)
+    os._exit(code)

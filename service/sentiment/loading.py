@@ -3,14 +3,14 @@
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from sentiment.batching.cost import CostTable
 from sentiment.batching.layout import Layout, Packed, Padded
 from sentiment.batching.plan import BatchLimits
-from sentiment.errors import BadBundle, BadSettings
+from sentiment.errors import BadBundle, BadSettings, DeviceLost
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
@@ -39,7 +39,8 @@ class Loaded:
     """A model that is warm, and what its warm-up taught.
 
     ``explained`` is what explanations run on: the same model on the CPU, since a device belongs to its runner's thread. ``runners`` are
-    to be closed by whoever takes them; ``not_cuda`` is why a GPU that could have been taken was not.
+    to be closed by whoever takes them; ``not_cuda`` is why a GPU that could have been taken was not, and ``device_lost`` whether it was
+    lost while the model warmed up.
     """
 
     classifier: Classifier
@@ -50,6 +51,7 @@ class Loaded:
     runners: list[Runner]
     devices: tuple[Device, ...] = (CPU,)
     not_cuda: str = ""
+    device_lost: bool = False
 
 
 def load(
@@ -71,7 +73,7 @@ def load(
     Raises:
         BadBundle: it cannot be served.
         BadSettings: a device is not there, or a batch of the largest size does not fit in its memory.
-        DeviceLost: it computed the golden set and then nothing any more: the next process will find out whether it can be used.
+        DeviceLost: a device that was asked for computed the golden set and then nothing any more.
     """
     path = find_bundle(model or settings.model, bundle_roots(settings.bundles))
     found = find_devices(settings.device, prove)
@@ -79,13 +81,14 @@ def load(
         return _on_cpu(path, settings, measure_s, found, execute)
     try:
         return _on_devices(_checked(path, "fp32"), settings, measure_s, found, check)
-    except (BadBundle, BadSettings) as error:
+    except (BadBundle, BadSettings, DeviceLost) as error:
         if settings.device != "auto":
             raise
+        lost = isinstance(error, DeviceLost)
         reason = "; ".join(filter(None, (found.not_cuda, str(error))))
     # Outside of the handler: the error holds what was loaded there.
     try:
-        return _on_cpu(path, settings, measure_s, Found((CPU,), reason), execute)
+        return replace(_on_cpu(path, settings, measure_s, Found((CPU,), reason), execute), device_lost=lost)
     except BadBundle as error:
         raise BadBundle(f"{error}; nor does a GPU serve it: {reason}") from error
 

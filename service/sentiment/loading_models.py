@@ -27,6 +27,7 @@ def load_all(settings: Settings, roots: Sequence[Path], no_more: threading.Event
 
     Raises:
         BadBundle, BadSettings: one cannot be served.
+        DeviceLost: a device that was asked for is lost.
         CannotServe: ``no_more`` was set.
     """
     loaded: dict[str, Loaded] = {}

@@ -82,7 +82,7 @@ class Repository:
         """Load what the settings name, the default first, and serve it; returns the default.
 
         Raises:
-            BadBundle: one of them cannot be served.
+            BadBundle, DeviceLost: one of them cannot be served; a device that was asked for is lost.
             BadSettings: a device is not there, batches are too large for it, or there is no room for all.
             CannotServe: it was stopped meanwhile.
         """

@@ -140,7 +140,7 @@ def _run(classifier: Classifier, lengths: Sequence[int]) -> float:
     except OutOfMemory as error:
         raise BadSettings(_what_fits(classifier, lengths)) from error
     except DeviceLost:
-        # It has computed the golden set: neither this bundle nor a setting is at fault.
+        # Not the bundle's fault: it has computed the golden set there.
         raise
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         raise BadBundle(f"{classifier.bundle.path}: cannot run {_named(lengths)}: {error}") from error

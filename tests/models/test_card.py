@@ -178,6 +178,25 @@ def test_the_card_says_how_longer_texts_are_read_and_what_each_way_gave(bundle: 
     assert "| windows 64/31 ends | 0.9250 |" in text
 
 
+def test_domains_and_teachers_are_told_where_there_are_some(bundle: Path, evaluation: Evaluation) -> None:
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    file = {"file": "told.jsonl", "rows": 7, "times": 1, "teachers": ["big@ab12", "english/1@cd34"], "sha256": "ab" * 32}
+    manifest["provenance"]["training"] = {"files": [file], "steps": 3, "recipe": {"base": "best"}}
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    content = evaluation.model_dump()
+    content["datasets"]["made/up"]["domains"] = {
+        name: {"rows": 40, "accuracy": share, "ece": 0.1} for name, share in (("food", 0.7), ("films", 0.9))
+    }
+
+    text = write_card(bundle, [Evaluation.model_validate(content)]).read_text(encoding="utf-8")
+
+    assert "| told.jsonl, probabilities of `big@ab12`, `english/1@cd34` | 7 | 1 |" in text
+    assert "### By domain" in text
+    assert "| made/up | food | 40 | 0.7000 | 0.1000 |" in text
+    assert "- By domain, accuracy is lowest on made/up, food: 0.7000 on 40 texts." in text
+    assert "### By domain" not in write_card(bundle, [evaluation]).read_text(encoding="utf-8")
+
+
 def test_the_length_that_is_answered_worst_is_a_weakness_unless_it_has_few_texts(bundle: Path, evaluation: Evaluation) -> None:
     slices = {"few": (29, 0.1), "worst": (30, 0.6), "best": (90, 0.9)}
     content = evaluation.model_dump()

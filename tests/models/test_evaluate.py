@@ -77,7 +77,7 @@ def test_domains_are_slices_that_agree_with_the_whole(exported: tuple[Path, Expo
     rows = [(label, text, ("films", "food", "")[place % 3]) for place, (label, text) in enumerate(sentences(60, seed=8))]
     table, lines = tmp_path / "mixed.csv", tmp_path / "mixed.jsonl"
     table.write_text("domain,label,text\n" + "".join(f"{domain},{label},{text}\n" for label, text, domain in rows))
-    lines.write_text("".join(json.dumps({"label": label, "text": text, "domain": domain}) + "\n" for label, text, domain in rows))
+    lines.write_text("".join(json.dumps({"label": label, "text": text, "domain": domain or None}) + "\n" for label, text, domain in rows))
     alone = write_tsv(tmp_path / "food.tsv", [(label, text) for label, text, domain in rows if domain == "food"])
 
     found = evaluate(exported[0], [Dataset("csv", table), Dataset("jsonl", lines), Dataset("food", alone)], threads=2)
@@ -92,11 +92,13 @@ def test_domains_are_slices_that_agree_with_the_whole(exported: tuple[Path, Expo
 
 
 def test_a_column_of_too_many_domains_is_refused(exported: tuple[Path, Exported], tmp_path: Path) -> None:
-    rows = "".join(f"{number % 2},a film,product {number}\n" for number in range(51))
-    (tmp_path / "many.csv").write_text(f"label,text,domain\n{rows}")
+    for name, count in (("many", 51), ("most", 50)):
+        rows = "".join(f"{number % 2},a film,product {number}\n" for number in range(count))
+        (tmp_path / f"{name}.csv").write_text(f"label,text,domain\n{rows}1,a film of none,\n")
 
     with pytest.raises(BadData, match=r"many\.csv: 51 domains; the limit is 50"):
         evaluate(exported[0], [Dataset("many", tmp_path / "many.csv")])
+    assert len(evaluate(exported[0], [Dataset("most", tmp_path / "most.csv")]).datasets["most"].domains) == 50
 
 
 def test_intervals_and_the_calibration_test_surround_their_figures(evaluation: Evaluation) -> None:

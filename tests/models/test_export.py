@@ -303,7 +303,10 @@ DAMAGED_WEIGHTS = [
     [
         (_cut_off, r"model\.safetensors: has (\d+) bytes; its header tells of (\d+): copy it again, whole"),
         (_header_cut_off, r"model\.safetensors: not a safetensors file"),
-        (_no_tokenizer, r"tokenizer\.json: is not there; with transformers, AutoTokenizer\.from_pretrained\(.*\) makes it"),
+        (
+            _no_tokenizer,
+            r"tokenizer\.json: is not there; with transformers and sentencepiece, AutoTokenizer\.from_pretrained\(.*\) makes it",
+        ),
         (_damaged_tokenizer, r"tokenizer\.json: not a tokenizer"),
         (_tokenizer_of_another_model, r"tokenizer\.json: has token ids up to (\d+); the model knows \d+; put the model's own"),
         (_damaged_configuration, r"config\.json: cannot be read as JSON"),

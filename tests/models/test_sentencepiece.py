@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from sentiment.model.tokenizer import Tokenizer
@@ -36,7 +37,15 @@ def save_checkpoint(folder: Path, family: str, texts: Sequence[str]) -> sentence
     options, sizes, _ = FAMILIES[family]
     folder.mkdir()
     (folder.parent / "texts.txt").write_text("\n".join(texts))
-    made = {"input": str(folder.parent / "texts.txt"), "model_prefix": str(folder / "spiece"), "vocab_size": 64, "hard_vocab_limit": False}
+    # One thread, and weights of their own seed: the same bytes each time.
+    torch.manual_seed(1)
+    made = {
+        "num_threads": 1,
+        "input": str(folder.parent / "texts.txt"),
+        "model_prefix": str(folder / "spiece"),
+        "vocab_size": 64,
+        "hard_vocab_limit": False,
+    }
     sentencepiece.SentencePieceTrainer.train(**made, **options, minloglevel=2)
     (folder / "spiece.vocab").unlink()
     reader = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
@@ -53,7 +62,9 @@ def test_a_published_tokenizer_is_converted_as_the_error_says_and_reads_alike(fa
     checkpoint, bundle = tmp_path / "checkpoint", tmp_path / "bundles" / family / "1"
     reader = save_checkpoint(checkpoint, family, [text for _, text in sentences(300, seed=1)])
 
-    with pytest.raises(BadCheckpoint, match=r"tokenizer\.json: is not there; with transformers, AutoTokenizer.* makes it") as caught:
+    with pytest.raises(
+        BadCheckpoint, match=r"tokenizer\.json: is not there; with transformers and sentencepiece, AutoTokenizer.* makes it"
+    ) as caught:
         export(checkpoint, bundle, name=family, version=1, max_tokens=MAX_TOKENS)
     assert f'AutoTokenizer.from_pretrained("{checkpoint}").save_pretrained("{checkpoint}")' in str(caught.value)
     AutoTokenizer.from_pretrained(checkpoint).save_pretrained(checkpoint)

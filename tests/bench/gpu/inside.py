@@ -34,6 +34,7 @@ from sentiment_models.manifest import TOKENIZER_FILE, WEIGHTS_FILE
 from tests.bench.gpu.bert import LABELS, SIZES, load_weights, make_bundle, make_graph
 from tests.bench.gpu.rows import BATCHES, CLS, Logits, Run, draw_rows, draw_trial, measure, median_s, packed_batches, padded_batches
 from tests.bench.gpu.stand_in import device_of
+from tests.bench.gpu.tensorrt_peer import CUDA, NoTensorRT
 from tests.bench.gpu.tensorrt_peer import load as load_tensorrt
 from tests.bench.texts import make_texts
 from tests.packed_twin import save_twin
@@ -205,6 +206,8 @@ class Inside:
 
     def _tensorrt(self, model: str, variant: str) -> Run:
         """The same graph in TensorRT: the first batch of a shape builds its engine."""
+        if self._accelerator().provider != CUDA:
+            raise NoTensorRT(f"TensorRT is not measured without a GPU, on {self._accelerator().provider}")
         file = self._unfused(model, variant)
         load = cache(load_tensorrt)
         return lambda rows: _run_arrays(load(file, len(rows), max(row.tokens for row in rows), self.device.index), rows)

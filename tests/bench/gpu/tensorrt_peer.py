@@ -7,6 +7,7 @@ from pathlib import Path
 import onnxruntime
 
 PROVIDER = "TensorrtExecutionProvider"
+CUDA = "CUDAExecutionProvider"
 
 
 class NoTensorRT(Exception):
@@ -36,7 +37,7 @@ def load(file: Path, rows: int, tokens: int, index: int) -> onnxruntime.Inferenc
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     device = {"device_id": str(index)}
     # It reads True and False, not 1 and 0.
-    providers = [(PROVIDER, {**device, "trt_fp16_enable": "True"}), ("CUDAExecutionProvider", device)]
+    providers = [(PROVIDER, {**device, "trt_fp16_enable": "True"}), (CUDA, device)]
     # With its fallback ONNX Runtime would run on CUDA alone where TensorRT does not load, and raise nothing.
     session = onnxruntime.InferenceSession(str(file), options, providers, enable_fallback=0)
     if PROVIDER not in session.get_providers():
