@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
-from sentiment_models.data import TextOrPair, read_examples
+from sentiment_models.data import Example, TextOrPair, read_examples
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation import (
     BESIDE,
@@ -56,11 +56,10 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A file as a classifier answered it: the right labels, the domains, what came back, and what that took."""
+    """A file as a classifier answered it: the right labels, what came back, and what that took."""
 
     texts: list[TextOrPair]
     labels: Labels
-    domains: list[str]
     served: Served
     core_s: float
     seconds: float
@@ -139,13 +138,20 @@ def run_file(classifier: Classifier, dataset: Dataset, threads: int, truncation:
     Raises:
         BadData: the file cannot be used.
     """
-    examples = list(read_examples(dataset.path, classifier.manifest.labels, pairs=classifier.manifest.pairs))
-    texts, domains = [example.whole for example in examples], [example.domain for example in examples]
+    return _run(classifier, dataset, _read(classifier, dataset), threads, truncation)
+
+
+def _read(classifier: Classifier, dataset: Dataset) -> list[Example]:
+    return list(read_examples(dataset.path, classifier.manifest.labels, pairs=classifier.manifest.pairs))
+
+
+def _run(classifier: Classifier, dataset: Dataset, examples: Sequence[Example], threads: int, truncation: str | None) -> Measured:
+    texts = [example.whole for example in examples]
     begun, cpu_begun = time.perf_counter(), time.process_time()
     served = serve(classifier, texts, dataset.name, threads, truncation)
     seconds, core_s = time.perf_counter() - begun, time.process_time() - cpu_begun
     labels = np.array([example.label for example in examples], np.int64)
-    return Measured(texts, labels, domains, served, core_s, seconds)
+    return Measured(texts, labels, served, core_s, seconds)
 
 
 def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: str | None = None, seed: int = SEED) -> Measurement:
@@ -154,11 +160,12 @@ def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: 
     Raises:
         BadData: the file cannot be used, or has too many domains.
     """
-    run = run_file(classifier, dataset, threads, truncation)
-    domains = _domains(run.domains)
+    examples = _read(classifier, dataset)
+    domains = _domains([example.domain for example in examples])
     if len(domains) > DOMAINS_MAX:
         many = f"{len(domains)} domains; the limit is {DOMAINS_MAX}"
         raise BadData(f"{dataset.path}: {many}: name the column otherwise if it holds something else")
+    run = _run(classifier, dataset, examples, threads, truncation)
     names, labels, stated, rows = classifier.manifest.labels, run.labels, run.served.stated, len(run.labels)
     found = figures_of(stated, labels)
     answered = run.served.answers
