@@ -79,7 +79,7 @@ mutants: .venv-dev/.dev ## break the scheduler in every way mutmut knows and lis
 	cp -r service $(BUILD)/mutants/src && cp -r tests pyproject.toml $(BUILD)/mutants
 	cd $(BUILD)/mutants && export SIM_SEEDS=20 && ../../$(DEV)/mutmut run; ../../$(DEV)/mutmut results
 
-bundle: .venv-dev/.dev ## train, export and judge the default bundle again: make bundle DATA=dir EVAL="files" RECIPE=quick|whole|onward DEVICE=cpu|cuda
+bundle: .venv-dev/.dev ## train, export and judge the default bundle again: make bundle DATA=dir EVAL="files" RECIPE=quick|whole|onward|head DEVICE=cpu|cuda
 	@test -n "$(DATA)" || { echo 'error: give the folder of the training files, DATA=dir; models/make_bundle.sh says what it holds' >&2; exit 2; }
 	DEVICE=$(DEVICE) EVAL="$(EVAL)" models/make_bundle.sh "$(DATA)" "$(RUN)" $(RECIPE)
 

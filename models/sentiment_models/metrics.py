@@ -17,7 +17,7 @@ TEMPERATURE_MIN, TEMPERATURE_MAX = 0.05, 20.0
 # 60 steps narrow the range of log(temperature), 6, to 2e-12.
 SEARCH_STEPS = 60
 # So many of the least certain rows may be told apart; above the cap an answer between two labels is no longer a guess.
-ABSTAIN_QUANTILE = 0.025
+ABSTAIN_QUANTILE = 0.015
 ABSTAIN_BELOW_MAX = 0.75
 
 
@@ -152,5 +152,5 @@ def fit_temperature(logits: Logits, labels: Labels) -> float:
 
 
 def abstain_threshold(confidence: NDArray[np.float64]) -> float:
-    """Return the confidence below which an answer is a guess: that of the least certain 2.5 % of rows, at most 0.75."""
+    """Return the confidence below which an answer is a guess: that of the least certain 1.5 % of rows, at most 0.75."""
     return min(float(np.quantile(confidence, ABSTAIN_QUANTILE)), ABSTAIN_BELOW_MAX)

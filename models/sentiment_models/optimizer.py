@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 import torch
-from transformers import get_linear_schedule_with_warmup
+from transformers import PreTrainedModel, get_linear_schedule_with_warmup
 
 
 class Rates(Protocol):
@@ -20,6 +20,14 @@ class Rates(Protocol):
     @property
     def weight_decay(self) -> float:
         """Of weights; biases and normalisation have none."""
+
+
+def freeze_encoder(model: PreTrainedModel) -> None:
+    """Let a classifier's head alone learn. A pooler is part of the head, though transformers counts it to the encoder."""
+    model.base_model.requires_grad_(False)
+    pooler: torch.nn.Module | None = getattr(model.base_model, "pooler", None)
+    if pooler is not None:
+        pooler.requires_grad_(True)
 
 
 def make_optimizer(

@@ -4,6 +4,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 
+from sentiment_models.errors import ModelsError
 from sentiment_models.limits import check_limits
 
 
@@ -25,6 +26,7 @@ class Recipe:
     weight_decay: float = 0.01
     dropout: float = 0.1
     ema: float = 0.0
+    head_only: bool = False
     batch_rows: int = 64
     batch_tokens: int = 4096
     max_tokens: int = 256
@@ -49,6 +51,8 @@ class Recipe:
             ModelsError: names the setting, its value and its limits.
         """
         check_limits(self)
+        if self.head_only and not self.base:
+            raise ModelsError("head_only wants a base: the encoder of an untrained model says nothing to a head")
 
     def fingerprint(self, data: str) -> str:
         """Identify the run: a checkpoint of another recipe or of other data is never resumed."""

@@ -21,7 +21,7 @@ from sentiment_models.distributed import Processes, join
 from sentiment_models.emoji import add_emoji
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.families import FAMILIES, check_reads
-from sentiment_models.optimizer import make_optimizer
+from sentiment_models.optimizer import freeze_encoder, make_optimizer
 from sentiment_models.recipe import Recipe
 from sentiment_models.resume import load_state, replace_folder, save_state, write_atomically
 from sentiment_models.scratch import fresh_classifier
@@ -124,13 +124,13 @@ class _Run:
         self.recipe, self.out, self.device, self.fingerprint = recipe, out, device, fingerprint
         self.processes = processes
         self.progress = Progress(history=[])
-        texts = [example.text for example in split.train]
-        self.model, self.tokenizer = load_base(recipe, texts)
-        if recipe.emoji:
-            added = add_emoji(self.model, self.tokenizer)
-            if processes.first:
-                tqdm.write(f"{added} emoji became tokens of their own")
+        self.model, self.tokenizer = load_base(recipe, [example.text for example in split.train])
+        added = add_emoji(self.model, self.tokenizer) if recipe.emoji else None
+        if added is not None and processes.first:
+            tqdm.write(f"{added} emoji became tokens of their own")
         self.family = FAMILIES[self.model.config.model_type]
+        if recipe.head_only:
+            freeze_encoder(self.model)
         self.model.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
         self.average = _moving_average(self.model, recipe.ema) if recipe.ema else None
         self.epochs = [self._encode(vary(split.train, recipe, epoch)) for epoch in range(recipe.epochs)]

@@ -1,8 +1,10 @@
 """The script that makes the default bundle: what each recipe asks of ``sentiment-models``, and that a repeated call goes on."""
 
 import gzip
+import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +33,7 @@ def make(tmp_path: Path) -> Callable[..., tuple[int, list[list[str]]]]:
     stub.parent.mkdir()
     stub.write_text(NOTES)
     stub.chmod(0o755)
+    (stub.parent / "python").symlink_to(sys.executable)
     data = tmp_path / "data"
     for name in ("sst2/train.tsv.gz", "mr/train.tsv.gz", "imdb/train.tsv.gz", "amazon/dvd.tsv.gz", "imdb/unlabelled.txt.gz"):
         (data / name).parent.mkdir(parents=True, exist_ok=True)
@@ -59,9 +62,11 @@ def make(tmp_path: Path) -> Callable[..., tuple[int, list[list[str]]]]:
     return run
 
 
-@pytest.mark.parametrize("recipe", ["quick", "whole", "onward"])
-def test_a_recipe_trains_a_teacher_labels_trains_a_student_and_packs_it(
-    recipe: str, make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path
+@pytest.mark.parametrize(
+    ("recipe", "trains"), [(recipe, ["teacher", "student"]) for recipe in ("quick", "whole", "onward")] + [("head", ["student"])]
+)
+def test_a_recipe_trains_a_teacher_or_has_one_labels_trains_a_student_and_packs_it(
+    recipe: str, trains: list[str], make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path
 ) -> None:
     code, commands = make(recipe, EVAL="a.tsv b.tsv", STUDY="dev.tsv")
 
@@ -69,7 +74,7 @@ def test_a_recipe_trains_a_teacher_labels_trains_a_student_and_packs_it(
     names = [command[0] for command in commands]
     assert names[-5:] == ["export", "long-texts", "evaluate", "evaluate", "card"]
     trained = [command[command.index("--out") + 1] for command in commands if command[0] == "train"]
-    assert trained == [str(tmp_path / "run" / "teacher"), str(tmp_path / "run" / "student")]
+    assert trained == [str(tmp_path / "run" / name) for name in trains]
     # Every file that the student learns from was made before, by a teacher or by people.
     student = next(command for command in commands if str(tmp_path / "run" / "student") in command)
     labelled = {command[command.index("--out") + 1] for command in commands if command[0] == "label"}
@@ -79,13 +84,14 @@ def test_a_recipe_trains_a_teacher_labels_trains_a_student_and_packs_it(
     assert {"--evaluation", "--explanations"} <= set(commands[-1])
 
 
+@pytest.mark.parametrize("recipe", ["onward", "head"])
 @pytest.mark.parametrize("fails", ["train", "label", "export", "long-texts", "card"])
 def test_a_repeated_call_goes_on_from_the_bundle_that_was_there_at_first(
-    fails: str, make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path
+    fails: str, recipe: str, make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path
 ) -> None:
-    assert make("onward", FAIL=fails)[0] != 0
+    assert make(recipe, FAIL=fails)[0] != 0
 
-    code, commands = make("onward")
+    code, commands = make(recipe)
 
     assert code == 0
     student = next(command for command in commands if str(tmp_path / "run" / "student") in command)
@@ -95,9 +101,23 @@ def test_a_repeated_call_goes_on_from_the_bundle_that_was_there_at_first(
 
 
 def test_what_there_is_not_is_told_before_anything_is_trained(make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path) -> None:
-    assert make("onward", BUNDLE=str(tmp_path / "none")) == (1, [])
+    for recipe in ("onward", "head"):
+        assert make(recipe, BUNDLE=str(tmp_path / "none")) == (1, [])
     assert make("slowly") == (2, [])
     # Nothing is fetched in the place of a folder that was named.
     for name in ("BASE", "TEACHER"):
         assert make("quick", **{name: str(tmp_path / "none")}) == (2, [])
         assert not (tmp_path / "run").exists()
+
+
+def test_the_texts_that_were_written_to_be_hard_do_not_calibrate(make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path) -> None:
+    hard = (SCRIPT.parent / "sentiment_models" / "texts" / "cases.tsv").read_text(encoding="utf-8").splitlines()[0].split("\t")[1]
+    rows = [json.dumps({"label": "positive", "text": text}, ensure_ascii=False) + "\n" for text in ("kind of good", hard)]
+    (tmp_path / "run" / "student").mkdir(parents=True)
+    (tmp_path / "run" / "student" / "dev.jsonl").write_text("".join(rows), encoding="utf-8")
+
+    code, commands = make("head")
+
+    assert code == 0
+    export = next(command for command in commands if command[0] == "export")
+    assert Path(export[export.index("--dev") + 1]).read_text(encoding="utf-8") == rows[0]

@@ -185,6 +185,19 @@ def test_training_changes_the_weights_and_is_told_in_full(recipe: Recipe, whole:
     assert 0 <= record["dev_accuracy"] <= 1
 
 
+def test_a_head_learns_alone_with_its_pooler(recipe: Recipe, tmp_path: Path) -> None:
+    best = train(replace(recipe, head_only=True), tmp_path)
+
+    before, after = (load_file(folder / "model.safetensors") for folder in (Path(recipe.base), best))
+    learned = {name for name, tensor in before.items() if not torch.equal(tensor, after[name])}
+    assert learned == {f"{module}.{kind}" for module in ("bert.pooler.dense", "classifier") for kind in ("weight", "bias")}
+
+
+def test_an_untrained_encoder_gets_no_head_of_its_own(recipe: Recipe) -> None:
+    with pytest.raises(ModelsError, match="head_only wants a base"):
+        replace(recipe, base="", head_only=True)
+
+
 def test_no_folder_of_this_machine_lands_in_the_record(recipe: Recipe, whole: Path) -> None:
     content = (whole / "best" / "training.json").read_text()
 
