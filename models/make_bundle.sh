@@ -14,7 +14,7 @@
 #   Not run to the end yet.
 # onward: two hours on 2 cores without AMX. The bundle that is there is trained on: a teacher that reads short texts alone labels SST-2, MR, DVD
 #   and sentences of reviews, and whole reviews keep the bundle's own calibrated answers beside people's labels.
-# head: 15 minutes on 2 cores. The bundle that is there gets a new head, which keeps its answers and is shown more texts that have none. With
+# head: 20 minutes on 2 cores. The bundle that is there gets a new head, which keeps its answers and is shown more texts that have none. With
 #   onward before it it made the committed bundle.
 # BASE and TEACHER name folders of models that are at hand, for machines without a package index. EVAL: labelled files to judge the bundle by.
 # STUDY: a labelled file on which its explanations are studied; without it the bundle has no study, and is served with another method first.
