@@ -18,7 +18,21 @@ KINDS = {
 }
 NAMES = {kind: {field.name for field in fields(make())} for kind, make in KINDS.items()}
 # Checked elsewhere, or anything may be said: words, files, the shape of an untrained model, how much of the data is read.
-FREE = {"base", "bases", "sources", "tails", "undecided", "labels", "emoji", "head_only", "tokenizer", "next_sentence", "data", "test", "grid"}
+FREE = {
+    "base",
+    "bases",
+    "sources",
+    "tails",
+    "undecided",
+    "labels",
+    "emoji",
+    "head_only",
+    "tokenizer",
+    "next_sentence",
+    "data",
+    "test",
+    "grid",
+}
 SHAPE = {"layers", "heads", "width", "reviews", "test_reviews"}
 
 
