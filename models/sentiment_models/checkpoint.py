@@ -28,6 +28,7 @@ from sentiment_models.manifest import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE,
 from sentiment_models.metrics import Logits
 from sentiment_models.provenance import Json
 from sentiment_models.quantize import OPSET_MIN
+from sentiment_models.spellings import without_spellings
 from sentiment_models.verify import Explained
 from sentiment_models.weights import Weights, check_weights, name_after
 
@@ -202,14 +203,21 @@ def load_classifier(path: Path) -> tuple[PreTrainedModel, Any]:  # transformers 
         raise BadCheckpoint(f"{path}: holds no tokenizer that can be loaded: {error}") from error
 
 
+def base_tokenizer(base: str) -> Any:  # transformers has no one type for its tokenizers
+    """Load the fast tokenizer of a base that is trained on: without the spellings of a bundle, for it will be added to, and saved.
+
+    Raises whatever transformers does.
+    """
+    file = Path(base) / TOKENIZER_FILE
+    known = {"tokenizer_object": without_spellings(file)} if file.is_file() else {}
+    return AutoTokenizer.from_pretrained(base, use_fast=True, **known)  # type: ignore[no-untyped-call]  # untyped there
+
+
 def _tokenizer(path: Path) -> tokenizers.Tokenizer:
     if not path.is_file():
         make = f'AutoTokenizer.from_pretrained("{path.parent}").save_pretrained("{path.parent}")'
         raise BadCheckpoint(f"{path}: is not there; with transformers and sentencepiece, {make} makes it from the older files")
-    try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the Rust side raises bare Exception
-        raise BadCheckpoint(f"{path}: not a tokenizer: {error}") from error
+    return without_spellings(path)
 
 
 @contextmanager

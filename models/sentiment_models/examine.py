@@ -174,7 +174,9 @@ def _tokenizer(subject: _Subject) -> str:
     if isinstance(pad, int) and pad != subject.tokenizer.pad_id:
         faults.append(f"pads with id {subject.tokenizer.pad_id}; {CONFIG_FILE} says {pad}")
     _raise(faults)
-    return f"{len(vocabulary):,} tokens for {rows:,} rows of the table"
+    words = len(set(vocabulary.values()))
+    spelled = f", {len(vocabulary) - words:,} other spellings of them" if len(vocabulary) > words else ""
+    return f"{words:,} tokens for {rows:,} rows of the table{spelled}"
 
 
 def _configuration(subject: _Subject) -> str:

@@ -6,25 +6,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-
 from sentiment.model.classifier import load_classifier
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.bases import training_of
+from sentiment_models.calibration import Calibration, calibrate, calibrated_on
 from sentiment_models.checkpoint import Checkpoint, one_thread
-from sentiment_models.data import Example
-from sentiment_models.errors import BadData, ModelsError, NotExplainable, disk_full
+from sentiment_models.data import Example, Source
+from sentiment_models.errors import ModelsError, NotExplainable, disk_full
 from sentiment_models.explain_graph import explain_graph
 from sentiment_models.flatten import flatten
 from sentiment_models.golden import GOLDEN_PAIRS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
 from sentiment_models.graph import serialize
-from sentiment_models.inference import Graph, answer, encode_all
-from sentiment_models.manifest import EXPLAIN_FILE, MANIFEST_FILE, TOKENIZER_FILE, WEIGHTS_FILE, file_entries, graph_file, write_object
-from sentiment_models.metrics import Figures, abstain_threshold, figures, fit_temperature, probabilities
-from sentiment_models.provenance import Json, library_versions, three_digits, without_folders
+from sentiment_models.inference import Graph, encode_all
+from sentiment_models.label import read_asked
+from sentiment_models.manifest import (
+    EXPLAIN_FILE,
+    MANIFEST_FILE,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    file_entries,
+    graph_file,
+    sha256,
+    write_object,
+)
+from sentiment_models.provenance import Json, distinct_names, library_versions, three_digits, without_folders
 from sentiment_models.quantize import Embeddings, quantize
 from sentiment_models.resume import in_the_making
+from sentiment_models.spellings import add_spellings
 from sentiment_models.verify import (
     EXPLAIN_ERROR_MAX,
     INVARIANCE,
@@ -71,16 +80,6 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
-    """How logits become probabilities; ``dev`` is how good they then are on the development set."""
-
-    temperature: float = 1.0
-    # Without a development set nothing is known of certainty, and nothing is called a guess.
-    abstain_below: float = 0.0
-    dev: Figures | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Exported:
     """What was made, and what each graph proved, by precision; ``explain``: the same of the explain graph, where there is one."""
 
@@ -102,6 +101,7 @@ def export(
     embeddings: Embeddings = "int8",
     pairs: bool = False,
     max_tokens: int | None = None,
+    spellings: Sequence[Path] = (),
     force: bool = False,
     say: Say = lambda _: None,
 ) -> Exported:
@@ -121,13 +121,15 @@ def export(
         pairs: the checkpoint was trained on pairs of texts, and the bundle reads such too; proved on pairs as well.
         max_tokens: how many tokens of a text are read, the special ones among them; None: as many as the model has positions
             (XLNet, which has none: 512).
+        spellings: texts as ``label`` takes them. Their words tell which misspelled words the tokenizer shall read as the words that were
+            meant; none: it reads them in pieces.
         force: replace ``bundle`` if it exists.
         say: told of each step.
 
     Raises:
         BadCheckpoint: the checkpoint cannot be used, or is of a family that is not supported.
         ParityFailed: a graph does not compute what torch computes, or its answers depend on batch mates.
-        BadData: ``dev`` has labels that the model has not.
+        BadData: ``dev`` has labels that the model has not, or ``spellings`` too few words.
         ModelsError: ``bundle`` exists, or the disk is full.
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
     """
@@ -141,7 +143,7 @@ def export(
     try:
         with in_the_making(part):
             with one_thread():
-                exported = _build(loaded, part, Identity(name, version, base, pairs), dev or (), embeddings, say)
+                exported = _build(loaded, part, Identity(name, version, base, pairs), dev or (), embeddings, spellings, say)
             say("loading it as the service does")
             for precision in PRECISIONS:
                 load_classifier(part, precision)
@@ -153,8 +155,17 @@ def export(
     return exported
 
 
-def _build(checkpoint: Checkpoint, part: Path, identity: Identity, dev: Sequence[Example], embeddings: Embeddings, say: Say) -> Exported:
+def _build(
+    checkpoint: Checkpoint,
+    part: Path,
+    identity: Identity,
+    dev: Sequence[Example],
+    embeddings: Embeddings,
+    spellings: Sequence[Path],
+    say: Say,
+) -> Exported:
     _write_graphs(checkpoint, part, embeddings, say)
+    spelled = _spell(checkpoint, part / TOKENIZER_FILE, spellings, say) if spellings else None
     tokenizer = Tokenizer(part / TOKENIZER_FILE, checkpoint.max_tokens)
     pads_left = checkpoint.family.padding_side == "left"
     graphs = {p: Graph(tokenizer, Session(part / graph_file(p), labels=len(checkpoint.labels)), pads_left) for p in PRECISIONS}
@@ -163,9 +174,9 @@ def _build(checkpoint: Checkpoint, part: Path, identity: Identity, dev: Sequence
     parities, movements = _prove(graphs, checkpoint, rows)
     explain = _prove_explain(part, tokenizer, checkpoint, rows)
     golden = golden_set(graphs, checkpoint.labels, identity.pairs)
-    say(_calibrated_on(dev, identity.pairs))
+    say(calibrated_on(dev, pairs=identity.pairs))
     exported = Exported(parities, movements, golden, calibrate(graphs[PRECISIONS[0]], dev, len(checkpoint.labels)), explain)
-    provenance = _provenance(checkpoint.path, identity.base, embeddings, exported)
+    provenance = {**_provenance(checkpoint.path, identity.base, embeddings, exported), "spellings": spelled}
     write_object(part / MANIFEST_FILE, _manifest(checkpoint, identity, graphs, exported, provenance, file_entries(part)))
     return exported
 
@@ -185,11 +196,12 @@ def _write_graphs(checkpoint: Checkpoint, part: Path, embeddings: Embeddings, sa
         say(f"no explain graph: {error}")
 
 
-def _calibrated_on(dev: Sequence[Example], pairs: bool) -> str:
-    if not dev:
-        return "no development set: not calibrated"
-    singles = pairs and all(example.text_pair is None for example in dev)
-    return "calibration, on single texts: the development set holds no pairs" if singles else "calibration"
+def _spell(checkpoint: Checkpoint, tokenizer: Path, files: Sequence[Path], say: Say) -> Json:
+    say("spellings")
+    asked = (one for path in files for one in read_asked(Source(path), checkpoint.labels, seed=0))
+    count = add_spellings(tokenizer, (text for one in asked for text in (one.text, one.text_pair) if text))
+    named = zip(distinct_names(files), files, strict=True)
+    return {"count": count, "files": [{"file": name, "sha256": sha256(path)} for name, path in named]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,25 +241,6 @@ def _prove_explain(part: Path, tokenizer: Tokenizer, checkpoint: Checkpoint, row
     measured = explain_parity(session, tokenizer, checkpoint.explained, interleave([*rows.always, *spread(rows.read, EXPLAIN_DEV_ROWS)]))
     check_explain_parity(measured)
     return measured
-
-
-def calibrate(graph: Graph, dev: Sequence[Example], labels: int) -> Calibration:
-    """Fit the temperature, and the probability below which an answer is a guess, on a development set.
-
-    Raises:
-        BadData: it has labels that the model has not, or only one.
-    """
-    if not dev:
-        return Calibration()
-    wanted = np.array([example.label for example in dev], np.int64)
-    if wanted.max() >= labels:
-        raise BadData(f"the development set has label {wanted.max()}; the model's labels are 0 to {labels - 1}")
-    if wanted.min() == wanted.max():
-        raise BadData(f"all {len(dev)} texts of the development set have label {wanted[0]}; calibration needs texts of another, too")
-    logits = answer(graph, [example.whole for example in dev], "calibrating").logits
-    temperature = fit_temperature(logits, wanted)
-    threshold = abstain_threshold(probabilities(logits, temperature).max(axis=1))
-    return Calibration(temperature, threshold, figures(logits, wanted, temperature))
 
 
 def _manifest(

@@ -8,7 +8,6 @@ import torch
 from transformers import (
     AlbertForPreTraining,
     AutoConfig,
-    AutoTokenizer,
     BertForPreTraining,
     DistilBertForMaskedLM,
     ElectraForMaskedLM,
@@ -17,6 +16,7 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
+from sentiment_models.checkpoint import base_tokenizer
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.families import FAMILIES, check_reads
 from sentiment_models.scratch import Shape
@@ -103,7 +103,7 @@ def load_tokenizer(folder: str) -> Any:  # transformers has no one type for its 
         BadCheckpoint: there is none.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)  # type: ignore[no-untyped-call]  # untyped there
+        tokenizer = base_tokenizer(folder)
     except (OSError, ValueError, KeyError) as error:
         raise BadCheckpoint(f"{folder}: holds no tokenizer that can be loaded: {error}") from error
     if tokenizer.mask_token_id is None or not tokenizer.is_fast:

@@ -5,6 +5,7 @@ SST-2 dev in shuffled batches the probability moved by up to 0.38 and 11 of 872 
 own scale. Knows nothing of files, of torch or of a runtime.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -23,6 +24,9 @@ Embeddings = Literal["int8", "fp16", "fp32"]
 OPSET_MIN = 18
 # int8 without -128, so that weights are symmetric; activations use the same 127 levels around 128.
 LEVELS = 127.0
+# Of weights that several products share, as ALBERT's do. On x86 without VNNI ONNX Runtime sums u8 x s8 in pairs of 16 bits, which
+# overflow above 64 steps. There it makes u8 of them (session.x64quantprecision), but fails at the second product of the same weights.
+SHARED_LEVELS = 63.0
 # Stands in for the maximum of a row of zeros: its reciprocal is finite, and 0 stays 0.
 ROW_MAX_MIN = 1e-30
 # Has MatMulIntegerToFloat: MatMulInteger, Cast and Mul in one pass over the result.
@@ -48,7 +52,8 @@ def quantize(model: ModelProto, embeddings: Embeddings = "int8") -> ModelProto:
     result.CopyFrom(model)
     resolve_aliases(result)
     einsums_to_matmuls(result)
-    rewriter = _Rewriter(initializers(result), embeddings, _row_counts(result))
+    reads = Counter(node.input[1] for node in result.graph.node if node.op_type == "MatMul")
+    rewriter = _Rewriter(initializers(result), embeddings, _row_counts(result), {name for name, count in reads.items() if count > 1})
     for node in result.graph.node:
         rewriter.add(node)
     replace_nodes(result, rewriter.nodes)
@@ -75,10 +80,10 @@ def weight_matmuls(model: ModelProto) -> list[str]:
     return found
 
 
-def columns_int8(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Round a matrix to int8 with one scale per column: ``weight`` is about ``int8 * scale``."""
-    scale = np.maximum(np.abs(weight).max(axis=0), ROW_MAX_MIN) / np.float32(LEVELS)
-    return np.rint(weight / scale).clip(-LEVELS, LEVELS).astype(np.int8), scale.astype(np.float32)
+def columns_int8(weight: NDArray[np.float32], levels: float = LEVELS) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Round a matrix to int8 with one scale per column: ``weight`` is about ``int8 * scale``; ``levels``: of each sign."""
+    scale = np.maximum(np.abs(weight).max(axis=0), ROW_MAX_MIN) / np.float32(levels)
+    return np.rint(weight / scale).clip(-levels, levels).astype(np.int8), scale.astype(np.float32)
 
 
 def _row_counts(model: ModelProto) -> dict[str, str]:
@@ -95,6 +100,8 @@ class _Rewriter:
     embeddings: Embeddings
     # Matrix -> name of the number of its rows; equal names, equal numbers.
     row_counts: dict[str, str]
+    # Weights that several products read.
+    shared: set[str]
     nodes: list[NodeProto] = field(default_factory=list)
     # Name of a number of rows -> as many zero points.
     zeros: dict[str, str] = field(default_factory=dict)
@@ -115,7 +122,7 @@ class _Rewriter:
         rows, row_scale = self._quantised_rows(activation)
         columns, column_scale = f"{weight}.int8", f"{weight}.scale"
         if columns not in self.tensors:
-            whole, scale = columns_int8(self._array(weight))
+            whole, scale = columns_int8(self._array(weight), SHARED_LEVELS if weight in self.shared else LEVELS)
             self._store(columns, whole)
             self._store(column_scale, scale)
         zero = self._constant("zero_point", np.uint8(128))

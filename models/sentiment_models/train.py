@@ -11,10 +11,11 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 
 from sentiment_models.bases import TRAINING_FILE, name_of, training_of
 from sentiment_models.carving import Split
+from sentiment_models.checkpoint import base_tokenizer
 from sentiment_models.corpus import read_corpus, target_of, vary
 from sentiment_models.data import Example, TextOrPair, alike, batches, evaluation_steps
 from sentiment_models.distributed import Processes, join
@@ -313,11 +314,10 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
         if config.model_type not in FAMILIES:
             raise BadCheckpoint(f"{recipe.base}: is a {config.model_type}; trained and exported are {', '.join(FAMILIES)}")
         dropouts = FAMILIES[config.model_type].dropout(recipe.dropout)
-        label2id = {name: index for index, name in names.items()}
         model = AutoModelForSequenceClassification.from_pretrained(
-            recipe.base, num_labels=len(names), id2label=names, label2id=label2id, **dropouts
+            recipe.base, num_labels=len(names), id2label=names, label2id={name: index for index, name in names.items()}, **dropouts
         )
-        tokenizer = AutoTokenizer.from_pretrained(recipe.base, use_fast=True)  # type: ignore[no-untyped-call]  # untyped there
+        tokenizer = base_tokenizer(recipe.base)
     except BadCheckpoint:
         raise
     except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint

@@ -142,7 +142,7 @@ def test_every_product_with_a_weight_is_int8_and_each_weight_is_stored_once(made
     assert len(products) == made.tiny.products
     stored = [tensor.name for tensor in int8.graph.initializer if tensor.data_type == TensorProto.INT8 and not _is_table(int8, tensor.name)]
     assert sorted(stored) == sorted(weights)
-    # ALBERT reads one layer's weights three times.
+    # ALBERT reads one layer's weights twice.
     assert len(weights) == (7 if made.tiny.family == "albert" else made.tiny.products)
     # And fp32.onnx has none of its own: it reads those of model.safetensors.
     inside = [tensor for tensor in whole.graph.initializer if tensor.data_location != TensorProto.EXTERNAL]

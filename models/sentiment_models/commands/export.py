@@ -39,6 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-tokens", type=positive, metavar="N", help="read fewer tokens of a text (default: what the model can; XLNet: 512)"
     )
+    parser.add_argument(
+        "--spellings",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="texts, .txt of one a line or a labelled file: misspelled words are read as the words that were meant, of those that are "
+        "frequent there (default: in the pieces that the tokenizer makes of them)",
+    )
     parser.add_argument("--force", action="store_true", help="replace DIR if it exists")
 
 
@@ -58,6 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
         embeddings=arguments.embeddings,
         pairs=arguments.pairs,
         max_tokens=arguments.max_tokens,
+        spellings=arguments.spellings,
         force=arguments.force,
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )

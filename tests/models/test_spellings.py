@@ -1,0 +1,182 @@
+"""Words with a slip of the finger: which are read as the word that was meant, and what becomes of everything else."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from sentiment.model.tokenizer import Tokenizer
+from sentiment_models.cli import main
+from sentiment_models.emoji import add_emoji
+from sentiment_models.errors import BadCheckpoint
+from sentiment_models.examine import examine
+from sentiment_models.perturb import typos
+from sentiment_models.spellings import COUNT_MIN, RARER, add_spellings, count_words, find_spellings, slips, without_spellings
+from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
+from tests.models.tiny_families import TEXTS, TINY, save_tiny
+
+MANY = COUNT_MIN * RARER
+
+
+def test_a_slip_swaps_two_neighbours_or_leaves_a_letter_out() -> None:
+    assert slips("good") == {"ogod", "godo", "ood", "god", "goo"}
+    assert slips("ee") == {"e"}
+
+
+def test_every_slip_that_training_and_judging_make_is_among_them() -> None:
+    rng = random.Random(1)
+    for word in ("movie", "excellent", "boring", "unwatchable"):
+        made = {typos(f"{word} - - - -", rng).split()[0] for _ in range(400)}
+        assert made == slips(word)
+
+
+def test_a_spelling_goes_to_the_more_frequent_word_and_no_word_is_one() -> None:
+    found = find_spellings(["form", "from", "film", "farm"], Counter(form=MANY, **{"from": 2 * MANY}, film=MANY, farm=COUNT_MIN - 1))
+
+    assert found["fom"] == found["fro"] == "from"
+    assert found["flim"] == "film"
+    # Words, too short for a guess, of a word that is rare.
+    assert not {"form", "from", "film"} & set(found)
+    assert all(len(spelling) >= 3 for spelling in found)
+    assert "farm" not in found.values()
+    assert list(found) == sorted(found)
+
+
+def test_what_is_a_word_of_its_own_in_the_texts_is_no_spelling() -> None:
+    counts = Counter(movie=MANY, moive=COUNT_MIN, mvoie=COUNT_MIN + 1)
+
+    found = find_spellings(["movie"], counts)
+
+    assert "moive" in found
+    assert "mvoie" not in found
+
+
+def test_a_spelling_that_other_words_begin_with_is_left_out_and_leaves_none_that_is_shorter() -> None:
+    counts = Counter(funny=MANY, fun=MANY, funnier=COUNT_MIN + 1)
+
+    found = find_spellings(["funny", "fun", "##nier"], counts)
+
+    assert "funny" in found.values()
+    # funnier would be read as funny and ier, then as fny and so on.
+    assert not [spelling for spelling in found if "funnier".startswith(spelling)]
+
+
+def test_words_are_counted_as_the_tokenizer_reads_them(tmp_path: Path) -> None:
+    base = save_tiny_bert(tmp_path / "base")
+    tokenizer = tokenizers.Tokenizer.from_file(str(base / "tokenizer.json"))
+
+    assert count_words(["A Café: café, x1 good_film 2"], tokenizer) == {"a": 1, "cafe": 2}
+
+
+@pytest.fixture(scope="module")
+def spelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with emoji and spellings."""
+    folder = tmp_path_factory.mktemp("spelled")
+    texts = folder / "texts.txt"
+    texts.write_text("".join(f"{text}\n" for text in TEXTS * COUNT_MIN))
+    base, checkpoint, bundle = save_tiny(folder / "base", TINY["bert"]), folder / "checkpoint", folder / "spelled" / "1"
+    model, tokenizer = AutoModelForSequenceClassification.from_pretrained(base), AutoTokenizer.from_pretrained(base)
+    assert add_emoji(model, tokenizer)
+    for part in (model, tokenizer):
+        part.save_pretrained(checkpoint)
+    assert main(["export", str(checkpoint), "--embeddings", "fp32", "--spellings", str(texts), "--out", str(bundle)]) == 0
+    return bundle
+
+
+def _vocabulary(folder: Path) -> dict[str, int]:
+    found: dict[str, int] = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    return found
+
+
+def _provenance(bundle: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((bundle / "manifest.json").read_text())["provenance"]
+    return found
+
+
+def test_a_misspelled_word_is_one_token_with_the_id_of_the_word_and_shows_what_was_written(spelled: Path) -> None:
+    vocabulary = _vocabulary(spelled)
+    pairs = ((name, slip) for name in vocabulary for slip in sorted(slips(name)))
+    word, spelling = next((name, slip) for name, slip in pairs if vocabulary.get(slip) == vocabulary[name])
+    tokenizer = Tokenizer(spelled / "tokenizer.json", 32)
+
+    found = tokenizer.encode_explained(f"{spelling.upper()}😍 {spelling}").tokens
+
+    assert [token.piece for token in found if not token.special] == [spelling, "😍", spelling]
+    assert tokenizer.encode(f"{spelling}😍 {spelling}").ids == tokenizer.encode(f"{word}😍 {word}").ids
+    assert max(tokenizer.encode("😍").ids) < json.loads((spelled / "config.json").read_text())["vocab_size"]
+
+
+def test_the_bundle_proves_itself_and_says_where_its_spellings_come_from(spelled: Path) -> None:
+    told = _provenance(spelled)["spellings"]
+
+    checks = {one.name: one for one in examine(spelled)}
+
+    assert told["count"] > 50
+    assert [file["file"] for file in told["files"]] == ["texts.txt"]
+    assert f", {told['count']:,} other spellings of them" in checks["tokenizer"].found
+    assert all(one.good for one in checks.values() if one.name not in ("folder", "model card"))
+
+
+def test_training_goes_on_without_them_and_every_word_keeps_its_id(spelled: Path, tmp_path: Path) -> None:
+    data = write_tsv(tmp_path / "data.tsv", sentences(60))
+    sizes = ["--max-tokens", "32", "--dev-fraction", "0.2", "--emoji"]
+
+    assert main(["train", "--base", str(spelled), "--data", str(data), "--out", str(tmp_path / "out"), *sizes]) == 0
+
+    before, after = _vocabulary(spelled), _vocabulary(tmp_path / "out" / "best")
+    assert len(set(after.values())) == len(after) == len(set(before.values()))
+    assert all(before[name] == number for name, number in after.items())
+    assert json.loads((tmp_path / "out" / "best" / "config.json").read_text())["vocab_size"] == max(after.values()) + 1
+    # transformers reads the bundle as the service does.
+    text = "good 😍 " + next(name for name, number in before.items() if name not in after)
+    assert AutoTokenizer.from_pretrained(spelled)(text)["input_ids"] == list(Tokenizer(spelled / "tokenizer.json", 32).encode(text).ids)
+
+
+def test_an_export_of_a_bundle_has_the_spellings_that_it_is_told_of(spelled: Path, tmp_path: Path) -> None:
+    assert (
+        main(["export", str(spelled), "--embeddings", "fp32", "--name", "plain", "--version", "1", "--out", str(tmp_path / "plain")]) == 0
+    )
+
+    plain = _vocabulary(tmp_path / "plain")
+    assert len(set(plain.values())) == len(plain)
+    assert _provenance(tmp_path / "plain")["spellings"] is None
+
+
+def test_one_without_spellings_is_loaded_as_it_is(tmp_path: Path) -> None:
+    for name in ("bert", "roberta", "albert"):
+        file = save_tiny(tmp_path / name, TINY[name]) / "tokenizer.json"
+        assert without_spellings(file).to_str() == tokenizers.Tokenizer.from_file(str(file)).to_str()
+
+
+def test_what_cannot_be_spelled_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = tmp_path / "few.txt"
+    few.write_text("good film\n")
+    for name, wanted in (("roberta", "its model is BPE; spellings want WordPiece"), ("bert", "stands in the texts 20 times; give more")):
+        base = save_tiny(tmp_path / name, TINY[name])
+        out = tmp_path / "out" / "1"
+        assert main(["export", str(base), "--spellings", str(few), "--out", str(out)]) == 1
+        assert wanted in capsys.readouterr().err
+        assert not out.parent.exists() or not list(out.parent.iterdir())
+
+
+def test_a_damaged_tokenizer_is_told_with_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    for content in ('{"model"', "[]", '{"model": {"type": "WordPiece", "vocab": 3}}'):
+        file.write_text(content)
+        with pytest.raises(BadCheckpoint, match=r"tokenizer\.json: not a tokenizer"):
+            without_spellings(file)
+
+
+def test_the_same_texts_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
+    texts = [text for _, text in sentences(600)]
+    made = []
+    for order in (texts, texts[::-1]):
+        base = save_tiny_bert(tmp_path / str(len(made)))
+        assert add_spellings(base / "tokenizer.json", order) > 50
+        made.append((base / "tokenizer.json").read_bytes())
+    assert made[0] == made[1]
