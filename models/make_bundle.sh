@@ -178,7 +178,8 @@ import json, sys
 written = {line.rstrip("\n").partition("\t")[2] for path in sys.argv[2:] for line in open(path, encoding="utf-8")}
 sys.stdout.writelines(row for row in open(sys.argv[1], encoding="utf-8") if json.loads(row)["text"] not in written)
 END
-"$models" export "$run/student/best" --dev "$run/dev.jsonl" --base "${base_name:-$base_package}" --out "$bundle" --force
+"$models" export "$run/student/best" --dev "$run/dev.jsonl" --base "${base_name:-$base_package}" --out "$bundle" --force \
+  --spellings "$data/imdb/unlabelled.txt.gz"
 "$models" long-texts "$bundle" "$data/imdb/train.tsv.gz" --dev 0.04 --record
 if [ -n "${EVAL:-}" ]; then
   # shellcheck disable=SC2086 # several files

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sentiment.model.bundle import Bundle, GraphSpec, Manifest, WindowsSpec, load_bundle
 from sentiment.reports import markdown
@@ -229,7 +230,19 @@ def _graphs(manifest: Manifest, provenance: Facts) -> str:
     ]
     lines += [_graph_row(manifest, graph, provenance) for graph in manifest.graphs.classify]
     total = sum(file.bytes for file in manifest.files.values()) / 1e6
-    return "\n".join([*lines, "", f"All files together: {total:.1f} MB."])
+    return "\n".join([*lines, "", f"All files together: {total:.1f} MB.", *_spellings(provenance)])
+
+
+def _spellings(provenance: Facts) -> list[str]:
+    found: Any = provenance.get("spellings")  # plain JSON; bundles of earlier versions say nothing
+    if not found:
+        return []
+    files = ", ".join(f"{file['file']} (`{file['sha256'][:16]}`)" for file in found["files"])
+    return [
+        "",
+        f"The tokenizer reads {found['count']:,} misspelled words, one swap or omission of a letter each, as the words that were meant. "
+        f"Which are likelier slips than words was counted in {files}.",
+    ]
 
 
 def _graph_row(manifest: Manifest, graph: GraphSpec, provenance: Facts) -> str:

@@ -86,12 +86,24 @@ def test_the_card_names_what_the_model_was_trained_on(bundle: Path) -> None:
     assert "Not evaluated." in text
 
 
+def test_the_card_names_the_texts_that_spellings_come_from(bundle: Path) -> None:
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    manifest["provenance"]["spellings"] = {"count": 140692, "files": [{"file": "reviews.txt.gz", "sha256": "ab" * 32}]}
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+
+    text = write_card(bundle, []).read_text(encoding="utf-8")
+
+    assert "The tokenizer reads 140,692 misspelled words, one swap or omission of a letter each, as the words that were meant." in text
+    assert "was counted in reviews.txt.gz (`abababababababab`)." in text
+
+
 def test_the_card_says_nothing_that_nobody_told_it(bundle: Path) -> None:
     text = write_card(bundle, []).read_text(encoding="utf-8")
 
     assert "Classifies one text as negative or positive" in text
     assert "English" not in text
     assert "Licences" not in text
+    assert "misspelled" not in text
 
 
 def test_the_card_owns_up_to_golden_texts_that_are_answered_wrongly(bundle: Path) -> None:

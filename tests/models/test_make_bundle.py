@@ -140,3 +140,4 @@ def test_the_texts_that_were_written_to_be_hard_do_not_calibrate(make: Callable[
     assert code == 0
     export = next(command for command in commands if command[0] == "export")
     assert Path(export[export.index("--dev") + 1]).read_text(encoding="utf-8") == rows[0]
+    assert export[export.index("--spellings") + 1].endswith("/imdb/unlabelled.txt.gz")
