@@ -247,7 +247,7 @@ def test_a_graph_without_attention_is_refused(tmp_path: Path) -> None:
     [
         ("distilbert", "Attention 0 of 2"),
         # All but its first, which reads what maps the embeddings.
-        ("albert", "Attention 2 of 3"),
+        ("albert", "Attention 1 of 2"),
         ("mpnet", "Attention 0 of 2"),
         ("xlnet", "pads on the left"),
     ],
