@@ -71,7 +71,7 @@ def test_one_of_two_servers_freezes(serve: Serve, evidence: Evidence) -> None:
 
 def test_a_lone_server_freezes(serve: Serve, evidence: Evidence) -> None:
     """64 calls with deadlines of 1 s to a server that SIGSTOP holds until the last caller has been told; then SIGCONT. What nobody waits
-    for any longer is not computed.
+    for any longer is not computed, but for the batch that may begin before the server has read that they left.
     """
     server = serve()
     fates = Fates()
@@ -100,7 +100,8 @@ def test_a_lone_server_freezes(serve: Serve, evidence: Evidence) -> None:
     evidence.measured["rows run for callers who had been told"] = int(server.total("batch_rows_sum") - rows) - 2
     evidence.assert_nothing_lost()
     assert [fate for _, _, fate in fates.calls] == [ANSWERED, *[DEADLINE_EXCEEDED] * 64, ANSWERED]
-    assert evidence.measured["rows run for callers who had been told"] == 0
+    # All that came is read in turns: calls first, then that their callers left.
+    assert evidence.measured["rows run for callers who had been told"] <= 16, "more than one batch"
 
 
 @pytest.mark.thorough
