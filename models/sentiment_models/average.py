@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from sentiment_models.bases import TRAINING_FILE
-from sentiment_models.checkpoint import label_names, load_classifier
+from sentiment_models.checkpoint import base_tokenizer, label_names, load_classifier
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.resume import replace_folder
 
@@ -26,9 +26,8 @@ def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> N
         raise ModelsError(f"{out}: exists; --force replaces it")
     if len(checkpoints) < 2:
         raise BadCheckpoint(f"{len(checkpoints)} checkpoints to average; at least 2 are wanted")
-    loaded = [load_classifier(path) for path in checkpoints]
+    models = [load_classifier(path)[0] for path in checkpoints]
     labels = [", ".join(label_names(path)) for path in checkpoints]
-    models = [model for model, _ in loaded]
     states = [model.state_dict() for model in models]
     for path, state, names in zip(checkpoints[1:], states[1:], labels[1:], strict=True):
         if names != labels[0]:
@@ -46,7 +45,7 @@ def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> N
 
     def fill(part: Path) -> None:
         models[0].save_pretrained(part)
-        loaded[0][1].save_pretrained(part)
+        base_tokenizer(str(checkpoints[0])).save_pretrained(part)
         (part / TRAINING_FILE).write_text(json.dumps({**told[-1], "averaged_with": told[:-1]}, indent=1), encoding="utf-8")
 
     replace_folder(out, fill)

@@ -39,7 +39,10 @@ UNNAMED = re.compile(r"LABEL_\d+")
 
 
 class Checkpoint:
-    """A classifier whose weights are fp16 numbers, computing in fp32: what every graph of a bundle must compute."""
+    """A classifier whose weights are fp16 numbers, computing in fp32: what every graph of a bundle must compute.
+
+    ``tokenizer``: its own, without the spellings of a bundle.
+    """
 
     def __init__(self, path: Path, max_tokens: int | None = None) -> None:
         """Load a checkpoint directory and round its weights; ``max_tokens``: read fewer tokens than it can.
@@ -53,7 +56,7 @@ class Checkpoint:
         self.labels = _labels(config, path / CONFIG_FILE)
         self.architecture = str(config.get("model_type"))
         self.family = _family(self.architecture, path / CONFIG_FILE)
-        self._tokenizer = _tokenizer(path / TOKENIZER_FILE)
+        self.tokenizer = _tokenizer(path / TOKENIZER_FILE)
         self._model = _load(path)
         limit = self.family.max_tokens(self._model.config)
         if max_tokens is not None and not TOKENS_MIN <= max_tokens <= limit:
@@ -93,9 +96,9 @@ class Checkpoint:
         config.pop("_name_or_path", None)
         write_object(folder / CONFIG_FILE, {**config, "dtype": "float16"})
         # A bundle's max_tokens rules, not what training cut or padded to.
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.save(str(folder / TOKENIZER_FILE))
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.tokenizer.save(str(folder / TOKENIZER_FILE))
         halves = {name: tensor.half().contiguous() for name, tensor in self._model.state_dict().items()}
         save_file(halves, folder / WEIGHTS_FILE, metadata={"format": "pt"})
         (folder / WEIGHTS_FILE).chmod(0o644)  # safetensors lets its owner alone read it; a container may run as another user
@@ -126,13 +129,13 @@ class Checkpoint:
         Raises:
             BadCheckpoint: names the tokenizer and what is wrong with its template.
         """
-        if self.family.segments and 1 not in self._tokenizer.encode("a", "b").type_ids:
+        if self.family.segments and 1 not in self.tokenizer.encode("a", "b").type_ids:
             raise BadCheckpoint(
                 f"{self.path / TOKENIZER_FILE}: gives the second text of a pair no segment id; its post_processor wants $B:1 for pairs"
             )
 
     def _check_vocabulary(self) -> None:
-        last, rows = max(self._tokenizer.get_vocab().values(), default=0), int(self._model.config.vocab_size)
+        last, rows = max(self.tokenizer.get_vocab().values(), default=0), int(self._model.config.vocab_size)
         if last >= rows:
             raise BadCheckpoint(
                 f"{self.path / TOKENIZER_FILE}: has token ids up to {last}; the model knows {rows}; put the model's own tokenizer there"

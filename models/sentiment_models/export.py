@@ -33,7 +33,7 @@ from sentiment_models.manifest import (
 from sentiment_models.provenance import Json, distinct_names, library_versions, three_digits, without_folders
 from sentiment_models.quantize import Embeddings, quantize
 from sentiment_models.resume import in_the_making
-from sentiment_models.spellings import add_spellings
+from sentiment_models.spellings import add_spellings, learn_spellings
 from sentiment_models.verify import (
     EXPLAIN_ERROR_MAX,
     INVARIANCE,
@@ -121,15 +121,15 @@ def export(
         pairs: the checkpoint was trained on pairs of texts, and the bundle reads such too; proved on pairs as well.
         max_tokens: how many tokens of a text are read, the special ones among them; None: as many as the model has positions
             (XLNet, which has none: 512).
-        spellings: texts as ``label`` takes them. Their words tell which misspelled words the tokenizer shall read as the words that were
-            meant; none: it reads them in pieces.
+        spellings: files of texts, .txt of one a line or labelled as ``dev`` is. Their words tell which misspelled words the tokenizer
+            shall read as the words that were meant; none: it reads them in pieces.
         force: replace ``bundle`` if it exists.
         say: told of each step.
 
     Raises:
         BadCheckpoint: the checkpoint cannot be used, or is of a family that is not supported.
         ParityFailed: a graph does not compute what torch computes, or its answers depend on batch mates.
-        BadData: ``dev`` has labels that the model has not, or ``spellings`` too few words.
+        BadData: ``dev`` has labels that the model has not, or ``spellings`` too few words; told before the graphs are made.
         ModelsError: ``bundle`` exists, or the disk is full.
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
     """
@@ -164,8 +164,10 @@ def _build(
     spellings: Sequence[Path],
     say: Say,
 ) -> Exported:
+    learned = _learned(checkpoint, spellings, say) if spellings else {}
     _write_graphs(checkpoint, part, embeddings, say)
-    spelled = _spell(checkpoint, part / TOKENIZER_FILE, spellings, say) if spellings else None
+    if learned:
+        add_spellings(part / TOKENIZER_FILE, learned)
     tokenizer = Tokenizer(part / TOKENIZER_FILE, checkpoint.max_tokens)
     pads_left = checkpoint.family.padding_side == "left"
     graphs = {p: Graph(tokenizer, Session(part / graph_file(p), labels=len(checkpoint.labels)), pads_left) for p in PRECISIONS}
@@ -176,7 +178,7 @@ def _build(
     golden = golden_set(graphs, checkpoint.labels, identity.pairs)
     say(calibrated_on(dev, pairs=identity.pairs))
     exported = Exported(parities, movements, golden, calibrate(graphs[PRECISIONS[0]], dev, len(checkpoint.labels)), explain)
-    provenance = {**_provenance(checkpoint.path, identity.base, embeddings, exported), "spellings": spelled}
+    provenance = {**_provenance(checkpoint.path, identity.base, embeddings, exported), "spellings": _spelled(learned, spellings)}
     write_object(part / MANIFEST_FILE, _manifest(checkpoint, identity, graphs, exported, provenance, file_entries(part)))
     return exported
 
@@ -196,12 +198,16 @@ def _write_graphs(checkpoint: Checkpoint, part: Path, embeddings: Embeddings, sa
         say(f"no explain graph: {error}")
 
 
-def _spell(checkpoint: Checkpoint, tokenizer: Path, files: Sequence[Path], say: Say) -> Json:
+def _learned(checkpoint: Checkpoint, files: Sequence[Path], say: Say) -> dict[str, str]:
     say("spellings")
     asked = (one for path in files for one in read_asked(Source(path), checkpoint.labels, seed=0))
-    count = add_spellings(tokenizer, (text for one in asked for text in (one.text, one.text_pair) if text))
+    texts = (text for one in asked for text in (one.text, one.text_pair) if text)
+    return learn_spellings(checkpoint.tokenizer, texts, ", ".join(map(str, files)))
+
+
+def _spelled(learned: Mapping[str, str], files: Sequence[Path]) -> dict[str, Json] | None:
     named = zip(distinct_names(files), files, strict=True)
-    return {"count": count, "files": [{"file": name, "sha256": sha256(path)} for name, path in named]}
+    return {"count": len(learned), "files": [{"file": name, "sha256": sha256(path)} for name, path in named]} if learned else None
 
 
 @dataclass(frozen=True, slots=True)

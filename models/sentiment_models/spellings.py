@@ -19,6 +19,7 @@ from typing import Any
 import tokenizers
 
 from sentiment_models.errors import BadCheckpoint, BadData
+from sentiment_models.manifest import TOKENIZER_FILE
 
 # Words and spellings of fewer letters are too many other words'.
 LETTERS_MIN = 3
@@ -55,7 +56,7 @@ def find_spellings(vocabulary: Iterable[str], counts: Mapping[str, int]) -> dict
     there is no such spelling.
 
     Args:
-        vocabulary: the tokenizer's entries.
+        vocabulary: the tokenizer's entries, added tokens among them.
         counts: how often each word stands in texts like those that will be read.
 
     Returns:
@@ -87,29 +88,52 @@ def _loud(spellings: Mapping[str, str], known: frozenset[str], counts: Mapping[s
     return [spelling for spelling, count in read.items() if count * RARER > counts[spellings[spelling]]]
 
 
-def add_spellings(file: Path, texts: Iterable[str]) -> int:
-    """Write spellings into a tokenizer.json without any, in place, by the words of ``texts``; return how many.
+def learn_spellings(tokenizer: tokenizers.Tokenizer, texts: Iterable[str], source: str) -> dict[str, str]:
+    """Find the spellings of the words of ``texts`` for a tokenizer without any.
+
+    Args:
+        tokenizer: a WordPiece.
+        texts: like those that will be read.
+        source: what the texts are called in errors.
+
+    Returns:
+        Spelling -> word, in alphabetical order; never none.
 
     Raises:
         BadCheckpoint: the tokenizer is no WordPiece.
-        BadData: no word of the texts is frequent enough.
+        BadData: no word of the texts is frequent enough, or none that is has such a spelling.
     """
+    kind = json.loads(tokenizer.to_str())["model"]["type"]
+    if kind != "WordPiece":
+        raise BadCheckpoint(f"{TOKENIZER_FILE}: its model is {kind}; spellings want WordPiece, where a word is an entry")
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    counts = count_words(texts, tokenizer)
+    found = find_spellings(vocabulary, counts)
+    if not found:
+        words = [counts[word] for word in vocabulary if word.isalpha() and len(word) >= LETTERS_MIN]
+        if frequent := sum(count >= COUNT_MIN for count in words):
+            why = (
+                f"{frequent} words that the tokenizer knows stand there {COUNT_MIN} times or more, but each slip in them is another word, "
+                f"or is not {RARER} times rarer there"
+            )
+        else:
+            why = (
+                f"the most frequent word that the tokenizer knows, of at least {LETTERS_MIN} letters, stands there "
+                f"{max(words, default=0)} times and wants {COUNT_MIN}"
+            )
+        raise BadData(f"{source}: no spelling can be learned: {why}; give more texts")
+    return found
+
+
+def add_spellings(file: Path, spellings: Mapping[str, str]) -> None:
+    """Write spellings into a tokenizer.json without any, in place."""
     content = _content(file)
-    model = content["model"]
-    if model.get("type") != "WordPiece":
-        raise BadCheckpoint(f"{file.name}: its model is {model.get('type')}; spellings want WordPiece, where a word is an entry")
-    vocabulary: dict[str, int] = model["vocab"]
-    spellings = find_spellings(vocabulary, count_words(texts, tokenizers.Tokenizer.from_file(str(file))))
-    if not spellings:
-        raise BadData(
-            f"spellings: no word of {LETTERS_MIN} letters that the tokenizer knows stands in the texts {COUNT_MIN} times; give more"
-        )
+    vocabulary: dict[str, int] = content["model"]["vocab"]
     # An added token that the model lacks would get a new id when it is loaded: the first that is free by the number of entries.
     for added in content["added_tokens"]:
         vocabulary.setdefault(added["content"], added["id"])
     vocabulary.update({spelling: vocabulary[word] for spelling, word in spellings.items()})
     file.write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
-    return len(spellings)
 
 
 def without_spellings(file: Path) -> tokenizers.Tokenizer:

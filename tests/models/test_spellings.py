@@ -1,7 +1,10 @@
 """Words with a slip of the finger: which are read as the word that was meant, and what becomes of everything else."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,12 +14,22 @@ import tokenizers
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from sentiment.model.tokenizer import Tokenizer
+from sentiment_models.average import average
 from sentiment_models.cli import main
 from sentiment_models.emoji import add_emoji
-from sentiment_models.errors import BadCheckpoint
+from sentiment_models.errors import BadCheckpoint, BadData
 from sentiment_models.examine import examine
 from sentiment_models.perturb import typos
-from sentiment_models.spellings import COUNT_MIN, RARER, add_spellings, count_words, find_spellings, slips, without_spellings
+from sentiment_models.spellings import (
+    COUNT_MIN,
+    RARER,
+    add_spellings,
+    count_words,
+    find_spellings,
+    learn_spellings,
+    slips,
+    without_spellings,
+)
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 from tests.models.tiny_families import TEXTS, TINY, save_tiny
 
@@ -155,12 +168,21 @@ def test_one_without_spellings_is_loaded_as_it_is(tmp_path: Path) -> None:
 
 def test_what_cannot_be_spelled_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = tmp_path / "few.txt"
-    few.write_text("good film\n")
-    for name, wanted in (("roberta", "its model is BPE; spellings want WordPiece"), ("bert", "stands in the texts 20 times; give more")):
+    few.write_text("acting\n")
+    for name, wanted in (
+        ("roberta", "its model is BPE; spellings want WordPiece"),
+        (
+            "bert",
+            f"{few}: no spelling can be learned: the most frequent word that the tokenizer knows, of at least 3 letters, stands there 1 "
+            "times and wants 20; give more texts",
+        ),
+    ):
         base = save_tiny(tmp_path / name, TINY[name])
         out = tmp_path / "out" / "1"
         assert main(["export", str(base), "--spellings", str(few), "--out", str(out)]) == 1
-        assert wanted in capsys.readouterr().err
+        said = capsys.readouterr()
+        assert wanted in said.err
+        assert "graphs" not in said.out + said.err, "told before the long work"
         assert not out.parent.exists() or not list(out.parent.iterdir())
 
 
@@ -172,11 +194,58 @@ def test_a_damaged_tokenizer_is_told_with_its_file(tmp_path: Path) -> None:
             without_spellings(file)
 
 
-def test_the_same_texts_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
+def test_words_whose_every_slip_is_a_word_are_told() -> None:
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "wwww": 1, "www": 2}, unk_token="[UNK]"))
+
+    with pytest.raises(
+        BadData, match=r"texts\.txt: no spelling can be learned: 1 words that the tokenizer knows stand there 20 times or more, but"
+    ):
+        learn_spellings(tokenizer, ["wwww"] * COUNT_MIN, "texts.txt")
+
+
+def test_an_added_token_keeps_its_id_though_it_is_a_slip_in_a_frequent_word(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "flicker": 1}, unk_token="[UNK]"))
+    tokenizer.add_tokens(["flickr"])
+    tokenizer.save(str(file))
+
+    add_spellings(file, learn_spellings(tokenizer, ["flicker"] * MANY, "texts.txt"))
+
+    read = tokenizers.Tokenizer.from_file(str(file))
+    assert [read.encode(word).ids for word in ("flickr", "flicker", "flciker")] == [[2], [1], [1]]
+
+
+def test_a_mean_of_bundles_with_spellings_has_none_and_every_word_keeps_its_id(spelled: Path, tmp_path: Path) -> None:
+    average([spelled, spelled], tmp_path / "mean")
+
+    before, after = _vocabulary(spelled), _vocabulary(tmp_path / "mean")
+    assert len(set(after.values())) == len(after) == len(set(before.values()))
+    assert all(before[name] == number for name, number in after.items())
+    known = {word for text in TEXTS for word in text.split() if word.isalpha() and word in before}
+    assert known and known <= after.keys()
+
+
+def test_the_same_texts_give_the_same_bytes_in_any_order_and_process(tmp_path: Path) -> None:
     texts = [text for _, text in sentences(600)]
     made = []
-    for order in (texts, texts[::-1]):
-        base = save_tiny_bert(tmp_path / str(len(made)))
-        assert add_spellings(base / "tokenizer.json", order) > 50
-        made.append((base / "tokenizer.json").read_bytes())
+    for seed, order in enumerate((texts, texts[::-1])):
+        file = save_tiny_bert(tmp_path / str(seed)) / "tokenizer.json"
+        subprocess.run(
+            [sys.executable, "-c", SPELL, file],
+            input=json.dumps(order),
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            text=True,
+            check=True,
+        )
+        made.append(file.read_bytes())
     assert made[0] == made[1]
+    assert len(_vocabulary(file.parent)) > 50 + len(set(_vocabulary(file.parent).values()))
+
+
+SPELL = """
+import json, pathlib, sys
+import tokenizers
+from sentiment_models.spellings import add_spellings, learn_spellings
+file = pathlib.Path(sys.argv[1])
+add_spellings(file, learn_spellings(tokenizers.Tokenizer.from_file(str(file)), json.load(sys.stdin), "texts"))
+"""

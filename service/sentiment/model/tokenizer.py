@@ -282,7 +282,7 @@ def _beyond_first_word(words: Sequence[int | None]) -> int:
     return next((len(words) - place for place, word in enumerate(words) if word != words[0]), 0)
 
 
-# By content. Reading one holds up every other thread for a tenth of a second, and versions of a model mostly have the same.
+# By content. Reading one holds up every other thread for a tenth to a third of a second, and versions of a model mostly have the same.
 _shared: weakref.WeakValueDictionary[tuple[str, int], Tokenizer] = weakref.WeakValueDictionary()
 
 
