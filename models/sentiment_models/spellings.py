@@ -103,7 +103,7 @@ def learn_spellings(tokenizer: tokenizers.Tokenizer, texts: Iterable[str], sourc
         BadCheckpoint: the tokenizer is no WordPiece.
         BadData: no word of the texts is frequent enough, or none that is has such a spelling.
     """
-    kind = json.loads(tokenizer.to_str())["model"]["type"]
+    kind = type(tokenizer.model).__name__
     if kind != "WordPiece":
         raise BadCheckpoint(f"{TOKENIZER_FILE}: its model is {kind}; spellings want WordPiece, where a word is an entry")
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)

@@ -58,14 +58,15 @@ def unreadable(path: Path, line: int, error: BaseException) -> BadData:
     """Tell why a file could be read no further than ``line``."""
     if isinstance(error, UnicodeDecodeError):
         return BadData(_not_utf8(path, line))
-    if isinstance(error, EOFError | zlib.error):
-        return BadData(f"{path}: cannot be read after line {line}: damaged or cut off ({error}); fetch it again")
-    if isinstance(error, gzip.BadGzipFile):
-        return BadData(f"{path}: cannot be read after line {line}: {error}; if it is not compressed, name it without .gz")
     if isinstance(error, csv.Error):
         # Its first line is the header, which is no example.
         return BadData(f"{path}:{max(line, 1) + 1}: not CSV: {error}; is a quote left open there?")
-    return BadData(f"{path}: cannot be read after line {line}: {error}")
+    read = f"{path}: cannot be read" + (f" after line {line}" if line else "")
+    if isinstance(error, EOFError | zlib.error):
+        return BadData(f"{read}: damaged or cut off ({error}); fetch it again")
+    if isinstance(error, gzip.BadGzipFile):
+        return BadData(f"{read}: {error}; if it is not compressed, name it without .gz")
+    return BadData(f"{read}: {getattr(error, 'strerror', None) or error}")
 
 
 def _not_utf8(path: Path, line: int) -> str:

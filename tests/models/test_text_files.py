@@ -53,7 +53,7 @@ def _damaged(content: bytes) -> bytes:
         ("a.tsv", b"1\tgood\n0\tcaf\xe9\n", ":2: not UTF-8, perhaps Latin-1 or Windows-1252; convert it: iconv -f WINDOWS-1252 -t UTF-8"),
         ("a.csv", b"label,text\n1,good\n0,caf\xe9\n", ":3: not UTF-8"),
         ("a.tsv", gzip.compress(LINES), ":1: not UTF-8 but gzip; name it .gz"),
-        ("a.tsv.gz", LINES, ": cannot be read after line 0: Not a gzipped file (b'1\\t'); if it is not compressed, name it without .gz"),
+        ("a.tsv.gz", LINES, ": cannot be read: Not a gzipped file (b'1\\t'); if it is not compressed, name it without .gz"),
         ("a.tsv.gz", gzip.compress(LINES * 1000)[:-12], "damaged or cut off (Compressed file ended"),
         ("a.tsv.gz", _damaged(b"".join(b"1\tgood %d\n" % n for n in range(9999))), "damaged or cut off (Error -3"),
         ("a.tsv", LINES + b"1\tgo\0od\n", ":3: a NUL character in the text"),
