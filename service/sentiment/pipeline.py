@@ -5,7 +5,7 @@ Used by the gRPC and HTTP sides and in-process; knows neither.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,11 +24,13 @@ from sentiment.model.tokenizer import Windows
 from sentiment.queries import Query, QueryReader
 from sentiment.tracing.trace import Telling, exemplar_of
 
-# Texts beyond this are tokenized in a thread: about a millisecond, the longest the event loop may be held.
-INLINE_CHARACTERS_MAX = 4096
+# Texts beyond this, or with words that are hard to read, are tokenized in a thread: about a millisecond, the longest the event loop may
+# be held.
+INLINE_CHARACTERS_MAX = 2048
 # Texts of a batch call that are tokenized together: long enough that the hand-over to the thread (60 us) does not count,
-# short enough that the first rows run while the others are tokenized.
+# short enough that the first rows run while the others are tokenized, and that another call's texts wait for them only so long.
 CHUNK = 64
+CHUNK_CHARACTERS = 2**16
 # For the run of an explanation that was asked to end; the process need not wait for one that does not.
 EXPLAINING_WAIT_S = 1.0
 # A cancellation so shortly before the deadline is the deadline's.
@@ -128,8 +130,9 @@ class Served:
         self.check(query)
         begun = time.monotonic()
         with Telling(query.trace, "tokenize") as attributes:
-            short = len(query.text) <= INLINE_CHARACTERS_MAX and query.text_pair is None
-            row = self.classifier.tokenizer.encode(query.text) if short else None
+            tokenizer = self.classifier.tokenizer
+            inline = query.text_pair is None and tokenizer.is_plain(query.text, INLINE_CHARACTERS_MAX)
+            row = tokenizer.encode(query.text) if inline else None
             reading: Reading
             if row is None or self._reader.reads_on(query, row):
                 (reading,) = await self._in_thread([query], deadline_at)
@@ -187,9 +190,9 @@ class Served:
         self, queries: Sequence[Query], deadline_at: float, settle: Callable[[int, Outcome], None]
     ) -> AsyncIterator[tuple[int, Reading, float]]:
         """Index, reading and tokenizing time of each query that can be asked; the others are settled with their error."""
-        for start in range(0, len(queries), CHUNK):
+        for chunk in _chunks(queries):
             good = []
-            for index in range(start, min(start + CHUNK, len(queries))):
+            for index in chunk:
                 try:
                     self.check(queries[index])
                     good.append(index)
@@ -268,3 +271,18 @@ class Served:
         return Answer(
             scored, reading.tokens, reading.truncated, now - arrived_at, tokenize_s, outcome.queue_s, outcome.run_s, outcome.batch_rows
         )
+
+
+def _chunks(queries: Sequence[Query]) -> Iterator[Sequence[int]]:
+    """The places of queries that are tokenized together."""
+    chunk: list[int] = []
+    characters = 0
+    for place, query in enumerate(queries):
+        size = len(query.text) + len(query.text_pair or "")
+        if chunk and (len(chunk) == CHUNK or characters + size > CHUNK_CHARACTERS):
+            yield chunk
+            chunk, characters = [], 0
+        chunk.append(place)
+        characters += size
+    if chunk:
+        yield chunk

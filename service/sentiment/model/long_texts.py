@@ -1,4 +1,4 @@
-"""Which tokens of a text that does not fit are read: spans of its tokens, cut between words where that can be. Pure."""
+"""Which tokens of a text or pair that does not fit are read: spans of its tokens, cut between words where that can be. Pure."""
 
 from collections.abc import Sequence
 
@@ -45,6 +45,19 @@ def tail_start(words: Words, tail: int) -> int:
     """Where the last ``tail`` of more tokens begin: before a word, unless that drops more than half of them."""
     first = len(words) - tail
     return next((place for place in range(first, first + tail // 2 + 1) if breaks(words, place)), first)
+
+
+def pair_shares(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many of the tokens of two texts are read: the longer one is cut, and both to halves if that is not enough.
+
+    As tokenizers' strategy "longest_first" has it, by which models for pairs are trained.
+    """
+    shorter, longer = min(first, second), max(first, second)
+    if first + second > room:
+        longer = max(shorter, room - shorter)
+        if shorter + longer > room:
+            shorter, longer = room // 2, room - room // 2
+    return (shorter, longer) if first <= second else (longer, shorter)
 
 
 def breaks(words: Words, place: int) -> bool:

@@ -1,6 +1,7 @@
-"""Text to token ids. A huge text is cut before it is tokenized, in a way that changes no id of a single text.
+"""Text to token ids. Of a text no more is tokenized than its row can hold, in a way that changes no id.
 
-What is read of a text that does not fit is cut out of the ids of the whole text, never tokenized anew.
+A text is made shorter first (``shortened``), then its beginning is tokenized, and more of it if that was not enough. What is read of a
+text that does not fit is cut out of the ids of the whole text.
 """
 
 import os
@@ -12,7 +13,8 @@ from pathlib import Path
 import tokenizers
 
 from sentiment.errors import BadBundle
-from sentiment.model.long_texts import head_end, tail_start, window_spans
+from sentiment.model.long_texts import head_end, pair_shares, tail_start, window_spans
+from sentiment.model.shortened import EASY_WORD, Shortened, shortener_of
 from sentiment.model.words import Encoded, Piece, Token, group
 
 # Its own thread pool would take the cores from the runners; read by the library at each call.
@@ -21,6 +23,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # English needs about 4.7 characters a token: at 8, hardly a text that fits the model is cut, and one that does not costs
 # at most about twice the tokens that are read.
 CUT_CHARACTERS_PER_TOKEN = 8
+# At most so much is tokenized, in characters of plain text (0.3 to 0.5 microseconds each), and twice the above: what stands behind it
+# is not read, however few tokens there are.
+CUT_CHARACTERS_MAX = 2**15
+# More is tokenized if that was not enough: at least and at most so many times as much.
+GROWTH_MIN, GROWTH_MAX = 2, 16
+# So many times as many tokens of both texts of a pair are read to find the longer one, if neither ends where it is cut.
+PAIR_GROWTH = 4
+# So many times as much is made shorter, a hundredth of the work, if less than was wanted is left.
+LOOK_GROWTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +62,68 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True)
+class _Frame:
+    """What the template puts before a text, behind it and, of a pair, between both: ids and types; and the type of each text."""
+
+    ids: tuple[list[int], ...]
+    types: tuple[list[int], ...]
+    text_types: tuple[int, ...]
+
+    @classmethod
+    def of(cls, encoding: tokenizers.Encoding) -> "_Frame":
+        """The frame of one text or two, of some tokens each, that do not spell special ones."""
+        ids: list[list[int]] = [[]]
+        types: list[list[int]] = [[]]
+        text_types: list[int] = []
+        tokens = zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
+        for token, kind, source, special in tokens:
+            if special:
+                ids[-1].append(token)
+                types[-1].append(kind)
+            elif source == len(text_types):
+                ids.append([])
+                types.append([])
+                text_types.append(kind)
+        return cls(tuple(ids), tuple(types), tuple(text_types))
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.ids))
+
+    @property
+    def typed(self) -> bool:
+        """Whether some token has another type than 0. Of a single text only special ones may, as the last one of XLNet."""
+        return any(map(any, self.types)) or any(self.text_types)
+
+    def row(self, texts: Sequence[Sequence[int]], truncated: bool) -> Row:
+        """The row of the tokens of each text."""
+        ids, types = [*self.ids[0]], [*self.types[0]]
+        for own, own_type, around, around_types in zip(texts, self.text_types, self.ids[1:], self.types[1:], strict=True):
+            ids += [*own, *around]
+            types += [*[own_type] * len(own), *around_types]
+        return Row(ids, types if self.typed else None, truncated)
+
+
+@dataclass(frozen=True, slots=True)
 class _Content:
-    """Tokens of a text without special ones and the word of each; ids and types of those that the template puts around them.
+    """Tokens of a text without special ones and the word of each; ``more``: the text has others beside them.
 
     ``pieces``: the tokens as explanations see them; none unless they were asked for.
     """
 
     ids: list[int]
     words: list[int | None]
-    before: list[int]
-    after: list[int]
-    types_before: list[int]
-    types_after: list[int]
+    more: bool
     pieces: list[Piece] = field(default_factory=list)
 
     def between(self, start: int, end: int) -> "_Content":
-        """Some of the tokens, with the same around them."""
-        return replace(self, ids=self.ids[start:end], words=self.words[start:end], pieces=self.pieces[start:end])
-
-    def row(self, ids: list[int], truncated: bool) -> Row:
-        """A row of these ids of the text."""
-        typed = any(self.types_before) or any(self.types_after)
-        types = [*self.types_before, *[0] * len(ids), *self.types_after] if typed else None
-        return Row([*self.before, *ids, *self.after], types, truncated)
+        """Some of the tokens."""
+        more = self.more or start > 0 or end < len(self.ids)
+        return _Content(self.ids[start:end], self.words[start:end], more, self.pieces[start:end])
 
 
 class Tokenizer:
-    """The bundle's tokenizer. All methods may be called from any thread: truncation is set once and never changed."""
+    """The bundle's tokenizer. All methods may be called from any thread."""
 
     def __init__(self, path: Path, max_tokens: int) -> None:
         """Load tokenizer.json.
@@ -86,16 +132,19 @@ class Tokenizer:
             BadBundle: the file is no tokenizer.
         """
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            content = path.read_text(encoding="utf-8")
+            self._tokenizer = tokenizers.Tokenizer.from_str(content)
         except Exception as error:  # the Rust side raises bare Exception
             raise BadBundle(f"{path}: not a tokenizer: {error}") from error
         self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(max_tokens)
-        self._cut = CUT_CHARACTERS_PER_TOKEN * max_tokens
+        self._tokenizer.no_truncation()
+        self._single = _Frame.of(self._tokenizer.encode("a"))
+        self._pair = _Frame.of(self._tokenizer.encode("a", "a"))
+        self._shortener = shortener_of(self._tokenizer, content)
+        self._added_characters = max((len(token.content) for token in self._tokenizer.get_added_tokens_decoder().values()), default=0)
+        self._room = max_tokens - self._single.tokens
         self.max_tokens = max_tokens
-        self.special_tokens = self._tokenizer.num_special_tokens_to_add(False)
-        # Of a single text only special tokens may have another type than 0, as the last one of XLNet.
-        self._typed = any(self._tokenizer.encode("").type_ids)
+        self.special_tokens = self._single.tokens
         self.pad_id = self._id_of("[PAD]", "<pad>") or 0
         self._unknown_id = self._id_of("[UNK]", "<unk>")
 
@@ -103,13 +152,38 @@ class Tokenizer:
         """The id of the first of these tokens that there is."""
         return next((int(found) for name in names if (found := self._tokenizer.token_to_id(name)) is not None), None)
 
-    def encode(self, text: str, pair: str | None = None) -> Row:
-        """Tokenize one text or pair into at most ``max_tokens`` ids, the first ones of the text.
+    def is_plain(self, text: str, characters_max: int | None = None) -> bool:
+        """Whether it costs no more than its characters: it has at most so many (8 a token that fits), and no word that is hard to read."""
+        limit = CUT_CHARACTERS_PER_TOKEN * self.max_tokens if characters_max is None else characters_max
+        return len(text) <= EASY_WORD or (len(text) <= limit and all(len(word) <= EASY_WORD for word in text.split()))
 
-        The work is bounded by what is read, not by the text: only a text of white space or of endless words is read on.
+    def encode(self, text: str, pair: str | None = None) -> Row:
+        """Tokenize one text or pair into at most ``max_tokens`` ids, the first ones of the text; of a pair the longer text is cut first.
+
+        The work is bounded by what is read, not by the text. Other threads run meanwhile, but for a plain text.
         """
-        encoding, truncated = self._encoding(text, pair)
-        return Row(encoding.ids, encoding.type_ids if self._typed or pair is not None else None, truncated)
+        if pair is not None:
+            read, truncated = self._read_pair(text, pair)
+            return self._pair.row([one.ids for one in read], truncated)
+        if self.is_plain(text):
+            return self._row(self._tokenizer.encode(text))
+        read_first = self._first(text, self._room + 1).between(0, self._room)
+        return self._single.row([read_first.ids], read_first.more)
+
+    def encode_many(self, texts: Sequence[str]) -> list[Row]:
+        """Tokenize texts; the same rows as ``encode`` one by one, about a sixth cheaper, and other threads run meanwhile."""
+        plain = [self.is_plain(text) for text in texts]
+        together = self._tokenizer.encode_batch_fast([text for text, is_plain in zip(texts, plain, strict=True) if is_plain])
+        rows = map(self._row, together)
+        return [next(rows) if is_plain else self.encode(text) for text, is_plain in zip(texts, plain, strict=True)]
+
+    def _row(self, encoding: tokenizers.Encoding) -> Row:
+        """The row of a whole text that was encoded with its special tokens."""
+        ids = encoding.ids
+        if len(ids) <= self.max_tokens:
+            return Row(ids, encoding.type_ids if self._single.typed else None, False)
+        before = len(self._single.ids[0])
+        return self._single.row([ids[before : before + self._room]], True)
 
     def encode_explained(self, text: str, pair: str | None = None, head: int | None = None) -> Encoded:
         """The row of ``encode``, or with ``head`` that of ``encode_head_tail``, and where its tokens and words stand in the texts.
@@ -121,64 +195,29 @@ class Tokenizer:
         """
         if head is not None:
             return self._explained_head_tail(text, head)
-        encoding, truncated = self._encoding(text, pair)
-        texts = [text] if pair is None else [text, pair]
-        tokens, words = group(texts, self._pieces(encoding))
-        typed = self._typed or pair is not None
+        if pair is not None:
+            read, truncated = self._read_pair(text, pair, explained=True)
+            return self._explained(self._pair, [text, pair], read, truncated)
+        first = self._first(text, self._room + 1, explained=True).between(0, self._room)
+        return self._explained(self._single, [text], [first], first.more)
+
+    def _explained(self, frame: _Frame, texts: Sequence[str], read: Sequence[_Content], truncated: bool) -> Encoded:
+        row = frame.row([one.ids for one in read], truncated)
+        special = [[Piece(self._tokenizer.id_to_token(token) or "", 0, 0, None, None, False) for token in ids] for ids in frame.ids]
+        pieces = special[0]
+        for source, (one, around) in enumerate(zip(read, special[1:], strict=True)):
+            pieces += [*(replace(piece, source=source) for piece in one.pieces), *around]
+        tokens, words = group(texts, pieces)
         unseen = tuple(_rests(texts, tokens)) if truncated else ()
-        return Encoded(tuple(encoding.ids), tuple(encoding.type_ids) if typed else None, tokens, words, truncated, unseen)
+        return Encoded(tuple(row.ids), None if row.type_ids is None else tuple(row.type_ids), tokens, words, truncated, unseen)
 
     def _explained_head_tail(self, text: str, head: int) -> Encoded:
         first, last = self._head_tail(text, head, explained=True)
-        row = first.row(first.ids + last.ids, True)
-        before, after = (
-            [Piece(self._tokenizer.id_to_token(token) or "", 0, 0, None, None, False) for token in special]
-            for special in (first.before, first.after)
-        )
         # The tail's words are counted anew: none of them is one of the head's.
         tail = [replace(piece, word=None if piece.word is None else -1 - piece.word) for piece in last.pieces]
-        tokens, words = group([text], [*before, *first.pieces, *tail, *after])
+        read = _Content(first.ids + last.ids, [], True, first.pieces + tail)
         gap = (0, first.pieces[-1].end if first.pieces else 0, tail[0].start if tail else len(text))
-        return Encoded(tuple(row.ids), None if row.type_ids is None else tuple(row.type_ids), tokens, words, True, (gap,))
-
-    def _pieces(self, encoding: tokenizers.Encoding, start: int = 0) -> list[Piece]:
-        """The tokens of an encoding; ``start``: where in the text what was encoded begins."""
-        return [
-            Piece(piece, start + first, start + end, word, None if special else source, token == self._unknown_id)
-            for piece, (first, end), word, source, special, token in zip(
-                encoding.tokens,
-                encoding.offsets,
-                encoding.word_ids,
-                encoding.sequence_ids,
-                encoding.special_tokens_mask,
-                encoding.ids,
-                strict=True,
-            )
-        ]
-
-    def _encoding(self, text: str, pair: str | None) -> tuple[tokenizers.Encoding, bool]:
-        """What is read of a text or pair, and whether something is not."""
-        if pair is not None:
-            far = 4 * self._cut
-            encoding = self._tokenizer.encode(text[:far], pair[:far])
-            return encoding, bool(encoding.overflowing) or max(len(text), len(pair)) > far
-        cut = self._cut
-        while cut < len(text):
-            encoding = self._tokenizer.encode(text[:cut])
-            if _complete_before_last_word(encoding):
-                return encoding, True
-            cut *= 2
-        encoding = self._tokenizer.encode(text)
-        return encoding, bool(encoding.overflowing)
-
-    def encode_many(self, texts: Sequence[str]) -> list[Row]:
-        """Tokenize texts; the same rows as ``encode`` one by one, about a sixth cheaper, and other threads run meanwhile."""
-        if any(len(text) > self._cut for text in texts):
-            return [self.encode(text) for text in texts]
-        encodings = self._tokenizer.encode_batch_fast(list(texts))
-        if self._typed:
-            return [Row(encoding.ids, encoding.type_ids, bool(encoding.overflowing)) for encoding in encodings]
-        return [Row(encoding.ids, None, bool(encoding.overflowing)) for encoding in encodings]
+        return replace(self._explained(self._single, [text], [read], True), unseen=(gap,))
 
     def encode_windows(self, text: str, size: int, stride: int, count_max: int) -> Windows:
         """Read a text in windows of at most ``size`` tokens with the special ones, as ``window_spans`` places them.
@@ -194,8 +233,8 @@ class Tokenizer:
         read = self._first(text, room + (count_max - 1) * stride + 1)
         spans = window_spans(read.words, room, stride, count_max)
         last = spans[-1][1]
-        truncated = last < len(read.ids)
-        rows = tuple(read.row(read.ids[start:end], truncated) for start, end in spans)
+        truncated = read.between(0, last).more
+        rows = tuple(self._single.row([read.ids[start:end]], truncated) for start, end in spans)
         return Windows(rows, last + self.special_tokens, truncated)
 
     def encode_head_tail(self, text: str, head: int) -> Row:
@@ -207,57 +246,109 @@ class Tokenizer:
             text: one that does not fit: its row of ``encode`` is truncated. What lies between need not be tokenized.
             head: fewer than the tokens of a text that fit.
         """
-        first, last = self._head_tail(text, head, explained=False)
-        return first.row(first.ids + last.ids, True)
+        first, last = self._head_tail(text, head)
+        return self._single.row([first.ids + last.ids], True)
 
-    def _head_tail(self, text: str, head: int, explained: bool) -> tuple[_Content, _Content]:
-        tail = self.max_tokens - self.special_tokens - head
+    def _head_tail(self, text: str, head: int, explained: bool = False) -> tuple[_Content, _Content]:
+        tail = self._room - head
         first = self._first(text, head + 1, explained)
         last = self._last(text, tail + 1, explained)
-        return first.between(0, head_end(first.words, head)), last.between(tail_start(last.words, tail), len(last.ids))
+        # They are fewer only where no more is tokenized.
+        first_end = head_end(first.words, head) if len(first.ids) > head else len(first.ids)
+        last_start = tail_start(last.words, tail) if len(last.ids) > tail else 0
+        return first.between(0, first_end), last.between(last_start, len(last.ids))
+
+    def _read_pair(self, text: str, pair: str, explained: bool = False) -> tuple[list[_Content], bool]:
+        """What the row of a pair has of each, and whether they have more. Of two texts without an end in sight none counts as longer."""
+        room = self.max_tokens - self._pair.tokens
+        for wanted in (room + 1, PAIR_GROWTH * room):
+            read = [self._first(one, wanted, explained) for one in (text, pair)]
+            first, second = (len(one.ids) for one in read)
+            # Two that have as many tokens so far may still be of different lengths.
+            if first != second or not any(one.more for one in read):
+                break
+        cut = [one.between(0, share) for one, share in zip(read, pair_shares(first, second, room), strict=True)]
+        return cut, any(one.more for one in cut)
 
     def _first(self, text: str, wanted: int, explained: bool = False) -> _Content:
         """The first ``wanted`` tokens, or all if there are fewer."""
-        cut = CUT_CHARACTERS_PER_TOKEN * wanted
+        cost, most = _costs(wanted)
         while True:
-            read = self._content(text[:cut], 0, explained)
-            whole = cut >= len(text)
-            # The cut can have changed nothing before the last word.
-            sure = len(read.ids) if whole else _beyond_first_word(read.words[::-1])
-            if sure >= wanted or whole:
-                return read.between(0, min(sure, wanted))
-            cut *= 2
+            short, whole = self._part(text, wanted, cost, cost == most, from_end=False)
+            encoding, words = self._read(short)
+            sure = len(words)
+            if not whole and cost < most:
+                # The cut can have changed the last word, and an added token that it went through.
+                certain = len(short.text) - self._added_characters
+                ends = enumerate(end for _, end in reversed(encoding.offsets))
+                sure -= next((place for place, end in ends if end <= certain and words[-1 - place] != words[-1]), sure)
+            if whole or cost == most or sure >= wanted:
+                return self._content(encoding, words, short, 0, min(sure, wanted), not whole or sure > wanted, explained)
+            cost = min(most, _more(cost, sure, wanted))
 
     def _last(self, text: str, wanted: int, explained: bool = False) -> _Content:
         """The last ``wanted`` tokens, or all if there are fewer."""
-        cut = CUT_CHARACTERS_PER_TOKEN * wanted
+        cost, most = _costs(wanted)
         while True:
-            read = self._content(text[-cut:], max(0, len(text) - cut), explained)
-            whole, count = cut >= len(text), len(read.ids)
-            sure = count if whole else _beyond_first_word(read.words)
-            if sure >= wanted or whole:
-                return read.between(count - min(sure, wanted), count)
-            cut *= 2
+            short, whole = self._part(text, wanted, cost, cost == most, from_end=True)
+            encoding, words = self._read(short)
+            start = 0
+            if not whole and cost < most:
+                starts = enumerate(start for start, _ in encoding.offsets)
+                start = next((place for place, at in starts if at >= self._added_characters and words[place] != words[0]), len(words))
+            sure = len(words) - start
+            if whole or cost == most or sure >= wanted:
+                start = max(start, len(words) - wanted)
+                return self._content(encoding, words, short, start, len(words), not whole or start > 0, explained)
+            cost = min(most, _more(cost, sure, wanted))
 
-    def _content(self, text: str, start: int, explained: bool) -> _Content:
+    def _part(self, text: str, wanted: int, cost: int, final: bool, from_end: bool) -> tuple[Shortened, bool]:
+        """The beginning or the end of a text that costs about ``cost``, in few characters, and whether it is the whole text.
+
+        ``final``: what its words cost beside their characters does not count.
+        """
+        if self.is_plain(text):
+            return Shortened(text), True
+        size = cost
+        while True:
+            offset = max(0, len(text) - size) if from_end else 0
+            short = self._shortener.shorten(text[offset : offset + size])
+            if final:
+                short = replace(short, heavy=())
+            # The words at the cuts do not count.
+            if size >= len(text) or short.cost >= cost or short.tokens > wanted + 2 + self._added_characters:
+                part = short.tail(cost) if from_end else short.head(cost)
+                return part.moved(offset), size >= len(text) and part is short
+            size *= LOOK_GROWTH
+
+    def _read(self, short: Shortened) -> tuple[tokenizers.Encoding, list[int | None]]:
         # Other threads run during encode_batch, and stand still during encode.
-        encoding = self._tokenizer.encode_batch([text])[0]
-        # Marks what the template adds, and no special token that the text itself spells out.
-        mask = encoding.special_tokens_mask
-        before = next((place for place, special in enumerate(mask) if not special), self.special_tokens)
-        after = self.special_tokens - before
-        ids: list[int] = []
-        words: list[int | None] = []
-        pieces: list[Piece] = []
-        for part in (encoding, *encoding.overflowing):
-            own = slice(before, len(part.ids) - after)
-            ids += part.ids[own]
-            words += part.word_ids[own]
-            if explained:
-                pieces += self._pieces(part, start)[own]
-        end = len(mask) - after
-        types = encoding.type_ids
-        return _Content(ids, words, encoding.ids[:before], encoding.ids[end:], types[:before], types[end:], pieces)
+        encoding = self._tokenizer.encode_batch([short.text], add_special_tokens=False)[0]
+        return encoding, encoding.word_ids
+
+    def _content(
+        self, encoding: tokenizers.Encoding, words: list[int | None], short: Shortened, start: int, end: int, more: bool, explained: bool
+    ) -> _Content:
+        ids = encoding.ids[start:end]
+        words = words[start:end]
+        if not explained:
+            return _Content(ids, words, more)
+        pieces = [
+            Piece(piece, *short.span(*place), word, 0, token == self._unknown_id)
+            for piece, place, word, token in zip(encoding.tokens[start:end], encoding.offsets[start:end], words, ids, strict=True)
+        ]
+        return _Content(ids, words, more, pieces)
+
+
+def _costs(wanted: int) -> tuple[int, int]:
+    """How much to tokenize for so many tokens, at first and at the most."""
+    cost = CUT_CHARACTERS_PER_TOKEN * wanted
+    return cost, max(CUT_CHARACTERS_MAX, 2 * cost)
+
+
+def _more(cost: int, found: int, wanted: int) -> int:
+    """How much to tokenize where ``cost`` gave too few tokens."""
+    return cost * min(GROWTH_MAX, max(GROWTH_MIN, -(-3 * wanted // (2 * found + 1))))
 
 
 def _rests(texts: Sequence[str], tokens: Sequence[Token]) -> Iterator[tuple[int, int, int]]:
@@ -266,20 +357,6 @@ def _rests(texts: Sequence[str], tokens: Sequence[Token]) -> Iterator[tuple[int,
         end = max((token.end for token in tokens if not token.special and token.pair == bool(source)), default=0)
         if not text[end:].isspace() and end < len(text):
             yield source, end, len(text)
-
-
-def _complete_before_last_word(encoding: tokenizers.Encoding) -> bool:
-    """Whether everything that was kept comes before the last word of the cut text, the only one the cut can have changed."""
-    if not encoding.overflowing:
-        return False
-    kept = [word for word in encoding.word_ids if word is not None]
-    rest = [word for word in encoding.overflowing[-1].word_ids if word is not None]
-    return bool(kept) and bool(rest) and kept[-1] < rest[-1]
-
-
-def _beyond_first_word(words: Sequence[int | None]) -> int:
-    """How many tokens are not of the first one's word."""
-    return next((len(words) - place for place, word in enumerate(words) if word != words[0]), 0)
 
 
 # By content. Reading one holds up every other thread for a tenth to a third of a second, and versions of a model mostly have the same.

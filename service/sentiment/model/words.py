@@ -1,16 +1,18 @@
 """A tokenized text as explanations see it: pieces, words, and where both stand in the text that the caller sent. Pure."""
 
-from bisect import bisect_right
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from unicodedata import category
+
+import numpy as np
 
 # Apostrophes and hyphens, which stand within words.
 _LINKS = "'\u2019-\u2010\u2011"
 # Accents, joiners and variation selectors: parts of the character before.
 _MARKS = {"Mn", "Me", "Mc", "Cf"}
 _SKIN = range(0x1F3FB, 0x1F400)
+_FEW, _BLOCK = 64, 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +92,19 @@ class Units:
 
     def __init__(self, text: str) -> None:
         self._ascii = text.isascii()
-        # Where wider characters stand: all before the first of them counts alike in every unit.
-        wide = [(place, ord(sign)) for place, sign in enumerate(text) if ord(sign) > 0x7F] if not self._ascii else []
-        self._places = [place for place, _ in wide]
-        self._utf16 = [0, *accumulate(code > 0xFFFF for _, code in wide)]
-        self._utf8 = [0, *accumulate((code > 0x7F) + (code > 0x7FF) + (code > 0xFFFF) for _, code in wide)]
+        # Of the text up to each place: surrogates, and bytes beyond the first of each character.
+        codes = np.frombuffer(b"" if self._ascii else text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        astral = codes > 0xFFFF
+        self._utf16 = np.cumsum(astral)
+        self._utf8 = np.cumsum((codes > 0x7F).astype(np.int8) + (codes > 0x7FF) + astral)
 
     def span(self, start: int, end: int) -> Span:
         """The range of the code points [start, end)."""
         if self._ascii:
             return Span((start, end), (start, end), (start, end))
-        more = [bisect_right(self._places, place - 1) for place in (start, end)]
-        utf16, utf8 = ((start + extra[more[0]], end + extra[more[1]]) for extra in (self._utf16, self._utf8))
+        utf16, utf8 = (
+            (start + (int(more[start - 1]) if start else 0), end + (int(more[end - 1]) if end else 0)) for more in (self._utf16, self._utf8)
+        )
         return Span((start, end), utf16, utf8)
 
 
@@ -140,10 +143,19 @@ def group(texts: Sequence[str], pieces: Sequence[Piece]) -> tuple[tuple[Token, .
 
 def _with_marks(text: str, word: Word, limit: int) -> Word:
     """The word with the accents and joiners behind it that the tokenizer drops: they are part of its last character."""
+    if word.start == word.end:
+        return word
     end = word.end
-    while word.start < end < limit and category(text[end]) in _MARKS:
-        end += 1
+    while end < limit and _is_mark(text[end]):
+        # Of many, a block at a time: a text may consist of them.
+        block = set(text[end : min(end + _BLOCK, limit)]) if end - word.end > _FEW else ()
+        end = min(end + _BLOCK, limit) if block and all(map(_is_mark, block)) else end + 1
     return word if end == word.end else replace(word, end=end)
+
+
+@functools.lru_cache(4096)
+def _is_mark(sign: str) -> bool:
+    return category(sign) in _MARKS
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
