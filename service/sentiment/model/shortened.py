@@ -31,6 +31,8 @@ BLANK = 3
 APART = 4
 # The normalizer drops it, but tokens that were added to the vocabulary have it, such as joined emoji.
 JOINER = 5
+# Added to the kind of a sign by which an added token is known.
+_SIGN = 8
 
 # A word of so many characters costs no more than its characters do. WordPiece tries every end of a word at each of its characters: so many
 # tries cost as much as one character.
@@ -153,69 +155,88 @@ class ByKind:
         added: how many characters the longest added token has.
         unknown: None where no word is read as one unknown token.
         """
-        self._kinds = kinds
-        self._signs = signs
+        # One table, for a look-up of a million characters takes a millisecond.
+        self._table = kinds + _SIGN * signs.astype(np.uint8)
         self._added = added
         self._unknown = unknown
 
     def shorten(self, text: str) -> Shortened:
         """Leave out what is dropped, repeated blanks and unknown words."""
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-        kinds = self._kinds[codes]
-        dropped = kinds == DROPPED
-        keep = ~dropped
-        signs = self._signs[codes]
+        kinds = self._table.take(codes)
+        keep = self._kept(kinds)
+        kinds &= _SIGN - 1
+        starts: Places | None = None
+        if not keep.all():
+            starts = np.flatnonzero(keep)
+            kinds = kinds.take(starts)
+        blank = kinds == BLANK
+        repeated = blank[:-2] & blank[1:-1] & blank[2:]
+        if repeated.any():
+            keep = np.concatenate(([True], ~repeated, [True]))
+            starts = np.flatnonzero(keep) if starts is None else starts[keep]
+            kinds = kinds[keep]
+        if starts is not None:
+            text = codes.take(starts).tobytes().decode("utf-32-le", "surrogatepass")
+        return (
+            Shortened(text, starts=starts) if self._unknown is None else _without_unknown(text, starts, kinds, self._unknown, self._added)
+        )
+
+    def _kept(self, kinds: Kinds) -> NDArray[np.bool_]:
+        """Which characters are not dropped."""
+        signs = kinds >= _SIGN
+        plain = kinds & (_SIGN - 1)
+        dropped = plain == DROPPED
+        keep: NDArray[np.bool_] = ~dropped
         if dropped.any() and signs.any():
             # Without its zero "[SE\0P]" would become an added token, so that near a sign of one the ends of what is dropped stay.
-            ends = np.diff(dropped, prepend=False) | np.diff(dropped, append=False)
-            keep |= ends & _within(signs, self._added)
-        for start, end in _runs(kinds == JOINER, 2 * self._added):
+            keep |= (np.diff(dropped, prepend=False) | np.diff(dropped, append=False)) & _within(signs, self._added)
+        for start, end in _runs(plain == JOINER, 2 * self._added):
             keep[start + self._added : end - self._added] = False
-        starts = np.flatnonzero(keep)
-        kinds = kinds[starts]
-        blank = kinds == BLANK
-        if blank[1:-1].any():
-            keep = np.ones(len(kinds), np.bool_)
-            keep[1:-1] = ~(blank[:-2] & blank[1:-1] & blank[2:])
-            starts, kinds = starts[keep], kinds[keep]
-        short = text if len(starts) == len(codes) else codes[starts].tobytes().decode("utf-32-le", "surrogatepass")
-        return self._without_unknown(short, starts, kinds)
+        return keep
 
-    def _without_unknown(self, text: str, starts: Places, kinds: Kinds) -> Shortened:
-        """Put one character in place of each unknown word."""
-        ends = starts + 1
-        unknown = self._unknown
-        if unknown is None:
-            return Shortened(text, starts=starts, ends=ends)
-        word = kinds == WORD
-        apart = kinds == APART
-        joined = ~(apart | (kinds == BLANK))
-        # Each character that stands apart is a token, and each word that begins after such a character or a blank has one.
-        tokens = int(np.count_nonzero(apart)) + int(np.count_nonzero(word[1:] & ~joined[:-1])) + int(word[:1].sum())
-        certain = bool(unknown.stand_in) and np.array_equal(word, joined)
-        keep = np.ones(len(text), np.bool_)
-        heavy: list[Heavy] = []
-        pieces: list[str] = []
-        done = gone = 0
-        for start, end in _runs(joined, EASY_WORD):
-            if not (certain or (unknown.stand_in and word[start:end].all())):
-                # Where words end here is not known, but a word with so many characters in a row is an unknown one: its middle goes.
-                for first, last in _runs(word[start:end], unknown.length + 1 + self._added):
-                    keep[start + first + unknown.length + 1 : start + last - self._added] = False
-                    pieces.append(text[done : start + first + unknown.length + 1])
-                    done = start + last - self._added
-                    gone += last - first - unknown.length - 1 - self._added
-            elif end - start > unknown.length or unknown.lacks_a_character(text[start:end]):
-                keep[start + 1 : end] = False
-                ends[start] = ends[end - 1]
-                pieces += (text[done:start], unknown.stand_in)
-                done = end
-                gone += end - start - 1
-            else:
-                heavy.append(Heavy(start - gone, end - gone, (end - start) ** 2 // 2 // TRIES_PER_CHARACTER))
-        if not done:
-            return Shortened(text, tokens, heavy, starts, ends)
-        return Shortened("".join((*pieces, text[done:])), tokens, heavy, starts[keep], ends[keep])
+
+def _without_unknown(text: str, starts: Places | None, kinds: Kinds, unknown: "UnknownWords", added: int) -> Shortened:
+    """Put one character in place of each unknown word."""
+    word = kinds == WORD
+    apart = kinds == APART
+    joined = ~(apart | (kinds == BLANK))
+    # Each character that stands apart is a token, and each word that begins after such a character or a blank has one.
+    tokens = int(np.count_nonzero(apart)) + int(np.count_nonzero(word[1:] & ~joined[:-1])) + int(word[:1].sum())
+    certain = bool(unknown.stand_in) and np.array_equal(word, joined)
+    heavy: list[Heavy] = []
+    # What is left out, and what stands there instead.
+    gaps: list[tuple[int, int, str]] = []
+    gone = 0
+    for start, end in _runs(joined, EASY_WORD):
+        if not (certain or (unknown.stand_in and word[start:end].all())):
+            # Where words end here is not known, but a word with so many characters in a row is an unknown one: its middle goes.
+            for first, last in _runs(word[start:end], unknown.length + 1 + added):
+                gaps.append((start + first + unknown.length + 1, start + last - added, ""))
+                gone += last - first - unknown.length - 1 - added
+        elif end - start > unknown.length or unknown.lacks_a_character(text[start:end]):
+            gaps.append((start, end, unknown.stand_in))
+            gone += end - start - 1
+        else:
+            heavy.append(Heavy(start - gone, end - gone, (end - start) ** 2 // 2 // TRIES_PER_CHARACTER))
+    if not gaps:
+        return Shortened(text, tokens, heavy, starts)
+    keep = np.ones(len(text), np.bool_)
+    pieces: list[str] = []
+    ends_at: list[tuple[int, int]] = []
+    done = gone = 0
+    for start, end, instead in gaps:
+        keep[start + len(instead) : end] = False
+        pieces += (text[done:start], instead)
+        if instead:
+            ends_at.append((start - gone, end if starts is None else int(starts[end - 1]) + 1))
+        gone += end - start - len(instead)
+        done = end
+    starts = np.flatnonzero(keep) if starts is None else starts[keep]
+    ends = starts + 1
+    for place, end in ends_at:
+        ends[place] = end
+    return Shortened("".join((*pieces, text[done:])), tokens, heavy, starts, ends)
 
 
 @dataclass(frozen=True, slots=True)
