@@ -73,14 +73,19 @@ def violations() -> list[tuple[str, str, str]]:
         elif annotation is bool:
             found.append((name, "maybe", "boolean"))
         elif annotation in (int, float):
-            found.append((name, "many", "number" if annotation is float else "integer"))
+            found += [(name, value, "number") for value in ("many", "", "1_0", "\u0661", "inf", "0x1")]
+            found += [(name, value, "whole number") for value in ("2.0", "1e1") if annotation is int]
     for name in NAMES:
         if Settings.model_fields[name].annotation is float:
             limits = limits_of(name)
-            found.append((name, "nan", str(limits.get("le", limits.get("lt")))))
-    found += [("grpc_listen", value, r"\d{1,5}") for value in ("", "50051", "127.0.0.1:", "a b:1", "a:123456")]
+            found += [(name, "nan", "number"), (name, "9e999", str(limits.get("le", limits.get("lt"))))]
+    no_address = ("50051", "127.0.0.1:", ":1", "a b:1", "a:123456", "127.0.0.1:99999", "[]:1", "::1:1", "[127.0.0.1]:1", "256.1.1.1:1")
+    no_address += ("127.1:1", "http://127.0.0.1:1", "*:1", "127.0.0.1:1,tcp", "127.0.0.1:\u0661")
+    for name in ("grpc_listen", "http_listen", "health_listen", "admin_listen"):
+        found += [(name, value, "a port of at most 65535") for value in no_address]
+    found += [("grpc_listen", value, "a port of at most 65535") for value in ("", "unix:/run/s.sock")]
     found += [("device", value, "auto|cpu") for value in ("", "gpu", "cuda:", "cuda:x", "cuda:0,cpu", "cuda:0,", "CUDA")]
-    found += [("admin_listen", value, r"\d{1,5}") for value in ("50053", "127.0.0.1:", "a b:1")]
+    found += [("admin_listen", f"unix:{path}", "at most 107 bytes") for path in ("", "/s.sock:80,tcp", "/s,tcp", "/a b", "/" + "s" * 107)]
     found += [("admin_listen", value, "loopback") for value in ("0.0.0.0:1", "10.0.0.1:1", "[::]:1", "server:1")]
     found += [("models", value, "name or name/version") for value in ("Capital", "ok,../up", "a/b")]
     found += [("model", value, "a-z0-9") for value in ("", "Capital", "../up", "a/b", "a/1/2", "x" * 64)]
@@ -164,6 +169,32 @@ def test_an_unknown_key_stops_and_names_file_key_and_the_nearest(tmp_path: Path)
         load_settings({}, {}, config)
 
     assert str(caught.value) == f"{config}: runner is no setting; the nearest known is SENTIMENT_RUNNERS"
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("runners = true", "runners = True: wanted is a whole number"),
+        ("runners = 2.0", "runners = 2.0: wanted is a whole number"),
+        ("stall_s = true", "stall_s = True: wanted is a number"),
+        ("grpc_listen = 50051", "grpc_listen = 50051: Input should be a valid string"),
+    ],
+)
+def test_a_key_of_another_type_is_refused_with_its_value(key: str, told: str, tmp_path: Path) -> None:
+    config = tmp_path / "settings.toml"
+    config.write_text(f"{key}\n")
+
+    with pytest.raises(BadSettings) as caught:
+        load_settings({}, {}, config)
+
+    assert str(caught.value).startswith(told)
+
+
+@pytest.mark.parametrize(
+    "address", ["localhost:1", "my-host_1.example:65535", "[::]:0", "[fe80::1%eth0]:1", "[::ffff:127.0.0.1]:1", "0.0.0.0:00080"]
+)
+def test_an_address_may_be_a_name_or_of_either_version(address: str) -> None:
+    assert load_settings({"grpc_listen": address}, {})[0].grpc_listen == address
 
 
 @pytest.mark.parametrize("content", [b"runners = \n", b"\xff\xfe", b"runners = 1\nrunners = 2\n"], ids=["broken", "bytes", "twice"])

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from sentiment.errors import BadSettings
 
@@ -23,6 +23,14 @@ INJECTED = re.compile(r"_PORT(_|$)|_SERVICE_")
 # Probes and Prometheus bring no token.
 EXEMPT = ("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", "/healthz", "/readyz", "/metrics")
 MODEL = r"^[a-z0-9][a-z0-9_-]{0,62}(/\d{1,9})?$"
+ADDRESS = re.compile(r"(?:\[(?P<six>[^\[\]]*)\]|(?P<name>[A-Za-z0-9_.-]+)):(?P<port>[0-9]{1,5})")
+PORT_MAX = 65_535
+UNIX = re.compile(r"unix:[^\s:,]+")
+# Of a socket's path, beside the zero that ends it.
+UNIX_BYTES_MAX = 107
+# As the environment and the command line bring them.
+WHOLE = re.compile(r"[+-]?[0-9]+")
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 # What only one process can do, and not one with front ends.
 ONE_PROCESS = ("models", "models_watch_s", "admin_listen")
 
@@ -34,10 +42,8 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
-    grpc_listen: str = Field("127.0.0.1:50051", description="address and port of gRPC; port 0 takes a free one", pattern=r"^\S+:\d{1,5}$")
-    http_listen: str = Field(
-        "127.0.0.1:8080", description="address and port of HTTP (metrics, health, JSON); empty: no HTTP", pattern=r"^(\S+:\d{1,5})?$"
-    )
+    grpc_listen: str = Field("127.0.0.1:50051", description="address and port of gRPC; port 0 takes a free one")
+    http_listen: str = Field("127.0.0.1:8080", description="address and port of HTTP (metrics, health, JSON); empty: no HTTP")
     bundles: tuple[Path, ...] = Field(
         (), description="folders that hold bundles, separated by ':', looked in before /models and the checkout"
     )
@@ -62,7 +68,6 @@ class Settings(BaseModel):
         "",
         description="address and port on which models are loaded and unloaded, such as 127.0.0.1:50053; a loopback address or unix:PATH; "
         "empty: none",
-        pattern=r"^(\S+:\d{1,5}|unix:\S+)?$",
     )
     admin_tokens: str = Field(
         "", description="file with bearer tokens, one a line, or folder of such files: each call of the admin port needs one of them"
@@ -143,7 +148,6 @@ class Settings(BaseModel):
     health_listen: str = Field(
         "127.0.0.1:50052",
         description="with TLS: address and port of gRPC health in plaintext, and nothing else, for probes; empty: none",
-        pattern=r"^(\S+:\d{1,5})?$",
     )
     auth_tokens: str = Field(
         "", description="file with bearer tokens, one a line, or folder of such files: each call needs one of them; empty: no call does"
@@ -183,11 +187,36 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     log_format: Literal["json", "console"] = Field("json", description="one JSON object a line, or coloured text for a terminal")
 
-    @field_validator("admin_listen")
+    @field_validator("*", mode="before")
     @classmethod
-    def _local(cls, value: str) -> str:
-        host = value.rpartition(":")[0].strip("[]")
-        if host and not value.startswith("unix:") and host != "localhost" and not _is_loopback(host):
+    def _number(cls, value: object, info: ValidationInfo) -> object:
+        """Pydantic takes true for 1, and "2.0" for 2."""
+        wanted = cls.model_fields[info.field_name or ""].annotation
+        if wanted not in (int, float):
+            return value
+        pattern, said = (WHOLE, "a whole number") if wanted is int else (NUMBER, "a number")
+        if isinstance(value, str):
+            fits = pattern.fullmatch(value) is not None
+        else:
+            fits = not isinstance(value, bool) and (wanted is float or not isinstance(value, float))
+        if not fits:
+            raise ValueError(f"wanted is {said}")
+        return value
+
+    @field_validator("grpc_listen", "http_listen", "health_listen", "admin_listen")
+    @classmethod
+    def _address(cls, value: str, info: ValidationInfo) -> str:
+        if not value and info.field_name != "grpc_listen":
+            return value
+        local = info.field_name == "admin_listen"
+        if local and value.startswith("unix:"):
+            if not UNIX.fullmatch(value) or len(value.removeprefix("unix:").encode()) > UNIX_BYTES_MAX:
+                raise ValueError(f"wanted is unix:PATH, where PATH has at most {UNIX_BYTES_MAX} bytes and no ':', ',' or white space")
+            return value
+        host = _host_of(value)
+        if host is None:
+            raise ValueError(f"wanted is ADDRESS:PORT, such as 127.0.0.1:50051 or [::1]:50051, with a port of at most {PORT_MAX}")
+        if local and host != "localhost" and not _is_loopback(host):
             raise ValueError("wanted is a loopback address, such as 127.0.0.1:50053, or unix:PATH")
         return value
 
@@ -216,6 +245,20 @@ class Settings(BaseModel):
             if not re.fullmatch(r"/\S{0,255}", name):
                 raise ValueError(f"{name!r} is no name; wanted are at most 256 characters that begin with /")
         return value
+
+
+def _host_of(address: str) -> str | None:
+    """The host of an ADDRESS:PORT, where ADDRESS is a name, an IPv4 address, or an IPv6 address in brackets. None if it is no such pair."""
+    found = ADDRESS.fullmatch(address)
+    if not found or int(found["port"]) > PORT_MAX:
+        return None
+    try:
+        if found["six"] is not None:
+            return str(ipaddress.IPv6Address(found["six"]))
+        # A name of digits and dots can only be an IPv4 address.
+        return found["name"] if found["name"].strip("0123456789.") else str(ipaddress.IPv4Address(found["name"]))
+    except ValueError:
+        return None
 
 
 def _is_loopback(host: str) -> bool:
@@ -253,7 +296,8 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
-        raise BadSettings(f"{name} = {first['input']!r}: {first['msg']} ({flag_of(name)} or {PREFIX}{name.upper()})") from error
+        why = first["msg"].removeprefix("Value error, ")
+        raise BadSettings(f"{name} = {first['input']!r}: {why} ({flag_of(name)} or {PREFIX}{name.upper()})") from error
 
 
 def _check_together(settings: Settings) -> None:
