@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -15,7 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 from sentiment.cli import main
-from sentiment.files import LineOutput
+from sentiment.files import BadFile, LineOutput
 from sentiment.settings import markdown_table, settings_table
 from tests.conftest import RunningServer
 from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest
@@ -262,14 +263,153 @@ def test_an_output_that_exists_is_never_overwritten(capsys: Captured, local: lis
     assert output.read_text() == "mine"
 
 
-def test_a_part_that_belongs_to_another_input_is_told(capsys: Captured, local: list[str], tmp_path: Path) -> None:
+def interrupted(monkeypatch: pytest.MonkeyPatch, line: int, *arguments: str | Path) -> None:
+    with monkeypatch.context() as patched:
+        interrupt_at(patched, line)
+        assert run("classify", *arguments) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda lines: ["new", *lines], ":1: answers another text than text 1 of "),
+        (lambda lines: [*lines[:200], "new", *lines[201:]], ":201: answers another text than text 201 of "),
+        (lambda lines: lines[:100], " has 100 texts, fewer than were answered"),
+    ],
+    ids=["put in front", "changed", "fewer"],
+)
+def test_an_interrupted_output_is_not_continued_with_other_texts_unless_it_is_begun_again(
+    change: Callable[[list[str]], list[str]],
+    told: str,
+    capsys: Captured,
+    where: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, output, part = tmp_path / "in.txt", tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
+    asked = [*where, "--input", source, "--output", output]
+    source.write_text("\n".join(TEXTS[:300]))
+    interrupted(monkeypatch, 250, *asked)
+    kept = part.read_bytes()
+    texts = change(TEXTS[:300])
+    source.write_text("\n".join(texts))
+
+    message = why_not(capsys, "classify", *asked, code=2)
+    unchanged = part.read_bytes() == kept
+    again = run("classify", *asked, "--restart")
+
+    assert message.startswith(f"{part}:")
+    assert told in message
+    assert message.endswith("; --restart begins again, another --output keeps this one")
+    assert (unchanged, again) == (True, 0)
+    assert [line["text"] for line in lines_of(output)] == texts
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == ["out.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--truncation", "head_tail"], "was begun with truncation = ''; now it is 'head_tail'"),
+        (["--column", "same"], "was begun with column = 'text'; now it is 'same'"),
+        (["--model", "tiny/2"], "was begun with model digest = '"),
+    ],
+    ids=["truncation", "column", "model"],
+)
+def test_an_interrupted_output_is_not_continued_with_other_settings(
+    flags: list[str], told: str, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_bundle(tmp_path)
+    second = make_bundle(tmp_path, version=2)
+    write_manifest(second, {**read_manifest(second), "accuracy": {}})
+    source, output = tmp_path / "in.tsv", tmp_path / "out.jsonl"
+    source.write_text("text\tsame\n" + "good\tgood\n" * 30)
+    asked = ["--local", "--bundles", tmp_path, "--model", "tiny/1", "--input", source, "--output", output]
+    interrupted(monkeypatch, 20, *asked)
+
+    message = why_not(capsys, "classify", *asked, *flags, code=2)
+
+    assert message.startswith(f"{output}.part: {told}")
+    assert "--restart begins again" in message
+    assert run("classify", *asked) == 0
+    assert len(lines_of(output)) == 30
+
+
+@pytest.mark.parametrize("record", [None, b"", b"[1]", b'"text"'], ids=["missing", "empty", "array", "string"])
+def test_a_part_of_which_nothing_is_known_is_not_continued(
+    record: bytes | None, capsys: Captured, local: list[str], tmp_path: Path
+) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("good\nbad\n")
+    (tmp_path / "out.jsonl.part").write_text("{}\n{}\n")
+    if record is not None:
+        (tmp_path / "out.jsonl.part.json").write_bytes(record)
+
+    message = why_not(capsys, "classify", *local, "--input", source, "--output", output, code=2)
+
+    assert message.startswith(f"{output}.part: has 2 lines, and out.jsonl.part.json, which says what they depend on, cannot be read; ")
+
+
+@pytest.mark.parametrize("line", ["{}", "[]", "null", "good", '{"text": 1}'])
+def test_a_line_that_is_no_answer_is_told_by_its_number(
+    line: str, capsys: Captured, local: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, part = tmp_path / "in.txt", tmp_path / "out.jsonl.part"
+    asked = [*local, "--input", source, "--output", tmp_path / "out.jsonl"]
+    source.write_text("good\nbad\nfilm\n")
+    interrupted(monkeypatch, 2, *asked)
+    part.write_text(f"{part.read_text().splitlines()[0]}\n{line}\n")
+
+    assert f"{part}:2: " in why_not(capsys, "classify", *asked, code=2)
+
+
+def test_texts_that_had_no_answer_before_an_interruption_still_fail_the_command(
+    capsys: Captured, where: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    texts = ["good", " ", "\ud800", *TEXTS[:20]]
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    asked = [*where, "--input", source, "--output", output]
+    interrupted(monkeypatch, 10, *asked)
+    capsys.readouterr()
+
+    assert run("classify", *asked) == 1
+    assert capsys.readouterr().err == "2 of 23 texts have no answer\n"
+    assert [line["text"] for line in lines_of(output)] == texts
+
+
+def test_two_runs_never_write_one_output(capsys: Captured, local: list[str], tmp_path: Path) -> None:
     source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
     source.write_text("good\n")
-    (tmp_path / "out.jsonl.part").write_text("{}\n{}\n")
+    asked = ["classify", *local, "--input", source, "--output", output, "--restart"]
 
-    message = why_not(capsys, "classify", *local, "--input", source, "--output", output, code=1)
+    with LineOutput(output) as other:
+        other.write("theirs")
+        message = why_not(capsys, *asked, code=1)
+        other.complete()
 
-    assert message == f"{output}.part: has 2 lines and {source} has fewer texts; delete it to start again"
+    assert message == f"{output}.part: another process writes to it; wait for its end or choose another output"
+    assert output.read_text() == "theirs\n"
+
+
+def test_an_output_that_another_run_completes_meanwhile_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
+    part.write_text("theirs")
+
+    def completed(*_: object) -> bool:
+        part.rename(output)
+        return True
+
+    # Between the first look and the lock.
+    monkeypatch.setattr("sentiment.files.claim", completed)
+    with pytest.raises(BadFile, match="exists already"):
+        LineOutput(output)
+
+    assert output.read_text() == "theirs"
+    assert not part.exists()
+
+
+def test_restart_without_an_output_is_wrong_usage(capsys: Captured) -> None:
+    assert why_not(capsys, "classify", "--restart", "good", code=2) == "--restart goes with --output"
 
 
 def test_a_column_of_a_table_may_be_chosen(capsys: Captured, local: list[str], tmp_path: Path) -> None:

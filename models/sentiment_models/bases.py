@@ -1,5 +1,7 @@
 """What a run begins with or learns from, told by its files: a checkpoint's folder, one that was trained here, or a bundle."""
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ from sentiment_models.manifest import MANIFEST_FILE, WEIGHTS_FILE, read_object, 
 from sentiment_models.provenance import Json
 
 TRAINING_FILE = "training.json"
+# What transformers reads of a checkpoint's folder: configuration, weights and tokenizer.
+READ = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model")
 
 
 def name_of(base: str) -> str:
@@ -23,6 +27,19 @@ def name_of(base: str) -> str:
         return base
     bundle = _bundle(folder)
     return f"{bundle.id}@{bundle.digest[:12]}" if bundle else folder.name
+
+
+def content_of(base: str) -> str:
+    """What tells a model that a run begins with from any other that may stand in its place: its name and a digest of what is read of it.
+
+    Raises:
+        sentiment.errors.BadBundle: a bundle is damaged.
+    """
+    name, folder = name_of(base), Path(base)
+    if not base or not folder.is_dir() or (folder / MANIFEST_FILE).is_file():
+        return name
+    read = sorted(path for pattern in READ for path in folder.glob(pattern) if path.name != TRAINING_FILE)
+    return f"{name}@{hashlib.sha256(json.dumps([(path.name, sha256(path)) for path in read]).encode()).hexdigest()[:12]}"
 
 
 def teacher_name(folder: Path) -> str:

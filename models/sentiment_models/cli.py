@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from sentiment.errors import BadBundle
-from sentiment_models.errors import ModelsError, disk_full
+from sentiment_models.errors import ModelsError, OtherRun, disk_full
 
-DONE, FAILED, BAD_BUNDLE = 0, 1, 3
-"""Exit codes; argparse itself answers wrong usage with 2."""
+DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
+"""Exit codes; argparse itself answers wrong usage with 2, too."""
 
 COMMANDS = {
     "pretrain": "pre-train an encoder on unlabelled documents",
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(arguments) or DONE
     except (ModelsError, BadBundle) as error:
         print(f"error: {error}", file=sys.stderr)
-        return BAD_BUNDLE if isinstance(error, BadBundle) else FAILED
+        return BAD_BUNDLE if isinstance(error, BadBundle) else WRONG_USAGE if isinstance(error, OtherRun) else FAILED
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return FAILED

@@ -17,6 +17,10 @@ class BadCheckpoint(ModelsError):
     """A checkpoint directory cannot be used; the message names what is missing or damaged."""
 
 
+class OtherRun(ModelsError):
+    """What was to be continued was begun with other settings, data or models; nothing of it was changed. Exit code 2."""
+
+
 class ParityFailed(ModelsError):
     """An exported graph does not compute what the checkpoint computes; the message gives both bounds."""
 

@@ -1,6 +1,5 @@
 """The experiment "transformers from scratch against fine-tuned BERT": trains every run, measures it, and keeps what it has when stopped."""
 
-import hashlib
 import json
 import math
 import random
@@ -15,14 +14,14 @@ from safetensors import safe_open
 from tqdm import tqdm
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from sentiment_models.bases import TRAINING_FILE, name_of
+from sentiment_models.bases import TRAINING_FILE, content_of, name_of
 from sentiment_models.corpus import read_corpus
 from sentiment_models.data import Example, read_examples
-from sentiment_models.errors import BadData, ModelsError
+from sentiment_models.errors import BadData, ModelsError, OtherRun
 from sentiment_models.limits import check_limits
 from sentiment_models.provenance import Json, distinct_names
 from sentiment_models.recipe import Recipe
-from sentiment_models.resume import write_atomically
+from sentiment_models.resume import alone, fingerprint_of, write_atomically
 from sentiment_models.scratch import Shape
 from sentiment_models.train import train
 
@@ -141,41 +140,44 @@ def conduct(experiment: Experiment, out: Path, device: str, say: Callable[[str],
     Raises:
         BadData: a file cannot be used or has too few reviews.
         BadCheckpoint: a base cannot be loaded.
-        ModelsError: ``out`` holds another experiment.
+        OtherRun: ``out`` holds another experiment.
+        ModelsError: another process works there.
     """
     reviews = sample(Path(experiment.data), experiment.labels, experiment.reviews, experiment.seed)
     test = sample(Path(experiment.test), experiment.labels, experiment.test_reviews, experiment.seed)
-    settings = [asdict(experiment), *(sorted((one.label, one.text) for one in rows) for rows in (reviews, test))]
-    fingerprint = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-    done = {outcome.name: outcome for outcome in read_outcomes(out / "results.json", fingerprint)}
+    bases = [content_of(folder) for _, folder in experiment.bases]
+    texts = [sorted((one.label, one.text) for one in rows) for rows in (reviews, test)]
+    fingerprint = fingerprint_of([asdict(experiment), bases, texts])
     # Only now: files that cannot be used leave no folder behind.
-    out.mkdir(parents=True, exist_ok=True)
-    data = out / "reviews.jsonl"
-    rows = [json.dumps({"label": experiment.labels[one.label], "text": one.text}, ensure_ascii=False) for one in reviews]
-    write_atomically(data, ("\n".join(rows) + "\n").encode())
-    recipes = experiment.recipes(data)
-    for number, (name, recipe) in enumerate(recipes.items(), 1):
-        if name in done:
-            say(f"{name}: measured before")
-            continue
-        say(f"{name}: run {number} of {len(recipes)}")
-        done[name] = _conduct_one(name, recipe, out / name, test, device)
-        found = {
-            "experiment": experiment.published(),
-            "train_reviews": len(reviews),
-            "test_reviews": len(test),
-            "runs": [asdict(outcome) for outcome in done.values()],
-            "fingerprint": fingerprint,
-        }
-        write_atomically(out / "results.json", json.dumps(found, indent=1).encode())
-    return [done[name] for name in recipes]
+    with alone(out):
+        done = {outcome.name: outcome for outcome in read_outcomes(out / "results.json", fingerprint)}
+        data = out / "reviews.jsonl"
+        rows = [json.dumps({"label": experiment.labels[one.label], "text": one.text}, ensure_ascii=False) for one in reviews]
+        write_atomically(data, ("\n".join(rows) + "\n").encode())
+        recipes = experiment.recipes(data)
+        for number, (name, recipe) in enumerate(recipes.items(), 1):
+            if name in done:
+                say(f"{name}: measured before")
+                continue
+            say(f"{name}: run {number} of {len(recipes)}")
+            done[name] = _conduct_one(name, recipe, out / name, test, device)
+            found = {
+                "experiment": experiment.published(),
+                "train_reviews": len(reviews),
+                "test_reviews": len(test),
+                "runs": [asdict(outcome) for outcome in done.values()],
+                "fingerprint": fingerprint,
+            }
+            write_atomically(out / "results.json", json.dumps(found, indent=1).encode())
+        return [done[name] for name in recipes]
 
 
 def read_outcomes(path: Path, fingerprint: str) -> list[Outcome]:
     """Read the runs that were measured before; none where there is no file.
 
     Raises:
-        ModelsError: they are of an experiment with another fingerprint, or the file is damaged.
+        OtherRun: they are of an experiment with another fingerprint.
+        ModelsError: the file is damaged.
     """
     if not path.exists():
         return []
@@ -186,7 +188,7 @@ def read_outcomes(path: Path, fingerprint: str) -> list[Outcome]:
     except (ValueError, KeyError, TypeError) as error:
         raise ModelsError(f"{path}: not the results of an experiment: {error!r}; delete it to measure again") from error
     if other:
-        raise ModelsError(f"{path}: belongs to an experiment of other settings or other data; choose another --out or delete it")
+        raise OtherRun(f"{path}: belongs to an experiment of other settings or other data; choose another --out or delete it")
     return runs
 
 

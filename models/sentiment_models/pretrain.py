@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-from sentiment_models.bases import TRAINING_FILE, name_of, training_of
+from sentiment_models.bases import TRAINING_FILE, content_of, name_of, training_of
 from sentiment_models.carving import carve
 from sentiment_models.data import Example, Source, batches, evaluation_steps
 from sentiment_models.distributed import Processes, join
@@ -23,8 +24,8 @@ from sentiment_models.language_model import LanguageModel, fresh, load, load_tok
 from sentiment_models.limits import check_limits
 from sentiment_models.masking import IGNORED, Ids, Vocabulary, mask
 from sentiment_models.optimizer import make_optimizer
-from sentiment_models.provenance import distinct_names
-from sentiment_models.resume import load_state, replace_folder, save_state, write_atomically
+from sentiment_models.provenance import Json, distinct_names
+from sentiment_models.resume import alone, fingerprint_of, load_state, replace_folder, save_state, write_atomically
 from sentiment_models.scratch import Shape, train_tokenizer
 from sentiment_models.tracking import Log
 
@@ -87,8 +88,9 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
 
     Raises:
         BadData: a file cannot be used, or is too small.
-        BadCheckpoint: the base or the tokenizer cannot be loaded, or ``out`` holds a run of another recipe or other data.
-        ModelsError: the processes do not see the same files, or the loss was never a number.
+        BadCheckpoint: the base or the tokenizer cannot be loaded, or what ``out`` holds is damaged.
+        OtherRun: ``out`` holds a run of another recipe, other data or another base.
+        ModelsError: another process trains there, the processes do not see the same files, or the loss was never a number.
     """
     processes = join(device)
     base, base_training = name_of(recipe.base), training_of(recipe.base)
@@ -96,39 +98,39 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
     texts = [[Example(text, 0) for text in read_documents(source.path)] for source in sources]
     hashes = [hashlib.sha256(source.path.read_bytes()).hexdigest() for source in sources]
     split = carve([(rows, source.times) for rows, source in zip(texts, sources, strict=True)], recipe.dev_fraction, recipe.seed)
-    fingerprint = hashlib.sha256(json.dumps([asdict(recipe), hashes], sort_keys=True).encode()).hexdigest()
-    run = _Run(
-        recipe, [one.text for one in split.train], [one.text for one in split.dev], out, processes.device(device), fingerprint, processes
-    )
-    # Only now: files that cannot be used leave no folder behind.
-    out.mkdir(parents=True, exist_ok=True)
-    if resume:
-        run.restore()
-    # Each process has trained its tokenizer and drawn its plan for itself.
-    vocabulary = hashlib.sha256(json.dumps(run.model.tokenizer.get_vocab(), sort_keys=True).encode()).hexdigest()
-    processes.check_same("run, step, steps and vocabulary", (fingerprint, run.progress.step, len(run.plan), vocabulary))
-    run.loop(checkpoint_steps)
-    if not processes.first:
-        processes.leave()
-        return out / "best"
     names = distinct_names([source.path for source in sources])
-    record = {
-        "recipe": {**asdict(recipe), "base": base, "tokenizer": name_of(recipe.tokenizer), "sources": names},
-        "base_training": base_training,
-        "files": [
-            {"file": name, "documents": len(rows), "times": source.times, "sha256": digest}
-            for name, rows, source, digest in zip(names, texts, sources, hashes, strict=True)
-        ],
-        "train_documents": len(split.train),
-        "dev_documents": len(split.dev),
-        "tokens": len(run.documents.tokens),
-        "processes": processes.count,
-        "steps": run.progress.step,
-        "history": run.progress.history,
-    }
-    if not (out / "best").is_dir():
-        raise ModelsError(f"{out}: the loss on held-out documents was never a number; lower --learning-rate, {recipe.learning_rate} now")
-    write_atomically(out / "best" / TRAINING_FILE, json.dumps(record, indent=1).encode())
+    # What the paths of base and tokenizer hold may be another one by now.
+    begins = {"base": content_of(recipe.base), "tokenizer": content_of(recipe.tokenizer)}
+    asked = {**asdict(recipe), **begins, **{f"SHA-256 of {name}": digest for name, digest in zip(names, hashes, strict=True)}}
+    run = _Run(recipe, [one.text for one in split.train], [one.text for one in split.dev], out, processes.device(device), asked, processes)
+    # Only now: files that cannot be used leave no folder behind.
+    with alone(out) if processes.first else nullcontext():
+        if resume:
+            run.restore()
+        # Each process has trained its tokenizer and drawn its plan for itself.
+        vocabulary = fingerprint_of(run.model.tokenizer.get_vocab())
+        processes.check_same("run, step, steps and vocabulary", (fingerprint_of(asked), run.progress.step, len(run.plan), vocabulary))
+        run.loop(checkpoint_steps)
+        if processes.first:
+            if not (out / "best").is_dir():
+                raise ModelsError(
+                    f"{out}: the loss on held-out documents was never a number; lower --learning-rate, {recipe.learning_rate} now"
+                )
+            record = {
+                "recipe": {**asdict(recipe), "base": base, "tokenizer": name_of(recipe.tokenizer), "sources": names},
+                "base_training": base_training,
+                "files": [
+                    {"file": name, "documents": len(rows), "times": source.times, "sha256": digest}
+                    for name, rows, source, digest in zip(names, texts, sources, hashes, strict=True)
+                ],
+                "train_documents": len(split.train),
+                "dev_documents": len(split.dev),
+                "tokens": len(run.documents.tokens),
+                "processes": processes.count,
+                "steps": run.progress.step,
+                "history": run.progress.history,
+            }
+            write_atomically(out / "best" / TRAINING_FILE, json.dumps(record, indent=1).encode())
     processes.leave()
     return out / "best"
 
@@ -178,11 +180,18 @@ class Masker:
 
 class _Run:
     def __init__(
-        self, recipe: Pretraining, train: list[str], dev: list[str], out: Path, device: torch.device, fingerprint: str, processes: Processes
+        self,
+        recipe: Pretraining,
+        train: list[str],
+        dev: list[str],
+        out: Path,
+        device: torch.device,
+        asked: dict[str, Json],
+        processes: Processes,
     ) -> None:
         torch.manual_seed(recipe.seed)
         torch.set_flush_denormal(True)
-        self.recipe, self.out, self.device, self.fingerprint = recipe, out, device, fingerprint
+        self.recipe, self.out, self.device, self.asked = recipe, out, device, asked
         self.processes = processes
         self.progress = Progress()
         self.model = build(recipe, train)
@@ -295,10 +304,10 @@ class _Run:
     def _checkpoint(self) -> None:
         parts = {"model": self.module, "optimizer": self.optimizer, "schedule": self.schedule}
         state = {name: part.state_dict() for name, part in parts.items()}
-        save_state(self.out / "checkpoint.pt", {**state, "progress": asdict(self.progress)}, self.fingerprint)
+        save_state(self.out / "checkpoint.pt", {**state, "progress": asdict(self.progress)}, self.asked)
 
     def restore(self) -> None:
-        state = load_state(self.out / "checkpoint.pt", self.fingerprint)
+        state = load_state(self.out / "checkpoint.pt", self.asked, "choose another --out, begin again with --restart")
         if state is None:
             return
         self.module.load_state_dict(state["model"])

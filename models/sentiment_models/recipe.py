@@ -1,11 +1,11 @@
 """How a classifier is trained, as data: what the command line takes and a run's record keeps."""
 
-import hashlib
-import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from sentiment_models.errors import ModelsError
 from sentiment_models.limits import check_limits
+from sentiment_models.provenance import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,11 @@ class Recipe:
         if self.head_only and not self.base:
             raise ModelsError("head_only wants a base: the encoder of an untrained model says nothing to a head")
 
-    def fingerprint(self, data: str) -> str:
-        """Identify the run: a checkpoint of another recipe or of other data is never resumed."""
-        return hashlib.sha256(json.dumps([asdict(self), data], sort_keys=True).encode()).hexdigest()
+    def asked(self, base: str, files: Mapping[str, str]) -> dict[str, Json]:
+        """All that a run depends on: one that depends on something else is never continued.
+
+        Args:
+            base: what tells the base from any other in its place.
+            files: SHA-256 of each data file.
+        """
+        return {**asdict(self), "base": base, **{f"SHA-256 of {name}": digest for name, digest in files.items()}}

@@ -4,6 +4,7 @@ import json
 import math
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -13,18 +14,19 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 
-from sentiment_models.bases import TRAINING_FILE, name_of, training_of
+from sentiment_models.bases import TRAINING_FILE, content_of, name_of, training_of
 from sentiment_models.carving import Split
 from sentiment_models.checkpoint import base_tokenizer
-from sentiment_models.corpus import read_corpus, target_of, vary
+from sentiment_models.corpus import Corpus, read_corpus, target_of, vary
 from sentiment_models.data import Example, TextOrPair, alike, batches, evaluation_steps
 from sentiment_models.distributed import Processes, join
 from sentiment_models.emoji import add_emoji
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.families import FAMILIES, check_reads
 from sentiment_models.optimizer import freeze_encoder, make_optimizer
+from sentiment_models.provenance import Json
 from sentiment_models.recipe import Recipe
-from sentiment_models.resume import load_state, replace_folder, save_state, write_atomically
+from sentiment_models.resume import alone, fingerprint_of, load_state, replace_folder, save_state, write_atomically
 from sentiment_models.scratch import fresh_classifier
 from sentiment_models.tracking import Log
 from sentiment_models.weights import check_weights
@@ -66,31 +68,40 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
 
     Raises:
         BadData: a data file cannot be used.
-        BadCheckpoint: the base cannot be loaded, or ``out`` holds a run of another recipe or other data.
-        ModelsError: the processes do not see the same files, the device is not there, or the loss is no number any more.
+        BadCheckpoint: the base cannot be loaded, or what ``out`` holds is damaged.
+        OtherRun: ``out`` holds a run of another recipe, other data or another base.
+        ModelsError: another process trains there, the processes do not see the same files, the device is not there, or the loss is no
+            number any more.
         sentiment.errors.BadBundle: the base is a damaged bundle.
     """
     processes = join(device)
     # Before the work: a damaged bundle is no base.
     base, base_training = name_of(recipe.base), training_of(recipe.base)
     corpus = read_corpus(recipe)
-    split, files = corpus.split, corpus.files
-    # A bundle's path may hold another one by now.
-    fingerprint = recipe.fingerprint(json.dumps([base, corpus.hashes]))
-    run = _Run(recipe, split, out, processes.device(device), fingerprint, processes)
+    split = corpus.split
+    # The base's path may hold another one by now.
+    asked = recipe.asked(content_of(recipe.base), corpus.hashes)
+    run = _Run(recipe, split, out, processes.device(device), asked, processes)
     # Only now: files that cannot be used leave no folder behind.
-    out.mkdir(parents=True, exist_ok=True)
-    if resume:
-        run.restore()
-    processes.check_same("run and step", (fingerprint, run.progress.step))
-    if not processes.first:
+    with alone(out) if processes.first else nullcontext():
+        if resume:
+            run.restore()
+        processes.check_same("run and step", (fingerprint_of(asked), run.progress.step))
+        if processes.first:
+            rows = [_as_written(example, recipe.labels) for example in split.dev]
+            write_atomically(out / "dev.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
         run.loop(checkpoint_steps)
-        processes.leave()
-        return out / "best"
-    rows = [_as_written(example, recipe.labels) for example in split.dev]
-    write_atomically(out / "dev.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
-    run.loop(checkpoint_steps)
-    provenance = {
+        if processes.first:
+            record = _record(recipe, base, base_training, corpus, run)
+            write_atomically(out / "best" / TRAINING_FILE, json.dumps(record, indent=1).encode())
+    processes.leave()
+    return out / "best"
+
+
+def _record(recipe: Recipe, base: str, base_training: Json, corpus: Corpus, run: "_Run") -> dict[str, object]:
+    """What training.json says of a run that has ended."""
+    files = corpus.files
+    return {
         "recipe": {
             **asdict(recipe),
             "base": base,
@@ -101,16 +112,13 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
         # Fine-tuning in stages: what made the base, if it was trained here.
         "base_training": base_training,
         "files": files,
-        "train_examples": len(split.train),
-        "dev_examples": len(split.dev),
-        "processes": processes.count,
+        "train_examples": len(corpus.split.train),
+        "dev_examples": len(corpus.split.dev),
+        "processes": run.processes.count,
         "steps": run.progress.step,
         "dev_accuracy": run.progress.best_accuracy,
         "history": run.progress.history,
     }
-    write_atomically(out / "best" / TRAINING_FILE, json.dumps(provenance, indent=1).encode())
-    processes.leave()
-    return out / "best"
 
 
 def _as_written(example: Example, labels: Sequence[str]) -> dict[str, str]:
@@ -119,10 +127,10 @@ def _as_written(example: Example, labels: Sequence[str]) -> dict[str, str]:
 
 
 class _Run:
-    def __init__(self, recipe: Recipe, split: Split, out: Path, device: torch.device, fingerprint: str, processes: Processes) -> None:
+    def __init__(self, recipe: Recipe, split: Split, out: Path, device: torch.device, asked: dict[str, Json], processes: Processes) -> None:
         torch.manual_seed(recipe.seed)
         torch.set_flush_denormal(True)
-        self.recipe, self.out, self.device, self.fingerprint = recipe, out, device, fingerprint
+        self.recipe, self.out, self.device, self.asked = recipe, out, device, asked
         self.processes = processes
         self.progress = Progress(history=[])
         self.model, self.tokenizer = load_base(recipe, [example.text for example in split.train])
@@ -268,10 +276,10 @@ class _Run:
             "schedule": self.schedule.state_dict(),
             "progress": asdict(self.progress),
         }
-        save_state(self.out / "checkpoint.pt", state, self.fingerprint)
+        save_state(self.out / "checkpoint.pt", state, self.asked)
 
     def restore(self) -> None:
-        state = load_state(self.out / "checkpoint.pt", self.fingerprint)
+        state = load_state(self.out / "checkpoint.pt", self.asked, "choose another --out, begin again with --restart")
         if state is None:
             return
         self.model.load_state_dict(state["model"])

@@ -4,9 +4,10 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -14,7 +15,7 @@ import grpc
 from sentiment.client import CallFailed, Classification, Client, Result
 from sentiment.credentials import Credentials
 from sentiment.errors import SentimentError
-from sentiment.files import BadFile, LineOutput, read_texts
+from sentiment.files import LineOutput, read_texts
 
 # Nothing is shown for work that ends sooner.
 PROGRESS_AFTER_S = 2.0
@@ -41,51 +42,91 @@ class Job:
     truncation: str
     timeout_s: float
     local: bool
+    restart: bool = False
     bundles: tuple[Path, ...] = ()
     credentials: Credentials = field(default_factory=Credentials)
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What answers: its digest, and how it answers texts lazily and in order."""
+
+    digest: str
+    answer: Callable[[Iterable[str]], Iterator[Result]]
 
 
 def classify(job: Job) -> int:
     """Classify the job's texts; returns how many have no answer. Each is shown with its reason.
 
     Raises:
+        BadSettings: the output was begun with other texts or settings.
         SentimentError: input or output cannot be used, or no text can be answered at all.
     """
     with ExitStack() as stack:
         output = stack.enter_context(LineOutput(job.output)) if job.output else None
         source = read_texts(job.input, job.column) if job.input else iter(job.texts)
-        done = output.lines if output else 0
-        if sum(1 for _ in itertools.islice(source, done)) < done:
-            raise BadFile(f"{job.output}.part: has {done} lines and {job.input} has fewer texts; delete it to start again")
-        for_results, for_lines = itertools.tee(source)
-        results = stack.enter_context(_results(job, for_results))
-        progress = _Progress(done)
+        model = stack.enter_context(_model(job))
         failed = 0
-        for text, result in zip(for_lines, results, strict=True):
-            failed += isinstance(result, CallFailed)
-            if isinstance(result, CallFailed) and result.code is grpc.StatusCode.UNAVAILABLE:
-                raise result
+        if output:
+            output.begin({"column": job.column, "truncation": job.truncation, "model digest": model.digest}, job.restart)
+            failed = _pass_over(output, source, job)
+        progress = _Progress(output.lines if output else 0)
+        digests = {model.digest} if output else set()
+        for_results, for_lines = itertools.tee(source)
+        for text, result in zip(for_lines, model.answer(for_results), strict=True):
+            if isinstance(result, Classification):
+                digests.add(result.model.digest)
+            else:
+                failed += 1
+                if result.code is grpc.StatusCode.UNAVAILABLE:
+                    raise result
             if output:
                 output.write(_json_line(text, result))
             else:
                 print(_json_line(text, result) if job.json else _line(text, result))
             progress.advance()
         progress.close(failed)
+        if len(digests) > 1:
+            print(f"the model was exchanged meanwhile: answers are of digests {', '.join(sorted(digests))}", file=sys.stderr)
         if output:
             output.complete()
         return failed
 
 
+def _pass_over(output: LineOutput, texts: Iterator[str], job: Job) -> int:
+    """Take the texts that an earlier run has answered; returns how many of them have no answer.
+
+    Raises:
+        BadSettings: its lines are of other texts.
+    """
+    failed = 0
+    for number, line in enumerate(output.kept(), 1):
+        try:
+            known = json.loads(line)
+            answered, has_none = known["text"], "error" in known
+        except (ValueError, KeyError, TypeError) as error:
+            raise output.other("is no answer of this command", number) from error
+        text = next(texts, None)
+        if text is None:
+            raise output.other(f"{job.input} has {number - 1} texts, fewer than were answered", number)
+        if text != answered:
+            raise output.other(f"answers another text than text {number} of {job.input}, which has changed or is another file", number)
+        failed += has_none
+    return failed
+
+
 @contextmanager
-def _results(job: Job, texts: Iterable[str]) -> Iterator[Iterator[Result]]:
+def _model(job: Job) -> Iterator[_Model]:
     if job.local:
         from sentiment.local import LocalClassifier  # noqa: PLC0415  # the client's way needs no model runtime
 
         with LocalClassifier(job.model, job.bundles) as local:
-            yield local.classify_all(texts, truncation=job.truncation)
+            yield _Model(local.digest, partial(local.classify_all, truncation=job.truncation))
     else:
         with connected(job.target, job.model, job.timeout_s, job.credentials) as client:
-            yield client.classify_all(texts, model=job.model, truncation=job.truncation, timeout_s=job.timeout_s)
+            digest = client.get_model(job.model, timeout_s=job.timeout_s).id.digest
+            answer = partial(client.classify_all, model=job.model, truncation=job.truncation, timeout_s=job.timeout_s)
+            yield _Model(digest, answer)
 
 
 @contextmanager
@@ -151,7 +192,7 @@ class _Progress:
         if self._shown:
             self._show("\n")
         if failed:
-            print(f"{failed} of {self._rows} texts have no answer", file=sys.stderr)
+            print(f"{failed} of {self._skipped + self._rows} texts have no answer", file=sys.stderr)
 
     def _show(self, end: str) -> None:
         self._shown = True

@@ -76,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     classify.add_argument(
         "--output", type=Path, metavar="FILE", help="write JSON lines there; an interrupted run is continued when repeated"
     )
+    classify.add_argument("--restart", action="store_true", help="begin an interrupted output again instead of continuing it")
     classify.add_argument("--json", action="store_true", help="print one JSON object a line")
     _add_call(classify, ("", "refuse", "head", "head_tail", "windows"))
     classify.set_defaults(run=_classify)
@@ -192,6 +193,8 @@ def _classify(options: argparse.Namespace) -> int:
         raise BadSettings("give either texts or --input FILE")
     if options.output and options.texts:
         raise BadSettings("--output goes with --input")
+    if options.restart and not options.output:
+        raise BadSettings("--restart goes with --output")
     _log_local(options)
     job = Job(
         texts=options.texts,
@@ -204,6 +207,7 @@ def _classify(options: argparse.Namespace) -> int:
         truncation=options.truncation,
         timeout_s=options.timeout,
         local=options.local,
+        restart=options.restart,
         bundles=_bundles(options),
         credentials=Credentials(**credentials_of(options)),
     )

@@ -2,6 +2,8 @@
 
 import csv
 import errno
+import fcntl
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, BinaryIO, Self
 
-from sentiment.errors import SentimentError
+from sentiment.errors import BadSettings, SentimentError
 
 READABLE = (".txt", ".tsv", ".csv", ".jsonl", ".parquet")
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -26,6 +28,27 @@ def reason(error: OSError) -> str:
     """Why a file cannot be written; where its disk is full, what to do besides."""
     said = error.strerror or str(error)
     return f"{said}; make room and repeat the command" if error.errno in DISK_FULL else said
+
+
+def claim(file: int | IO[bytes]) -> bool:
+    """Lock an open file or folder until it is closed; False if another process has locked it. Not all file systems have locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        # Such as a folder on NFS.
+        return True
+    return True
+
+
+def difference(begun: Mapping[str, object], asked: Mapping[str, object]) -> str:
+    """How what was asked when something was begun differs from what is asked now, as plain JSON both; empty if it does not."""
+    for name in sorted({*begun, *asked}):
+        before, now = begun.get(name), asked.get(name)
+        if before != now:
+            return f"was begun with {name} = {before!r}; now it is {now!r}"
+    return ""
 
 
 def read_texts(path: Path, column: str = "text") -> Iterator[str]:
@@ -149,24 +172,46 @@ def _parquet(path: Path, column: str) -> Iterator[str]:
 class LineOutput:
     """Whole lines into ``PATH.part``, renamed to PATH when complete. One that was interrupted is continued.
 
-    Use it as a context manager; only ``complete`` renames.
+    ``PATH.part.json`` says meanwhile what the lines depend on. Use it as a context manager; only ``complete`` renames.
+
+    Attributes:
+        lines: how many the part had when it was opened.
     """
 
     def __init__(self, path: Path) -> None:
         """Open or continue.
 
         Raises:
-            BadFile: PATH exists already, or cannot be written.
+            BadFile: PATH exists already, cannot be written, or another process writes to it.
         """
         self.path = path
         self._part = path.with_name(path.name + ".part")
-        if path.exists():
-            raise BadFile(f"{path}: exists already; delete it or choose another output")
+        self._record = path.with_name(path.name + ".part.json")
+        self._refuse_existing()
         try:
             self._stream = self._part.open("ab+")
-            self.lines = self._keep_whole_lines()
+            try:
+                self._claim()
+                self.lines = self._keep_whole_lines()
+            except BaseException:
+                self._stream.close()
+                raise
         except OSError as error:
             raise BadFile(f"{self._part}: cannot be written: {reason(error)}") from error
+
+    def _refuse_existing(self) -> None:
+        if self.path.exists():
+            raise BadFile(f"{self.path}: exists already; delete it or choose another output")
+
+    def _claim(self) -> None:
+        if not claim(self._stream):
+            raise BadFile(f"{self._part}: another process writes to it; wait for its end or choose another output")
+        try:
+            # Another process may have completed it since: then the stream is of PATH itself, or of a new part.
+            self._refuse_existing()
+        except BadFile:
+            self._part.unlink(missing_ok=True)
+            raise
 
     def _keep_whole_lines(self) -> int:
         """Cut a half-written last line off and count the rest."""
@@ -179,6 +224,42 @@ class LineOutput:
                 end = self._stream.tell() - len(block) + last + 1
         self._stream.truncate(end)
         return lines
+
+    def begin(self, asked: Mapping[str, str], restart: bool = False) -> None:
+        """Before anything is written, record what the lines depend on. If there are lines already, check that it is the same.
+
+        Args:
+            asked: what they depend on.
+            restart: drop the lines that are there.
+
+        Raises:
+            BadSettings: they were begun with something else.
+            BadFile: the record cannot be written.
+        """
+        if restart:
+            self.lines = 0
+            self._stream.truncate(0)
+        if not self.lines:
+            with new_file(self._record) as write:
+                write(json.dumps(asked) + "\n")
+            return
+        try:
+            begun = json.loads(self._record.read_bytes())
+            differs = difference(begun, asked)
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise self.other(f"has {self.lines} lines, and {self._record.name}, which says what they depend on, cannot be read") from error
+        if differs:
+            raise self.other(differs)
+
+    def kept(self) -> Iterator[bytes]:
+        """The lines that the part had when it was opened."""
+        with self._part.open("rb") as stream:
+            yield from itertools.islice(stream, self.lines)
+
+    def other(self, fact: str, line: int = 0) -> BadSettings:
+        """The error of a part that does not belong to what is asked now; ``line``: the first that does not, counted from 1."""
+        place = f"{self._part}:{line}" if line else f"{self._part}"
+        return BadSettings(f"{place}: {fact}; --restart begins again, another --output keeps this one")
 
     def write(self, line: str) -> None:
         """Append a line; what it holds of line feeds must be escaped already.
@@ -197,6 +278,7 @@ class LineOutput:
             self._stream.flush()
             os.fsync(self._stream.fileno())
             os.replace(self._part, self.path)
+            self._record.unlink(missing_ok=True)
         except OSError as error:
             raise BadFile(f"{self._part}: cannot be completed: {error.strerror}; repeat the command to continue") from error
 

@@ -26,7 +26,7 @@ from tests.corpus.files import KINDS, make_texts, write
 @pytest.fixture(scope="module")
 def job(bundles: Path) -> Job:
     bundle = load_bundle(bundles / "tiny/1")
-    return Job("unused", "text", ("id",), "", bundle.id, bundle.digest, bundle.manifest.labels, (bundles,))
+    return Job("unused", "", "text", ("id",), "", bundle.id, bundle.digest, bundle.manifest.labels, (bundles,))
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +143,8 @@ def test_what_was_asked_is_written_whole_or_not_at_all(tmp_path: Path, monkeypat
     (left,) = (tmp_path / "out").iterdir()
     assert left.name.startswith(UNFINISHED)
     assert output.asked_before() is None
-    output.ask({"a": 1})
-    assert output.asked_before() == {"a": 1}
+    output.ask({"files": {}})
+    assert output.asked_before() == {"files": {}}
     assert output.done([]) == {}
     assert [path.name for path in (tmp_path / "out").iterdir()] == [ASKED]
 
@@ -203,14 +203,18 @@ def test_what_cannot_be_done_is_refused_before_ray_is_started(tmp_path: Path, bu
 
 @pytest.mark.parametrize(
     ("name", "value", "told"),
-    [("column", "review", "column = 'review'"), ("digest", "0" * 64, "digest = '000"), ("files", {"other": [1, "2"]}, "other files")],
+    [
+        ("column", "review", "column = 'review'"),
+        ("digest", "0" * 64, "digest = '000"),
+        ("files", {"other": [1, "2"]}, "/a.csv = None; now it is [15, '"),
+    ],
 )
 def test_a_folder_begun_otherwise_is_not_continued(
     name: str, value: object, told: str, tmp_path: Path, job: Job, bundles: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = find_sources(str(write(tmp_path / "a.csv", ["good"])))[0]
     begun = {
-        "format": 1, "column": "text", "keep": [], "truncation": "", "model": job.model, "digest": job.digest,
+        "format": 2, "column": "text", "keep": [], "truncation": "", "model": job.model, "digest": job.digest,
         "files": {source.shown: [source.bytes, source.mark]}, "part_bytes": 65536,
     }  # fmt: skip
     (tmp_path / "out").mkdir()
@@ -220,3 +224,57 @@ def test_a_folder_begun_otherwise_is_not_continued(
 
     assert code == 2
     assert told in message
+
+
+def test_an_output_folder_is_of_one_command_at_a_time(tmp_path: Path, bundles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "a.csv", ["good"])
+
+    with Output(str(tmp_path / "out")).alone():
+        code, message = refused(capsys, tmp_path / "a.csv", tmp_path / "out", "--bundles", bundles, "--model", "tiny")
+
+    assert code == 1
+    assert f"{tmp_path}/out: another command works on it" in message
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_part_that_answers_another_question_counts_as_not_there(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
+    parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(100)))), "text", ("id",), 1000)
+    here, other = Output(str(tmp_path / "out"), "this"), Output(str(tmp_path / "out"), "that")
+    scored(parts, job, classifier, here)
+    other.write_part(parts[1].name, score_part(parts[1], job, classifier))
+
+    assert set(here.done(parts)) == {part.name for part in parts} - {parts[1].name}
+    assert set(other.done(parts)) == {parts[1].name}
+
+
+def test_an_output_that_is_begun_again_loses_its_own_files_alone(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
+    parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(100)))), "text", ("id",), 1000)
+    output = Output(str(tmp_path / "out"))
+    scored(parts, job, classifier, output)
+    output.report(Count(1), 1, 1.0)
+    (tmp_path / "out/mine.txt").write_text("x")
+
+    output.clear()
+
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"files": 1}', b"\xff"])
+def test_a_record_of_what_was_asked_that_is_damaged_is_told(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ASKED).write_bytes(content)
+
+    with pytest.raises(BadFile, match=f"{tmp_path}/out: cannot be read: "):
+        Output(str(tmp_path / "out")).asked_before()
+
+
+def test_a_file_of_which_its_file_system_tells_nothing_is_known_by_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs = fsspec.filesystem("memory")
+    monkeypatch.setattr("sentiment.corpus.sources.MARKS", ())
+    marks = []
+    for content in (b"good\n", b"best\n", b"good\n"):
+        fs.pipe_file("/marked/a.txt", content)
+        marks += [source.mark for source in find_sources("memory://marked/a.txt")]
+    fs.rm("/marked", recursive=True)
+
+    assert marks[0] == marks[2] != marks[1]

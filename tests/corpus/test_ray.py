@@ -159,13 +159,38 @@ def test_a_killed_command_goes_on_where_it_was_and_a_killed_worker_is_replaced(
     assert not list(out.glob("_unfinished-*"))
 
 
+def test_files_that_change_while_they_are_scored_end_in_no_report(
+    tmp_path: Path, bundles: Path, begin: Callable[..., Any], cluster: Any
+) -> None:
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in/a.txt", make_texts(ROWS))
+    arguments = ("--ray", cluster.address, "--part-bytes", str(PART_BYTES))
+    out = tmp_path / "out"
+
+    first = begin(*arguments)
+    until(out, 2, first)
+    with (tmp_path / "in/a.txt").open("a") as stream:
+        stream.write("good\n")
+    codes = [first.wait(END_S_MAX), begin(*arguments).wait(END_S_MAX)]
+    told = (tmp_path / "err").read_text()
+
+    assert codes == [1, 2]
+    assert "files changed while they were scored; --restart begins again" in told
+    assert f"was begun with [bytes, time] of {tmp_path}/in/a.txt = [" in told
+    assert not (out / "_report.json").exists()
+    write(tmp_path / "in/a.txt", ["good", "awful"])
+    ended(begin(*arguments, "--restart"), tmp_path)
+    assert [row["label"] for row in rows_of(out)] == ["positive", "negative"]
+    assert report_of(out) == (2, 0)
+
+
 def test_a_part_of_which_four_workers_died_is_refused_and_named(tmp_path: Path, bundles: Path, cluster: Any) -> None:
     import ray
 
     from sentiment.corpus.workers import ATTEMPTS_MAX, Ledger, Scorer
 
     (part,) = cut(find_sources(str(write(tmp_path / "a.txt", ["good"]))), "text", (), 100)
-    job = Job(str(tmp_path / "out"), "text", (), "", "tiny/1", "", (), (bundles,))
+    job = Job(str(tmp_path / "out"), "", "text", (), "", "tiny/1", "", (), (bundles,))
     ray.init(address=cluster.address, log_to_driver=False)
     try:
         ledger = ray.remote(Ledger).options(num_cpus=0).remote()
@@ -187,7 +212,7 @@ def test_a_part_whose_beginning_is_not_counted_in_time_is_scored_all_the_same(
 
     (part,) = cut(find_sources(str(write(tmp_path / "a.txt", ["good"]))), "text", (), 100)
     bundle = load_bundle(bundles / "tiny/1")
-    job = Job(str(tmp_path / "out"), "text", (), "", bundle.id, bundle.digest, bundle.manifest.labels, (bundles,))
+    job = Job(str(tmp_path / "out"), "", "text", (), "", bundle.id, bundle.digest, bundle.manifest.labels, (bundles,))
     Output(job.output).ask({})
     monkeypatch.setattr("ray.get", Mock(side_effect=ray.exceptions.GetTimeoutError("slow")))
 

@@ -157,7 +157,7 @@ def test_sentiment_classify_fills_its_disk_and_goes_on(
     assert cli.main([*asked, str(output)]) == 1
     told = capsys.readouterr().err.splitlines()[-1]
     assert told == f"error: {output}.part: cannot be written: {FULL}; repeat the command to continue"
-    assert full.names() == ["out.jsonl.part"]
+    assert full.names() == ["out.jsonl.part", "out.jsonl.part.json"]
     kept = (full.folder / "out.jsonl.part").read_text().count("\n")
     full.make_room()
     assert cli.main([*asked, str(output)]) == 0

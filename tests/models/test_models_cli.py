@@ -37,6 +37,9 @@ def test_train_export_evaluate_card_end_to_end(tmp_path: Path, capsys: pytest.Ca
     assert "macro F1" in shown
     assert str(tmp_path) not in (bundle / "manifest.json").read_text() + (bundle / "MODEL_CARD.md").read_text()
 
+    assert main(["train", "--base", str(base), "--data", f"{data}:3", "--out", str(run), *hyper]) == 2
+    assert f"error: {run}/checkpoint.pt: was begun with sources = ['{data}:2']; now it is" in capsys.readouterr().err
+
 
 def test_a_failure_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(tmp_path), "--out", str(tmp_path / "1"), "--name", "x"]) == 1

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from sentiment_models import experiment as module
 from sentiment_models.cli import main
 from sentiment_models.data import evaluation_steps, read_examples
-from sentiment_models.errors import BadData, ModelsError
+from sentiment_models.errors import BadData, ModelsError, OtherRun
 from sentiment_models.experiment import Experiment, Outcome, Point, accuracy, conduct, parameters, sample
 from sentiment_models.experiment_page import curves_png, report, text_table
 from sentiment_models.plots import panels
@@ -171,7 +171,7 @@ def test_an_interrupted_experiment_goes_on_with_the_runs_that_are_missing(
     assert kept["runs"][0] == first[0]
     assert (kept["train_reviews"], kept["test_reviews"]) == (60, 30)
     assert str(tmp_path.parent) not in json.dumps(kept)
-    with pytest.raises(ModelsError, match="belongs to an experiment of other settings or other data"):
+    with pytest.raises(OtherRun, match="belongs to an experiment of other settings or other data"):
         conduct(replace(experiment, seed=2), tmp_path, "cpu", said.append)
 
 

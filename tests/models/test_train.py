@@ -13,17 +13,18 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import load_bundle
 from sentiment_models.corpus import read_corpus
 from sentiment_models.data import read_examples
-from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
+from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, OtherRun
 from sentiment_models.export import Exported, export
 from sentiment_models.label import label
 from sentiment_models.recipe import Recipe
+from sentiment_models.resume import alone
 from sentiment_models.train import Row, _Run, train
 from tests.models.events import SPEED, read_scalars
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
@@ -248,10 +249,34 @@ def test_a_finished_run_is_not_trained_again(recipe: Recipe, whole: Path) -> Non
 def test_a_run_of_another_recipe_is_not_continued(recipe: Recipe, whole: Path) -> None:
     dev = (whole / "dev.jsonl").read_bytes()
 
-    with pytest.raises(BadCheckpoint, match="belongs to another recipe or other data"):
+    with pytest.raises(OtherRun, match="was begun with seed = 1; now it is 2; choose another --out, begin again with --restart"):
         train(replace(recipe, seed=2), whole)
 
     assert (whole / "dev.jsonl").read_bytes() == dev
+
+
+def test_a_run_is_not_continued_with_other_data_or_another_base_in_the_same_place(recipe: Recipe, tmp_path: Path) -> None:
+    base, data = Path(shutil.copytree(recipe.base, tmp_path / "base")), write_tsv(tmp_path / "data.tsv", sentences(40, seed=1))
+    asked = replace(recipe, base=str(base), sources=(str(data),))
+    train(asked, tmp_path / "run")
+
+    weights = load_file(base / "model.safetensors")
+    save_file({name: 2 * tensor for name, tensor in weights.items()}, base / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(OtherRun, match="was begun with base = 'base@"):
+        train(asked, tmp_path / "run")
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+    train(asked, tmp_path / "run")
+    with data.open("a") as stream:
+        stream.write("0\ta dull film\n")
+    with pytest.raises(OtherRun, match=r"was begun with SHA-256 of data\.tsv = "):
+        train(asked, tmp_path / "run")
+
+
+def test_a_folder_is_trained_in_by_one_process_at_a_time(recipe: Recipe, tmp_path: Path) -> None:
+    with alone(tmp_path / "run"), pytest.raises(ModelsError, match="run: another process works on it"):
+        train(recipe, tmp_path / "run")
+
+    assert not list((tmp_path / "run").iterdir())
 
 
 def test_a_damaged_checkpoint_is_named(recipe: Recipe, whole: Path, tmp_path: Path) -> None:
@@ -281,7 +306,7 @@ def test_a_bundle_is_trained_on_and_the_record_says_whose_training_it_went_on_fr
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     manifest["calibration"]["temperature"] = 2.0
     (bundle / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(BadCheckpoint, match="another recipe or other data"):
+    with pytest.raises(OtherRun, match="was begun with base = 'tiny/3@"):
         train(recipe, tmp_path / "run")
 
 

@@ -5,7 +5,8 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from sentiment_models.errors import ModelsError
+from sentiment.files import claim
+from sentiment_models.errors import ModelsError, OtherRun
 from sentiment_models.provenance import Json
 
 
@@ -20,13 +21,16 @@ class Journal:
             settings: what the records depend on.
 
         Raises:
-            ModelsError: the file is of other settings, or no journal.
+            OtherRun: the file is of other settings.
+            ModelsError: it is no journal, or damaged.
         """
         self._path = path
         self._lock = threading.Lock()
         self._records: dict[str, dict[str, Json]] = {}
         # Written with the first record: a run that is refused for another reason leaves no file.
         self._first = b""
+        # Of the file, as far as it is known here.
+        self._size = 0
         if path is None:
             return
         first = json.dumps({"settings": dict(settings)}, sort_keys=True).encode() + b"\n"
@@ -34,11 +38,13 @@ class Journal:
         # What a kill may have left of a first line; anything else without an end is another's.
         if first.startswith(content) and content != first:
             self._first = first
+            self._size = len(content)
             return
         whole = content[: content.rfind(b"\n") + 1]
+        self._size = len(whole)
         head, *lines = whole.splitlines() or [b""]
         if head + b"\n" != first:
-            raise ModelsError(f"{path}: is of {_told(head, first)}; choose another file or delete it")
+            raise OtherRun(f"{path}: is of {_told(head, first)}; choose another file or delete it")
         for number, line in enumerate(lines, 2):
             try:
                 key, record = json.loads(line)
@@ -54,13 +60,22 @@ class Journal:
         return self._records.get(key)
 
     def add(self, key: str, record: dict[str, Json]) -> None:
-        """Keep a record; it is in the file when this returns."""
+        """Keep a record; it is in the file when this returns.
+
+        Raises:
+            ModelsError: another process writes to the file.
+        """
         line = json.dumps([key, record]).encode() + b"\n"
         with self._lock:
             self._records[key] = record
             if self._path is not None:
-                with self._path.open("wb" if self._first else "ab") as stream:
+                with self._path.open("ab") as stream:
+                    if not claim(stream) or stream.tell() != self._size:
+                        raise ModelsError(f"{self._path}: another process writes to it; repeat the command when that has ended")
+                    if self._first:
+                        stream.truncate(0)
                     stream.write(self._first + line)
+                    self._size = stream.tell()
                 self._first = b""
 
 

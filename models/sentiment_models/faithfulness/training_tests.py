@@ -3,8 +3,6 @@
 Each test's findings are written when it is done, each trained encoder is kept: a run that is stopped goes on where it was.
 """
 
-import hashlib
-import json
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +19,7 @@ from transformers import BertForSequenceClassification
 
 from sentiment_models.corpus import read_corpus
 from sentiment_models.data import Example
-from sentiment_models.errors import BadData, ModelsError
+from sentiment_models.errors import BadData, ModelsError, OtherRun
 from sentiment_models.faithfulness import bag as bags
 from sentiment_models.faithfulness.distances import agreement, compared, divergence, kl_divergence, output_change
 from sentiment_models.faithfulness.small_encoder import (
@@ -49,8 +47,9 @@ from sentiment_models.faithfulness.training_findings import (
     TrainingFindings,
     UniformFound,
 )
+from sentiment_models.provenance import Json
 from sentiment_models.recipe import Recipe
-from sentiment_models.resume import load_state, save_state, write_atomically
+from sentiment_models.resume import alone, fingerprint_of, load_state, save_state, write_atomically
 from sentiment_models.scratch import Shape, train_tokenizer
 
 RESULTS = "results.json"
@@ -109,28 +108,31 @@ def attention_tests(data: Sequence[Path], settings: Settings, out: Path, say: Ca
     Raises:
         BadData: a file cannot be used, or a side has no text.
         BadCheckpoint: an encoder in ``out`` is damaged.
-        ModelsError: ``out`` holds tests of other settings, data or code.
+        OtherRun: ``out`` holds tests of other settings, data or code.
+        ModelsError: another process works there.
     """
     train, heldout, files = draw(data, settings)
-    fingerprint = hashlib.sha256(json.dumps([asdict(settings), files, code_of(OF_TRAINING)], sort_keys=True).encode()).hexdigest()
-    kept = read_findings(out / RESULTS)
-    if kept is not None and kept.fingerprint != fingerprint:
-        raise ModelsError(f"{out / RESULTS}: belongs to tests of other settings, data or code; choose another --out or delete it")
+    hashes = {f"SHA-256 of {name}": digest for name, digest in files.items()}
+    asked: dict[str, Json] = {**asdict(settings), **hashes, "code": code_of(OF_TRAINING)}
     # Only now: files that cannot be used leave no folder behind.
-    (out / "models").mkdir(parents=True, exist_ok=True)
-    tests = _Tests(settings, train, heldout, out, fingerprint)
-    found = kept or tests.nothing_yet(files)
-    for name in TESTS:
-        if getattr(found, name) is not None:
-            say(f"{name}: done before")
-            continue
-        began_at = time.monotonic()
-        result = getattr(tests, name)(found)
-        seconds = {**found.seconds, name: round(time.monotonic() - began_at, 1)}
-        found = found.model_copy(update={name: result, "seconds": seconds})
-        write_atomically(out / RESULTS, (found.model_dump_json(indent=1) + "\n").encode())
-        say(f"{name}: done in {seconds[name]:.0f} s")
-    return found
+    with alone(out):
+        kept = read_findings(out / RESULTS)
+        if kept is not None and kept.fingerprint != fingerprint_of(asked):
+            raise OtherRun(f"{out / RESULTS}: belongs to tests of other settings, data or code; choose another --out or delete it")
+        (out / "models").mkdir(exist_ok=True)
+        tests = _Tests(settings, train, heldout, out, asked)
+        found = kept or tests.nothing_yet(files)
+        for name in TESTS:
+            if getattr(found, name) is not None:
+                say(f"{name}: done before")
+                continue
+            began_at = time.monotonic()
+            result = getattr(tests, name)(found)
+            seconds = {**found.seconds, name: round(time.monotonic() - began_at, 1)}
+            found = found.model_copy(update={name: result, "seconds": seconds})
+            write_atomically(out / RESULTS, (found.model_dump_json(indent=1) + "\n").encode())
+            say(f"{name}: done in {seconds[name]:.0f} s")
+        return found
 
 
 def read_findings(path: Path) -> TrainingFindings | None:
@@ -169,9 +171,9 @@ def draw(data: Sequence[Path], settings: Settings) -> tuple[list[Example], list[
 class _Tests:
     """The tests by their names; each takes what was found so far."""
 
-    def __init__(self, settings: Settings, train: Sequence[Example], heldout: Sequence[Example], out: Path, fingerprint: str) -> None:
+    def __init__(self, settings: Settings, train: Sequence[Example], heldout: Sequence[Example], out: Path, asked: dict[str, Json]) -> None:
         torch.set_flush_denormal(True)
-        self.settings, self.out, self.fingerprint = settings, out, fingerprint
+        self.settings, self.out, self.asked = settings, out, asked
         self.tokenizer = train_tokenizer([example.text for example in train], settings.vocabulary, settings.max_tokens)
         self.train, self.heldout = (encode(self.tokenizer, texts, settings.max_tokens) for texts in (train, heldout))
         self.all_seeds = range(settings.seed, settings.seed + settings.seeds)
@@ -181,7 +183,7 @@ class _Tests:
         settings = self.settings
         return TrainingFindings(
             files=files,
-            fingerprint=self.fingerprint,
+            fingerprint=fingerprint_of(self.asked),
             train_texts=len(self.train.ids),
             heldout_texts=len(self.heldout.ids),
             words=float(self.heldout.counts().mean()),
@@ -307,10 +309,10 @@ class _Tests:
     def _train_once(self, name: str, model: torch.nn.Module, loss: Callable[[Batch], torch.Tensor], epochs: int, seed: int) -> None:
         """Train a model, or load it as it was trained before."""
         path = self.out / "models" / f"{name}.pt"
-        state = load_state(path, self.fingerprint)
+        state = load_state(path, self.asked)
         if state is None:
             fit(model, self.train, loss, Course(epochs, self.settings.learning_rate, self.settings.batch_rows, seed), name)
-            save_state(path, {"model": model.state_dict()}, self.fingerprint)
+            save_state(path, {"model": model.state_dict()}, self.asked)
         else:
             model.load_state_dict(state["model"])
             model.eval()

@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--part-bytes", type=count(2**40), default=0, metavar="N", help="text that is scored and written as a whole (default: some 2 MiB)"
     )
+    parser.add_argument("--restart", action="store_true", help="delete what an earlier command has written to OUT, and begin again")
     return parser
 
 

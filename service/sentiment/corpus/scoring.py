@@ -18,9 +18,10 @@ COLUMNS = ("file", "position", "label", "score", "scores", "abstain", "tokens", 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is asked of every part: the bundle by name/version and digest, and the output's URI."""
+    """What is asked of every part: the bundle by name/version and digest; the output's URI, and its question."""
 
     output: str
+    question: str
     column: str
     keep: tuple[str, ...]
     truncation: str

@@ -1,5 +1,6 @@
 """Which files a corpus has: one, a pattern's, or a folder's, by any URI that fsspec knows; and what a part of one is."""
 
+import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from sentiment.files import READABLE, BadFile
 
 # Each is at least one part and one file of the output.
 FILES_MAX = 100_000
-# What a file system knows of a file that changes with its content; the first that it has counts.
+# What a file system knows of a file that changes with its content; the first that it has counts. Where it has none the content does.
 MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 # Of a file that is read on: some hundred texts a call.
 BUFFER_BYTES = 2**20
@@ -122,6 +123,8 @@ def find_sources(uri: str) -> list[Source]:
         BadFile: there is none, one is of no kind that is read, or there are too many.
     """
     fs, path = resolve(uri)
+    # Of some file systems a listing is remembered.
+    fs.invalidate_cache()
     try:
         found = _found(fs, path)
     except OSError as error:
@@ -130,7 +133,7 @@ def find_sources(uri: str) -> list[Source]:
         raise BadFile(f"{uri}: no file there")
     if len(found) > FILES_MAX:
         raise BadFile(f"{uri}: {len(found)} files; the limit is {FILES_MAX} (join small ones first)")
-    sources = [Source(uri_of(fs, name, uri), _size(name, info), _mark(info)) for name, info in sorted(found.items())]
+    sources = [Source(uri_of(fs, name, uri), _size(name, info), _mark(fs, name, info)) for name, info in sorted(found.items())]
     for source in sources:
         if source.kind not in READABLE:
             raise BadFile(f"{source.shown}: a {source.kind or 'nameless'} file; read are {', '.join(READABLE)}")
@@ -157,5 +160,9 @@ def _size(name: str, info: Mapping[str, Any]) -> int:
     return int(info["size"])
 
 
-def _mark(info: Mapping[str, Any]) -> str:
-    return next((str(info[name]) for name in MARKS if info.get(name)), "")
+def _mark(fs: fsspec.AbstractFileSystem, name: str, info: Mapping[str, Any]) -> str:
+    found = next((str(info[mark]) for mark in MARKS if info.get(mark)), "")
+    if found:
+        return found
+    with fs.open(name, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

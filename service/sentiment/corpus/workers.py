@@ -63,7 +63,7 @@ class Scorer:
     def __init__(self, job: Job, ledger: Any) -> None:  # a handle of Ray's
         self._job = job
         self._ledger = ledger
-        self._output = Output(job.output)
+        self._output = Output(job.output, job.question)
         self._classifier: Any = None  # loaded with the first part, where a failure can be told
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:  # columns of one row, as Ray Data hands them over

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sentiment_models.errors import ModelsError
+from sentiment_models.errors import ModelsError, OtherRun
 from sentiment_models.faithfulness.journal import Journal
 
 
@@ -49,8 +49,21 @@ def test_a_journal_of_other_settings_is_refused_by_the_name_of_what_differs(tmp_
     path = tmp_path / "journal"
     Journal(path, {"seed": 1, "texts": 5}).add("a", {})
 
-    with pytest.raises(ModelsError, match="another texts;"):
+    with pytest.raises(OtherRun, match="another texts;"):
         Journal(path, {"seed": 1, "texts": 6})
+
+
+def test_two_processes_never_write_one_journal(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    first, second = Journal(path, {"seed": 1}), Journal(path, {"seed": 2})
+    first.add("a", {"value": 1})
+
+    with pytest.raises(ModelsError, match="another process writes to it"):
+        second.add("a", {"value": 2})
+    first.add("b", {"value": 3})
+
+    again = Journal(path, {"seed": 1})
+    assert (again.get("a"), again.get("b")) == ({"value": 1}, {"value": 3})
 
 
 @pytest.mark.parametrize("content", ["label\ttext\n", "[]\n", '{"settings": 3}\n', "a note without an end", '{"settings": 3'])

@@ -10,7 +10,7 @@ import pytest
 
 from sentiment_models.cli import main
 from sentiment_models.commands.attention_tests import SETTINGS_HELP
-from sentiment_models.errors import BadData, ModelsError
+from sentiment_models.errors import BadData, ModelsError, OtherRun
 from sentiment_models.faithfulness import training_tests as module
 from sentiment_models.faithfulness.findings import Difference
 from sentiment_models.faithfulness.training_findings import TrainingFindings
@@ -147,7 +147,7 @@ def test_results_of_other_settings_or_none_are_refused(data: Path, found: Traini
     (tmp_path / RESULTS).write_text(found.model_dump_json())
 
     assert attention_tests([data], TINY, tmp_path, say=lambda line: None) == found
-    with pytest.raises(ModelsError, match="belongs to tests of other settings, data or code"):
+    with pytest.raises(OtherRun, match="belongs to tests of other settings, data or code"):
         attention_tests([data], replace(TINY, epochs=2), tmp_path, say=lambda line: None)
     (tmp_path / RESULTS).write_text("{}")
     with pytest.raises(ModelsError, match="not the results of attention-tests"):
