@@ -34,6 +34,9 @@ def test_wide_characters_take_two_columns_and_accents_none() -> None:
     assert [columns(text) for text in ("film", "映画", "cafe\u0301", "a\u200db")] == [4, 4, 4, 2]
     assert fitted("映画映画映画", 8) == "映画... "
     assert columns(fitted("映画", 9)) == 9
+    assert fitted("e\u0301" * 9, 8) == "e\u0301" * 5 + "..."
+    # An hour, where each sign that is cut off has all others measured again.
+    assert fitted("a" * 2**20, 8) == "aaaaa..."
 
 
 def test_lines_break_between_atoms_alone() -> None:

@@ -1,8 +1,10 @@
 """What a terminal shows of words with values: escapes, widths, colours, bars. Pure; knows no explanation."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from unicodedata import category, combining, east_asian_width
 
 # Values are drawn on one scale for all texts: from here on, colours and bars are at their end.
@@ -49,10 +51,10 @@ def columns(text: str) -> int:
 
 def fitted(text: str, width: int) -> str:
     """The text in exactly ``width`` columns: cut with dots, or filled with spaces."""
-    if columns(text) > width:
-        while text and columns(text) > width - 3:
-            text = text[:-1]
-        text += "..."
+    # Up to where each sign ends.
+    ends = list(accumulate(map(columns, text)))
+    if ends and ends[-1] > width:
+        text = text[: bisect_right(ends, width - 3)] + "..."
     return text + " " * (width - columns(text))
 
 

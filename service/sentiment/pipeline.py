@@ -198,6 +198,8 @@ class Served:
                     good.append(index)
                 except RequestError as error:
                     settle(index, error)
+            # It is other calls' turn, if nothing is tokenized meanwhile.
+            await asyncio.sleep(0)
             if good:
                 begun = time.monotonic()
                 try:

@@ -1,8 +1,11 @@
 """Sentences end where a reader says so, in any length of text."""
 
+import re
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sentiment.explain.sentences import sentence_numbers, sentence_starts
 from sentiment.model.words import Encoded, Token
@@ -28,6 +31,19 @@ def test_sentences_begin_where_they_should(sentences: list[str]) -> None:
     starts = [sum(map(len, sentences[:count])) for count in range(len(sentences))]
 
     assert sentence_starts("".join(sentences)) == starts
+
+
+PLAIN = re.compile(
+    r"(?<![.!?\u2026])[.!?\u2026]+[\"'\u2019\u201d\u00bb)\]]*(?=\s|$)|[\u3002\uff01\uff1f]+[\u300d\u300f\u201d\uff09]*|\n\s*\n"
+)
+
+
+@given(text=st.text(st.sampled_from("ab.!?\u2026\"')\u3002\uff01\u300d \n\t\u2028"), max_size=60), cut=st.integers(0, 60))
+def test_sentences_end_where_a_search_through_the_whole_text_finds_it(text: str, cut: int) -> None:
+    found = [0, *(mark.end() for mark in PLAIN.finditer(text) if mark.end() < len(text))]
+
+    assert sentence_starts(text) == found
+    assert [start for start in sentence_starts(text, cut) if start <= cut] == [start for start in found if start <= cut]
 
 
 @pytest.mark.parametrize(

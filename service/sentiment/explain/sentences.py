@@ -13,25 +13,47 @@ from sentiment.model.words import Encoded
 # empty line ends a sentence, too.
 # Never looks at a sign twice: a text may be a million full stops.
 _END = re.compile(
-    r"(?<![.!?\u2026])[.!?\u2026]++[\"'\u2019\u201d\u00bb)\]]*+(?=\s|$)|[\u3002\uff01\uff1f]++[\u300d\u300f\u201d\uff09]*+|\n\s*\n"
+    r"(?<![.!?\u2026])[.!?\u2026]++[\"'\u2019\u201d\u00bb)\]]*+(?=\s|$)|[\u3002\uff01\uff1f]++[\u300d\u300f\u201d\uff09]*+|\n(?:[^\S\n]*+\n)++"
 )
+# What an end begins with. They are found first: a search for it would not let other threads run until it is at the end of the text.
+_STOPS, _FULL_WIDTH, _LINE = (np.array([ord(sign) for sign in signs], np.uint32) for signs in (".!?\u2026", "\u3002\uff01\uff1f", "\n"))
 _BEFORE = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]+$")
 _ABBREVIATIONS = frozenset(("mr", "mrs", "ms", "dr", "prof", "st", "vs", "e.g", "i.e", "cf", "no", "fig", "inc", "ltd", "jr", "sr"))
 # "no." is far more often an answer than a number.
 _BEFORE_DIGITS = frozenset(("no", "fig"))
 
 
-def sentence_starts(text: str) -> list[int]:
-    """The code points at which the sentences of a text begin, the first of them 0; white space belongs to the sentence before it."""
-    return [0, *(mark.end() for mark in _END.finditer(text) if mark.end() < len(text) and not _abbreviates(text, mark))]
+def sentence_starts(text: str, until: int | None = None) -> list[int]:
+    """The code points at which the sentences of a text begin, the first of them 0; white space belongs to the sentence before it.
+
+    ``until``: those that begin behind this code point may be missing.
+    """
+    starts, end = [0], 0
+    for place in _places(text[:until]):
+        mark = _END.match(text, place) if place >= end else None
+        if mark is not None:
+            end = mark.end()
+            if end < len(text) and not _abbreviates(text, mark):
+                starts.append(end)
+    return starts
 
 
 def sentence_numbers(encoded: Encoded, texts: Sequence[str]) -> npt.NDArray[np.int64]:
     """The number of each token's sentence, [tokens]; -1 for special tokens. The second text of a pair counts on from the first."""
-    starts = [sentence_starts(text) for text in texts]
+    untils = [max((token.start for token in encoded.tokens if token.pair == bool(pair)), default=0) for pair in range(len(texts))]
+    starts = [sentence_starts(text, until) for text, until in zip(texts, untils, strict=True)]
     before = [0, len(starts[0])]
     numbers = [-1 if token.special else before[token.pair] + bisect_right(starts[token.pair], token.start) - 1 for token in encoded.tokens]
     return np.array(numbers, np.int64)
+
+
+def _places(text: str) -> list[int]:
+    """Where a sentence may end: of several full stops the first alone."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    stops = np.isin(codes, _STOPS)
+    stops[1:] &= ~stops[:-1]
+    places: list[int] = np.flatnonzero(stops | np.isin(codes, _FULL_WIDTH) | np.isin(codes, _LINE)).tolist()
+    return places
 
 
 def _abbreviates(text: str, mark: re.Match[str]) -> bool:

@@ -18,6 +18,7 @@ from sentiment.metrics import NO_MODEL, CallMetrics, Metrics
 from sentiment.pipeline import Served
 from sentiment.rpc.spans import end_span
 from sentiment.rpc.status import CODES, PUSHBACK, code_of, pushback_ms, status_of
+from sentiment.rpc.wire import FIELDS_MAX, has_more_fields
 from sentiment.tracing.trace import TEXTS_MAX, Headers, Trace, Tracer, exemplar_of
 
 OK = "OK"
@@ -88,6 +89,8 @@ class CallLimits:
     deadline_default_s: float
     deadline_max_s: float
     open_max: int
+    # Fields and list entries of a message, in all depths.
+    fields_max: int = FIELDS_MAX
     # Log every call, at debug level.
     log_calls: bool = False
     # False: whoever hands the calls on counts them.
@@ -158,10 +161,12 @@ class Calls:
         """Read a message.
 
         Raises:
-            InvalidInput: too large, not this message, or bad UTF-8 in it.
+            InvalidInput: too large, too many fields, not this message, or bad UTF-8 in it.
         """
         if len(data) > self._limits.message_bytes_max:
             raise InvalidInput("", f"the message has {len(data)} bytes; the limit is {self._limits.message_bytes_max}")
+        if has_more_fields(request, data, self._limits.fields_max):
+            raise InvalidInput("", f"the message has more than {self._limits.fields_max} fields and list entries")
         try:
             return request.FromString(data)
         except (DecodeError, UnicodeDecodeError) as error:

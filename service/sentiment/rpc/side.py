@@ -18,6 +18,7 @@ from sentiment.rpc.port import GrpcPort
 from sentiment.rpc.server import Handlers, ServerOptions, handlers_of, make_health_server, make_server, oip_handlers_of
 from sentiment.rpc.servicer import SentimentService, ServiceLimits
 from sentiment.rpc.stream import Streams
+from sentiment.rpc.wire import FIELDS_MAX
 from sentiment.security.secured import Secured
 from sentiment.settings import Settings
 from sentiment.tracing.trace import Tracer
@@ -58,6 +59,8 @@ class GrpcSide:
             settings.deadline_default_s,
             settings.deadline_max_s,
             settings.calls_max,
+            # Text, pair and the item itself.
+            max(FIELDS_MAX, 4 * settings.batch_items_max),
             log_calls=settings.log_level == "debug",
         )
         self.calls = Calls(metrics, limits, tracer)
