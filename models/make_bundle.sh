@@ -87,17 +87,30 @@ train() { # out, arguments...
 labeller=$run/teacher/best
 if [ "$recipe" = head ]; then labeller=$run/from; fi
 label() { # name, arguments...
-  local out=$run/$1.jsonl
+  local out=$run/$1.jsonl one
   shift
-  # Those of an earlier teacher are made again.
-  [ "$out" -nt "$labeller/model.safetensors" ] || "$models" label "$labeller" "$@" --out "$out" --device "$device"
+  # Those of an earlier teacher, or of files that have changed since, are made again.
+  for one in "$labeller/model.safetensors" "${@%%:*}"; do
+    [ ! -e "$one" ] || [ "$out" -nt "$one" ] || rm -f "$out"
+  done
+  [ -e "$out" ] || "$models" label "$labeller" "$@" --out "$out" --device "$device"
 }
 
 texts() { # how often: idioms, cases, domains, undecided
   echo "--data $written/idioms.tsv:$1 --data $written/texts/cases.tsv:$2 --data $written/texts/domains.tsv:$3 --undecided $written/texts/undecided.tsv:$4"
 }
 
-unlabelled() { gzip -dc "$data/mr/train.tsv.gz" | cut -f 2- > "$run/mr.txt"; }
+# What a filter leaves of a file, made again where that has changed.
+part_of() { # out, file, filter...
+  local out=$1 file=$2
+  shift 2
+  if ! [ "$out" -nt "$file" ]; then
+    gzip -dc "$file" | "$@" > "$out.part"
+    mv "$out.part" "$out"
+  fi
+}
+
+unlabelled() { part_of "$run/mr.txt" "$data/mr/train.tsv.gz" cut -f 2-; }
 
 # SST and MR are tokenized and lower-cased; users' texts are not.
 # shellcheck disable=SC2046 # the words of texts
@@ -122,14 +135,14 @@ elif [ "$recipe" = onward ]; then
     --tails "$data/imdb/train.tsv.gz:0.15" $(texts 2 2 2 1) --detokenize 0.4 --recase 0.1 --typos 0.2
   unlabelled
   # Sentences and long phrases are what people send; half of SST-2's phrases have five words or fewer.
-  gzip -dc "$data/sst2/train.tsv.gz" | awk -F'\t' 'split($2, words, " ") >= 10' > "$run/sst2_long.tsv"
-  gzip -dc "$data/sst2/train.tsv.gz" | awk -F'\t' 'split($2, words, " ") < 10' > "$run/sst2_short.tsv"
+  part_of "$run/sst2_long.tsv" "$data/sst2/train.tsv.gz" awk -F'\t' 'split($2, words, " ") >= 10'
+  part_of "$run/sst2_short.tsv" "$data/sst2/train.tsv.gz" awk -F'\t' 'split($2, words, " ") < 10'
   label sst2_long "$run/sst2_long.tsv"
   label sst2_short "$run/sst2_short.tsv"
   label mr "$run/mr.txt"
   label dvd "$data/amazon/dvd.tsv.gz" --max-tokens 384
   label sentences "$data/imdb/unlabelled.txt.gz" --sentences 55000
-  [ -f "$run/imdb.jsonl" ] || "$models" label "$run/from" "$data/imdb/train.tsv.gz:0.7" --out "$run/imdb.jsonl" --device "$device"
+  labeller=$run/from label imdb "$data/imdb/train.tsv.gz:0.7"
   train "$run/student" --base "$run/from" --ema 0.999 --learning-rate 6e-5 --dropout 0 --max-tokens 512 --batch-rows 128 --batch-tokens 8192 \
     --evaluations-per-epoch 8 --patience 9 --data "$run/sst2_long.jsonl:5" --data "$run/sst2_short.jsonl:1.5" --data "$run/mr.jsonl:3" \
     --data "$run/sentences.jsonl:1.5" --data "$run/imdb.jsonl" --data "$run/dvd.jsonl:2" $(texts 4 4 4 4) \
@@ -144,7 +157,6 @@ elif [ "$recipe" = head ]; then
   label imdb "$data/imdb/train.tsv.gz:0.7"
   label reviews "$data/imdb/unlabelled.txt.gz:0.06"
   for name in idioms texts/cases texts/domains; do
-    [ "$run/${name##*/}.jsonl" -nt "$written/$name.tsv" ] || rm -f "$run/${name##*/}.jsonl"
     label "${name##*/}" "$written/$name.tsv"
   done
   # One evaluation, at the end: it is not accuracy that this changes. People's labels would: teacher weight 1.

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ echo "$*" >> "$NOTED"
 out=; previous=
 for one in "$@"; do [ "$previous" != --out ] || out=$one; previous=$one; done
 case $1 in
-  train | pretrain) mkdir -p "$out/best"; touch "$out/best/model.safetensors" "$out/dev.jsonl" ;;
+  train | pretrain) mkdir -p "$out/best"; [ -n "${KEEP:-}" ] || touch "$out/best/model.safetensors"; touch "$out/dev.jsonl" ;;
   label) [ -e "$2" ] && touch "$out" ;;
   export) rm -rf "$out"; mkdir -p "$out"; echo new > "$out/manifest.json" ;;
 esac
@@ -116,6 +117,23 @@ def test_a_repeated_call_goes_on_from_the_bundle_that_was_there_at_first(
     assert student[student.index("--base") + 1] == str(tmp_path / "run" / "from")
     assert (tmp_path / "run" / "from" / "manifest.json").read_text() == "old\n"
     assert (tmp_path / "bundle" / "manifest.json").read_text() == "new\n"
+
+
+@pytest.mark.parametrize("recipe", ["quick", "whole", "onward", "head"])
+def test_labels_are_made_again_where_their_texts_have_changed(
+    recipe: str, make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path
+) -> None:
+    first = [command for command in make(recipe)[1] if command[0] == "label"]
+
+    def labelled() -> set[str]:
+        # A teacher whose training has ended is not written again.
+        return {Path(command[command.index("--out") + 1]).name for command in make(recipe, KEEP="1")[1] if command[0] == "label"}
+
+    assert labelled() == set()
+    later = time.time() + 10
+    os.utime(tmp_path / "data/mr/train.tsv.gz", (later, later))
+    assert labelled() == {"mr.jsonl"}
+    assert len(first) > 4
 
 
 def test_what_there_is_not_is_told_before_anything_is_trained(make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path) -> None:

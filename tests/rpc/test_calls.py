@@ -85,3 +85,21 @@ def test_logits_that_are_not_numbers_are_a_failure_and_not_an_answer(
 
     assert caught.value.code is Code.INTERNAL
     json.dumps(caught.value.message)
+
+
+@pytest.mark.parametrize(
+    ("method", "entry"),
+    [
+        ("sentiment.v1.SentimentService/Classify", b"\x0a\x00"),
+        ("sentiment.v1.SentimentService/ClassifyBatch", b"\x0a\x00"),
+        ("sentiment.v1.SentimentService/ClassifyStream", b"\x12\x00"),
+        ("sentiment.v1.SentimentService/Explain", b"\x32\x00"),
+        ("inference.GRPCInferenceService/ModelInfer", b"\x3a\x00"),
+    ],
+)
+def test_a_message_of_a_million_entries_is_refused_before_it_is_parsed(server: RunningServer, method: str, entry: bytes) -> None:
+    with grpc.insecure_channel(server.target, NO_RETRIES) as channel, pytest.raises(grpc.RpcError) as caught:
+        list(channel.stream_stream(f"/{method}")(iter([entry * 2**20]), timeout=30))
+
+    assert caught.value.code() is Code.INVALID_ARGUMENT
+    assert caught.value.details() == "the message has more than 8192 fields and list entries"

@@ -5,8 +5,9 @@ are walked first, up to a limit.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 # So many are counted in 3 to 5 ms, which others can interrupt, and parsed in 1.
@@ -33,11 +34,11 @@ def has_more_fields(request: type[Message], data: bytes, limit: int) -> bool:
         return False
 
 
-def _counts(data: bytes, descriptor: Descriptor) -> Iterator[int]:
+def _counts(data: bytes, descriptor: Any) -> Iterator[int]:  # a Descriptor, for which the stubs have two classes
     """The fields up to each. Raises IndexError where the bytes are no message."""
     count, place = 0, 0
     # Messages around the one that is walked: where each ends, and what it is.
-    around: list[tuple[int, Descriptor]] = [(len(data), descriptor)]
+    around = [(len(data), descriptor)]
     while around:
         end, message = around[-1]
         if place >= end:
