@@ -1,15 +1,20 @@
 """The HTTP side of a real server."""
 
 import asyncio
+import gzip
 import json
 import socket
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from sentiment.client import Client
+from sentiment.web import bodies
+from sentiment.web.lines import INLINE_BYTES_MAX
 from tests.conftest import RunningServer
 from tests.rpc.gate import FixedCost, Gate, assert_nothing_left, queued, set_cost, total, until
 
@@ -42,7 +47,7 @@ def test_it_answers_what_grpc_answers(server: RunningServer, client: Client) -> 
 def test_a_body_of_more_values_than_any_request_has_is_refused_before_it_becomes_a_message(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
-    monkeypatch.setattr("sentiment.web.server.ParseDict", lambda *_: pytest.fail("it was made a message"))
+    monkeypatch.setattr("sentiment.web.bodies.ParseDict", lambda *_: pytest.fail("it was made a message"))
 
     status, text, _ = call(server, "/v1/explain", b'{"text": "good", "options": ' + options.encode() + b"}")
 
@@ -116,11 +121,35 @@ def test_a_refusal_for_want_of_room_says_when_to_come_back(start: Callable[..., 
     assert int(headers["Retry-After"]) >= 1
 
 
-def test_a_body_that_is_not_what_its_encoding_says_is_the_callers_fault(server: RunningServer) -> None:
-    status, text, _ = call(server, "/v1/classify", b"no gzip", **{"Content-Encoding": "gzip"})
+@pytest.mark.parametrize("body", [gzip.compress(b'{"text": "good"}'), b"no gzip"], ids=["good", "bad"])
+def test_a_compressed_body_is_refused_and_never_inflated(server: RunningServer, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    monkeypatch.setattr("aiohttp.http_parser.DeflateBuffer", lambda *_, **__: pytest.fail("it is inflated"))
 
-    assert status == 400
-    assert json.loads(text)["error"]["status"] == "INVALID_ARGUMENT"
+    status, text, _ = call(server, "/v1/classify", body, **{"Content-Encoding": "gzip"})
+
+    error = json.loads(text)["error"]
+    assert (status, error["status"]) == (400, "INVALID_ARGUMENT")
+    assert error["message"] == "Content-Encoding: is 'gzip'; a body is not compressed"
+    assert call(server, "/v1/classify", b'{"text": "good"}', **{"Content-Encoding": "identity"})[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/classify", "/v1/explain"])
+def test_a_body_that_takes_more_than_a_moment_is_read_beside_the_event_loop(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    read_in = []
+
+    def message_of(*args: Any) -> Any:  # of any message
+        read_in.append(threading.current_thread())
+        return bodies.message_of(*args)
+
+    monkeypatch.setattr("sentiment.web.server.message_of", message_of)
+    for size in (1, INLINE_BYTES_MAX):
+        assert call(server, path, json.dumps({"text": "a" * size}).encode())[0] == 200
+
+    inline, beside = read_in
+    assert inline is server._thread
+    assert beside is not server._thread
 
 
 def test_a_body_that_never_comes_ends_at_the_deadline(server: RunningServer) -> None:

@@ -10,7 +10,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from sentiment.errors import Expired, RequestError
-from sentiment.proto_json import json_line
+from sentiment.proto_json import json_line, json_line_in_steps
 from sentiment.rpc.calls import REQUEST_ID, Call
 from sentiment.rpc.status import code_of, status_of
 
@@ -81,7 +81,7 @@ class Lines(web.StreamResponse):
 
 async def json_of(message: Message) -> str:
     """A message in JSON, without a line feed; a large one is made in a thread."""
-    return json_line(message) if message.ByteSize() <= INLINE_BYTES_MAX else await asyncio.to_thread(json_line, message)
+    return json_line(message) if message.ByteSize() <= INLINE_BYTES_MAX else await asyncio.to_thread(json_line_in_steps, message)
 
 
 def error_body(error: RequestError) -> dict[str, Any]:  # Any: JSON

@@ -4,7 +4,6 @@ It installs no signal handlers and never ends the process: ``app`` alone does.
 """
 
 import asyncio
-import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine
@@ -14,7 +13,6 @@ from typing import Any, Never
 import grpc
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
-from google.protobuf.json_format import ParseDict, ParseError
 from prometheus_client import CollectorRegistry
 
 from sentiment.errors import CannotServe, Expired, InvalidInput, RequestError
@@ -23,8 +21,9 @@ from sentiment.rpc.servicer import SentimentService
 from sentiment.rpc.status import HTTP_STATUS, code_of, pushback_ms
 from sentiment.security.secured import Secured
 from sentiment.v1 import sentiment_pb2 as pb
+from sentiment.web.bodies import body_bytes_max, message_of
 from sentiment.web.guard import http_guard
-from sentiment.web.lines import Lines, error_body, json_of
+from sentiment.web.lines import INLINE_BYTES_MAX, Lines, error_body, json_of
 from sentiment.web.listening import IDLE_S, listen
 from sentiment.web.scrapes import Scrapes
 from sentiment.web.viewer import add_viewer
@@ -32,10 +31,6 @@ from sentiment.web.viewer import add_viewer
 # As gRPC writes a timeout in its header of the same name: 1 to 8 digits and a unit.
 TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
 UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-# JSON escapes may take six bytes for one of the text's.
-BODY_BYTES_PER_MESSAGE_BYTE = 6
-# Objects, their fields and what lists hold: more than any request has use for; so many take a fifth of a second.
-VALUES_MAX = 40_000
 
 
 class Web:
@@ -73,7 +68,7 @@ class Web:
         self._alive = alive
         self._message_bytes_max = message_bytes_max
         middlewares = (http_guard(secured.guard),) if secured and secured.guard else ()
-        application = web.Application(client_max_size=BODY_BYTES_PER_MESSAGE_BYTE * message_bytes_max, middlewares=middlewares)
+        application = web.Application(client_max_size=body_bytes_max(message_bytes_max), middlewares=middlewares)
         application.router.add_get("/metrics", self._get_metrics)
         application.router.add_get("/healthz", self._get_healthz)
         application.router.add_get("/readyz", self._get_readyz)
@@ -81,9 +76,16 @@ class Web:
             self._add_calls(application.router, service)
         if everything and viewer:
             add_viewer(application.router)
-        # A client that goes away cancels its request, as in gRPC.
         self._runner = web.AppRunner(
-            application, handler_cancellation=True, access_log=None, logger=_log(), shutdown_timeout=5, keepalive_timeout=IDLE_S
+            application,
+            # A client that goes away cancels its request, as in gRPC.
+            handler_cancellation=True,
+            # aiohttp would inflate bodies on the event loop, 300 MB in 0.4 s, of any route.
+            auto_decompress=False,
+            access_log=None,
+            logger=_log(),
+            shutdown_timeout=5,
+            keepalive_timeout=IDLE_S,
         )
         self._server: asyncio.Server | None = None
 
@@ -169,41 +171,35 @@ class Web:
         return None
 
     async def _work(self, method: Method[Q, A], request: web.Request, call: Call) -> A:
-        return await method.answer(self._parse(method.request, await self._body(request, call.deadline_at)), call)
+        return await method.answer(await self._message(method.request, request, call), call)
 
     async def _work_asked(self, method: Method[Q, A], asked: Callable[[web.Request], Q], request: web.Request, call: Call) -> A:
         return await method.answer(asked(request), call)
 
     async def _work_stream(self, method: StreamMethod[Q, A], request: web.Request, call: Call, lines: Lines) -> None:
-        await method.write_all(self._parse(method.request, await self._body(request, call.deadline_at)), call, lines.add)
+        await method.write_all(await self._message(method.request, request, call), call, lines.add)
         await lines.finish()
 
     async def _body(self, request: web.Request, deadline_at: float) -> bytes:
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding.lower() != "identity":
+            raise InvalidInput("Content-Encoding", f"is {encoding[:32]!r}; a body is not compressed")
         try:
             async with asyncio.timeout_at(deadline_at):
                 return await request.read()
         except TimeoutError as error:
             raise Expired("the body did not arrive within the deadline") from error
         except web.HTTPRequestEntityTooLarge:
-            limit = BODY_BYTES_PER_MESSAGE_BYTE * self._message_bytes_max
+            limit = body_bytes_max(self._message_bytes_max)
             raise InvalidInput("", f"the body has more bytes than the limit of {limit}") from None
         except web.RequestPayloadError as error:
-            raise InvalidInput("", "the body is not what its headers say, such as its Content-Encoding") from error
+            raise InvalidInput("", "the body is not what its headers say, such as its Transfer-Encoding") from error
 
-    def _parse(self, message: type[Q], body: bytes) -> Q:
-        try:
-            parsed = ParseDict(_json_values(body.decode()), message())
-        except UnicodeError as error:
-            raise InvalidInput(
-                "", f"the body is not valid UTF-8: {error.reason if isinstance(error, UnicodeDecodeError) else 'a lone surrogate'}"
-            ) from error
-        except (ParseError, ValueError, RecursionError) as error:
-            raise InvalidInput(
-                "", f"the body of {len(body)} bytes is no {message.DESCRIPTOR.full_name} in JSON: {str(error)[:200]}"
-            ) from error
-        if (size := parsed.ByteSize()) > self._message_bytes_max:
-            raise InvalidInput("", f"the message has {size} bytes; the limit is {self._message_bytes_max}")
-        return parsed
+    async def _message(self, message: type[Q], request: web.Request, call: Call) -> Q:
+        body = await self._body(request, call.deadline_at)
+        if len(body) <= INLINE_BYTES_MAX:
+            return message_of(message, body, self._message_bytes_max)
+        return await asyncio.to_thread(message_of, message, body, self._message_bytes_max)
 
 
 def _log() -> logging.Logger:
@@ -216,39 +212,6 @@ def _log() -> logging.Logger:
 def _no_callers_fault(record: logging.LogRecord) -> bool:
     """Not of requests that are no HTTP: it would quote their headers, with a token if that is what is wrong. The caller gets 400."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
-
-
-def _json_values(body: str) -> Any:  # JSON
-    """What JSON says. Bounded, because each value takes microseconds to become part of a message, and nobody else is served meanwhile.
-
-    Raises:
-        InvalidInput: there are more than VALUES_MAX values.
-        ValueError: it is not JSON, or names something twice.
-    """
-    found = 0
-
-    def count(more: int) -> None:
-        nonlocal found
-        found += more
-        if found > VALUES_MAX:
-            raise InvalidInput("", f"the body has more than {VALUES_MAX} values")
-
-    def named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:  # Any: JSON
-        count(1 + len(pairs))
-        values = dict(pairs)
-        if len(values) < len(pairs):
-            raise ValueError("a name stands twice in an object")
-        return values
-
-    whole = json.loads(body, object_pairs_hook=named)
-    waiting = [whole]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, list):
-            count(len(value))
-        if isinstance(value, list | dict):
-            waiting.extend(part for part in (value if isinstance(value, list) else value.values()) if isinstance(part, list | dict))
-    return whole
 
 
 def _model_asked(request: web.Request) -> pb.GetModelRequest:
