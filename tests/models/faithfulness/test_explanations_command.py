@@ -79,7 +79,7 @@ def test_a_study_is_shown_written_gone_on_with_and_recorded(
         patched.setattr(studying, "study_text", lambda *given: pytest.fail("a text was studied again"))
         assert main([*argv, "--record", "--default", "occlusion"]) == 0
     monkeypatch.setattr(explanations, "study", lambda *given: pytest.fail("the study began"))
-    assert main([*argv[:-8], *files, "--documents", "1"]) == 1
+    assert main([*argv[:-8], *files, "--documents", "1"]) == 2
     assert "journal.rationales: is of a study with another documents" in capsys.readouterr().err
     assert (found.datasets["tiny"].texts, found.seed) == (3, 20)
     assert found.plausibility is not None
