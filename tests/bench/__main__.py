@@ -210,7 +210,7 @@ async def measure(
 
 
 def summarize(suffix: str, median: dict[str, float]) -> list[dict[str, Any]]:
-    """The results of one mix, named and aimed as docs/architecture.md says."""
+    """The results of one mix, named and aimed as docs/internals/performance.md says."""
     best = min(CEILING_ROWS, key=lambda rows: median[f"ceiling_{rows}"])
     least = median[f"ceiling_{best}"]
     aimed = not suffix

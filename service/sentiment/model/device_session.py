@@ -74,7 +74,7 @@ class DeviceSession(Session):
     """A classify graph on one device. Every method but the constructor and ``feeds`` belongs to one thread, and always the same.
 
     CUDA captures a run for the thread that made it. A batch goes from the host to the device, runs, and its logits come back, one
-    after the other; docs/architecture.md, Devices, says what that costs. While one session captures, nothing else of the process may
+    after the other; docs/internals/gpu.md says what that costs. While one session captures, nothing else of the process may
     take memory of a device: capture all before the first batch.
     """
 
