@@ -25,13 +25,13 @@ from google.protobuf.descriptor_pb2 import (
 from grpc_tools import protoc
 
 import sentiment.client
-from sentiment.cli import _parser as sentiment_parser
-from sentiment.corpus.command import _parser as batch_parser
+from sentiment.api.grpc.calls import CODE_NAMES
+from sentiment.api.grpc.names import METHODS
+from sentiment.api.grpc.status import CODES, HTTP_STATUS, Code
+from sentiment.cli.batch import _parser as batch_parser
+from sentiment.cli.main import _parser as sentiment_parser
 from sentiment.errors import RequestError
-from sentiment.metrics import Metrics
-from sentiment.rpc.calls import CODE_NAMES
-from sentiment.rpc.names import METHODS
-from sentiment.rpc.status import CODES, HTTP_STATUS, Code
+from sentiment.observability.metrics import Metrics
 from sentiment.settings import Settings, markdown_table, settings_table
 from sentiment_models.cli import COMMANDS
 from sentiment_models.cli import _parser as models_parser
@@ -46,23 +46,23 @@ COLUMNS = 100
 
 # Who calls whom in a Classify call, in its order.
 WAY = (
-    ("sentiment.rpc.server", "sentiment.rpc.calls"),
-    ("sentiment.rpc.calls", "sentiment.rpc.servicer"),
-    ("sentiment.rpc.servicer", "sentiment.registry"),
-    ("sentiment.rpc.servicer", "sentiment.rpc.convert"),
-    ("sentiment.rpc.servicer", "sentiment.pipeline"),
-    ("sentiment.pipeline", "sentiment.queries"),
-    ("sentiment.pipeline", "sentiment.model.tokenizer"),
-    ("sentiment.pipeline", "sentiment.batching.row_queue"),
+    ("sentiment.api.grpc.server", "sentiment.api.grpc.calls"),
+    ("sentiment.api.grpc.calls", "sentiment.api.grpc.servicer"),
+    ("sentiment.api.grpc.servicer", "sentiment.serving.registry"),
+    ("sentiment.api.grpc.servicer", "sentiment.api.grpc.convert"),
+    ("sentiment.api.grpc.servicer", "sentiment.serving.pipeline"),
+    ("sentiment.serving.pipeline", "sentiment.serving.queries"),
+    ("sentiment.serving.pipeline", "sentiment.model.tokenizer"),
+    ("sentiment.serving.pipeline", "sentiment.batching.row_queue"),
     ("sentiment.batching.row_queue", "sentiment.batching.batcher"),
     ("sentiment.batching.batcher", "sentiment.batching.scheduler"),
     ("sentiment.batching.batcher", "sentiment.model.runner"),
     ("sentiment.model.runner", "sentiment.model.session"),
-    ("sentiment.pipeline", "sentiment.model.scores"),
-    ("sentiment.rpc.calls", "sentiment.rpc.status"),
+    ("sentiment.serving.pipeline", "sentiment.model.scores"),
+    ("sentiment.api.grpc.calls", "sentiment.api.grpc.status"),
 )
 # Each is drawn apart from its folder: it knows more than its neighbours may.
-APART = ("sentiment.app", "sentiment.local", "sentiment.offline")
+APART = ("sentiment.serving.app", "sentiment.serving.local", "sentiment.serving.offline")
 # Its folders are drawn apart from each other.
 DIVIDED = "serving"
 GENERATED = ("v1", "oip")

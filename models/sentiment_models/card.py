@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sentiment.files.html_report import markdown
 from sentiment.model.bundle import Bundle, GraphSpec, Manifest, WindowsSpec, load_bundle
-from sentiment.reports import markdown
 from sentiment_models import card_figures
 from sentiment_models.card_explanations import explanations
 from sentiment_models.errors import ModelsError

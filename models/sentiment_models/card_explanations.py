@@ -5,7 +5,7 @@ Nothing here is written by hand, and what does not hold is said as plainly as wh
 
 from collections.abc import Iterator, Sequence
 
-from sentiment.reports import markdown
+from sentiment.files.html_report import markdown
 from sentiment_models.faithfulness.findings import (
     ATTENTION,
     ATTRIBUTION,

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from sentiment.files.html_report import markdown
 from sentiment.model.bundle import Manifest
-from sentiment.reports import markdown
 from sentiment_models import tables
 from sentiment_models.evaluation import Evaluation
 from sentiment_models.golden import MEANT

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from sentiment.files.html_report import Section, page, paragraph, plain, table
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
-from sentiment.reports import Section, page, paragraph, plain, table
 from sentiment_models.errors import ModelsError
 from sentiment_models.evaluate import Dataset, Measured, graph_measured, refuse_equal_names, run_file
 from sentiment_models.evaluation import GraphMeasured

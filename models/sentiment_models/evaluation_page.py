@@ -1,6 +1,6 @@
 """An evaluation for a terminal and as a page with plots."""
 
-from sentiment.reports import Section, page, paragraph, plain, table
+from sentiment.files.html_report import Section, page, paragraph, plain, table
 from sentiment_models import plots, tables
 from sentiment_models.evaluation import Evaluation
 from sentiment_models.report import picture

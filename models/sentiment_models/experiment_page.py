@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sentiment.reports import Section, page, paragraph, table
+from sentiment.files.html_report import Section, page, paragraph, table
 from sentiment_models.experiment import Experiment, Outcome
 from sentiment_models.plots import panels
 from sentiment_models.provenance import Json

@@ -1,4 +1,4 @@
-"""What the reports made here have beside those of ``sentiment.reports``: PNG pictures, and files that are written whole or not at all."""
+"""What the reports made here have beside those of ``sentiment.files.html_report``: PNG pictures, and files that are written whole or not at all."""
 
 import base64
 import html

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sentiment.files import claim, difference
+from sentiment.files.texts import claim, difference
 from sentiment_models.errors import BadCheckpoint, ModelsError, OtherRun
 from sentiment_models.provenance import Json
 

@@ -13,7 +13,7 @@ import promql_parser as promql
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sentiment.front_ends.totals import Totals
+from sentiment.serving.front_ends.metric_totals import Totals
 from sentiment.settings import Settings
 from tests.conftest import RunningServer
 from tests.deploy_rules.expressions import BOARD, GRAFANA, ROOT, RULES, TARGET_LABELS, Query, everything, nodes, panels, rules

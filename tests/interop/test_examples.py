@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sentiment.cli import _parser
-from sentiment.corpus.command import _parser as batch_parser
+from sentiment.cli.batch import _parser as batch_parser
+from sentiment.cli.main import _parser
 from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment_models.cli import _parser as models_parser
 from tests.conftest import RunningServer

@@ -277,7 +277,7 @@ def test_torch_transformers_and_sympy_are_not_needed_and_nothing_is_printed(bund
 
 
 def test_a_server_loads_onnx_only_for_a_gpu() -> None:
-    program = "import sys, sentiment.app; print('onnx' in sys.modules)"
+    program = "import sys, sentiment.serving.app; print('onnx' in sys.modules)"
 
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
 

@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from sentiment.reports import Section, markdown, page, paragraph, plain, table
+from sentiment.files.html_report import Section, markdown, page, paragraph, plain, table
 from sentiment_models.errors import ModelsError
 from sentiment_models.metrics import Bin
 from sentiment_models.plots import SERIES_MAX, confusion, curves, reliability

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from sentiment.explainer.asking import METHODS
+from sentiment.explain.engine.request_check import METHODS
 from sentiment.model.bundle import Manifest, load_bundle
 from sentiment_models.commands.explanation_arguments import DOCUMENTS, TEXTS
 from sentiment_models.errors import ModelsError

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sentiment.explain.evidence import RANDOM_SETS_MAX, Verdict
+from sentiment.explain.methods.evidence import RANDOM_SETS_MAX, Verdict
 from sentiment_models.faithfulness.findings import (
     ATTENTION,
     ATTRIBUTION,

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from sentiment.explain.heads import PATTERNS
+from sentiment.explain.engine.maps import heads_seen, outputs
+from sentiment.explain.methods.heads import PATTERNS
 from sentiment.explain.parts import Asked
-from sentiment.explainer.maps import heads_seen, outputs
 from sentiment_models.errors import ModelsError
 from sentiment_models.faithfulness.drawing import drawn
 from sentiment_models.faithfulness.findings import HeadsFound
@@ -30,7 +30,7 @@ def heads_found(subject: Subject, readings: Sequence[Reading]) -> HeadsFound:
     """Look at the heads on texts, as the service does on one, with a progress bar.
 
     The effect is the size of what switching the head off would do to the logit of each text's answer, to the first order (Michel et al.
-    2019, "Are Sixteen Heads Really Better than One?"); patterns are those of ``sentiment.explain.heads``, of two that are as frequent
+    2019, "Are Sixteen Heads Really Better than One?"); patterns are those of ``sentiment.explain.methods.heads``, of two that are as frequent
     the first in its order. Of many or long texts some are drawn, up to TEXTS_MAX and TOKENS_MAX.
 
     Args:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from sentiment.files import claim
+from sentiment.files.texts import claim
 from sentiment_models.errors import ModelsError, OtherRun
 from sentiment_models.provenance import Json
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sentiment.explain.erasure import Answers, Floats, Masks, Steps, without
-from sentiment.explain.evidence import kendall_tau_b
+from sentiment.explain.methods.erasure import Answers, Floats, Masks, Steps, without
+from sentiment.explain.methods.evidence import kendall_tau_b
 from sentiment_models.faithfulness.findings import FRACTIONS
 
 # Random orders of a text: their mean stands for chance. Of long texts fewer: each is about ten rows.

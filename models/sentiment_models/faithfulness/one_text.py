@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from sentiment.explain.erasure import Floats
-from sentiment.explain.evidence import OPERATOR, evidence
+from sentiment.explain.methods.erasure import Floats
+from sentiment.explain.methods.evidence import OPERATOR, evidence
 from sentiment_models.faithfulness.findings import ATTRIBUTION, KINDS, UNSIGNED
 from sentiment_models.faithfulness.measures import (
     BEAM,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sentiment.reports import Section, page, paragraph, plain, table
+from sentiment.files.html_report import Section, page, paragraph, plain, table
 from sentiment_models.faithfulness import pictures, tables, training_page
 from sentiment_models.faithfulness.attention_tables import attention_tables, not_measured
 from sentiment_models.faithfulness.findings import DatasetFound, Findings

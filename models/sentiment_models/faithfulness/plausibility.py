@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tqdm import tqdm
 
 from sentiment.errors import InvalidInput
-from sentiment.explain.erasure import Floats
+from sentiment.explain.methods.erasure import Floats
 from sentiment.model.cores import cores_granted
 from sentiment.model.words import Word
 from sentiment_models.data import Example
@@ -35,7 +35,7 @@ SEED = 7
 # Shapley values are left out: one order of 400 words and its reverse are 800 rows of 512 tokens a review, twice what occlusion takes,
 # for values that two orders leave full of noise.
 METHODS = ("integrated_gradients", "gradient_x_input", "occlusion")
-# Of the words, where the rationale's own share is not given away (as ``sentiment.explain.evidence`` erases).
+# Of the words, where the rationale's own share is not given away (as ``sentiment.explain.methods.evidence`` erases).
 SHARE = 0.2
 DIGITS = 5
 

@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sentiment.explain.evidence import kendall_tau_b
-from sentiment.explain.gradients import Path, gradient_times_input, integrated_gradients, word_values
+from sentiment.explain.methods.evidence import kendall_tau_b
+from sentiment.explain.methods.gradients import Path, gradient_times_input, integrated_gradients, word_values
 from sentiment.model.words import Encoded
 from sentiment_models.families import FAMILIES
 
 Floats = npt.NDArray[np.float64]
 
 METHODS = ("gradient_x_input", "integrated_gradients")
-# As many rank words nearly as the service's 16 do, see ``sentiment.explainer.attributions``.
+# As many rank words nearly as the service's 16 do, see ``sentiment.explain.engine.attributions``.
 STEPS = 8
 # One draw may by chance answer as the model does, or the other way round, on all texts alike.
 DRAWS = 3

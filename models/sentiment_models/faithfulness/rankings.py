@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sentiment.explain.attention import rollout, rollout_gradient, rollout_value_norms
-from sentiment.explain.erasure import Floats
-from sentiment.explain.gradients import RESIDUAL_FLOOR
+from sentiment.explain.methods.attention import rollout, rollout_gradient, rollout_value_norms
+from sentiment.explain.methods.erasure import Floats
+from sentiment.explain.methods.gradients import RESIDUAL_FLOOR
 from sentiment.explain.parts import Attribution
 from sentiment_models.carving import apart
 from sentiment_models.data import Example, TextOrPair, read_examples

@@ -4,7 +4,8 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from sentiment import explain, explainer
+from sentiment import explain
+from sentiment.explain import engine as explainer
 
 FOLDER = Path(__file__).parent
 # Modules of this folder by what is kept that they make; those that only tell of it are in none.

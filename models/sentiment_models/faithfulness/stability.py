@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sentiment.explain.erasure import Floats
+from sentiment.explain.methods.erasure import Floats
 from sentiment_models.data import TextOrPair
 from sentiment_models.faithfulness.findings import ATTENTION, ATTRIBUTION, KINDS
 from sentiment_models.faithfulness.rankings import LONG_TOKENS, Scores, attention_scores, attributions

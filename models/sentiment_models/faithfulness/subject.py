@@ -14,10 +14,10 @@ import numpy.typing as npt
 import tokenizers
 
 from sentiment.errors import InvalidInput
-from sentiment.explain.erasure import Answers, Floats, Masks, Result, Steps, run
+from sentiment.explain.engine import Explainer
+from sentiment.explain.engine.reading import read
+from sentiment.explain.methods.erasure import Answers, Floats, Masks, Result, Steps, run
 from sentiment.explain.parts import Asked, Attribution, Summary
-from sentiment.explainer import Explainer
-from sentiment.explainer.reading import read
 from sentiment.model.classifier import load_classifier
 from sentiment.model.session import ExplainSession
 from sentiment.model.tensors import Feeds, pad

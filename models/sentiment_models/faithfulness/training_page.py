@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sentiment.reports import Section, page, paragraph, plain, table
+from sentiment.files.html_report import Section, page, paragraph, plain, table
 from sentiment_models.faithfulness.bag import ADVERSARY, ATTENTION, LEARNED
 from sentiment_models.faithfulness.findings import Difference
 from sentiment_models.faithfulness.training_findings import (

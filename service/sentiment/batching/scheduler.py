@@ -20,9 +20,9 @@ import math
 from collections.abc import Sequence
 from typing import Generic
 
+from sentiment.batching.class_queue import Group, Lane, next_group
 from sentiment.batching.cost import CostTable
 from sentiment.batching.forecast import Forecast
-from sentiment.batching.lane import Group, Lane, next_group
 from sentiment.batching.layout import Layout, Lengths, Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length
 from sentiment.batching.retries import Retries

@@ -5,8 +5,8 @@ from sentiment.client.explain_options import AttentionOptions, ExplainOptions, N
 from sentiment.client.explanations import Explanation
 from sentiment.client.results import CallFailed, Classification, ModelId, Result, Timing, Violation
 from sentiment.client.sync import Client
-from sentiment.credentials import Credentials
-from sentiment.proto_json import json_dict as model_json
+from sentiment.security.client_credentials import Credentials
+from sentiment.viewer.proto_json import json_dict as model_json
 
 __all__ = [
     "AsyncClient",

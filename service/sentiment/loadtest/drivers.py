@@ -7,9 +7,9 @@ from typing import Any, Protocol, Self
 
 import grpc
 
-from sentiment.credentials import Credentials
 from sentiment.errors import BadSettings, SentimentError
 from sentiment.loadtest.mix import Call
+from sentiment.security.client_credentials import Credentials
 
 CONNECT_S_MAX = 5.0
 # A load tester wants each answer as it is: no retry, no connection shared with another channel, and no pause after a lost one that

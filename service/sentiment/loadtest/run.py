@@ -16,19 +16,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sentiment import svg_plots
-from sentiment.arguments import credentials_of
-from sentiment.credentials import Credentials
+from sentiment.cli.arguments import credentials_of
+from sentiment.cli.loadtest import CAPACITY_CALLERS
 from sentiment.errors import BadSettings
-from sentiment.files import BadFile, new_file
+from sentiment.files import svg_plots
+from sentiment.files.texts import BadFile, new_file
 from sentiment.loadtest import report
-from sentiment.loadtest.command import CAPACITY_CALLERS
 from sentiment.loadtest.drivers import LoadFailed, Target
 from sentiment.loadtest.fleet import OPEN_MAX, Fleet
 from sentiment.loadtest.mix import Mix
 from sentiment.loadtest.progress import Progress, table
 from sentiment.loadtest.results import Point
 from sentiment.loadtest.search import Search, Slo, Verdict, find_slo
+from sentiment.security.client_credentials import Credentials
 from sentiment.traffic.arrivals import Bursts, Law, Poisson, Schedule, Steps, parse_law
 from sentiment.traffic.texts import read_pool
 

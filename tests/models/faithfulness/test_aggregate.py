@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sentiment.explain.evidence import Verdict
+from sentiment.explain.methods.evidence import Verdict
 from sentiment_models.faithfulness.aggregate import methods_found
 from sentiment_models.faithfulness.one_text import MethodText, OperatorText, OrderText, TextFound
 

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from sentiment.explain.heads import MIXED, PATTERNS
+from sentiment.explain.methods.heads import MIXED, PATTERNS
 from sentiment.explain.parts import Asked, Heads
 from sentiment_models.errors import ModelsError
 from sentiment_models.export import export

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from sentiment.explain.erasure import Answers, Floats, Masks, Steps, run
+from sentiment.explain.methods.erasure import Answers, Floats, Masks, Steps, run
 from sentiment_models.faithfulness.measures import (
     BEAM,
     Erasures,

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sentiment.explain.attention import rollout
+from sentiment.explain.methods.attention import rollout
 from sentiment_models.data import Example
 from sentiment_models.errors import ModelsError
 from sentiment_models.faithfulness.findings import BASELINE, KINDS

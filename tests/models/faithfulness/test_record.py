@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sentiment.explainer import Explainer
+from sentiment.explain.engine import Explainer
 from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import load_classifier
 from sentiment_models.errors import ModelsError

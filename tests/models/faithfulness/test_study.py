@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sentiment.explain.erasure import ranked
+from sentiment.explain.methods.erasure import ranked
 from sentiment_models.data import Example
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluate import Dataset
@@ -174,7 +174,7 @@ def test_a_file_without_a_word_is_refused(make_bundle: Callable[[str], Path], tm
 
 
 def test_verdicts_are_those_of_the_service(subject: Subject) -> None:
-    from sentiment.explain.evidence import Evidence
+    from sentiment.explain.methods.evidence import Evidence
     from sentiment.explain.parts import Asked
 
     text = next(text for text in TEXTS if len(text.split()) > 7)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sentiment.explain.erasure import without
+from sentiment.explain.methods.erasure import without
 from sentiment.model.scores import probabilities
 from sentiment.model.tokenizer import Row
 from sentiment_models.errors import ModelsError
