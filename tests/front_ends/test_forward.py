@@ -11,7 +11,8 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from sentiment.api.grpc.calls import CODE_NAMES, REQUEST_ID, CallLimits, Calls
+from sentiment.api.grpc.call import REQUEST_ID
+from sentiment.api.grpc.calls import CODE_NAMES, CallLimits, Calls
 from sentiment.api.grpc.names import METHODS, SERVICE
 from sentiment.api.grpc.server import Handlers
 from sentiment.observability.metrics import Metrics

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from sentiment.api.grpc.calls import Call
+from sentiment.api.grpc.call import Call
 from sentiment.api.grpc.stream import Streams, _Stream
 from sentiment.client import AsyncClient, CallFailed, Classification
 from sentiment.v1 import sentiment_pb2 as pb

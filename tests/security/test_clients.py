@@ -15,7 +15,8 @@ import pytest
 from sentiment.cli.main import main
 from sentiment.client import AsyncClient, CallFailed, Client, Credentials
 from sentiment.errors import BadSettings
-from sentiment.loadtest.drivers import LoadFailed, Target, open_driver
+from sentiment.loadtest.drivers import LoadFailed, Target
+from sentiment.loadtest.protocols import open_driver
 from sentiment.security.client_credentials import may_send_token
 from sentiment.settings import load_settings
 from tests.conftest import NO_RETRIES, RunningServer, far_address

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sentiment.cli.classify import connected
 from sentiment.cli.explanation_text import page
 from sentiment.client import AttentionOptions, CallFailed, Client, ExplainOptions, Explanation, NeuronOptions, model_json
-from sentiment.client.explanation_parts import with_notes
+from sentiment.client.explanations import with_notes
 from sentiment.files.texts import new_file
 from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb

@@ -4,12 +4,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sentiment.cli.arguments import add_credentials, count, percentile, positive, seconds, seconds_or_none, share
+from sentiment.cli.arguments import add_credentials, count, credentials_of, percentile, positive, seconds, seconds_or_none, share
 
 RATE_MAX = 1e6
 CALLERS_MAX = 100_000
-# A closed loop finds the capacity that a search begins with.
-CAPACITY_CALLERS = 16
 
 
 def add_loadtest(commands: Any) -> None:  # Any: argparse names the type of its subparsers in private
@@ -109,8 +107,9 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from sentiment.loadtest.run import run  # noqa: PLC0415  # gRPC loads in a tenth of a second that other commands need not wait
+    from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # likewise
 
-    return run(options)
+    return run(options, Credentials(**credentials_of(options)))
 
 
 def _timeout(value: str) -> tuple[float, float]:

@@ -5,7 +5,8 @@ import time
 from typing import Any
 
 from sentiment.api.grpc import open_inference_tensors as tensors
-from sentiment.api.grpc.calls import OK, Call, Calls, Method
+from sentiment.api.grpc.call import Call
+from sentiment.api.grpc.calls import OK, Calls, Method
 from sentiment.api.grpc.health import Health
 from sentiment.api.grpc.servicer import ended_by
 from sentiment.batching.ticket import Priority

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sentiment.api.grpc import convert, explain_response
-from sentiment.api.grpc.calls import OK, Call, Calls, Method, StreamMethod
+from sentiment.api.grpc.call import Call
+from sentiment.api.grpc.calls import OK, Calls, Method, StreamMethod
 from sentiment.api.grpc.explain_request import asked_of, in_classify
 from sentiment.api.grpc.status import code_of, set_seconds
 from sentiment.batching.ticket import Priority

@@ -2,23 +2,19 @@
 anything.
 """
 
-from typing import TYPE_CHECKING
-
 import grpc
 
+from sentiment.api.grpc.call import Call
 from sentiment.api.grpc.names import path_of
 from sentiment.api.grpc.status import HTTP_STATUS
 from sentiment.observability.tracing.trace import Trace
-
-if TYPE_CHECKING:
-    from sentiment.api.grpc.calls import Call
 
 # The server's fault; what a caller did wrong or gave up is no error of the server's span.
 FAULTS = ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 HTTP_FAULT = 500
 
 
-def end_span(call: "Call", trace: Trace, code: str, seconds: float, server: bool) -> None:
+def end_span(call: Call, trace: Trace, code: str, seconds: float, server: bool) -> None:
     """A call is over with this status code. ``server``: it came from outside, not from another process of this server."""
     if call.served is not None:
         trace.attributes["sentiment.model"] = call.served.id
@@ -30,7 +26,7 @@ def end_span(call: "Call", trace: Trace, code: str, seconds: float, server: bool
     trace.end(name, call.arrived_at, call.arrived_at + seconds, error, server)
 
 
-def _http(call: "Call", trace: Trace, code: str) -> str:
+def _http(call: Call, trace: Trace, code: str) -> str:
     method, _, path = call.route.partition(" ")
     status = HTTP_STATUS[grpc.StatusCode[code]]
     # What goes wrong later is the last line's.

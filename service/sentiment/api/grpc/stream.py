@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator
 import grpc
 
 from sentiment.api.grpc import convert
-from sentiment.api.grpc.calls import Call, Calls, Context, abort, headers_of
+from sentiment.api.grpc.call import Call
+from sentiment.api.grpc.calls import Calls, Context, abort, headers_of
 from sentiment.api.grpc.servicer import SentimentService, count_item
 from sentiment.api.grpc.status import status_of
 from sentiment.batching.row_queue import Pending

@@ -9,7 +9,7 @@ from aiohttp import web
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from sentiment.api.grpc.calls import REQUEST_ID, Call
+from sentiment.api.grpc.call import REQUEST_ID, Call
 from sentiment.api.grpc.status import code_of, status_of
 from sentiment.errors import Expired, RequestError
 from sentiment.viewer.proto_json import json_line, json_line_in_steps

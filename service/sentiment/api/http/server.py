@@ -15,7 +15,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CollectorRegistry
 
-from sentiment.api.grpc.calls import REQUEST_ID, A, Call, Calls, Method, Q, StreamMethod
+from sentiment.api.grpc.call import REQUEST_ID, Call
+from sentiment.api.grpc.calls import A, Calls, Method, Q, StreamMethod
 from sentiment.api.grpc.servicer import SentimentService
 from sentiment.api.grpc.status import HTTP_STATUS, code_of, pushback_ms
 from sentiment.api.http.bodies import body_bytes_max, message_of

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from sentiment.api.grpc.calls import REQUEST_ID, Call, Calls, Context, abort, headers_of
+from sentiment.api.grpc.call import REQUEST_ID, Call
+from sentiment.api.grpc.calls import Calls, Context, abort, headers_of
 from sentiment.api.grpc.names import SERVICE
 from sentiment.api.grpc.server import Handlers
 from sentiment.api.grpc.status import HandedOn
