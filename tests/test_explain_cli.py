@@ -18,7 +18,7 @@ from sentiment.serving.local import LocalClassifier
 from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
-from sentiment_models.export import export
+from sentiment_models.export.export import export
 from tests.client.explained import attribution, messages
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny

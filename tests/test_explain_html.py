@@ -14,7 +14,7 @@ from sentiment.cli import main
 from sentiment.client import Client
 from sentiment.serving.local import LocalClassifier
 from sentiment.settings import Settings
-from sentiment_models.export import export
+from sentiment_models.export.export import export
 from tests.conftest import RunningServer
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 

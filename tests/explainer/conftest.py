@@ -7,7 +7,7 @@ import pytest
 
 from sentiment.explain.engine import Explainer
 from sentiment.model.classifier import Classifier, load_classifier
-from sentiment_models.export import export
+from sentiment_models.export.export import export
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 
 

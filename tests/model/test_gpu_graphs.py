@@ -26,10 +26,10 @@ from sentiment.model.gpu_graphs import GpuGraphs, make_graphs
 from sentiment.model.session import Session, load_graph
 from sentiment.model.tensors import pack, pad
 from sentiment.model.tokenizer import Row
-from sentiment_models.checkpoint import Checkpoint
-from sentiment_models.graph import serialize
-from sentiment_models.manifest import WEIGHTS_FILE
-from sentiment_models.weights import refer
+from sentiment_models.export.checkpoint import Checkpoint
+from sentiment_models.export.graphs.graph import serialize
+from sentiment_models.export.manifest import WEIGHTS_FILE
+from sentiment_models.export.weights import refer
 from tests.models.tiny_families import TINY, save_tiny
 from tests.packed_twin import save_twin
 from tests.tiny import make_bundle

@@ -2,7 +2,9 @@
 
 Pure: no clock, thread, task or socket; ``now`` is an argument. Its driver calls ``step`` whenever a runner is free or a deadline comes,
 which answers what to do now and when to ask again, and ``add``, ``cancel``, ``begin``, ``finish``, ``fail`` and ``give_back`` as things
-happen. docs/internals/scheduler.md tells how a batch is chosen, and why. Promises, checked by a simulation in tests/batching/test_simulation.py:
+happen. docs/internals/scheduler.md tells how a batch is chosen, and why.
+
+Promises, checked by a simulation in tests/batching/test_simulation.py:
 
 - Every ticket has exactly one fate: answered, expired, cancelled or failed. One that ``add`` refuses never becomes a ticket.
 - A batch is formed only for a runner that is free, or full for one that is about to be, and keeps every limit.

@@ -10,10 +10,10 @@ import pytest
 from sentiment.model.bundle import load_bundle
 from sentiment_models.cli import main
 from sentiment_models.commands import explanations
-from sentiment_models.faithfulness import plausibility
-from sentiment_models.faithfulness import study as studying
-from sentiment_models.faithfulness.findings import Findings
-from sentiment_models.faithfulness.training_findings import TrainingFindings
+from sentiment_models.explanations import plausibility
+from sentiment_models.explanations import study as studying
+from sentiment_models.explanations.findings import Findings
+from sentiment_models.explanations.training_findings import TrainingFindings
 from tests.models.faithfulness.made_up import findings
 from tests.models.faithfulness.test_plausibility import LINES, write
 
@@ -79,7 +79,7 @@ def test_a_study_is_shown_written_gone_on_with_and_recorded(
         patched.setattr(studying, "study_text", lambda *given: pytest.fail("a text was studied again"))
         assert main([*argv, "--record", "--default", "occlusion"]) == 0
     monkeypatch.setattr(explanations, "study", lambda *given: pytest.fail("the study began"))
-    assert main([*argv[:-8], *files, "--documents", "1"]) == 1
+    assert main([*argv[:-8], *files, "--documents", "1"]) == 2
     assert "journal.rationales: is of a study with another documents" in capsys.readouterr().err
     assert (found.datasets["tiny"].texts, found.seed) == (3, 20)
     assert found.plausibility is not None

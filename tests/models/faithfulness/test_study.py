@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from sentiment.explain.methods.erasure import ranked
-from sentiment_models.data import Example
+from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadData, ModelsError
-from sentiment_models.evaluate import Dataset
-from sentiment_models.faithfulness import one_text, rankings
-from sentiment_models.faithfulness import study as studying
-from sentiment_models.faithfulness.findings import ATTENTION, ATTRIBUTION, BASELINE, KINDS, Findings
-from sentiment_models.faithfulness.measures import Model
-from sentiment_models.faithfulness.one_text import study_text, study_unsigned
-from sentiment_models.faithfulness.rankings import WordCounts
-from sentiment_models.faithfulness.study import balanced, study
-from sentiment_models.faithfulness.subject import Subject
+from sentiment_models.evaluation.evaluate import Dataset
+from sentiment_models.explanations import one_text, rankings
+from sentiment_models.explanations import study as studying
+from sentiment_models.explanations.findings import ATTENTION, ATTRIBUTION, BASELINE, KINDS, Findings
+from sentiment_models.explanations.measures import Model
+from sentiment_models.explanations.one_text import study_text, study_unsigned
+from sentiment_models.explanations.rankings import WordCounts
+from sentiment_models.explanations.study import balanced, study
+from sentiment_models.explanations.subject import Subject
 from tests.models.tiny_families import TEXTS
 
 COUNT = 4
