@@ -18,7 +18,7 @@ RUN ?= $(BUILD)/train/$(RECIPE)
 SOAK_S ?= 60
 INPUTS ?= 20000
 
-.PHONY: help serve demo test deploy-check manifests screenshots bench bench-peers release-check mutants bundle proto image-check faults clean python
+.PHONY: help serve demo test deploy-check manifests reference docs screenshots bench bench-peers release-check mutants bundle proto image-check faults clean python
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -60,6 +60,12 @@ deploy-check: .venv-dev/.dev ## the part of test that is about deploy/: chart, m
 manifests: .venv-dev/.dev ## write again the board and what is made of the chart: kustomize, its schema and the table of its values (helm)
 	$(DEV)/python deploy/board.py
 	$(DEV)/python deploy/render.py
+
+reference: .venv-dev/.dev ## write docs/reference/ and the diagrams of the architecture page again, from the code
+	$(DEV)/python docs/reference.py
+
+docs: .venv-dev/.dev ## build the documentation as a site, into build/site
+	NO_MKDOCS_2_WARNING=1 $(DEV)/python -m mkdocs build --strict --site-dir $(BUILD)/site
 
 screenshots: .venv-dev/.dev ## take the approved pictures of the viewer again; look at each before you commit it
 	APPROVE=1 $(DEV)/python -m pytest tests/viewer/test_screenshots.py

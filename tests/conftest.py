@@ -13,9 +13,9 @@ import psutil
 import pytest
 import structlog
 
-from sentiment import event_loop
-from sentiment.app import App
 from sentiment.client import Client
+from sentiment.serving import event_loop
+from sentiment.serving.app import App
 from sentiment.settings import Settings
 from tests.tiny import make_bundle
 

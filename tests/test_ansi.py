@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from sentiment.ansi import BLUE, LOGITS_FULL, ORANGE, Piece, bar, columns, fitted, flowed, legend, visible
+from sentiment.cli.explanation_text import page
+from sentiment.cli.terminal import BLUE, LOGITS_FULL, ORANGE, Piece, bar, columns, fitted, flowed, legend, visible
 from sentiment.client.explanation_reader import explanation_of
-from sentiment.explain_page import page
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.client.explained import TEXT, attribution, evidence, header, messages, summary
 

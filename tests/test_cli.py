@@ -15,8 +15,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from sentiment.cli import main
-from sentiment.files import BadFile, LineOutput
+from sentiment.cli.main import main
+from sentiment.files.texts import BadFile, LineOutput
 from sentiment.settings import markdown_table, settings_table
 from tests.conftest import RunningServer
 from tests.tiny import make_bundle, make_graph, read_manifest, write_manifest
@@ -400,7 +400,7 @@ def test_an_output_that_another_run_completes_meanwhile_is_left_alone(tmp_path: 
         return True
 
     # Between the first look and the lock.
-    monkeypatch.setattr("sentiment.files.claim", completed)
+    monkeypatch.setattr("sentiment.files.texts.claim", completed)
     with pytest.raises(BadFile, match="exists already"):
         LineOutput(output)
 
@@ -617,9 +617,9 @@ for name in ("onnxruntime", "tokenizers", "aiohttp", "pyarrow"):
     sys.modules[name] = None  # importing it raises ImportError
 
 import sentiment.client
-from sentiment.cli import main
+from sentiment.cli.main import main
 
-assert not {"sentiment.model", "sentiment.batching", "sentiment.pipeline", "sentiment.app"} & set(sys.modules)
+assert not {"sentiment.model", "sentiment.batching", "sentiment.serving.pipeline", "sentiment.serving.app"} & set(sys.modules)
 sys.exit(main(["classify", "--target", sys.argv[1], "a good film"]))
 """
 

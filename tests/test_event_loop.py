@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from sentiment import event_loop
-from sentiment.app import App
+from sentiment.serving import event_loop
+from sentiment.serving.app import App
 from sentiment.settings import Settings
 from tests.conftest import RunningServer
 

@@ -12,13 +12,13 @@ import grpc
 import numpy as np
 import pytest
 
-from sentiment import cli
+from sentiment.cli import main
 from sentiment.client import AsyncClient, AttentionOptions, CallFailed, Client, ExplainOptions, Explanation, NeuronOptions
-from sentiment.local import LocalClassifier
+from sentiment.serving.local import LocalClassifier
 from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
-from sentiment_models.export import export
+from sentiment_models.export.export import export
 from tests.client.explained import attribution, messages
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
@@ -64,7 +64,7 @@ def where(request: pytest.FixtureRequest, root: Path, explaining: RunningServer)
 
 
 def run(*arguments: str) -> int:
-    return cli.main(["explain", *arguments])
+    return main.main(["explain", *arguments])
 
 
 # the client
@@ -243,17 +243,17 @@ def test_colours_come_where_they_are_wanted(capsys: Captured, where: list[str], 
 def test_a_terminal_gets_colours_unless_it_says_no(
     capsys: Captured, root: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], coloured: bool
 ) -> None:
-    from sentiment import explain_command
+    from sentiment.cli import explain
 
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(explain_command.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(explain.sys.stdout, "isatty", lambda: True, raising=False)
 
-    assert explain_command.coloured("auto") == coloured
-    assert explain_command.coloured("always")
-    assert not explain_command.coloured("never")
+    assert explain.coloured("auto") == coloured
+    assert explain.coloured("always")
+    assert not explain.coloured("never")
 
 
 def test_json_is_the_clients_to_json(capsys: Captured, where: list[str], explaining: RunningServer) -> None:
@@ -307,9 +307,9 @@ def test_without_a_server_it_says_so_at_once(capsys: Captured) -> None:
 def test_the_command_knows_the_clients_aggregations_and_encodings() -> None:
     from sentiment.client.explain_options import AGGREGATIONS, ENCODINGS
 
-    assert set(cli.AGGREGATIONS) == set(AGGREGATIONS)
+    assert set(main.AGGREGATIONS) == set(AGGREGATIONS)
     for encoding in ENCODINGS:
-        assert cli._parser().parse_args(["explain", "x", "--encoding", encoding]).encoding == encoding
+        assert main._parser().parse_args(["explain", "x", "--encoding", encoding]).encoding == encoding
 
 
 def test_the_default_bundle_explains_itself(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from sentiment import cli
+from sentiment.cli import main
 from sentiment.client import Client
-from sentiment.local import LocalClassifier
+from sentiment.serving.local import LocalClassifier
 from sentiment.settings import Settings
-from sentiment_models.export import export
+from sentiment_models.export.export import export
 from tests.conftest import RunningServer
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 
@@ -58,7 +58,7 @@ def kinds_of(lines: list[dict[str, Any]]) -> list[str]:
 def test_the_page_has_everything_that_it_shows(capsys: Captured, where: list[str], tmp_path: Path) -> None:
     path = tmp_path / "page.html"
 
-    assert cli.main(["explain", TEXT, *where, "--html", str(path)]) == 0
+    assert main.main(["explain", TEXT, *where, "--html", str(path)]) == 0
 
     assert capsys.readouterr().out == f"{path}: {path.stat().st_size:,} bytes\n"
     assert os.listdir(tmp_path) == ["page.html"]
@@ -82,7 +82,7 @@ def test_what_is_asked_for_is_what_the_page_has(where: list[str], tmp_path: Path
     path = tmp_path / "page.html"
     wanted = ["--method", "occlusion", "--neuron", "0,1,2", "--attention", "words", "--encoding", "fp16", "--pair", "bad end"]
 
-    assert cli.main(["explain", TEXT, *where, "--html", str(path), *wanted]) == 0
+    assert main.main(["explain", TEXT, *where, "--html", str(path), *wanted]) == 0
 
     page, *lines = lines_of(path)
     assert page["page"]["text_pair"] == "bad end"
@@ -97,7 +97,7 @@ def test_a_page_takes_the_place_of_an_older_one(where: list[str], tmp_path: Path
     path = tmp_path / "page.html"
     path.write_text("old")
 
-    assert cli.main(["explain", "good", *where, "--html", str(path)]) == 0
+    assert main.main(["explain", "good", *where, "--html", str(path)]) == 0
 
     assert lines_of(path)[0]["page"]["text"] == "good"
 
@@ -105,7 +105,7 @@ def test_a_page_takes_the_place_of_an_older_one(where: list[str], tmp_path: Path
 def test_a_model_without_an_explain_graph_has_a_page_of_what_it_can(server: RunningServer, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
 
-    assert cli.main(["explain", "good and bad", "--target", server.target, "--html", str(path)]) == 0
+    assert main.main(["explain", "good and bad", "--target", server.target, "--html", str(path)]) == 0
 
     assert kinds_of(lines_of(path)[1:]) == ["header", "attribution", "evidence", "counterfactual", "summary"]
 
@@ -114,7 +114,7 @@ def test_attention_that_a_server_has_no_room_for_is_left_out_and_the_page_says_s
     running = RunningServer(settings.model_copy(update={"bundles": (root,), "explain_bytes_max": 2**16}))
     path = tmp_path / "page.html"
     try:
-        code = cli.main(["explain", "good bad " * 100, "--target", running.target, "--html", str(path), "--encoding", "fp32"])
+        code = main.main(["explain", "good bad " * 100, "--target", running.target, "--html", str(path), "--encoding", "fp32"])
     finally:
         running.stop()
 
@@ -135,7 +135,7 @@ def test_attention_that_a_server_has_no_room_for_is_left_out_and_the_page_says_s
     ],
 )
 def test_what_fails_leaves_no_file(capsys: Captured, where: list[str], tmp_path: Path, flags: list[str], code: int, message: str) -> None:
-    assert cli.main(["explain", TEXT, *where, "--html", str(tmp_path / "page.html"), *flags]) == code
+    assert main.main(["explain", TEXT, *where, "--html", str(tmp_path / "page.html"), *flags]) == code
 
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
@@ -150,7 +150,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_asked(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
 
-    assert cli.main(["explain", TEXT, "--target", "127.0.0.1:1", "--html", place]) == 1
+    assert main.main(["explain", TEXT, "--target", "127.0.0.1:1", "--html", place]) == 1
 
     error = capsys.readouterr().err
     assert place in error
@@ -166,9 +166,9 @@ def test_a_full_disk_leaves_the_old_page_and_nothing_else(
     def full(_number: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("sentiment.files.os.fsync", full)
+    monkeypatch.setattr("sentiment.files.texts.os.fsync", full)
 
-    assert cli.main(["explain", TEXT, "--target", explaining.target, "--html", str(path)]) == 1
+    assert main.main(["explain", TEXT, "--target", explaining.target, "--html", str(path)]) == 1
 
     assert capsys.readouterr().err == f"error: {path}.part: cannot be written: No space left on device; make room and repeat the command\n"
     assert (os.listdir(tmp_path), path.read_text()) == (["page.html"], "old")
@@ -177,14 +177,14 @@ def test_a_full_disk_leaves_the_old_page_and_nothing_else(
 @pytest.mark.parametrize("value", ["1,2", "1,2,3,4", "a,b,c", "-1,0,0", f"{2**31},0,0", ""])
 def test_a_neuron_that_is_none_is_wrong_usage(capsys: Captured, value: str) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.main(["explain", TEXT, f"--neuron={value}"])
+        main.main(["explain", TEXT, f"--neuron={value}"])
 
     assert caught.value.code == 2
     assert "wanted are three numbers from 0" in capsys.readouterr().err
 
 
 def test_a_neuron_view_is_printed(capsys: Captured, where: list[str]) -> None:
-    assert cli.main(["explain", TEXT, *where, "--neuron", "1,0,0"]) == 0
+    assert main.main(["explain", TEXT, *where, "--neuron", "1,0,0"]) == 0
 
     assert "neuron view: where token 0 ([CLS]) looks in layer 1, head 0" in capsys.readouterr().out
 

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sentiment import explain_thread, explaining
 from sentiment.errors import Expired, InvalidInput, ModelFailed, OutOfMemory, Refused, RequestError, Unavailable
+from sentiment.explain import queue as explaining
+from sentiment.explain import thread as explain_thread
 from sentiment.explain.encoding import Encoding, encode
 from sentiment.explain.parts import Aggregation, Asked, AttentionTile, Part, Summary
-from sentiment.explain_thread import AHEAD_BYTES, RESERVE_S
-from sentiment.explaining import CUT, Explaining, ExplainLimits
-from sentiment.metrics import Metrics
+from sentiment.explain.queue import CUT, Explaining, ExplainLimits
+from sentiment.explain.thread import AHEAD_BYTES, RESERVE_S
 from sentiment.model.execute import Execute
 from sentiment.model.session import Stop
+from sentiment.observability.metrics import Metrics
 
 SUMMARY = Summary(True, (), 0, 0, 0.0)
 LONG_S = 20.0

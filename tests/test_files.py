@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from sentiment.files import READABLE, BadFile, LineOutput, new_file, read_texts
+from sentiment.files.texts import READABLE, BadFile, LineOutput, new_file, read_texts
 
 FOUND = ["a good film", "caf\u00e9 \U0001f600", 'with "quotes"', "a, comma"]
 # Python's own idea of a line ends at each of these; a text may hold them.
@@ -375,7 +375,7 @@ def test_a_full_disk_says_how_to_continue(step: str, tmp_path: Path, monkeypatch
 FILL = """
 import resource, sys
 from pathlib import Path
-from sentiment.files import BadFile, LineOutput, new_file
+from sentiment.files.texts import BadFile, LineOutput, new_file
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 try:

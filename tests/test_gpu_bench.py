@@ -18,10 +18,10 @@ from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.session import Session
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row
-from sentiment_models.checkpoint import Checkpoint
-from sentiment_models.graph import serialize
-from sentiment_models.manifest import TOKENIZER_FILE, WEIGHTS_FILE
-from sentiment_models.weights import refer
+from sentiment_models.export.checkpoint import Checkpoint
+from sentiment_models.export.graphs.graph import serialize
+from sentiment_models.export.manifest import TOKENIZER_FILE, WEIGHTS_FILE
+from sentiment_models.export.weights import refer
 from tests.bench.gpu import run, serve_stages, stages, tensorrt_peer
 from tests.bench.gpu.bench import Bench, plan_of
 from tests.bench.gpu.bert import SIZES, Size, load_weights, make_graph, make_weights, save_weights

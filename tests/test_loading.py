@@ -19,18 +19,18 @@ import onnx
 import pytest
 import structlog
 
-from sentiment import event_loop
-from sentiment.app import App
 from sentiment.batching.layout import Padded
 from sentiment.client import CallFailed, Classification
 from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost, Unsupported
-from sentiment.explainer import Explainer
-from sentiment.loading import ON_GPU, Loaded, load
+from sentiment.explain.engine import Explainer
 from sentiment.model import devices, gpu_graphs, nvml, on_device
 from sentiment.model.classifier import load_classifier
 from sentiment.model.device_session import DeviceSession
 from sentiment.model.devices import CPU, Accelerator, Device
 from sentiment.model.gpu_graphs import GpuGraphs
+from sentiment.serving import event_loop
+from sentiment.serving.app import App
+from sentiment.serving.lifecycle.loading import ON_GPU, Loaded, load
 from sentiment.settings import Settings
 from tests.conftest import RunningServer
 from tests.packed_twin import save_twin
@@ -293,7 +293,7 @@ def test_a_stop_ends_the_loading_too(settings: Settings, monkeypatch: pytest.Mon
         app.stop()
         await app.run()
 
-    monkeypatch.setattr("sentiment.loading_models.load", load_for_ever)
+    monkeypatch.setattr("sentiment.serving.lifecycle.startup.load", load_for_ever)
 
     event_loop.run(stopped())
 
@@ -302,8 +302,8 @@ def test_a_stop_ends_the_loading_too(settings: Settings, monkeypatch: pytest.Mon
 
 ABORTING = """
 import os, sys
-from sentiment.app import App
-from sentiment.cli import main
+from sentiment.serving.app import App
+from sentiment.cli.main import main
 from sentiment.errors import RunnerLost
 
 class Session:
@@ -604,7 +604,7 @@ def test_what_one_device_cannot_answer_any_more_costs_the_other_nothing(
 def test_a_run_that_never_returns_is_given_up_and_the_server_ends(
     start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sentiment.app.WATCHDOG_S", 0.02)
+    monkeypatch.setattr("sentiment.serving.app.WATCHDOG_S", 0.02)
     server = start(device="cuda:0", stall_s=0.2)
     for_ever = threading.Event()
     monkeypatch.setattr(DeviceSession, "_run", lambda *_: for_ever.wait())
@@ -628,9 +628,9 @@ class FakeMeter:
 
 
 def test_the_devices_meters_are_metrics_where_there_are_any(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sentiment.app.meters", lambda given: {device.name: FakeMeter() for device in given})
+    monkeypatch.setattr("sentiment.serving.app.meters", lambda given: {device.name: FakeMeter() for device in given})
     with_meters = urllib.request.urlopen(start(device="cuda").url + "/metrics", timeout=10).read().decode()
-    monkeypatch.setattr("sentiment.app.meters", lambda given: {})
+    monkeypatch.setattr("sentiment.serving.app.meters", lambda given: {})
     without = urllib.request.urlopen(start(device="cuda").url + "/metrics", timeout=10).read().decode()
 
     assert 'sentiment_device_memory_bytes{device="cuda:1"} 5.0\n' in with_meters

@@ -8,7 +8,8 @@ import pytest
 
 PROGRAM = """
 import resource, sys
-from sentiment import logs, open_files
+from sentiment.observability import logs
+from sentiment.serving import open_files
 
 logs.configure("info", "json")
 resource.setrlimit(resource.RLIMIT_NOFILE, tuple(map(int, sys.argv[1:])))

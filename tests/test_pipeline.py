@@ -10,11 +10,11 @@ from sentiment.batching.batcher import Batcher, Waiting
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.row_queue import HereQueue
 from sentiment.batching.scheduler import Scheduler
-from sentiment.metrics import Metrics
 from sentiment.model.classifier import load_classifier
-from sentiment.pipeline import Answer, Served
-from sentiment.queries import Query
-from sentiment.watcher import Watcher
+from sentiment.observability.metrics import Metrics
+from sentiment.serving.batch_telemetry import Watcher
+from sentiment.serving.pipeline import Answer, Served
+from sentiment.serving.queries import Query
 from tests.batching.test_batcher import HandRunner
 from tests.batching.test_cost import fixed
 

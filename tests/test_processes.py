@@ -268,7 +268,7 @@ def test_the_log_is_one_json_object_a_line_with_time_level_and_event(spawn: Call
 # ``sentiment`` with a model that never comes back from a batch that has a certain word in it.
 HANGING = """
 import sys, threading
-from sentiment.cli import main
+from sentiment.cli.main import main
 from sentiment.model.session import Session
 
 run = Session.run
@@ -307,9 +307,9 @@ def test_a_run_that_never_comes_back_ends_the_process_with_1_and_the_others_are_
 # ``sentiment`` that does not run its shapes before it serves, and then may use so much more memory.
 LITTLE_MEMORY = """
 import resource, sys
-import sentiment.loading
+import sentiment.serving.lifecycle.loading
 from sentiment.batching.cost import CostTable
-from sentiment.cli import main
+from sentiment.cli.main import main
 
 def warm_up(*arguments):
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -317,7 +317,7 @@ def warm_up(*arguments):
     # A batch costs the same whatever is in it, so that many rows are put together.
     return CostTable({{(1, 32): 0.01, (16, 32): 0.011}})
 
-sentiment.loading.warm_up = warm_up
+sentiment.serving.lifecycle.loading.warm_up = warm_up
 sys.exit(main())
 """
 ROW_BYTES = 32 * 2**20

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sentiment.proto_json import json_dict
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.viewer.joining import joined
 from sentiment.viewer.page import Asset, assets, notebook_frame, saved_page
+from sentiment.viewer.proto_json import json_dict
 from tests.client.explained import TEXT, attribution, messages
 
 EVIL = "</script><script>alert(1)</script> <!-- <script> --> ]]> \u2028 \u2029 ' \" & \\u003c \0 </style> <img src=x onerror=alert(1)>"

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import structlog
 
-from sentiment import warm_up as module
 from sentiment.batching.cost import REMEMBERED, CostTable, Shape
 from sentiment.batching.plan import BatchLimits
 from sentiment.errors import BadBundle, BadSettings, OutOfMemory
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.runner import Ran
 from sentiment.model.tokenizer import Row
-from sentiment.warm_up import ROUNDS_MAX, first_runs, keep_costs, warm_up
+from sentiment.serving.lifecycle import warm_up as module
+from sentiment.serving.lifecycle.warm_up import ROUNDS_MAX, first_runs, keep_costs, warm_up
 from tests.tiny import make_bundle
 
 LIMITS = BatchLimits(rows=8, tokens=128, scores_bytes=2**30, heads=2)

@@ -2,6 +2,6 @@
 
 import sys
 
-from sentiment.cli import main
+from sentiment.cli.main import main
 
 sys.exit(main())

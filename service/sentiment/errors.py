@@ -1,6 +1,6 @@
 """Everything that can go wrong, as one tree. A message states fact, value and limit and never quotes a user's text.
 
-``rpc.status`` translates to gRPC codes, ``cli`` to exit codes; nothing else does.
+``api.grpc.status`` translates to gRPC codes, ``cli`` to exit codes; nothing else does.
 """
 
 

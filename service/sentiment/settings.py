@@ -360,7 +360,7 @@ def settings_table() -> list[tuple[str, str, str, str]]:
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """The settings as README shows them."""
+    """The settings as docs/reference/settings.md shows them."""
     lines = ["| variable | flag | default | what it is |", "|---|---|---|---|"]
     lines += [f"| `{variable}` | `{flag}` | {f'`{default}`' if default else ''} | {text} |" for variable, flag, default, text in rows]
     return "\n".join(lines)

@@ -5,7 +5,7 @@ from itertools import accumulate
 
 import pytest
 
-from sentiment.batching.demand import Demand
+from sentiment.batching.deadlines import Demand
 
 
 def test_the_work_due_by_a_deadline_is_all_that_is_due_no_later() -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
+from sentiment.batching.class_queue import Lane
 from sentiment.batching.cost import CostTable
-from sentiment.batching.demand import Demand
+from sentiment.batching.deadlines import Demand
 from sentiment.batching.forecast import ROUNDING_S, Forecast
-from sentiment.batching.lane import Lane
 from sentiment.batching.layout import Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length, edges
 from sentiment.batching.ticket import Priority, Ticket

@@ -7,10 +7,10 @@ import pytest
 
 from sentiment.batching.batcher import Batcher
 from sentiment.batching.cost import CostTable
-from sentiment.batching.joint import Joint, JointOutcome, RowsResult
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Priority
+from sentiment.batching.windows import Joint, JointOutcome, RowsResult
 from sentiment.errors import Expired, ModelFailed, Refused, Unavailable
 from sentiment.model.tokenizer import Row
 from tests.batching.test_batcher import HandRunner, Notes

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from sentiment.batching.class_queue import RATE_WINDOW_S, USE_WINDOW_S, Group, Lane
 from sentiment.batching.cost import CostTable
-from sentiment.batching.lane import RATE_WINDOW_S, USE_WINDOW_S, Group, Lane
 from sentiment.batching.layout import Layout, Packed, Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length, edges
 from sentiment.batching.ticket import Priority, Ticket

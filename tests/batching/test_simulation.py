@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sentiment.batching.demand import Demand
+from sentiment.batching.class_queue import Lane
+from sentiment.batching.deadlines import Demand
 from sentiment.batching.forecast import Forecast
-from sentiment.batching.lane import Lane
 from sentiment.batching.layout import Candidates, Lengths, Packed
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.scheduler import Scheduler

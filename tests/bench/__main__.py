@@ -16,7 +16,7 @@ import grpc
 import tokenizers
 from google.protobuf.duration_pb2 import Duration
 
-from sentiment.files import read_texts
+from sentiment.files.texts import read_texts
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.cores import cores_granted
 from sentiment.traffic.lengths import LONG, SHORT
@@ -210,7 +210,7 @@ async def measure(
 
 
 def summarize(suffix: str, median: dict[str, float]) -> list[dict[str, Any]]:
-    """The results of one mix, named and aimed as docs/architecture.md says."""
+    """The results of one mix, named and aimed as docs/internals/performance.md says."""
     best = min(CEILING_ROWS, key=lambda rows: median[f"ceiling_{rows}"])
     least = median[f"ceiling_{best}"]
     aimed = not suffix

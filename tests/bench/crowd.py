@@ -26,8 +26,8 @@ from sentiment.batching.batcher import RowResult
 from sentiment.batching.row_queue import TextOutcome
 from sentiment.batching.ticket import Priority
 from sentiment.errors import RequestError
-from sentiment.front_ends.link import FarQueue, Link, connect
 from sentiment.model.tokenizer import Row
+from sentiment.serving.front_ends.executor_client import FarQueue, Link, connect
 from tests.bench.front_ends import EXECUTOR_US_MAX, FED_TOKENS, server
 from tests.bench.processes import Worker, idle_share
 from tests.tiny import make_bundle

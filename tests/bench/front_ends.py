@@ -23,8 +23,8 @@ import grpc
 from sentiment.batching.batcher import RowResult
 from sentiment.batching.row_queue import TextOutcome
 from sentiment.batching.ticket import Priority
-from sentiment.front_ends.link import FarQueue, Link, connect
 from sentiment.model.tokenizer import Row
+from sentiment.serving.front_ends.executor_client import FarQueue, Link, connect
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.bench.processes import Worker, cpu_s, idle_share
 from tests.tiny import make_bundle

@@ -29,12 +29,12 @@ import grpc
 import numpy as np
 
 from sentiment.batching.cost import CostTable
+from sentiment.files.html_report import plain
 from sentiment.planning.closed_loop import CALLERS, corrected
 from sentiment.planning.machine import ANSWERED, PACE_S, Machine, changed
 from sentiment.planning.measuring import MEASURE_S, measure
 from sentiment.planning.outcome import Outcome
 from sentiment.planning.simulation import Fleet, Traffic, simulate
-from sentiment.reports import plain
 from sentiment.traffic.arrivals import Poisson
 from sentiment.traffic.lengths import MIXED, estimate_tokens
 from sentiment.traffic.texts import make_texts

@@ -9,11 +9,11 @@ import sys
 from collections import deque
 from typing import Any
 
-from sentiment import hosted
 from sentiment.batching.batcher import Waiting
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import State, Ticket
-from sentiment.cli import main
+from sentiment.cli.main import main
+from sentiment.serving.lifecycle import served_model
 
 
 def make_fifo(rows_max: int) -> type[Scheduler[Waiting]]:
@@ -51,5 +51,5 @@ def make_fifo(rows_max: int) -> type[Scheduler[Waiting]]:
 if __name__ == "__main__":
     policy = sys.argv[1]
     rows_max = 1 if policy == "single" else int(policy.removeprefix("fifo-"))
-    hosted.Scheduler = make_fifo(rows_max)  # type: ignore[assignment,attr-defined]  # the policy under test
+    served_model.Scheduler = make_fifo(rows_max)  # type: ignore[assignment,attr-defined]  # the policy under test
     sys.exit(main(sys.argv[2:]))

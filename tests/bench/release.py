@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from sentiment.client import CallFailed, Client
+from sentiment.files.html_report import plain
 from sentiment.loadtest.drivers import LoadFailed, Target
 from sentiment.loadtest.fleet import Fleet
 from sentiment.loadtest.knee import of_sent
@@ -27,7 +28,6 @@ from sentiment.loadtest.results import Group, Point
 from sentiment.loadtest.search import Search, Slo, find_slo
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.cores import cores_granted
-from sentiment.reports import plain
 from sentiment.traffic.arrivals import Poisson
 from sentiment.traffic.texts import read_pool
 from tests.bench.processes import CEILING_ROWS, Worker, cpu_s, idle_share, start_server

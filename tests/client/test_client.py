@@ -10,11 +10,11 @@ from typing import NoReturn
 import grpc
 import pytest
 
+from sentiment.api.grpc import server as rpc_server
 from sentiment.client import AsyncClient, CallFailed, Classification, Client
 from sentiment.client.policy import SERVICE, SERVICE_CONFIG, TOKENS_MAX, channel_options
 from sentiment.client.sync import CALLS_AHEAD, CHUNK, chunks
-from sentiment.pipeline import CHUNK as CHUNK_TOKENIZED
-from sentiment.rpc import server as rpc_server
+from sentiment.serving.pipeline import CHUNK as CHUNK_TOKENIZED
 from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sentiment.client import CallFailed, Classification
-from sentiment.local import LocalClassifier
 from sentiment.model.session import Session, Stop
-from sentiment.offline import READ, ROWS, Answer, OfflineClassifier
+from sentiment.serving.local import LocalClassifier
+from sentiment.serving.offline import READ, ROWS, Answer, OfflineClassifier
 from tests.corpus.files import make_texts
 
 

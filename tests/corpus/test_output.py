@@ -9,17 +9,17 @@ import fsspec
 import pytest
 from pyarrow import dataset, parquet
 
+from sentiment.cli import batch
 from sentiment.client import Classification
-from sentiment.corpus import command
 from sentiment.corpus.output import ASKED, UNFINISHED, Count, Output
 from sentiment.corpus.parts import cut
 from sentiment.corpus.scoring import Job, load, score_part
 from sentiment.corpus.sources import Part, find_sources
 from sentiment.errors import SentimentError
-from sentiment.files import BadFile
-from sentiment.local import LocalClassifier
+from sentiment.files.texts import BadFile
 from sentiment.model.bundle import load_bundle
-from sentiment.offline import OfflineClassifier
+from sentiment.serving.local import LocalClassifier
+from sentiment.serving.offline import OfflineClassifier
 from tests.corpus.files import KINDS, make_texts, write
 
 
@@ -178,7 +178,7 @@ def test_a_pattern_that_would_match_the_output_overlaps_it(pattern: str, out: st
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
-    code = command.main([str(argument) for argument in arguments])
+    code = batch.main([str(argument) for argument in arguments])
     return code, capsys.readouterr().err
 
 

@@ -21,8 +21,8 @@ from sentiment.corpus.output import Output
 from sentiment.corpus.parts import cut
 from sentiment.corpus.scoring import Job
 from sentiment.corpus.sources import find_sources
-from sentiment.local import LocalClassifier
 from sentiment.model.bundle import load_bundle
+from sentiment.serving.local import LocalClassifier
 from tests.corpus.files import KINDS, make_texts, write
 
 # A busy machine takes a minute to start Ray and two workers.

@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 import yaml
 
-from sentiment.cli import _parser
-from sentiment.front_ends.supervisor import LEAVE_S
+from sentiment.cli.main import _parser
+from sentiment.serving.front_ends.supervisor import LEAVE_S
 from sentiment.settings import Settings, load_settings
 from tests.deploy.manifests import DEPLOY, FLAVOURS, Document, read, rendered
 from tests.deploy.rules.pods import RESTRICTED

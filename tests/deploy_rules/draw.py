@@ -27,7 +27,7 @@ from matplotlib.ticker import EngFormatter, Formatter, PercentFormatter, ScalarF
 from PIL import Image
 
 from sentiment.client import AsyncClient
-from sentiment_models.plots import COLOURS, LINES, as_png, blank, plain_axes
+from sentiment_models.reports.plots import COLOURS, LINES, as_png, blank, plain_axes
 from tests.demo import TEXTS
 from tests.deploy_rules.expressions import chosen_all, panels
 from tests.deploy_rules.load import Caller

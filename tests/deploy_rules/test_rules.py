@@ -13,14 +13,14 @@ import promql_parser as promql
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sentiment.front_ends.totals import Totals
+from sentiment.serving.front_ends.metric_totals import Totals
 from sentiment.settings import Settings
 from tests.conftest import RunningServer
 from tests.deploy_rules.expressions import BOARD, GRAFANA, ROOT, RULES, TARGET_LABELS, Query, everything, nodes, panels, rules
 from tests.deploy_rules.test_live import Meter
 from tests.test_metrics import scrape
 
-RUNBOOKS = ROOT / "deploy/runbooks.md"
+RUNBOOKS = ROOT / "docs/operate/runbooks.md"
 UNIT_TESTS = sorted(Path(__file__).parent.glob("*.yaml"))
 each_query = pytest.mark.parametrize("query", everything(), ids=lambda query: query.name)
 # Metric names with the values that each label takes.
@@ -123,7 +123,7 @@ def test_each_alert_has_its_chapter_in_the_runbooks_and_each_chapter_its_alert()
 
     assert chapters == [rule["alert"] for rule in rules("alert")]
     for rule in rules("alert"):
-        assert rule["annotations"]["runbook_url"] == f"deploy/runbooks.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == f"docs/operate/runbooks.md#{rule['alert'].lower()}"
         assert rule["labels"]["severity"] in ("page", "ticket")
 
 

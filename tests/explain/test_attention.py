@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sentiment.explain.attention import cls_rows, head_mean, rollout, rollout_gradient, rollout_value_norms, to_words, units
+from sentiment.explain.methods.attention import cls_rows, head_mean, rollout, rollout_gradient, rollout_value_norms, to_words, units
 from sentiment.model.words import Encoded, Token, Word
 
 Floats = npt.NDArray[np.float32]

@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from sentiment.errors import InvalidInput
 from sentiment.explain.budget import NOTE_BYTES_MAX, bytes_most, check_bytes
 from sentiment.explain.encoding import Encoding, tiles
-from sentiment.explain.heads import PATTERNS
+from sentiment.explain.methods.heads import PATTERNS
 from sentiment.explain.parts import ROLLOUTS, Aggregation, Asked, AttentionAsked, NeuronAsked
 from sentiment.model.words import Encoded, Token, Word
 from sentiment.v1 import sentiment_pb2 as pb

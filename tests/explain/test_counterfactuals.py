@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sentiment.explain.counterfactuals import Counterfactual, Words, flip, keep
-from sentiment.explain.erasure import Answers, Enough, Floats, occlusion, run
+from sentiment.explain.methods.counterfactuals import Counterfactual, Words, flip, keep
+from sentiment.explain.methods.erasure import Answers, Enough, Floats, occlusion, run
 from tests.explain.test_erasure import Model, arbitrary, linear
 
 searches = pytest.mark.parametrize("search", [flip, keep])

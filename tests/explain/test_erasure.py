@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sentiment.explain.erasure import Answers, Enough, Floats, Masks, ShapleyValues, occlusion, ranked, run, shapley, without
+from sentiment.explain.methods.erasure import Answers, Enough, Floats, Masks, ShapleyValues, occlusion, ranked, run, shapley, without
 
 
 class Model:

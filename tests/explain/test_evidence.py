@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from sentiment.explain.erasure import Answers, Enough, Floats, run
-from sentiment.explain.evidence import Evidence, Verdict, evidence, kendall_tau_b, other_word_sets
+from sentiment.explain.methods.erasure import Answers, Enough, Floats, run
+from sentiment.explain.methods.evidence import Evidence, Verdict, evidence, kendall_tau_b, other_word_sets
 from sentiment.v1 import sentiment_pb2
 from tests.explain.test_erasure import Model, arbitrary, linear
 

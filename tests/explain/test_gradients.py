@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sentiment.explain.gradients import (
+from sentiment.explain.methods.gradients import (
     Path,
     gradient_times_input,
     integrated_gradients,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sentiment.explain.heads import (
+from sentiment.explain.methods.heads import (
     LIFT_MIN,
     MIXED,
     PATTERNS,

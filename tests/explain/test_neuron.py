@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sentiment.explain.neuron import NeuronView, neuron_view
+from sentiment.explain.methods.neuron import NeuronView, neuron_view
 
 Floats = npt.NDArray[np.float32]
 SEEDS = pytest.mark.parametrize("seed", range(5))

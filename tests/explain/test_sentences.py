@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentiment.explain.sentences import sentence_numbers, sentence_starts
+from sentiment.explain.methods.sentences import sentence_numbers, sentence_starts
 from sentiment.model.words import Encoded, Token
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sentiment.explainer import Explainer
+from sentiment.explain.engine import Explainer
 from sentiment.model.classifier import Classifier, load_classifier
-from sentiment_models.export import export
+from sentiment_models.export.export import export
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
+from sentiment.explain.engine import Explainer
 from sentiment.explain.parts import Asked, Header, Part, Summary
-from sentiment.explainer import Explainer
 from sentiment.model.classifier import Classifier
 from sentiment.model.tokenizer import Row
 

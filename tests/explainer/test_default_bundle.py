@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from sentiment.explain.evidence import Evidence, Verdict
+from sentiment.explain.engine import Explainer
+from sentiment.explain.methods.evidence import Evidence, Verdict
 from sentiment.explain.parts import Asked, Attribution, Counterfactuals, Heads, Neuron, NeuronAsked
-from sentiment.explainer import Explainer
 from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.classifier import load_classifier
 from tests.explainer.explained import ALL, explained, one_of
@@ -19,7 +19,7 @@ TEXT = "The acting is superb, but the story is so dull that I wanted to leave."
 LARGEST = """
 import json, resource, time
 from sentiment.explain.parts import Aggregation, Asked, AttentionAsked, NeuronAsked
-from sentiment.explainer import Explainer
+from sentiment.explain.engine import Explainer
 from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.classifier import load_classifier
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sentiment.explain.engine import Explainer
 from sentiment.explain.parts import Asked, Attribution, Evidence
-from sentiment.explainer import Explainer
 from sentiment.model.classifier import load_classifier
 from tests.explainer.explained import ALL, TEXT, all_of, explained, one_of
 from tests.trusted import explanations, trust

@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sentiment.api.grpc.explain_response import Messages
 from sentiment.errors import InvalidInput, Unsupported
 from sentiment.explain.budget import bytes_most
-from sentiment.explain.evidence import Evidence, Verdict
-from sentiment.explain.heads import gate_plan
+from sentiment.explain.engine import Explainer
+from sentiment.explain.methods.evidence import Evidence, Verdict
+from sentiment.explain.methods.heads import gate_plan
 from sentiment.explain.parts import (
     Aggregation,
     Asked,
@@ -23,11 +25,9 @@ from sentiment.explain.parts import (
     NeuronAsked,
     Without,
 )
-from sentiment.explainer import Explainer
 from sentiment.model.bundle import Graphs
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.session import Stop
-from sentiment.rpc.explanations import Messages
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.explainer.explained import ALL, TEXT, all_of, explained, logit, one_of
 from tests.models.tiny_families import MAX_TOKENS

@@ -15,11 +15,11 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from sentiment.cli import main
+from sentiment.cli.main import main
 from sentiment.errors import CannotRead, Unsupported
-from sentiment.explain.evidence import Evidence
+from sentiment.explain.engine import Explainer
+from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.parts import Asked, Attribution, Header
-from sentiment.explainer import Explainer
 from sentiment.model.bundle import Bundle, FileSpec
 from sentiment.model.classifier import load_classifier
 from tests.explainer.explained import TEXT, explained

@@ -4,13 +4,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from sentiment.explain.attention import rollout, rollout_gradient, rollout_value_norms, to_words
 from sentiment.explain.encoding import Encoding, decode
-from sentiment.explain.heads import HeadEffects, first_order_effects, head_patterns
+from sentiment.explain.engine import Explainer
+from sentiment.explain.engine.maps import _scale, map_count
+from sentiment.explain.methods.attention import rollout, rollout_gradient, rollout_value_norms, to_words
+from sentiment.explain.methods.heads import HeadEffects, first_order_effects, head_patterns
+from sentiment.explain.methods.sentences import sentence_numbers
 from sentiment.explain.parts import Aggregation, Asked, AttentionAsked, AttentionTile, Header, Heads, Neuron, NeuronAsked, Part
-from sentiment.explain.sentences import sentence_numbers
-from sentiment.explainer import Explainer
-from sentiment.explainer.maps import _scale, map_count
 from sentiment.model.classifier import Classifier
 from tests.explainer.explained import TEXT, all_of, explained, one_of
 

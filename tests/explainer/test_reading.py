@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sentiment.errors import InvalidInput
+from sentiment.explain.engine import Explainer
+from sentiment.explain.engine.reading import read
 from sentiment.explain.parts import Asked
-from sentiment.explainer import Explainer
-from sentiment.explainer.reading import read
 from sentiment.model.classifier import Classifier
 from sentiment.model.tokenizer import Tokenizer
 from tests.explainer.explained import explained

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sentiment.explain.evidence import Evidence
-from sentiment.explain.heads import gate_plan
+from sentiment.explain.engine import Explainer
+from sentiment.explain.engine.maps import Map, map_tiles
+from sentiment.explain.engine.runs import Pace
+from sentiment.explain.methods.evidence import Evidence
+from sentiment.explain.methods.heads import gate_plan
 from sentiment.explain.parts import Asked, AttentionAsked, AttentionTile, Attribution, Counterfactuals, Heads, Part, Summary, Without
-from sentiment.explainer import Explainer
-from sentiment.explainer.maps import Map, map_tiles
-from sentiment.explainer.runs import Pace
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tensors import Feeds
@@ -42,7 +42,7 @@ Explained = Callable[[Asked, float], tuple[list[Part], Summary]]
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     found = Time()
-    monkeypatch.setattr("sentiment.explainer.runs.RUN_TOKENS_MAX", 1)
+    monkeypatch.setattr("sentiment.explain.engine.runs.RUN_TOKENS_MAX", 1)
     for session in (Session, ExplainSession):
         real = session.run
 
@@ -206,7 +206,7 @@ def test_attention_maps_are_given_as_long_as_there_is_time(explained_in: Explain
         time.now_s += 0.001
         return map_tiles(one, asked)
 
-    monkeypatch.setattr("sentiment.explainer.engine.map_tiles", slow)
+    monkeypatch.setattr("sentiment.explain.engine.explainer.map_tiles", slow)
     parts, summary = explained_in(Asked(LONG, attributions=False, attention=AttentionAsked()), 0.007)
 
     assert [(part.layer, part.head) for part in all_of(parts, AttentionTile)] == [(0, 0), (0, 1), (0, 2), (0, 3)]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyarrow import dataset
 
-from sentiment import cli
+from sentiment.cli import main
 from sentiment_models import cli as models_cli
 from tests.conftest import RunningServer, leave_out
 from tests.faults.apart import Apart
@@ -149,18 +149,18 @@ def test_sentiment_classify_fills_its_disk_and_goes_on(
     """
     asked = ["classify", "--target", server.target, "--input", str(texts), "--output"]
     whole = tmp_path / "whole.jsonl"
-    assert cli.main([*asked, str(whole)]) == 0
+    assert main.main([*asked, str(whole)]) == 0
     capsys.readouterr()
     full = disk(4 * whole.stat().st_size).fill(left=128 * KIB)
     output = full.folder / "out.jsonl"
 
-    assert cli.main([*asked, str(output)]) == 1
+    assert main.main([*asked, str(output)]) == 1
     told = capsys.readouterr().err.splitlines()[-1]
     assert told == f"error: {output}.part: cannot be written: {FULL}; repeat the command to continue"
     assert full.names() == ["out.jsonl.part", "out.jsonl.part.json"]
     kept = (full.folder / "out.jsonl.part").read_text().count("\n")
     full.make_room()
-    assert cli.main([*asked, str(output)]) == 0
+    assert main.main([*asked, str(output)]) == 0
 
     assert output.read_bytes() == whole.read_bytes()
     assert full.names() == ["out.jsonl"]
@@ -185,14 +185,14 @@ def test_what_a_command_finds_and_no_disk_takes(
         "page.html": ["explain", "a good film", "--target", server.target, "--html"],
     }
     for name, command in commands.items():
-        assert cli.main([*command, str(full.folder / name)]) == 1
+        assert main.main([*command, str(full.folder / name)]) == 1
         out, told = capsys.readouterr()
         assert told.splitlines()[-1] == f"error: {full.folder / name}.part: cannot be written: {ADVICE}"
         assert ("answered/s" in out) == (command[0] == "loadtest")
     assert full.names() == ["found.html"]
     assert kept.read_text() == "an older page"
     full.make_room()
-    assert cli.main([*commands["page.html"], str(kept)]) == 0
+    assert main.main([*commands["page.html"], str(kept)]) == 0
     assert kept.read_text().startswith("<!")
     evidence.measured["commands"] = len(commands)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from sentiment.api.grpc.names import METHODS, path_of
 from sentiment.oip import inference_pb2 as oip
-from sentiment.rpc.names import METHODS, path_of
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import NO_RETRIES
 from tests.faults.apart import Apart

@@ -13,12 +13,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from sentiment.api.grpc.health import LIVENESS
+from sentiment.api.grpc.status import PUSHBACK
 from sentiment.loadtest.drivers import Target
 from sentiment.loadtest.fleet import Fleet
 from sentiment.loadtest.mix import Mix
 from sentiment.loadtest.results import CANCELLED_BY_US, OK, Point
-from sentiment.rpc.health import LIVENESS
-from sentiment.rpc.status import PUSHBACK
 from sentiment.traffic.arrivals import Poisson
 from sentiment.traffic.texts import read_pool
 from sentiment.v1 import sentiment_pb2 as pb

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from sentiment.web.listening import IDLE_S, UNREAD_S
+from sentiment.api.http.listening import IDLE_S, UNREAD_S
 from tests.conftest import PLAIN
 from tests.faults import raw
 from tests.faults.evidence import Evidence

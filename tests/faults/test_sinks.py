@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
-from sentiment.log_lines import LogLines
+from sentiment.observability.log_writer import LogLines
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import NO_RETRIES
 from tests.faults.apart import Apart

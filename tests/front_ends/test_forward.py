@@ -11,13 +11,14 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from sentiment.front_ends.forward import Forward
-from sentiment.front_ends.link import GONE
-from sentiment.metrics import Metrics
-from sentiment.registry import Models
-from sentiment.rpc.calls import CODE_NAMES, REQUEST_ID, CallLimits, Calls
-from sentiment.rpc.names import METHODS, SERVICE
-from sentiment.rpc.server import Handlers
+from sentiment.api.grpc.call import REQUEST_ID
+from sentiment.api.grpc.calls import CODE_NAMES, CallLimits, Calls
+from sentiment.api.grpc.names import METHODS, SERVICE
+from sentiment.api.grpc.server import Handlers
+from sentiment.observability.metrics import Metrics
+from sentiment.serving.front_ends.executor_client import GONE
+from sentiment.serving.front_ends.forward import Forward
+from sentiment.serving.registry import Models
 from sentiment.v1 import sentiment_pb2 as pb
 
 PATIENCE_S = 10

@@ -18,7 +18,7 @@ from tests.tiny import SPECIAL, WEIGHTS
 HANGING = """
 import pathlib, sys, threading
 
-if "sentiment.front_ends" in sys.orig_argv:
+if "sentiment.serving.front_ends" in sys.orig_argv:
     from sentiment.model.session import Session
 
     run, hung = Session.run, pathlib.Path({hung!r})
@@ -102,8 +102,8 @@ def test_a_text_of_a_stream_is_told_its_deadline_by_an_executor_that_hangs(serve
 OFTEN = """
 import sys
 
-if "sentiment.front_ends" in sys.orig_argv:
-    from sentiment.front_ends import executor
+if "sentiment.serving.front_ends" in sys.orig_argv:
+    from sentiment.serving.front_ends import executor
 
     executor.COUNTS_EVERY_S = 0.05
 """

@@ -10,17 +10,27 @@ from typing import Any
 
 import pytest
 
-from sentiment import event_loop
 from sentiment.batching.row_queue import NotLetIn, TextOutcome
 from sentiment.errors import Broken, Refused, Unavailable
-from sentiment.front_ends import desk as desks
-from sentiment.front_ends import link as links
-from sentiment.front_ends.desk import Desk, Serving
-from sentiment.front_ends.front_end import FrontEnd
-from sentiment.front_ends.link import FarQueue
-from sentiment.front_ends.start import Start
-from sentiment.front_ends.wire import Frames, Kind, Text, frame, frame_of, pack_texts, unpack_failures, unpack_numbers, unpack_texts
 from sentiment.model.tokenizer import Row
+from sentiment.serving import event_loop
+from sentiment.serving.front_ends import executor_client as links
+from sentiment.serving.front_ends import executor_endpoint as desks
+from sentiment.serving.front_ends.executor_client import FarQueue
+from sentiment.serving.front_ends.executor_endpoint import Desk, Serving
+from sentiment.serving.front_ends.frames import (
+    Frames,
+    Kind,
+    Text,
+    frame,
+    frame_of,
+    pack_texts,
+    unpack_failures,
+    unpack_numbers,
+    unpack_texts,
+)
+from sentiment.serving.front_ends.front_end import FrontEnd
+from sentiment.serving.front_ends.handshake import Start
 from sentiment.settings import Settings
 from tests.front_ends.test_queue import INTERACTIVE, PATIENCE_S, Heard, Joined, join, joined, row, submit, until
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from sentiment.batching.batcher import Batcher, RowResult, Waiting
-from sentiment.batching.joint import RowsResult
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.row_queue import HereQueue, NotLetIn, TextOutcome
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Priority
+from sentiment.batching.windows import RowsResult
 from sentiment.errors import Expired, ModelFailed, Refused, Unavailable
-from sentiment.front_ends.desk import Desk, Serving
-from sentiment.front_ends.link import LATE_S, FarQueue, Link, connect
-from sentiment.front_ends.wire import HEAD
 from sentiment.model.tokenizer import Row, Windows
+from sentiment.serving.front_ends.executor_client import LATE_S, FarQueue, Link, connect
+from sentiment.serving.front_ends.executor_endpoint import Desk, Serving
+from sentiment.serving.front_ends.frames import HEAD
 from tests.batching.test_batcher import HandRunner, Notes
 from tests.batching.test_cost import fixed
 

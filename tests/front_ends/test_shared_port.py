@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from sentiment.client import AsyncClient, CallFailed, Client, ExplainOptions, Result
-from sentiment.front_ends.executor import COUNTS_EVERY_S
+from sentiment.serving.front_ends.executor import COUNTS_EVERY_S
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import PLAIN, RunningServer
 from tests.front_ends.servers import PATIENCE_S, Server

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from sentiment.front_ends import supervisor as module
-from sentiment.front_ends.start import EXECUTOR, Start
-from sentiment.front_ends.supervisor import BAD_BUNDLE, COMMAND, DEATHS_MAX, FAILED, WRONG_SETTINGS, Supervisor
+from sentiment.serving.front_ends import supervisor as module
+from sentiment.serving.front_ends.handshake import EXECUTOR, Start
+from sentiment.serving.front_ends.supervisor import BAD_BUNDLE, COMMAND, DEATHS_MAX, FAILED, WRONG_SETTINGS, Supervisor
 from sentiment.settings import Settings
 
 PATIENCE_S = 30

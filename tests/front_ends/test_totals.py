@@ -4,7 +4,7 @@ import json
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from sentiment.front_ends.totals import Counted, Totals
+from sentiment.serving.front_ends.metric_totals import Counted, Totals
 
 
 class Registry:

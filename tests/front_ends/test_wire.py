@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Broken, Expired, ModelFailed, Refused, RequestError, Unavailable
-from sentiment.front_ends.wire import (
+from sentiment.model.tokenizer import Row
+from sentiment.observability.tracing.trace import Place
+from sentiment.serving.front_ends.frames import (
     BODY_BYTES_MAX,
     HEAD,
     Answered,
@@ -28,8 +30,6 @@ from sentiment.front_ends.wire import (
     unpack_numbers,
     unpack_texts,
 )
-from sentiment.model.tokenizer import Row
-from sentiment.tracing.trace import Place
 
 ids = st.integers(0, 2**31 - 1)
 numbers = st.integers(1, 2**64 - 1)

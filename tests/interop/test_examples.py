@@ -1,67 +1,140 @@
-"""The README's examples do what they show, against a real server at another address."""
+"""The examples of README and of the pages under docs/ do what they show, against real servers at other addresses."""
 
+import argparse
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from sentiment.cli.batch import _parser as batch_parser
+from sentiment.cli.main import _parser
+from sentiment.model.bundle import CHECKOUT_BUNDLES
+from sentiment_models.cli import _parser as models_parser
 from tests.conftest import RunningServer
 from tests.interop.foreign import ROOT, run
+from tests.security.authorities import Authority
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / "README.md", *sorted(page for folder in ("guide", "operate") for page in (ROOT / "docs" / folder).glob("*.md"))]
+# A page, a block's language and its text; the same text on two pages once.
+BLOCKS = list(
+    {
+        (language, text): (page, language, text)
+        for page in PAGES
+        for language, text in re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    }.values()
+)
+TOKEN = "an-example-s-token"
+# What a block needs beside the server that all tests share.
+TRITON, SECURED, EXPLAINED = "import tritonclient", "Credentials(", ".explain("
 
 
-def example(language: str, with_words: str, server: RunningServer) -> str:
-    """The one example in a language with these words, for a server."""
-    (found,) = [text for kind, text in BLOCKS if kind == language and with_words in text]
-    assert re.search(r"127\.0\.0\.1:(50051|8080)", found)
-    return found.replace("127.0.0.1:50051", server.target).replace("http://127.0.0.1:8080", server.url)
+def python_examples(*needs: str) -> list[str]:
+    """The blocks in Python with one of these words; without any, those that need nothing."""
+    python = [text for _, language, text in BLOCKS if language == "python"]
+    special = (TRITON, SECURED, EXPLAINED)
+    return [text for text in python if (any(need in text for need in needs) if needs else not any(need in text for need in special))]
+
+
+def at(server: RunningServer, text: str) -> str:
+    """An example for this server."""
+    assert re.search(r"(127\.0\.0\.1|localhost):(50051|8080)", text)
+    port, http_port = server.target.rpartition(":")[2], server.url.rpartition(":")[2]
+    return text.replace(":50051", f":{port}").replace(":8080", f":{http_port}")
+
+
+def lines() -> list[str]:
+    """What is typed in a shell on these pages; a command of several lines as one."""
+    shell = "\n".join(text for _, language, text in BLOCKS if language in ("", "sh", "shell", "console")).replace("\\\n", " ")
+    return list(dict.fromkeys(line.removeprefix("$ ").strip() for line in shell.splitlines()))
 
 
 def commands(program: str, server: RunningServer) -> list[list[str]]:
-    """The commands of a program that stand by themselves in the README."""
-    lines = "\n".join(text for kind, text in BLOCKS if not kind).replace("\\\n", " ").splitlines()
-    found = [line for line in lines if line.startswith(program)]
-    return [shlex.split(line.replace("127.0.0.1:50051", server.target).replace("http://127.0.0.1:8080", server.url)) for line in found]
+    """The commands that begin so and stand by themselves, for this server; at least one."""
+    found = [shlex.split(at(server, line)) for line in lines() if line.startswith(program)]
+    assert found, f"no page shows {program}"
+    return found
 
 
-def test_python(server: RunningServer, tmp_path: Path) -> None:
+def each(examples: list[str]) -> pytest.MarkDecorator:
+    assert examples, "no page has such an example"
+    return pytest.mark.parametrize("text", examples)
+
+
+@each(python_examples())
+def test_python(text: str, server: RunningServer, tmp_path: Path) -> None:
     (tmp_path / "reviews.txt").write_text("great\nawful\n")
 
-    said = run([sys.executable, "-c", example("python", "classify_all", server)], tmp_path)
+    said = run([sys.executable, "-c", at(server, text)], tmp_path)
 
     first, *rest = said.splitlines()
-    assert first.split()[3] in ("True", "False")
-    assert re.findall(r"label='(\w+)'", "\n".join(rest)) == ["positive", "negative"] * 2
+    assert first.split()[-1] in ("True", "False")
+    assert re.findall(r"label='(\w+)'", "\n".join(rest)) == (["positive", "negative"] * 2 if "classify_all" in text else [])
+
+
+@each(python_examples(EXPLAINED))
+def test_python_explains(text: str, start: Callable[..., RunningServer], tmp_path: Path) -> None:
+    server = start(bundles=(CHECKOUT_BUNDLES,), model="english")
+
+    said = run([sys.executable, "-c", at(server, text)], tmp_path)
+
+    assert re.search(r"^(BETTER_THAN_RANDOM|INCONCLUSIVE|NOT_FAITHFUL|FLAT)$", said, re.MULTILINE)
+
+
+@pytest.fixture
+def secured(start: Callable[..., RunningServer], tmp_path: Path) -> RunningServer:
+    """A server with TLS and a token, whose client's files lie in ``tmp_path`` under the names that the examples use."""
+    authority = Authority("ours")
+    pair = authority.sign()
+    files = {"ca.crt": authority.certificate, "tls.crt": pair.certificate, "tls.key": pair.key, "token.txt": TOKEN.encode()}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    tls = {"tls_cert_file": str(tmp_path / "tls.crt"), "tls_key_file": str(tmp_path / "tls.key"), "health_listen": ""}
+    return start(**tls, auth_tokens=str(tmp_path / "token.txt"))
+
+
+@each(python_examples(SECURED))
+def test_python_with_tls_and_a_token(text: str, secured: RunningServer, tmp_path: Path) -> None:
+    code = at(secured, text).replace("    ...", '    print(client.classify("a good film").label)')
+
+    assert run([sys.executable, "-c", code], tmp_path) == "positive\n"
+
+
+@pytest.mark.needs_tool("curl")
+def test_curl_with_tls_and_a_token(secured: RunningServer, tmp_path: Path) -> None:
+    found = [at(secured, line) for line in lines() if line.startswith("curl --cacert")]
+
+    assert found
+    for line in found:
+        assert '"label":"positive"' in run(["bash", "-c", line], tmp_path).replace(" ", "")
 
 
 def test_tritonclient(server: RunningServer, tritonclient: Path) -> None:
-    code = example("python", "tritonclient", server).replace('"english"', '"tiny"')
+    (text,) = python_examples(TRITON)
 
-    assert run([tritonclient, "-c", code]) == "[b'positive']\n"
+    assert run([tritonclient, "-c", at(server, text).replace('"english"', '"tiny"')]) == "[b'positive']\n"
 
 
 @pytest.mark.needs_tool("node")
 @pytest.mark.needs_tool("proto-loader-gen-types")
 def test_node(server: RunningServer) -> None:
-    assert run(["node", "-e", example("js", "grpc-js", server)]) == "positive\n"
+    (text,) = [text for _, language, text in BLOCKS if language == "js"]
+
+    assert run(["node", "-e", at(server, text)]) == "positive\n"
 
 
 @pytest.mark.needs_tool("curl")
 def test_curl(server: RunningServer) -> None:
-    (command,) = commands("curl -s -d", server)
-
-    assert '"label":"positive"' in run(list(command)).replace(" ", "")
+    for command in commands("curl -s -d", server):
+        assert '"label":"positive"' in run(list(command)).replace(" ", "")
 
 
 @pytest.mark.needs_tool("buf")
 def test_buf_curl_through_reflection(server: RunningServer) -> None:
-    (command,) = commands("buf curl --http2-prior-knowledge", server)
-
-    assert '"label":"positive"' in run(list(command)).replace(" ", "")
+    for command in commands("buf curl --http2-prior-knowledge", server):
+        assert '"label":"positive"' in run(list(command)).replace(" ", "")
 
 
 @pytest.mark.needs_tool("perf_analyzer")
@@ -72,3 +145,27 @@ def test_perf_analyzer(server: RunningServer) -> None:
     said = run(["tiny" if word == "english" else word for word in command[: command.index("--concurrency-range")]] + shorter)
 
     assert "Throughput" in said
+
+
+def typed() -> list[str]:
+    """Every command of ours, without the variables before it and what follows ``&&`` or ``|``."""
+    program = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:\.venv(?:-dev)?/bin/)?(sentiment(?:-batch|-models)? [^&|]*)")
+    return [found[1] for line in lines() if (found := program.match(line))]
+
+
+@each(typed())
+def test_the_command_line_takes_every_command(text: str) -> None:
+    program, *arguments = shlex.split(text, comments=True)
+    parsers: dict[str, Callable[[], argparse.ArgumentParser]] = {
+        "sentiment": _parser,
+        "sentiment-batch": batch_parser,
+        "sentiment-models": lambda: models_parser(arguments[0]),
+    }
+
+    parsers[program]().parse_args(arguments)
+
+
+def test_every_example_in_python_is_run() -> None:
+    run_here = python_examples() + python_examples(EXPLAINED) + python_examples(SECURED) + python_examples(TRITON)
+
+    assert sorted(run_here) == sorted(text for _, language, text in BLOCKS if language == "python")

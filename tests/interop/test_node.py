@@ -8,8 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from sentiment.api.grpc.names import SERVICE
 from sentiment.client.policy import ATTEMPTS_MAX, SERVICE_CONFIG
-from sentiment.rpc.names import SERVICE
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import RunningServer
 from tests.interop.foreign import PROTO, run

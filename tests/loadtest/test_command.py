@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sentiment import svg_plots
-from sentiment.cli import main
+from sentiment.cli.main import main
+from sentiment.files import svg_plots
 from sentiment.loadtest import report
 from sentiment.loadtest.drivers import LoadFailed
 from sentiment.loadtest.fleet import Fleet

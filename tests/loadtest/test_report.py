@@ -7,14 +7,14 @@ from html.parser import HTMLParser
 
 import pytest
 
-from sentiment import svg_plots
 from sentiment.errors import BadSettings
+from sentiment.files import svg_plots
+from sentiment.files.svg_plots import Axis, Mark
 from sentiment.loadtest.durations import of
 from sentiment.loadtest.plots import by_percentile, one_a_load, outcomes
 from sentiment.loadtest.report import compose
 from sentiment.loadtest.results import Group, Point, Second
 from sentiment.loadtest.search import Search, steps
-from sentiment.svg_plots import Axis, Mark
 from tests.loadtest.test_search import SLO, held
 
 FACTS = {"command": "sentiment loadtest --rate 10", "texts": '<script>alert(1)</script> & "quoted"'}

@@ -26,10 +26,10 @@ from sentiment.model.gpu_graphs import GpuGraphs, make_graphs
 from sentiment.model.session import Session, load_graph
 from sentiment.model.tensors import pack, pad
 from sentiment.model.tokenizer import Row
-from sentiment_models.checkpoint import Checkpoint
-from sentiment_models.graph import serialize
-from sentiment_models.manifest import WEIGHTS_FILE
-from sentiment_models.weights import refer
+from sentiment_models.export.checkpoint import Checkpoint
+from sentiment_models.export.graphs.graph import serialize
+from sentiment_models.export.manifest import WEIGHTS_FILE
+from sentiment_models.export.weights import refer
 from tests.models.tiny_families import TINY, save_tiny
 from tests.packed_twin import save_twin
 from tests.tiny import make_bundle
@@ -277,7 +277,7 @@ def test_torch_transformers_and_sympy_are_not_needed_and_nothing_is_printed(bund
 
 
 def test_a_server_loads_onnx_only_for_a_gpu() -> None:
-    program = "import sys, sentiment.app; print('onnx' in sys.modules)"
+    program = "import sys, sentiment.serving.app; print('onnx' in sys.modules)"
 
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
 

@@ -230,7 +230,7 @@ def test_what_check_raises_ends_the_loading(host: Classifier, makes: Callable[..
 
 
 def test_serving_on_the_cpu_loads_no_onnx() -> None:
-    program = "import sys, sentiment.app; print({'onnx', 'pynvml', 'sentiment.model.gpu_graphs'} & set(sys.modules))"
+    program = "import sys, sentiment.serving.app; print({'onnx', 'pynvml', 'sentiment.model.gpu_graphs'} & set(sys.modules))"
 
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
 

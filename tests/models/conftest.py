@@ -13,9 +13,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 from sentiment.model.tokenizer import Row, Tokenizer
-from sentiment_models.checkpoint import Checkpoint
-from sentiment_models.data import Example
-from sentiment_models.export import Exported, export
+from sentiment_models.data.labelled import Example
+from sentiment_models.export.checkpoint import Checkpoint
+from sentiment_models.export.export import Exported, export
 from tests.models.tiny_bert import save_tiny_bert, sentences
 
 

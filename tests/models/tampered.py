@@ -8,8 +8,8 @@ from typing import Any
 
 import onnx
 
-from sentiment_models.card import write_card
-from sentiment_models.manifest import MANIFEST_FILE, file_entries, write_object
+from sentiment_models.export.manifest import MANIFEST_FILE, file_entries, write_object
+from sentiment_models.reports.card import write_card
 
 
 def copy(bundle: Path, folder: Path) -> Path:

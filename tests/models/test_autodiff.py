@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from sentiment_models.autodiff import Writer, gradients
 from sentiment_models.errors import NotExplainable
+from sentiment_models.export.graphs.autodiff import Writer, gradients
 
 Floats = NDArray[np.float32]
 RNG = np.random.default_rng(1)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sentiment_models.average import average
 from sentiment_models.errors import BadCheckpoint
+from sentiment_models.training.average import average
 from tests.models.tiny_bert import save_tiny_bert
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sentiment_models.behaviours import Behaviour, Case, applies_to, behaviours, judge, texts
+from sentiment_models.evaluation.behaviours import Behaviour, Case, applies_to, behaviours, judge, texts
 
 TESTS = behaviours()
 LABELS = ("negative", "positive")

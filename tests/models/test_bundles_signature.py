@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from sentiment_models.cli import main
 from sentiment_models.errors import BadSignature
-from sentiment_models.export import Exported
-from sentiment_models.signature import check_signature, sign, signature_path
+from sentiment_models.export.export import Exported
+from sentiment_models.export.signature import check_signature, sign, signature_path
 from tests.models.tampered import copy, reseal
 
 

@@ -10,8 +10,8 @@ from onnx import helper, numpy_helper
 from safetensors.numpy import load_file, save_file
 
 from sentiment_models.cli import main
-from sentiment_models.examine import examine
-from sentiment_models.export import Exported
+from sentiment_models.export.examine import examine
+from sentiment_models.export.export import Exported
 from tests.models.tampered import change_graph, change_json, copy, reseal
 
 

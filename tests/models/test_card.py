@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from sentiment.model.bundle import load_bundle
-from sentiment_models.card import Told, write_card
 from sentiment_models.errors import ModelsError
-from sentiment_models.evaluate import Dataset, evaluate
-from sentiment_models.evaluation import Evaluation
-from sentiment_models.export import Exported
-from sentiment_models.golden import MEANT
+from sentiment_models.evaluation.evaluate import Dataset, evaluate
+from sentiment_models.evaluation.findings import Evaluation
+from sentiment_models.export.export import Exported
+from sentiment_models.export.golden import MEANT
+from sentiment_models.reports.card import Told, write_card
 from tests.models.tiny_bert import sentences, write_tsv
 
 

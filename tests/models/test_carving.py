@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from sentiment_models.carving import carve
-from sentiment_models.data import Example
+from sentiment_models.data.carving import carve
+from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadData
 
 

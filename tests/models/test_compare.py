@@ -9,11 +9,11 @@ import pytest
 
 from sentiment.model.classifier import load_classifier
 from sentiment_models.cli import main
-from sentiment_models.compare import Comparison, as_page, as_text, compare
 from sentiment_models.errors import BadData, ModelsError
-from sentiment_models.evaluate import Dataset
-from sentiment_models.export import Exported, export
-from sentiment_models.resample import mcnemar
+from sentiment_models.evaluation.compare import Comparison, as_page, as_text, compare
+from sentiment_models.evaluation.evaluate import Dataset
+from sentiment_models.evaluation.resample import mcnemar
+from sentiment_models.export.export import Exported, export
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sentiment_models.corpus import read_corpus, target_of, vary
-from sentiment_models.data import Example, read_examples, read_undecided
+from sentiment_models.data.corpus import read_corpus, target_of, vary
+from sentiment_models.data.labelled import Example, read_examples, read_undecided
 from sentiment_models.errors import BadData
-from sentiment_models.recipe import Recipe
+from sentiment_models.training.recipe import Recipe
 from tests.models.tiny_bert import LABELS, sentences, write_tsv
 
 TREEBANK = "it 's a film that ca n't be missed -lrb- really -rrb- ."

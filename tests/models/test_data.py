@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sentiment_models.data import Example, Source, alike, batches, read_examples
+from sentiment_models.data.labelled import Example, Source, alike, batches, read_examples
 from sentiment_models.errors import BadData
 from tests.models.tiny_bert import LABELS
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sentiment_models.corpus import read_corpus
-from sentiment_models.distributed import Processes
-from sentiment_models.pretrain import Pretraining, pretrain
-from sentiment_models.recipe import Recipe
-from sentiment_models.train import train
+from sentiment_models.data.corpus import read_corpus
+from sentiment_models.training.distributed import Processes
+from sentiment_models.training.pretrain import Pretraining, pretrain
+from sentiment_models.training.recipe import Recipe
+from sentiment_models.training.train import train
 from tests.models.events import SPEED, read_scalars
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 

@@ -6,9 +6,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import InferenceSession, SessionOptions
 
-from sentiment_models.einsum import einsums_to_matmuls
-from sentiment_models.graph import serialize
-from sentiment_models.quantize import quantize, weight_matmuls
+from sentiment_models.export.graphs.einsum import einsums_to_matmuls
+from sentiment_models.export.graphs.graph import serialize
+from sentiment_models.export.graphs.quantize import quantize, weight_matmuls
 
 WEIGHT = np.random.default_rng(0).normal(size=(6, 2, 3)).astype(np.float32)
 

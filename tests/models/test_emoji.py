@@ -8,7 +8,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from sentiment.model.tokenizer import Tokenizer
 from sentiment_models.cli import main
-from sentiment_models.emoji import EMOJI, add_emoji
+from sentiment_models.training.emoji import EMOJI, add_emoji
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 from tests.models.tiny_families import TINY, save_tiny
 

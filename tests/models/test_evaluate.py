@@ -14,12 +14,12 @@ from sentiment.model.classifier import load_classifier
 from sentiment.model.tokenizer import Row, Windows
 from sentiment_models.cli import main
 from sentiment_models.errors import BadData, ModelsError
-from sentiment_models.evaluate import Dataset, evaluate, record
-from sentiment_models.evaluation import Evaluation, read_evaluation
-from sentiment_models.evaluation_page import as_page, as_text
-from sentiment_models.export import Exported
-from sentiment_models.inference import Graph, answer, by_length, serve
-from sentiment_models.probes import read_kinds
+from sentiment_models.evaluation.evaluate import Dataset, evaluate, record
+from sentiment_models.evaluation.findings import Evaluation, read_evaluation
+from sentiment_models.evaluation.probes import read_kinds
+from sentiment_models.export.export import Exported
+from sentiment_models.export.inference import Graph, answer, by_length, serve
+from sentiment_models.reports.evaluation_page import as_page, as_text
 from tests.models.tiny_bert import sentences, write_tsv
 
 

@@ -16,12 +16,12 @@ from sentiment.model.bundle import CHECKOUT_BUNDLES, load_bundle
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Tokenizer
-from sentiment_models import verify
-from sentiment_models.checkpoint import Checkpoint
 from sentiment_models.errors import NotExplainable
-from sentiment_models.explain_graph import explain_graph
-from sentiment_models.export import export
-from sentiment_models.verify import explain_parity
+from sentiment_models.export import verify
+from sentiment_models.export.checkpoint import Checkpoint
+from sentiment_models.export.export import export
+from sentiment_models.export.graphs.explain_graph import explain_graph
+from sentiment_models.export.verify import explain_parity
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 
 TEXTS = ("the film was good", "bad", "i did not like it at all , but the end was great", "", "so so " * 40)

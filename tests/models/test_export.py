@@ -21,10 +21,10 @@ from transformers import AutoModelForSequenceClassification
 from sentiment.errors import BadBundle
 from sentiment.model.classifier import load_classifier
 from sentiment.model.scores import probabilities
-from sentiment_models.data import Example
+from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, ParityFailed
-from sentiment_models.export import Exported, export
-from sentiment_models.quantize import Embeddings, quantize
+from sentiment_models.export.export import Exported, export
+from sentiment_models.export.graphs.quantize import Embeddings, quantize
 from tests.models.tiny_bert import save_tiny_bert, sentences
 
 FILES = {"config.json", "explain.onnx", "fp32.onnx", "int8.onnx", "manifest.json", "model.safetensors", "tokenizer.json"}
@@ -195,7 +195,7 @@ def test_a_failed_export_leaves_nothing_and_keeps_what_was_there(checkpoint: Pat
         scale.raw_data = (np.frombuffer(scale.raw_data, np.float32) * 30).tobytes()
         return graph
 
-    monkeypatch.setattr("sentiment_models.export.quantize", broken)
+    monkeypatch.setattr("sentiment_models.export.export.quantize", broken)
     with pytest.raises(ParityFailed, match=r"the int8 graph has probabilities .* off torch's in the mean; the bound is 0.02"):
         export(checkpoint, tmp_path / "1", name="tiny", version=1, force=True)
 

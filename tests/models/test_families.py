@@ -20,12 +20,12 @@ from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment.settings import Settings
 from sentiment_models.cli import main
 from sentiment_models.errors import BadCheckpoint
-from sentiment_models.export import CUT, UNCUT, Exported, export
-from sentiment_models.families import FAMILIES
-from sentiment_models.golden import MEANT
-from sentiment_models.inference import Graph
-from sentiment_models.metrics import probabilities
-from sentiment_models.quantize import weight_matmuls
+from sentiment_models.evaluation.metrics import probabilities
+from sentiment_models.export.export import CUT, UNCUT, Exported, export
+from sentiment_models.export.families import FAMILIES
+from sentiment_models.export.golden import MEANT
+from sentiment_models.export.graphs.quantize import weight_matmuls
+from sentiment_models.export.inference import Graph
 from tests.conftest import RunningServer
 from tests.models.tiny_families import MAX_TOKENS, TINY, Tiny, save_tiny
 

@@ -8,9 +8,9 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime import InferenceSession
 
-from sentiment_models.encoder import find_encoder
-from sentiment_models.flatten import flatten
-from sentiment_models.graph import drop_unread, initializers, replace_nodes, resolve_aliases, serialize
+from sentiment_models.export.graphs.encoder import find_encoder
+from sentiment_models.export.graphs.flatten import flatten
+from sentiment_models.export.graphs.graph import drop_unread, initializers, replace_nodes, resolve_aliases, serialize
 
 LAYERS, HEADS, WIDTH = 2, 4, 32
 LAYER = "/bert/encoder/layer.{}/output/LayerNorm/LayerNormalization_output_0"

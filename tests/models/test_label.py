@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from sentiment_models.corpus import read_corpus
-from sentiment_models.data import read_examples
+from sentiment_models.data.corpus import read_corpus
+from sentiment_models.data.labelled import read_examples
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
-from sentiment_models.export import Exported
-from sentiment_models.label import label, sentences_of
-from sentiment_models.recipe import Recipe
+from sentiment_models.export.export import Exported
+from sentiment_models.training.label import label, sentences_of
+from sentiment_models.training.recipe import Recipe
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
 
 CPU = torch.device("cpu")

@@ -6,10 +6,10 @@ from dataclasses import fields
 import pytest
 
 from sentiment_models.errors import ModelsError
-from sentiment_models.experiment import Experiment
-from sentiment_models.limits import LIMITS
-from sentiment_models.pretrain import Pretraining
-from sentiment_models.recipe import Recipe
+from sentiment_models.training.experiment import Experiment
+from sentiment_models.training.limits import LIMITS
+from sentiment_models.training.pretrain import Pretraining
+from sentiment_models.training.recipe import Recipe
 
 KINDS = {
     "train": lambda **given: Recipe("base", ("data.tsv",), **given),

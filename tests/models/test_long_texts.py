@@ -12,8 +12,8 @@ from sentiment.model.classifier import load_classifier
 from sentiment.model.scores import COMBINATIONS, combine
 from sentiment_models.cli import main
 from sentiment_models.errors import BadData, ModelsError
-from sentiment_models.export import Exported
-from sentiment_models.long_texts import Choice, LongTexts, measure_long_texts, record_long_texts
+from sentiment_models.evaluation.long_texts import Choice, LongTexts, measure_long_texts, record_long_texts
+from sentiment_models.export.export import Exported
 from tests.models.tiny_bert import sentences, write_tsv
 
 

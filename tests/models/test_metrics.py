@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sentiment_models.metrics import (
+from sentiment_models.evaluation.metrics import (
     abstain_threshold,
     calibration_error,
     class_scores,

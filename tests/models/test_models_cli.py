@@ -10,8 +10,8 @@ import pytest
 
 from sentiment_models.cli import main
 from sentiment_models.commands.train import RECIPE_HELP
-from sentiment_models.export import Exported
-from sentiment_models.recipe import Recipe
+from sentiment_models.export.export import Exported
+from sentiment_models.training.recipe import Recipe
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 
 

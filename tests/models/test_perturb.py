@@ -6,7 +6,7 @@ from difflib import SequenceMatcher
 
 import pytest
 
-from sentiment_models.perturb import detokenize, recase, sentence_case, typos
+from sentiment_models.data.perturb import detokenize, recase, sentence_case, typos
 
 LONG = "The quick brown fox jumps over the lazy dog and then it rests in the warm shade of an old apple tree"
 

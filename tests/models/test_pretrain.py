@@ -17,17 +17,17 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, BertForPreTraining, BertTokenizerFast
 
-from sentiment_models import pretrain as pretrain_module
 from sentiment_models.cli import main
 from sentiment_models.commands.pretrain import PRETRAINING_HELP
-from sentiment_models.distributed import Processes
-from sentiment_models.documents import Documents, Frame, pairs, read_documents, segments
+from sentiment_models.data.documents import Documents, Frame, pairs, read_documents, segments
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
-from sentiment_models.language_model import HEADS, load
-from sentiment_models.masking import IGNORED, Vocabulary, mask
-from sentiment_models.pretrain import Masker, Pretraining, pretrain
-from sentiment_models.recipe import Recipe
-from sentiment_models.train import train
+from sentiment_models.training import pretrain as pretrain_module
+from sentiment_models.training.distributed import Processes
+from sentiment_models.training.language_model import HEADS, load
+from sentiment_models.training.masking import IGNORED, Vocabulary, mask
+from sentiment_models.training.pretrain import Masker, Pretraining, pretrain
+from sentiment_models.training.recipe import Recipe
+from sentiment_models.training.train import train
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 from tests.models.tiny_families import TINY
 
@@ -36,7 +36,7 @@ from tests.models.tiny_families import TINY
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from sentiment_models import pretrain as module
+from sentiment_models.training import pretrain as module
 step = module._Run._step
 def dies(run, *batch):
     loss = step(run, *batch)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sentiment_models.provenance import Json, distinct_names, library_versions, without_folders
+from sentiment_models.export.provenance import Json, distinct_names, library_versions, without_folders
 
 
 def test_files_of_one_name_are_told_apart_by_as_few_folders_as_needed() -> None:

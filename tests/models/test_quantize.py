@@ -14,12 +14,12 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from sentiment.model.session import Session, load_graph
 from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.errors import BadCheckpoint, ParityFailed
-from sentiment_models.flatten import flatten
-from sentiment_models.graph import initializers
-from sentiment_models.inference import Graph
-from sentiment_models.metrics import probabilities
-from sentiment_models.quantize import Embeddings, columns_int8, quantize, weight_matmuls
-from sentiment_models.verify import check_movement, movement
+from sentiment_models.evaluation.metrics import probabilities
+from sentiment_models.export.graphs.flatten import flatten
+from sentiment_models.export.graphs.graph import initializers
+from sentiment_models.export.graphs.quantize import Embeddings, columns_int8, quantize, weight_matmuls
+from sentiment_models.export.inference import Graph
+from sentiment_models.export.verify import check_movement, movement
 
 LAYERS = 2
 
@@ -127,7 +127,7 @@ def test_with_each_first_token_taken_once_answers_depend_on_the_padding(
     folder: Path, whole: onnx.ModelProto, rows: list[Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Should this fail after an update of ONNX Runtime, taking it twice may have become needless.
-    monkeypatch.setattr("sentiment_models.flatten.FIRST_TWICE", (0,))
+    monkeypatch.setattr("sentiment_models.export.graphs.flatten.FIRST_TWICE", (0,))
     once = _graph(folder, "once.onnx", quantize(flatten(whole)))
 
     assert _moved(once, rows, size=1, extra=40) + _moved(once, rows, size=8, extra=40) > 0

@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from sentiment_models.cli import main
-from sentiment_models.export import Exported
+from sentiment_models.export.export import Exported
 from tests.models.test_export import DAMAGED_WEIGHTS
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
 

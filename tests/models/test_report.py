@@ -4,11 +4,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from sentiment.reports import Section, markdown, page, paragraph, plain, table
+from sentiment.files.html_report import Section, markdown, page, paragraph, plain, table
 from sentiment_models.errors import ModelsError
-from sentiment_models.metrics import Bin
-from sentiment_models.plots import SERIES_MAX, confusion, curves, reliability
-from sentiment_models.report import picture, write_text
+from sentiment_models.evaluation.metrics import Bin
+from sentiment_models.reports.plots import SERIES_MAX, confusion, curves, reliability
+from sentiment_models.reports.report import picture, write_text
 
 PNG = b"\x89PNG\r\n\x1a\n"
 VOID = {"meta", "img", "br"}

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from sentiment_models.metrics import calibration_error, reliability_bins, wilson
-from sentiment_models.resample import accuracy_and_f1_intervals, calibration_test, difference_interval, mcnemar
+from sentiment_models.evaluation.metrics import calibration_error, reliability_bins, wilson
+from sentiment_models.evaluation.resample import accuracy_and_f1_intervals, calibration_test, difference_interval, mcnemar
 
 
 def stated(rows: int, seed: int) -> np.ndarray:

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from sentiment_models import experiment as module
 from sentiment_models.cli import main
-from sentiment_models.data import evaluation_steps, read_examples
+from sentiment_models.data.labelled import evaluation_steps, read_examples
 from sentiment_models.errors import BadData, ModelsError, OtherRun
-from sentiment_models.experiment import Experiment, Outcome, Point, accuracy, conduct, parameters, sample
-from sentiment_models.experiment_page import curves_png, report, text_table
-from sentiment_models.plots import panels
-from sentiment_models.recipe import Recipe
-from sentiment_models.scratch import SPECIAL_TOKENS, Shape, train_tokenizer
-from sentiment_models.train import train
+from sentiment_models.reports.experiment_page import curves_png, report, text_table
+from sentiment_models.reports.plots import panels
+from sentiment_models.training import experiment as module
+from sentiment_models.training.experiment import Experiment, Outcome, Point, accuracy, conduct, parameters, sample
+from sentiment_models.training.recipe import Recipe
+from sentiment_models.training.scratch import SPECIAL_TOKENS, Shape, train_tokenizer
+from sentiment_models.training.train import train
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
 
 TEXTS = [text for _, text in sentences(200, seed=9)]

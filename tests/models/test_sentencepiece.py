@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from sentiment.model.tokenizer import Tokenizer
 from sentiment_models.errors import BadCheckpoint
-from sentiment_models.export import export
+from sentiment_models.export.export import export
 from tests.models.tiny_bert import LABELS, sentences
 from tests.models.tiny_families import MAX_TOKENS, PLAIN
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sentiment_models.sentences import last_sentences, split_sentences
+from sentiment_models.data.sentences import last_sentences, split_sentences
 
 
 def test_sentences_end_before_spaces_and_at_no_abbreviated_number() -> None:

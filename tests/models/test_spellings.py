@@ -14,13 +14,11 @@ import tokenizers
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from sentiment.model.tokenizer import Tokenizer
-from sentiment_models.average import average
 from sentiment_models.cli import main
-from sentiment_models.emoji import add_emoji
+from sentiment_models.data.perturb import typos
 from sentiment_models.errors import BadCheckpoint, BadData
-from sentiment_models.examine import examine
-from sentiment_models.perturb import typos
-from sentiment_models.spellings import (
+from sentiment_models.export.examine import examine
+from sentiment_models.export.spellings import (
     COUNT_MIN,
     RARER,
     add_spellings,
@@ -30,6 +28,8 @@ from sentiment_models.spellings import (
     slips,
     without_spellings,
 )
+from sentiment_models.training.average import average
+from sentiment_models.training.emoji import add_emoji
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 from tests.models.tiny_families import TEXTS, TINY, save_tiny
 
@@ -245,7 +245,7 @@ def test_the_same_texts_give_the_same_bytes_in_any_order_and_process(tmp_path: P
 SPELL = """
 import json, pathlib, sys
 import tokenizers
-from sentiment_models.spellings import add_spellings, learn_spellings
+from sentiment_models.export.spellings import add_spellings, learn_spellings
 file = pathlib.Path(sys.argv[1])
 add_spellings(file, learn_spellings(tokenizers.Tokenizer.from_file(str(file)), json.load(sys.stdin), "texts"))
 """

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from sentiment_models.cli import main
-from sentiment_models.data import Example, read_examples, read_undecided
+from sentiment_models.data.labelled import Example, read_examples, read_undecided
+from sentiment_models.data.text_files import TEXT_CHARACTERS_MAX
 from sentiment_models.errors import BadData
-from sentiment_models.text_files import TEXT_CHARACTERS_MAX
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
 
 TWO = [Example("good", 1), Example("bad", 0)]

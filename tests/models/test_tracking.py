@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sentiment_models.recipe import Recipe
-from sentiment_models.tracking import Log
-from sentiment_models.train import train
+from sentiment_models.training.recipe import Recipe
+from sentiment_models.training.tracking import Log
+from sentiment_models.training.train import train
 from tests.models.events import SPEED, read_scalars
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 

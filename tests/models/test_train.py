@@ -18,14 +18,14 @@ from transformers import PreTrainedModel
 
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import load_bundle
-from sentiment_models.corpus import read_corpus
-from sentiment_models.data import read_examples
+from sentiment_models.data.corpus import read_corpus
+from sentiment_models.data.labelled import read_examples
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, OtherRun
-from sentiment_models.export import Exported, export
-from sentiment_models.label import label
-from sentiment_models.recipe import Recipe
-from sentiment_models.resume import alone
-from sentiment_models.train import Row, _Run, train
+from sentiment_models.export.export import Exported, export
+from sentiment_models.training.label import label
+from sentiment_models.training.recipe import Recipe
+from sentiment_models.training.resume import alone
+from sentiment_models.training.train import Row, _Run, train
 from tests.models.events import SPEED, read_scalars
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
 
@@ -34,7 +34,7 @@ from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from sentiment_models import train as module
+from sentiment_models.training import train as module
 step = module._Run._step
 def dies(run, rows, batch):
     loss = step(run, rows, batch)

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 from sentiment_models.cli import main
-from sentiment_models.optimizer import freeze_encoder
-from sentiment_models.recipe import Recipe
-from sentiment_models.train import train
+from sentiment_models.training.optimizer import freeze_encoder
+from sentiment_models.training.recipe import Recipe
+from sentiment_models.training.train import train
 from tests.models.tiny_bert import sentences
 from tests.models.tiny_families import TINY, save_tiny
 

@@ -9,10 +9,10 @@ from onnx import TensorProto
 from safetensors.numpy import load_file
 
 from sentiment.model.session import Session
-from sentiment_models.checkpoint import Checkpoint
 from sentiment_models.errors import BadCheckpoint
-from sentiment_models.graph import serialize
-from sentiment_models.weights import refer, stored_tensors
+from sentiment_models.export.checkpoint import Checkpoint
+from sentiment_models.export.graphs.graph import serialize
+from sentiment_models.export.weights import refer, stored_tensors
 
 
 def test_the_header_says_where_each_tensor_lies(exported: tuple[Path, object]) -> None:

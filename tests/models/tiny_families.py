@@ -17,7 +17,7 @@ import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
-from sentiment_models.golden import MEANT
+from sentiment_models.export.golden import MEANT
 
 MAX_TOKENS = 64
 SPACE = "\u2581"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sentiment import event_loop
 from sentiment.admin_client import AdminClient
-from sentiment.app import App
+from sentiment.serving import event_loop
+from sentiment.serving.app import App
 from sentiment.settings import Settings
 from tests.conftest import RunningServer
 from tests.tiny import make_bundle, read_manifest, write_manifest

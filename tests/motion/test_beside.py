@@ -13,7 +13,7 @@ from sentiment.batching.plan import BatchLimits
 from sentiment.errors import CannotServe
 from sentiment.model.classifier import load_classifier
 from sentiment.model.lowest_priority import LOAD_NICENESS, Beside
-from sentiment.warm_up import warm_up
+from sentiment.serving.lifecycle.warm_up import warm_up
 from tests.motion.conftest import make_version
 
 

@@ -11,10 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from sentiment.errors import BadBundle, BadSettings, CannotServe, Unavailable, Unsupported
-from sentiment.folder_watch import FolderWatch
-from sentiment.loading import Loaded, load
-from sentiment.loading_models import load_all
 from sentiment.model import folders
+from sentiment.serving.lifecycle.folder_watch import FolderWatch
+from sentiment.serving.lifecycle.loading import Loaded, load
+from sentiment.serving.lifecycle.startup import load_all
 from sentiment.settings import Settings
 from tests.motion.conftest import Exchanging, break_golden, make_version, run_in_vain
 
@@ -239,7 +239,7 @@ def test_a_start_passes_over_a_version_that_is_too_large_for_the_settings(
             raise BadSettings("too large")
         return load(own, measure_s=0.0, model=model)
 
-    monkeypatch.setattr("sentiment.loading_models.load", load_first)
+    monkeypatch.setattr("sentiment.serving.lifecycle.startup.load", load_first)
 
     (one,) = load_all(own, [root], threading.Event(), lambda *said: failed.append(said))
 
@@ -260,7 +260,7 @@ def test_a_stop_is_heard_between_the_models_of_a_start(root: Path, settings: Set
         stop.set()
         raise BadBundle("bad")
 
-    monkeypatch.setattr("sentiment.loading_models.load", load_first)
+    monkeypatch.setattr("sentiment.serving.lifecycle.startup.load", load_first)
 
     with pytest.raises(CannotServe):
         load_all(own, [root], stop, lambda *_: None)

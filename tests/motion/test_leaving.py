@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
+from sentiment.api.grpc.calls import CallLimits, Calls
 from sentiment.client import CallFailed
 from sentiment.explain.parts import Asked, Part, Summary
-from sentiment.explain_thread import ExplainThread, Job
-from sentiment.metrics import Metrics
-from sentiment.rpc.calls import CallLimits, Calls
+from sentiment.explain.thread import ExplainThread, Job
+from sentiment.observability.metrics import Metrics
 from tests.motion.conftest import Exchanging, make_version
 
 Start = Callable[..., Exchanging]
@@ -39,7 +39,7 @@ def test_whoever_leaves_strands_none_of_the_versions_that_he_unloaded(
         await let_go.wait()
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("sentiment.hosted.Hosted.keep_costs", keeps_no_costs)
+    monkeypatch.setattr("sentiment.serving.lifecycle.served_model.Hosted.keep_costs", keeps_no_costs)
 
     async def unload_and_leave() -> set[str]:
         unloading = asyncio.create_task(repository.unload("other"))
@@ -141,7 +141,7 @@ def test_an_explain_graph_that_cannot_be_given_back_changes_nothing(exchanging: 
         if not for_good:
             raise PermissionError("the folder")
 
-    monkeypatch.setattr("sentiment.explaining.Explaining.unload", unload)
+    monkeypatch.setattr("sentiment.explain.queue.Explaining.unload", unload)
     with server.admin() as admin, server.client() as client:
         admin.load("tiny/2")
         assert tried.wait(20)

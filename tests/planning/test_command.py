@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sentiment import svg_plots
-from sentiment.cli import main
+from sentiment.cli.main import main
+from sentiment.files import svg_plots
 from sentiment.planning.machine import Machine, read_machine
 
 
@@ -134,7 +134,7 @@ def test_without_matplotlib_a_report_is_refused_before_anything_runs(
 def test_the_parser_loads_neither_numpy_nor_grpc() -> None:
     import subprocess
 
-    program = "import sys, sentiment.planning.command; print(sorted({'numpy', 'grpc', 'onnxruntime'} & set(sys.modules)))"
+    program = "import sys, sentiment.cli.plan; print(sorted({'numpy', 'grpc', 'onnxruntime'} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
 
     assert found.stdout.strip() == "[]"

@@ -9,11 +9,11 @@ import pytest
 
 from sentiment.batching.layout import Packed
 from sentiment.errors import BadSettings
-from sentiment.loading import load
 from sentiment.planning.machine import Machine, read_machine
 from sentiment.planning.measuring import measure, measure_loaded
+from sentiment.serving.lifecycle.loading import load
+from sentiment.serving.lifecycle.warm_up import keep_costs
 from sentiment.settings import Settings
-from sentiment.warm_up import keep_costs
 from tests.tiny import make_bundle
 
 

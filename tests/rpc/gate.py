@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import grpc
 import pytest
 
+from sentiment.batching.class_queue import Lane
 from sentiment.batching.cost import CostTable
-from sentiment.batching.lane import Lane
 from sentiment.batching.ticket import Priority
-from sentiment.pipeline import Served
+from sentiment.serving.pipeline import Served
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import RunningServer
 from tests.tiny import SPECIAL, WEIGHTS

@@ -10,8 +10,8 @@ import grpc
 import pytest
 import structlog
 
-from sentiment.pipeline import INLINE_CHARACTERS_MAX
-from sentiment.rpc import convert
+from sentiment.api.grpc import convert
+from sentiment.serving.pipeline import INLINE_CHARACTERS_MAX
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES, RunningServer

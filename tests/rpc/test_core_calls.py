@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import pytest
 
+from sentiment.api.grpc import core_calls
+from sentiment.api.grpc.core_calls import CoreCalls
 from sentiment.errors import CannotServe
-from sentiment.rpc import core_calls
-from sentiment.rpc.core_calls import CoreCalls
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import NO_RETRIES, RunningServer
 

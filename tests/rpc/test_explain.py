@@ -18,7 +18,7 @@ from grpc_status import rpc_status
 from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
-from sentiment_models.export import export
+from sentiment_models.export.export import export
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.models.tiny_families import TINY, save_tiny
 from tests.rpc.gate import MODEL, PATIENCE_S, Gate, assert_nothing_left, outcome_of, total, until

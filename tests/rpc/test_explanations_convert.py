@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sentiment.api.grpc.explain_request import asked_of, in_classify
+from sentiment.api.grpc.explain_response import Messages, add
 from sentiment.errors import InvalidInput
-from sentiment.explain.counterfactuals import Counterfactual
 from sentiment.explain.encoding import Encoding, decode, tiles
-from sentiment.explain.evidence import Evidence, Verdict
-from sentiment.explain.heads import PATTERNS, HeadEffects, HeadPattern, HeadPatterns
-from sentiment.explain.neuron import neuron_view
+from sentiment.explain.methods.counterfactuals import Counterfactual
+from sentiment.explain.methods.evidence import Evidence, Verdict
+from sentiment.explain.methods.heads import PATTERNS, HeadEffects, HeadPattern, HeadPatterns
+from sentiment.explain.methods.neuron import neuron_view
 from sentiment.explain.parts import (
     Aggregation,
     Asked,
@@ -30,8 +32,6 @@ from sentiment.explain.parts import (
 )
 from sentiment.model.scores import Scored
 from sentiment.model.words import Encoded, Token, Word
-from sentiment.rpc.asked import asked_of, in_classify
-from sentiment.rpc.explanations import Messages, add
 from sentiment.v1 import sentiment_pb2 as pb
 
 LIMIT = 2**20

@@ -12,10 +12,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
-from sentiment.rpc import health
-from sentiment.rpc.health import LIVENESS
-from sentiment.rpc.names import OIP_SERVICE, SERVICE
-from sentiment.rpc.server import REFLECTION_V1
+from sentiment.api.grpc import health
+from sentiment.api.grpc.health import LIVENESS
+from sentiment.api.grpc.names import OIP_SERVICE, SERVICE
+from sentiment.api.grpc.server import REFLECTION_V1
 from tests.conftest import RunningServer
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

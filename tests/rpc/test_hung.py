@@ -12,9 +12,9 @@ import pytest
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from sentiment.api.grpc.health import LIVENESS
 from sentiment.errors import RunnerLost
 from sentiment.model.session import Stop
-from sentiment.rpc.health import LIVENESS
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import PLAIN, RunningServer
@@ -66,7 +66,7 @@ class Hanging:
 @pytest.fixture
 def hang(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[RunningServer, Hanging]]]:
     made: list[Hanging] = []
-    monkeypatch.setattr("sentiment.app.WATCHDOG_S", 0.02)
+    monkeypatch.setattr("sentiment.serving.app.WATCHDOG_S", 0.02)
     monkeypatch.setattr("sentiment.model.runner.Stop", AskedStop)
 
     def begin(hears: bool, **settings: Any) -> tuple[RunningServer, Hanging]:

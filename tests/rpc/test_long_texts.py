@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from sentiment.client import AsyncClient, CallFailed, Classification, Client
-from sentiment.local import LocalClassifier
+from sentiment.serving.local import LocalClassifier
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES, RunningServer

@@ -7,9 +7,9 @@ from collections import Counter
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from sentiment.rpc.health import LIVENESS, Health
-from sentiment.rpc.names import SERVICE
-from sentiment.rpc.server import ServerOptions, make_server
+from sentiment.api.grpc.health import LIVENESS, Health
+from sentiment.api.grpc.names import SERVICE
+from sentiment.api.grpc.server import ServerOptions, make_server
 
 PENDING_MAX = 100
 CALLS = 500

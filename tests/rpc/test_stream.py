@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import pytest
 
+from sentiment.api.grpc.call import Call
+from sentiment.api.grpc.stream import Streams, _Stream
 from sentiment.client import AsyncClient, CallFailed, Classification
-from sentiment.rpc.calls import Call
-from sentiment.rpc.stream import Streams, _Stream
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import PLAIN, RunningServer

@@ -8,8 +8,8 @@ from google.protobuf.message import DecodeError, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sentiment.api.grpc.field_count import PACKED_BYTES, has_more_fields
 from sentiment.oip import inference_pb2 as oip
-from sentiment.rpc.wire import PACKED_BYTES, has_more_fields
 from sentiment.v1 import sentiment_pb2 as pb
 
 BATCHES = st.lists(st.tuples(st.text(max_size=20), st.none() | st.text(max_size=20)), max_size=30)

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
 
 from sentiment.errors import BadSettings
-from sentiment.metrics import Metrics
+from sentiment.observability.metrics import Metrics
 from sentiment.security import certificates
 from sentiment.security.certificates import FILE_BYTES_MAX, Certificates, Contents, TlsFiles, reloaded_certificates
 from sentiment.security.reloaded import Reloaded

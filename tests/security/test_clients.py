@@ -12,11 +12,12 @@ from typing import Any
 import grpc
 import pytest
 
-from sentiment.cli import main
+from sentiment.cli.main import main
 from sentiment.client import AsyncClient, CallFailed, Client, Credentials
-from sentiment.credentials import may_send_token
 from sentiment.errors import BadSettings
-from sentiment.loadtest.drivers import LoadFailed, Target, open_driver
+from sentiment.loadtest.drivers import LoadFailed, Target
+from sentiment.loadtest.protocols import open_driver
+from sentiment.security.client_credentials import may_send_token
 from sentiment.settings import load_settings
 from tests.conftest import NO_RETRIES, RunningServer, far_address
 from tests.security.test_doors import OTHER, TOKEN, Secure, secure, tokens

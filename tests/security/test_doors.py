@@ -422,7 +422,7 @@ def test_tokens_are_exchanged_while_the_server_runs(guarded: RunningServer, toke
 
 
 def test_a_clients_token_file_is_read_again(guarded: RunningServer, tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sentiment.credentials.TOKEN_FRESH_S", 0.0)
+    monkeypatch.setattr("sentiment.security.client_credentials.TOKEN_FRESH_S", 0.0)
     file = tmp_path / "token"
     file.write_text(f"# ours\n{TOKEN}\n")
     with guarded.client(credentials=Credentials(token_file=str(file)), timeout_s=10) as client:

@@ -1,4 +1,4 @@
-"""deploy/SECURITY.md names for each line of defence the tests that hold it."""
+"""docs/operate/security.md names for each line of defence the tests that hold it."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "deploy/SECURITY.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs/operate/security.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT)))
 DEFENDED = TEXT.partition("## What is defended")[2].partition("## What is not defended")[0]
 

@@ -3,7 +3,7 @@
 import itertools
 from typing import Any
 
-from sentiment.tracing.trace import Begin, Place, Span
+from sentiment.observability.tracing.trace import Begin, Place, Span
 
 
 class Kept:

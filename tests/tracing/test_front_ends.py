@@ -8,7 +8,7 @@ import grpc
 import pytest
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from sentiment.tracing.trace import ROWS_MAX
+from sentiment.observability.tracing.trace import ROWS_MAX
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import structlog
 
-from sentiment.metrics import Metrics
-from sentiment.tracing import otel
-from sentiment.tracing.otel import OtelOutlet
-from sentiment.tracing.trace import CANCELLED, Begin, Place, Span, Telling, Trace, Tracer
+from sentiment.observability.metrics import Metrics
+from sentiment.observability.tracing import otel
+from sentiment.observability.tracing.otel import OtelOutlet
+from sentiment.observability.tracing.trace import CANCELLED, Begin, Place, Span, Telling, Trace, Tracer
 from tests.tracing.collector import PATIENCE_S, Collector
 from tests.tracing.kept import Kept
 

@@ -174,7 +174,8 @@ def test_the_last_spans_are_sent_before_the_end(spawn: Callable[..., Process], c
 
 
 def test_a_server_that_does_not_trace_does_not_even_load_opentelemetry() -> None:
-    look = "import sentiment.app, sentiment.front_ends.front_end, sys; print([name for name in sys.modules if 'opentelemetry' in name])"
+    loaded = "import sentiment.serving.app, sentiment.serving.front_ends.front_end, sys"
+    look = f"{loaded}; print([name for name in sys.modules if 'opentelemetry' in name])"
 
     said = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=True)
 

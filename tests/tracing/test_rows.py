@@ -8,18 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from sentiment import watcher as watcher_module
 from sentiment.batching.batcher import Batcher, RowOutcome, RowTicket
-from sentiment.batching.joint import Joint
 from sentiment.batching.ticket import Priority
+from sentiment.batching.windows import Joint
 from sentiment.errors import DeviceLost, Expired
-from sentiment.metrics import Metrics
 from sentiment.model.tokenizer import Row
-from sentiment.pipeline import Served
-from sentiment.queries import Query
-from sentiment.tracing import trace as trace_module
-from sentiment.tracing.trace import CANCELLED, ROWS_MAX, Begin, Place, Span, Trace, Tracer
-from sentiment.watcher import Watcher
+from sentiment.observability.metrics import Metrics
+from sentiment.observability.tracing import trace as trace_module
+from sentiment.observability.tracing.trace import CANCELLED, ROWS_MAX, Begin, Place, Span, Trace, Tracer
+from sentiment.serving import batch_telemetry as watcher_module
+from sentiment.serving.batch_telemetry import Watcher
+from sentiment.serving.pipeline import Served
+from sentiment.serving.queries import Query
 from tests.batching.test_batcher import Bench, Clock, HandRunner, clock  # noqa: F401  # a fixture
 from tests.test_pipeline import served  # noqa: F401  # a fixture
 from tests.tracing.kept import Kept

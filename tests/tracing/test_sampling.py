@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sentiment.errors import BadSettings
-from sentiment.metrics import Metrics
-from sentiment.tracing.otel import OtelOutlet, open_outlet
-from sentiment.tracing.start import make_tracer
+from sentiment.observability.metrics import Metrics
+from sentiment.observability.tracing.otel import OtelOutlet, open_outlet
+from sentiment.observability.tracing.start import make_tracer
 from tests.conftest import RunningServer
 from tests.tracing.calling import PARENT, classify, context, trace_id
 from tests.tracing.collector import Collector

@@ -13,8 +13,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from sentiment.client import CallFailed
+from sentiment.observability.tracing.trace import ROWS_MAX, TEXTS_MAX
 from sentiment.oip import inference_pb2_grpc as oip_grpc
-from sentiment.tracing.trace import ROWS_MAX, TEXTS_MAX
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES, RunningServer
@@ -416,7 +416,7 @@ def test_what_is_logged_of_a_sampled_request_names_its_trace(
 ) -> None:
     server = traced(log_level="debug")
     # As ``serve`` does; the fixture of all tests undoes it.
-    from sentiment import logs
+    from sentiment.observability import logs
 
     logs.configure("debug", "json")
     gate = hold(server)

@@ -118,7 +118,7 @@ def reader(english: RunningServer) -> Iterator[Client]:
 @pytest.fixture(scope="package")
 def paired(awake: None, tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Iterator[RunningServer]:
     """A tiny random BERT that takes pairs and explains them."""
-    from sentiment_models.export import export
+    from sentiment_models.export.export import export
     from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 
     folder = tmp_path_factory.mktemp("pairs")

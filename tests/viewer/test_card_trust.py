@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from sentiment.client import ExplainOptions, model_json
 from sentiment.settings import Settings
-from sentiment_models.export import export
+from sentiment_models.export.export import export
 from tests.conftest import RunningServer
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 from tests.trusted import explanations, trust

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from sentiment.explain_page import _counterfactual, _evidence
+from sentiment.cli.explanation_text import _counterfactual, _evidence
 from sentiment.viewer.page import assets
 
 pytestmark = pytest.mark.needs_tool("chromium")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToJson, ParseDict, ParseError
 
+from sentiment.api.http import bodies
+from sentiment.api.http.bodies import NUMBER_CHARS_MAX, STRING_BYTES_MAX, VALUES_MAX, WHITE_SPACE_CHARS_MAX, body_bytes_max, message_of
 from sentiment.errors import InvalidInput
-from sentiment.proto_json import json_line, json_line_in_steps
 from sentiment.v1 import sentiment_pb2 as pb
-from sentiment.web import bodies
-from sentiment.web.bodies import NUMBER_CHARS_MAX, STRING_BYTES_MAX, VALUES_MAX, WHITE_SPACE_CHARS_MAX, body_bytes_max, message_of
+from sentiment.viewer.proto_json import json_line, json_line_in_steps
 
 MESSAGE_BYTES_MAX = 4 * 2**20
 MIB = 2**20

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 
-from sentiment.web.scrapes import Scrapes
+from sentiment.api.http.metrics_page import Scrapes
 from tests.conftest import RunningServer
 
 OPENMETRICS = "application/openmetrics-text"

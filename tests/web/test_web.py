@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from sentiment.api.http import bodies
+from sentiment.api.http.json_answers import INLINE_BYTES_MAX
 from sentiment.client import Client
-from sentiment.web import bodies
-from sentiment.web.lines import INLINE_BYTES_MAX
 from tests.conftest import RunningServer
 from tests.rpc.gate import FixedCost, Gate, assert_nothing_left, queued, set_cost, total, until
 
@@ -47,7 +47,7 @@ def test_it_answers_what_grpc_answers(server: RunningServer, client: Client) -> 
 def test_a_body_of_more_values_than_any_request_has_is_refused_before_it_becomes_a_message(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
-    monkeypatch.setattr("sentiment.web.bodies.ParseDict", lambda *_: pytest.fail("it was made a message"))
+    monkeypatch.setattr("sentiment.api.http.bodies.ParseDict", lambda *_: pytest.fail("it was made a message"))
 
     status, text, _ = call(server, "/v1/explain", b'{"text": "good", "options": ' + options.encode() + b"}")
 
@@ -143,7 +143,7 @@ def test_a_body_that_takes_more_than_a_moment_is_read_beside_the_event_loop(
         read_in.append(threading.current_thread())
         return bodies.message_of(*args)
 
-    monkeypatch.setattr("sentiment.web.server.message_of", message_of)
+    monkeypatch.setattr("sentiment.api.http.server.message_of", message_of)
     for size in (1, INLINE_BYTES_MAX):
         assert call(server, path, json.dumps({"text": "a" * size}).encode())[0] == 200
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from sentiment.api.http import json_answers as web_lines
 from sentiment.settings import Settings
-from sentiment.web import lines as web_lines
 from tests.conftest import RunningServer
 from tests.rpc.gate import MODEL, PATIENCE_S, Gate, assert_nothing_left, served_by, total, until
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from sentiment_models.commands.arguments import DATA_HELP, label_names, positive
-from sentiment_models.faithfulness.training_page import as_page, as_text, curve_png
-from sentiment_models.faithfulness.training_tests import RESULTS, Settings, attention_tests
-from sentiment_models.report import write_text
-from sentiment_models.resume import write_atomically
+from sentiment_models.explanations.training_page import as_page, as_text, curve_png
+from sentiment_models.explanations.training_tests import RESULTS, Settings, attention_tests
+from sentiment_models.reports.report import write_text
+from sentiment_models.training.resume import write_atomically
 
 DESCRIPTION = (
     "Train small encoders to see what attention is good for (Wiegreffe and Pinter 2019): frozen uniform, from other seeds, as word weights "

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from sentiment_models.average import average
+from sentiment_models.training.average import average
 
 DESCRIPTION = "Average the weights of checkpoints of one model into OUT. The last one's training.json is told first."
 

@@ -3,11 +3,11 @@
 import argparse
 from pathlib import Path
 
-from sentiment_models.card import Told, write_card
-from sentiment_models.evaluation import read_evaluation
-from sentiment_models.faithfulness.findings import Findings
-from sentiment_models.faithfulness.stored import stored
-from sentiment_models.faithfulness.training_findings import TrainingFindings
+from sentiment_models.evaluation.findings import read_evaluation
+from sentiment_models.explanations.findings import Findings
+from sentiment_models.explanations.stored import stored
+from sentiment_models.explanations.training_findings import TrainingFindings
+from sentiment_models.reports.card import Told, write_card
 
 DESCRIPTION = "Write MODEL_CARD.md into a bundle, from its manifest and from what evaluate and attention-tests measured."
 

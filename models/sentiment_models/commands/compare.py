@@ -4,10 +4,10 @@ import argparse
 from pathlib import Path
 
 from sentiment_models.commands.arguments import DATA_HELP, positive
-from sentiment_models.compare import as_page, as_text, compare
-from sentiment_models.evaluate import Dataset
-from sentiment_models.report import check_writable, write_text
-from sentiment_models.resample import SEED
+from sentiment_models.evaluation.compare import as_page, as_text, compare
+from sentiment_models.evaluation.evaluate import Dataset
+from sentiment_models.evaluation.resample import SEED
+from sentiment_models.reports.report import check_writable, write_text
 
 DESCRIPTION = (
     "Run two bundles over the same labelled texts: accuracy of both, texts whose answer flips, whether the difference could be chance "

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from sentiment_models.difference import difference, table
+from sentiment_models.export.difference import difference, table
 
 DESCRIPTION = (
     "Say what differs between two bundles: manifest, files, labels, calibration, accuracy, golden answers, operators of the graphs, "

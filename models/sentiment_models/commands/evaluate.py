@@ -6,10 +6,10 @@ from pathlib import Path
 from sentiment.model.classifier import READ_ON
 from sentiment_models.commands import explanation_arguments
 from sentiment_models.commands.arguments import DATA_HELP, positive
-from sentiment_models.evaluate import Dataset, evaluate, record
-from sentiment_models.evaluation_page import as_page, as_text
-from sentiment_models.report import check_writable, write_text
-from sentiment_models.resample import SEED
+from sentiment_models.evaluation.evaluate import Dataset, evaluate, record
+from sentiment_models.evaluation.resample import SEED
+from sentiment_models.reports.evaluation_page import as_page, as_text
+from sentiment_models.reports.report import check_writable, write_text
 
 DESCRIPTION = (
     "Measure a bundle's served graph through the service's own code: accuracy, macro F1 and calibration with what chance allows, labels, "

@@ -4,20 +4,20 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from sentiment.explainer.asking import METHODS
+from sentiment.explain.engine.request_check import METHODS
 from sentiment.model.bundle import Manifest, load_bundle
 from sentiment_models.commands.explanation_arguments import DOCUMENTS, TEXTS
 from sentiment_models.errors import ModelsError
-from sentiment_models.evaluate import Dataset
-from sentiment_models.faithfulness.page import as_page, as_text
-from sentiment_models.faithfulness.plausibility import open_journal, plausibility_found, read_documents
-from sentiment_models.faithfulness.record import record_findings
-from sentiment_models.faithfulness.stored import stored
-from sentiment_models.faithfulness.study import study
-from sentiment_models.faithfulness.subject import Subject
-from sentiment_models.faithfulness.training_findings import TrainingFindings
-from sentiment_models.manifest import graph_file
-from sentiment_models.report import write_text
+from sentiment_models.evaluation.evaluate import Dataset
+from sentiment_models.explanations.page import as_page, as_text
+from sentiment_models.explanations.plausibility import open_journal, plausibility_found, read_documents
+from sentiment_models.explanations.record import record_findings
+from sentiment_models.explanations.stored import stored
+from sentiment_models.explanations.study import study
+from sentiment_models.explanations.subject import Subject
+from sentiment_models.explanations.training_findings import TrainingFindings
+from sentiment_models.export.manifest import graph_file
+from sentiment_models.reports.report import write_text
 
 
 def run(arguments: argparse.Namespace, datasets: Sequence[Dataset]) -> None:

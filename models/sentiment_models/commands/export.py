@@ -4,11 +4,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from sentiment_models.checkpoint import label_names
 from sentiment_models.commands.arguments import DATA_HELP, positive
-from sentiment_models.data import read_examples
+from sentiment_models.data.labelled import read_examples
 from sentiment_models.errors import ModelsError
-from sentiment_models.export import export
+from sentiment_models.export.checkpoint import label_names
+from sentiment_models.export.export import export
 
 DESCRIPTION = (
     "Make a bundle out of a checkpoint: weights in fp16, an int8 and an fp32 graph, a manifest. Both graphs are compared with torch "

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from sentiment_models.commands.arguments import positive
-from sentiment_models.distributed import usable_device
-from sentiment_models.label import label
+from sentiment_models.training.distributed import usable_device
+from sentiment_models.training.label import label
 
 DESCRIPTION = (
     "Let a fine-tuned classifier say how likely each label of many texts is: soft targets for train --data (distillation, Hinton "

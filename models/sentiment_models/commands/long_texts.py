@@ -5,8 +5,8 @@ from pathlib import Path
 
 from sentiment_models.commands.arguments import DATA_HELP, positive
 from sentiment_models.errors import ModelsError
-from sentiment_models.long_texts import Choice, measure_long_texts, record_long_texts
-from sentiment_models.report import check_writable, write_text
+from sentiment_models.evaluation.long_texts import Choice, measure_long_texts, record_long_texts
+from sentiment_models.reports.report import check_writable, write_text
 
 DESCRIPTION = (
     "Measure how a bundle answers texts that it cannot read in one piece: by their beginning, by beginning and end, and in overlapping "

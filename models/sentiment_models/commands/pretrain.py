@@ -5,8 +5,8 @@ import argparse
 import torch
 
 from sentiment_models.commands.arguments import add_run
-from sentiment_models.distributed import speaks
-from sentiment_models.pretrain import Pretraining, pretrain
+from sentiment_models.training.distributed import speaks
+from sentiment_models.training.pretrain import Pretraining, pretrain
 
 DESCRIPTION = (
     "Pre-train an encoder on whole documents into OUT/best, which train takes as its --base: BERT's masked tokens (15 %, of which "

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from sentiment_models.commands.arguments import DATA_HELP, label_names, positive
-from sentiment_models.experiment import Experiment, conduct
-from sentiment_models.experiment_page import curves_png, report, text_table
-from sentiment_models.resume import write_atomically
+from sentiment_models.reports.experiment_page import curves_png, report, text_table
+from sentiment_models.training.experiment import Experiment, conduct
+from sentiment_models.training.resume import write_atomically
 
 DESCRIPTION = (
     "Train transformers from scratch and fine-tune others on the same few reviews; print the accuracies beside the published ones and "

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from sentiment_models.signature import sign
+from sentiment_models.export.signature import sign
 
 DESCRIPTION = (
     "Sign a bundle's manifest, and with it every file that it lists, as cosign sign-blob does with a key: ECDSA P-256 over SHA-256. "

@@ -5,9 +5,9 @@ import argparse
 import torch
 
 from sentiment_models.commands.arguments import DATA_HELP, add_run
-from sentiment_models.distributed import speaks
-from sentiment_models.recipe import Recipe
-from sentiment_models.train import train
+from sentiment_models.training.distributed import speaks
+from sentiment_models.training.recipe import Recipe
+from sentiment_models.training.train import train
 
 DESCRIPTION = (
     "Fine-tune a classifier into OUT/best. Repeat the command to go on after an interruption. OUT/dev.jsonl is the "

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sentiment.errors import BadBundle
 from sentiment_models.errors import ModelsError
-from sentiment_models.examine import examine
+from sentiment_models.export.examine import examine
 
 DESCRIPTION = (
     "Check everything in a bundle, a line a check: hashes, no file missing or extra, tokenizer and configuration against the manifest, "

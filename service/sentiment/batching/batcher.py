@@ -14,11 +14,11 @@ from sentiment.batching.runs import Lead, Run, Runs
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Batch, Priority, State, Ticket
 from sentiment.errors import DeviceLost, Expired, ModelFailed, OutOfMemory, RequestError, Unavailable
-from sentiment.logs import logger
 from sentiment.model.classifier import Classifier
 from sentiment.model.runner import Outcome, Ran
 from sentiment.model.tokenizer import Row
-from sentiment.tracing.trace import Place, Trace
+from sentiment.observability.logs import logger
+from sentiment.observability.tracing.trace import Place, Trace
 
 
 class Watches(Protocol):

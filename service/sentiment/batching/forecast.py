@@ -15,9 +15,9 @@ from typing import Generic
 
 import numpy as np
 
+from sentiment.batching.class_queue import Lane
 from sentiment.batching.cost import CostTable
-from sentiment.batching.demand import Times
-from sentiment.batching.lane import Lane
+from sentiment.batching.deadlines import Times
 from sentiment.batching.ticket import P, Ticket
 from sentiment.errors import Refused
 

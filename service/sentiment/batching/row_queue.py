@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sentiment.batching.batcher import Batcher, RowOutcome
-from sentiment.batching.joint import Joint, JointOutcome
 from sentiment.batching.ticket import Priority, Ticket
+from sentiment.batching.windows import Joint, JointOutcome
 from sentiment.errors import Expired, Refused, Unavailable
 from sentiment.model.tokenizer import Row, Windows
-from sentiment.tracing.trace import Trace
+from sentiment.observability.tracing.trace import Trace
 
 Reading = Row | Windows
 

@@ -2,7 +2,9 @@
 
 Pure: no clock, thread, task or socket; ``now`` is an argument. Its driver calls ``step`` whenever a runner is free or a deadline comes,
 which answers what to do now and when to ask again, and ``add``, ``cancel``, ``begin``, ``finish``, ``fail`` and ``give_back`` as things
-happen. docs/architecture.md tells how a batch is chosen, and why. Promises, checked by a simulation in tests/batching/test_simulation.py:
+happen. docs/internals/scheduler.md tells how a batch is chosen, and why.
+
+Promises, checked by a simulation in tests/batching/test_simulation.py:
 
 - Every ticket has exactly one fate: answered, expired, cancelled or failed. One that ``add`` refuses never becomes a ticket.
 - A batch is formed only for a runner that is free, or full for one that is about to be, and keeps every limit.
@@ -20,9 +22,9 @@ import math
 from collections.abc import Sequence
 from typing import Generic
 
+from sentiment.batching.class_queue import Group, Lane, next_group
 from sentiment.batching.cost import CostTable
 from sentiment.batching.forecast import Forecast
-from sentiment.batching.lane import Group, Lane, next_group
 from sentiment.batching.layout import Layout, Lengths, Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length
 from sentiment.batching.retries import Retries

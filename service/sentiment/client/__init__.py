@@ -3,10 +3,11 @@
 from sentiment.client.aio import AsyncClient
 from sentiment.client.explain_options import AttentionOptions, ExplainOptions, NeuronOptions
 from sentiment.client.explanations import Explanation
-from sentiment.client.results import CallFailed, Classification, ModelId, Result, Timing, Violation
+from sentiment.client.model_id import ModelId
+from sentiment.client.results import CallFailed, Classification, Result, Timing, Violation
 from sentiment.client.sync import Client
-from sentiment.credentials import Credentials
-from sentiment.proto_json import json_dict as model_json
+from sentiment.security.client_credentials import Credentials
+from sentiment.viewer.proto_json import json_dict as model_json
 
 __all__ = [
     "AsyncClient",

@@ -17,7 +17,7 @@ from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, backoff_s, 
 from sentiment.client.requests import TextOrPair
 from sentiment.client.results import CallFailed, Classification, Result, failure_of_rpc, result_of
 from sentiment.client.sync import DEFAULT_TARGET
-from sentiment.credentials import Credentials
+from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from sentiment.client import explanations as ex
 from sentiment.client.explain_options import AGGREGATIONS, ENCODINGS, VERDICTS
 from sentiment.client.explanations import Floats
-from sentiment.client.results import CallFailed, Classification, ModelId, classification_of, seconds
+from sentiment.client.model_id import ModelId
+from sentiment.client.results import CallFailed, Classification, classification_of, seconds
 from sentiment.explain.encoding import Encoding, Tile, decode
 from sentiment.v1 import sentiment_pb2 as pb
 

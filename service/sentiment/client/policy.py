@@ -1,4 +1,4 @@
-"""How our clients behave by default: balancing, retries, keepalive, message sizes. Also published in README for other languages."""
+"""How our clients behave by default: balancing, retries, keepalive, message sizes. docs/guide/grpc.md has it for other languages."""
 
 import json
 import random

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -11,23 +10,13 @@ from google.rpc.code_pb2 import Code
 from google.rpc.error_details_pb2 import BadRequest, RetryInfo
 from google.rpc.status_pb2 import Status
 
+from sentiment.client.explanations import Explanation
+from sentiment.client.model_id import ModelId
 from sentiment.errors import SentimentError
 from sentiment.v1 import sentiment_pb2 as pb
 
-if TYPE_CHECKING:
-    from sentiment.client.explanations import Explanation
-
 _DETAILS = "grpc-status-details-bin"
 _REQUEST_ID = "x-request-id"
-
-
-@dataclass(frozen=True, slots=True)
-class ModelId:
-    """Who answered; the same digest means the same answers."""
-
-    name: str
-    version: int
-    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +45,7 @@ class Classification:
     tokens: int
     truncated: bool
     timing: Timing
-    explanation: "Explanation | None" = None
+    explanation: Explanation | None = None
 
     def to_json(self, text: str) -> dict[str, object]:
         """The flat object that ``sentiment classify --json`` prints."""

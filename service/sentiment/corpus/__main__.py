@@ -2,7 +2,7 @@
 
 import sys
 
-from sentiment.corpus.command import main
+from sentiment.cli.batch import main
 
 if __name__ == "__main__":
     sys.exit(main())

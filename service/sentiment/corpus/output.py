@@ -21,7 +21,7 @@ from pyarrow import parquet
 
 from sentiment.corpus.sources import Part, Source, is_local, is_pattern, resolve, shown, uri_of
 from sentiment.errors import SentimentError
-from sentiment.files import BadFile, claim, reason
+from sentiment.files.texts import BadFile, claim, reason
 
 ASKED = "_corpus.json"
 REPORT = "_report.json"

@@ -11,7 +11,7 @@ import pyarrow
 from pyarrow import parquet
 
 from sentiment.corpus.sources import Part, open_buffered, shown
-from sentiment.files import BadFile, bare, field_at, place_of, row_of_json
+from sentiment.files.texts import BadFile, bare, field_at, place_of, row_of_json
 
 # As many as are planned together when they are scored.
 CHUNK = 1024

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sentiment import logs
 from sentiment.corpus.output import CorpusFailed, Count, Output
 from sentiment.corpus.parts import cut
 from sentiment.corpus.progress import Progress
@@ -18,8 +17,9 @@ from sentiment.corpus.scoring import COLUMNS, Job
 from sentiment.corpus.sources import Part, Source, find_sources
 from sentiment.corpus.workers import cluster, score_all
 from sentiment.errors import BadSettings
-from sentiment.files import BadFile, difference
+from sentiment.files.texts import BadFile, difference
 from sentiment.model.bundle import bundle_roots, find_bundle, load_bundle
+from sentiment.observability import logs
 
 # Some 20 s of a core on short texts, 50 on long ones: what a killed worker loses at most.
 STEP_BYTES = 2 * 2**20

@@ -10,7 +10,7 @@ from sentiment.client import CallFailed
 from sentiment.corpus.output import CorpusFailed
 from sentiment.corpus.reading import Chunk, Text, Unread, read_part
 from sentiment.corpus.sources import Part, shown
-from sentiment.offline import Answer, OfflineClassifier
+from sentiment.serving.offline import Answer, OfflineClassifier
 
 # Of what this command writes itself: columns that are kept are called otherwise.
 COLUMNS = ("file", "position", "label", "score", "scores", "abstain", "tokens", "truncated", "digest", "error")

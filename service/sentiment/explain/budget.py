@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sentiment.errors import InvalidInput
 from sentiment.explain.encoding import Encoding, encoded_bytes
-from sentiment.explain.heads import PATTERNS
+from sentiment.explain.methods.heads import PATTERNS
 from sentiment.explain.parts import ROLLOUTS, Aggregation, Asked, AttentionAsked
 from sentiment.model.words import Encoded
 

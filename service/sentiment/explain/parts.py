@@ -6,11 +6,11 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from sentiment.explain.counterfactuals import Counterfactual
 from sentiment.explain.encoding import TOP_P_DEFAULT, Encoding, Tile
-from sentiment.explain.evidence import Evidence
-from sentiment.explain.heads import HeadEffects, HeadPatterns
-from sentiment.explain.neuron import NeuronView
+from sentiment.explain.methods.counterfactuals import Counterfactual
+from sentiment.explain.methods.evidence import Evidence
+from sentiment.explain.methods.heads import HeadEffects, HeadPatterns
+from sentiment.explain.methods.neuron import NeuronView
 from sentiment.model.scores import Scored
 from sentiment.model.words import Encoded
 

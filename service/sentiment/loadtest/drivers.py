@@ -1,15 +1,14 @@
 """The protocols that a load is sent by. A driver makes one call at a time, many at once, and never raises what the server did."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 import grpc
 
-from sentiment.credentials import Credentials
-from sentiment.errors import BadSettings, SentimentError
+from sentiment.errors import SentimentError
 from sentiment.loadtest.mix import Call
+from sentiment.security.client_credentials import Credentials
 
 CONNECT_S_MAX = 5.0
 # A load tester wants each answer as it is: no retry, no connection shared with another channel, and no pause after a lost one that
@@ -112,39 +111,3 @@ async def wait_ready(channel: grpc.aio.Channel, address: str) -> None:
                 await channel.wait_for_state_change(state)
     except TimeoutError as error:
         raise LoadFailed(f"no gRPC server answers at {address} within {CONNECT_S_MAX:g} s") from error
-
-
-def open_driver(target: Target, stream: bool) -> Driver:
-    """The driver of a target's protocol, not yet connected.
-
-    Raises:
-        LoadFailed: the target is no address, or a file of its credentials cannot be used.
-    """
-    try:
-        return _DRIVERS[target.protocol](target, stream)
-    except ValueError as error:
-        raise LoadFailed(f"target {target.address!r} is no address: {error}") from error
-    except BadSettings as error:
-        raise LoadFailed(str(error)) from error
-
-
-def _grpc(target: Target, stream: bool) -> Driver:
-    from sentiment.loadtest.grpc_driver import GrpcDriver  # noqa: PLC0415  # a process loads what it speaks
-
-    return GrpcDriver(target, stream)
-
-
-def _oip(target: Target, _stream: bool) -> Driver:
-    from sentiment.loadtest.oip_driver import OipDriver  # noqa: PLC0415  # as above
-
-    return OipDriver(target)
-
-
-def _http(target: Target, _stream: bool) -> Driver:
-    from sentiment.loadtest.http_driver import HttpDriver  # noqa: PLC0415  # as above
-
-    return HttpDriver(target)
-
-
-_DRIVERS: dict[str, Callable[[Target, bool], Driver]] = {"grpc": _grpc, "oip": _oip, "http": _http}
-PROTOCOLS = tuple(_DRIVERS)

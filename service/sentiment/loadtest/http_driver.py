@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from sentiment.credentials import may_send_token
 from sentiment.errors import BadSettings
 from sentiment.loadtest.drivers import CONNECT_S_MAX, Answer, LoadFailed, Stages, Target
 from sentiment.loadtest.mix import BULK, Call
 from sentiment.loadtest.results import OK
+from sentiment.security.client_credentials import may_send_token
 
 PATH = "/v1/classify"
 # The codes that our HTTP side makes these statuses of, and what other servers mean by them.

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 
-from sentiment import svg_plots
+from sentiment.files import svg_plots
+from sentiment.files.svg_plots import Axis, Mark
 from sentiment.loadtest.knee import of_sent
 from sentiment.loadtest.progress import load_of
 from sentiment.loadtest.results import CANCELLED_BY_US, JUDGED, OK, STAGES, Point
 from sentiment.loadtest.search import Search, Slo
-from sentiment.svg_plots import Axis, Mark
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 # Each has its colour on every plot; what else there is counts as other.

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from sentiment import svg_plots
+from sentiment.files import svg_plots
+from sentiment.files.html_report import Section, notice, page, paragraph, table
 from sentiment.loadtest import plots
 from sentiment.loadtest.progress import load_of
 from sentiment.loadtest.results import JUDGED, OK, Point
 from sentiment.loadtest.search import Search, Slo, Verdict
-from sentiment.reports import Section, notice, page, paragraph, table
 
 HIDES_WAITING = (
     "closed loop: each caller waits for its answer before it asks again, so that a slow server is asked less and the waiting of those "

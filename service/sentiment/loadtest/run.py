@@ -16,24 +16,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sentiment import svg_plots
-from sentiment.arguments import credentials_of
-from sentiment.credentials import Credentials
 from sentiment.errors import BadSettings
-from sentiment.files import BadFile, new_file
+from sentiment.files import svg_plots
+from sentiment.files.texts import BadFile, new_file
 from sentiment.loadtest import report
-from sentiment.loadtest.command import CAPACITY_CALLERS
 from sentiment.loadtest.drivers import LoadFailed, Target
 from sentiment.loadtest.fleet import OPEN_MAX, Fleet
 from sentiment.loadtest.mix import Mix
 from sentiment.loadtest.progress import Progress, table
 from sentiment.loadtest.results import Point
 from sentiment.loadtest.search import Search, Slo, Verdict, find_slo
+from sentiment.security.client_credentials import Credentials
 from sentiment.traffic.arrivals import Bursts, Law, Poisson, Schedule, Steps, parse_law
 from sentiment.traffic.texts import read_pool
 
 DONE, FAILED = 0, 1
 SECONDS = 10.0
+# A closed loop finds the capacity that a search begins with.
+CAPACITY_CALLERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Tester:
         return await find_slo(lambda rate: self._hold(law.scaled_to(rate)), capacity.answered_per_s, slo)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, credentials: Credentials) -> int:
     """Run the command; returns its exit code.
 
     Raises:
@@ -100,12 +100,13 @@ def run(options: argparse.Namespace) -> int:
     laws = _laws(options, slo)
     mix = _mix(options)
     texts = read_pool(options.texts, options.column)
+    target = Target(options.target, options.protocol, options.model, options.channels, credentials)
     if options.html:
         svg_plots.need_plots()
     # Opened first: an output that cannot be written is known before a long test. Each is whole before the next can fail.
     with _output(options.html) as write_html:
         with _output(options.json) as write_json:
-            found, facts = asyncio.run(_test(options, laws, mix, texts, slo))
+            found, facts = asyncio.run(_test(options, target, laws, mix, texts, slo))
             try:
                 write_json(_json_of(found, facts, slo))
             except BadFile:
@@ -176,9 +177,10 @@ def _mix(options: argparse.Namespace) -> Mix:
     return mix
 
 
-async def _test(options: argparse.Namespace, laws: list[Law | int], mix: Mix, texts: list[str], slo: Slo) -> tuple[Found, dict[str, str]]:
+async def _test(
+    options: argparse.Namespace, target: Target, laws: list[Law | int], mix: Mix, texts: list[str], slo: Slo
+) -> tuple[Found, dict[str, str]]:
     progress = Progress()
-    target = Target(options.target, options.protocol, options.model, options.channels, Credentials(**credentials_of(options)))
     fleet = Fleet(
         target,
         mix,

@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from sentiment.loadtest.drivers import Answer, Driver, LoadFailed, Target, open_driver
+from sentiment.loadtest.drivers import Answer, Driver, LoadFailed, Target
 from sentiment.loadtest.durations import Durations
 from sentiment.loadtest.mix import SLOW_READER, Call, Mix
-from sentiment.loadtest.precise import new_event_loop
+from sentiment.loadtest.precise_timer import new_event_loop
+from sentiment.loadtest.protocols import open_driver
 from sentiment.loadtest.results import CANCELLED_BY_US, JUDGED, OK, STAGES, Group, Part
 from sentiment.traffic import arrivals
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from sentiment.logs import logger
 from sentiment.model.devices import Accelerator, Device
+from sentiment.observability.logs import logger
 
 Bytes = npt.NDArray[np.uint8]
 Arrays = Mapping[str, npt.NDArray[np.generic]]

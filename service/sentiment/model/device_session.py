@@ -17,12 +17,12 @@ import numpy.typing as npt
 import onnxruntime
 
 from sentiment.errors import DeviceLost, NoDevice, OutOfMemory
-from sentiment.logs import logger
 from sentiment.model.device_memory import DeviceMemory
 from sentiment.model.devices import Accelerator, Device
 from sentiment.model.session import Fed, Session, Stop, is_out_of_memory, load_graph
 from sentiment.model.tensors import pack, pad
 from sentiment.model.tokenizer import Row
+from sentiment.observability.logs import logger
 
 # A batch is launched as some hundred kernels of 2 to 4 microseconds each. Up to so many tokens computing takes no longer than that:
 # there a run is captured and replayed as one launch, and padding it to a cell of the grid costs next to nothing.
@@ -74,7 +74,7 @@ class DeviceSession(Session):
     """A classify graph on one device. Every method but the constructor and ``feeds`` belongs to one thread, and always the same.
 
     CUDA captures a run for the thread that made it. A batch goes from the host to the device, runs, and its logits come back, one
-    after the other; docs/architecture.md, Devices, says what that costs. While one session captures, nothing else of the process may
+    after the other; docs/internals/gpu.md says what that costs. While one session captures, nothing else of the process may
     take memory of a device: capture all before the first batch.
     """
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Literal
 
 from sentiment.errors import BadBundle, BadSettings
-from sentiment.logs import logger
 from sentiment.model.bundle import GraphSpec
 from sentiment.model.classifier import Classifier, golden_failures
 from sentiment.model.device_session import DeviceSession
 from sentiment.model.devices import Device
 from sentiment.model.session import is_out_of_memory
+from sentiment.observability.logs import logger
 
 # How far a golden logit may be off in fp16. Near 3, where a sure answer's logits lie, two numbers of fp16 are 0.002 apart, and each
 # layer rounds several times; a difference of two logits that is 0.06 off moves a probability by at most 0.015.

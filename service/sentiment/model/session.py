@@ -124,7 +124,7 @@ class Session:
 
 
 class ExplainSession:
-    """An explain graph, ready to run; what it reads and gives stands in docs/architecture.md. For several threads, as ``Session``.
+    """An explain graph, ready to run; docs/internals/bundle-format.md says what it reads and gives. For several threads, as ``Session``.
 
     ``layers`` and ``heads`` are those of its attention, ``labels`` how many logits a row has.
     """

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from sentiment.batching.cost import Shape
 from sentiment.batching.layout import Packed
-from sentiment.loading import Loaded, load
 from sentiment.model.classifier import Classifier
 from sentiment.model.runner import Runner, run_batch
 from sentiment.model.tokenizer import Row
 from sentiment.planning.machine import PACE_S, RESTED_S, Machine
+from sentiment.serving.lifecycle.loading import Loaded, load
 from sentiment.settings import load_settings
 from sentiment.traffic.lengths import MIXED, estimate_tokens
 from sentiment.traffic.texts import make_texts

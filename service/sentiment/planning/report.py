@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from sentiment import svg_plots
+from sentiment.files import svg_plots
+from sentiment.files.html_report import Section, notice, page, paragraph, table
+from sentiment.files.svg_plots import Axis, Mark
 from sentiment.planning.machine import counted
 from sentiment.planning.outcome import PERCENTILES, Fate, Outcome
 from sentiment.planning.search import Objective, Sizing
-from sentiment.reports import Section, notice, page, paragraph, table
-from sentiment.svg_plots import Axis, Mark
 
 Table = tuple[Sequence[str], Sequence[Sequence[object]]]
 

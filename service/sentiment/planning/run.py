@@ -12,9 +12,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from sentiment import reports, svg_plots
 from sentiment.errors import BadSettings
-from sentiment.files import new_file
+from sentiment.files import html_report, svg_plots
+from sentiment.files.texts import new_file
 from sentiment.model.cores import cores_granted
 from sentiment.planning import report
 from sentiment.planning.cautions import cautions
@@ -150,7 +150,7 @@ def _write(
 
 def _shown(sizing: Sizing, objective: Objective, facts: Mapping[str, str], warned: Sequence[str]) -> str:
     lines = [f"{name}: {value}" for name, value in facts.items() if name != "command"]
-    tables = [reports.plain(header, rows) for header, rows in report.tables(sizing, objective)]
+    tables = [html_report.plain(header, rows) for header, rows in report.tables(sizing, objective)]
     return "\n".join(
         [*lines, "", "\n\n".join(tables), "", report.verdict(sizing, objective), *(f"caution: {caution}" for caution in warned)]
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from sentiment.errors import BadSettings
-from sentiment.logs import logger
+from sentiment.observability.logs import logger
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sentiment.errors import BadSettings
-from sentiment.metrics import Metrics
+from sentiment.observability.metrics import Metrics
 from sentiment.security.certificates import Certificates, TlsFiles, https_context, reloaded_certificates
 from sentiment.security.reloaded import Reloaded, keep_fresh
 from sentiment.security.tokens import Guard, reloaded_tokens

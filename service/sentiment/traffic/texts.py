@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sentiment.errors import BadSettings
-from sentiment.files import BadFile, read_texts
+from sentiment.files.texts import BadFile, read_texts
 from sentiment.traffic.lengths import SPECIAL_TOKENS, Lengths, count_words, first_words, parse_built_in
 
 # Enough that the lengths of a law are there with their tail; each process of a load test holds them.

@@ -12,9 +12,9 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
-from sentiment.proto_json import json_line
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.viewer.joining import joined
+from sentiment.viewer.proto_json import json_line
 
 INDEX, ROOT = "index.html", "app.js"
 CONTENT_TYPES = {

@@ -19,9 +19,9 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from sentiment.model.session import Session
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Tokenizer
-from sentiment_models.graph import serialize
-from sentiment_models.manifest import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, graph_file
-from sentiment_models.weights import TRANSPOSED, refer
+from sentiment_models.export.graphs.graph import serialize
+from sentiment_models.export.manifest import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, graph_file
+from sentiment_models.export.weights import TRANSPOSED, refer
 from tests.tiny import write_manifest
 
 Weights = Mapping[str, npt.NDArray[np.float16]]

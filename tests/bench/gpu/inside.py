@@ -20,7 +20,6 @@ import tokenizers
 from onnx import TensorProto, helper
 from onnxruntime.transformers import float16
 
-from sentiment.logs import configure
 from sentiment.model.bundle import find_bundle
 from sentiment.model.classifier import load_classifier
 from sentiment.model.device_session import DeviceSession
@@ -29,8 +28,9 @@ from sentiment.model.on_device import load_on_device
 from sentiment.model.session import Session, load_graph
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row, Tokenizer
+from sentiment.observability.logs import configure
 from sentiment.traffic.lengths import LONG, SHORT
-from sentiment_models.manifest import TOKENIZER_FILE, WEIGHTS_FILE
+from sentiment_models.export.manifest import TOKENIZER_FILE, WEIGHTS_FILE
 from tests.bench.gpu.bert import LABELS, SIZES, load_weights, make_bundle, make_graph
 from tests.bench.gpu.rows import BATCHES, CLS, Logits, Run, draw_rows, draw_trial, measure, median_s, packed_batches, padded_batches
 from tests.bench.gpu.stand_in import device_of

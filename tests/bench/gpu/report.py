@@ -37,8 +37,7 @@ UNITS = {
 }
 LOWER = ("_seconds", "_us", "_ms", "_move", "_flips", "_error", "_c1_over_inprocess", "_host_share", "_tensorrt_over_ours")
 
-# docs/design and the notes on performance, 6: G1, the best peer, G2, G3, G6, G7; TensorRT, which is worth serving with beyond it; and
-# the checks.
+# Of the device, beside the best peer, of the host; TensorRT, which is worth serving with beyond it; and the checks.
 TARGETS = {
     "base_128_gemm_share": 0.63,
     "base_128_over_peer": 1.0,

@@ -8,7 +8,7 @@ from functools import partial
 
 import tokenizers
 
-from sentiment_models.manifest import TOKENIZER_FILE
+from sentiment_models.export.manifest import TOKENIZER_FILE
 from tests.bench.gpu.bench import Bench
 from tests.bench.gpu.bert import SIZES
 from tests.bench.gpu.child import Gone

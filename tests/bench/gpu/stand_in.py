@@ -5,10 +5,10 @@ All of the way of a GPU's batch is gone, but for capturing runs and for packed a
 
 import sys
 
-from sentiment import loading
-from sentiment.cli import main
+from sentiment.cli.main import main
 from sentiment.model.device_session import prove
 from sentiment.model.devices import Accelerator, Device, Found, find_devices
+from sentiment.serving.lifecycle import loading
 
 STAND_IN = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu", graphs=True), "a CPU in a GPU's place")
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row
-from sentiment_models.manifest import WEIGHTS_FILE
+from sentiment_models.export.manifest import WEIGHTS_FILE
 from tests.bench.gpu.bert import SIZES, Size, load_weights
 from tests.bench.gpu.child import serve
 from tests.bench.gpu.rows import BATCHES, Logits, Run, draw_rows, draw_trial, measure, padded_batches

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import promql_parser as promql
 from prometheus_client import CollectorRegistry
 
-from sentiment.cli import _parser
-from sentiment.metrics import Metrics
+from sentiment.cli.main import _parser
+from sentiment.observability.metrics import Metrics
 from tests.deploy.manifests import Document, of_kind
 from tests.deploy.rules.release import Rule, environment, matches, pods, server, settings
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sentiment.errors import BadSettings
-from sentiment.front_ends.supervisor import CONNECTION_GRACE_S, LEAVE_S
+from sentiment.serving.front_ends.supervisor import CONNECTION_GRACE_S, LEAVE_S
 from sentiment.settings import load_settings
 from tests.deploy.manifests import Document, of_kind
 from tests.deploy.rules.release import Rule, environment, pods, server, settings

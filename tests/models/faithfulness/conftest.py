@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sentiment_models.export import export
-from sentiment_models.faithfulness.subject import Subject
+from sentiment_models.explanations.subject import Subject
+from sentiment_models.export.export import export
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 
 MakeSubject = Callable[[str], Subject]

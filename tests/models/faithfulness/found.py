@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sentiment.model.bundle import load_bundle
-from sentiment_models.faithfulness.findings import (
+from sentiment_models.explanations.findings import (
     KINDS,
     AttentionFound,
     Comparison,

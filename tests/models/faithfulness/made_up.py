@@ -1,6 +1,6 @@
 """A study that nobody made: small, with every part, and figures from which it is known what must be said of them."""
 
-from sentiment_models.faithfulness.findings import (
+from sentiment_models.explanations.findings import (
     KINDS,
     AttentionFound,
     Comparison,

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sentiment.explain.evidence import Verdict
-from sentiment_models.faithfulness.aggregate import methods_found
-from sentiment_models.faithfulness.one_text import MethodText, OperatorText, OrderText, TextFound
+from sentiment.explain.methods.evidence import Verdict
+from sentiment_models.explanations.aggregate import methods_found
+from sentiment_models.explanations.one_text import MethodText, OperatorText, OrderText, TextFound
 
 OPERATORS = ("attention_mask", "mask_token")
 # Of ten words the fractions are 1, 1, 1, 2 and 5 words: the first three count once.

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from sentiment_models.errors import ModelsError
-from sentiment_models.export import export
-from sentiment_models.faithfulness import adversarial, attention_tests
-from sentiment_models.faithfulness.attention_tests import attention_found
-from sentiment_models.faithfulness.drawing import drawn
-from sentiment_models.faithfulness.rankings import Scores, attention_scores, attributions
-from sentiment_models.faithfulness.subject import Reading, Subject
-from sentiment_models.faithfulness.weight_erasure import RANKINGS
+from sentiment_models.explanations import adversarial, attention_tests
+from sentiment_models.explanations.attention_tests import attention_found
+from sentiment_models.explanations.drawing import drawn
+from sentiment_models.explanations.rankings import Scores, attention_scores, attributions
+from sentiment_models.explanations.subject import Reading, Subject
+from sentiment_models.explanations.weight_erasure import RANKINGS
+from sentiment_models.export.export import export
 from tests.models.faithfulness.layers import TEXTS
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 

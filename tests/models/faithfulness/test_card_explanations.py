@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from sentiment.model.bundle import load_bundle
-from sentiment_models.card import write_card
-from sentiment_models.card_explanations import explanations
 from sentiment_models.cli import main
 from sentiment_models.errors import ModelsError
-from sentiment_models.faithfulness.findings import Difference
-from sentiment_models.faithfulness.record import record_findings
-from sentiment_models.faithfulness.training_findings import Accuracy, TrainingFindings, UniformFound
+from sentiment_models.explanations.findings import Difference
+from sentiment_models.explanations.record import record_findings
+from sentiment_models.explanations.training_findings import Accuracy, TrainingFindings, UniformFound
+from sentiment_models.reports.card import write_card
+from sentiment_models.reports.card_explanations import explanations
 from tests.models.faithfulness.found import findings
 
 TITLE = "## How far explanations can be trusted"

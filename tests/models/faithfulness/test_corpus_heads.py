@@ -5,13 +5,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from sentiment.explain.heads import MIXED, PATTERNS
+from sentiment.explain.methods.heads import MIXED, PATTERNS
 from sentiment.explain.parts import Asked, Heads
 from sentiment_models.errors import ModelsError
-from sentiment_models.export import export
-from sentiment_models.faithfulness import corpus_heads
-from sentiment_models.faithfulness.corpus_heads import heads_found
-from sentiment_models.faithfulness.subject import Subject
+from sentiment_models.explanations import corpus_heads
+from sentiment_models.explanations.corpus_heads import heads_found
+from sentiment_models.explanations.subject import Subject
+from sentiment_models.export.export import export
 from tests.models.faithfulness.layers import TEXTS
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 

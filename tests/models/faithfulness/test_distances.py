@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sentiment_models.faithfulness.distances import agreement, compared, divergence, kl_divergence, output_change
+from sentiment_models.explanations.distances import agreement, compared, divergence, kl_divergence, output_change
 
 
 def test_divergence_is_jensen_shannons_in_nats() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sentiment_models.faithfulness.intervals import paired_intervals
+from sentiment_models.explanations.intervals import paired_intervals
 
 
 def test_an_interval_is_about_two_standard_errors_each_way() -> None:

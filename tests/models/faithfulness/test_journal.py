@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sentiment_models.errors import ModelsError, OtherRun
-from sentiment_models.faithfulness.journal import Journal
+from sentiment_models.explanations.journal import Journal
 
 
 def test_what_was_added_is_there_again(tmp_path: Path) -> None:

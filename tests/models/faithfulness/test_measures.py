@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from sentiment.explain.erasure import Answers, Floats, Masks, Steps, run
-from sentiment_models.faithfulness.measures import (
+from sentiment.explain.methods.erasure import Answers, Floats, Masks, Steps, run
+from sentiment_models.explanations.measures import (
     BEAM,
     Erasures,
     Model,

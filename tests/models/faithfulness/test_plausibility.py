@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from sentiment_models.errors import BadData, ModelsError
-from sentiment_models.faithfulness import plausibility as module
-from sentiment_models.faithfulness.plausibility import (
+from sentiment_models.explanations import plausibility as module
+from sentiment_models.explanations.plausibility import (
     Document,
     average_precision,
     f1_of_chance,
@@ -20,7 +20,7 @@ from sentiment_models.faithfulness.plausibility import (
     precision_of_chance,
     read_documents,
 )
-from sentiment_models.faithfulness.subject import Subject
+from sentiment_models.explanations.subject import Subject
 
 LABELS = ("negative", "positive")
 

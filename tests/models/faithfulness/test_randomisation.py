@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from sentiment_models.export import export
-from sentiment_models.faithfulness import randomisation
-from sentiment_models.faithfulness.last_layer import LastLayer, load_last_layer
-from sentiment_models.faithfulness.randomisation import METHODS, STEPS, agreement, attribute, randomised
-from sentiment_models.faithfulness.subject import Subject
+from sentiment_models.explanations import randomisation
+from sentiment_models.explanations.last_layer import LastLayer, load_last_layer
+from sentiment_models.explanations.randomisation import METHODS, STEPS, agreement, attribute, randomised
+from sentiment_models.explanations.subject import Subject
+from sentiment_models.export.export import export
 from tests.models.faithfulness.layers import TEXTS
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sentiment.explain.attention import rollout
-from sentiment_models.data import Example
+from sentiment.explain.methods.attention import rollout
+from sentiment_models.data.labelled import Example
 from sentiment_models.errors import ModelsError
-from sentiment_models.faithfulness.findings import BASELINE, KINDS
-from sentiment_models.faithfulness.rankings import WordCounts, attributions, lexicon_of, order, scores, token_read
-from sentiment_models.faithfulness.subject import EXPLAIN_ROWS, Subject
+from sentiment_models.explanations.findings import BASELINE, KINDS
+from sentiment_models.explanations.rankings import WordCounts, attributions, lexicon_of, order, scores, token_read
+from sentiment_models.explanations.subject import EXPLAIN_ROWS, Subject
 from tests.models.faithfulness.conftest import MakeSubject
 
 TEXT = "the film was not good at all , but i liked the end"

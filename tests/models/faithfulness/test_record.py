@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sentiment.explainer import Explainer
+from sentiment.explain.engine import Explainer
 from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import load_classifier
 from sentiment_models.errors import ModelsError
-from sentiment_models.faithfulness.findings import Findings
-from sentiment_models.faithfulness.record import record_findings
+from sentiment_models.explanations.findings import Findings
+from sentiment_models.explanations.record import record_findings
 from tests.models.faithfulness.found import OVER, findings
 
 

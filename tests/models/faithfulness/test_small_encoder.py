@@ -5,9 +5,9 @@ import pytest
 import torch
 from transformers import BertForSequenceClassification
 
-from sentiment_models.data import Example
-from sentiment_models.faithfulness.bag import Bag, read_bag, train_bag, uniform_weights
-from sentiment_models.faithfulness.small_encoder import (
+from sentiment_models.data.labelled import Example
+from sentiment_models.explanations.bag import Bag, read_bag, train_bag, uniform_weights
+from sentiment_models.explanations.small_encoder import (
     Batch,
     Course,
     Texts,
@@ -20,7 +20,7 @@ from sentiment_models.faithfulness.small_encoder import (
     padded,
     read,
 )
-from sentiment_models.scratch import Shape, train_tokenizer
+from sentiment_models.training.scratch import Shape, train_tokenizer
 from tests.models.tiny_bert import BAD, GOOD, sentences
 
 TOKENS_MAX = 24

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sentiment_models.faithfulness import sources
-from sentiment_models.faithfulness.sources import FOLDER, OF_RATIONALES, OF_STUDY, OF_TRAINING, code_of
+from sentiment_models.explanations import sources
+from sentiment_models.explanations.sources import FOLDER, OF_RATIONALES, OF_STUDY, OF_TRAINING, code_of
 
 # Lay out, or put together, what has been kept.
 TELLING = {

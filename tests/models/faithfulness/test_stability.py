@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sentiment_models.faithfulness.rankings import scores
-from sentiment_models.faithfulness.stability import changes, spearman, stability
-from sentiment_models.faithfulness.subject import Subject
+from sentiment_models.explanations.rankings import scores
+from sentiment_models.explanations.stability import changes, spearman, stability
+from sentiment_models.explanations.subject import Subject
 from tests.models.faithfulness.conftest import MakeSubject
 
 

@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sentiment.explain.erasure import ranked
-from sentiment_models.data import Example
+from sentiment.explain.methods.erasure import ranked
+from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadData, ModelsError
-from sentiment_models.evaluate import Dataset
-from sentiment_models.faithfulness import one_text, rankings
-from sentiment_models.faithfulness import study as studying
-from sentiment_models.faithfulness.findings import ATTENTION, ATTRIBUTION, BASELINE, KINDS, Findings
-from sentiment_models.faithfulness.measures import Model
-from sentiment_models.faithfulness.one_text import study_text, study_unsigned
-from sentiment_models.faithfulness.rankings import WordCounts
-from sentiment_models.faithfulness.study import balanced, study
-from sentiment_models.faithfulness.subject import Subject
+from sentiment_models.evaluation.evaluate import Dataset
+from sentiment_models.explanations import one_text, rankings
+from sentiment_models.explanations import study as studying
+from sentiment_models.explanations.findings import ATTENTION, ATTRIBUTION, BASELINE, KINDS, Findings
+from sentiment_models.explanations.measures import Model
+from sentiment_models.explanations.one_text import study_text, study_unsigned
+from sentiment_models.explanations.rankings import WordCounts
+from sentiment_models.explanations.study import balanced, study
+from sentiment_models.explanations.subject import Subject
 from tests.models.tiny_families import TEXTS
 
 COUNT = 4
@@ -174,7 +174,7 @@ def test_a_file_without_a_word_is_refused(make_bundle: Callable[[str], Path], tm
 
 
 def test_verdicts_are_those_of_the_service(subject: Subject) -> None:
-    from sentiment.explain.evidence import Evidence
+    from sentiment.explain.methods.evidence import Evidence
     from sentiment.explain.parts import Asked
 
     text = next(text for text in TEXTS if len(text.split()) > 7)

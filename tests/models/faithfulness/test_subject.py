@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from sentiment.explain.erasure import without
+from sentiment.explain.methods.erasure import without
 from sentiment.model.scores import probabilities
 from sentiment.model.tokenizer import Row
 from sentiment_models.errors import ModelsError
-from sentiment_models.faithfulness.measures import Model
-from sentiment_models.faithfulness.subject import Subject
+from sentiment_models.explanations.measures import Model
+from sentiment_models.explanations.subject import Subject
 from tests.models.faithfulness.conftest import MakeSubject
 
 TEXT = "the film was not good at all , but i liked the end"

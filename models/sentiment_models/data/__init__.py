@@ -1,0 +1,1 @@
+"""Labelled texts and documents: reading them, parting them, varying them."""

@@ -1,0 +1,110 @@
+"""The texts that a run is shown: read from files, parted from the development set, varied anew in each epoch.
+
+Knows nothing of torch or of models.
+"""
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sentiment_models.data.carving import Split, carve, part, repeat
+from sentiment_models.data.labelled import Example, Source, TextOrPair, read_examples, read_undecided
+from sentiment_models.data.perturb import detokenize, recase, typos
+from sentiment_models.data.sentences import last_sentences
+from sentiment_models.errors import BadData
+from sentiment_models.export.provenance import Json, distinct_names
+from sentiment_models.training.recipe import Recipe
+
+# About two sentences: as long as what people type.
+TAIL_WORDS_MAX = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Training and development examples, and of each file its record and the hash of its bytes."""
+
+    split: Split
+    files: list[dict[str, Json]]
+    hashes: dict[str, str]
+
+
+def read_corpus(recipe: Recipe) -> Corpus:
+    """Read all files of a recipe.
+
+    Raises:
+        BadData: a file cannot be used.
+    """
+    kinds = {"whole": recipe.sources, "tails": recipe.tails, "undecided": recipe.undecided}
+    sources = [(kind, Source.parse(spec)) for kind, specs in kinds.items() for spec in specs]
+    readers = {"undecided": read_undecided}
+    examples = [list(readers.get(kind, read_examples)(source.path, recipe.labels)) for kind, source in sources]
+    shown = {kind: [(rows, one.times) for rows, (its, one) in zip(examples, sources, strict=True) if its == kind] for kind in kinds}
+    split = carve(shown["whole"], recipe.dev_fraction, recipe.seed)
+    for rows, times in shown["tails"]:
+        # The same texts stand aside for dev as above.
+        train = part([(rows, times)], recipe.dev_fraction, recipe.seed).train
+        split.train.extend(replace(example, text=last_sentences(example.text, TAIL_WORDS_MAX)) for example in train)
+    _check_classes(split.train, recipe.labels, [source.path for _, source in sources])
+    for rows, times in shown["undecided"]:
+        # None for dev: there is no right answer to count.
+        split.train.extend(repeat(rows, times, recipe.seed))
+    hashes = [hashlib.sha256(source.path.read_bytes()).hexdigest() for _, source in sources]
+    names = distinct_names([source.path for _, source in sources])
+    files: list[dict[str, Json]] = [
+        {
+            "file": name,
+            "rows": len(rows),
+            "times": source.times,
+            "tails": kind == "tails",
+            "undecided": kind == "undecided",
+            # Of what model the probabilities are that stand in it.
+            "teachers": sorted({row.teacher for row in rows} - {""}),
+            "sha256": digest,
+        }
+        for name, rows, (kind, source), digest in zip(names, examples, sources, hashes, strict=True)
+    ]
+    return Corpus(split, files, dict(zip(names, hashes, strict=True)))
+
+
+def _check_classes(train: Sequence[Example], labels: Sequence[str], paths: Sequence[Path]) -> None:
+    """A classifier that has seen one class only answers that for ever, and looks perfect on its development set."""
+    found = {example.label for example in train}
+    if len(found) == 1:
+        files = ", ".join(str(path) for path in paths)
+        raise BadData(
+            f"{files}: all {len(train)} texts for training are {labels[found.pop()]}; add a file with others of {', '.join(labels)}"
+        )
+
+
+def target_of(example: Example, labels: int, teacher_weight: float) -> list[float]:
+    """How likely each label shall be: the one that people gave, mixed with what a teacher says where there is one."""
+    hard = [float(index == example.label) for index in range(labels)]
+    if example.target is None:
+        return hard
+    if not example.judged:
+        return list(example.target)
+    return [teacher_weight * soft + (1 - teacher_weight) * one for soft, one in zip(example.target, hard, strict=True)]
+
+
+def vary(examples: Sequence[Example], recipe: Recipe, epoch: int) -> list[TextOrPair]:
+    """Return what is read of the examples in an epoch: each with the recipe's chances detokenized, cased otherwise and misspelt.
+
+    What happens to a text depends on nothing but the recipe's seed, the epoch and its place.
+    """
+    if not (recipe.detokenize or recipe.recase or recipe.typos):
+        return [example.whole for example in examples]
+    varied: list[TextOrPair] = []
+    for place, example in enumerate(examples):
+        rng = random.Random(f"{recipe.seed}/{epoch}/{place}")  # noqa: S311 - a variant
+        text = _varied(example.text, recipe, rng)
+        varied.append(text if example.text_pair is None else (text, _varied(example.text_pair, recipe, rng)))
+    return varied
+
+
+def _varied(text: str, recipe: Recipe, rng: random.Random) -> str:
+    detokenizes, recases, slips = (rng.random() < chance for chance in (recipe.detokenize, recipe.recase, recipe.typos))
+    text = detokenize(text) if detokenizes else text
+    text = recase(text, rng) if recases else text
+    return typos(text, rng) if slips else text

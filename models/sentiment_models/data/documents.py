@@ -1,0 +1,237 @@
+"""Whole documents for pre-training: reading them, laying them out as token ids, cutting them into rows of one or two segments.
+
+Knows nothing of torch or of models.
+"""
+
+import json
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from sentiment_models.data.sentences import split_sentences
+from sentiment_models.data.text_files import UNREADABLE, bare, check_text, open_text, unreadable
+from sentiment_models.errors import BadData
+from sentiment_models.training.masking import Ids
+
+Tokenize = Callable[[list[str]], list[list[int]]]
+"""Token ids of sentences, without special tokens."""
+
+SENTENCES_AT_ONCE = 10_000
+
+
+def read_documents(path: Path) -> Iterator[str]:
+    """Read the documents of a .txt (one a line), .tsv (``label<TAB>document``) or .jsonl (key text), optionally .gz, in UTF-8.
+
+    Labels are not looked at; empty lines are left out.
+
+    Raises:
+        BadData: the file cannot be read so; names file and line.
+    """
+    kind = Path(path.name.removesuffix(".gz")).suffix
+    parts: dict[str, Callable[[str, str], str]] = {".txt": _line, ".tsv": _after_tab, ".jsonl": _text_of}
+    if kind not in parts:
+        raise BadData(f"{path}: a {kind or 'nameless'} file; documents are read from .txt, .tsv and .jsonl, each optionally .gz")
+    number, found = 0, False
+    try:
+        with open_text(path) as stream:
+            for number, line in enumerate(stream, 1):
+                text = parts[kind](bare(line), f"{path}:{number}") if line.strip() else ""
+                if text.strip():
+                    check_text(text, f"{path}:{number}")
+                    found = True
+                    yield text
+    except UNREADABLE as error:
+        raise unreadable(path, number, error) from error
+    if not found:
+        raise BadData(f"{path}: holds no document")
+
+
+def _line(line: str, _: str) -> str:
+    return line
+
+
+def _after_tab(line: str, where: str) -> str:
+    _, tab, text = line.partition("\t")
+    if not tab:
+        raise BadData(f"{where}: no tab; wanted label<TAB>text")
+    return text
+
+
+def _text_of(line: str, where: str) -> str:
+    try:
+        return str(json.loads(line)["text"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadData(f"{where}: not an object with the key text: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Documents as token ids in one array, without special tokens.
+
+    ``sentences``: [sentences + 1], where each begins in ``tokens``, and the end; ``starts``: [documents + 1], where each
+    begins in ``sentences``, and the end. A sentence over ``sentence_tokens_max`` is cut into several.
+    """
+
+    tokens: Ids
+    sentences: list[int]
+    starts: list[int]
+
+    @classmethod
+    def encode(cls, texts: Sequence[str], tokenize: Tokenize, sentence_tokens_max: int) -> "Documents":
+        """Lay out texts; one without a token is left out."""
+        tokens: list[NDArray[np.int32]] = []
+        sentences, starts = [0], [0]
+        for pool in tqdm(list(_pools(texts)), desc="tokenizing", unit="pool", mininterval=5):
+            encoded = iter(tokenize([sentence for document in pool for sentence in document]))
+            for document in pool:
+                for _ in document:
+                    ids = next(encoded)
+                    tokens.append(np.array(ids, np.int32))
+                    end = sentences[-1] + len(ids)
+                    sentences += [*range(sentences[-1] + sentence_tokens_max, end, sentence_tokens_max), end] if ids else []
+                if len(sentences) - 1 > starts[-1]:
+                    starts.append(len(sentences) - 1)
+        return cls(np.concatenate(tokens).astype(np.int64) if tokens else np.zeros(0, np.int64), sentences, starts)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+
+def _pools(texts: Sequence[str]) -> Iterator[list[list[str]]]:
+    """Sentences of documents, in pools of so many documents that memory stays bounded."""
+    pool: list[list[str]] = []
+    size = 0
+    for text in texts:
+        pool.append(split_sentences(text))
+        size += len(pool[-1])
+        if size >= SENTENCES_AT_ONCE:
+            yield pool
+            pool, size = [], 0
+    if pool:
+        yield pool
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Where a row's one or two segments begin and end in ``Documents.tokens``; ``b`` is empty where there is one segment.
+
+    ``follows``: the second segment stands behind the first in one document; otherwise it comes from another document.
+    """
+
+    a: tuple[int, int]
+    b: tuple[int, int]
+    follows: bool
+
+    @property
+    def tokens(self) -> int:
+        """How many there are, without special tokens."""
+        return self.a[1] - self.a[0] + self.b[1] - self.b[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The special tokens around segments: ``special[0]``, first segment, ``special[1]``, second segment if any, ``special[-1]``.
+
+    ``types``: the segment id of each of these parts in turn; all 0 for a model without segments.
+    """
+
+    special: tuple[tuple[int, ...], ...]
+    types: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tokenizer: Any, count: int) -> "Frame":  # transformers has no one type for its tokenizers
+        """Read off what a fast tokenizer puts around ``count`` segments, 1 or 2."""
+        encoded = tokenizer(*"ab"[:count], return_token_type_ids=True)
+        special: list[tuple[int, ...]] = [()]
+        types = [0]
+        owner = None
+        for token, kind, its in zip(encoded["input_ids"], encoded["token_type_ids"], encoded.sequence_ids(), strict=True):
+            if its is None:
+                special[-1] += (token,)
+            elif its != owner:
+                special.append(())
+                types += [kind, kind]
+            owner = its if its is not None else owner
+            types[-1] = kind
+        return cls(tuple(special), tuple(types))
+
+    @property
+    def tokens(self) -> int:
+        """How many special tokens there are."""
+        return sum(map(len, self.special))
+
+    def lay_out(self, segments: Sequence[Ids]) -> tuple[Ids, Ids]:
+        """Put the special tokens around as many segments as the frame is for: token ids and segment ids, both [tokens]."""
+        parts: list[Ids] = [np.array(self.special[0], np.int64)]
+        for segment, after in zip(segments, self.special[1:], strict=True):
+            parts += [segment, np.array(after, np.int64)]
+        return np.concatenate(parts), np.repeat(np.array(self.types, np.int64), [len(part) for part in parts])
+
+
+def segments(documents: Documents, tokens_max: int) -> list[Row]:
+    """Pack whole sentences into rows of one segment; a row never holds two documents. Sentences must not exceed ``tokens_max``."""
+    rows = []
+    sentences = documents.sentences
+    for first, last in pairwise(documents.starts):
+        begin = first
+        while begin < last:
+            end = _fill(sentences, begin, last, tokens_max)
+            rows.append(Row((sentences[begin], sentences[end]), (0, 0), follows=True))
+            begin = end
+    return rows
+
+
+def pairs(documents: Documents, tokens_max: int, rng: random.Random) -> list[Row]:
+    """Cut documents into rows of two segments, the second of which follows the first in one half of the rows.
+
+    In the other half it comes from another document, and what would have followed begins the next row. No row has more than
+    ``tokens_max`` tokens, of which a sentence may have at most half.
+
+    Raises:
+        BadData: there is one document only.
+    """
+    if len(documents) < 2:
+        raise BadData(f"{len(documents)} documents; sentence pairs need at least 2")
+    rows = []
+    sentences = documents.sentences
+    for number, (first, last) in enumerate(pairwise(documents.starts)):
+        begin = sentences[first]
+        while begin < sentences[last]:
+            inside = bisect_right(sentences, begin, first, last) - 1
+            end = sentences[_fill(sentences, inside, last, tokens_max)]
+            # A lone sentence, such as a document's last, is cut anywhere: both kinds of rows stay equally frequent.
+            inner = sentences[inside + 1 : bisect_right(sentences, end - 1, inside, last + 1)]
+            cut = rng.choice(inner) if inner else rng.randint(begin + 1, end - 1) if end - begin > 1 else end
+            if cut == end:
+                break
+            if rng.random() < 0.5:
+                rows.append(Row((begin, cut), (cut, end), follows=True))
+                begin = end
+            else:
+                strange = _elsewhere(documents, number, tokens_max - (cut - begin), rng, whole=bool(inner))
+                rows.append(Row((begin, cut), strange, follows=False))
+                begin = cut
+    return rows
+
+
+def _fill(sentences: Sequence[int], begin: int, last: int, tokens_max: int) -> int:
+    """Return the end of as many sentences from ``begin`` on as fit, at least one."""
+    return max(begin + 1, min(last, bisect_right(sentences, sentences[begin] + tokens_max, begin, last + 1) - 1))
+
+
+def _elsewhere(documents: Documents, number: int, tokens_max: int, rng: random.Random, *, whole: bool) -> tuple[int, int]:
+    """Choose a segment of another document than ``number``; it begins with a sentence if ``whole``, else anywhere."""
+    other = rng.randrange(len(documents) - 1)
+    other += other >= number
+    first, last = documents.starts[other], documents.starts[other + 1]
+    end = documents.sentences[last]
+    begin = documents.sentences[rng.randrange(first, last)] if whole else rng.randrange(documents.sentences[first], end)
+    return begin, min(end, begin + tokens_max)

@@ -1,0 +1,1 @@
+"""What a bundle is measured by, and the measurements themselves."""

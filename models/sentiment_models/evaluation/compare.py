@@ -1,0 +1,234 @@
+"""Two bundles on the same texts: whose answers are better, which flip, whether that could be chance, and what each costs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from sentiment.files.html_report import Section, page, paragraph, plain, table
+from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.cores import cores_granted
+from sentiment_models.errors import ModelsError
+from sentiment_models.evaluation.evaluate import Dataset, Measured, graph_measured, refuse_equal_names, run_file
+from sentiment_models.evaluation.findings import GraphMeasured
+from sentiment_models.evaluation.resample import SEED, difference_interval, mcnemar
+from sentiment_models.evaluation.tables import P_VALUE_MIN, Table, interval, shortened
+
+# Flips that are shown of each file and direction, the surest of the second bundle's answers first.
+EXAMPLES_MAX = 12
+POOLED = "all files"
+# Characters of a text on a terminal.
+TERMINAL_MAX = 90
+
+Precisions = tuple[str | None, str | None]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Side(_Part):
+    """One of the bundles."""
+
+    bundle: str
+    graph: GraphMeasured
+
+
+class Flip(_Part):
+    """A text that one bundle answers rightly and the other wrongly, shortened; with both answers and their probabilities."""
+
+    text: str
+    right: str
+    answers: tuple[str, str]
+    scores: tuple[float, float]
+
+
+class Difference(_Part):
+    """Both bundles on one file.
+
+    ``lost`` texts only the first answers rightly, ``gained`` only the second; ``changed`` got another label, right or wrong.
+    ``interval``: 95 % of the second's accuracy less the first's, paired. ``p_value``: McNemar's exact test.
+    """
+
+    rows: int = Field(gt=0)
+    accuracy: tuple[float, float]
+    lost: int
+    gained: int
+    changed: int
+    interval: tuple[float, float]
+    p_value: float
+    core_ms_per_text: tuple[float, float]
+    lost_examples: tuple[Flip, ...] = ()
+    gained_examples: tuple[Flip, ...] = ()
+
+
+class Comparison(_Part):
+    """Two graphs by data set; with several files also all of them together."""
+
+    first: Side
+    second: Side
+    threads: int
+    seed: int
+    datasets: dict[str, Difference] = Field(min_length=1)
+
+
+def compare(
+    first: Path, second: Path, datasets: Sequence[Dataset], precisions: Precisions = (None, None), threads: int = 0, seed: int = SEED
+) -> Comparison:
+    """Run two bundles over labelled files.
+
+    Args:
+        first: the bundle that is known.
+        second: the bundle that might replace it.
+        datasets: what to run.
+        precisions: run this graph of the first and that of the second; None: the one that would be served on this machine.
+        threads: how many share a session; 0: as many as cores are granted.
+        seed: of the intervals.
+
+    Raises:
+        ModelsError: their labels differ.
+        BadData: a file cannot be used, or two have one name.
+        sentiment.errors.BadBundle: a bundle cannot be served here.
+    """
+    refuse_equal_names(datasets)
+    threads = threads or cores_granted()
+    sides = [load_classifier(bundle, precision) for bundle, precision in zip((first, second), precisions, strict=True)]
+    labels, others = (side.manifest.labels for side in sides)
+    if labels != others:
+        raise ModelsError(f"{second}: its labels are {', '.join(others)}; those of {first} are {', '.join(labels)}")
+    found: dict[str, Difference] = {}
+    for dataset in datasets:
+        before, after = (run_file(side, dataset, threads) for side in sides)
+        found[dataset.name] = _difference(before, after, labels, seed)
+    if len(found) > 1:
+        found[POOLED] = _pooled(list(found.values()), seed)
+    return Comparison(first=_side(sides[0]), second=_side(sides[1]), threads=threads, seed=seed, datasets=found)
+
+
+def _side(classifier: Classifier) -> Side:
+    return Side(bundle=classifier.bundle.id, graph=graph_measured(classifier))
+
+
+def _difference(before: Measured, after: Measured, labels: Sequence[str], seed: int) -> Difference:
+    stated = before.served.stated, after.served.stated
+    answers = before.served.answers, after.served.answers
+    right = [found == before.labels for found in answers]
+    rows = len(before.labels)
+
+    def examples(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[Flip, ...]:
+        surest = sorted(np.flatnonzero(mask).tolist(), key=lambda row: -float(stated[1][row].max()))
+        return tuple(
+            Flip(
+                text=shortened(text if isinstance(text := before.texts[row], str) else " | ".join(text)),
+                right=labels[before.labels[row]],
+                answers=(labels[answers[0][row]], labels[answers[1][row]]),
+                scores=(round(float(stated[0][row].max()), 4), round(float(stated[1][row].max()), 4)),
+            )
+            for row in surest[:EXAMPLES_MAX]
+        )
+
+    lost, gained = right[0] & ~right[1], ~right[0] & right[1]
+    counts = int(lost.sum()), int(gained.sum())
+    low, high = difference_interval(*counts, rows, seed)
+    return Difference(
+        rows=rows,
+        accuracy=(round(float(right[0].mean()), 5), round(float(right[1].mean()), 5)),
+        lost=counts[0],
+        gained=counts[1],
+        changed=int((answers[0] != answers[1]).sum()),
+        interval=(round(low, 5), round(high, 5)),
+        p_value=mcnemar(*counts),
+        core_ms_per_text=(round(1e3 * before.core_s / rows, 3), round(1e3 * after.core_s / rows, 3)),
+        lost_examples=examples(lost),
+        gained_examples=examples(gained),
+    )
+
+
+def _pooled(parts: Sequence[Difference], seed: int) -> Difference:
+    """All files as one, each text counted once; without examples."""
+    rows, lost, gained = (sum(getattr(part, name) for part in parts) for name in ("rows", "lost", "gained"))
+    low, high = difference_interval(lost, gained, rows, seed)
+
+    def mean(name: str, side: int) -> float:
+        return float(sum(getattr(part, name)[side] * part.rows for part in parts) / rows)
+
+    return Difference(
+        rows=rows,
+        accuracy=(round(mean("accuracy", 0), 5), round(mean("accuracy", 1), 5)),
+        lost=lost,
+        gained=gained,
+        changed=sum(part.changed for part in parts),
+        interval=(round(low, 5), round(high, 5)),
+        p_value=mcnemar(lost, gained),
+        core_ms_per_text=(round(mean("core_ms_per_text", 0), 3), round(mean("core_ms_per_text", 1), 3)),
+    )
+
+
+def tables(comparison: Comparison) -> tuple[Table, Table]:
+    """Lay out accuracy, and cost."""
+    accuracy = Table(
+        "Accuracy",
+        ("data set", "texts", "A", "B", "B - A", "95 %", "p", "A only right", "B only right", "labels changed"),
+        tuple(
+            (
+                *(name, one.rows, *one.accuracy, f"{one.accuracy[1] - one.accuracy[0]:+.4f}", interval(one.interval)),
+                *(f"{one.p_value:.4f}", one.lost, one.gained, one.changed),
+            )
+            for name, one in comparison.datasets.items()
+        ),
+        "The interval is a paired bootstrap of the difference, p that of McNemar's exact test on the texts that one of them alone answers "
+        f"rightly. From {P_VALUE_MIN} on the difference may be chance.",
+    )
+    first, second = comparison.first.graph, comparison.second.graph
+    cost = [
+        (f"core-ms a text, {name}", f"{one.core_ms_per_text[0]:.2f}", f"{one.core_ms_per_text[1]:.2f}", _ratio(*one.core_ms_per_text))
+        for name, one in comparison.datasets.items()
+    ]
+    for name, a, b in (("graph, MB", first.bytes, second.bytes), ("bundle, MB", first.bundle_bytes, second.bundle_bytes)):
+        cost.append((name, f"{a / 1e6:.1f}", f"{b / 1e6:.1f}", _ratio(a, b)))
+    return accuracy, Table("Cost", ("", "A", "B", "B / A"), tuple(cost), "Times depend on the machine.")
+
+
+def as_text(comparison: Comparison) -> str:
+    """Lay the comparison out for a terminal, with the first few flips."""
+    parts = [_names(comparison), *(f"{one.title}\n{plain(one.header, one.rows)}" for one in tables(comparison))]
+    for title, rows in _flips(comparison):
+        narrow = [(shortened(text, TERMINAL_MAX), *rest) for text, *rest in rows[:5]]
+        parts.append(f"{title}\n{plain(_FLIP_HEADER, narrow)}")
+    return "\n\n".join(parts)
+
+
+def as_page(comparison: Comparison) -> str:
+    """Compose a self-contained HTML document."""
+    sections = [Section(one.title, paragraph(one.note) + table(one.header, one.rows)) for one in tables(comparison)]
+    sections += [Section(title, table(_FLIP_HEADER, rows)) for title, rows in _flips(comparison)]
+    return page(
+        f"{comparison.first.bundle} against {comparison.second.bundle}", [Section("Bundles", paragraph(_names(comparison))), *sections]
+    )
+
+
+_FLIP_HEADER = ("text", "right", "A", "B")
+
+
+def _flips(comparison: Comparison) -> list[tuple[str, list[tuple[str, ...]]]]:
+    found = []
+    for name, one in comparison.datasets.items():
+        for kind, total, flips in (
+            ("right in A, wrong in B", one.lost, one.lost_examples),
+            ("wrong in A, right in B", one.gained, one.gained_examples),
+        ):
+            rows = [(f.text, f.right, *(f"{label} {score:.2f}" for label, score in zip(f.answers, f.scores, strict=True))) for f in flips]
+            if rows:
+                found.append((f"{name}: {kind}, {len(rows)} of {total:,}", rows))
+    return found
+
+
+def _names(comparison: Comparison) -> str:
+    sides = (comparison.first, comparison.second)
+    named = (f"{letter} is {side.bundle} ({side.graph.precision})" for letter, side in zip("AB", sides, strict=True))
+    return f"{', '.join(named)}; {comparison.threads} threads."
+
+
+def _ratio(first: float, second: float) -> str:
+    return f"{second / first:.2f}" if first else ""

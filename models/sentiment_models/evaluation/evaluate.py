@@ -1,0 +1,262 @@
+"""Measure a bundle's served graph on labelled files, through the service's own tokenizer, padding, session and calibration."""
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sentiment.model.bundle import load_bundle
+from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.cores import cores_granted
+from sentiment_models.data.labelled import Example, TextOrPair, read_examples
+from sentiment_models.errors import BadData, ModelsError
+from sentiment_models.evaluation.findings import (
+    BESIDE,
+    CalibrationFound,
+    ClassFound,
+    Evaluation,
+    GraphMeasured,
+    Measurement,
+    Slice,
+)
+from sentiment_models.evaluation.metrics import Labels, calibration_error, class_scores, confusion, figures_of, reliability_bins
+from sentiment_models.evaluation.probes import PERTURBATIONS, behave, catch, perturb, read_kinds
+from sentiment_models.evaluation.resample import SEED, accuracy_and_f1_intervals, calibration_test
+from sentiment_models.export.inference import Served, serve
+from sentiment_models.export.manifest import MANIFEST_FILE, WEIGHTS_FILE, read_object, sha256, write_object
+from sentiment_models.export.provenance import Json
+
+# Upper ends of the slices by tokens; the last one is what most of the family reads.
+LENGTHS = (16, 64, 256, 512)
+OVER_THE_LIMIT = "over the limit"
+# With more a column holds something else, such as names of products.
+DOMAINS_MAX = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A labelled file and what its figures are called."""
+
+    name: str
+    path: Path
+
+    @classmethod
+    def parse(cls, spec: str) -> "Dataset":
+        """Read ``FILE`` or ``NAME=FILE`` as the command line takes it; a file's name is its folder's and its own: sst2/dev."""
+        name, equals, path = spec.partition("=")
+        if equals and not Path(spec).exists():
+            return cls(name, Path(path))
+        whole = Path(spec).resolve()
+        return cls(f"{whole.parent.name}/{whole.name.split('.')[0]}", Path(spec))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A file as a classifier answered it: the right labels, what came back, and what that took."""
+
+    texts: list[TextOrPair]
+    labels: Labels
+    served: Served
+    core_s: float
+    seconds: float
+
+
+def evaluate(
+    bundle: Path,
+    datasets: Sequence[Dataset],
+    precision: str | None = None,
+    threads: int = 0,
+    truncation: str | None = None,
+    undecided: Path | None = None,
+    seed: int = SEED,
+) -> Evaluation:
+    """Measure a bundle.
+
+    Args:
+        bundle: the bundle's directory.
+        datasets: what to measure it on.
+        precision: measure this graph; None: the one that would be served on this machine.
+        threads: how many share the session; 0: as many as cores are granted.
+        truncation: how texts are read that do not fit; None: as the bundle says.
+        undecided: a .tsv file of kind<TAB>text, texts that have no answer.
+        seed: of the intervals and of the perturbations.
+
+    Raises:
+        BadData: a file cannot be used, or two have one name.
+        sentiment.errors.BadBundle: the bundle cannot be served here.
+    """
+    refuse_equal_names(datasets)
+    threads = threads or cores_granted()
+    kinds = read_kinds(undecided) if undecided else {}
+    classifier = load_classifier(bundle, precision)
+    return Evaluation(
+        bundle=classifier.bundle.id,
+        graph=graph_measured(classifier),
+        temperature=classifier.manifest.calibration.temperature,
+        abstain_below=classifier.manifest.calibration.abstain_below,
+        truncation=truncation or classifier.manifest.default_truncation,
+        threads=threads,
+        seed=seed,
+        datasets={dataset.name: measure(classifier, dataset, threads, truncation, seed) for dataset in datasets},
+        behaviours=tuple(behave(classifier, threads)),
+        undecided=catch(classifier, kinds, threads),
+    )
+
+
+def refuse_equal_names(datasets: Sequence[Dataset]) -> None:
+    """Refuse two data sets of one name.
+
+    Raises:
+        BadData: names it.
+    """
+    names = [dataset.name for dataset in datasets]
+    if len(set(names)) != len(names):
+        raise BadData(f"two files are called {max(names, key=names.count)}; name one of them by NAME=FILE")
+
+
+def graph_measured(classifier: Classifier) -> GraphMeasured:
+    """Say which graph a classifier runs, and how large it, with weights that it reads from another file, and its bundle are."""
+    graph, files = classifier.graph, classifier.manifest.files
+    outside = WEIGHTS_FILE in files and WEIGHTS_FILE.encode() in (classifier.bundle.path / graph.file).read_bytes()
+    return GraphMeasured(
+        file=graph.file,
+        precision=graph.precision,
+        sha256=files[graph.file].sha256,
+        bytes=files[graph.file].bytes + (files[WEIGHTS_FILE].bytes if outside else 0),
+        bundle_bytes=sum(file.bytes for file in files.values()),
+        beside={name: files[name].sha256 for name in BESIDE if name in files},
+    )
+
+
+def run_file(classifier: Classifier, dataset: Dataset, threads: int, truncation: str | None = None) -> Measured:
+    """Run every text of a file through a classifier.
+
+    Raises:
+        BadData: the file cannot be used.
+    """
+    return _run(classifier, dataset, _read(classifier, dataset), threads, truncation)
+
+
+def _read(classifier: Classifier, dataset: Dataset) -> list[Example]:
+    return list(read_examples(dataset.path, classifier.manifest.labels, pairs=classifier.manifest.pairs))
+
+
+def _run(classifier: Classifier, dataset: Dataset, examples: Sequence[Example], threads: int, truncation: str | None) -> Measured:
+    texts = [example.whole for example in examples]
+    begun, cpu_begun = time.perf_counter(), time.process_time()
+    served = serve(classifier, texts, dataset.name, threads, truncation)
+    seconds, core_s = time.perf_counter() - begun, time.process_time() - cpu_begun
+    labels = np.array([example.label for example in examples], np.int64)
+    return Measured(texts, labels, served, core_s, seconds)
+
+
+def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: str | None = None, seed: int = SEED) -> Measurement:
+    """Run one file through a classifier, as it is and perturbed.
+
+    Raises:
+        BadData: the file cannot be used, or has too many domains.
+    """
+    examples = _read(classifier, dataset)
+    domains = _domains([example.domain for example in examples])
+    if len(domains) > DOMAINS_MAX:
+        many = f"{len(domains)} domains; the limit is {DOMAINS_MAX}"
+        raise BadData(f"{dataset.path}: {many}: name the column otherwise if it holds something else")
+    run = _run(classifier, dataset, examples, threads, truncation)
+    names, labels, stated, rows = classifier.manifest.labels, run.labels, run.served.stated, len(run.labels)
+    found = figures_of(stated, labels)
+    answered = run.served.answers
+    accuracy, f1 = accuracy_and_f1_intervals(answered, labels, len(names), seed)
+    test = calibration_test(stated, labels, seed)
+    counts = confusion(answered, labels, len(names))
+    return Measurement(
+        accuracy=round(found.accuracy, 5),
+        accuracy_interval=_rounded(accuracy),
+        macro_f1=round(found.macro_f1, 5),
+        macro_f1_interval=_rounded(f1),
+        ece=round(found.ece, 5),
+        calibration=CalibrationFound(p_value=round(test.p_value, 5), ece_of_calibrated=_rounded(test.ece_of_calibrated)),
+        classes=_classes(counts, names),
+        confusion=tuple(tuple(row) for row in counts.tolist()),
+        reliability=tuple(reliability_bins(stated.max(axis=1), answered == labels)),
+        lengths=_slices(run, _lengths(run.served)),
+        domains=_slices(run, domains),
+        robustness={name: perturb(classifier, run.texts, labels, answered, name, threads, truncation, seed) for name in PERTURBATIONS},
+        rows=rows,
+        tokens=int(run.served.lengths.sum()),
+        truncated=int(run.served.truncated.sum()),
+        abstained=int(run.served.abstain.sum()),
+        core_ms_per_text=round(1e3 * run.core_s / rows, 3),
+        texts_per_s=round(rows / run.seconds, 1),
+        sha256=sha256(dataset.path),
+    )
+
+
+def record(bundle: Path, evaluation: Evaluation) -> None:
+    """Write the figures into the bundle's manifest; its digest, and with it the bundle's, changes.
+
+    Raises:
+        ModelsError: the figures are of another bundle, or of another graph than the one that is served first.
+        sentiment.errors.BadBundle: the bundle is damaged.
+    """
+    manifest = load_bundle(bundle).manifest
+    evaluation.check_of(manifest)
+    if evaluation.truncation != manifest.default_truncation:
+        raise ModelsError(
+            f"the figures are of truncation {evaluation.truncation}; the manifest records those of its own, {manifest.default_truncation}"
+        )
+    served = manifest.graphs.classify[0].file
+    if evaluation.graph.file != served:
+        raise ModelsError(f"the figures are of {evaluation.graph.file}; the manifest records those of the served graph, {served}")
+    accuracy: dict[str, Json] = {name: one.model_dump() for name, one in manifest.accuracy.items()}
+    for name, one in evaluation.datasets.items():
+        accuracy[name] = {"accuracy": one.accuracy, "macro_f1": one.macro_f1, "ece": one.ece, "rows": one.rows}
+    path = bundle / MANIFEST_FILE
+    write_object(path, {**read_object(path), "accuracy": accuracy})
+
+
+def _classes(counts: NDArray[np.int64], names: Sequence[str]) -> dict[str, ClassFound]:
+    precision, recall, f1 = (values.round(5).tolist() for values in class_scores(counts))
+    return {
+        name: ClassFound(precision=precision[i], recall=recall[i], f1=f1[i], rows=int(counts[i].sum()), answered=int(counts[:, i].sum()))
+        for i, name in enumerate(names)
+    }
+
+
+def _lengths(served: Served) -> dict[str, NDArray[np.bool_]]:
+    """Cut by tokens; a text longer than the model reads at once counts as such only."""
+    lengths, long = served.lengths, served.long
+    masks = {}
+    for low, high in itertools.pairwise((0, *LENGTHS)):
+        masks[f"{low + 1} to {high} tokens"] = ~long & (lengths > low) & (lengths <= high)
+    masks[f"{LENGTHS[-1] + 1} tokens and more"] = ~long & (lengths > LENGTHS[-1])
+    masks[OVER_THE_LIMIT] = long
+    return masks
+
+
+def _domains(domains: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
+    """Cut by domain, if the file names any; a text without one is in none."""
+    named = np.array(domains, object)
+    return {domain: named == domain for domain in sorted(set(domains) - {""})}
+
+
+def _slices(run: Measured, masks: Mapping[str, NDArray[np.bool_]]) -> dict[str, Slice]:
+    """Figures of each; empty slices are left out."""
+    right = run.served.answers == run.labels
+    confidence = run.served.stated.max(axis=1)
+    return {
+        name: Slice(
+            rows=int(mask.sum()),
+            accuracy=round(float(right[mask].mean()), 5),
+            ece=round(calibration_error(confidence[mask], right[mask]), 5),
+        )
+        for name, mask in masks.items()
+        if mask.any()
+    }
+
+
+def _rounded(interval: tuple[float, float]) -> tuple[float, float]:
+    return round(interval[0], 5), round(interval[1], 5)

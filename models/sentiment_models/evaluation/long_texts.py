@@ -1,0 +1,282 @@
+"""Which way of reading texts that do not fit a model answers them best: measured on labelled ones, chosen, written into the manifest.
+
+Everything is read, run and combined by the service's own modules.
+"""
+
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from tqdm import tqdm
+
+from sentiment.model.bundle import HeadTail, WindowsSpec, load_bundle
+from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.cores import cores_granted
+from sentiment.model.scores import COMBINATIONS, combine
+from sentiment.model.tokenizer import Row, Windows
+from sentiment_models.data.carving import carve
+from sentiment_models.data.labelled import Example, read_examples
+from sentiment_models.errors import BadData, ModelsError
+from sentiment_models.evaluation.metrics import Labels, calibration_error
+from sentiment_models.export.inference import by_length
+from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_object
+from sentiment_models.export.provenance import Json, distinct_names
+
+# Tokenized together while long texts are looked for.
+LOOK_TEXTS = 512
+# A rule may give a label nothing at all, which has no logarithm.
+PROBABILITY_MIN = 1e-12
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Plan(_Part):
+    """One way of reading long texts, as a manifest states it."""
+
+    truncation: str
+    head_tail: HeadTail | None = None
+    windows: WindowsSpec | None = None
+
+    @property
+    def name(self) -> str:
+        """For a table."""
+        if self.windows:
+            return f"windows {self.windows.size}/{self.windows.stride} {self.windows.combine}"
+        return f"head_tail {self.head_tail.head}" if self.head_tail else self.truncation
+
+    def by_rule(self) -> "list[Plan]":
+        """The same reading with each rule that could combine it."""
+        if self.windows is None:
+            return [self]
+        return [Plan(truncation=self.truncation, windows=self.windows.model_copy(update={"combine": rule})) for rule in COMBINATIONS]
+
+
+class Way(Plan):
+    """How it answered. ``gained`` and ``lost``: texts that it alone, or truncation head alone, has right."""
+
+    accuracy: float
+    ece: float
+    nll: float
+    gained: int = 0
+    lost: int = 0
+    truncated: int
+    rows_per_text: float
+    core_ms_per_text: float
+
+
+class LongTexts(_Part):
+    """What was measured: ``texts`` of more than ``max_tokens`` tokens, read in each way."""
+
+    bundle: str
+    graph: str
+    graph_sha256: str
+    temperature: float
+    max_tokens: int
+    texts: int = Field(gt=0)
+    files: dict[str, str]
+    ways: tuple[Way, ...]
+
+    def best(self, truncation: str = "") -> Way:
+        """The way, of one truncation or of all, that makes the right labels likeliest among those as accurate as the most accurate.
+
+        As accurate: within a standard error of it (Breiman et al. 1984). Of equal ones the cheapest.
+        """
+        ways = [way for way in self.ways if truncation in ("", way.truncation)]
+        top = max(way.accuracy for way in ways)
+        error = math.sqrt(max(0.0, top * (1 - top)) / self.texts)
+        return min((way for way in ways if way.accuracy >= top - error), key=lambda way: (way.nll, way.core_ms_per_text))
+
+    def table(self) -> str:
+        """Lay the figures out for a terminal."""
+        width = max(len(way.name) for way in self.ways)
+        lines = [
+            f"{self.bundle}, {self.graph}, {self.texts:,} texts of more than {self.max_tokens} tokens",
+            f"{'':{width}}  accuracy     ECE     NLL  gained  lost  truncated  rows/text  core-ms/text",
+        ]
+        lines += [
+            f"{way.name:{width}} {way.accuracy:9.4f} {way.ece:7.4f} {way.nll:7.4f} {way.gained:7,} {way.lost:5,} {way.truncated:10,}"
+            f" {way.rows_per_text:10.2f} {way.core_ms_per_text:13.1f}"
+            for way in self.ways
+        ]
+        best, windows = self.best(), self.best("windows")
+        lines.append(f"best: {best.name}" + ("" if best is windows else f"; of the windows: {windows.name}"))
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which of the long texts are measured, and with which strides.
+
+    ``dev_fraction``: only what ``train`` with this fraction and seed keeps out of training; None: all. ``texts_max``: at most so
+    many, drawn by the seed; 0: all. ``strides``: in tokens; none: a half, three quarters and the whole of a window.
+    """
+
+    dev_fraction: float | None = None
+    seed: int = 1
+    texts_max: int = 0
+    strides: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The long texts read and run in one way: raw logits of the rows of each text."""
+
+    logits: list[list[list[float]]]
+    truncated: int
+    core_s: float
+
+
+def measure_long_texts(bundle: Path, files: Sequence[Path], choice: Choice, threads: int = 0) -> LongTexts:
+    """Measure every way of reading long texts: head, head_tail as the manifest splits, windows by every rule.
+
+    Args:
+        bundle: the bundle's directory; the graph is the one that is served on this machine.
+        files: labelled texts; those that fit the model are passed over.
+        choice: which texts, and which strides.
+        threads: how many share the session; 0: as many as cores are granted.
+
+    Raises:
+        BadData: a file cannot be used, or none holds a long text.
+        ModelsError: a stride is longer than a window.
+        sentiment.errors.BadBundle: the bundle cannot be served here.
+    """
+    classifier = load_classifier(bundle)
+    room = classifier.windows.size - classifier.tokenizer.special_tokens
+    strides = choice.strides or tuple(sorted({max(1, room * quarters // 4) for quarters in (2, 3, 4)}))
+    if max(strides) > room:
+        raise ModelsError(f"a stride is {max(strides)}; the most is {room}, the tokens of a text in a window")
+    examples = long_examples(classifier, files, choice)
+    texts, labels = [example.text for example in examples], np.array([example.label for example in examples], np.int64)
+    found: list[tuple[Way, NDArray[np.bool_]]] = []
+    for plan in _plans(classifier, strides):
+        run = _run(classifier, texts, plan, threads or cores_granted())
+        found += [_way(run, labels, one, classifier.manifest.calibration.temperature) for one in plan.by_rule()]
+    head_right = found[0][1]
+    graph = classifier.graph.file
+    return LongTexts(
+        bundle=classifier.bundle.id,
+        graph=graph,
+        graph_sha256=classifier.manifest.files[graph].sha256,
+        temperature=classifier.manifest.calibration.temperature,
+        max_tokens=classifier.manifest.max_tokens,
+        texts=len(examples),
+        files=dict(zip(distinct_names(files), map(sha256, files), strict=True)),
+        ways=tuple(
+            way.model_copy(update={"gained": int((right & ~head_right).sum()), "lost": int((head_right & ~right).sum())})
+            for way, right in found
+        ),
+    )
+
+
+def long_examples(classifier: Classifier, files: Sequence[Path], choice: Choice) -> list[Example]:
+    """The chosen texts of the files that do not fit the model.
+
+    Raises:
+        BadData: a file cannot be used, or there is no such text.
+    """
+    examples = [example for file in files for example in read_examples(file, classifier.manifest.labels, pairs=False)]
+    if choice.dev_fraction is not None:
+        examples = carve([(examples, 1)], choice.dev_fraction, choice.seed).dev
+    long: list[Example] = []
+    for start in tqdm(range(0, len(examples), LOOK_TEXTS), desc="looking for long texts", unit="chunk", mininterval=1):
+        chunk = examples[start : start + LOOK_TEXTS]
+        rows = classifier.tokenizer.encode_many([example.text for example in chunk])
+        long += [example for example, row in zip(chunk, rows, strict=True) if row.truncated]
+    if not long:
+        raise BadData(f"{', '.join(map(str, files))}: none of {len(examples)} texts has more than {classifier.manifest.max_tokens} tokens")
+    if 0 < choice.texts_max < len(long):
+        long = random.Random(choice.seed).sample(long, choice.texts_max)  # noqa: S311 - a sample, not a secret
+    return long
+
+
+def record_long_texts(bundle: Path, found: LongTexts, default: bool = False) -> None:
+    """Write the best windows, the split of head_tail and what they were chosen on into the manifest; its digest changes.
+
+    ``default``: also make the truncation of the best way of all the bundle's default.
+
+    Raises:
+        ModelsError: the figures are of another graph than the one that is served first, or of another temperature.
+        sentiment.errors.BadBundle: the bundle is damaged.
+    """
+    manifest = load_bundle(bundle).manifest
+    first = manifest.graphs.classify[0].file
+    if (found.graph, found.graph_sha256) != (first, manifest.files[first].sha256):
+        raise ModelsError(f"the figures are of a {found.graph}, SHA-256 {found.graph_sha256[:12]}; the bundle serves another graph first")
+    if found.temperature != manifest.calibration.temperature:
+        raise ModelsError(f"the figures have temperature {found.temperature}; the bundle has {manifest.calibration.temperature}")
+    path = bundle / MANIFEST_FILE
+    whole = read_object(path)
+    windows, head_tail, best = found.best("windows").windows, found.best("head_tail").head_tail, found.best()
+    assert windows and head_tail
+    provenance = whole.get("provenance")
+    chosen: dict[str, Json] = {
+        "texts": found.texts,
+        "files": found.files,
+        "accuracy": {way.name: way.accuracy for way in found.ways},
+    }
+    whole["windows"], whole["head_tail"] = windows.model_dump(), head_tail.model_dump()
+    whole["provenance"] = {**(provenance if isinstance(provenance, dict) else {}), "long_texts": chosen}
+    if default:
+        whole["default_truncation"] = best.truncation
+    write_object(path, whole)
+
+
+def _plans(classifier: Classifier, strides: Sequence[int]) -> Iterator[Plan]:
+    yield Plan(truncation="head")
+    yield Plan(truncation="head_tail", head_tail=classifier.head_tail)
+    for stride in strides:
+        yield Plan(truncation="windows", windows=classifier.windows.model_copy(update={"stride": stride}))
+
+
+def _read(classifier: Classifier, text: str, plan: Plan) -> Row | Windows:
+    if plan.windows:
+        return classifier.tokenizer.encode_windows(text, plan.windows.size, plan.windows.stride, plan.windows.count_max)
+    return classifier.read_on(text, plan.truncation) if plan.head_tail else classifier.tokenizer.encode(text)
+
+
+def _run(classifier: Classifier, texts: Sequence[str], plan: Plan, threads: int) -> _Run:
+    begun = time.process_time()
+    readings = [_read(classifier, text, plan) for text in texts]
+    parts = [reading.rows if isinstance(reading, Windows) else (reading,) for reading in readings]
+    rows = [row for part in parts for row in part]
+    logits: list[list[float]] = [[]] * len(rows)
+    title = f"windows {plan.windows.stride}" if plan.windows else plan.truncation
+    with ThreadPoolExecutor(threads) as pool, tqdm(total=len(rows), desc=title, unit="row", mininterval=1) as bar:
+        groups = list(by_length(rows))
+        for group, found in zip(groups, pool.map(classifier.run, ([rows[index] for index in group] for group in groups)), strict=True):
+            for index, row_logits in zip(group, found, strict=True):
+                logits[index] = row_logits
+            bar.update(len(group))
+    own = iter(logits)
+    truncated = sum(reading.truncated for reading in readings)
+    return _Run([[next(own) for _ in part] for part in parts], truncated, time.process_time() - begun)
+
+
+def _way(run: _Run, labels: Labels, plan: Plan, temperature: float) -> tuple[Way, NDArray[np.bool_]]:
+    """One way's figures, and which texts it has right."""
+    # Of a text in one row every rule makes the same.
+    rule = plan.windows.combine if plan.windows else "mean_probability"
+    stated = np.array([combine(logits, rule, temperature) for logits in run.logits])
+    right = stated.argmax(axis=1) == labels
+    texts = len(labels)
+    way = Way(
+        truncation=plan.truncation,
+        head_tail=plan.head_tail,
+        windows=plan.windows,
+        accuracy=round(float(right.mean()), 5),
+        ece=round(calibration_error(stated.max(axis=1), right), 5),
+        nll=round(float(-np.log(np.maximum(stated[np.arange(texts), labels], PROBABILITY_MIN)).mean()), 5),
+        truncated=run.truncated,
+        rows_per_text=round(sum(map(len, run.logits)) / texts, 3),
+        core_ms_per_text=round(1e3 * run.core_s / texts, 2),
+    )
+    return way, right

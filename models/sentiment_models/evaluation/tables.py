@@ -1,0 +1,202 @@
+"""An evaluation laid out as tables: the same for the terminal, the page and the card. Knows nothing of how they are drawn."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sentiment_models.evaluation.findings import Evaluation, Failure, Slice
+
+Interval = tuple[float, float]
+# Characters of a text that a table shows.
+SHOWN_MAX = 160
+# Below this the share of calibrated models with as large an error, the model is distinguishable from them.
+P_VALUE_MIN = 0.05
+BEHAVIOURS_SKIPPED = "No behavioural tests: they need labels called negative and positive."
+ENGLISH = "en"
+CALIBRATION, LABELS, BEHAVIOURS, UNDECIDED = "Calibration", "Labels", "Behaviours", "Texts without an answer"
+"""Titles by which a page knows what else belongs to a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells as ``report.table`` takes them. ``note`` says how to read them; it may be empty."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+    note: str = ""
+
+
+def tables(evaluation: Evaluation) -> Iterator[Table]:
+    """Yield every table that the evaluation has something for, the most asked for first."""
+    yield figures(evaluation)
+    yield calibration(evaluation)
+    yield classes(evaluation)
+    yield lengths(evaluation)
+    if any(one.domains for one in evaluation.datasets.values()):
+        yield domains(evaluation)
+    yield robustness(evaluation)
+    if evaluation.behaviours:
+        yield behaviours(evaluation)
+    if evaluation.undecided:
+        yield undecided(evaluation)
+    yield size(evaluation)
+
+
+def figures(evaluation: Evaluation) -> Table:
+    """Accuracy and macro F1 with their intervals, and what was not answered."""
+    rows = tuple(
+        (
+            name,
+            one.rows,
+            one.accuracy,
+            interval(one.accuracy_interval),
+            one.macro_f1,
+            interval(one.macro_f1_interval),
+            share(one.abstained, one.rows),
+            share(one.truncated, one.rows),
+        )
+        for name, one in evaluation.datasets.items()
+    )
+    header = ("data set", "texts", "accuracy", "95 %", "macro F1", "95 %", "abstained", "truncated")
+    return Table("Accuracy", header, rows, "Intervals are bootstrapped. Abstained texts count as answered.")
+
+
+def calibration(evaluation: Evaluation) -> Table:
+    """The calibration error, beside that of a calibrated model."""
+    rows = tuple(
+        (
+            name,
+            one.ece,
+            interval(one.calibration.ece_of_calibrated),
+            f"{one.calibration.p_value:.4f}",
+            "no" if one.calibration.p_value >= P_VALUE_MIN else "yes",
+        )
+        for name, one in evaluation.datasets.items()
+    )
+    header = ("data set", "ECE", "calibrated, 95 %", "p", "distinguishable from calibrated")
+    note = (
+        "ECE over 15 bins of equal width. Beside it what chance alone gives a calibrated model that states the same probabilities, and p, "
+        "the share of such models whose error is at least as large."
+    )
+    return Table(CALIBRATION, header, rows, note)
+
+
+def classes(evaluation: Evaluation) -> Table:
+    """Precision, recall and F1 of every label."""
+    rows = tuple(
+        (name, label, found.precision, found.recall, found.f1, found.rows, found.answered)
+        for name, one in evaluation.datasets.items()
+        for label, found in one.classes.items()
+    )
+    return Table(LABELS, ("data set", "label", "precision", "recall", "F1", "texts", "answered so"), rows)
+
+
+def lengths(evaluation: Evaluation) -> Table:
+    """Accuracy by tokens."""
+    return _slices("length", {name: one.lengths for name, one in evaluation.datasets.items()})
+
+
+def domains(evaluation: Evaluation) -> Table:
+    """Accuracy by what a file says of its texts."""
+    return _slices("domain", {name: one.domains for name, one in evaluation.datasets.items()})
+
+
+def _slices(kind: str, slices: Mapping[str, Mapping[str, Slice]]) -> Table:
+    rows = tuple((name, key, found.rows, found.accuracy, found.ece) for name, found_by in slices.items() for key, found in found_by.items())
+    return Table(f"By {kind}", ("data set", kind, "texts", "accuracy", "ECE"), rows)
+
+
+def robustness(evaluation: Evaluation) -> Table:
+    """Labels that change when a text is typed otherwise."""
+    rows = tuple(
+        (name, kind, found.rows, share(found.changed, found.rows), found.accuracy_before, found.accuracy_after)
+        for name, one in evaluation.datasets.items()
+        for kind, found in one.robustness.items()
+    )
+    note = (
+        "Typos: one random swap or omission of a letter for every ten words, at least one in a text of five. "
+        "Casing: all lower, all upper or sentence case."
+    )
+    return Table("Robustness", ("data set", "change", "texts", "labels changed", "accuracy before", "after"), rows, note)
+
+
+def behaviours(evaluation: Evaluation) -> Table:
+    """Failure rates of the behavioural tests."""
+    found = evaluation.behaviours
+    rows = [(one.name, one.kind, one.wanted, one.cases, one.failures, share(one.failures, one.cases)) for one in found]
+    cases, failures = sum(one.cases for one in found), sum(one.failures for one in found)
+    rows.append(("all", "", "", cases, failures, share(failures, cases)))
+    note = (
+        "Texts made of templates (CheckList). Functionality: the label is known. Invariance: it must stay. "
+        "Direction: the probability of positive must not move the wrong way by more than 0.1."
+    )
+    return Table(BEHAVIOURS, ("test", "kind", "wanted", "cases", "failed", "share"), tuple(rows), note)
+
+
+def failures(evaluation: Evaluation) -> Table:
+    """Examples of behaviours that failed, the surest first."""
+    rows = tuple((one.name, *texts_and_answers(failure), failure.wanted) for one in evaluation.behaviours for failure in one.examples)
+    return Table("Failed cases", ("test", "text", "answered", "wanted"), rows, "At most five a test, those that the model is surest of.")
+
+
+def undecided(evaluation: Evaluation) -> Table:
+    """How many texts without an answer are caught: English ones, those of other languages, and each kind."""
+    found = evaluation.undecided
+    groups = (
+        ("English without sentiment", [one for kind, one in found.items() if kind == ENGLISH]),
+        ("other languages", [one for kind, one in found.items() if kind != ENGLISH]),
+        ("all", list(found.values())),
+    )
+    sums = [(name, sum(one.rows for one in chosen), sum(one.caught for one in chosen)) for name, chosen in groups if chosen]
+    kinds = [(kind, one.rows, one.caught) for kind, one in found.items() if kind != ENGLISH]
+    rows = tuple((name, total, caught, share(caught, total)) for name, total, caught in (*sums, *kinds))
+    note = "How many texts without sentiment, and in other languages than English (by their codes), are marked abstain."
+    return Table(UNDECIDED, ("kind", "texts", "caught", "share"), rows, note)
+
+
+def undecided_in_short(evaluation: Evaluation) -> Table:
+    """The same without a row for each language."""
+    whole = undecided(evaluation)
+    return replace(whole, rows=tuple(row for row in whole.rows if row[0] not in evaluation.undecided))
+
+
+def size(evaluation: Evaluation) -> Table:
+    """What a text costs and how large the bundle is."""
+    graph = evaluation.graph
+    rows = tuple(
+        (name, f"{one.tokens / one.rows:,.1f}", f"{one.core_ms_per_text:,.2f}", f"{one.texts_per_s:,.1f}")
+        for name, one in evaluation.datasets.items()
+    )
+    note = (
+        f"{evaluation.threads} threads; times depend on the machine. {graph.file} has {graph.bytes / 1e6:,.1f} MB, "
+        f"the whole bundle {graph.bundle_bytes / 1e6:,.1f} MB."
+    )
+    return Table("Speed and size", ("data set", "tokens a text", "core-ms a text", "texts/s"), rows, note)
+
+
+def texts_and_answers(failure: Failure) -> tuple[str, str]:
+    """One text, or both; and the answers with their probabilities."""
+    answers = (f"{label} {score:.2f}" for label, score in zip(failure.answers, failure.scores, strict=True))
+    return " \u2192 ".join(map(shortened, failure.texts)), " \u2192 ".join(answers)
+
+
+def shortened(text: str, limit: int = SHOWN_MAX) -> str:
+    """Cut a text to ``limit`` characters, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "\u2026"
+
+
+def interval(ends: Interval) -> str:
+    """Write an interval's ends."""
+    return f"{ends[0]:.4f} to {ends[1]:.4f}"
+
+
+def share(part: int, whole: int) -> str:
+    """Write a share in per cent."""
+    return f"{100 * part / whole:.1f} %"
+
+
+def weakest(evaluation: Evaluation, most: int) -> Sequence[tuple[str, float, Failure]]:
+    """The behavioural tests that fail most often: name, share of failures, and the failure that the model is surest of."""
+    failing = sorted((one for one in evaluation.behaviours if one.failures), key=lambda one: -one.failures / one.cases)
+    return [(one.name, one.failures / one.cases, one.examples[0]) for one in failing[:most]]

@@ -1,0 +1,184 @@
+"""Pictures of a study as PNG bytes: erasure by fraction, differences with intervals, heads, agreement of methods. As ``plots`` draws."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from sentiment_models.explanations.findings import (
+    ATTENTION,
+    ATTRIBUTION,
+    BASELINE,
+    BOUND,
+    CONTROL,
+    FRACTIONS,
+    KINDS,
+    DatasetFound,
+    Difference,
+    HeadsFound,
+)
+from sentiment_models.reports.plots import COLOURS, GREY, INK, MARKERS, as_png, blank, plain_axes
+
+KIND_COLOURS = {ATTRIBUTION: "#0072B2", ATTENTION: "#D55E00", BASELINE: "#777777", BOUND: "#000000", CONTROL: "#8B4513"}
+KIND_LINES = {ATTRIBUTION: "-", ATTENTION: "--", BASELINE: ":", BOUND: "-", CONTROL: "-."}
+# Of its kind each method has a colour of its own; baselines stay grey, their markers differ.
+GREYS = ("#555555", "#777777", "#999999", "#bbbbbb")
+OPERATOR_MARKERS = {"attention_mask": "o", "mask_token": "s", "deletion": "D"}
+# Beyond whatever a probability can change by: where a shade ends that goes on for ever.
+FAR = 2.0
+SHORT = {"previous": "prev", "punctuation": "punct", "identical_word": "same", "sentence_internal": "sent"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of ``forest``: a method and its difference by way of erasing."""
+
+    name: str
+    operators: Mapping[str, Difference | None]
+
+
+def by_fraction(found: DatasetFound, operators: Sequence[str]) -> bytes:
+    """Draw comprehensiveness and sufficiency over the share of words, a row of two plots for each way of erasing.
+
+    What is shaded is no better than orders at random: below their comprehensiveness, above their sufficiency.
+    """
+    figure = blank(12.4, 4.3 * len(operators))
+    grid = figure.subplots(len(operators), 2, sharex=True, squeeze=False)
+    for row, operator in zip(grid, operators, strict=True):
+        for axes, measure in zip(row, ("comprehensiveness", "sufficiency"), strict=True):
+            plain_axes(axes)
+            _fractions(axes, found, operator, measure)
+            better = "higher is better" if measure == "comprehensiveness" else "lower is better"
+            axes.set_title(f"{measure} by {operator} ({better})")
+            axes.set_ylabel("change of the probability")
+        for axes in grid[-1]:
+            axes.set_xlabel("share of the words, the highest scores first")
+    handles, names = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize=9, handlelength=3.2)
+    return as_png(figure)
+
+
+def _fractions(axes: Axes, found: DatasetFound, operator: str, measure: str) -> None:
+    places = np.arange(len(FRACTIONS))
+    drawn = dict.fromkeys(KIND_COLOURS, 0)
+    for name, method in found.methods.items():
+        if operator not in method.operators or name == "uniform":
+            continue
+        told = method.operators[operator]
+        values = getattr(told, f"{measure}_by_fraction")
+        texts = told.over_random.texts if told.over_random else found.texts
+        if name == "random":
+            axes.plot(places, values, "-", color=GREY, linewidth=3.5, label=name, zorder=2)
+            axes.fill_between(places, values, FAR if measure == "sufficiency" else -FAR, color="#eeeeee", zorder=0, linewidth=0)
+            continue
+        colour, marker = _style(method.kind, drawn[method.kind])
+        drawn[method.kind] += 1
+        width = 1.2 if method.kind == BASELINE else 2.0
+        line = KIND_LINES[method.kind]
+        # Of other texts than the rest.
+        label = name if texts == found.texts else f"{name} ({texts} texts)"
+        axes.plot(places, values, line, color=colour, marker=marker, markersize=5, linewidth=width, label=label, zorder=3)
+    axes.set_ylim(*_limits(found, measure))
+    axes.set_xticks(places, [f"{fraction:.0%}" for fraction in FRACTIONS])
+    axes.grid(color="#dddddd", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _limits(found: DatasetFound, measure: str) -> tuple[float, float]:
+    """Room for every method by every way of erasing."""
+    told = [one for method in found.methods.values() for one in method.operators.values()]
+    shown = [value for one in told for value in getattr(one, f"{measure}_by_fraction")]
+    low, high = min(shown), max(shown)
+    return low - 0.05 * (high - low) - 1e-3, high + 0.05 * (high - low) + 1e-3
+
+
+def _style(kind: str, number: int) -> tuple[str, str]:
+    if kind == BASELINE:
+        return GREYS[number % len(GREYS)], MARKERS[number % len(MARKERS)]
+    if kind in (BOUND, CONTROL):
+        return KIND_COLOURS[kind], "*" if kind == BOUND else "P"
+    # Attributions begin at blue, attention at the other end of the row.
+    return (COLOURS[:-1] if kind == ATTRIBUTION else COLOURS[-2::-1])[number % (len(COLOURS) - 1)], MARKERS[number % len(MARKERS)]
+
+
+def forest(rows: Sequence[Row], x: str, title: str) -> bytes:
+    """Draw differences with their intervals, a line each, those by one way of erasing in one marker; hollow: not clear of 0.
+
+    Args:
+        rows: from top to bottom, at least one.
+        x: what the horizontal axis shows.
+        title: the plot's.
+    """
+    operators = list(dict.fromkeys(operator for row in rows for operator in row.operators))
+    figure = blank(8.2, 1.5 + 0.36 * len(rows))
+    axes = figure.subplots()
+    plain_axes(axes)
+    axes.axvline(0, color=INK, linewidth=1)
+    for place, row in enumerate(rows):
+        for number, operator in enumerate(operators):
+            one = row.operators.get(operator)
+            if one is None:
+                continue
+            colour = KIND_COLOURS[KINDS.get(row.name, BASELINE)]
+            height = place + 0.3 * ((number + 0.5) / len(operators) - 0.5) * 2
+            axes.plot([one.low, one.high], [height, height], color=colour, linewidth=1.6, solid_capstyle="butt")
+            filling = colour if one.clear else "white"
+            axes.plot([one.mean], [height], OPERATOR_MARKERS[operator], color=colour, markersize=6, markerfacecolor=filling)
+    axes.set_yticks(range(len(rows)), [row.name for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlabel(x)
+    axes.set_title(title)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.8)
+    kinds = dict.fromkeys(KINDS.get(row.name, BASELINE) for row in rows)
+    marks = [Line2D([], [], color=INK, marker=OPERATOR_MARKERS[operator], linestyle="", label=operator) for operator in operators]
+    marks.append(Line2D([], [], color=INK, marker="o", markerfacecolor="white", linestyle="", label="not clear of 0"))
+    marks += [Line2D([], [], color=KIND_COLOURS[kind], linewidth=3, label=kind) for kind in kinds]
+    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9, columnspacing=1.2)
+    return as_png(figure)
+
+
+def heads_map(found: HeadsFound, title: str) -> bytes:
+    """Draw the mean size of each head's effect, layers down, with its most frequent pattern written in, where it is not mixed."""
+    effect = np.array(found.effect)
+    layers, heads = effect.shape
+    figure = blank(max(5.6, 1.8 + 0.72 * heads), max(3.0, 1.6 + 0.42 * layers))
+    axes = figure.subplots()
+    plain_axes(axes)
+    image = axes.imshow(effect, cmap="Blues", vmin=0, aspect="auto")
+    for layer in range(layers):
+        for head in range(heads):
+            pattern = found.pattern[layer][head]
+            shown = "" if pattern == "mixed" else SHORT.get(pattern, pattern)
+            colour = "white" if effect[layer, head] > 0.6 * effect.max() else INK
+            axes.text(head, layer, shown, ha="center", va="center", fontsize=8, color=colour)
+    axes.set_xticks(range(heads), [str(head + 1) for head in range(heads)])
+    axes.set_yticks(range(layers), [str(layer + 1) for layer in range(layers)])
+    axes.set_xlabel("head")
+    axes.set_ylabel("layer")
+    axes.set_title(title)
+    figure.colorbar(image, ax=axes, label="mean size of the effect, logits")
+    return as_png(figure)
+
+
+def tau_matrix(agreement: Mapping[str, Mapping[str, float]], title: str) -> bytes:
+    """Draw the mean rank agreement of methods, each with each, from -1 to 1."""
+    names = list(agreement)
+    values = np.array([[agreement[first].get(second, np.nan) for second in names] for first in names])
+    side = 2.6 + 0.5 * len(names)
+    figure = blank(side + 1.4, side)
+    axes = figure.subplots()
+    plain_axes(axes)
+    image = axes.imshow(values, cmap="PuOr_r", vmin=-1, vmax=1)
+    for row in range(len(names)):
+        for column in range(len(names)):
+            value = values[row, column]
+            if np.isfinite(value):
+                colour = "white" if abs(value) > 0.8 else INK
+                axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
+    axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
+    axes.set_yticks(range(len(names)), names)
+    axes.set_title(title)
+    figure.colorbar(image, ax=axes, label="Kendall's tau-b", shrink=0.8)
+    return as_png(figure)

@@ -1,0 +1,199 @@
+"""What ranks the words of a text: the service's attributions, five readings of attention, and baselines that know less or nothing.
+
+Scores are the larger the more a word is held to speak for the label. ``random`` is no score: its orders are drawn where they are measured.
+"""
+
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sentiment.explain.methods.attention import rollout, rollout_gradient, rollout_value_norms
+from sentiment.explain.methods.erasure import Floats
+from sentiment.explain.methods.gradients import RESIDUAL_FLOOR
+from sentiment.explain.parts import Attribution
+from sentiment_models.data.carving import apart
+from sentiment_models.data.labelled import Example, TextOrPair, read_examples
+from sentiment_models.explanations.findings import ATTENTION, ATTRIBUTION, BASELINE, BOUND, KINDS
+from sentiment_models.explanations.subject import EXPLAIN_ROWS, Arrays, Reading, Subject
+
+__all__ = ["ATTENTION", "ATTRIBUTION", "BASELINE", "BOUND", "KINDS", "Scores", "WordCounts", "attention_scores", "order", "scores"]
+
+# Orders that Shapley values of long texts are sampled from, one and its reverse: 20 orders of 400 words are 8,000 rows of 512 tokens.
+SHAPLEY_ORDERS_LONG = 2
+# A text with more tokens is long: what takes rows for every word is shortened, see also ``measures``.
+LONG_TOKENS = 128
+
+_WORD = re.compile(r"\w+(?:['\u2019\u2010\u2011-]\w+)*|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """One method's word scores [n] of a text, and what they took.
+
+    ``rows``: forward rows, the explain graph's counted as EXPLAIN_ROWS; ``seconds``: on one core; ``residual``: relative, of integrated
+    gradients, else None.
+    """
+
+    values: Floats
+    rows: float
+    seconds: float
+    residual: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WordCounts:
+    """In how many texts of each label a word stands: ``words`` [labels] by word in lower case, ``texts`` [labels]."""
+
+    words: dict[str, npt.NDArray[np.int64]]
+    texts: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, texts: Iterable[tuple[TextOrPair, int]], labels: int) -> "WordCounts":
+        """Count labelled texts; a word counts once a text."""
+        counts = [Counter[str]() for _ in range(labels)]
+        totals = np.zeros(labels, np.int64)
+        for text, label in texts:
+            counts[label].update(_words(text))
+            totals[label] += 1
+        known = set[str]().union(*counts)
+        return cls({word: np.array([count[word] for count in counts], np.int64) for word in known}, totals)
+
+    def inverse_frequency(self, words: Sequence[str]) -> Floats:
+        """log((texts + 1) / (texts that have the word + 1)), [n]."""
+        total = int(self.texts.sum()) + 1
+        return np.array([math.log(total / (int(self._count(word).sum()) + 1)) for word in words])
+
+    def log_odds(self, words: Sequence[str], label: int, own: int | None = None) -> Floats:
+        """How much likelier a text of the label has the word than another text, as a logarithm, [n]; one is added to each count.
+
+        Args:
+            words: of the text.
+            label: towards which.
+            own: the right label of the text if it is among those counted, whose own words are then left out.
+        """
+        texts, mine = self.texts.copy(), np.zeros_like(self.texts)
+        if own is not None:
+            texts[own] -= 1
+            mine[own] = 1
+        others = np.arange(len(texts)) != label
+        found = []
+        for word in words:
+            # A word that the tokenizer cut otherwise than ``of`` may not be there.
+            count = np.maximum(self._count(word) - mine, 0)
+            share = (count[label] + 1) / (texts[label] + 2)
+            share_of_others = (count[others].sum() + 1) / (texts[others].sum() + 2)
+            found.append(math.log(share / share_of_others))
+        return np.array(found)
+
+    def _count(self, word: str) -> npt.NDArray[np.int64]:
+        return self.words.get(word.lower(), np.zeros_like(self.texts))
+
+
+def lexicon_of(train: Sequence[Path], labels: Sequence[str], drawn: Sequence[Example]) -> WordCounts:
+    """Count labelled files without the texts that are drawn for a study, their phrases and the sentences that they are cut from.
+
+    Raises:
+        BadData: a file cannot be used.
+    """
+    examples = apart([example for path in train for example in read_examples(path, labels)], drawn)
+    return WordCounts.of(((example.whole, example.label) for example in examples), len(labels))
+
+
+def scores(
+    subject: Subject,
+    reading: Reading,
+    label: int,
+    frequencies: WordCounts | None = None,
+    lexicon: WordCounts | None = None,
+    own: int | None = None,
+    seed: int = 0,
+) -> dict[str, Scores]:
+    """Score the words of a text by every method that there is, in the order of KINDS; ``random`` and ``greedy`` are no scores.
+
+    Args:
+        subject: the bundle; without an explain graph there are no gradients and no attention.
+        reading: the text.
+        label: the explained one.
+        frequencies: of the run's texts; None: no inverse_frequency.
+        lexicon: of labelled texts; None: no lexicon.
+        own: the right label of the text if ``lexicon`` counts it.
+        seed: of the orders of Shapley values.
+    """
+    found = attributions(subject, reading, label, seed=seed)
+    if subject.session is not None:
+        found |= attention_scores(subject, reading, label)
+    n = reading.count
+    found |= {
+        "uniform": Scores(np.zeros(n), 0, 0.0),
+        "position_first": Scores(np.arange(n, 0, -1).astype(np.float64), 0, 0.0),
+        "position_last": Scores(np.arange(1, n + 1).astype(np.float64), 0, 0.0),
+    }
+    if frequencies is not None:
+        found["inverse_frequency"] = Scores(frequencies.inverse_frequency(reading.words), 0, 0.0)
+    if lexicon is not None:
+        found["lexicon"] = Scores(lexicon.log_odds(reading.words, label, own), 0, 0.0)
+    return found
+
+
+def attributions(subject: Subject, reading: Reading, label: int, methods: Sequence[str] | None = None, seed: int = 0) -> dict[str, Scores]:
+    """Score by the service's attributions, each explained alone; all of KINDS that there are, or those ``methods``."""
+    long = reading.tokens > LONG_TOKENS
+    found = {}
+    for method in methods or [name for name, kind in KINDS.items() if kind == ATTRIBUTION and name in subject.explainer.methods]:
+        steps = SHAPLEY_ORDERS_LONG if method == "shapley" and long else 0
+        told, summary = subject.attribute(reading, method, label, steps, seed)
+        # The explain graph looks at every text once, also where the method needs nothing of it.
+        explained = summary.explained_rows if method in ("integrated_gradients", "gradient_x_input") else 0
+        residual = _relative(told) if method == "integrated_gradients" else None
+        found[method] = Scores(told.words, summary.served_rows + EXPLAIN_ROWS * explained, summary.run_s, residual)
+    return found
+
+
+def attention_scores(subject: Subject, reading: Reading, label: int) -> dict[str, Scores]:
+    """Score by what the token that the classifier reads takes of a word's pieces; each method counts the run of the explain graph."""
+    begun = time.thread_time()
+    arrays = subject.attention(reading, label)
+    run_s = time.thread_time() - begun
+    attention, token = arrays["attention"], token_read(arrays)
+    ways: dict[str, Callable[[], npt.NDArray[np.float32]]] = {
+        "attention_last_cls": lambda: attention[-1, :, token].mean(axis=0),
+        "attention_mean_cls": lambda: attention[:, :, token].mean(axis=(0, 1)),
+        "rollout": lambda: rollout(attention)[token],
+        "rollout_value_norms": lambda: rollout_value_norms(attention, arrays["value_norms"])[token],
+        "rollout_gradient": lambda: rollout_gradient(attention, arrays["gradients"])[token],
+    }
+    found = {}
+    for method, way in ways.items():
+        begun = time.thread_time()
+        values = reading.word_sums(way())
+        found[method] = Scores(values, EXPLAIN_ROWS, run_s + time.thread_time() - begun)
+    return found
+
+
+def token_read(arrays: Arrays) -> int:
+    """The token whose last state the classifier reads: of the last layer's attention only its row moves the logit."""
+    return int(np.abs(arrays["gradients"][-1]).sum(axis=(0, 2)).argmax())
+
+
+def order(values: Floats, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """The words from the largest score to the smallest, [n]; those of equal score in a random order."""
+    drawn = rng.permutation(len(values))
+    found: npt.NDArray[np.int64] = drawn[np.argsort(-values[drawn], kind="stable")]
+    return found
+
+
+def _relative(told: Attribution) -> float:
+    """The residual in parts of what the values should sum to, as ``TokenValues.relative_residual``."""
+    total = float(told.words.sum()) + told.special_total
+    return abs(told.residual) / max(abs(total - told.residual), RESIDUAL_FLOOR)
+
+
+def _words(text: TextOrPair) -> set[str]:
+    return {word for part in ((text,) if isinstance(text, str) else text) for word in _WORD.findall(part.lower())}

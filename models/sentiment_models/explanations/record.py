@@ -1,0 +1,111 @@
+"""What a study found, written into the manifest of the bundle that was studied: its default attribution and the trust in each method."""
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from sentiment.explain.engine.request_check import METHODS
+from sentiment.model.bundle import Manifest, load_bundle
+from sentiment.model.trust import ExplanationsMeasured, MethodTrust, OverRandom
+from sentiment_models.errors import ModelsError
+from sentiment_models.explanations.findings import ATTENTION, ATTRIBUTION, BASELINE, DatasetFound, Findings, MethodFound
+from sentiment_models.export.manifest import MANIFEST_FILE, read_object, write_object
+
+
+def record_findings(bundle: Path, findings: Findings, default: str | None = None) -> None:
+    """Write the study of the first data set into the bundle's manifest; its digest, and with it the bundle's, changes.
+
+    Args:
+        bundle: the bundle's directory.
+        findings: of that bundle.
+        default: the attribution that the bundle shall give first; None: the one that it gave in the study.
+
+    Raises:
+        ModelsError: the findings are of another bundle, or of another graph than the one that is served first, or do not hold the
+            default method.
+        sentiment.errors.BadBundle: the bundle is damaged.
+    """
+    manifest = load_bundle(bundle).manifest
+    check_of(findings, manifest)
+    served = manifest.graphs.classify[0].file
+    if findings.graph != served:
+        raise ModelsError(f"the findings are of {findings.graph}; the manifest records those of the served graph, {served}")
+    measured = measured_of(findings, default or findings.default_method)
+    path = bundle / MANIFEST_FILE
+    write_object(path, {**read_object(path), "explanations": measured.model_dump(mode="json", exclude_none=True)})
+    load_bundle(bundle)
+
+
+def check_of(findings: Findings, manifest: Manifest) -> None:
+    """Refuse findings of another bundle, or of this one before it was exported anew. Its digest may differ: recording changes it.
+
+    Raises:
+        ModelsError: says what differs.
+    """
+    name = f"{manifest.name}/{manifest.version}"
+    if findings.bundle != name:
+        raise ModelsError(f"the findings are of bundle {findings.bundle}; this one is {name}")
+    file = manifest.files.get(findings.graph)
+    if file is None or file.sha256 != findings.graph_sha256:
+        known = "none" if file is None else f"one with SHA-256 {file.sha256[:12]}"
+        raise ModelsError(f"the findings are of a {findings.graph} with SHA-256 {findings.graph_sha256[:12]}; the bundle has {known}")
+
+
+def measured_of(findings: Findings, default: str) -> ExplanationsMeasured:
+    """Put the study of the first data set as the manifest holds it: the default method first, random orders, bounds and controls left out.
+
+    Raises:
+        ModelsError: the default is not an attribution that can be asked for and was measured, or a figure is out of its bounds.
+    """
+    name, found = next(iter(findings.datasets.items()))
+    if default not in METHODS:
+        raise ModelsError(f"the default method is {default!r}; the service gives {', '.join(METHODS)}")
+    try:
+        return ExplanationsMeasured(
+            default_method=default,
+            dataset=name,
+            texts=found.texts,
+            words_max=found.words_max,
+            operators=findings.operators,
+            trust=tuple(
+                _trust(method, found.methods[method], findings.operators) for method in _methods(found, default, findings.operators)
+            ),
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ModelsError(f"the findings of {name} cannot be recorded: {where + ': ' if where else ''}{first['msg']}") from error
+
+
+def _methods(found: DatasetFound, default: str, operators: tuple[str, ...]) -> list[str]:
+    """Those that were compared with random orders by every way of erasing."""
+    compared = [
+        name
+        for name, one in found.methods.items()
+        if one.kind in (ATTRIBUTION, ATTENTION, BASELINE)
+        and all(operator in one.operators and one.operators[operator].over_random for operator in operators)
+    ]
+    return sorted(compared, key=lambda name: name != default)
+
+
+def _trust(method: str, found: MethodFound, operators: tuple[str, ...]) -> MethodTrust:
+    over = {
+        operator: OverRandom(mean=one.over_random.mean, low=one.over_random.low, high=one.over_random.high)
+        for operator, one in found.operators.items()
+        if operator in operators and one.over_random is not None
+    }
+    first = found.operators[operators[0]]
+    evidence = found.evidence
+    return MethodTrust(
+        method=method,
+        kind=found.kind,
+        over_random=over,
+        better_than_random=all(one.low > 0 for one in over.values()),
+        comprehensiveness=first.comprehensiveness,
+        sufficiency=first.sufficiency,
+        tested=evidence.tested if evidence else 0,
+        better_of_tested=evidence.better_of_tested if evidence else None,
+        stability=found.stability or {},
+        rows=found.rows,
+        ms=found.ms,
+    )

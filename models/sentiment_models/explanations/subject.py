@@ -1,0 +1,285 @@
+"""A bundle under study: its served graph with words erased in three ways, and its explain graph.
+
+Batches are those of one text: rows of it with different words erased.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import compress
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from sentiment.errors import InvalidInput
+from sentiment.explain.engine import Explainer
+from sentiment.explain.engine.reading import read
+from sentiment.explain.methods.erasure import Answers, Floats, Masks, Result, Steps, run
+from sentiment.explain.parts import Asked, Attribution, Summary
+from sentiment.model.classifier import load_classifier
+from sentiment.model.session import ExplainSession
+from sentiment.model.tensors import Feeds, pad
+from sentiment.model.tokenizer import Row
+from sentiment.model.words import Encoded
+from sentiment_models.data.labelled import TextOrPair
+from sentiment_models.errors import ModelsError
+from sentiment_models.explanations.findings import OPERATORS
+from sentiment_models.export.manifest import TOKENIZER_FILE
+from sentiment_models.export.provenance import Json
+
+# More gain nothing on a CPU; 4 rows of 512 tokens already take 200 MB of attention scores.
+ROWS_MAX = 32
+TOKENS_MAX = 2048
+# A run of the explain graph goes forward and back, and a backward part is about two forward ones.
+EXPLAIN_ROWS = 3
+
+Arrays = dict[str, npt.NDArray[np.float32]]
+
+
+class Erased:
+    """One text's answers under one way of erasing. For one thread.
+
+    ``answers``: what is known, to be handed to generators of ``sentiment.explain``.
+    """
+
+    def __init__(self, subject: "Subject", encoded: Encoded, operator: str) -> None:
+        """``operator``: one of OPERATORS that the subject has."""
+        self._subject, self._encoded, self.operator = subject, encoded, operator
+        self.answers = Answers(rows_of(len(encoded.ids)))
+
+    def drive(self, steps: Steps[Result]) -> Result:
+        """Run the masks that an explanation over ``answers`` asks for, and return it."""
+        return run(steps, self._run)
+
+    def logits(self, masks: Masks) -> Floats:
+        """The served logits [rows, labels] of masks [rows, n], True: the word is kept; none is run twice."""
+        return self.drive(self.answers.ask(masks))
+
+    def _run(self, masks: Masks) -> Floats:
+        logits = self._subject.classifier.session.run(self._subject.erase(self._encoded, masks, self.operator))
+        return logits.astype(np.float64)
+
+
+class Reading:
+    """A text as the subject reads it, with its served answer. For one thread at a time.
+
+    ``texts``: the text, or both of a pair; ``words``: as they stand there; ``logits`` [labels] and ``label``, the answer's index.
+    """
+
+    def __init__(self, subject: "Subject", texts: tuple[str, ...], encoded: Encoded) -> None:
+        """Answers the text: one row is run."""
+        self.subject, self.texts, self.encoded = subject, texts, encoded
+        self.words = tuple(texts[word.pair][word.start : word.end] for word in encoded.words)
+        self._erased: dict[str, Erased] = {}
+        self.logits: Floats = self.answers(subject.operators[0]).logits(np.ones((1, len(self.words)), np.bool_))[0]
+        self.label = int(self.logits.argmax())
+
+    @property
+    def count(self) -> int:
+        """How many words it has."""
+        return len(self.words)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it has, with the special ones."""
+        return len(self.encoded.ids)
+
+    def answers(self, operator: str) -> Erased:
+        """The answers under one way of erasing, always the same object.
+
+        Raises:
+            ModelsError: the tokenizer has no mask token, and ``mask_token`` is asked for.
+        """
+        if operator not in self._erased:
+            self.subject.check_operator(operator)
+            found = self._erased[operator] = Erased(self.subject, self.encoded, operator)
+            if len(self._erased) > 1:
+                # Nothing is erased of the whole text, in whichever way.
+                found.answers.tell(np.ones((1, self.count), np.bool_), self.logits[None])
+        return self._erased[operator]
+
+    def word_sums(self, tokens: npt.NDArray[np.floating]) -> Floats:
+        """Sum values [tokens] over the pieces of each word, [n]."""
+        return np.array([float(np.sum(tokens[word.first : word.last], dtype=np.float64)) for word in self.encoded.words])
+
+
+class Subject:
+    """A bundle that is studied. Threads may share it, each with readings of its own.
+
+    ``operators``: the two ways of erasing in which methods are measured; ``session``: of the explain graph, None where there is none.
+    """
+
+    def __init__(self, bundle: Path, precision: str | None = None) -> None:
+        """Load the graph that would be served, or the one of a precision, and the explain graph.
+
+        Raises:
+            ModelsError: the bundle's explain graph is not sound.
+            sentiment.errors.BadBundle: the bundle cannot be served here.
+        """
+        self.classifier = load_classifier(bundle, precision)
+        # By the thread's own clock: what else runs on the machine makes nothing dearer.
+        self.explainer = Explainer(self.classifier, time.thread_time)
+        graph = self.explainer.load()
+        if graph is None and self.explainer.failure:
+            raise ModelsError(f"{bundle}: the explain graph is not sound: {self.explainer.failure}")
+        self.session = None if graph is None else graph.session
+        self.bundle = bundle
+        self.labels = self.classifier.manifest.labels
+        self.temperature = self.classifier.manifest.calibration.temperature
+        vocabulary = tokenizers.Tokenizer.from_file(str(bundle / TOKENIZER_FILE))
+        self.mask_id: int | None = next(
+            (found for name in ("[MASK]", "<mask>") if (found := vocabulary.token_to_id(name)) is not None), None
+        )
+        self.operators = (OPERATORS[0], OPERATORS[2] if self.mask_id is None else OPERATORS[1])
+
+    def read(self, text: TextOrPair) -> Reading:
+        """Read and answer a text or pair as the service does; one that does not fit is cut as the bundle says, or else to its beginning.
+
+        Raises:
+            InvalidInput: nothing of it is read.
+        """
+        texts = (text,) if isinstance(text, str) else text
+        return Reading(self, texts, read(self.classifier, self._asked(texts)))
+
+    def reads(self, text: TextOrPair) -> bool:
+        """Whether anything of a text is read; runs nothing."""
+        try:
+            return bool(read(self.classifier, self._asked((text,) if isinstance(text, str) else text)).words)
+        except InvalidInput:
+            return False
+
+    def identity(self) -> dict[str, Json]:
+        """What word scores and answers depend on, for a journal; not the digest, which changes when figures are recorded."""
+        manifest = self.classifier.manifest
+        return {
+            "files": {name: file.sha256 for name, file in manifest.files.items()},
+            "graph": self.classifier.graph.file,
+            "temperature": manifest.calibration.temperature,
+            "truncation": manifest.default_truncation,
+        }
+
+    def attribute(self, reading: Reading, method: str, label: int, steps: int = 0, seed: int = 0) -> tuple[Attribution, Summary]:
+        """Explain a text by one method as the service does, without evidence; ``steps``: 0 for the method's own.
+
+        Raises:
+            sentiment.errors.Unsupported: there is no explain graph, and the method needs one.
+        """
+        asked = replace(self._asked(reading.texts), label=self.labels[label], methods=(method,), steps=steps, seed=seed)
+        _, *parts, summary = self.explainer.explain(asked)
+        (found,) = (part for part in parts if isinstance(part, Attribution))
+        assert isinstance(summary, Summary)
+        return found, summary
+
+    def explained(
+        self,
+        reading: Reading,
+        outputs: Sequence[str],
+        label: int,
+        rows: int = 1,
+        head_gate: npt.NDArray[np.float32] | None = None,
+        head_uniform: npt.NDArray[np.float32] | None = None,
+    ) -> Arrays:
+        """Run the explain graph on so many rows of a text, all in one batch; switches [rows, layers, heads] as of ``ExplainSession.run``.
+
+        Raises:
+            ModelsError: there is no explain graph.
+        """
+        session = self._explains()
+        feeds = self._pad([_row(reading.encoded)] * rows, session.inputs)
+        return session.run(feeds, outputs, np.full(rows, label), head_gate=head_gate, head_uniform=head_uniform)
+
+    def attention(self, reading: Reading, label: int) -> Arrays:
+        """What one run of the explain graph says of attention.
+
+        Returns:
+            ``attention`` and ``gradients``, of the label's logit by each weight, [layers, heads, tokens, tokens]; ``value_norms``
+            [layers, heads, tokens]; ``logits`` [labels].
+
+        Raises:
+            ModelsError: there is no explain graph.
+        """
+        session = self._explains()
+        kinds = {"attention": "attention", "attention_gradient": "gradients", "value_norm": "value_norms"}
+        names = [f"{kind}.{layer}" for kind in kinds for layer in range(session.layers)]
+        found = self.explained(reading, [*names, "logits"], label)
+        arrays = {name: np.concatenate([found.pop(f"{kind}.{layer}") for layer in range(session.layers)]) for kind, name in kinds.items()}
+        return {**arrays, "logits": found["logits"][0]}
+
+    def uniform(self, reading: Reading) -> npt.NDArray[np.float32]:
+        """The explain graph's logits [layers + 1, labels] with each layer's attention alone made uniform, then all of them.
+
+        Raises:
+            ModelsError: there is no explain graph.
+        """
+        session = self._explains()
+        layers = session.layers
+        switches = np.concatenate([np.eye(layers, dtype=np.float32), np.ones((1, layers), np.float32)])
+        uniform = np.repeat(switches[:, :, None], session.heads, axis=2)
+        step = rows_of(reading.tokens)
+        parts = [uniform[start : start + step] for start in range(0, layers + 1, step)]
+        found = [self.explained(reading, ["logits"], reading.label, len(part), head_uniform=part)["logits"] for part in parts]
+        return np.concatenate(found)
+
+    def erase(self, encoded: Encoded, masks: Masks, operator: str) -> Feeds:
+        """What the served graph reads of rows of a text, each with some words erased.
+
+        ``attention_mask``: nobody attends to their pieces; ``mask_token``: their pieces are the mask token; ``deletion``: they are gone,
+        and those behind them move up. Special tokens stay.
+
+        Args:
+            encoded: the text.
+            masks: [rows, n], True: the word is kept.
+            operator: one of OPERATORS.
+        """
+        kept = np.ones((len(masks), len(encoded.ids)), np.bool_)
+        for index, word in enumerate(encoded.words):
+            kept[:, word.first : word.last] = masks[:, index, None]
+        row, inputs = _row(encoded), self.classifier.session.inputs
+        if operator == "deletion":
+            return self._pad([_without(row, keep) for keep in kept], inputs)
+        feeds = self._pad([row] * len(masks), inputs)
+        if operator == "attention_mask":
+            feeds["attention_mask"] = kept.astype(np.int64)
+        else:
+            assert self.mask_id is not None
+            feeds["input_ids"] = np.where(kept, feeds["input_ids"], self.mask_id)
+        return feeds
+
+    def check_operator(self, operator: str) -> None:
+        """Refuse a way of erasing that is unknown, or not of this tokenizer.
+
+        Raises:
+            ModelsError: says so.
+        """
+        if operator not in OPERATORS:
+            raise ModelsError(f"words cannot be erased by {operator}; known are {', '.join(OPERATORS)}")
+        if operator == "mask_token" and self.mask_id is None:
+            raise ModelsError(f"{self.bundle}: the tokenizer has no mask token; words can be erased by attention_mask and deletion")
+
+    def _explains(self) -> ExplainSession:
+        if self.session is None:
+            raise ModelsError(f"{self.bundle}: has no explain graph")
+        return self.session
+
+    def _pad(self, rows: Sequence[Row], inputs: Sequence[str]) -> Feeds:
+        return pad(rows, inputs, self.classifier.tokenizer.pad_id, self.classifier.manifest.padding_side == "left")
+
+    def _asked(self, texts: tuple[str, ...]) -> Asked:
+        refuses = self.classifier.manifest.default_truncation == "refuse"
+        return Asked(texts[0], texts[1] if len(texts) > 1 else None, "head" if refuses else None, evidence=False)
+
+
+def rows_of(tokens: int) -> int:
+    """How many rows of so many tokens are run at once."""
+    return max(1, min(ROWS_MAX, TOKENS_MAX // tokens))
+
+
+def _row(encoded: Encoded) -> Row:
+    return Row(encoded.ids, encoded.type_ids, encoded.truncated)
+
+
+def _without(row: Row, keep: npt.NDArray[np.bool_]) -> Row:
+    types = None if row.type_ids is None else list(compress(row.type_ids, keep))
+    return Row(list(compress(row.ids, keep)), types, row.truncated)

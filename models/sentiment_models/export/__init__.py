@@ -1,0 +1,1 @@
+"""From a checkpoint to a bundle, and what a bundle must prove."""

@@ -1,0 +1,278 @@
+"""A finished bundle under examination: all that the service checks, and what it leaves to the bundle's maker.
+
+``verify`` proves graphs while a bundle is made; this module looks at what came out, perhaps on another machine, years later.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+
+from sentiment.errors import BadBundle
+from sentiment.model.bundle import Bundle, GraphSpec, load_bundle
+from sentiment.model.classifier import Classifier, golden_error
+from sentiment.model.session import RUNTIME_VERSION, ExplainSession, Session
+from sentiment.model.tensors import pad
+from sentiment.model.tokenizer import Row, Tokenizer
+from sentiment_models.errors import ModelsError
+from sentiment_models.export.checkpoint import Checkpoint
+from sentiment_models.export.golden import PARAGRAPH
+from sentiment_models.export.graphs.graph_rules import graph_faults, read_graph, shape_faults
+from sentiment_models.export.inference import Graph
+from sentiment_models.export.manifest import CARD_FILE, CONFIG_FILE, MANIFEST_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object
+from sentiment_models.export.signature import check_signature
+from sentiment_models.export.verify import check_explain_parity, check_parity, explain_parity, interleave, movement, parity
+from sentiment_models.export.weights import Stored, stored_tensors
+
+# As transformers names the labels of a configuration that has no names.
+_NAMELESS = {"0": "LABEL_0", "1": "LABEL_1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at, and what was found there."""
+
+    name: str
+    good: bool
+    found: str
+
+    @property
+    def line(self) -> str:
+        """For the terminal, in the form of the service's own ``sentiment check``."""
+        return f"{'ok' if self.good else 'BAD':5} {self.name}: {self.found}"
+
+
+def examine(path: Path, signature: Path | None = None, key: Path | None = None) -> Iterator[Check]:
+    """Look at everything in a bundle, a check at a time. If its files are damaged nothing after that is looked at.
+
+    Args:
+        path: the bundle's folder.
+        signature: a signature of it, to be checked with ``key``, the signer's public key.
+        key: see there.
+    """
+    try:
+        subject = _Subject(load_bundle(path))
+    except BadBundle as error:
+        yield Check("files", False, str(error))
+        return
+    manifest = subject.bundle.manifest
+    yield Check("files", True, f"{subject.bundle.id}, {len(manifest.files)} files as the manifest says, digest {subject.bundle.digest}")
+    if signature and key:
+        yield _check("signature", partial(_signed, path, signature, key))
+    for name, look in (("folder", _folder), ("tokenizer", _tokenizer), ("configuration", _configuration), ("model card", _card)):
+        yield _check(name, partial(look, subject))
+    safe = {}
+    for file in sorted(name for name in manifest.files if name.endswith(".onnx")):
+        check = _check(f"{file} content", partial(_content, subject, file))
+        safe[file] = check.good
+        yield check
+    weights = _check("weights", partial(_weights, subject))
+    yield weights
+    for spec in manifest.graphs.classify:
+        if not safe.get(spec.file):
+            yield Check(spec.file, False, "not run, because of its content")
+            continue
+        yield _check(f"{spec.file} golden set", partial(_golden, subject, spec))
+        if weights.good:
+            yield _check(f"{spec.file} against the weights", partial(_parity, subject, spec))
+        yield _check(f"{spec.file} batch mates", partial(_movement, subject, spec))
+    explain = manifest.graphs.explain
+    if explain and weights.good and safe.get(explain.file):
+        yield _check(f"{explain.file} against the weights", partial(_explain, subject, explain))
+
+
+def _check(name: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, look())
+    except Exception as error:  # ONNX Runtime's exceptions share no base class, and torch's are many
+        told = isinstance(error, BadBundle | ModelsError)
+        return Check(name, False, str(error) if told else f"{type(error).__name__}: {error}")
+
+
+def _raise(faults: Sequence[str]) -> None:
+    if faults:
+        raise BadBundle("; ".join(faults))
+
+
+class _Subject:
+    """A bundle whose hashes are right, and what several checks need of it, each made once."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.path, self.manifest = bundle.path, bundle.manifest
+        self._graphs: dict[str, Graph] = {}
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer(self.path / TOKENIZER_FILE, self.manifest.max_tokens)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The golden texts and the shortest row there is."""
+        return [*(self.tokenizer.encode(one.text, one.text_pair) for one in self.manifest.golden), self.tokenizer.encode("")]
+
+    @cached_property
+    def longest(self) -> Row:
+        """A row of as many tokens as are read."""
+        return self.tokenizer.encode(" ".join([PARAGRAPH] * (1 + self.manifest.max_tokens // 40)))
+
+    def graph(self, spec: GraphSpec) -> Graph:
+        if spec.file not in self._graphs:
+            session = Session(self.path / spec.file, spec.providers[0], len(self.manifest.labels))
+            self._graphs[spec.file] = Graph(self.tokenizer, session, self.manifest.padding_side == "left")
+        return self._graphs[spec.file]
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The bundle's own weights in torch."""
+        return Checkpoint(self.path)
+
+    @cached_property
+    def stored(self) -> dict[str, Stored]:
+        return stored_tensors(self.path / WEIGHTS_FILE)
+
+    @cached_property
+    def config(self) -> dict[str, object]:
+        return dict(read_object(self.path / CONFIG_FILE))
+
+
+def _signed(path: Path, signature: Path, key: Path) -> str:
+    check_signature(path, signature, key)
+    return f"{signature.name} is {key.name}'s owner's"
+
+
+def _folder(subject: _Subject) -> str:
+    """No file is missing that the format has, none is there that nobody checked, and all are plain files."""
+    wanted = {*subject.manifest.files, CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE, CARD_FILE}
+    found = {path.name: path for path in subject.path.iterdir()}
+    faults = [f"lacks {name}" for name in sorted(wanted - found.keys())]
+    faults += [f"has {name}, which the manifest does not list" for name in sorted(found.keys() - wanted)]
+    faults += [f"{name} is not listed in the manifest" for name in (CONFIG_FILE, WEIGHTS_FILE) if name not in subject.manifest.files]
+    odd = sorted(name for name, path in found.items() if path.is_symlink() or not path.is_file())
+    faults += [f"{name} is no plain file" for name in odd if name in wanted]
+    _raise(faults)
+    return f"{len(found)} plain files, none missing, none extra"
+
+
+def _tokenizer(subject: _Subject) -> str:
+    path = subject.path / TOKENIZER_FILE
+    try:
+        vocabulary: dict[str, int] = tokenizers.Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True)
+    except Exception as error:  # the Rust side raises bare Exception
+        raise BadBundle(f"{path}: not a tokenizer: {error}") from error
+    rows = subject.config.get("vocab_size")
+    largest = max(vocabulary.values(), default=0)
+    faults = [] if isinstance(rows, int) else [f"{CONFIG_FILE} has no vocab_size"]
+    if isinstance(rows, int) and largest >= rows:
+        faults.append(f"has token ids up to {largest}; the vocabulary of {CONFIG_FILE} ends at {rows - 1}")
+    if isinstance(rows, int) and not any(len(place.dims) == 2 and place.dims[0] == rows for place in subject.stored.values()):
+        faults.append(f"{WEIGHTS_FILE} has no table of {rows} rows, as the vocabulary of {CONFIG_FILE} wants")
+    pad = subject.config.get("pad_token_id")
+    if isinstance(pad, int) and pad != subject.tokenizer.pad_id:
+        faults.append(f"pads with id {subject.tokenizer.pad_id}; {CONFIG_FILE} says {pad}")
+    _raise(faults)
+    words = len(set(vocabulary.values()))
+    spelled = f", {len(vocabulary) - words:,} other spellings of them" if len(vocabulary) > words else ""
+    return f"{words:,} tokens for {rows:,} rows of the table{spelled}"
+
+
+def _configuration(subject: _Subject) -> str:
+    config, manifest = subject.config, subject.manifest
+    names = config.get("id2label", _NAMELESS)
+    labels = tuple(names[key] for key in sorted(names, key=int)) if isinstance(names, dict) and all(map(str.isdecimal, names)) else names
+    faults = [] if labels == manifest.labels else [f"labels are {labels}; the manifest says {manifest.labels}"]
+    if config.get("model_type") != manifest.architecture:
+        faults.append(f"model_type is {config.get('model_type')}; the manifest says {manifest.architecture}")
+    longest = config.get("max_position_embeddings")
+    if isinstance(longest, int) and longest < manifest.max_tokens:
+        faults.append(f"max_position_embeddings is {longest}; the manifest reads {manifest.max_tokens} tokens")
+    _raise(faults)
+    return f"{manifest.architecture}, {', '.join(manifest.labels)}, {manifest.max_tokens} tokens"
+
+
+def _card(subject: _Subject) -> str:
+    card = subject.bundle.card
+    wanted = (subject.bundle.id, subject.bundle.digest)
+    missing = [text for text in wanted if text not in card]
+    if missing:
+        what = f"does not name {' and '.join(missing)}" if card else "is not there"
+        raise BadBundle(f"{what}; sentiment-models card writes it")
+    return f"{CARD_FILE} names {subject.bundle.id} and this digest"
+
+
+def _content(subject: _Subject, file: str) -> str:
+    model = read_graph(subject.path / file)
+    if model is None:
+        raise BadBundle("not an ONNX file")
+    sizes = {name: spec.bytes for name, spec in subject.manifest.files.items()}
+    faults = list(graph_faults(model, sizes, subject.stored))
+    for spec in subject.manifest.graphs.classify:
+        if spec.file == file:
+            faults += shape_faults(model, spec, len(subject.manifest.labels))
+    _raise(faults)
+    outside = sum(bool(tensor.external_data) for tensor in model.graph.initializer)
+    return f"{len(model.graph.node):,} known operators, {len(model.graph.initializer):,} tensors, {outside:,} of them from {WEIGHTS_FILE}"
+
+
+def _weights(subject: _Subject) -> str:
+    """Torch, on the bundle's weights, gives the golden logits that the manifest records."""
+    checkpoint = subject.checkpoint
+    if list(checkpoint.labels) != list(subject.manifest.labels):
+        raise BadBundle(f"have the labels {', '.join(checkpoint.labels)}; the manifest says {', '.join(subject.manifest.labels)}")
+    if checkpoint.max_tokens < subject.manifest.max_tokens:
+        raise BadBundle(f"read {checkpoint.max_tokens} tokens; the manifest says {subject.manifest.max_tokens}")
+    allowed = min(spec.tolerance for spec in subject.manifest.graphs.classify)
+    left = subject.manifest.padding_side == "left"
+    worst = 0.0
+    for number, golden in enumerate(subject.manifest.golden):
+        row = subject.tokenizer.encode(golden.text, golden.text_pair)
+        found = checkpoint.logits(pad([row], checkpoint.family.inputs, subject.tokenizer.pad_id, left))[0]
+        error = float(np.abs(found - np.array(golden.logits)).max())
+        if not error <= allowed:  # also true for NaN
+            raise BadBundle(f"give golden[{number}] logits {error:.4f} off in torch; the tolerance is {allowed}")
+        worst = max(worst, error)
+    return f"torch gives the {len(subject.manifest.golden)} golden texts logits at most {worst:.2g} off"
+
+
+def _golden(subject: _Subject, spec: GraphSpec) -> str:
+    graph = subject.graph(spec)
+    classifier = Classifier(subject.bundle, spec, subject.tokenizer, graph.session)
+    worst = 0.0
+    for number, golden in enumerate(subject.manifest.golden):
+        label, error = golden_error(classifier, golden)
+        if label != golden.label or not error <= spec.tolerance:
+            raise BadBundle(
+                f"golden[{number}] is {golden.label} and {label} here, logits {error:.4f} off; the tolerance is {spec.tolerance}"
+            )
+        worst = max(worst, error)
+    return (
+        f"{len(subject.manifest.golden)} labels right, logits at most {worst:.4f} off (tolerance {spec.tolerance}) "
+        f"with ONNX Runtime {RUNTIME_VERSION}"
+    )
+
+
+def _parity(subject: _Subject, spec: GraphSpec) -> str:
+    measured = parity(subject.graph(spec), subject.checkpoint.logits, interleave([*subject.rows, subject.longest]))
+    check_parity(spec.precision, measured)
+    return (
+        f"{measured.rows} rows in mixed batches, logits at most {measured.logit_error_max:.2g} off torch's, "
+        f"probabilities {measured.probability_error_mean:.2g} in the mean"
+    )
+
+
+def _explain(subject: _Subject, spec: GraphSpec) -> str:
+    session = ExplainSession(subject.path / spec.file, spec.providers[0])
+    rows = interleave([*subject.rows, subject.longest])
+    measured = explain_parity(session, subject.tokenizer, subject.checkpoint.explained, rows)
+    check_explain_parity(measured)
+    return f"{len(rows)} rows in mixed batches, {session.layers} layers of {session.heads} heads, at most {measured:.2g} off torch"
+
+
+def _movement(subject: _Subject, spec: GraphSpec) -> str:
+    moved = movement(subject.graph(spec), subject.rows)
+    if not moved.probability_max <= spec.invariance:
+        raise BadBundle(f"a probability moves by {moved.probability_max:.1e} with batch mates; the manifest says {spec.invariance:.0e}")
+    return f"a probability moves by at most {moved.probability_max:.1e} (manifest: {spec.invariance:.0e})"

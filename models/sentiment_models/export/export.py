@@ -1,0 +1,322 @@
+"""A checkpoint becomes a bundle: weights once in fp16, the int8 and the fp32 graph, a manifest that proves both."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sentiment.model.classifier import load_classifier
+from sentiment.model.session import ExplainSession, Session
+from sentiment.model.tokenizer import Row, Tokenizer
+from sentiment_models.data.labelled import Example, Source
+from sentiment_models.errors import ModelsError, NotExplainable, disk_full
+from sentiment_models.evaluation.calibration import Calibration, calibrate, calibrated_on
+from sentiment_models.export.checkpoint import Checkpoint, one_thread
+from sentiment_models.export.golden import GOLDEN_PAIRS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
+from sentiment_models.export.graphs.explain_graph import explain_graph
+from sentiment_models.export.graphs.flatten import flatten
+from sentiment_models.export.graphs.graph import serialize
+from sentiment_models.export.graphs.quantize import Embeddings, quantize
+from sentiment_models.export.inference import Graph, encode_all
+from sentiment_models.export.manifest import (
+    EXPLAIN_FILE,
+    MANIFEST_FILE,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    file_entries,
+    graph_file,
+    sha256,
+    write_object,
+)
+from sentiment_models.export.provenance import Json, distinct_names, library_versions, three_digits, without_folders
+from sentiment_models.export.spellings import add_spellings, learn_spellings
+from sentiment_models.export.verify import (
+    EXPLAIN_ERROR_MAX,
+    INVARIANCE,
+    Movement,
+    Parity,
+    check_explain_parity,
+    check_movement,
+    check_parity,
+    explain_parity,
+    interleave,
+    movement,
+    parity,
+    spread,
+)
+from sentiment_models.export.weights import refer
+from sentiment_models.training.bases import training_of
+from sentiment_models.training.label import read_asked
+from sentiment_models.training.resume import in_the_making
+
+PRECISIONS = ("int8", "fp32")
+"""In the order of preference: a server serves the first graph that proves itself on its machine."""
+
+PARITY_DEV_ROWS = 48
+INVARIANCE_DEV_ROWS = 48
+EXPLAIN_DEV_ROWS = 16
+
+CUT = "int8.onnx is flattened, and its last layer computed for the first token alone"
+UNCUT = (
+    "int8.onnx is left as exported: where this {family}'s encoder lies is not known, so its last layer is computed for every token "
+    "(BERT, RoBERTa and ELECTRA are cut, a seventh of the work at six layers)"
+)
+
+Say = Callable[[str], object]
+"""Told of each step of a long piece of work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a bundle is called, and what it is made from where the checkpoint does not say."""
+
+    name: str
+    version: int
+    # Name of the pre-trained model; None: as training.json has it.
+    base: str | None = None
+    # It also reads two texts at once.
+    pairs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was made, and what each graph proved, by precision; ``explain``: the same of the explain graph, where there is one."""
+
+    parity: dict[str, Parity]
+    movement: dict[str, Movement]
+    golden: GoldenSet
+    calibration: Calibration
+    explain: float | None
+
+
+def export(
+    checkpoint: Path,
+    bundle: Path,
+    *,
+    name: str,
+    version: int,
+    dev: Sequence[Example] | None = None,
+    base: str | None = None,
+    embeddings: Embeddings = "int8",
+    pairs: bool = False,
+    max_tokens: int | None = None,
+    spellings: Sequence[Path] = (),
+    force: bool = False,
+    say: Say = lambda _: None,
+) -> Exported:
+    """Make ``bundle`` out of a checkpoint directory that transformers saved. Repeated on one machine it makes the same bytes.
+
+    It is built in ``<bundle>.part`` and renamed once everything is proved; a failure leaves nothing, nor does it touch a
+    bundle that was there. What a killed export left is removed by the next one.
+
+    Args:
+        checkpoint: the directory.
+        bundle: the directory to make.
+        name: the bundle's name.
+        version: the bundle's version, from 1.
+        dev: labelled texts for calibration, never those that accuracy is reported on; None: not calibrated.
+        base: name of the pre-trained model, where training.json knows it only by its folder.
+        embeddings: how int8.onnx stores the embedding tables.
+        pairs: the checkpoint was trained on pairs of texts, and the bundle reads such too; proved on pairs as well.
+        max_tokens: how many tokens of a text are read, the special ones among them; None: as many as the model has positions
+            (XLNet, which has none: 512).
+        spellings: files of texts, .txt of one a line or labelled as ``dev`` is. Their words tell which misspelled words the tokenizer
+            shall read as the words that were meant; none: it reads them in pieces.
+        force: replace ``bundle`` if it exists.
+        say: told of each step.
+
+    Raises:
+        BadCheckpoint: the checkpoint cannot be used, or is of a family that is not supported.
+        ParityFailed: a graph does not compute what torch computes, or its answers depend on batch mates.
+        BadData: ``dev`` has labels that the model has not, or ``spellings`` too few words; told before the graphs are made.
+        ModelsError: ``bundle`` exists, or the disk is full.
+        sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
+    """
+    if bundle.exists() and not force:
+        raise ModelsError(f"{bundle}: exists; --force replaces it")
+    part = bundle.with_name(bundle.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    loaded = Checkpoint(checkpoint, max_tokens)
+    if pairs:
+        loaded.check_pairs()
+    try:
+        with in_the_making(part):
+            with one_thread():
+                exported = _build(loaded, part, Identity(name, version, base, pairs), dev or (), embeddings, spellings, say)
+            say("loading it as the service does")
+            for precision in PRECISIONS:
+                load_classifier(part, precision)
+            _put_in_place(part, bundle)
+    except Exception as error:  # each of those who write has kinds of its own
+        if told := disk_full(error, f"{part} or {tempfile.gettempdir()}"):
+            raise ModelsError(told) from error
+        raise
+    return exported
+
+
+def _build(
+    checkpoint: Checkpoint,
+    part: Path,
+    identity: Identity,
+    dev: Sequence[Example],
+    embeddings: Embeddings,
+    spellings: Sequence[Path],
+    say: Say,
+) -> Exported:
+    learned = _learned(checkpoint, spellings, say) if spellings else {}
+    _write_graphs(checkpoint, part, embeddings, say)
+    if learned:
+        add_spellings(part / TOKENIZER_FILE, learned)
+    tokenizer = Tokenizer(part / TOKENIZER_FILE, checkpoint.max_tokens)
+    pads_left = checkpoint.family.padding_side == "left"
+    graphs = {p: Graph(tokenizer, Session(part / graph_file(p), labels=len(checkpoint.labels)), pads_left) for p in PRECISIONS}
+    say("parity with torch, and rows alone against rows in batches")
+    rows = _rows(tokenizer, dev, identity.pairs)
+    parities, movements = _prove(graphs, checkpoint, rows)
+    explain = _prove_explain(part, tokenizer, checkpoint, rows)
+    golden = golden_set(graphs, checkpoint.labels, identity.pairs)
+    say(calibrated_on(dev, pairs=identity.pairs))
+    exported = Exported(parities, movements, golden, calibrate(graphs[PRECISIONS[0]], dev, len(checkpoint.labels)), explain)
+    provenance = {**_provenance(checkpoint.path, identity.base, embeddings, exported), "spellings": _spelled(learned, spellings)}
+    write_object(part / MANIFEST_FILE, _manifest(checkpoint, identity, graphs, exported, provenance, file_entries(part)))
+    return exported
+
+
+def _write_graphs(checkpoint: Checkpoint, part: Path, embeddings: Embeddings, say: Say) -> None:
+    say("weights in fp16")
+    weights = checkpoint.save(part)
+    say("fp32 and int8 graphs")
+    whole = checkpoint.to_onnx(weights)
+    (part / graph_file("fp32")).write_bytes(serialize(refer(whole, part / WEIGHTS_FILE)))
+    flat = flatten(whole) if checkpoint.family.reads == "first" else whole
+    say(UNCUT.format(family=checkpoint.architecture) if flat is whole else CUT)
+    (part / graph_file("int8")).write_bytes(serialize(quantize(flat, embeddings)))
+    try:
+        (part / EXPLAIN_FILE).write_bytes(serialize(refer(explain_graph(whole), part / WEIGHTS_FILE)))
+    except NotExplainable as error:
+        say(f"no explain graph: {error}")
+
+
+def _learned(checkpoint: Checkpoint, files: Sequence[Path], say: Say) -> dict[str, str]:
+    say("spellings")
+    asked = (one for path in files for one in read_asked(Source(path), checkpoint.labels, seed=0))
+    texts = (text for one in asked for text in (one.text, one.text_pair) if text)
+    return learn_spellings(checkpoint.tokenizer, texts, ", ".join(map(str, files)))
+
+
+def _spelled(learned: Mapping[str, str], files: Sequence[Path]) -> dict[str, Json] | None:
+    named = zip(distinct_names(files), files, strict=True)
+    return {"count": len(learned), "files": [{"file": name, "sha256": sha256(path)} for name, path in named]} if learned else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """``always``: the shortest row there is, the longest that is read, and what people write; ``read``: of the development set."""
+
+    always: list[Row]
+    read: list[Row]
+
+
+def _rows(tokenizer: Tokenizer, dev: Sequence[Example], pairs: bool) -> _Rows:
+    longest = " ".join([PARAGRAPH] * 12)
+    always = [tokenizer.encode(""), tokenizer.encode(longest), *tokenizer.encode_many(GOLDEN_TEXTS)]
+    read = encode_all(tokenizer, [example.whole for example in dev])
+    if pairs:
+        always += [tokenizer.encode("", ""), tokenizer.encode(longest, longest)]
+        always += [tokenizer.encode(*pair) for pair in GOLDEN_PAIRS]
+        read += [tokenizer.encode(one.text, other.text) for one, other in zip(dev[::2], dev[1::2], strict=False)]
+    return _Rows(always, read)
+
+
+def _prove(graphs: Mapping[str, Graph], checkpoint: Checkpoint, rows: _Rows) -> tuple[dict[str, Parity], dict[str, Movement]]:
+    parities: dict[str, Parity] = {}
+    movements: dict[str, Movement] = {}
+    for precision, graph in graphs.items():
+        parities[precision] = parity(graph, checkpoint.logits, interleave([*rows.always, *spread(rows.read, PARITY_DEV_ROWS)]))
+        check_parity(precision, parities[precision])
+        movements[precision] = movement(graph, [*rows.always, *spread(rows.read, INVARIANCE_DEV_ROWS)])
+        check_movement(precision, movements[precision])
+    return parities, movements
+
+
+def _prove_explain(part: Path, tokenizer: Tokenizer, checkpoint: Checkpoint, rows: _Rows) -> float | None:
+    if not (part / EXPLAIN_FILE).exists():
+        return None
+    session = ExplainSession(part / EXPLAIN_FILE)
+    measured = explain_parity(session, tokenizer, checkpoint.explained, interleave([*rows.always, *spread(rows.read, EXPLAIN_DEV_ROWS)]))
+    check_explain_parity(measured)
+    return measured
+
+
+def _manifest(
+    checkpoint: Checkpoint,
+    identity: Identity,
+    graphs: Mapping[str, Graph],
+    exported: Exported,
+    provenance: dict[str, Json],
+    files: dict[str, Json],
+) -> dict[str, Json]:
+    calibration = exported.calibration
+    # Its outputs are many, and told by its session.
+    explain = _entry(EXPLAIN_FILE, "fp32", checkpoint.family.inputs, ["logits", "embedding_dots"], EXPLAIN_ERROR_MAX)
+    return {
+        "format": 1,
+        "name": identity.name,
+        "version": identity.version,
+        "labels": checkpoint.labels,
+        "architecture": checkpoint.architecture,
+        "max_tokens": checkpoint.max_tokens,
+        "pairs": identity.pairs,
+        "default_truncation": "head",
+        "inputs": list(checkpoint.family.inputs),
+        "graphs": {
+            "classify": [
+                _entry(graph_file(p), p, graphs[p].session.inputs, [graphs[p].session.output], exported.golden.tolerance[p])
+                for p in PRECISIONS
+            ],
+            **({} if exported.explain is None else {"explain": explain}),
+        },
+        "calibration": {"temperature": round(calibration.temperature, 5), "abstain_below": round(calibration.abstain_below, 5)},
+        "padding_side": checkpoint.family.padding_side,
+        "windows": None,
+        "golden": exported.golden.entries,
+        "accuracy": {"dev": calibration.dev.rounded()} if calibration.dev else {},
+        "provenance": provenance,
+        "files": files,
+    }
+
+
+def _entry(file: str, precision: str, inputs: Sequence[str], outputs: Sequence[str], tolerance: float) -> dict[str, Json]:
+    return {
+        "file": file,
+        "precision": precision,
+        "providers": ["CPUExecutionProvider"],
+        "inputs": list(inputs),
+        "outputs": list(outputs),
+        "invariance": INVARIANCE,
+        "tolerance": tolerance,
+    }
+
+
+def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, exported: Exported) -> dict[str, Json]:
+    training = without_folders(training_of(str(checkpoint)))
+    recipe = training.get("recipe") if isinstance(training, dict) else None
+    return {
+        "base": base or (recipe.get("base") if isinstance(recipe, dict) else None),
+        "training": training,
+        "embeddings": embeddings,
+        "parity": {p: three_digits(asdict(measured)) for p, measured in exported.parity.items()},
+        "explain_parity": None if exported.explain is None else float(f"{exported.explain:.3g}"),
+        "batch_mates": {p: three_digits(asdict(measured)) for p, measured in exported.movement.items()},
+        "libraries": library_versions(),
+    }
+
+
+def _put_in_place(part: Path, bundle: Path) -> None:
+    old = bundle.with_name(bundle.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if bundle.exists():
+        bundle.rename(old)
+    part.rename(bundle)
+    shutil.rmtree(old, ignore_errors=True)

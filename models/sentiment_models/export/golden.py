@@ -1,0 +1,90 @@
+"""Texts whose answers a bundle carries, so that a server can prove its graph on its own machine before it serves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sentiment_models.errors import ParityFailed
+from sentiment_models.export.inference import Graph
+from sentiment_models.export.provenance import Json
+
+# A server's kernels may differ from ours: half as much again as was measured here, and never tighter than rounding.
+TOLERANCE_FACTOR, TOLERANCE_MIN = 1.5, 1e-3
+GOLDEN_MIN = 4
+
+PARAGRAPH = (
+    "I went into this with low expectations, since the trailer gave away half of the plot and the director's last two pictures "
+    "were, to put it kindly, forgettable. For the first twenty minutes nothing changed my mind: the dialogue is stiff and the "
+    "score tells you what to feel. Then the daughter arrives, the whole thing wakes up, and what follows is one of the most "
+    "generous, funny and quietly moving hours I have spent in a cinema this year. I left grinning and called my mother."
+)
+COMPLAINT = (
+    "The hotel had promised us a quiet room with a view of the sea. What we were given was a damp cell above the kitchen, where "
+    "the fans ran until three in the morning, the shower dripped, and the window opened onto a brick wall. When I asked for "
+    "another room the clerk shrugged, said that everything was full, and went back to his telephone. We paid for four nights, "
+    "stayed for one, and are still waiting for the refund that the manager promised us in writing."
+)
+
+# What a reader would say of each, for the card. A bundle records what its model says, right or wrong.
+MEANT = {
+    "Wonderful.": "positive",
+    "Terrible!": "negative",
+    "a warm, funny and beautifully acted film": "positive",
+    "the plot makes no sense and the jokes fall flat": "negative",
+    "It is not good at all.": "negative",
+    "There is nothing I did not love about this record.": "positive",
+    "The acting is superb, but the story is so dull that I wanted to leave.": "negative",
+    "It starts slowly, yet by the end I was completely won over.": "positive",
+    "THE WORST CUSTOMER SERVICE I HAVE EVER SEEN. NEVER AGAIN!!!": "negative",
+    "absolutely loved it 😍🎉 best night in years": "positive",
+    "Broke after two days 😡 and nobody answers my mails.": "negative",
+    "The review at https://example.com/films?id=42&lang=en says it all: a triumph from start to finish.": "positive",
+    "Don't waste your money; the second edition fixes none of the mistakes of the first.": "negative",
+    "Café scenes shot with real tenderness — naïve, perhaps, but never false.": "positive",
+    PARAGRAPH: "positive",
+    COMPLAINT: "negative",
+}
+GOLDEN_TEXTS = tuple(MEANT)
+GOLDEN_PAIRS = tuple(zip(GOLDEN_TEXTS[::2], GOLDEN_TEXTS[1::2], strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenSet:
+    """The manifest's golden entries, and for each precision how far its logits may be from them."""
+
+    entries: list[dict[str, Json]]
+    tolerance: dict[str, float]
+
+
+def golden_set(graphs: Mapping[str, Graph], labels: Sequence[str], pairs: bool = False) -> GoldenSet:
+    """Record the fp32 graph's raw logits of the golden texts, and with ``pairs`` of pairs of them, and measure every graph.
+
+    A text whose label could change within the tolerance would fail sound machines, and is left out.
+
+    Raises:
+        ParityFailed: hardly a text is left.
+    """
+    texts: list[tuple[str, ...]] = [*((text,) for text in GOLDEN_TEXTS), *(GOLDEN_PAIRS if pairs else ())]
+    logits = {p: np.concatenate([graph.logits([graph.tokenizer.encode(*text)]) for text in texts]) for p, graph in graphs.items()}
+    wanted = logits["fp32"].astype(np.float64).round(6)
+    errors = {p: np.abs(found - wanted).max(axis=1) for p, found in logits.items()}
+    ordered = np.sort(wanted, axis=1)
+    margin = ordered[:, -1] - ordered[:, -2]
+    allowed = max(_tolerance(float(error.max())) for error in errors.values())
+    kept = np.flatnonzero(margin > 2 * allowed)
+    if len(kept) < GOLDEN_MIN:
+        raise ParityFailed(f"{len(kept)} of {len(texts)} golden texts keep their label within {allowed} of a logit; wanted {GOLDEN_MIN}")
+    entries: list[dict[str, Json]] = [
+        {
+            **dict(zip(("text", "text_pair"), texts[i], strict=False)),
+            "label": labels[int(wanted[i].argmax())],
+            "logits": [float(logit) for logit in wanted[i]],
+        }
+        for i in kept
+    ]
+    return GoldenSet(entries, {p: _tolerance(float(error[kept].max())) for p, error in errors.items()})
+
+
+def _tolerance(error: float) -> float:
+    return round(max(TOLERANCE_FACTOR * error, TOLERANCE_MIN), 4)

@@ -1,0 +1,1 @@
+"""Rewriting ONNX graphs."""

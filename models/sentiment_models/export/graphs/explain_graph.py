@@ -1,0 +1,292 @@
+"""The explain graph: the exported classifier with switches in its attention, and with its own gradient as further nodes.
+
+Any family whose export multiplies softmaxed scores with values can be read so. Inputs beside those of the classifier, for
+``rows`` x ``tokens``, ``layers`` and ``heads``:
+
+- ``label`` int64 [rows]: whose logit is differentiated.
+- ``alpha`` float [rows]: word embeddings are those of ``baseline_ids`` + alpha x (those of ``input_ids`` - those of ``baseline_ids``).
+- ``baseline_ids`` int64 [rows, tokens].
+- ``head_gate``, ``head_uniform`` float [rows, layers, heads]: attention is gate x ((1 - uniform) x softmax + uniform / tokens read).
+
+Outputs, ``i`` from 0 to layers - 1:
+
+- ``logits`` [rows, labels].
+- ``attention.i``: what softmax gives, ``score.i``: what it is given, ``attention_gradient.i``: of the logit by what is multiplied with the
+  values, each [rows, heads, tokens, tokens].
+- ``query.i``, ``key.i`` [rows, heads, tokens, width of a head].
+- ``value_norm.i`` [rows, heads, tokens]: length of what a token adds to the layer's output at weight 1 (Kobayashi et al. 2020).
+- ``embedding_dots`` [rows, tokens, 4]: the logit's gradient by a token's embedding, times the embedding of its id, of its baseline id,
+  of its segment and of its position.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from sentiment_models.errors import NotExplainable
+from sentiment_models.export.graphs.autodiff import Writer, gradients
+from sentiment_models.export.graphs.graph import drop_unread, initializers, replace_initializers, replace_nodes
+
+LOGITS = "logits"
+EMBEDDINGS = ("token", "baseline", "segment", "position")
+# Scores pass through these on their way from the product of queries and keys to softmax; the last input is the mask or a constant.
+_SCORE_OPS = {"Add", "Div", "Mul", "Where"}
+
+
+_Shape = Sequence[str | int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One layer's attention, by the names of its tensors: ``scores`` go into ``softmax``, whose result is multiplied with ``values``.
+
+    ``keys`` are turned: [rows, heads, width, tokens]. ``mixing`` is the stored matrix [heads x width, width of the layer] that the
+    heads' results are multiplied with.
+    """
+
+    softmax: NodeProto
+    scores: str
+    queries: str
+    keys: str
+    values: str
+    mixing: str
+
+
+def explain_graph(model: ModelProto) -> ModelProto:
+    """Return the explain graph of an exported classifier, whose stored tensors must have the names of the weights.
+
+    Raises:
+        NotExplainable: its attention or its embeddings are not understood, or it cannot be differentiated.
+    """
+    result = ModelProto()
+    result.CopyFrom(model)
+    _lift_constants(result)
+    blocks = find_blocks(result)
+    heads = _heads(result, blocks)
+    switched = _switch(result, blocks)
+    embedded = _interpolate(result)
+    writer = Writer(result, "gradient")
+    one_hot = writer.op("OneHot", "label", _labels(writer), writer.constant(np.array([0, 1], np.float32)))
+    parts = [embedded["between"], *(embedded[name] for name in EMBEDDINGS[2:] if name in embedded)]
+    by = gradients(writer, LOGITS, one_hot, [*switched, *parts])
+    for index, (block, name) in enumerate(zip(blocks, switched, strict=True)):
+        writer.op("Identity", block.softmax.output[0], name=f"attention.{index}")
+        writer.op("Identity", block.scores, name=f"score.{index}")
+        writer.op("Identity", by[name], name=f"attention_gradient.{index}")
+        writer.op("Identity", block.queries, name=f"query.{index}")
+        writer.op("Transpose", block.keys, name=f"key.{index}", perm=[0, 1, 3, 2])
+        _value_norms(writer, block, heads, f"value_norm.{index}")
+    dots = [_dot(writer, by[embedded["between"]], embedded[name]) for name in EMBEDDINGS[:2]]
+    for name in EMBEDDINGS[2:]:
+        known = name in embedded
+        dots.append(_dot(writer, by[embedded[name]], embedded[name]) if known else writer.op("Mul", dots[0], writer.constant(0.0)))
+    writer.op("Concat", *dots, name="embedding_dots", axis=2)
+    _declare(result, len(blocks), heads)
+    _sort(result)
+    drop_unread(result)
+    replace_initializers(result, initializers(result))
+    return result
+
+
+def find_blocks(model: ModelProto) -> list[Block]:
+    """Find each layer's attention, in order.
+
+    Raises:
+        NotExplainable: there is none, or it is built otherwise.
+    """
+    makers = {name: node for node in model.graph.node for name in node.output}
+    stored = initializers(model)
+    blocks = []
+    for node in model.graph.node:
+        if node.op_type != "Softmax":
+            continue
+        product = _product(node.input[0], makers)
+        context = _reader(model, node.output[0], "MatMul")
+        if context.input[0] != node.output[0]:
+            raise NotExplainable(f"{node.name}: is not the first factor of {context.name}")
+        mixing = _mixing(model, context.output[0], stored)
+        blocks.append(Block(node, node.input[0], product.input[0], product.input[1], context.input[1], mixing))
+    if not blocks:
+        raise NotExplainable("the graph has no Softmax")
+    return blocks
+
+
+def _product(name: str, makers: dict[str, NodeProto]) -> NodeProto:
+    """The product of queries and keys that scores are made from: the way of [rows, heads, tokens, tokens] among the inputs."""
+    start = name
+    waiting = [name]
+    while waiting:
+        node = makers.get(waiting.pop())
+        if node is not None and node.op_type == "MatMul":
+            return node
+        if node is not None and node.op_type in _SCORE_OPS:
+            waiting += node.input
+    raise NotExplainable(f"{start}: no product of queries and keys goes into it")
+
+
+def _reader(model: ModelProto, name: str, kind: str) -> NodeProto:
+    readers = [node for node in model.graph.node if name in node.input and node.op_type != "Shape"]
+    if len(readers) != 1 or readers[0].op_type != kind:
+        raise NotExplainable(f"{name}: is read by {', '.join(node.op_type for node in readers)}; wanted one {kind}")
+    return readers[0]
+
+
+def _mixing(model: ModelProto, context: str, stored: dict[str, TensorProto]) -> str:
+    turned = _reader(model, context, "Transpose")
+    joined = _reader(model, turned.output[0], "Reshape")
+    product = _reader(model, joined.output[0], "MatMul")
+    if product.input[1] not in stored:
+        raise NotExplainable(f"{product.name}: multiplies the heads' results with what is not stored")
+    return product.input[1]
+
+
+def _heads(model: ModelProto, blocks: Sequence[Block]) -> int:
+    """How many heads a layer has, by the shape that its queries are brought to."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    stored = initializers(model)
+    found = set()
+    for block in blocks:
+        node = makers.get(block.queries)
+        while node is not None and node.op_type in {"Transpose", "Div", "Mul"}:
+            node = makers.get(node.input[0])
+        shape = makers.get(node.input[1]) if node is not None and node.op_type == "Reshape" else None
+        sizes = list(shape.input) if shape is not None and shape.op_type == "Concat" else []
+        if len(sizes) != 4 or sizes[2] not in stored:
+            raise NotExplainable(f"{block.queries}: into how many heads it is parted is not known")
+        found.add(int(numpy_helper.to_array(stored[sizes[2]]).reshape(-1)[0]))
+    if len(found) != 1:
+        raise NotExplainable(f"the layers have {', '.join(map(str, sorted(found)))} heads; wanted are equally many")
+    return found.pop()
+
+
+def _lift_constants(model: ModelProto) -> None:
+    """Store what Constant nodes give, in place."""
+    kept = []
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            tensor = TensorProto()
+            tensor.CopyFrom(node.attribute[0].t)
+            tensor.name = node.output[0]
+            model.graph.initializer.append(tensor)
+        else:
+            kept.append(node)
+    replace_nodes(model, kept)
+
+
+def _switch(model: ModelProto, blocks: Sequence[Block]) -> list[str]:
+    """Put a gate and a share of uniform attention behind each softmax, in place; return the names of what is read instead."""
+    writer = Writer(model, "switch")
+    read = writer.op("Cast", "attention_mask", to=TensorProto.FLOAT)
+    even = writer.op("Div", read, writer.op("ReduceSum", read, writer.constant([1]), keepdims=1))
+    even = writer.op("Unsqueeze", even, writer.constant([1, 2]))
+    names = []
+    for index, block in enumerate(blocks):
+        learned = block.softmax.output[0]
+        gate, uniform = (
+            writer.op("Unsqueeze", writer.op("Gather", name, writer.constant(np.array(index, np.int64)), axis=1), writer.constant([2, 3]))
+            for name in ("head_gate", "head_uniform")
+        )
+        mixed = writer.op("Add", learned, writer.op("Mul", uniform, writer.op("Sub", even, learned)))
+        names.append(writer.op("Mul", gate, mixed))
+    _redirect(model, {block.softmax.output[0]: name for block, name in zip(blocks, names, strict=True)}, "switch/")
+    _sort(model)
+    return names
+
+
+def _interpolate(model: ModelProto) -> dict[str, str]:
+    """Put the word embeddings on their way from the baseline's, in place; return the names of what is embedded, and ``between``."""
+    tables = _tables(model)
+    if "token" not in tables:
+        raise NotExplainable("the embeddings of input_ids are not found")
+    writer = Writer(model, "embedding")
+    words = tables["token"]
+    base = writer.op("Gather", words.input[0], "baseline_ids", axis=0)
+    alpha = writer.op("Unsqueeze", "alpha", writer.constant([1, 2]))
+    between = writer.op("Add", base, writer.op("Mul", alpha, writer.op("Sub", words.output[0], base)))
+    _redirect(model, {words.output[0]: between}, "embedding/")
+    _sort(model)
+    return {**{kind: node.output[0] for kind, node in tables.items()}, "baseline": base, "between": between}
+
+
+def _tables(model: ModelProto) -> dict[str, NodeProto]:
+    """What looks up the embeddings of a token's id, its segment and its position."""
+    stored = initializers(model)
+    lookups = [node for node in model.graph.node if node.op_type == "Gather" and node.input[0] in stored]
+    widths = {stored[node.input[0]].dims[-1] for node in lookups if node.input[1] == "input_ids"}
+    tables: dict[str, NodeProto] = {}
+    for node in lookups:
+        dims = stored[node.input[0]].dims
+        # Relative positions have a table as wide as there are heads.
+        if len(dims) == 2 and dims[1] in widths:
+            kind = {"input_ids": "token", "token_type_ids": "segment"}.get(
+                node.input[1], "segment" if "type" in node.input[0] else "position"
+            )
+            if kind in tables:
+                raise NotExplainable(f"{node.name}: a second table of {kind} embeddings")
+            tables[kind] = node
+    return tables
+
+
+def _redirect(model: ModelProto, names: dict[str, str], own: str) -> None:
+    """Let all nodes but those named ``own``... read other tensors, in place."""
+    for node in model.graph.node:
+        if not node.name.startswith(own) and node.op_type != "Shape":
+            for place, name in enumerate(node.input):
+                node.input[place] = names.get(name, name)
+
+
+def _labels(writer: Writer) -> str:
+    return writer.op("Gather", writer.op("Shape", LOGITS), writer.constant([1]), axis=0)
+
+
+def _value_norms(writer: Writer, block: Block, heads: int, name: str) -> None:
+    """|v W| of each head by (v G) . v with G = W W^T, [width of a head]^2, instead of the product in the layer's width."""
+    mixing = numpy_helper.to_array(next(tensor for tensor in writer.graph.initializer if tensor.name == block.mixing))
+    parted = mixing.astype(np.float64).reshape(heads, -1, mixing.shape[1])
+    gram = writer.constant((parted @ parted.transpose(0, 2, 1)).astype(np.float32))
+    squared = writer.op("Mul", writer.op("MatMul", block.values, gram), block.values)
+    summed = writer.op("ReduceSum", squared, writer.constant([3]), keepdims=0)
+    # Rounding may leave a zero below 0.
+    writer.op("Sqrt", writer.op("Relu", summed), name=name)
+
+
+def _dot(writer: Writer, gradient: str, embedding: str) -> str:
+    return writer.op("ReduceSum", writer.op("Mul", gradient, embedding), writer.constant([2]), keepdims=1)
+
+
+def _declare(model: ModelProto, layers: int, heads: int) -> None:
+    numbers, ids = TensorProto.FLOAT, TensorProto.INT64
+    switches: _Shape = ["rows", layers, heads]
+    for name, kind, shape in (
+        ("label", ids, ["rows"]),
+        ("alpha", numbers, ["rows"]),
+        ("baseline_ids", ids, ["rows", "tokens"]),
+        ("head_gate", numbers, switches),
+        ("head_uniform", numbers, switches),
+    ):
+        model.graph.input.append(helper.make_tensor_value_info(name, kind, shape))
+    square: _Shape = ["rows", heads, "tokens", "tokens"]
+    wide: _Shape = ["rows", heads, "tokens", None]
+    shapes = {"attention": square, "score": square, "attention_gradient": square, "query": wide, "key": wide, "value_norm": wide[:3]}
+    for index in range(layers):
+        for name, shape in shapes.items():
+            model.graph.output.append(helper.make_tensor_value_info(f"{name}.{index}", numbers, shape))
+    model.graph.output.append(helper.make_tensor_value_info("embedding_dots", numbers, ["rows", "tokens", len(EMBEDDINGS)]))
+
+
+def _sort(model: ModelProto) -> None:
+    """Put the nodes in topological order, in place; those that already are keep theirs."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    done: dict[str, NodeProto] = {}
+    for last in model.graph.node:
+        waiting = [last]
+        while waiting:
+            node = waiting[-1]
+            first = [makers[name] for name in node.input if name in makers and makers[name].output[0] not in done]
+            if first:
+                waiting += first
+            else:
+                done.setdefault(node.output[0], waiting.pop())
+    replace_nodes(model, done.values())

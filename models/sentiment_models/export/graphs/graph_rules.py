@@ -1,0 +1,141 @@
+"""What an ONNX file of a bundle may hold, looked at before a runtime is given it: known operators, and nothing from outside.
+
+Knows nothing of torch or of a runtime.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+from sentiment.model.bundle import GraphSpec
+from sentiment_models.export.graphs.quantize import RUNTIME_DOMAIN
+from sentiment_models.export.manifest import WEIGHTS_FILE
+from sentiment_models.export.weights import Stored
+
+DOMAINS = ("", "ai.onnx", RUNTIME_DOMAIN)
+"""Whose operators a graph may have: ONNX's own, under both of their names, and ONNX Runtime's."""
+
+_STORED_TYPES = {"F16": TensorProto.FLOAT16, "F32": TensorProto.FLOAT, "BF16": TensorProto.BFLOAT16, "I64": TensorProto.INT64}
+
+
+def read_graph(path: Path) -> ModelProto | None:
+    """Parse an ONNX file without reading what it refers to; None if it is none."""
+    try:
+        return onnx.load(path, load_external_data=False)
+    except DecodeError:
+        return None
+
+
+def graph_faults(model: ModelProto, sizes: Mapping[str, int], stored: Mapping[str, Stored]) -> Iterator[str]:
+    """Tell everything in a graph that a bundle's graph must not have.
+
+    Args:
+        model: the graph, read without its external data.
+        sizes: the bundle's files by name, and their bytes.
+        stored: the tensors of its model.safetensors.
+    """
+    graphs = [model.graph, *(graph for function in model.functions for node in function.node for graph in _inner(node))]
+    nodes = [node for graph in graphs for node in all_nodes(graph)] + [node for function in model.functions for node in function.node]
+    local = {function.domain for function in model.functions}
+    foreign: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.domain not in (*DOMAINS, *local):
+            foreign.setdefault(node.domain, []).append(node.op_type)
+    for domain, kinds in foreign.items():
+        yield f"{len(kinds)} operators of the domain {domain!r}, such as {kinds[0]}; known are ONNX's own and {RUNTIME_DOMAIN}"
+    for graph in graphs:
+        for tensor in _tensors(graph):
+            yield from _external_faults(tensor, sizes, stored)
+    for function in model.functions:
+        for node in function.node:
+            for tensor in _attribute_tensors(node):
+                yield from _external_faults(tensor, sizes, stored)
+
+
+def shape_faults(model: ModelProto, spec: GraphSpec, labels: int) -> Iterator[str]:
+    """Tell where a classify graph's inputs and outputs are not those that its manifest entry and the service want."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    for what, values, wanted in (("reads", inputs, spec.inputs), ("gives", model.graph.output, spec.outputs)):
+        names = [value.name for value in values]
+        if sorted(names) != sorted(wanted):
+            yield f"{what} {', '.join(names)}; the manifest says {', '.join(wanted)}"
+    for value in inputs:
+        if _kind(value) != TensorProto.INT64 or len(_dims(value)) != 2 or any(isinstance(dim, int) for dim in _dims(value)):
+            yield f"input {value.name} is {_shown(value)}; wanted INT64 [rows, tokens], both free"
+    for value in list(model.graph.output)[:1]:
+        dims = _dims(value)
+        if _kind(value) != TensorProto.FLOAT or len(dims) != 2 or isinstance(dims[0], int) or dims[1] not in (labels, *_free(dims[1])):
+            yield f"output {value.name} is {_shown(value)}; wanted FLOAT [rows, {labels}]"
+
+
+def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """Go through a graph's nodes, those of the bodies of If, Loop and Scan among them."""
+    for node in graph.node:
+        yield node
+        for inner in _inner(node):
+            yield from all_nodes(inner)
+
+
+def _inner(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        yield from _attribute_tensors(node)
+        for inner in _inner(node):
+            yield from _tensors(inner)
+
+
+def _attribute_tensors(node: NodeProto) -> Iterator[TensorProto]:
+    for attribute in node.attribute:
+        yield from (attribute.t, *attribute.tensors)
+        for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+            yield from (sparse.values, sparse.indices)
+
+
+def _external_faults(tensor: TensorProto, sizes: Mapping[str, int], stored: Mapping[str, Stored]) -> Iterator[str]:
+    if tensor.data_location != TensorProto.EXTERNAL and not tensor.external_data:
+        return
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    if location not in sizes:
+        yield f"tensor {tensor.name} is read from {location!r}, which is no file of the bundle"
+        return
+    offset, length = entries.get("offset", "0"), entries.get("length", "0")
+    if not (offset.isdecimal() and length.isdecimal() and int(offset) + int(length) <= sizes[location]):
+        yield f"tensor {tensor.name} is read from byte {offset} on of {location}, {length} bytes; the file has {sizes[location]}"
+    elif location == WEIGHTS_FILE and not any(_is_at(tensor, int(offset), int(length), place) for place in stored.values()):
+        yield f"tensor {tensor.name} is read from byte {offset} on of {location}, where no tensor of its type and shape lies"
+
+
+def _is_at(tensor: TensorProto, offset: int, length: int, place: Stored) -> bool:
+    same_bytes = (place.offset, place.length) == (offset, length)
+    return same_bytes and place.dims == tuple(tensor.dims) and _STORED_TYPES.get(place.dtype) == tensor.data_type
+
+
+def _kind(value: ValueInfoProto) -> int:
+    return int(value.type.tensor_type.elem_type)
+
+
+def _dims(value: ValueInfoProto) -> list[int | str]:
+    return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in value.type.tensor_type.shape.dim]
+
+
+def _free(dim: int | str) -> Sequence[str]:
+    return () if isinstance(dim, int) else (dim,)
+
+
+def _shown(value: ValueInfoProto) -> str:
+    kinds = {number: name for name, number in TensorProto.DataType.items()}
+    return f"{kinds.get(_kind(value), _kind(value))} [{', '.join(str(dim) for dim in _dims(value))}]"

@@ -1,0 +1,190 @@
+"""Run many texts through a graph with the service's own tokenizer, padding and session, on every core that is granted.
+
+The service's modules and no others, so that what is measured here is what is served.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from sentiment.model.classifier import READ_ON, Classifier
+from sentiment.model.cores import cores_granted
+from sentiment.model.scores import Scored
+from sentiment.model.session import Session
+from sentiment.model.tensors import Feeds, pad
+from sentiment.model.tokenizer import Row, Tokenizer, Windows
+from sentiment_models.data.labelled import TextOrPair, alike
+from sentiment_models.evaluation.metrics import Labels, Logits, Probabilities
+
+# On a CPU more rows a batch gain nothing, and 4 rows of 512 tokens already take 200 MB of attention scores.
+BATCH_ROWS_MAX = 16
+BATCH_TOKENS_MAX = 2048
+# Texts are tokenized and sorted by length in pools: memory stays bounded, and a pool has many batches of each length.
+POOL_TEXTS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A session with the tokenizer that feeds it. All methods may be called from several threads."""
+
+    tokenizer: Tokenizer
+    session: Session
+    pads_left: bool = False
+
+    def feeds(self, rows: Sequence[Row], length: int = 0) -> Feeds:
+        """Pad rows to the longest of them, or to ``length`` tokens if that is more."""
+        feeds = pad(rows, self.session.inputs, self.tokenizer.pad_id, self.pads_left)
+        extra = max(0, length - max(row.tokens for row in rows))
+        widths = ((0, 0), (extra, 0) if self.pads_left else (0, extra))
+        fill = {"input_ids": self.tokenizer.pad_id}
+        return {name: np.pad(array, widths, constant_values=fill.get(name, 0)) for name, array in feeds.items()}
+
+    def logits(self, rows: Sequence[Row], length: int = 0) -> Logits:
+        """Run rows as one batch in the calling thread; the answer is in their order."""
+        return self.session.run(self.feeds(rows, length))
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Raw logits in the order of the texts, and what was read to get them."""
+
+    logits: Logits
+    tokens: int
+    truncated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the service would answer, in the order of the texts.
+
+    Attributes:
+        stated: calibrated probabilities, [texts, labels].
+        abstain: whether the answer is marked so, [texts].
+        lengths: tokens read, with special ones, [texts].
+        long: whether the text is longer than the model reads at once, [texts].
+        truncated: whether not all of it was read, [texts].
+    """
+
+    stated: Probabilities
+    abstain: NDArray[np.bool_]
+    lengths: NDArray[np.int64]
+    long: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+
+    @property
+    def answers(self) -> Labels:
+        """The likeliest label's index of each text, [texts]."""
+        found: Labels = self.stated.argmax(axis=1)
+        return found
+
+
+def encode_all(tokenizer: Tokenizer, texts: Sequence[TextOrPair]) -> list[Row]:
+    """Tokenize texts and pairs of texts."""
+    singles = [text for text in texts if isinstance(text, str)]
+    if len(singles) == len(texts):
+        return tokenizer.encode_many(singles)
+    return [tokenizer.encode(text) if isinstance(text, str) else tokenizer.encode(*text) for text in texts]
+
+
+def answer(graph: Graph, texts: Sequence[TextOrPair], title: str = "texts", threads: int = 0) -> Answers:
+    """Run every text, batched by length, with a progress bar.
+
+    Args:
+        graph: what to run.
+        texts: at least one; each is truncated to what the graph reads.
+        title: the progress bar's.
+        threads: how many share the session; 0: as many as cores are granted.
+    """
+    logits: list[Logits] = []
+    tokens = truncated = 0
+    with _Pool(graph, threads, len(texts), title) as pool:
+        for start in range(0, len(texts), POOL_TEXTS):
+            rows = encode_all(graph.tokenizer, texts[start : start + POOL_TEXTS])
+            tokens += sum(row.tokens for row in rows)
+            truncated += sum(row.truncated for row in rows)
+            logits += pool.run(rows)
+    return Answers(np.stack(logits), tokens, truncated)
+
+
+def serve(classifier: Classifier, texts: Sequence[TextOrPair], title: str, threads: int = 0, truncation: str | None = None) -> Served:
+    """Answer every text as the service would, with a progress bar.
+
+    Args:
+        classifier: what answers.
+        texts: at least one.
+        title: the progress bar's.
+        threads: how many share the session; 0: as many as cores are granted.
+        truncation: how texts are read that do not fit; None: as the bundle says. ``refuse`` is read as ``head``.
+    """
+    truncation = truncation or classifier.manifest.default_truncation
+    graph = Graph(classifier.tokenizer, classifier.session, classifier.manifest.padding_side == "left")
+    scored: list[Scored] = []
+    readings: list[Row | Windows] = []
+    long: list[bool] = []
+    with _Pool(graph, threads, len(texts), title) as pool:
+        for start in range(0, len(texts), POOL_TEXTS):
+            some = texts[start : start + POOL_TEXTS]
+            firsts = encode_all(graph.tokenizer, some)
+            read = [
+                # A pair that does not fit is read from its beginning, as the service does where nothing else is asked.
+                classifier.read_on(text, truncation) if row.truncated and truncation in READ_ON and isinstance(text, str) else row
+                for text, row in zip(some, firsts, strict=True)
+            ]
+            parts = [reading.rows if isinstance(reading, Windows) else (reading,) for reading in read]
+            rows = [row for part in parts for row in part]
+            pool.expect(len(rows) - len(some))
+            found = iter(pool.run(rows))
+            for reading, part in zip(read, parts, strict=True):
+                logits = [next(found).tolist() for _ in part]
+                scored.append(classifier.score_windows(logits) if isinstance(reading, Windows) else classifier.score(logits[0]))
+            readings += read
+            long += [row.truncated for row in firsts]
+    return Served(
+        stated=np.array([one.scores for one in scored], np.float64),
+        abstain=np.array([one.abstain for one in scored], np.bool_),
+        lengths=np.array([reading.tokens for reading in readings], np.int64),
+        long=np.array(long, np.bool_),
+        truncated=np.array([reading.truncated for reading in readings], np.bool_),
+    )
+
+
+class _Pool:
+    """Threads that run rows of a graph, and a progress bar of rows."""
+
+    def __init__(self, graph: Graph, threads: int, total: int, title: str) -> None:
+        self._graph = graph
+        self._threads = ThreadPoolExecutor(threads or cores_granted())
+        self._total = total
+        self._bar = tqdm(total=total, desc=title, unit="row", mininterval=1)
+
+    def __enter__(self) -> "_Pool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._bar.close()
+
+    def expect(self, more: int) -> None:
+        """Say that there are so many more rows than texts."""
+        self._total += more
+        self._bar.total = self._total
+
+    def run(self, rows: Sequence[Row]) -> list[Logits]:
+        """Raw logits of each row, in order."""
+        logits: dict[int, Logits] = {}
+        groups = list(by_length(rows))
+        batches = self._threads.map(self._graph.logits, ([rows[index] for index in group] for group in groups))
+        for group, found in zip(groups, batches, strict=True):
+            logits.update(zip(group, found, strict=True))
+            self._bar.update(len(group))
+        return [logits[index] for index in range(len(rows))]
+
+
+def by_length(rows: Sequence[Row]) -> Iterator[list[int]]:
+    """Group indices of rows of like length, the longest first, so that the last batches, which end unevenly, are short."""
+    lengths = [row.tokens for row in rows]
+    return alike(sorted(range(len(rows)), key=lengths.__getitem__, reverse=True), lengths, BATCH_ROWS_MAX, BATCH_TOKENS_MAX)

@@ -1,0 +1,1 @@
+"""Measurements for people: terminal tables, pages with plots, and the model card."""

@@ -1,0 +1,120 @@
+"""What the model card says of measurements: figures, tables of the served graph, weaknesses. Nothing here is written by hand."""
+
+from collections.abc import Iterator, Sequence
+
+from sentiment.files.html_report import markdown
+from sentiment.model.bundle import Manifest
+from sentiment_models.evaluation import tables
+from sentiment_models.evaluation.findings import Evaluation
+from sentiment_models.export.golden import MEANT
+
+# Characters of a text that the card quotes, and behaviours whose failures it quotes.
+QUOTED_MAX = 90
+BEHAVIOURS_QUOTED_MAX = 8
+# Of fewer texts a slice says little.
+SLICE_ROWS_MIN = 30
+
+
+def figures(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
+    """Compose the section of figures: every graph's, then what else was measured on the served one."""
+    if not evaluations:
+        return "## Figures\n\nNot evaluated."
+    header = (
+        *("graph", "data set", "texts", "accuracy", "95 %", "macro F1", "ECE", "calibrated, 95 %"),
+        *("p", "truncated", "abstained", "core-ms a text"),
+    )
+    rows = [
+        (
+            *(evaluation.graph.precision, name, one.rows, one.accuracy, tables.interval(one.accuracy_interval), one.macro_f1, one.ece),
+            *(tables.interval(one.calibration.ece_of_calibrated), f"{one.calibration.p_value:.4f}"),
+            *(one.truncated, one.abstained, f"{one.core_ms_per_text:.2f}"),
+        )
+        for evaluation in evaluations
+        for name, one in evaluation.datasets.items()
+    ]
+    text = (
+        "## Figures\n\n"
+        "ECE is the expected calibration error over 15 bins of equal width; beside it what chance alone gives a calibrated model that "
+        "states the same probabilities, and p, the share of such models whose error is at least as large. The interval of the accuracy "
+        "is bootstrapped. Times depend on the machine.\n\n" + markdown(header, rows)
+    )
+    served = served_evaluation(manifest, evaluations)
+    return "\n\n".join([text, *(_details(served) if served else ())])
+
+
+def _details(served: Evaluation) -> Iterator[str]:
+    found = [tables.classes(served), tables.lengths(served), tables.domains(served), tables.robustness(served)]
+    found += [tables.behaviours(served)] if served.behaviours else []
+    found += [tables.undecided_in_short(served)] if served.undecided else []
+    for one in (each for each in found if each.rows):
+        note = f"{one.note}\n\n" if one.note else ""
+        yield f"### {one.title}\n\n{note}{markdown(one.header, one.rows)}"
+
+
+def served_evaluation(manifest: Manifest, evaluations: Sequence[Evaluation]) -> Evaluation | None:
+    """Put the evaluations of the graph that is served first together: all its data sets, and the last word on everything else."""
+    served = [one for one in evaluations if one.graph.file == manifest.graphs.classify[0].file]
+    if not served:
+        return None
+    return served[-1].model_copy(
+        update={
+            "datasets": {name: found for one in served for name, found in one.datasets.items()},
+            "behaviours": next((one.behaviours for one in reversed(served) if one.behaviours), ()),
+            "undecided": next((one.undecided for one in reversed(served) if one.undecided), {}),
+        }
+    )
+
+
+def weaknesses(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
+    """Compose the section of weaknesses: the worst of every figure, and texts that are answered wrongly."""
+    served = served_evaluation(manifest, evaluations)
+    lines = [*(_worst(manifest, served) if served else ()), *_golden(manifest)]
+    lines += [
+        "Nothing was measured on kinds of text that the tables above do not name, nor on fairness towards groups of people.",
+        "int8 rounds: with the fp32 graph a text near the border may get the other label. The table gives the mean distance.",
+    ]
+    return "\n".join(["## Weaknesses", "", *(f"- {line}" for line in lines), *(_failing(served) if served else ())])
+
+
+def _worst(manifest: Manifest, served: Evaluation) -> Iterator[str]:
+    figures = list(served.datasets.items())
+    name, worst = min(figures, key=lambda pair: pair[1].accuracy)
+    errors = round(worst.rows * (1 - worst.accuracy))
+    yield f"The lowest accuracy measured is {worst.accuracy:.4f}, on {name}: {errors:,} wrong answers of {worst.rows:,}."
+    name, worst = max(figures, key=lambda pair: pair[1].ece)
+    yield f"The worst calibrated answers are those on {name}: a probability is off by {worst.ece:.3f} in the mean."
+    name, worst = max(figures, key=lambda pair: pair[1].truncated / pair[1].rows)
+    if worst.truncated:
+        share = f"{worst.truncated / worst.rows:.1%}"
+        yield f"{share} of the texts of {name} are longer than {manifest.max_tokens} tokens; what follows there was not read."
+    for by in ("length", "domain"):
+        cut = {name: one.lengths if by == "length" else one.domains for name, one in figures}
+        slices = [(name, key, part) for name, parts in cut.items() for key, part in parts.items() if part.rows >= SLICE_ROWS_MIN]
+        if len(slices) > 1:
+            name, key, part = min(slices, key=lambda found: found[2].accuracy)
+            yield f"By {by}, accuracy is lowest on {name}, {key}: {part.accuracy:.4f} on {part.rows:,} texts."
+    changes = [(name, kind, found) for name, one in figures for kind, found in one.robustness.items()]
+    name, kind, found = max(changes, key=lambda change: change[2].changed / change[2].rows)
+    if found.changed:
+        yield f"Of the changes of typing, {kind} moves most labels: {tables.share(found.changed, found.rows)} of those of {name}."
+    missed = {kind: one for kind, one in served.undecided.items() if one.caught < one.rows}
+    if missed:
+        kind = min(missed, key=lambda kind: missed[kind].caught / missed[kind].rows)
+        rows, through = missed[kind].rows, missed[kind].rows - missed[kind].caught
+        yield f"Texts without an answer get one: of those of kind {kind}, {through:,} of {rows:,} were not marked `abstain`."
+
+
+def _golden(manifest: Manifest) -> Iterator[str]:
+    wrong = [golden for golden in manifest.golden if MEANT.get(golden.text, golden.label) in set(manifest.labels) - {golden.label}]
+    if wrong:
+        quoted = "; ".join(f'"{tables.shortened(golden.text, QUOTED_MAX)}" ({golden.label})' for golden in wrong)
+        yield f"Of the {len(manifest.golden)} golden texts, written by hand, its fp32 graph answers {len(wrong)} wrongly: {quoted}."
+
+
+def _failing(served: Evaluation) -> Iterator[str]:
+    """The behaviours that fail most often, each with the failure that the model is surest of."""
+    weakest = tables.weakest(served, BEHAVIOURS_QUOTED_MAX)
+    if weakest:
+        rows = [(name, f"{100 * share:.1f} %", *tables.texts_and_answers(failure), failure.wanted) for name, share, failure in weakest]
+        yield "\nBehaviours that fail most often, each with a case that the model is sure of:\n"
+        yield markdown(("test", "failed", "text", "answered", "wanted"), rows)

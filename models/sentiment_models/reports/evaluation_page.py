@@ -1,0 +1,66 @@
+"""An evaluation for a terminal and as a page with plots."""
+
+from sentiment.files.html_report import Section, page, paragraph, plain, table
+from sentiment_models.evaluation import tables
+from sentiment_models.evaluation.findings import Evaluation
+from sentiment_models.evaluation.tables import Table
+from sentiment_models.reports import plots
+from sentiment_models.reports.report import picture
+
+
+def as_text(evaluation: Evaluation) -> str:
+    """Lay the figures out for a terminal; what is in the columns is explained on the page."""
+    head = f"{evaluation.bundle}, {evaluation.graph.precision}, {evaluation.threads} threads, {evaluation.graph.bytes / 1e6:.1f} MB of "
+    parts = [f"{head}{evaluation.graph.bundle_bytes / 1e6:.1f} MB"]
+    for one in tables.tables(evaluation):
+        short = tables.undecided_in_short(evaluation) if one.title == tables.UNDECIDED else _narrow(one)
+        parts.append(f"{short.title}\n{plain(short.header, short.rows)}")
+    if not evaluation.behaviours:
+        parts.append(tables.BEHAVIOURS_SKIPPED)
+    return "\n\n".join(parts)
+
+
+def as_page(evaluation: Evaluation) -> str:
+    """Compose a self-contained HTML document."""
+    sections = []
+    for one in tables.tables(evaluation):
+        sections.append(Section(one.title, _with_note(one) + _plots(one.title, evaluation)))
+        if one.title == tables.BEHAVIOURS:
+            failed = tables.failures(evaluation)
+            sections.append(Section(failed.title, _with_note(failed)))
+    if not evaluation.behaviours:
+        sections.append(Section(tables.BEHAVIOURS, paragraph(tables.BEHAVIOURS_SKIPPED)))
+    graph = evaluation.graph
+    facts = (
+        ("bundle", evaluation.bundle),
+        ("graph", f"{graph.file} ({graph.precision}), SHA-256 {graph.sha256}"),
+        ("temperature", str(evaluation.temperature)),
+        ("longer texts are read by", evaluation.truncation),
+        ("seed", str(evaluation.seed)),
+        *((f"SHA-256 of {name}", one.sha256) for name, one in evaluation.datasets.items()),
+    )
+    sections.append(Section("What was measured", table(("", ""), facts)))
+    return page(f"Evaluation of {evaluation.bundle}, {graph.precision}", sections)
+
+
+def _plots(title: str, evaluation: Evaluation) -> str:
+    """The pictures that belong under a table."""
+    found = ""
+    for name, one in evaluation.datasets.items():
+        if title == tables.CALIBRATION:
+            alt = f"Reliability diagram of {name}: expected calibration error {one.ece:.4f}"
+            found += picture(plots.reliability(one.reliability, f"{name}: stated against measured"), alt)
+        elif title == tables.LABELS:
+            alt = f"Confusion matrix of {name}: accuracy {one.accuracy:.4f}"
+            found += picture(plots.confusion(one.confusion, list(one.classes), name), alt)
+    return found
+
+
+def _narrow(one: Table) -> Table:
+    """Leave out what a terminal has no room for."""
+    kept = [index for index, name in enumerate(one.header) if name != "wanted"]
+    return Table(one.title, tuple(one.header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in one.rows))
+
+
+def _with_note(one: Table) -> str:
+    return (paragraph(one.note) if one.note else "") + table(one.header, one.rows)

@@ -1,0 +1,1 @@
+"""Training, pre-training and distillation, which survive kill -9."""

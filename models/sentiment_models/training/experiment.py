@@ -1,0 +1,254 @@
+"""The experiment "transformers from scratch against fine-tuned BERT": trains every run, measures it, and keeps what it has when stopped."""
+
+import json
+import math
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from tqdm import tqdm
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from sentiment_models.data.corpus import read_corpus
+from sentiment_models.data.labelled import Example, read_examples
+from sentiment_models.errors import BadData, ModelsError, OtherRun
+from sentiment_models.export.provenance import Json, distinct_names
+from sentiment_models.training.bases import TRAINING_FILE, content_of, name_of
+from sentiment_models.training.limits import check_limits
+from sentiment_models.training.recipe import Recipe
+from sentiment_models.training.resume import alone, fingerprint_of, write_atomically
+from sentiment_models.training.scratch import Shape
+from sentiment_models.training.train import train
+
+# A review of 128 tokens is cheap to measure: on a GPU larger batches gain nothing.
+MEASURED_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What is compared. ``grid``: (heads, layers) of the models from scratch; ``bases``: (name, folder) of those to be fine-tuned.
+
+    Raises:
+        ModelsError: there is no run, two have one name or one has no folder's, a shape is impossible, or a number is outside its limits.
+    """
+
+    data: str
+    test: str
+    bases: tuple[tuple[str, str], ...] = ()
+    grid: tuple[tuple[int, int], ...] = ((8, 6), (8, 12), (16, 6), (16, 12))
+    reviews: int = 4000
+    # 0: all of them.
+    test_reviews: int = 0
+    max_tokens: int = 128
+    epochs: int = 5
+    width: int = 256
+    vocabulary: int = 8000
+    # With this and 16 rows an 8x6 is at chance after one epoch and at 0.78 after two.
+    learning_rate: float = 1e-4
+    base_learning_rate: float = 5e-5
+    batch_rows: int = 16
+    dev_fraction: float = 0.1
+    labels: tuple[str, ...] = ("negative", "positive")
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        names = [f"{heads}x{layers}" for heads, layers in self.grid] + [name for name, _ in self.bases]
+        double = sorted({name for name in names if names.count(name) > 1})
+        if double or not names:
+            raise ModelsError(
+                f"two runs are called {double[0]}; give each a name of its own" if double else "no run: give a grid or a base"
+            )
+        for name in names:
+            if not re.fullmatch(r"\w[\w.-]*", name):
+                raise ModelsError(f"a run is called {name!r}; letters, digits, dots and hyphens can be in a folder's name")
+        for heads, layers in self.grid:
+            Shape(layers, heads, self.width)
+        check_limits(self)
+
+    def recipes(self, data: Path) -> dict[str, Recipe]:
+        """How each run is trained on ``data``, by its name; all see the same reviews and the same development set."""
+        common = Recipe(
+            base="",
+            sources=(str(data),),
+            labels=self.labels,
+            epochs=self.epochs,
+            learning_rate=self.learning_rate,
+            warmup_fraction=0.1,
+            batch_rows=self.batch_rows,
+            batch_tokens=self.batch_rows * self.max_tokens,
+            max_tokens=self.max_tokens,
+            dev_fraction=self.dev_fraction,
+            evaluations_per_epoch=1,
+            # Every epoch has its point on the curve.
+            patience=self.epochs + 1,
+            width=self.width,
+            vocabulary=self.vocabulary,
+            seed=self.seed,
+        )
+        runs = {f"{heads}x{layers}": replace(common, heads=heads, layers=layers) for heads, layers in self.grid}
+        return runs | {name: replace(common, base=folder, learning_rate=self.base_learning_rate) for name, folder in self.bases}
+
+    def published(self) -> dict[str, Json]:
+        """The settings without a folder of this machine, for the records."""
+        data, test = distinct_names([Path(self.data), Path(self.test)])
+        bases = [f"{name} from {name_of(folder)}" for name, folder in self.bases]
+        return {**asdict(self), "data": data, "test": test, "bases": bases}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Accuracy of one epoch: of the texts of training while it went on, and of the development set at its end."""
+
+    epoch: float
+    train: float
+    valid: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run came to. The three accuracies are those of its best epoch on the development set.
+
+    ``minutes``: of training; where it was ``resumed``, since it was last started.
+    """
+
+    name: str
+    base: str
+    parameters: int
+    train: float
+    valid: float
+    test: float
+    minutes: float
+    resumed: bool
+    curve: tuple[Point, ...]
+
+    @property
+    def from_scratch(self) -> bool:
+        """Whether it began with an untrained model."""
+        return not self.base
+
+
+def conduct(experiment: Experiment, out: Path, device: str, say: Callable[[str], None]) -> list[Outcome]:
+    """Train and measure every run that ``out/results.json`` does not have yet; it is written anew after each.
+
+    A run in the middle goes on from its last checkpoint. Each lives in a folder of its name in ``out``.
+
+    Raises:
+        BadData: a file cannot be used or has too few reviews.
+        BadCheckpoint: a base cannot be loaded.
+        OtherRun: ``out`` holds another experiment.
+        ModelsError: another process works there.
+    """
+    reviews = sample(Path(experiment.data), experiment.labels, experiment.reviews, experiment.seed)
+    test = sample(Path(experiment.test), experiment.labels, experiment.test_reviews, experiment.seed)
+    bases = [content_of(folder) for _, folder in experiment.bases]
+    texts = [sorted((one.label, one.text) for one in rows) for rows in (reviews, test)]
+    fingerprint = fingerprint_of([asdict(experiment), bases, texts])
+    # Only now: files that cannot be used leave no folder behind.
+    with alone(out):
+        done = {outcome.name: outcome for outcome in read_outcomes(out / "results.json", fingerprint)}
+        data = out / "reviews.jsonl"
+        rows = [json.dumps({"label": experiment.labels[one.label], "text": one.text}, ensure_ascii=False) for one in reviews]
+        write_atomically(data, ("\n".join(rows) + "\n").encode())
+        recipes = experiment.recipes(data)
+        for number, (name, recipe) in enumerate(recipes.items(), 1):
+            if name in done:
+                say(f"{name}: measured before")
+                continue
+            say(f"{name}: run {number} of {len(recipes)}")
+            done[name] = _conduct_one(name, recipe, out / name, test, device)
+            found = {
+                "experiment": experiment.published(),
+                "train_reviews": len(reviews),
+                "test_reviews": len(test),
+                "runs": [asdict(outcome) for outcome in done.values()],
+                "fingerprint": fingerprint,
+            }
+            write_atomically(out / "results.json", json.dumps(found, indent=1).encode())
+        return [done[name] for name in recipes]
+
+
+def read_outcomes(path: Path, fingerprint: str) -> list[Outcome]:
+    """Read the runs that were measured before; none where there is no file.
+
+    Raises:
+        OtherRun: they are of an experiment with another fingerprint.
+        ModelsError: the file is damaged.
+    """
+    if not path.exists():
+        return []
+    try:
+        found = json.loads(path.read_bytes())
+        runs = [Outcome(**{**run, "curve": tuple(Point(**point) for point in run["curve"])}) for run in found["runs"]]
+        other = found["fingerprint"] != fingerprint
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelsError(f"{path}: not the results of an experiment: {error!r}; delete it to measure again") from error
+    if other:
+        raise OtherRun(f"{path}: belongs to an experiment of other settings or other data; choose another --out or delete it")
+    return runs
+
+
+def sample(path: Path, labels: Sequence[str], count: int, seed: int) -> list[Example]:
+    """Draw so many reviews at random, of each label as many as of any other but for one; 0: all.
+
+    Raises:
+        BadData: the file cannot be used or a label has too few.
+    """
+    examples = list(read_examples(path, labels, pairs=False))
+    if not count:
+        return examples
+    rng = random.Random(seed)  # noqa: S311 - a sample
+    drawn: list[Example] = []
+    for index, label in enumerate(labels):
+        wanted = count // len(labels) + (index < count % len(labels))
+        its = [example for example in examples if example.label == index]
+        if len(its) < wanted:
+            raise BadData(f"{path}: {len(its)} reviews are {label}; {wanted} are wanted for {count} reviews")
+        drawn += rng.sample(its, wanted)
+    rng.shuffle(drawn)
+    return drawn
+
+
+def _conduct_one(name: str, recipe: Recipe, out: Path, test: Sequence[Example], device: str) -> Outcome:
+    resumed = (out / "checkpoint.pt").exists()
+    began_at = time.monotonic()
+    best = train(recipe, out, device)
+    minutes = (time.monotonic() - began_at) / 60
+    history: list[Mapping[str, float]] = json.loads((best / TRAINING_FILE).read_bytes())["history"]
+    split = read_corpus(recipe).split
+    measured = {
+        part: accuracy(best, rows, recipe.max_tokens, device, f"{name}: {part}")
+        for part, rows in (("train", split.train), ("valid", split.dev), ("test", test))
+    }
+    curve = tuple(Point(number, one["train_accuracy"], one["dev_accuracy"]) for number, one in enumerate(history, 1))
+    return Outcome(name, name_of(recipe.base), parameters(best), **measured, minutes=minutes, resumed=resumed, curve=curve)
+
+
+@torch.no_grad()
+def accuracy(checkpoint: Path, examples: Sequence[Example], tokens_max: int, device: str, title: str) -> float:
+    """Return the share of the texts, cut to ``tokens_max`` tokens, that a checkpoint answers rightly."""
+    model = AutoModelForSequenceClassification.from_pretrained(checkpoint).to(device).eval()
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint, use_fast=True)  # type: ignore[no-untyped-call]  # untyped there
+    by_length = sorted(examples, key=lambda example: len(example.text))
+    right = 0
+    for rows in tqdm(list(_chunks(by_length, MEASURED_ROWS)), desc=title, unit="batch", mininterval=5):
+        texts = [example.text for example in rows]
+        feeds = tokenizer(texts, truncation=True, max_length=tokens_max, padding=True, return_tensors="pt").to(device)
+        with torch.autocast(torch.device(device).type, torch.bfloat16):
+            answers = model(**feeds).logits.float().argmax(-1)
+        right += int((answers.cpu() == torch.tensor([example.label for example in rows])).sum())
+    return right / len(examples)
+
+
+def _chunks(items: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def parameters(checkpoint: Path) -> int:
+    """Count the weights of a checkpoint; shared ones count once."""
+    with safe_open(checkpoint / "model.safetensors", "pt") as weights:
+        return sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118 - it is no dict

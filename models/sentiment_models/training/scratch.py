@@ -1,0 +1,113 @@
+"""An untrained BERT and a WordPiece tokenizer of its own: what training from scratch begins with."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers.implementations import BertWordPieceTokenizer
+from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+from sentiment_models.errors import BadData, ModelsError
+from sentiment_models.training.recipe import Recipe
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# BERT's own limit: a text in a writing of thousands of signs must not fill the vocabulary with them.
+CHARACTERS_MAX = 1000
+# Stands before each word while pieces are learned. Of the private use area, whose characters BERT's normaliser deletes.
+WORD_START = "\ue000"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The size of an encoder. A head has width / heads dimensions; the inner layers are four times as wide.
+
+    Raises:
+        ModelsError: a number is below 1 or the heads do not divide the width.
+    """
+
+    layers: int
+    heads: int
+    width: int
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.heads, self.width) < 1:
+            raise ModelsError(f"{self.layers} layers, {self.heads} heads, width {self.width}; each wants at least 1")
+        if self.width % self.heads:
+            lower = self.width - self.width % self.heads
+            fitting = " or ".join(str(width) for width in (lower, lower + self.heads) if width)
+            raise ModelsError(f"width {self.width} cannot be parted among {self.heads} heads; wanted {fitting}")
+
+    def config(self, vocabulary: int, positions: int, dropout: float) -> BertConfig:
+        """Describe a BERT of this size that reads at most ``positions`` tokens."""
+        return BertConfig(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+            vocab_size=vocabulary,
+            hidden_size=self.width,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            intermediate_size=4 * self.width,
+            max_position_embeddings=positions,
+            hidden_dropout_prob=dropout,
+            # Dropout on attention probabilities rules out the fused kernel.
+            attention_probs_dropout_prob=0.0,
+        )
+
+
+def train_tokenizer(texts: Sequence[str], size: int, tokens_max: int) -> BertTokenizerFast:
+    """Learn a lower-casing WordPiece tokenizer; equal texts give equal tokenizers.
+
+    The library's own trainer numbers pieces in an order that changes from run to run. So word pieces are learned as byte pairs
+    are, with the word's start marked instead of its continuation, which is repeatable, and are renamed afterwards.
+
+    Args:
+        texts: what it learns from.
+        size: the most entries of the vocabulary, special tokens included; few texts give fewer.
+        tokens_max: how many tokens the model reads.
+
+    Raises:
+        BadData: the texts' characters alone, each at a word's start and inside it, are more.
+    """
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(normalizer.normalize_str(text))
+    frequent = sorted((one for one in counts if not one.isspace()), key=lambda one: (-counts[one], one))
+    alphabet = sorted(frequent[:CHARACTERS_MAX])
+    least = len(SPECIAL_TOKENS) + 2 * len(alphabet)
+    if size < least:
+        raise BadData(f"a vocabulary of {size}; the {len(alphabet)} characters of the texts alone need {least}")
+    learner = Tokenizer(models.BPE())
+    learner.normalizer = normalizer
+    words = [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always")]
+    learner.pre_tokenizer = pre_tokenizers.Sequence(words)
+    known = [*alphabet, WORD_START]
+    # The initial alphabet counts as the most frequent characters, so that the limit keeps these and no others.
+    trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=2, initial_alphabet=known, limit_alphabet=len(known), show_progress=False)
+    learner.train_from_iterator(texts, trainer)
+    numbers = learner.get_vocab()
+    learned = (_continued(piece) for piece in sorted(numbers, key=numbers.__getitem__) if piece != WORD_START)
+    pieces = dict.fromkeys([*SPECIAL_TOKENS, *alphabet, *("##" + one for one in alphabet), *learned])
+    vocabulary = {piece: number for number, piece in enumerate(list(pieces)[:size])}
+    whole = BertWordPieceTokenizer(vocabulary, lowercase=True)
+    return BertTokenizerFast(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+        tokenizer_object=whole._tokenizer,
+        model_max_length=tokens_max,
+        do_lower_case=True,
+    )
+
+
+def fresh_classifier(recipe: Recipe, texts: Sequence[str]) -> tuple[BertForSequenceClassification, BertTokenizerFast]:
+    """Make an untrained classifier of the recipe's shape, and learn its tokenizer from the texts.
+
+    It reads at most ``recipe.max_tokens`` tokens: no position beyond would ever be trained.
+    """
+    shape = Shape(recipe.layers, recipe.heads, recipe.width)
+    tokenizer = train_tokenizer(list(dict.fromkeys(texts)), recipe.vocabulary, recipe.max_tokens)
+    config = shape.config(len(tokenizer), recipe.max_tokens, recipe.dropout)
+    config.id2label = dict(enumerate(recipe.labels))
+    config.label2id = {name: index for index, name in enumerate(recipe.labels)}
+    return BertForSequenceClassification(config), tokenizer  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+
+
+def _continued(piece: str) -> str:
+    return piece[1:] if piece.startswith(WORD_START) else "##" + piece

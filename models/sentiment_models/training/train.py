@@ -1,0 +1,338 @@
+"""Fine-tune a sequence classifier. Survives kill -9: everything a run needs to go on stands in one checkpoint file."""
+
+import json
+import math
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from tqdm import tqdm
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
+
+from sentiment_models.data.carving import Split
+from sentiment_models.data.corpus import Corpus, read_corpus, target_of, vary
+from sentiment_models.data.labelled import Example, TextOrPair, alike, batches, evaluation_steps
+from sentiment_models.errors import BadCheckpoint, ModelsError
+from sentiment_models.export.checkpoint import base_tokenizer
+from sentiment_models.export.families import FAMILIES, check_reads
+from sentiment_models.export.provenance import Json
+from sentiment_models.export.weights import check_weights
+from sentiment_models.training.bases import TRAINING_FILE, content_of, name_of, training_of
+from sentiment_models.training.distributed import Processes, join
+from sentiment_models.training.emoji import add_emoji
+from sentiment_models.training.optimizer import freeze_encoder, make_optimizer
+from sentiment_models.training.recipe import Recipe
+from sentiment_models.training.resume import alone, fingerprint_of, load_state, replace_folder, save_state, write_atomically
+from sentiment_models.training.scratch import fresh_classifier
+from sentiment_models.training.tracking import Log
+
+T = TypeVar("T")
+
+
+class Row(NamedTuple):
+    """A tokenized text and the segments of its tokens."""
+
+    ids: Sequence[int]
+    types: Sequence[int]
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run stands; all of it is in the checkpoint."""
+
+    step: int = 0
+    best_accuracy: float = -1.0
+    best_loss: float = float("inf")
+    worse_in_a_row: int = 0
+    # Of the texts shown to this process since the last evaluation: how many, and how many it answered rightly before learning them.
+    shown: int = 0
+    right: int = 0
+    history: list[dict[str, float]] | None = None
+
+
+def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int = 200, resume: bool = True) -> Path:
+    """Fine-tune ``recipe.base``, or an untrained BERT if it is empty; return ``out/best``, a Hugging Face checkpoint with training.json.
+
+    ``out/dev.jsonl`` is the development set, for calibration. ``out/checkpoint.pt`` is replaced atomically every
+    ``checkpoint_steps`` steps and after each evaluation; a repeated call goes on from it, and after the end of a run only
+    writes training.json and dev.jsonl again. Training stops early after ``recipe.patience`` evaluations on dev without a
+    better accuracy. ``out/logs`` is what TensorBoard draws.
+
+    Under torchrun each process takes its share of every batch, and the first one writes; all must see one ``out``. Without dropout the
+    steps are those of one process but for the order of sums, with dropout other numbers are drawn.
+
+    Raises:
+        BadData: a data file cannot be used.
+        BadCheckpoint: the base cannot be loaded, or what ``out`` holds is damaged.
+        OtherRun: ``out`` holds a run of another recipe, other data or another base.
+        ModelsError: another process trains there, the processes do not see the same files, the device is not there, or the loss is no
+            number any more.
+        sentiment.errors.BadBundle: the base is a damaged bundle.
+    """
+    processes = join(device)
+    # Before the work: a damaged bundle is no base.
+    base, base_training = name_of(recipe.base), training_of(recipe.base)
+    corpus = read_corpus(recipe)
+    split = corpus.split
+    # The base's path may hold another one by now.
+    asked = recipe.asked(content_of(recipe.base), corpus.hashes)
+    run = _Run(recipe, split, out, processes.device(device), asked, processes)
+    # Only now: files that cannot be used leave no folder behind.
+    with alone(out) if processes.first else nullcontext():
+        if resume:
+            run.restore()
+        processes.check_same("run and step", (fingerprint_of(asked), run.progress.step))
+        if processes.first:
+            rows = [_as_written(example, recipe.labels) for example in split.dev]
+            write_atomically(out / "dev.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+        run.loop(checkpoint_steps)
+        if processes.first:
+            record = _record(recipe, base, base_training, corpus, run)
+            write_atomically(out / "best" / TRAINING_FILE, json.dumps(record, indent=1).encode())
+    processes.leave()
+    return out / "best"
+
+
+def _record(recipe: Recipe, base: str, base_training: Json, corpus: Corpus, run: "_Run") -> dict[str, object]:
+    """What training.json says of a run that has ended."""
+    files = corpus.files
+    return {
+        "recipe": {
+            **asdict(recipe),
+            "base": base,
+            "sources": [file["file"] for file in files if not (file["tails"] or file["undecided"])],
+            "tails": [file["file"] for file in files if file["tails"]],
+            "undecided": [file["file"] for file in files if file["undecided"]],
+        },
+        # Fine-tuning in stages: what made the base, if it was trained here.
+        "base_training": base_training,
+        "files": files,
+        "train_examples": len(corpus.split.train),
+        "dev_examples": len(corpus.split.dev),
+        "processes": run.processes.count,
+        "steps": run.progress.step,
+        "dev_accuracy": run.progress.best_accuracy,
+        "history": run.progress.history,
+    }
+
+
+def _as_written(example: Example, labels: Sequence[str]) -> dict[str, str]:
+    found = {"label": labels[example.label], "text": example.text, "text_pair": example.text_pair, "domain": example.domain or None}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+class _Run:
+    def __init__(self, recipe: Recipe, split: Split, out: Path, device: torch.device, asked: dict[str, Json], processes: Processes) -> None:
+        torch.manual_seed(recipe.seed)
+        torch.set_flush_denormal(True)
+        self.recipe, self.out, self.device, self.asked = recipe, out, device, asked
+        self.processes = processes
+        self.progress = Progress(history=[])
+        self.model, self.tokenizer = load_base(recipe, [example.text for example in split.train])
+        added = add_emoji(self.model, self.tokenizer) if recipe.emoji else None
+        if added is not None and processes.first:
+            tqdm.write(f"{added} emoji became tokens of their own")
+        self.family = FAMILIES[self.model.config.model_type]
+        if recipe.head_only:
+            freeze_encoder(self.model)
+        self.model.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
+        self.average = _moving_average(self.model, recipe.ema) if recipe.ema else None
+        self.epochs = [self._encode(vary(split.train, recipe, epoch)) for epoch in range(recipe.epochs)]
+        self.targets = [target_of(example, len(recipe.labels), recipe.teacher_weight) for example in split.train]
+        self.dev_rows = self._encode([example.whole for example in split.dev])
+        self.dev_labels = [example.label for example in split.dev]
+        planned = [
+            batches([len(row.ids) for row in rows], recipe.batch_rows, recipe.batch_tokens, random.Random(f"{recipe.seed}/{epoch}"))  # noqa: S311 - an order
+            for epoch, rows in enumerate(self.epochs)
+        ]
+        self.plan = [(rows, batch) for rows, its in zip(self.epochs, planned, strict=True) for batch in its]
+        self.evaluate_at = evaluation_steps([len(its) for its in planned], recipe.evaluations_per_epoch)
+        self.optimizer, self.schedule = make_optimizer(self.model, recipe, len(self.plan))
+
+    def loop(self, checkpoint_steps: int) -> None:
+        quiet = not self.processes.first
+        bar = tqdm(total=len(self.plan), initial=self.progress.step, desc="training", unit="batch", mininterval=5, disable=quiet)
+        log = Log(self.out, self.progress.step, wanted=self.processes.first and self._goes_on())
+        smooth = None
+        while self._goes_on():
+            rows, batch = self.plan[self.progress.step]
+            rate = self.schedule.get_last_lr()[0]
+            loss = self._step(rows, batch)
+            smooth = loss if smooth is None else 0.98 * smooth + 0.02 * loss
+            self.progress.step += 1
+            log.step(self.progress.step, sum(len(rows[i].ids) for i in batch), {"train/loss": loss, "train/learning_rate": rate})
+            bar.update()
+            bar.set_postfix(loss=f"{smooth:.3f}", dev=f"{self.progress.best_accuracy:.4f}", refresh=False)
+            evaluated = self.progress.step in self.evaluate_at
+            if evaluated:
+                if self.processes.first:
+                    log.report(self.progress.step, self._evaluate())
+                self.progress = self.processes.agree(self.progress)
+            if evaluated or self.progress.step % checkpoint_steps == 0:
+                if self.processes.first:
+                    self._checkpoint()
+                log.flush()
+                log.resume_clock()
+        bar.close()
+        log.close()
+
+    def _goes_on(self) -> bool:
+        return self.progress.step < len(self.plan) and self.progress.worse_in_a_row < self.recipe.patience
+
+    def _step(self, rows: Sequence[Row], batch: Sequence[int]) -> float:
+        # Seeded by the step, so that a resumed run draws the same dropout as an uninterrupted one.
+        torch.manual_seed(self.recipe.seed * 1_000_003 + self.progress.step + self.processes.rank * 10**12)
+        self.model.train()
+        share, weight = self.processes.share(batch)
+        targets = torch.tensor([self.targets[i] for i in share], device=self.device)
+        logits = self._logits(self.model, [rows[i] for i in share])
+        loss = torch.nn.functional.cross_entropy(logits, targets) * weight
+        # Where all labels are as likely there is no right answer to count.
+        answered = targets.max(-1).values > targets.min(-1).values
+        self.progress.shown += int(answered.sum())
+        self.progress.right += int(((logits.argmax(-1) == targets.argmax(-1)) & answered).sum())
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        loss = self.processes.sum_gradients(list(self.model.parameters()), loss)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        if self.average:
+            self.average.update_parameters(self.model)
+        self.schedule.step()
+        self.optimizer.zero_grad()
+        return float(loss.detach())
+
+    def _logits(self, model: PreTrainedModel, rows: Sequence[Row]) -> torch.Tensor:
+        length = max(len(row.ids) for row in rows)
+
+        def padded(values: Sequence[Sequence[int]], pad: int) -> torch.Tensor:
+            fills = [[pad] * (length - len(one)) for one in values]
+            sides = (fills, values) if self.family.padding_side == "left" else (values, fills)
+            return torch.tensor([[*before, *after] for before, after in zip(*sides, strict=True)], device=self.device)
+
+        inputs = {
+            "input_ids": padded([row.ids for row in rows], self.tokenizer.pad_token_id or 0),
+            "attention_mask": padded([[1] * len(row.ids) for row in rows], 0),
+        }
+        if self.family.segments:
+            inputs["token_type_ids"] = padded([row.types for row in rows], 0)
+        with torch.autocast(self.device.type, torch.bfloat16):
+            logits: torch.Tensor = model(**inputs).logits
+        return logits.float()
+
+    @property
+    def _kept(self) -> PreTrainedModel:
+        """What is evaluated and saved."""
+        kept: PreTrainedModel = self.average.module if self.average else self.model  # type: ignore[assignment]  # a copy of ours
+        return kept
+
+    @torch.no_grad()
+    def _evaluate(self) -> dict[str, float]:
+        model = self._kept
+        model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+        right, loss = 0, 0.0
+        lengths = [len(row.ids) for row in self.dev_rows]
+        order = sorted(range(len(lengths)), key=lengths.__getitem__)
+        for batch in alike(order, lengths, self.recipe.batch_rows, self.recipe.batch_tokens):
+            labels = torch.tensor([self.dev_labels[i] for i in batch], device=self.device)
+            logits = self._logits(model, [self.dev_rows[i] for i in batch])
+            right += int((logits.argmax(-1) == labels).sum())
+            loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
+        accuracy, loss = right / len(order), loss / len(order)
+        if not math.isfinite(loss):
+            raise ModelsError(
+                f"step {self.progress.step}: the loss on dev is {loss}; learning_rate is {self.recipe.learning_rate}: lower it"
+            )
+        progress = self.progress
+        assert progress.history is not None
+        found = {"step": progress.step, "epoch": self.recipe.epochs * progress.step / len(self.plan)}
+        seen = progress.right / max(1, progress.shown)
+        progress.history.append({**found, "train_accuracy": seen, "dev_accuracy": accuracy, "dev_loss": loss})
+        progress.shown = progress.right = 0
+        tqdm.write(f"step {progress.step}: dev accuracy {accuracy:.4f}, loss {loss:.4f}")
+        if (accuracy, -loss) > (progress.best_accuracy, -progress.best_loss):
+            progress.best_accuracy, progress.best_loss, progress.worse_in_a_row = accuracy, loss, 0
+            self._save_best()
+        else:
+            progress.worse_in_a_row += 1
+        return {"dev/accuracy": accuracy, "dev/loss": loss}
+
+    def _save_best(self) -> None:
+        def fill(folder: Path) -> None:
+            self._kept.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+
+        replace_folder(self.out / "best", fill)
+
+    def _checkpoint(self) -> None:
+        state = {
+            "model": self.model.state_dict(),
+            "average": self.average and self.average.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "progress": asdict(self.progress),
+        }
+        save_state(self.out / "checkpoint.pt", state, self.asked)
+
+    def restore(self) -> None:
+        state = load_state(self.out / "checkpoint.pt", self.asked, "choose another --out, begin again with --restart")
+        if state is None:
+            return
+        self.model.load_state_dict(state["model"])
+        if self.average:
+            self.average.load_state_dict(state["average"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.progress = Progress(**state["progress"])
+
+    def _encode(self, texts: Sequence[TextOrPair]) -> list[Row]:
+        rows: list[Row] = []
+        for chunk in tqdm(list(_chunks(texts, 1000)), desc="tokenizing", unit="k texts", mininterval=5, disable=not self.processes.first):
+            # One text or two, each as the service's own tokenizer reads them.
+            found = self.tokenizer(list(chunk), truncation=True, max_length=self.recipe.max_tokens, return_token_type_ids=True)
+            rows += map(Row, found["input_ids"], found["token_type_ids"])
+        return rows
+
+
+def _moving_average(model: PreTrainedModel, decay: float) -> AveragedModel:
+    """Begin a mean of weights with the base's, so that what the base knew goes slowly."""
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))  # type: ignore[no-untyped-call]  # untyped there
+    average.update_parameters(model)
+    return average
+
+
+def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, Any]:  # transformers has no one type for its tokenizers
+    """Load the base with a fresh classification head of ``recipe.labels``, or make an untrained model if it is empty.
+
+    ``texts`` are what the tokenizer of an untrained model is learned from.
+
+    Raises:
+        BadCheckpoint: there is no such checkpoint, it is damaged, or it reads fewer tokens than the recipe has.
+    """
+    if not recipe.base:
+        return fresh_classifier(recipe, texts)
+    names = dict(enumerate(recipe.labels))
+    check_weights(recipe.base)
+    try:
+        config = AutoConfig.from_pretrained(recipe.base)
+        if config.model_type not in FAMILIES:
+            raise BadCheckpoint(f"{recipe.base}: is a {config.model_type}; trained and exported are {', '.join(FAMILIES)}")
+        dropouts = FAMILIES[config.model_type].dropout(recipe.dropout)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            recipe.base, num_labels=len(names), id2label=names, label2id={name: index for index, name in names.items()}, **dropouts
+        )
+        tokenizer = base_tokenizer(recipe.base)
+    except BadCheckpoint:
+        raise
+    except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint
+        raise BadCheckpoint(f"{recipe.base}: cannot be loaded as a classifier: {error}") from error
+    check_reads(recipe.base, model.config, recipe.max_tokens)
+    return model, tokenizer
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

@@ -1,0 +1,1 @@
+"""What speaks to callers: gRPC and HTTP."""

@@ -1,0 +1,164 @@
+"""Between messages and the pipeline's dataclasses. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sentiment.api.grpc.status import set_seconds, status_of
+from sentiment.batching.ticket import Priority
+from sentiment.errors import InvalidInput, NotBuilt
+from sentiment.model.bundle import Manifest
+from sentiment.model.scores import Scored
+from sentiment.model.trust import ExplanationsMeasured, MethodTrust
+from sentiment.observability.tracing.trace import Trace
+from sentiment.serving.pipeline import Answer, Outcome, Served
+from sentiment.serving.queries import Query
+from sentiment.v1 import sentiment_pb2 as pb
+
+TRUNCATIONS = {
+    pb.TRUNCATION_UNSPECIFIED: None,
+    pb.TRUNCATION_REFUSE: "refuse",
+    pb.TRUNCATION_HEAD: "head",
+    pb.TRUNCATION_HEAD_TAIL: "head_tail",
+    pb.TRUNCATION_WINDOWS: "windows",
+}
+PRIORITIES = {
+    pb.PRIORITY_UNSPECIFIED: None,
+    pb.PRIORITY_INTERACTIVE: Priority.INTERACTIVE,
+    pb.PRIORITY_BULK: Priority.BULK,
+}
+METHOD_KINDS = {
+    "attribution": pb.METHOD_KIND_ATTRIBUTION,
+    "attention": pb.METHOD_KIND_ATTENTION,
+    "baseline": pb.METHOD_KIND_BASELINE,
+}
+STREAM_ID_BYTES_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What every request says of how it is answered."""
+
+    truncation: str | None
+    priority: Priority
+
+
+def check_options(options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.StreamOptions, priority: Priority, field: str = "") -> Options:
+    """Check truncation, priority and explain, which every request has. ``priority`` is that of requests that name none.
+
+    Raises:
+        InvalidInput: an enum has an unknown value.
+        NotBuilt: a batch or a stream asks for explanations.
+    """
+    if options.truncation not in TRUNCATIONS:
+        raise InvalidInput(field + "truncation", f"is {options.truncation}; known are 0 to {max(TRUNCATIONS)}")
+    if options.priority not in PRIORITIES:
+        raise InvalidInput(field + "priority", f"is {options.priority}; known are 0 to {max(PRIORITIES)}")
+    if options.HasField("explain") and not isinstance(options, pb.ClassifyRequest):
+        raise NotBuilt("explanations are given one text a call, by Classify and Explain; leave explain unset")
+    return Options(TRUNCATIONS[options.truncation], PRIORITIES[options.priority] or priority)
+
+
+def query_of(item: pb.ClassifyRequest | pb.Item, options: Options, field: str = "text", trace: Trace | None = None) -> Query:
+    """The query of one text or pair; ``field`` is how errors name the text."""
+    pair = item.text_pair if item.HasField("text_pair") else None
+    return Query(item.text, pair, options.truncation, field, options.priority, trace)
+
+
+def model_id(served: Served) -> pb.ModelId:
+    """Who answers."""
+    bundle = served.classifier.bundle
+    return pb.ModelId(name=bundle.manifest.name, version=bundle.manifest.version, digest=bundle.digest)
+
+
+def response_of(answer: Answer, served: Served) -> pb.ClassifyResponse:
+    """The message of an answer. Set field by field: half the time of nested constructors, of which there would be ten."""
+    response = pb.ClassifyResponse(model=model_id(served), tokens=answer.tokens, truncated=answer.truncated)
+    set_prediction(response.prediction, answer.scored, served.classifier.manifest.labels)
+    timing = response.timing
+    timing.batch_rows = answer.batch_rows
+    set_seconds(timing.total, answer.total_s)
+    set_seconds(timing.tokenize, answer.tokenize_s)
+    set_seconds(timing.queue, answer.queue_s)
+    set_seconds(timing.run, answer.run_s)
+    return response
+
+
+def set_prediction(prediction: pb.Prediction, scored: Scored, labels: Sequence[str]) -> None:
+    """Write an answer into its message."""
+    prediction.label, prediction.score, prediction.abstain = scored.label, scored.score, scored.abstain
+    for label, score in zip(labels, scored.scores, strict=True):
+        prediction.scores.add(label=label, score=score)
+
+
+def result_of(outcome: Outcome, served: Served) -> pb.ClassifyResult:
+    """The message of one item's outcome in a batch."""
+    if isinstance(outcome, Answer):
+        return pb.ClassifyResult(response=response_of(outcome, served))
+    return pb.ClassifyResult(error=status_of(outcome))
+
+
+def truncation_of(manifest: Manifest) -> pb.Truncation.ValueType:
+    """The enum value of a manifest's default truncation."""
+    return next(pb.Truncation.ValueType(value) for value, name in TRUNCATIONS.items() if name == manifest.default_truncation)
+
+
+def model_of(served: Served, is_default: bool, limits: pb.Limits, methods: Sequence[str], with_card: bool) -> pb.Model:
+    """Describe a loaded model; ``methods`` are those that it is explained by, the default first."""
+    classifier = served.classifier
+    manifest = classifier.manifest
+    graph = classifier.graph
+    shown = "integrated_gradients" in methods
+    measured = manifest.explanations
+    return pb.Model(
+        id=model_id(served),
+        is_default=is_default,
+        labels=manifest.labels,
+        architecture=manifest.architecture,
+        max_tokens=manifest.max_tokens,
+        pairs=manifest.pairs,
+        default_truncation=truncation_of(manifest),
+        explanation_methods=methods,
+        layers=classifier.bundle.attention_layers if shown else 0,
+        heads=classifier.bundle.attention_heads if shown else 0,
+        classify_graph=pb.Graph(
+            file=graph.file, precision=graph.precision, provider=classifier.session.provider, invariance=graph.invariance
+        ),
+        calibration=pb.Calibration(temperature=manifest.calibration.temperature, abstain_below=manifest.calibration.abstain_below),
+        accuracy=[
+            pb.Accuracy(
+                dataset=name, accuracy=found.accuracy, macro_f1=found.macro_f1, expected_calibration_error=found.ece, rows=found.rows
+            )
+            for name, found in sorted(manifest.accuracy.items())
+        ],
+        card=classifier.bundle.card if with_card else "",
+        limits=limits,
+        explanation_trust=[] if measured is None else [_trust_of(found, measured.operators) for found in measured.trust],
+        explanation_study=None if measured is None else _study_of(measured),
+    )
+
+
+def _study_of(measured: ExplanationsMeasured) -> pb.ExplanationStudy:
+    return pb.ExplanationStudy(
+        dataset=measured.dataset,
+        texts=measured.texts,
+        operators=measured.operators,
+        default_method=measured.default_method,
+        words_max=measured.words_max,
+    )
+
+
+def _trust_of(found: MethodTrust, operators: Sequence[str]) -> pb.MethodTrust:
+    over = [(operator, found.over_random[operator]) for operator in operators]
+    return pb.MethodTrust(
+        method=found.method,
+        kind=METHOD_KINDS[found.kind],
+        over_random=[pb.OverRandom(operator=operator, mean=one.mean, low=one.low, high=one.high) for operator, one in over],
+        better_than_random=found.better_than_random,
+        comprehensiveness=found.comprehensiveness,
+        sufficiency=found.sufficiency,
+        tested=found.tested,
+        better_of_tested=found.better_of_tested,
+        stability=found.stability,
+        rows=found.rows,
+        milliseconds=found.ms,
+    )

@@ -1,0 +1,91 @@
+"""From requests to what they ask to be explained. Pure."""
+
+from collections.abc import Sequence
+
+from sentiment.api.grpc import convert
+from sentiment.errors import InvalidInput
+from sentiment.explain.encoding import TOP_P_DEFAULT, Encoding
+from sentiment.explain.parts import Aggregation, Asked, AttentionAsked, NeuronAsked
+from sentiment.v1 import sentiment_pb2 as pb
+
+# Where ``explain`` in Classify has what the fields of the Explain request have under ``options``; errors are named after the latter.
+EXPLAIN_OPTIONS, CLASSIFY_OPTIONS = "options.", "explain."
+WINDOWS = "windows"
+# Rows to run beside all else: as many again as counterfactuals take of most texts.
+SETS_MAX = 64
+
+
+def asked_of(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) -> Asked:
+    """What a request asks to be explained. Only what has no place in ``Asked`` is refused here; ``Explainer`` checks the rest.
+
+    Args:
+        request: as it came; of Classify one with ``explain``.
+        bytes_limit: the most that an explanation may take by this rpc.
+
+    Raises:
+        InvalidInput: an enum has an unknown value, ``bytes_max`` is outside its limits, there are too many word sets, or Classify names
+            truncation windows.
+    """
+    if request.truncation not in convert.TRUNCATIONS:
+        raise InvalidInput("truncation", f"is {request.truncation}; known are 0 to {max(convert.TRUNCATIONS)}")
+    truncation = convert.TRUNCATIONS[request.truncation]
+    if isinstance(request, pb.ExplainRequest):
+        options, field, label = request.options, EXPLAIN_OPTIONS, request.label
+    else:
+        options, field, label = request.explain, CLASSIFY_OPTIONS, ""
+        if truncation == WINDOWS:
+            raise InvalidInput("truncation", "is windows, of which each has an answer; an explanation is of one: refuse, head or head_tail")
+    others = options.HasField("attention") or options.HasField("neuron") or options.heads or options.without
+    attributed = options.methods or options.HasField("attribution") or options.counterfactuals
+    return Asked(
+        text=request.text,
+        text_pair=request.text_pair if request.HasField("text_pair") else None,
+        truncation=truncation,
+        label=label or None,
+        methods=tuple(options.methods),
+        attributions=bool(attributed) or not others,
+        evidence=options.evidence if options.HasField("evidence") else True,
+        by_embedding=options.attribution.by_embedding,
+        counterfactuals=options.counterfactuals,
+        heads=options.heads,
+        attention=_attention_asked(options.attention, field + "attention.") if options.HasField("attention") else None,
+        neuron=NeuronAsked(options.neuron.layer, options.neuron.head, options.neuron.token) if options.HasField("neuron") else None,
+        steps=options.attribution.steps,
+        bytes_max=_bytes_max(options.bytes_max, bytes_limit, field + "bytes_max"),
+        without=_sets(options.without, field + "without"),
+    )
+
+
+def in_classify(error: InvalidInput) -> InvalidInput:
+    """The error of an explanation, with its field as a ClassifyRequest has it."""
+    if not error.field.startswith(EXPLAIN_OPTIONS):
+        return error
+    return InvalidInput(CLASSIFY_OPTIONS + error.field.removeprefix(EXPLAIN_OPTIONS), error.description)
+
+
+def _attention_asked(options: pb.AttentionOptions, field: str) -> AttentionAsked:
+    for name, value, known in (
+        ("encoding", options.encoding, pb.AttentionEncoding.values()),
+        ("aggregation", options.aggregation, pb.AttentionAggregation.values()),
+    ):
+        if value not in known:
+            raise InvalidInput(field + name, f"is {value}; known are 0 to {max(known)}")
+    return AttentionAsked(
+        tuple(options.layers),
+        tuple(options.heads),
+        Encoding(options.encoding or pb.ATTENTION_ENCODING_U8),
+        Aggregation(options.aggregation),
+        options.top_p or TOP_P_DEFAULT,
+    )
+
+
+def _sets(sets: Sequence[pb.WordSet], field: str) -> tuple[tuple[int, ...], ...]:
+    if len(sets) > SETS_MAX:
+        raise InvalidInput(field, f"has {len(sets)} word sets; the limit is {SETS_MAX}")
+    return tuple(tuple(one.words) for one in sets)
+
+
+def _bytes_max(asked: int, limit: int, field: str) -> int:
+    if not 0 <= asked <= limit:
+        raise InvalidInput(field, f"is {asked}; the limits are 1 and {limit}, or 0 for the latter")
+    return asked or limit

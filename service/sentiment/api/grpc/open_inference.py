@@ -1,0 +1,119 @@
+"""inference.GRPCInferenceService, the Open Inference Protocol: the same models by the same way, as Triton's and KServe's clients ask."""
+
+import importlib.metadata
+import time
+from typing import Any
+
+from sentiment.api.grpc import open_inference_tensors as tensors
+from sentiment.api.grpc.call import Call
+from sentiment.api.grpc.calls import OK, Calls, Method
+from sentiment.api.grpc.health import Health
+from sentiment.api.grpc.servicer import ended_by
+from sentiment.batching.ticket import Priority
+from sentiment.errors import ModelNotFound, RequestError, Unavailable
+from sentiment.oip import inference_pb2 as oip
+from sentiment.serving.pipeline import Answer, Served
+from sentiment.serving.queries import Query
+from sentiment.serving.registry import Models
+
+SERVER = "sentiment"
+# What is served beside the protocol, as Triton calls it.
+EXTENSIONS = ("model_configuration",)
+
+
+class InferenceService:
+    """The protocol's methods over the loaded models."""
+
+    def __init__(self, models: Models, calls: Calls, health: Health, texts_max: int) -> None:
+        """``texts_max``: of a request."""
+        self._models = models
+        self._calls = calls
+        self._health = health
+        self._texts_max = texts_max
+        self._version = importlib.metadata.version("sentiment-service")
+        self.methods: tuple[Method[Any, Any], ...] = (  # each has its own pair of messages
+            Method("ServerLive", oip.ServerLiveRequest, self.server_live, probe=True),
+            Method("ServerReady", oip.ServerReadyRequest, self.server_ready, probe=True),
+            Method("ModelReady", oip.ModelReadyRequest, self.model_ready, probe=True),
+            Method("ServerMetadata", oip.ServerMetadataRequest, self.server_metadata),
+            Method("ModelMetadata", oip.ModelMetadataRequest, self.model_metadata),
+            Method("ModelConfig", oip.ModelConfigRequest, self.model_config),
+            Method("ModelInfer", oip.ModelInferRequest, self.model_infer),
+        )
+
+    async def server_live(self, _request: oip.ServerLiveRequest, _call: Call) -> oip.ServerLiveResponse:
+        """As the health service's ``liveness``."""
+        return oip.ServerLiveResponse(live=self._health.alive)
+
+    async def server_ready(self, _request: oip.ServerReadyRequest, _call: Call) -> oip.ServerReadyResponse:
+        """As the health service's ""."""
+        return oip.ServerReadyResponse(ready=self._health.ready)
+
+    async def model_ready(self, request: oip.ModelReadyRequest, call: Call) -> oip.ModelReadyResponse:
+        """False where the model is not loaded, too."""
+        try:
+            call.served = self._find(request.name, request.version)
+        except (ModelNotFound, Unavailable):
+            return oip.ModelReadyResponse(ready=False)
+        return oip.ModelReadyResponse(ready=self._health.ready)
+
+    async def server_metadata(self, _request: oip.ServerMetadataRequest, _call: Call) -> oip.ServerMetadataResponse:
+        """What the server is."""
+        return oip.ServerMetadataResponse(name=SERVER, version=self._version, extensions=EXTENSIONS)
+
+    async def model_metadata(self, request: oip.ModelMetadataRequest, call: Call) -> oip.ModelMetadataResponse:
+        """A loaded model, with the versions that are loaded of it."""
+        served = call.served = self._find(request.name, request.version)
+        name = served.classifier.manifest.name
+        loaded = [other.classifier.manifest for other in self._models.all()]
+        versions = sorted(manifest.version for manifest in loaded if manifest.name == name)
+        return tensors.metadata_of(name, [str(version) for version in versions], served.classifier.manifest.labels)
+
+    async def model_config(self, request: oip.ModelConfigRequest, call: Call) -> oip.ModelConfigResponse:
+        """A loaded model in Triton's words."""
+        served = call.served = self._find(request.name, request.version)
+        return tensors.config_of(served.classifier.manifest.name, served.classifier.manifest.labels)
+
+    async def model_infer(self, request: oip.ModelInferRequest, call: Call) -> oip.ModelInferResponse:
+        """One text or many; the first that has no answer ends them all."""
+        served = call.served = self._find(request.model_name, request.model_version)
+        manifest = served.classifier.manifest
+        parameters = tensors.parameters_of(request)
+        wanted = tensors.requested_of(request, manifest.labels)
+        texts = tensors.texts_of(request, self._texts_max)
+        priority = parameters.priority or (Priority.INTERACTIVE if len(texts) == 1 else Priority.BULK)
+        queries = [
+            Query(text, None, parameters.truncation, tensors.text_field(index), priority, call.trace_of(index))
+            for index, text in enumerate(texts)
+        ]
+        if parameters.timeout_s is not None:
+            call.deadline_at = min(call.deadline_at, call.arrived_at + self._calls.bounded_s(parameters.timeout_s))
+        if call.trace is not None:
+            call.trace.attributes["sentiment.texts"] = len(texts)
+        served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
+        try:
+            answers = await _answers(served, queries, call)
+        except BaseException as error:
+            served.metrics.items[call.method, ended_by(error, call)](len(texts))
+            raise
+        served.metrics.items[call.method, OK](len(texts))
+        response = oip.ModelInferResponse(model_name=manifest.name, model_version=str(manifest.version), id=request.id)
+        tensors.add_outputs(response, wanted, answers, manifest.labels)
+        return response
+
+    def _find(self, name: str, version: str) -> Served:
+        return self._models.find(f"{name}/{version}" if version else name)
+
+
+async def _answers(served: Served, queries: list[Query], call: Call) -> list[Answer]:
+    if len(queries) == 1:
+        return [await served.classify(queries[0], call.arrived_at, call.deadline_at)]
+    # Before any of them costs anything.
+    for query in queries:
+        served.check(query)
+    answers = []
+    for outcome in await served.classify_many(queries, call.arrived_at, call.deadline_at, together=True):
+        if isinstance(outcome, RequestError):
+            raise outcome
+        answers.append(outcome)
+    return answers

@@ -1,0 +1,180 @@
+"""sentiment.v1.SentimentService: what each method answers. Transport-free, so that HTTP answers with the same functions."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sentiment.api.grpc import convert, explain_response
+from sentiment.api.grpc.call import Call
+from sentiment.api.grpc.calls import OK, Calls, Method, StreamMethod
+from sentiment.api.grpc.explain_request import asked_of, in_classify
+from sentiment.api.grpc.status import code_of, set_seconds
+from sentiment.batching.ticket import Priority
+from sentiment.errors import InvalidInput, RequestError, Unsupported
+from sentiment.explain.parts import Asked, Header
+from sentiment.explain.queue import Explaining
+from sentiment.observability.metrics import CallMetrics
+from sentiment.observability.tracing.trace import Telling
+from sentiment.serving.pipeline import INLINE_CHARACTERS_MAX, Answer, Outcome, Served
+from sentiment.serving.queries import Query
+from sentiment.serving.registry import Models
+from sentiment.v1 import sentiment_pb2 as pb
+
+# Items of a batch that are handled at once: about a millisecond.
+TURN = 128
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLimits:
+    """Limits that the service states in Model.limits."""
+
+    text_bytes_max: int
+    batch_items_max: int
+    message_bytes_max: int
+    call_rows_max: int
+
+
+class SentimentService:
+    """The service's methods over the loaded models."""
+
+    def __init__(self, models: Models, calls: Calls, limits: ServiceLimits) -> None:
+        self.models = models
+        self.calls = calls
+        self._limits = limits
+        self.classify_method = Method("Classify", pb.ClassifyRequest, self.classify)
+        self.explain_method = StreamMethod("Explain", pb.ExplainRequest, self.explain)
+        self.list_models_method = Method("ListModels", pb.ListModelsRequest, self.list_models)
+        self.get_model_method = Method("GetModel", pb.GetModelRequest, self.get_model)
+        self.unary_methods: tuple[Method[Any, Any], ...] = (  # each has its own pair of messages
+            self.classify_method,
+            Method("ClassifyBatch", pb.ClassifyBatchRequest, self.classify_batch),
+            self.list_models_method,
+            self.get_model_method,
+        )
+
+    async def classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
+        """One text, with an explanation if it is asked for."""
+        served = call.served = self.models.find(request.model)
+        query = convert.query_of(request, convert.check_options(request, Priority.INTERACTIVE), trace=call.trace)
+        explaining = _explaining(served) if request.HasField("explain") else None
+        asked = asked_of(request, explaining.limits.classify_bytes_max) if explaining is not None else None
+        served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
+        try:
+            response = convert.response_of(await served.classify(query, call.arrived_at, call.deadline_at), served)
+            if asked is not None:
+                await _add_explanation(response, served, asked, call)
+        except BaseException as error:
+            served.metrics.items[call.method, ended_by(error, call)]()
+            raise
+        served.metrics.items[call.method, OK]()
+        return response
+
+    async def classify_batch(self, request: pb.ClassifyBatchRequest, call: Call) -> pb.ClassifyBatchResponse:
+        """Many texts; fails as a whole only if its envelope is wrong."""
+        served = call.served = self.models.find(request.model)
+        options = convert.check_options(request, Priority.BULK)
+        count, limit = len(request.items), self._limits.batch_items_max
+        if not 1 <= count <= limit:
+            raise InvalidInput("items", f"has {count} items; the limits are 1 and {limit}")
+        queries = [
+            convert.query_of(item, options, f"items[{index}].text", call.trace_of(index))
+            async for index, item in in_turns(enumerate(request.items))
+        ]
+        if call.trace is not None:
+            call.trace.attributes["sentiment.texts"] = count
+        served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
+        try:
+            outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at)
+        except BaseException as error:
+            served.metrics.items[call.method, ended_by(error, call)](count)
+            raise
+        for outcome in outcomes:
+            count_item(served.metrics, call.method, outcome)
+        return pb.ClassifyBatchResponse(results=[convert.result_of(outcome, served) async for outcome in in_turns(outcomes)])
+
+    async def explain(self, request: pb.ExplainRequest, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
+        """One text's explanation in messages, each as soon as it is known."""
+        served = call.served = self.models.find(request.model)
+        asked = asked_of(request, _explaining(served).limits.bytes_max)
+        served.check(Query(asked.text, asked.text_pair, asked.truncation))
+        async with aclosing(_messages(served, asked, call)) as messages:
+            async for message in messages:
+                yield message
+
+    async def list_models(self, _request: pb.ListModelsRequest, _call: Call) -> pb.ListModelsResponse:
+        """All loaded models, without their cards."""
+        return pb.ListModelsResponse(models=[self._describe(served, with_card=False) for served in self.models.all()])
+
+    async def get_model(self, request: pb.GetModelRequest, call: Call) -> pb.GetModelResponse:
+        """One loaded model, with its card."""
+        call.served = self.models.find(request.model)
+        return pb.GetModelResponse(model=self._describe(call.served, with_card=True))
+
+    def _describe(self, served: Served, with_card: bool) -> pb.Model:
+        explained = served.explaining.limits if served.explaining is not None else None
+        limits = pb.Limits(
+            text_bytes=self._limits.text_bytes_max,
+            batch_items=self._limits.batch_items_max,
+            message_bytes=self._limits.message_bytes_max,
+            items_in_flight_per_call=self._limits.call_rows_max,
+            explanation_bytes=explained.bytes_max if explained is not None else 0,
+            classify_explanation_bytes=explained.classify_bytes_max if explained is not None else 0,
+        )
+        methods = served.explaining.methods if served.explaining is not None else ()
+        return convert.model_of(served, served is self.models.find(""), limits, methods, with_card)
+
+
+async def in_turns(items: Iterable[T]) -> AsyncGenerator[T, None]:
+    """The items of a batch, some at a time: between them it is other calls' turn."""
+    for place, item in enumerate(items, 1):
+        yield item
+        if place % TURN == 0:
+            await asyncio.sleep(0)
+
+
+def count_item(metrics: CallMetrics, method: str, outcome: Outcome) -> None:
+    """Count how one text ended."""
+    metrics.items[method, OK if isinstance(outcome, Answer) else code_of(outcome).name]()
+
+
+def ended_by(error: BaseException, call: Call) -> str:
+    """The code of a text whose call ended by this."""
+    if isinstance(error, RequestError):
+        return code_of(error).name
+    return call.left_code() if isinstance(error, asyncio.CancelledError) else "INTERNAL"
+
+
+def _explaining(served: Served) -> Explaining:
+    if served.explaining is None:
+        raise Unsupported("explanations are switched off on this server (SENTIMENT_EXPLAIN)")
+    return served.explaining
+
+
+async def _add_explanation(response: pb.ClassifyResponse, served: Served, asked: Asked, call: Call) -> None:
+    try:
+        async with aclosing(_messages(served, asked, call)) as messages:
+            async for message in messages:
+                explain_response.add(message, response.explanation)
+    except InvalidInput as error:
+        raise in_classify(error) from error
+    set_seconds(response.timing.total, time.monotonic() - call.arrived_at)
+
+
+async def _messages(served: Served, asked: Asked, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
+    """The explanation of a text that has been checked. Closing it withdraws the explanation."""
+    converter = explain_response.Messages(convert.model_id(served), served.classifier.manifest.labels)
+    # From the moment that it is asked for to the last part that its reader took.
+    with Telling(call.trace, "explain"):
+        async with aclosing(_explaining(served).explain(asked, call.deadline_at)) as parts:
+            async for part in parts:
+                messages: Iterable[pb.ExplainResponse] = converter.of(part)
+                if isinstance(part, Header) and sum(map(len, part.texts)) > INLINE_CHARACTERS_MAX:
+                    # Its spans are counted from the text's beginning: 150 ms for a megabyte that is not ASCII.
+                    messages = await asyncio.to_thread(list, messages)
+                for message in messages:
+                    yield message

@@ -1,0 +1,25 @@
+"""Tokens at HTTP's door: a middleware that lets a request through or answers 401, before anything of its body is read."""
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from sentiment.api.http.json_answers import error_body
+from sentiment.errors import Unauthenticated
+from sentiment.security.tokens import CHALLENGE, REFUSAL, Guard
+
+
+def http_guard(guard: Guard) -> Middleware:
+    """Every route needs a token, even one that the server does not have, except those that the guard names."""
+
+    @web.middleware
+    async def admit(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        route = "" if resource is None else resource.canonical
+        if guard.lets_in(route, request.headers.getall("Authorization", ())):
+            return await handler(request)
+        guard.refused("http")
+        return web.json_response(error_body(Unauthenticated(REFUSAL)), status=401, headers=dict((CHALLENGE,)))
+
+    return admit

@@ -1,0 +1,241 @@
+"""aiohttp in the same event loop: /metrics, /healthz, /readyz, /v1/classify, /v1/explain, /v1/models, and the viewer at /.
+
+It installs no signal handlers and never ends the process: ``app`` alone does.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, Never
+
+import grpc
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from prometheus_client import CollectorRegistry
+
+from sentiment.api.grpc.call import REQUEST_ID, Call
+from sentiment.api.grpc.calls import A, Calls, Method, Q, StreamMethod
+from sentiment.api.grpc.servicer import SentimentService
+from sentiment.api.grpc.status import HTTP_STATUS, code_of, pushback_ms
+from sentiment.api.http.bodies import body_bytes_max, message_of
+from sentiment.api.http.guard import http_guard
+from sentiment.api.http.json_answers import INLINE_BYTES_MAX, Lines, error_body, json_of
+from sentiment.api.http.listening import IDLE_S, listen
+from sentiment.api.http.metrics_page import Scrapes
+from sentiment.api.http.viewer import add_viewer
+from sentiment.errors import CannotServe, Expired, InvalidInput, RequestError
+from sentiment.security.secured import Secured
+from sentiment.v1 import sentiment_pb2 as pb
+
+# As gRPC writes a timeout in its header of the same name: 1 to 8 digits and a unit.
+TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
+UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+
+
+class Web:
+    """The HTTP server."""
+
+    def __init__(
+        self,
+        service: SentimentService,
+        calls: Calls,
+        scrape: Callable[[], Awaitable[CollectorRegistry]],
+        ready: Callable[[], bool],
+        alive: Callable[[], bool],
+        message_bytes_max: int,
+        viewer: bool = True,
+        everything: bool = True,
+        secured: Secured | None = None,
+    ) -> None:
+        """Not listening yet.
+
+        Args:
+            service: what the routes below /v1 ask.
+            calls: the door that they go through.
+            scrape: gives what /metrics shows.
+            ready: says what /readyz does.
+            alive: says what /healthz does.
+            message_bytes_max: bytes of a request as a message.
+            viewer: serve the page too.
+            everything: False: only /metrics, /healthz and /readyz.
+            secured: TLS and tokens; None: neither.
+        """
+        self._https = None if secured is None else secured.https
+        self._calls = calls
+        self._scrapes = Scrapes(scrape)
+        self._ready = ready
+        self._alive = alive
+        self._message_bytes_max = message_bytes_max
+        middlewares = (http_guard(secured.guard),) if secured and secured.guard else ()
+        application = web.Application(client_max_size=body_bytes_max(message_bytes_max), middlewares=middlewares)
+        application.router.add_get("/metrics", self._get_metrics)
+        application.router.add_get("/healthz", self._get_healthz)
+        application.router.add_get("/readyz", self._get_readyz)
+        if everything:
+            self._add_calls(application.router, service)
+        if everything and viewer:
+            add_viewer(application.router)
+        self._runner = web.AppRunner(
+            application,
+            # A client that goes away cancels its request, as in gRPC.
+            handler_cancellation=True,
+            # aiohttp would inflate bodies on the event loop, 300 MB in 0.4 s, of any route.
+            auto_decompress=False,
+            access_log=None,
+            logger=_log(),
+            shutdown_timeout=5,
+            keepalive_timeout=IDLE_S,
+        )
+        self._server: asyncio.Server | None = None
+
+    def _add_calls(self, router: web.UrlDispatcher, service: SentimentService) -> None:
+        router.add_post("/v1/classify", partial(self._post, service.classify_method))
+        router.add_post("/v1/explain", partial(self._post_stream, service.explain_method))
+        list_models = partial(self._get, service.list_models_method, lambda _: pb.ListModelsRequest())
+        get_model = partial(self._get, service.get_model_method, _model_asked)
+        router.add_get("/v1/models", list_models)
+        router.add_get("/v1/models/{name}", get_model)
+        router.add_get("/v1/models/{name}/{version}", get_model)
+
+    async def start(self, address: str) -> int:
+        """Listen on ``host:port``; returns the port.
+
+        Raises:
+            CannotServe: the port cannot be bound.
+        """
+        host, _, port = address.rpartition(":")
+        await self._runner.setup()
+        assert self._runner.server is not None
+        try:
+            self._server = await listen(self._runner.server, host.strip("[]"), int(port), self._https)
+        except (OSError, OverflowError) as error:
+            raise CannotServe(f"HTTP cannot listen on {address}: {error}") from error
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Finish requests that are under way, then close."""
+        if self._server is not None:
+            self._server.close()
+        await self._runner.cleanup()
+
+    async def _get_metrics(self, request: web.Request) -> web.Response:
+        body, content_type = await self._scrapes.make(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def _get_healthz(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n") if self._alive() else web.Response(text="not alive\n", status=503)
+
+    async def _get_readyz(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ready\n") if self._ready() else web.Response(text="not ready\n", status=503)
+
+    async def _get(self, method: Method[Q, A], asked: Callable[[web.Request], Q], request: web.Request) -> web.Response:
+        return await self._answer(method, request, lambda call: self._work_asked(method, asked, request, call))
+
+    async def _post(self, method: Method[Q, A], request: web.Request) -> web.Response:
+        return await self._answer(method, request, lambda call: self._work(method, request, call))
+
+    async def _answer(self, method: Method[Q, A], request: web.Request, work: Callable[[Call], Coroutine[Any, Any, A]]) -> web.Response:
+        call, wrong = self._begin(method.name, request)
+        try:
+            response = await self._calls.settle(call, work(call) if wrong is None else _refuse(wrong))
+        except RequestError as error:
+            return _refusal(call, error)
+        return web.Response(text=await json_of(response) + "\n", content_type="application/json")
+
+    async def _post_stream(self, method: StreamMethod[Q, A], request: web.Request) -> web.StreamResponse:
+        """Answers a line each. What goes wrong before the first one has its status; later it is the last line."""
+        call, wrong = self._begin(method.name, request)
+        lines = Lines(request, call)
+        try:
+            await self._calls.settle(call, self._work_stream(method, request, call, lines) if wrong is None else _refuse(wrong))
+        except RequestError as error:
+            return await lines.end(error) if lines.prepared else _refusal(call, error)
+        return lines
+
+    def _begin(self, name: str, request: web.Request) -> tuple[Call, InvalidInput | None]:
+        """The call of a request, and what is wrong with its time limit."""
+        resource = request.match_info.route.resource
+        route = f"{request.method} {resource.canonical if resource is not None else name}"
+        call = self._calls.begin(name, None, request.headers.items, route)
+        return call, self._take_time_limit(request, call)
+
+    def _take_time_limit(self, request: web.Request, call: Call) -> InvalidInput | None:
+        """Give the call the client's deadline; returns what is wrong with it."""
+        try:
+            time_left_s = _time_left_s(request.headers.get("Grpc-Timeout"))
+        except InvalidInput as error:
+            return error
+        if time_left_s is not None:
+            call.deadline_at = call.arrived_at + self._calls.bounded_s(time_left_s)
+        return None
+
+    async def _work(self, method: Method[Q, A], request: web.Request, call: Call) -> A:
+        return await method.answer(await self._message(method.request, request, call), call)
+
+    async def _work_asked(self, method: Method[Q, A], asked: Callable[[web.Request], Q], request: web.Request, call: Call) -> A:
+        return await method.answer(asked(request), call)
+
+    async def _work_stream(self, method: StreamMethod[Q, A], request: web.Request, call: Call, lines: Lines) -> None:
+        await method.write_all(await self._message(method.request, request, call), call, lines.add)
+        await lines.finish()
+
+    async def _body(self, request: web.Request, deadline_at: float) -> bytes:
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding.lower() != "identity":
+            raise InvalidInput("Content-Encoding", f"is {encoding[:32]!r}; a body is not compressed")
+        try:
+            async with asyncio.timeout_at(deadline_at):
+                return await request.read()
+        except TimeoutError as error:
+            raise Expired("the body did not arrive within the deadline") from error
+        except web.HTTPRequestEntityTooLarge:
+            limit = body_bytes_max(self._message_bytes_max)
+            raise InvalidInput("", f"the body has more bytes than the limit of {limit}") from None
+        except web.RequestPayloadError as error:
+            raise InvalidInput("", "the body is not what its headers say, such as its Transfer-Encoding") from error
+
+    async def _message(self, message: type[Q], request: web.Request, call: Call) -> Q:
+        body = await self._body(request, call.deadline_at)
+        if len(body) <= INLINE_BYTES_MAX:
+            return message_of(message, body, self._message_bytes_max)
+        return await asyncio.to_thread(message_of, message, body, self._message_bytes_max)
+
+
+def _log() -> logging.Logger:
+    """Where aiohttp tells of its own faults."""
+    log = logging.getLogger("sentiment.http")
+    log.addFilter(_no_callers_fault)
+    return log
+
+
+def _no_callers_fault(record: logging.LogRecord) -> bool:
+    """Not of requests that are no HTTP: it would quote their headers, with a token if that is what is wrong. The caller gets 400."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+def _model_asked(request: web.Request) -> pb.GetModelRequest:
+    return pb.GetModelRequest(model="/".join(request.match_info.values()))
+
+
+def _time_left_s(header: str | None) -> float | None:
+    if header is None:
+        return None
+    match = TIMEOUT.fullmatch(header)
+    if match is None:
+        raise InvalidInput("Grpc-Timeout", f"is {header[:32]!r}; wanted 1 to 8 digits and one of H M S m u n, such as 500m for 0.5 s")
+    return int(match[1]) * UNITS_S[match[2]]
+
+
+async def _refuse(error: RequestError) -> Never:
+    raise error
+
+
+def _refusal(call: Call, error: RequestError) -> web.Response:
+    headers = {REQUEST_ID: call.request_id}
+    pushback = pushback_ms(error, call.time_left_s())
+    if pushback is not None and pushback > 0:
+        headers["Retry-After"] = str(-(-pushback // 1000))
+    status = HTTP_STATUS.get(code_of(error), HTTP_STATUS[grpc.StatusCode.INTERNAL])
+    return web.json_response(error_body(error), status=status, headers=headers)

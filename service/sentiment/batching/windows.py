@@ -1,0 +1,119 @@
+"""The rows of one text that is read in windows: let in all or none, told once, withdrawn together.
+
+Each is a row like any other to the scheduler, with the text's deadline and priority.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, RowTicket
+from sentiment.batching.ticket import Priority
+from sentiment.errors import Expired, Refused, RequestError
+from sentiment.model.tokenizer import Row
+from sentiment.observability.tracing.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class RowsResult:
+    """Every row's raw logits, in order. The other figures are those of the row that was answered last."""
+
+    logits: list[list[float]]
+    queue_s: float
+    run_s: float
+    batch_rows: int
+
+
+JointOutcome = RowsResult | RequestError
+
+
+class Joint:
+    """Rows that are worth something only together."""
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        rows: Sequence[Row],
+        deadline_at: float,
+        tell: Callable[[JointOutcome], None],
+        priority: Priority,
+        trace: Trace | None = None,
+    ) -> None:
+        """Queue all rows. ``tell`` is called once, later and in the event loop, unless they are cancelled before; when one row
+        fails the others are withdrawn, and not told of in ``trace``.
+
+        Raises:
+            Refused, Expired or Unavailable: as Batcher.submit, for one of them; none is queued.
+        """
+        self.deadline_at = deadline_at
+        self._batcher = batcher
+        self._tell = tell
+        self._told = False
+        self._logits: list[list[float]] = [[]] * len(rows)
+        self._left = len(rows)
+        self._tickets: list[RowTicket] = []
+        idle = self._check_idle(rows)
+        try:
+            for number, row in enumerate(rows):
+                self._tickets.append(batcher.submit(row, deadline_at, partial(self._row_ended, number), priority, trace, checked=idle))
+        except RequestError as error:
+            # None of them has begun: that is decided in a later turn of the loop.
+            self._withdraw(left=False)
+            if isinstance(error, Refused):
+                message = f"{error}; all {len(rows)} windows of this text are let in or none"
+                # Its own rows are no work that a retry could wait for.
+                raise Refused(message, self._batcher.backlog_s, error.reason, self._needs_s(rows)) from error
+            raise
+
+    @property
+    def rows(self) -> int:
+        """How many they are."""
+        return len(self._tickets)
+
+    def cancel(self) -> bool:
+        """Forget all; ``tell`` will not be called. False, and nothing happens, if it already was."""
+        if self._told:
+            return False
+        self._withdraw(left=True)
+        return True
+
+    def _withdraw(self, left: bool) -> None:
+        self._told = True
+        for ticket in self._tickets:
+            self._batcher.cancel(ticket, left)
+
+    def _row_ended(self, number: int, outcome: RowOutcome) -> None:
+        if self._told:
+            return
+        if not isinstance(outcome, RowResult):
+            self._withdraw(left=False)
+            self._tell(outcome)
+            return
+        self._logits[number] = outcome.logits
+        self._left -= 1
+        if not self._left:
+            self._told = True
+            self._tell(RowsResult(self._logits, outcome.queue_s, outcome.run_s, outcome.batch_rows))
+
+    def _check_idle(self, rows: Sequence[Row]) -> bool:
+        """Whether nothing else is there. Then all rows are looked at together, and tried now and then whatever the table says.
+
+        Raises:
+            Expired: even so they need more time than there is.
+        """
+        scheduler, now = self._batcher.scheduler, time.monotonic()
+        if scheduler.rows_waiting or not scheduler.forecast.idle or not scheduler.runners:
+            return False
+        left_s, needs_s = self.deadline_at - now, self._needs_s(rows)
+        if left_s < needs_s and not scheduler.may_probe(left_s, needs_s, now):
+            raise Expired(
+                f"the deadline leaves {max(0.0, left_s):.3f} s and the {len(rows)} windows of this text need up to {needs_s:.3f} s"
+            )
+        return True
+
+    def _needs_s(self, rows: Sequence[Row]) -> float:
+        """Predicted seconds of all rows, one at a time on each runner, at most."""
+        scheduler = self._batcher.scheduler
+        each_s = [scheduler.cost.run_s(1, row.tokens) for row in rows]
+        return (sum(each_s) - max(each_s)) / max(1, scheduler.runners) + max(each_s)

@@ -1,0 +1,57 @@
+"""``sentiment-batch IN OUT``: scores a corpus of files on Ray, resumably. Exit codes as those of ``sentiment``."""
+
+import argparse
+from collections.abc import Sequence
+
+from sentiment.cli.arguments import count
+from sentiment.cli.main import DONE, exit_code
+from sentiment.errors import BadSettings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    options = _parser().parse_args(arguments)
+    return exit_code(lambda: _run(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sentiment-batch",
+        description="Classify a corpus of files on the cores of one machine or of a Ray cluster. Repeat the command to go on after it "
+        "was stopped, however that happened.",
+    )
+    parser.add_argument(
+        "input", metavar="IN", help="a file, a folder or a pattern, as a path or any fsspec URI: .txt (a text a line), .tsv, .csv, "
+        ".jsonl, .parquet"
+    )  # fmt: skip
+    parser.add_argument(
+        "output", metavar="OUT", help="a folder for Parquet files, as a path or any fsspec URI; new, or begun by this command"
+    )
+    parser.add_argument(
+        "--ray", metavar="ADDRESS", help="a Ray cluster that this machine is part of, HOST:PORT or auto (default: one for the time)"
+    )
+    parser.add_argument("--column", default="text", metavar="NAME", help="column that holds the text (default: text)")
+    parser.add_argument("--keep", action="append", default=[], metavar="NAME", help="column to copy to the output; may be repeated")
+    parser.add_argument("--model", default="english", metavar="NAME[/VERSION]", help="the model (default: english)")
+    parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="folders that hold bundles, on every machine, separated by ':'")
+    parser.add_argument(
+        "--truncation", default="", choices=("", "refuse", "head", "head_tail", "windows"),
+        help="what to read of over-long texts (default: the model's)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--workers", type=count(100_000), default=0, metavar="N", help="processes, a core each (default: all cores there are)"
+    )
+    parser.add_argument(
+        "--part-bytes", type=count(2**40), default=0, metavar="N", help="text that is scored and written as a whole (default: some 2 MiB)"
+    )
+    parser.add_argument("--restart", action="store_true", help="delete what an earlier command has written to OUT, and begin again")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        from sentiment.corpus.run import run  # noqa: PLC0415  # --help needs none of the extra's packages, which may be missing
+    except ModuleNotFoundError as error:
+        raise BadSettings(f"no module {error.name}: sentiment-batch needs pip install 'sentiment-service[cpu,ray]'") from error
+    run(options)
+    return DONE

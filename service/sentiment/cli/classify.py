@@ -1,0 +1,201 @@
+"""``sentiment classify``: texts in, answers out, in order and in bounded memory, from a server or in this process."""
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import grpc
+
+from sentiment.client import CallFailed, Classification, Client, Result
+from sentiment.errors import SentimentError
+from sentiment.files.texts import LineOutput, read_texts
+from sentiment.security.client_credentials import Credentials
+
+# Nothing is shown for work that ends sooner.
+PROGRESS_AFTER_S = 2.0
+PROGRESS_EVERY_S = 1.0
+# A server that is there answers GetModel in milliseconds.
+CONNECT_S_MAX = 5.0
+
+
+class NoServer(SentimentError):
+    """Nothing answers at the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the command line asked for."""
+
+    texts: Sequence[str]
+    input: Path | None
+    column: str
+    output: Path | None
+    json: bool
+    target: str
+    model: str
+    truncation: str
+    timeout_s: float
+    local: bool
+    restart: bool = False
+    bundles: tuple[Path, ...] = ()
+    credentials: Credentials = field(default_factory=Credentials)
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What answers: its digest, and how it answers texts lazily and in order."""
+
+    digest: str
+    answer: Callable[[Iterable[str]], Iterator[Result]]
+
+
+def classify(job: Job) -> int:
+    """Classify the job's texts; returns how many have no answer. Each is shown with its reason.
+
+    Raises:
+        BadSettings: the output was begun with other texts or settings.
+        SentimentError: input or output cannot be used, or no text can be answered at all.
+    """
+    with ExitStack() as stack:
+        output = stack.enter_context(LineOutput(job.output)) if job.output else None
+        source = read_texts(job.input, job.column) if job.input else iter(job.texts)
+        model = stack.enter_context(_model(job))
+        failed = 0
+        if output:
+            output.begin({"column": job.column, "truncation": job.truncation, "model digest": model.digest}, job.restart)
+            failed = _pass_over(output, source, job)
+        progress = _Progress(output.lines if output else 0)
+        digests = {model.digest} if output else set()
+        for_results, for_lines = itertools.tee(source)
+        for text, result in zip(for_lines, model.answer(for_results), strict=True):
+            if isinstance(result, Classification):
+                digests.add(result.model.digest)
+            else:
+                failed += 1
+                if result.code is grpc.StatusCode.UNAVAILABLE:
+                    raise result
+            if output:
+                output.write(_json_line(text, result))
+            else:
+                print(_json_line(text, result) if job.json else _line(text, result))
+            progress.advance()
+        progress.close(failed)
+        if len(digests) > 1:
+            print(f"the model was exchanged meanwhile: answers are of digests {', '.join(sorted(digests))}", file=sys.stderr)
+        if output:
+            output.complete()
+        return failed
+
+
+def _pass_over(output: LineOutput, texts: Iterator[str], job: Job) -> int:
+    """Take the texts that an earlier run has answered; returns how many of them have no answer.
+
+    Raises:
+        BadSettings: its lines are of other texts.
+    """
+    failed = 0
+    for number, line in enumerate(output.kept(), 1):
+        try:
+            known = json.loads(line)
+            answered, has_none = known["text"], "error" in known
+        except (ValueError, KeyError, TypeError) as error:
+            raise output.other("is no answer of this command", number) from error
+        text = next(texts, None)
+        if text is None:
+            raise output.other(f"{job.input} has {number - 1} texts, fewer than were answered", number)
+        if text != answered:
+            raise output.other(f"answers another text than text {number} of {job.input}, which has changed or is another file", number)
+        failed += has_none
+    return failed
+
+
+@contextmanager
+def _model(job: Job) -> Iterator[_Model]:
+    if job.local:
+        from sentiment.serving.local import LocalClassifier  # noqa: PLC0415  # the client's way needs no model runtime
+
+        with LocalClassifier(job.model, job.bundles) as local:
+            yield _Model(local.digest, partial(local.classify_all, truncation=job.truncation))
+    else:
+        with connected(job.target, job.model, job.timeout_s, job.credentials) as client:
+            digest = client.get_model(job.model, timeout_s=job.timeout_s).id.digest
+            answer = partial(client.classify_all, model=job.model, truncation=job.truncation, timeout_s=job.timeout_s)
+            yield _Model(digest, answer)
+
+
+@contextmanager
+def connected(target: str, model: str, timeout_s: float, credentials: Credentials) -> Iterator[Client]:
+    """A client of the server at the target. Fails within seconds if none is there, before any input is read.
+
+    Raises:
+        NoServer: nothing answers.
+        CallFailed: the server has no such model, or lets nobody in with these credentials.
+        BadSettings: a file of the credentials cannot be used.
+    """
+    with Client(target, credentials=credentials.for_grpc()) as client:
+        try:
+            client.get_model(model, timeout_s=min(timeout_s, CONNECT_S_MAX))
+        except CallFailed as error:
+            if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise NoServer(
+                    f"no server answers at {target} (start one with 'sentiment serve', or use --local): {error.message}"
+                ) from error
+            raise
+        yield client
+
+
+def _line(text: str, result: Result) -> str:
+    # Of what Unicode has no bytes for, the escape is shown.
+    shown = " ".join(text.split()).encode(errors="backslashreplace").decode()
+    if isinstance(result, CallFailed):
+        return f"{'-':10} {'':6}  {shown}  ({result.code.name}: {_reason(result)})"
+    undecided = "  (undecided)" if result.abstain else ""
+    return f"{result.label:10} {result.score:.4f}  {shown}{undecided}"
+
+
+def _reason(failed: CallFailed) -> str:
+    """Why a text has no answer; its place in the client's call means nothing here."""
+    return f"text: {failed.violations[0].description}" if failed.violations else failed.message
+
+
+def _json_line(text: str, result: Result) -> str:
+    if isinstance(result, Classification):
+        return json.dumps(result.to_json(text), ensure_ascii=False)
+    # A text without an answer may be one that has no UTF-8: as an escape it has.
+    return json.dumps({"text": text, "error": {"code": result.code.name, "message": _reason(result)}})
+
+
+class _Progress:
+    """A line on standard error that shows how far long work is."""
+
+    def __init__(self, skipped: int) -> None:
+        self._begun_at = time.monotonic()
+        self._next_at = self._begun_at + PROGRESS_AFTER_S
+        self._skipped = skipped
+        self._rows = 0
+        self._shown = False
+
+    def advance(self) -> None:
+        self._rows += 1
+        now = time.monotonic()
+        if now >= self._next_at:
+            self._next_at = now + PROGRESS_EVERY_S
+            self._show("\r" if sys.stderr.isatty() else "\n")
+
+    def close(self, failed: int) -> None:
+        if self._shown:
+            self._show("\n")
+        if failed:
+            print(f"{failed} of {self._skipped + self._rows} texts have no answer", file=sys.stderr)
+
+    def _show(self, end: str) -> None:
+        self._shown = True
+        rate = self._rows / max(1e-9, time.monotonic() - self._begun_at)
+        skipped = f" after {self._skipped:,} done before" if self._skipped else ""
+        print(f"{self._rows:,} texts{skipped}, {rate:,.0f} a second", end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,138 @@
+"""``sentiment explain``: one text in, its explanation out, from a server or in this process."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sentiment.cli.classify import connected
+from sentiment.cli.explanation_text import page
+from sentiment.client import AttentionOptions, CallFailed, Client, ExplainOptions, Explanation, NeuronOptions, model_json
+from sentiment.client.explanations import with_notes
+from sentiment.files.texts import new_file
+from sentiment.security.client_credentials import Credentials
+from sentiment.v1 import sentiment_pb2 as pb
+
+if TYPE_CHECKING:
+    from sentiment.serving.local import LocalClassifier
+
+# What json.dumps leaves as it is and a terminal may obey, and directions of writing: in a JSON string, an escape says the same.
+_OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+# What an explanation may take; a server refuses what can take more.
+BYTES_FIELD = "options.bytes_max"
+
+Ask = Callable[[ExplainOptions], Explanation]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainJob:
+    """What the command line asked for. ``color``: auto, always or never; ``html``: the file to write a page to, None to print.
+
+    ``encoding``: of the attention that a page shows where ``options`` ask for none.
+    """
+
+    text: str
+    text_pair: str | None
+    label: str
+    options: ExplainOptions
+    target: str
+    model: str
+    truncation: str
+    timeout_s: float
+    json: bool
+    local: bool
+    color: str
+    bundles: tuple[Path, ...] = ()
+    html: Path | None = None
+    encoding: str = "u8"
+    credentials: Credentials = field(default_factory=Credentials)
+
+
+def explain(job: ExplainJob) -> None:
+    """Explain the job's text and print it, or write its page.
+
+    Raises:
+        SentimentError: there is no explanation, or the file cannot be written.
+    """
+    if job.html is not None:
+        _write_page(job, job.html)
+        return
+    with _source(job) as source:
+        explanation = _ask(job, source)(job.options)
+    if job.json:
+        text = json.dumps(explanation.to_json(), ensure_ascii=False, allow_nan=False)
+        _show(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    else:
+        _show(page(explanation, colour=coloured(job.color), width=shutil.get_terminal_size().columns))
+
+
+def coloured(color: str) -> bool:
+    """Whether to draw in colours. auto: on a terminal that has them, unless NO_COLOR is set (no-color.org)."""
+    if color != "auto":
+        return color == "always"
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _write_page(job: ExplainJob, path: Path) -> None:
+    with new_file(path) as write:
+        with _source(job) as source:
+            model = source.get_model(job.model) if isinstance(source, Client) else source.get_model()
+            explanation = _for_page(job, model, _ask(job, source))
+        text = explanation.to_html(model_json(model))
+        write(text)
+    _show(f"{path}: {len(text.encode()):,} bytes")
+
+
+def _for_page(job: ExplainJob, model: pb.Model, ask: Ask) -> Explanation:
+    """All that the page shows, as far as the model has it; what is wanted stays as it is."""
+    wanted = job.options
+    options = replace(wanted, counterfactuals=True, by_embedding=True)
+    if model.layers:
+        attention = wanted.attention or AttentionOptions(encoding=job.encoding)
+        neuron = wanted.neuron or NeuronOptions(layer=model.layers - 1)
+        options = replace(options, heads=True, attention=attention, neuron=neuron)
+    try:
+        return ask(options)
+    except CallFailed as error:
+        too_large = [found.description for found in error.violations if found.field == BYTES_FIELD]
+        if options.attention is None or not too_large:
+            raise
+        explanation = ask(replace(options, attention=None))
+        return with_notes(explanation, [f"attention was left out: {BYTES_FIELD} {too_large[0]}"])
+
+
+@contextmanager
+def _source(job: ExplainJob) -> Iterator["Client | LocalClassifier"]:
+    """A server, or the bundle in this process."""
+    if job.local:
+        from sentiment.serving.local import LocalClassifier  # noqa: PLC0415  # the client's way needs no model runtime
+
+        with LocalClassifier(job.model, job.bundles) as local:
+            yield local
+    else:
+        with connected(job.target, job.model, job.timeout_s, job.credentials) as client:
+            yield client
+
+
+def _ask(job: ExplainJob, source: "Client | LocalClassifier") -> Ask:
+    explain = partial(source.explain, model=job.model) if isinstance(source, Client) else source.explain
+
+    def ask(options: ExplainOptions) -> Explanation:
+        return explain(job.text, job.text_pair, label=job.label, options=options, truncation=job.truncation, timeout_s=job.timeout_s)
+
+    return ask
+
+
+def _show(text: str) -> None:
+    # What standard output has no bytes for is shown as an escape.
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))

@@ -1,0 +1,237 @@
+"""An explanation as a page for a terminal: the text in colours, words with numbers, and what they are worth in plain words. Pure."""
+
+from collections.abc import Iterator
+from textwrap import wrap
+
+import numpy as np
+
+from sentiment.cli.terminal import Piece, bar, fitted, flowed, legend, visible
+from sentiment.client.explanations import Attention, Attribution, Counterfactual, Evidence, Explanation, Heads, Neuron
+
+WORDS_SHOWN = 20
+LINKS_SHOWN = 10
+HEADS_SHOWN = 10
+SET_SHOWN = 12
+# As the proto says: with more the view does not show what the model did.
+NEURON_ERROR_MAX = 1e-5
+UNSEEN_SHOWN = 60
+_WORD_WIDTH = 22
+_BAR_HALF_MAX = 20
+
+
+def page(explanation: Explanation, *, colour: bool, width: int) -> str:
+    """The whole page, in lines of at most ``width`` columns but for words that are longer; 64 columns at least."""
+    width = max(64, width)
+    first = next(iter(explanation.attributions.values()), None)
+    blocks: list[list[str]] = [_answer(explanation, width, colour)]
+    for pair, text in enumerate((explanation.text, explanation.text_pair)):
+        if text is not None:
+            blocks.append(flowed(_atoms(explanation, bool(pair), text, first, colour), width, colour))
+    if first is not None:
+        blocks.append([*_directions(explanation, width, colour)])
+    for method, attribution in explanation.attributions.items():
+        blocks.append([*_attribution(explanation, attribution, width, colour)])
+        if method in explanation.evidence:
+            blocks.append(_evidence(explanation.evidence[method], len(explanation.words), width))
+    if explanation.counterfactuals:
+        blocks.append([line for found in explanation.counterfactuals for line in _wrapped(_counterfactual(explanation, found), width)])
+    if explanation.heads is not None:
+        blocks.append([*_heads(explanation.heads, explanation.explained, width)])
+    if explanation.attention is not None:
+        blocks.append([*_attention(explanation, explanation.attention, width)])
+    if explanation.neuron is not None:
+        blocks.append([*_neuron(explanation, explanation.neuron, width)])
+    blocks.append(_end(explanation, width))
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _answer(explanation: Explanation, width: int, colour: bool) -> list[str]:
+    undecided = "  (undecided)" if explanation.abstain else ""
+    answer = Piece(f"{visible(explanation.label)} {explanation.score:.4f}", bold=True).drawn(colour)
+    lines = [f"{answer}{undecided}  {visible(explanation.model.name)}/{explanation.model.version}"]
+    others = [f"{visible(label)} {score:.4f}" for label, score in explanation.scores.items() if label != explanation.label]
+    lines += _wrapped(f"other labels: {', '.join(others)}", width) if len(others) > 1 else []
+    lines += _wrapped(f"explained: the logit of {visible(explanation.explained)}, {explanation.logit:+.3f}", width)
+    if not explanation.labels_agree:
+        lines += _wrapped(
+            "note: the explanation graph decides otherwise on this text: gradients, attention and heads explain another answer", width
+        )
+    return lines
+
+
+def _atoms(explanation: Explanation, pair: bool, text: str, found: Attribution | None, colour: bool) -> Iterator[list[Piece]]:
+    """What stands between spaces: words, the signs beside them, and what was not read."""
+    parts: list[tuple[int, int, int | None]] = [
+        (*word.span.code_points, index) for index, word in enumerate(explanation.words) if word.pair == pair
+    ]
+    parts += [(*part.span.code_points, None) for part in explanation.unseen if part.pair == pair]
+    atom: list[Piece] = []
+    place = 0
+    for start, end, word in [*sorted(parts, key=lambda part: part[:2]), (len(text), len(text), -1)]:
+        for sign in text[place:start]:
+            if not sign.isspace():
+                atom.append(Piece(visible(sign), dim=True))
+            elif atom:
+                yield atom
+                atom = []
+        if word is None:
+            if atom:
+                yield atom
+                atom = []
+            yield from _unseen(text[start:end])
+        elif word >= 0:
+            value = 0.0 if found is None else float(found.words[word])
+            shown = visible(text[max(place, start) : end])
+            number = f"[{value:+.2f}]" if not colour and abs(value) >= 0.005 else ""
+            atom.append(Piece(shown + number, value))
+        place = max(place, end)
+    if atom:
+        yield atom
+
+
+def _unseen(text: str) -> Iterator[list[Piece]]:
+    stripped = " ".join(text.split())
+    if stripped:
+        cut = stripped if len(stripped) <= UNSEEN_SHOWN else stripped[:UNSEEN_SHOWN] + "..."
+        for part in f"[not read, {len(text):,} characters: {visible(cut)}]".split():
+            yield [Piece(part, dim=True)]
+
+
+def _directions(explanation: Explanation, width: int, colour: bool) -> Iterator[str]:
+    """What the colours say, and from where on they say no more."""
+    yield legend(colour)
+    others = [label for label in explanation.scores if label != explanation.explained]
+    against = f"towards {visible(others[0])}" if len(others) == 1 else f"against {visible(explanation.explained)}"
+    towards = f"towards {visible(explanation.explained)}"
+    signs = ("blue and underlined: ", "orange: ") if colour else ("-: ", "+: ")
+    yield from _wrapped(f"{signs[0]}{against}; {signs[1]}{towards}", width)
+
+
+def _attribution(explanation: Explanation, found: Attribution, width: int, colour: bool) -> Iterator[str]:
+    fewer = f" of {found.steps_asked}" if found.steps < found.steps_asked else ""
+    unit = {"integrated_gradients": " steps", "shapley": " orders"}.get(found.method)
+    yield f"{found.method}{f', {found.steps}{fewer}{unit}' if unit else ''}, in logits"
+    sampled = bool((found.standard_errors > 0).any())
+    half = min(_BAR_HALF_MAX, (width - _WORD_WIDTH - 14 - 9 * sampled) // 2)
+    order = np.argsort(-np.abs(found.words), kind="stable")
+    for index in order[:WORDS_SHOWN].tolist():
+        word = explanation.words[index]
+        second = " (2nd text)" if word.pair else ""
+        name = fitted(visible(word.text), _WORD_WIDTH - len(second)) + second
+        error = float(found.standard_errors[index])
+        told = f" {f'+-{error:.3f}' if error > 0 else '':8}" if sampled else ""
+        yield f"  {name} {found.words[index]:+8.3f}{told} {bar(float(found.words[index]), half, colour)}".rstrip()
+    rest = order[WORDS_SHOWN:]
+    totals = [(f"{len(rest)} other words", float(found.words[rest].sum()), "")] if len(rest) else []
+    totals += [("special tokens", found.special_total, "belong to no word")]
+    if any(token.unknown for token in explanation.tokens):
+        totals += [("unknown to the model", found.unknown_total, "part of the words above")]
+    if explanation.unseen:
+        totals += [("not read", found.unseen_total, "moved nothing")]
+    if found.residual is not None:
+        totals += [("residual", found.residual, "the sum less what it should be")]
+    for title, value, remark in totals:
+        yield f"  {fitted(title, _WORD_WIDTH)} {value:+8.3f}  {remark}".rstrip()
+
+
+def _evidence(found: Evidence, words: int, width: int) -> list[str]:
+    first = f"the {found.words} words ranked first" if found.words > 1 else "the word ranked first"
+    sets = f"{found.random_sets} random sets of as many" if found.random_sets != 1 else "another set of as many"
+    p = f"(p = {found.p_value:.2g})"
+    few = "there is 1 word" if words == 1 else f"there are {words} words"
+    why = f"{few}, fewer than 4" if words < 4 else "the words together move the probability by less than 0.05"
+    plain = {
+        "BETTER_THAN_RANDOM": f"leaving {first} out moves the answer more than any of {sets} {p}",
+        "INCONCLUSIVE": f"{found.rank - 1} of {sets} move the answer at least as much as leaving {first} out {p}",
+        "NOT_FAITHFUL": f"most of {sets} move the answer more than leaving {first} out {p}: do not rely on these values",
+        "FLAT": f"{why}: nothing to judge a ranking by",
+    }.get(found.verdict, "")
+    agreement = "" if found.agreement is None else f"; agreement with an unrelated method {found.agreement:+.2f}"
+    others = f" (random sets: median {found.random_median:+.3f})" if found.random_sets else ""
+    numbers = f"probability lost without them {found.comprehensiveness:+.3f}{others}, with them alone {found.sufficiency:+.3f}{agreement}"
+    return [*_wrapped(f"evidence: {found.verdict}: {plain}", width), *_wrapped(numbers, width, "  ")]
+
+
+def _counterfactual(explanation: Explanation, found: Counterfactual) -> str:
+    limits = "; time or rows ran out" if found.stopped else ""
+    if not found.found:
+        what = (
+            "whose removal changes the answer" if found.kind == "flip" else f"that alone make {visible(explanation.explained)} the answer"
+        )
+        return f"no words found {what}{limits}"
+    named = [f'"{visible(explanation.words[index].text)}"' for index in found.words]
+    more = f" and {len(named) - SET_SHOWN} more" if len(named) > SET_SHOWN else ""
+    words = " ".join(named[:SET_SHOWN]) + more
+    answer = f"{visible(found.label)} {found.score:.2f}"
+    if found.kind == "asked":
+        return f"without {words}, as asked: {answer}"
+    smallest = (
+        "no smaller set does it" if found.exhaustive_below >= len(found.words) else "none of them can be spared" if found.minimal else ""
+    )
+    remark = f" ({smallest}{limits})" if smallest and found.words else ""
+    if not found.words:
+        return f"without any word: {answer}" if found.kind == "flip" else f"no word is needed for it; without any: {answer}"
+    return f"without {words}: {answer}{remark}" if found.kind == "flip" else f"{words} alone: {answer}{remark}"
+
+
+def _heads(found: Heads, explained: str, width: int) -> Iterator[str]:
+    how = "measured" if found.exact else "estimated by its slope: time was short"
+    yield from _wrapped(f"heads: what switching one off does to the logit of {visible(explained)}, {how}; and where it looks", width)
+    order = np.argsort(-np.abs(found.gated), axis=None, kind="stable")
+    for place in order[:HEADS_SHOWN].tolist():
+        layer, head = (int(axis) for axis in np.unravel_index(place, found.gated.shape))
+        name = found.labels[layer][head]
+        pattern = found.patterns.get(name)
+        lift = f" (lift {pattern.lift[layer, head]:.2f})" if pattern is not None and pattern.lift is not None else ""
+        yield f"  layer {layer:2} head {head:2} {found.gated[layer, head]:+8.3f}  {visible(name)}{lift}"
+    if found.all_uniform is not None:
+        changed = "and changes the answer" if found.all_uniform_changes_label else "and keeps the answer"
+        yield from _wrapped(f"without any learned attention the logit changes by {found.all_uniform:+.3f}, {changed}", width, "  ")
+
+
+def _attention(explanation: Explanation, found: Attention, width: int) -> Iterator[str]:
+    """The strongest links to words. Maps of CLS rows have heads as rows, and what reads is the token that the classifier reads."""
+    rows = "; a row is a head, in the order asked for" if found.aggregation == "cls_rows" else ""
+    yield from _wrapped(
+        f"attention ({found.aggregation}, {found.encoding}, error at most {found.error_max:.2g}): where heads look, not what moved the "
+        f"answer; of each map the strongest links to other words{rows}",
+        width,
+    )
+    names = [text for text, _, _ in explanation.sides]
+    special = np.array([is_special for _, is_special, _ in explanation.sides])
+    each = -(-LINKS_SHOWN // max(1, len(found.maps)))
+    links: list[tuple[float, int, int, int, int]] = []
+    for (layer, head), weights in found.maps.items():
+        among = np.where(special, 0, weights)
+        if found.aggregation != "cls_rows":
+            among = np.where(np.eye(*among.shape, dtype=np.bool_) | special[:, np.newaxis], 0, among)
+        for place in np.argsort(-among, axis=None, kind="stable")[:each].tolist():
+            row, column = divmod(place, among.shape[1])
+            links.append((float(among[row, column]), layer, head, row, column))
+    for weight, layer, head, row, column in sorted(links, key=lambda link: -link[0])[:LINKS_SHOWN]:
+        if weight > 0:
+            reader = f"row {row}" if found.aggregation == "cls_rows" else visible(names[row])
+            where = " ".join(f"{name} {number:2}" for name, number in (("layer", layer), ("head", head)) if number >= 0) or "all layers"
+            yield f"  {weight:.3f}  {where:16} {fitted(reader, 20)} -> {visible(names[column])}"
+
+
+def _neuron(explanation: Explanation, found: Neuron, width: int) -> Iterator[str]:
+    """The tokens that a token looks at most, and the scores that softmax makes so."""
+    looking = visible(explanation.tokens[found.token].piece)
+    yield from _wrapped(f"neuron view: where token {found.token} ({looking}) looks in layer {found.layer}, head {found.head}", width)
+    for place in np.argsort(-found.softmax, kind="stable")[:LINKS_SHOWN].tolist():
+        piece = visible(explanation.tokens[found.key_start + place].piece)
+        yield f"  {found.softmax[place]:.3f}  score {found.score[place]:+8.3f}  {piece}"
+    if found.max_abs_error > NEURON_ERROR_MAX:
+        yield from _wrapped(f"this is up to {found.max_abs_error:.1g} off what the model did", width, "  ")
+
+
+def _end(explanation: Explanation, width: int) -> list[str]:
+    summary = explanation.summary
+    notes = [line for note in summary.notes for line in _wrapped(f"note: {visible(note)}", width)]
+    rows = f"{summary.served_rows:,} rows on the served graph, {summary.explanation_rows:,} on the explanation graph"
+    return [*notes, *_wrapped(f"{rows}, {summary.run_s:.2f} s", width)]
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    return wrap(text, width, initial_indent=indent, subsequent_indent="  ", break_on_hyphens=False)

@@ -1,0 +1,301 @@
+"""The command line: ``sentiment serve | classify | explain | check | loadtest | plan | models | settings``.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sentiment.cli.arguments import add_credentials, credentials_of
+from sentiment.cli.loadtest import add_loadtest
+from sentiment.cli.models import add_models
+from sentiment.cli.plan import add_plan
+from sentiment.errors import BadBundle, BadSettings, SentimentError
+from sentiment.files.texts import DISK_FULL, BadFile, reason
+from sentiment.settings import Settings, add_flags, load_settings, markdown_table, settings_table
+
+DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
+# As in the client, which need not be loaded to parse a command.
+AGGREGATIONS = ("maps", "words", "cls_rows", "head_mean", "rollout", "rollout_value_norms", "rollout_gradient")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    options = _parser().parse_args(arguments)
+    return exit_code(lambda: int(options.run(options)))
+
+
+def exit_code(run: Callable[[], int]) -> int:
+    """Run a command; an error of ours ends it with a line on standard error and the code of its kind."""
+    try:
+        code = run()
+        # Here, where a reader that has gone is known for what it is, and not when the interpreter ends.
+        sys.stdout.flush()
+        return code
+    except BadSettings as error:
+        return _fail(error, WRONG_USAGE)
+    except BadBundle as error:
+        return _fail(error, BAD_BUNDLE)
+    except SentimentError as error:
+        return _fail(error, FAILED)
+    except KeyboardInterrupt:
+        return FAILED
+    except OSError as error:
+        # Of files it is told by those who write them.
+        full = error.errno in DISK_FULL and error.filename is None
+        if not full and not isinstance(error, BrokenPipeError):
+            raise
+        # What is still buffered would be tried again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # A broken pipe: the reader of our output, such as head, has seen enough.
+        return _fail(BadFile(f"standard output: cannot be written: {reason(error)}"), FAILED) if full else FAILED
+
+
+def _fail(error: Exception, code: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sentiment", description="Serve and call a fine-tuned BERT sentiment classifier.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="run the server", description="Run the server until SIGTERM or Ctrl-C.")
+    _add_settings(serve)
+    serve.set_defaults(run=_serve)
+
+    classify = commands.add_parser(
+        "classify", help="classify texts", description="Classify texts with a running server, or in this process."
+    )
+    classify.add_argument("texts", nargs="*", metavar="TEXT", help="a text")
+    classify.add_argument("--input", type=Path, metavar="FILE", help=".txt: one text a line; .tsv, .csv, .jsonl, .parquet: a column")
+    classify.add_argument("--column", default="text", metavar="NAME", help="column of the input that holds the text (default: text)")
+    classify.add_argument(
+        "--output", type=Path, metavar="FILE", help="write JSON lines there; an interrupted run is continued when repeated"
+    )
+    classify.add_argument("--restart", action="store_true", help="begin an interrupted output again instead of continuing it")
+    classify.add_argument("--json", action="store_true", help="print one JSON object a line")
+    _add_call(classify, ("", "refuse", "head", "head_tail", "windows"))
+    classify.set_defaults(run=_classify)
+
+    explain = commands.add_parser(
+        "explain", help="explain an answer", description="Show what moved the answer to a text, and whether that can be trusted."
+    )
+    _add_explain(explain)
+    explain.set_defaults(run=_explain)
+
+    check = commands.add_parser("check", help="check a bundle", description="Check a bundle's files, and its golden set on this machine.")
+    check.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, or NAME or NAME/VERSION to look for")
+    check.set_defaults(run=_check)
+
+    add_loadtest(commands)
+    add_plan(commands)
+    add_models(commands)
+
+    settings = commands.add_parser("settings", help="list the settings", description="List every setting of serve with its default.")
+    settings.add_argument("--markdown", action="store_true", help="as a Markdown table")
+    settings.set_defaults(run=_settings)
+    return parser
+
+
+def _add_call(parser: argparse.ArgumentParser, truncations: Sequence[str]) -> None:
+    parser.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT", help="the server (default: 127.0.0.1:50051)")
+    parser.add_argument("--model", default="", metavar="NAME[/VERSION]", help="the model (default: the server's)")
+    parser.add_argument("--truncation", default="", choices=truncations, help="what to read of over-long texts (default: the model's)")
+    parser.add_argument("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="time limit of a call (default: 60)")
+    add_credentials(parser)
+    parser.add_argument("--local", action="store_true", help="run the bundle in this process, without a server")
+    parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="with --local: folders that hold bundles, separated by ':'")
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("text", metavar="TEXT", help="the text")
+    parser.add_argument("--pair", default=None, metavar="TEXT", help="the second text of a pair")
+    parser.add_argument("--label", default="", help="the label to explain (default: the answer)")
+    parser.add_argument(
+        "--method",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="integrated_gradients, gradient_x_input, occlusion or shapley; may be repeated (default: the model's first)",
+    )
+    parser.add_argument("--steps", type=int, default=0, help="steps of integrated_gradients, or orders of shapley (default: 16, or 20)")
+    parser.add_argument("--counterfactuals", action="store_true", help="look for the fewest words that change or make the answer")
+    parser.add_argument("--heads", action="store_true", help="what each attention head does")
+    parser.add_argument("--attention", choices=AGGREGATIONS, default=None, metavar="KIND", help=f"attention: {', '.join(AGGREGATIONS)}")
+    parser.add_argument("--encoding", choices=("u8", "fp16", "fp32", "top_p"), default="u8", help="of the attention (default: u8)")
+    parser.add_argument(
+        "--neuron", type=_neuron, default=None, metavar="LAYER,HEAD,TOKEN", help="how this token's attention comes about; all count from 0"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
+    parser.add_argument(
+        "--html", type=Path, default=None, metavar="FILE", help="write the viewer's page with all of it there; it needs no network"
+    )
+    parser.add_argument(
+        "--color", choices=("auto", "always", "never"), default="auto", help="auto: on a terminal, unless NO_COLOR is set (default: auto)"
+    )
+    _add_call(parser, ("", "refuse", "head", "head_tail"))
+
+
+def _neuron(value: str) -> tuple[int, int, int]:
+    try:
+        layer, head, token = map(int, value.split(","))
+    except ValueError:
+        layer = head = token = -1
+    if not all(0 <= number < 2**31 for number in (layer, head, token)):
+        raise argparse.ArgumentTypeError(f"is {value!r}; wanted are three numbers from 0, such as 5,0,0")
+    return layer, head, token
+
+
+def _seconds(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"is {value!r}; wanted are seconds, more than 0")
+    return seconds
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, default=None, metavar="FILE", help="TOML file with settings (or SENTIMENT_CONFIG)")
+    add_flags(parser)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from sentiment.observability import logs  # noqa: PLC0415  # the client's commands run without a model runtime
+    from sentiment.serving import open_files  # noqa: PLC0415  # the client's commands run without a model runtime
+
+    flags = {name: value for name, value in vars(options).items() if name in Settings.model_fields}
+    config = options.config or (Path(os.environ["SENTIMENT_CONFIG"]) if os.environ.get("SENTIMENT_CONFIG") else None)
+    settings, ignored = load_settings(flags, os.environ, config)
+    logs.configure_server(settings.log_level, settings.log_format)
+    if ignored:
+        logs.logger().info("variables_ignored", reason="Kubernetes injects such names", names=ignored)
+    open_files.raise_limit()
+    if settings.front_ends:
+        from sentiment.serving.front_ends.supervisor import supervise  # noqa: PLC0415  # that process needs neither gRPC nor the runtime
+
+        return supervise(settings)
+    from sentiment.serving import app, event_loop  # noqa: PLC0415  # as above
+
+    event_loop.run(app.serve(settings))
+    return DONE
+
+
+def _classify(options: argparse.Namespace) -> int:
+    from sentiment.cli.classify import Job, classify  # noqa: PLC0415  # grpc loads in a tenth of a second that settings need not wait
+    from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # likewise
+
+    if bool(options.texts) == bool(options.input):
+        raise BadSettings("give either texts or --input FILE")
+    if options.output and options.texts:
+        raise BadSettings("--output goes with --input")
+    if options.restart and not options.output:
+        raise BadSettings("--restart goes with --output")
+    _log_local(options)
+    job = Job(
+        texts=options.texts,
+        input=options.input,
+        column=options.column,
+        output=options.output,
+        json=options.json,
+        target=options.target,
+        model=options.model,
+        truncation=options.truncation,
+        timeout_s=options.timeout,
+        local=options.local,
+        restart=options.restart,
+        bundles=_bundles(options),
+        credentials=Credentials(**credentials_of(options)),
+    )
+    return FAILED if classify(job) else DONE
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from sentiment.cli.explain import ExplainJob, explain  # noqa: PLC0415  # likewise
+    from sentiment.client import AttentionOptions, ExplainOptions, NeuronOptions  # noqa: PLC0415  # as in _classify
+    from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # likewise
+
+    if options.html and options.json:
+        raise BadSettings("--html and --json cannot both be given")
+    _log_local(options)
+    attention = AttentionOptions(aggregation=options.attention, encoding=options.encoding) if options.attention else None
+    asked = ExplainOptions(
+        methods=options.method,
+        attribution=True,
+        steps=options.steps,
+        counterfactuals=options.counterfactuals,
+        heads=options.heads,
+        attention=attention,
+        neuron=NeuronOptions(*options.neuron) if options.neuron else None,
+    )
+    try:
+        asked.message()
+    except ValueError as error:
+        raise BadSettings(f"--steps {options.steps}: {error}") from error
+    explain(
+        ExplainJob(
+            text=options.text,
+            text_pair=options.pair,
+            label=options.label,
+            options=asked,
+            target=options.target,
+            model=options.model,
+            truncation=options.truncation,
+            timeout_s=options.timeout,
+            json=options.json,
+            local=options.local,
+            color=options.color,
+            bundles=_bundles(options),
+            html=options.html,
+            encoding=options.encoding,
+            credentials=Credentials(**credentials_of(options)),
+        )
+    )
+    return DONE
+
+
+def _log_local(options: argparse.Namespace) -> None:
+    if options.local:
+        from sentiment.observability import logs  # noqa: PLC0415  # only what runs a model logs
+
+        logs.configure("warning", "console")  # on standard error: the answers are on standard output
+
+
+def _bundles(options: argparse.Namespace) -> tuple[Path, ...]:
+    return tuple(Path(part) for part in (options.bundles or os.environ.get("SENTIMENT_BUNDLES", "")).split(os.pathsep) if part)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from sentiment.explain.engine import Explainer  # noqa: PLC0415  # only check and serve need the runtime
+    from sentiment.model.bundle import bundle_roots, find_bundle  # noqa: PLC0415  # as above
+    from sentiment.model.check import check_bundle  # noqa: PLC0415  # as above
+    from sentiment.model.classifier import load_classifier  # noqa: PLC0415  # as above
+
+    path = Path(options.bundle)
+    configured = [Path(part) for part in os.environ.get("SENTIMENT_BUNDLES", "").split(os.pathsep) if part]
+    if not path.is_dir():
+        path = find_bundle(options.bundle, bundle_roots(configured))
+    for line in check_bundle(path):
+        print(line)
+    explainer = Explainer(load_classifier(path))
+    if explainer.load() is not None:
+        print("ok    explain graph: golden logits as the manifest has them, attention sums to 1, nothing on padding, all finite")
+    elif explainer.failure:
+        print(f"BAD   explain graph: {explainer.failure}")
+    print(f"explains by {', '.join(explainer.methods)}")
+    return DONE
+
+
+def _settings(options: argparse.Namespace) -> int:
+    rows = settings_table()
+    if options.markdown:
+        print(markdown_table(rows))
+        return DONE
+    for variable, flag, default, text in rows:
+        print(f"{variable}  {flag}  (default: {default or 'empty'})\n    {text}")
+    return DONE

@@ -1,5 +1,0 @@
-"""Explains answers of one classifier, in the calling thread. What decides is pure and lies in ``sentiment.explain``."""
-
-from sentiment.explainer.engine import Explainer
-
-__all__ = ["Explainer"]

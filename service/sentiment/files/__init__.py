@@ -1,0 +1,1 @@
+"""Texts from files, answers to files, and reports with plots."""

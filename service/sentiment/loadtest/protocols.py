@@ -1,0 +1,41 @@
+"""Which driver speaks a target's protocol."""
+
+from collections.abc import Callable
+
+from sentiment.errors import BadSettings
+from sentiment.loadtest.drivers import Driver, LoadFailed, Target
+
+
+def open_driver(target: Target, stream: bool) -> Driver:
+    """The driver of a target's protocol, not yet connected.
+
+    Raises:
+        LoadFailed: the target is no address, or a file of its credentials cannot be used.
+    """
+    try:
+        return _DRIVERS[target.protocol](target, stream)
+    except ValueError as error:
+        raise LoadFailed(f"target {target.address!r} is no address: {error}") from error
+    except BadSettings as error:
+        raise LoadFailed(str(error)) from error
+
+
+def _grpc(target: Target, stream: bool) -> Driver:
+    from sentiment.loadtest.grpc_driver import GrpcDriver  # noqa: PLC0415  # a process loads what it speaks
+
+    return GrpcDriver(target, stream)
+
+
+def _oip(target: Target, _stream: bool) -> Driver:
+    from sentiment.loadtest.oip_driver import OipDriver  # noqa: PLC0415  # as above
+
+    return OipDriver(target)
+
+
+def _http(target: Target, _stream: bool) -> Driver:
+    from sentiment.loadtest.http_driver import HttpDriver  # noqa: PLC0415  # as above
+
+    return HttpDriver(target)
+
+
+_DRIVERS: dict[str, Callable[[Target, bool], Driver]] = {"grpc": _grpc, "oip": _oip, "http": _http}

@@ -1,0 +1,1 @@
+"""What is told of the service: metrics, logs and traces."""

@@ -1,0 +1,1 @@
+"""One text's way through the server, and the process that serves."""

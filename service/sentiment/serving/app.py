@@ -1,0 +1,281 @@
+"""The composition root: builds every part, warms up, serves, drains. Alone knows all concrete classes and owns the signals."""
+
+import asyncio
+import atexit
+import gc
+import importlib.metadata
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from sentiment.api.grpc.calls import CODE_NAMES
+from sentiment.api.grpc.endpoint import GrpcSide
+from sentiment.api.grpc.names import METHODS
+from sentiment.api.http.server import Web
+from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost
+from sentiment.model.nvml import meters
+from sentiment.model.session import RUNTIME_VERSION
+from sentiment.observability.logs import lines_dropped, logger, wait_written
+from sentiment.observability.metrics import Metrics
+from sentiment.observability.tracing.start import make_tracer
+from sentiment.security.secured import Secured
+from sentiment.serving import event_loop
+from sentiment.serving.lifecycle.exchange import Exchange
+from sentiment.serving.lifecycle.repository import Repository
+from sentiment.serving.lifecycle.served_model import Hosted
+from sentiment.serving.registry import Models
+from sentiment.settings import Settings
+
+WATCHDOG_S = 0.5
+
+
+class App:
+    """The server's life from its ports to its exit code."""
+
+    # Whether a second signal ends the process at once. Not where a supervisor does that.
+    second_signal_ends = True
+
+    def __init__(self, settings: Settings, counts_grpc: bool = True) -> None:
+        """Bind the ports of gRPC; must be called in the event loop, which ``event_loop.run`` has begun.
+
+        ``counts_grpc``: its calls are not counted, and admitted, by who hands them on.
+
+        Raises:
+            CannotServe: one cannot be bound.
+            BadSettings: the admin port has no tokens, traces cannot be sent as it is said, or files of TLS or tokens cannot be used.
+        """
+        self._settings = settings
+        self._log = logger()
+        self._metrics = Metrics(METHODS, CODE_NAMES)
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._metrics.registry)
+        self._metrics.build_info.info({"version": importlib.metadata.version("sentiment-service"), "onnxruntime": RUNTIME_VERSION})
+        process = "server" if counts_grpc else "executor"
+        loop = event_loop.running()
+        self._metrics.loop_busy_seconds.watch(lambda: loop.busy_s, process)
+        self._metrics.log_lines_dropped.watch(lines_dropped)
+        self._tracer = make_tracer(settings.tracing, self._metrics, process)
+        self._models = Models(settings.model)
+        self._ready = False
+        self._draining = False
+        self._stop = asyncio.Event()
+        # Whether a GPU was lost on the way to the CPU.
+        self.device_lost = False
+        # Set when the model answers.
+        self.started = asyncio.Event()
+        self.http_port = 0
+        self._secured = Secured(settings, self._metrics)
+        self._grpc = GrpcSide(settings, self._metrics, self._models, counts=counts_grpc, tracer=self._tracer, secured=self._secured)
+        self.grpc_port = self._grpc.bind()
+        self._web = Web(
+            self._grpc.service,
+            self._grpc.calls,
+            self._scrape,
+            lambda: self._ready,
+            lambda: self._grpc.health.alive,
+            settings.message_bytes_max,
+            settings.viewer,
+            settings.web == "all",
+            self._secured,
+        )
+        self._repository = Repository(settings, self._metrics, self._models, self._tracer)
+        self._exchange = Exchange(settings, self._repository, self._secured, self._metrics)
+        # What the line "ready" says of the start beside the usual.
+        self._ready_with: dict[str, str] = {}
+        if self._grpc.health_port:
+            self._ready_with["health"] = _address(settings.health_listen, self._grpc.health_port)
+
+    async def run(self) -> None:
+        """Serve until a signal, then drain.
+
+        Raises:
+            BadBundle: the model cannot be served.
+            CannotServe: a port cannot be bound.
+            BadSettings: the device is not there, or batches are too large for it.
+            RunnerLost: a run did not end, or a device is lost; what other runners could answer has been answered.
+        """
+        begun = time.monotonic()
+        if self._settings.http_listen:
+            self.http_port = await self._web.start(self._settings.http_listen)
+        await self._grpc.start()
+        refreshing = asyncio.create_task(self._secured.keep_fresh())
+        loading = asyncio.create_task(self._load())
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done():
+                served = loading.result()
+                self._set_ready(True)
+                await self._exchange.start()
+                self._say_ready(served, time.monotonic() - begun)
+                self.started.set()
+                await self._serve_until(served, stopping)
+        finally:
+            self._repository.load_no_more()
+            loading.cancel()
+            refreshing.cancel()
+            await self._shut_down()
+
+    def stop(self) -> bool:
+        """Begin to drain; returns at once. False if it has begun before."""
+        begins = not self._stop.is_set()
+        self._stop.set()
+        return begins
+
+    async def _load(self) -> Hosted:
+        """Load the models and serve them; returns the default."""
+        loaded = await self._repository.start()
+        served = self._repository.hosted[0]
+        self.device_lost = any(hosted.loaded.device_lost for hosted in self._repository.hosted)
+        self._metrics.watch_devices(await asyncio.to_thread(meters, loaded.devices))
+        self._ready_with["device"] = ",".join(device.name for device in loaded.devices)
+        if loaded.not_cuda:
+            self._ready_with["not_cuda"] = loaded.not_cuda
+        # What is alive now lives as long as the process: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        return served
+
+    def _say_ready(self, served: Hosted, seconds: float) -> None:
+        classifier = served.classifier
+        for hosted in self._repository.hosted:
+            for reason in hosted.classifier.passed_over:
+                self._log.warning("graph_passed_over", model=hosted.id, reason=reason, serving=hosted.classifier.graph.precision)
+        self._log.info(
+            "ready",
+            model=served.id,
+            digest=classifier.bundle.digest[:12],
+            precision=classifier.graph.precision,
+            runners=len(served.loaded.runners),
+            grpc=self._grpc_address(),
+            http=_address(self._settings.http_listen, self.http_port) if self.http_port else "off",
+            seconds=round(seconds, 2),
+            **self._ready_with,
+        )
+
+    def _grpc_address(self) -> str:
+        """Where clients call."""
+        return _address(self._settings.grpc_listen, self.grpc_port)
+
+    async def _scrape(self) -> CollectorRegistry:
+        """What /metrics shows."""
+        return self._metrics.registry
+
+    def _set_ready(self, ready: bool) -> None:
+        self._ready = ready
+        self._grpc.health.set_ready(ready)
+
+    async def _serve_until(self, served: Hosted, stopping: "asyncio.Task[bool]") -> None:
+        """Serve until the stop or until a run does not come back, then drain. Runs are watched through the drain too."""
+        watching = asyncio.create_task(self._watch())
+        broken = asyncio.create_task(self._repository.broken.wait())
+        try:
+            await asyncio.wait({stopping, broken}, return_when=asyncio.FIRST_COMPLETED)
+            self._draining = True
+            # A process that has lost a runner makes no progress there: its supervisor may replace it at once.
+            self._grpc.health.set_alive(not broken.done())
+            await self._drain(served)
+        finally:
+            watching.cancel()
+            broken.cancel()
+            await asyncio.wait({watching, broken})
+        for hosted in self._repository.hosted:
+            await hosted.keep_costs()
+        if self._repository.broken.is_set():
+            raise RunnerLost("a run did not end although it was asked to, or its device is lost; the process must be replaced")
+
+    async def _watch(self) -> None:
+        """Not ready while a run lasts too long; such a run is asked to end and in the end given up."""
+        stall_s = self._settings.stall_s
+        while True:
+            hosted = self._repository.hosted
+            stalled_s = max((one.batcher.stalled_s() for one in hosted), default=0.0)
+            if not self._draining and self._ready is (stalled_s > stall_s):
+                event = "stalled" if self._ready else "moving_again"
+                self._log.error(event, seconds=round(stalled_s, 1), queue_rows=sum(one.batcher.scheduler.rows_waiting for one in hosted))
+                self._set_ready(not self._ready)
+            try:
+                for one in hosted:
+                    one.batcher.end_stalled(stall_s)
+                    if one.explaining is not None:
+                        one.explaining.watch(stall_s)
+            except Exception:  # whatever it was, the next look may find a run that hangs
+                self._log.exception("watch_failed")
+            await asyncio.sleep(min(WATCHDOG_S, stall_s))
+
+    async def _still_answer(self, _served: Hosted) -> None:
+        """The first part of a drain: until balancers have noticed that this server is not ready."""
+        await asyncio.sleep(self._settings.drain_wait_s)
+
+    async def _drain(self, served: Hosted) -> None:
+        """Not ready but answering, then GOAWAY, then until everything accepted is answered."""
+        self._set_ready(False)
+        await self._exchange.stop()
+        await self._still_answer(served)
+        await self._grpc.drain(self._settings.drain_grace_s)
+        await self._web.stop()
+        await self._repository.close()
+        self._log.info("drained")
+
+    async def _shut_down(self) -> None:
+        self._set_ready(False)
+        await self._grpc.stop()
+        await self._web.stop()
+        await self._exchange.stop()
+        for hosted in self._repository.hosted:
+            hosted.close_runners()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
+
+
+def _address(listen: str, port: int) -> str:
+    return f"{listen.rpartition(':')[0]}:{port}"
+
+
+async def serve(settings: Settings, make: Callable[[], App] | None = None) -> None:
+    """Run the server, or what ``make`` makes, until SIGTERM or SIGINT has drained it.
+
+    Raises:
+        BadBundle, BadSettings, CannotServe: it could not start.
+        RunnerLost: a run did not end, or a device is lost.
+    """
+    try:
+        app = App(settings) if make is None else make()
+
+        def on_signal(number: int) -> None:
+            name = signal.Signals(number).name
+            if not app.stop():
+                # A terminal that goes away may say so twice, the shell and the kernel.
+                if number == signal.SIGHUP or not app.second_signal_ends:
+                    return
+                logger().warning("second_signal", signal=name)
+                wait_written()
+                os._exit(1)
+            logger().info("draining", signal=name, wait_s=settings.drain_wait_s, grace_s=settings.drain_grace_s)
+
+        for number in event_loop.stop_signals():
+            asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
+        await app.run()
+        if app.device_lost:
+            atexit.register(_leave, 0)
+    except (BadBundle, BadSettings, CannotServe) as error:
+        logger().error("cannot_serve", reason=str(error))
+        raise
+    except RunnerLost as error:
+        logger().critical("runner_lost", reason=str(error))
+        atexit.register(_leave, 1)
+        raise
+
+
+def _leave(code: int) -> NoReturn:
+    """CUDA aborts when it is unloaded after a device was lost: the interpreter's end stops short of that."""
+    logging.shutdown()
+    sys.stdout.flush()
+    wait_written()
+    os._exit(code)

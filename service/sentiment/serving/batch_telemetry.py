@@ -1,0 +1,122 @@
+"""What happens to batches, counted, logged and traced."""
+
+import time
+
+from sentiment.batching.batcher import RowTicket, Waiting
+from sentiment.batching.ticket import Batch, State
+from sentiment.model.runner import Ran
+from sentiment.observability.logs import logger
+from sentiment.observability.metrics import ModelMetrics
+from sentiment.observability.tracing.trace import Attributes, Place, Trace, Tracer, exemplar_of
+
+
+class Watcher:
+    """Counts and logs what happens to batches, and with a tracer tells of those with rows of sampled requests."""
+
+    def __init__(self, metrics: ModelMetrics, tracer: Tracer | None = None) -> None:
+        self._metrics = metrics
+        self._tracer = tracer
+
+    def batch_begins(self, batch: Batch[Waiting]) -> None:
+        """Say where a batch with rows of sampled requests will be told of: a row that ends without an answer is linked to it too."""
+        if self._tracer is not None and (traced := _traced(batch)):
+            place = self._tracer.new_place()
+            for ticket, _ in traced:
+                ticket.payload.batch = place
+
+    def batch_ran(self, batch: Batch[Waiting], runner: str, ran: Ran, wasted: int) -> None:
+        """Count a batch that ran; ``wasted`` of its rows were expected by nobody when it ended."""
+        metrics = self._metrics
+        traced = _traced(batch) if self._tracer is not None else []
+        if self._tracer is not None and traced:
+            self._trace_ran(self._tracer, batch, traced, runner, ran)
+        rows, real = len(batch.tickets), sum(ticket.length for ticket in batch.tickets)
+        metrics.batch_rows(rows)
+        metrics.batch_tokens(ran.tokens)
+        metrics.real_tokens(real)
+        metrics.padded_tokens(ran.tokens - real)
+        metrics.batches[batch.reason]()
+        metrics.stage["pad"](ran.pad_s)
+        metrics.stage["copy"](ran.copy_s)
+        metrics.stage["run"](ran.run_s, exemplar_of(traced[0][1]) if traced else None)
+        metrics.runner_busy(runner, ran.total_s)
+        if wasted:
+            metrics.wasted["abandoned"](wasted)
+
+    def batch_failed(self, batch: Batch[Waiting], runner: str, error: BaseException, lost: int, seconds: float) -> None:
+        """Log a batch that failed after ``seconds``; ``lost`` rows failed with it."""
+        rows = len(batch.tickets)
+        self._trace_failed(batch, runner, type(error).__name__, seconds)
+        self._metrics.wasted["failed"](rows)
+        logger().error(
+            "batch_failed", model=self._metrics.model, runner=runner, rows=rows, length=batch.length, lost=lost, error=repr(error)
+        )
+
+    def batch_given_up(self, batch: Batch[Waiting], runner: str, seconds: float) -> None:
+        """Log a batch that does not come back after ``seconds``."""
+        rows = len(batch.tickets)
+        self._trace_failed(batch, runner, "Stalled", seconds)
+        self._metrics.wasted["failed"](rows)
+        logger().critical("batch_given_up", model=self._metrics.model, runner=runner, rows=rows, seconds=round(seconds, 1))
+
+    def device_lost(self, batch: Batch[Waiting], runner: str, error: BaseException, seconds: float) -> None:
+        """Log a device that runs nothing any more, and after ``seconds`` not this batch."""
+        rows = len(batch.tickets)
+        self._trace_failed(batch, runner, type(error).__name__, seconds)
+        self._metrics.wasted["failed"](rows)
+        logger().critical("device_lost", model=self._metrics.model, runner=runner, rows=rows, error=repr(error))
+
+    def row_dropped(self, reason: str) -> None:
+        """Count a row that left the queue unrun."""
+        self._metrics.dropped[reason]()
+
+    def planned(self, seconds: float) -> None:
+        """Count the time that deciding took."""
+        self._metrics.stage["plan"](seconds)
+
+    def _trace_ran(self, tracer: Tracer, batch: Batch[Waiting], traced: list[tuple[RowTicket, Trace]], runner: str, ran: Ran) -> None:
+        """A span for the batch, linked to its sampled requests, and for each row that it answered how long that waited and ran."""
+        now, place = time.monotonic(), _place(traced)
+        for ticket, trace in traced:
+            if ticket.state is State.ANSWERED:
+                told: Attributes = {"sentiment.tokens": ticket.length}
+                trace.stage("queue", ticket.queued_at, ticket.started_at, told)
+                trace.stage("run", ticket.started_at, now, told, links=[place])
+        told = self._told(batch, runner) | {
+            "sentiment.batch.computed_tokens": ran.tokens,
+            "sentiment.batch.pad_s": ran.pad_s,
+            "sentiment.batch.copy_s": ran.copy_s,
+            "sentiment.batch.run_s": ran.run_s,
+        }
+        tracer.alone("batch", place, batch.tickets[0].started_at, now, told, _requests(traced))
+
+    def _trace_failed(self, batch: Batch[Waiting], runner: str, error: str, seconds: float) -> None:
+        """A span for a batch without an answer; its rows have been told of, or are tried again."""
+        if self._tracer is not None and (traced := _traced(batch)):
+            now, told = time.monotonic(), self._told(batch, runner)
+            self._tracer.alone("batch", _place(traced), now - seconds, now, told, _requests(traced), error)
+
+    def _told(self, batch: Batch[Waiting], runner: str) -> Attributes:
+        return {
+            "sentiment.model": self._metrics.model,
+            "sentiment.runner": runner,
+            "sentiment.batch.rows": len(batch.tickets),
+            "sentiment.batch.tokens": sum(ticket.length for ticket in batch.tickets),
+            "sentiment.batch.reason": batch.reason,
+        }
+
+
+def _traced(batch: Batch[Waiting]) -> list[tuple[RowTicket, Trace]]:
+    """Its rows of sampled requests."""
+    return [(ticket, ticket.payload.trace) for ticket in batch.tickets if ticket.payload.trace is not None]
+
+
+def _place(traced: list[tuple[RowTicket, Trace]]) -> Place:
+    place = traced[0][0].payload.batch
+    assert place is not None, "it never began"
+    return place
+
+
+def _requests(traced: list[tuple[RowTicket, Trace]]) -> list[Place]:
+    """Each once: the windows of a text, and the texts of a batch call, are several rows of one."""
+    return list(dict.fromkeys(trace.place for _, trace in traced))

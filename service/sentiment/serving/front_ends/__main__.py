@@ -1,0 +1,43 @@
+"""What the supervisor starts: ``python -m sentiment.serving.front_ends``, told on standard input who it is."""
+
+import sys
+from functools import partial
+
+from sentiment.errors import BadBundle, BadSettings, CannotServe, SentimentError
+from sentiment.observability import logs
+from sentiment.serving import event_loop
+from sentiment.serving.front_ends.handshake import EXECUTOR, Start, leave_with_supervisor, read_start
+from sentiment.serving.front_ends.supervisor import BAD_BUNDLE, CANNOT_SERVE, FAILED, WRONG_SETTINGS
+
+CODES = ((BadSettings, WRONG_SETTINGS), (BadBundle, BAD_BUNDLE), (CannotServe, CANNOT_SERVE))
+
+
+def main() -> int:
+    """Be the process that the supervisor wants; returns the exit code."""
+    start = read_start()
+    leave_with_supervisor(start.folder)
+    logs.configure_server(start.settings.log_level, start.settings.log_format, start.name)
+    try:
+        event_loop.run(_run(start))
+        return 0
+    except SentimentError as error:
+        # ``app`` has said the others.
+        if start.name != EXECUTOR or isinstance(error, BadSettings):
+            logs.logger().error("cannot_serve", reason=str(error))
+        return next((code for kind, code in CODES if isinstance(error, kind)), FAILED)
+
+
+async def _run(start: Start) -> None:
+    if start.name == EXECUTOR:
+        from sentiment.serving import app  # noqa: PLC0415  # a front end has no use for it
+        from sentiment.serving.front_ends.executor import Executor  # noqa: PLC0415  # as above
+
+        await app.serve(start.settings, partial(Executor, start))
+    else:
+        from sentiment.serving.front_ends.front_end import FrontEnd  # noqa: PLC0415  # the executor has no use for it
+
+        await FrontEnd(start).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""Calls that a front end hands on as they are: explanations and what is known of models are the executor's.
+
+Bytes in, bytes out, with the caller's deadline, headers and cancellation, and the executor's status and trailers. They go through this
+process's door like any other call and are counted there, whatever becomes of the executor.
+"""
+
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from sentiment.api.grpc.call import REQUEST_ID, Call
+from sentiment.api.grpc.calls import Calls, Context, abort, headers_of
+from sentiment.api.grpc.names import SERVICE
+from sentiment.api.grpc.server import Handlers
+from sentiment.api.grpc.status import HandedOn
+from sentiment.errors import Expired, RequestError, Unavailable
+from sentiment.observability.tracing.trace import TRACE_HEADERS
+from sentiment.serving.front_ends.executor_client import GONE
+from sentiment.serving.registry import Models
+from sentiment.v1 import sentiment_pb2 as pb
+
+UNARY = ("ListModels", "GetModel")
+STREAM = "Explain"
+CLASSIFY = "Classify"
+# The requests that name a model.
+REQUESTS = {"GetModel": pb.GetModelRequest, STREAM: pb.ExplainRequest, CLASSIFY: pb.ClassifyRequest}
+OPTIONS = [
+    ("grpc.enable_retries", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # What a client does not read waits in the executor, which bounds it.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 2**18),
+    # An executor that takes another's place is found at once.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    # The path of the socket is no name for a server.
+    ("grpc.default_authority", "executor"),
+]
+# Whoever calls has shown its token here; the executor has no use for it.
+NOT_HANDED_ON = ("grpc-", "user-agent", ":", "authorization", *TRACE_HEADERS)
+T = TypeVar("T")
+Pairs = Sequence[tuple[str, str | bytes]]
+
+
+class Forward:
+    """A channel to the executor."""
+
+    def __init__(self, path: Path, models: Models) -> None:
+        """Must be called in the event loop.
+
+        Args:
+            path: the Unix socket of the executor's gRPC, which need not be there yet.
+            models: of whose calls this process counts.
+        """
+        self._models = models
+        self._channel = grpc.aio.insecure_channel(f"unix:{path}", OPTIONS)
+
+    async def close(self) -> None:
+        """End the calls that are left."""
+        await self._channel.close()
+
+    def adapt(self, handlers: Handlers, calls: Calls) -> Handlers:
+        """The handlers of a front end: those that need the executor hand on."""
+        forwarded: Handlers = {name: grpc.unary_unary_rpc_method_handler(self._unary(name, calls)) for name in UNARY}
+        forwarded[STREAM] = grpc.unary_stream_rpc_method_handler(self._stream(STREAM, calls))
+        forwarded[CLASSIFY] = grpc.unary_unary_rpc_method_handler(self._classify(handlers[CLASSIFY].unary_unary, calls))
+        return handlers | forwarded
+
+    def _classify(self, here: Any, calls: Calls) -> Any:  # Any: grpc's type of a handler's function is that of a server with threads
+        forwarded = self._unary(CLASSIFY, calls)
+
+        async def handle(data: bytes, context: Context) -> bytes:
+            work: Awaitable[bytes] = forwarded(data, context) if _asks_explanation(data) else here(data, context)
+            return await work
+
+        return handle
+
+    def _unary(self, method: str, calls: Calls) -> Any:  # Any: as above
+        far: Any = self._channel.unary_unary(f"/{SERVICE}/{method}")  # Any: bytes in and out, which its type does not know
+
+        async def handle(data: bytes, context: Context) -> bytes:
+            async def work(call: Call) -> bytes:
+                answer: bytes = await far(data, timeout=call.time_left_s(), metadata=_headers(context, call))
+                return answer
+
+            return await self._settle(method, data, context, calls, work)
+
+        return handle
+
+    def _stream(self, method: str, calls: Calls) -> Any:  # Any: as above
+        far: Any = self._channel.unary_stream(f"/{SERVICE}/{method}")  # Any: as above
+
+        async def handle(data: bytes, context: Context) -> None:
+            async def work(call: Call) -> None:
+                messages = far(data, timeout=call.time_left_s(), metadata=_headers(context, call))
+                try:
+                    async for message in messages:
+                        await calls.write(call, context, message)
+                finally:
+                    messages.cancel()
+
+            await self._settle(method, data, context, calls, work)
+
+        return handle
+
+    async def _settle(self, method: str, data: bytes, context: Context, calls: Calls, work: Callable[[Call], Awaitable[T]]) -> T:
+        call = calls.begin(method, context.time_remaining(), headers_of(context))
+        try:
+            return await calls.settle(call, self._hand_on(data, calls, call, work))
+        except HandedOn as error:
+            await context.abort(error.code, str(error), error.trailers)
+        except RequestError as error:
+            await abort(context, call, error)
+        raise AssertionError("abort raises")
+
+    async def _hand_on(self, data: bytes, calls: Calls, call: Call, work: Callable[[Call], Awaitable[T]]) -> T:
+        if call.method in REQUESTS:
+            call.served = self._models.find(calls.parse(REQUESTS[call.method], data).model)
+        try:
+            return await work(call)
+        except grpc.aio.AioRpcError as error:
+            trailers = tuple(error.trailing_metadata() or ())
+            # Whatever the executor refuses bears this trailer. Else the transport has spoken, of sockets and paths, and in one of several
+            # codes.
+            if any(key == REQUEST_ID for key, _ in trailers):
+                raise HandedOn(error.code(), error.details() or "", trailers) from None
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise Expired("no answer within the deadline") from None
+            if call.method == CLASSIFY and call.served is not None:
+                call.served.metrics.items[CLASSIFY, "UNAVAILABLE"]()
+            raise Unavailable(GONE) from None
+
+
+def _asks_explanation(data: bytes) -> bool:
+    with contextlib.suppress(DecodeError, UnicodeDecodeError):
+        return pb.ClassifyRequest.FromString(data).HasField("explain")
+    return False
+
+
+def _headers(context: Context, call: Call) -> Pairs:
+    """The caller's, without those that belong to its connection. Its trace goes on from this process's span."""
+    given: Pairs = list(context.invocation_metadata() or ())
+    kept = [pair for pair in given if not pair[0].startswith(NOT_HANDED_ON)]
+    if call.trace is None:
+        return kept
+    # Of a trace that begins here the caller's tracestate says nothing.
+    state = [pair for pair in given if pair[0] == "tracestate"] if call.trace.state is not None else []
+    return [*kept, ("traceparent", call.trace.place.traceparent), *state]

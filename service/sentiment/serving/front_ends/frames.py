@@ -1,0 +1,237 @@
+"""What front ends and the executor say to each other. Pure: bytes to messages and back; no socket, clock or task.
+
+A frame is the bytes of its body, its kind, and the body. Rows and answers, of which there are many, are packed records followed by all
+their numbers as one int32 or float32 block; the rest is JSON. Instants are those of ``time.monotonic``, which the processes of one
+machine share.
+"""
+
+import enum
+import json
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from sentiment.batching.ticket import Priority
+from sentiment.errors import Broken, Expired, ModelFailed, Refused, RequestError, Unavailable
+from sentiment.model.tokenizer import Row
+from sentiment.observability.tracing.trace import Place
+
+HEAD = struct.Struct("<IB")
+# More than 4,096 rows of 8,192 tokens with their types; a peer that says more is out of step.
+BODY_BYTES_MAX = 2**28 + 2**20
+# More rows than this go as several frames.
+ROWS_BYTES = 2**22
+_COUNTS = struct.Struct("<II")
+_TEXT = struct.Struct("<QdIB")
+_ROW = struct.Struct("<IB")
+# Of a sampled text: its trace's id, the upper half first, and that of its request's span.
+_PLACE = struct.Struct("<QQQ")
+# What the last byte of a _TEXT says.
+_BULK, _TRACED = 1, 2
+_ANSWERS = struct.Struct("<dHI")
+_ANSWER = struct.Struct("<QIIdd")
+# By name; Refused has fields of its own.
+_ERRORS: dict[str, type[Expired | Unavailable | ModelFailed | Broken]] = {
+    kind.__name__: kind for kind in (Expired, Unavailable, ModelFailed, Broken)
+}
+
+
+class Kind(enum.IntEnum):
+    """What a frame is. The first five are a front end's, the others the executor's."""
+
+    HELLO = 1  # who it is: JSON {name, pid}
+    SERVING = 2  # it has read the bundle: no body
+    ROWS = 3  # texts to run
+    CANCEL = 4  # texts that nobody waits for: their numbers
+    COUNTS = 5  # what it has counted since it was last asked: JSON [number of the ASK or 0, counts]
+    MODEL = 6  # what is served: JSON {path, digest, graph, provider}
+    STATE = 7  # JSON {ready}
+    ANSWERS = 8  # texts that were run
+    FAILURES = 9  # texts that were not: JSON
+    ASK = 10  # for COUNTS: its number
+
+
+class Text(NamedTuple):
+    """A text to run: one row, or the rows of its windows. ``number`` is the sender's; ``place`` is its request's span, if it is sampled."""
+
+    number: int
+    deadline_at: float
+    priority: Priority
+    rows: Sequence[Row]
+    place: Place | None = None
+
+
+class Answered(NamedTuple):
+    """A text's raw logits, a list for each row, and how its last row was run."""
+
+    number: int
+    logits: list[list[float]]
+    queue_s: float
+    run_s: float
+    batch_rows: int
+
+
+class Failed(NamedTuple):
+    """Why a text has no answer; ``let_in``: it was in the queue."""
+
+    number: int
+    error: RequestError
+    let_in: bool
+
+
+class OutOfStep(Exception):
+    """The other end sent what is no frame: the connection is of no use any more."""
+
+
+class Frames:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
+        """The frames that are whole now; to be read to the end.
+
+        Raises:
+            OutOfStep: too large, or of an unknown kind.
+        """
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        while len(buffer) - start >= HEAD.size:
+            size, kind = HEAD.unpack_from(buffer, start)
+            if size > BODY_BYTES_MAX or not Kind.HELLO <= kind <= Kind.ASK:
+                raise OutOfStep(f"a frame of kind {kind} and {size} bytes; the limits are {Kind.ASK.value} and {BODY_BYTES_MAX}")
+            end = start + HEAD.size + size
+            if len(buffer) < end:
+                break
+            yield Kind(kind), bytes(buffer[start + HEAD.size : end])
+            start = end
+        del buffer[:start]
+
+
+def frame(kind: Kind, body: bytes = b"") -> bytes:
+    """A frame."""
+    return HEAD.pack(len(body), kind) + body
+
+
+def frame_of(kind: Kind, said: Any) -> bytes:  # Any: JSON
+    """A frame whose body is JSON."""
+    return frame(kind, json.dumps(said).encode())
+
+
+def parts_of(texts: Sequence[Text]) -> Iterator[list[Text]]:
+    """Texts in parts that take about ROWS_BYTES each; one text is never parted."""
+    part: list[Text] = []
+    size = 0
+    for text in texts:
+        part.append(text)
+        size += sum(8 * len(row.ids) for row in text.rows)
+        if size > ROWS_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def pack_texts(texts: Sequence[Text]) -> bytes:
+    """The body of ROWS."""
+    heads: list[bytes] = []
+    rows: list[bytes] = []
+    places: list[bytes] = []
+    block = array("i")
+    for number, deadline_at, priority, its_rows, place in texts:
+        heads.append(_TEXT.pack(number, deadline_at, len(its_rows), _BULK * (priority is Priority.BULK) | _TRACED * (place is not None)))
+        if place is not None:
+            places.append(_PLACE.pack(place.trace_id >> 64, place.trace_id & 2**64 - 1, place.span_id))
+        for row in its_rows:
+            rows.append(_ROW.pack(len(row.ids), row.type_ids is not None))
+            block.extend(row.ids)
+            if row.type_ids is not None:
+                block.extend(row.type_ids)
+    return b"".join((_COUNTS.pack(len(heads), len(rows)), *heads, *rows, *places, block.tobytes()))
+
+
+def unpack_texts(body: bytes) -> list[Text]:
+    """What ``pack_texts`` packed."""
+    texts, rows = _COUNTS.unpack_from(body)
+    rows_at = _COUNTS.size + texts * _TEXT.size
+    places_at = rows_at + rows * _ROW.size
+    text_heads = list(_TEXT.iter_unpack(body[_COUNTS.size : rows_at]))
+    block_at = places_at + _PLACE.size * sum([said & _TRACED for *_, said in text_heads]) // _TRACED
+    places = (Place(upper << 64 | lower, span) for upper, lower, span in _PLACE.iter_unpack(body[places_at:block_at]))
+    ids = _numbers("i", body[block_at:])
+    unpacked, end = [], 0
+    for tokens, typed in _ROW.iter_unpack(body[rows_at:places_at]):
+        begin, end = end, end + tokens
+        types = None
+        if typed:
+            types = ids[end : end + tokens]
+            end += tokens
+        unpacked.append(Row(ids[begin : begin + tokens], types, False))
+    found, last = [], 0
+    for number, deadline_at, count, said in text_heads:
+        first, last = last, last + count
+        priority = Priority.BULK if said & _BULK else Priority.INTERACTIVE
+        found.append(Text(number, deadline_at, priority, unpacked[first:last], next(places) if said & _TRACED else None))
+    return found
+
+
+def pack_numbers(numbers: Sequence[int]) -> bytes:
+    """The body of CANCEL."""
+    return array("Q", numbers).tobytes()
+
+
+def unpack_numbers(body: bytes) -> list[int]:
+    """What ``pack_numbers`` packed."""
+    return _numbers("Q", body)
+
+
+def pack_answers(answers: Sequence[Answered], backlog_s: float) -> bytes:
+    """The body of ANSWERS, at least one; ``backlog_s``: until a row that comes now would start."""
+    heads: list[bytes] = []
+    block = array("f")
+    for number, logits, queue_s, run_s, batch_rows in answers:
+        heads.append(_ANSWER.pack(number, len(logits), batch_rows, queue_s, run_s))
+        for row in logits:
+            block.extend(row)
+    return b"".join((_ANSWERS.pack(backlog_s, len(answers[0].logits[0]), len(answers)), *heads, block.tobytes()))
+
+
+def unpack_answers(body: bytes) -> tuple[list[Answered], float]:
+    """What ``pack_answers`` packed."""
+    backlog_s, labels, count = _ANSWERS.unpack_from(body)
+    block_at = _ANSWERS.size + count * _ANSWER.size
+    values = iter(_numbers("f", body[block_at:]))
+    answers = [
+        Answered(number, [list(islice(values, labels)) for _ in range(rows)], queue_s, run_s, batch_rows)
+        for number, rows, batch_rows, queue_s, run_s in _ANSWER.iter_unpack(body[_ANSWERS.size : block_at])
+    ]
+    return answers, backlog_s
+
+
+def pack_failures(failures: Sequence[Failed], backlog_s: float) -> bytes:
+    """The body of FAILURES."""
+    listed = []
+    for number, error, let_in in failures:
+        refusal = (error.retry_after_s, error.reason, error.needs_s) if isinstance(error, Refused) else None
+        listed.append((number, type(error).__name__, str(error), let_in, refusal))
+    return json.dumps({"backlog_s": backlog_s, "failures": listed}).encode()
+
+
+def unpack_failures(body: bytes) -> tuple[list[Failed], float]:
+    """What ``pack_failures`` packed."""
+    said = json.loads(body)
+    failures = []
+    for number, kind, message, let_in, refusal in said["failures"]:
+        error: RequestError = Refused(message, *refusal) if refusal is not None else _ERRORS[kind](message)
+        failures.append(Failed(number, error, let_in))
+    return failures, said["backlog_s"]
+
+
+def _numbers(code: str, block: bytes) -> list[Any]:  # Any: int or float, as the code says
+    numbers = array(code)
+    numbers.frombytes(block)
+    return numbers.tolist()

@@ -1,0 +1,227 @@
+"""The supervisor: starts an executor and its front ends, replaces one that dies or hangs, and ends when it is told to.
+
+It serves nothing itself and loads neither gRPC nor a model. When it dies, however it does, the others leave (``start``).
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from sentiment.errors import CannotServe
+from sentiment.observability.logs import logger, wait_written
+from sentiment.serving.event_loop import stop_signals
+from sentiment.serving.front_ends.handshake import BEAT_S, EXECUTOR, Start, front_ends
+from sentiment.settings import Settings
+
+COMMAND = (sys.executable, "-P", "-m", "sentiment.serving.front_ends")
+# How a process ends. The second to fourth would end the next one in its place too, but for the second of one that has worked: then a file
+# is of no use just now.
+FAILED, WRONG_SETTINGS, BAD_BUNDLE, CANNOT_SERVE = 1, 2, 3, 4
+FINAL = (WRONG_SETTINGS, BAD_BUNDLE, CANNOT_SERVE)
+# A process that ended so often in so many seconds, or so often in a row before it worked, is not replaced again: what is wrong does not
+# go away by itself.
+DEATHS_MAX = 5
+DEATHS_S = 60.0
+# Longer than any start, with graphs to make and a whole grid to measure on a GPU.
+START_S = 1800.0
+# The next one comes after so long, and twice as long each time within DEATHS_S.
+REPLACE_S = 0.1
+# Front ends share the port by connections: one that stays for ever would keep its front end busier than the others. The grace is for
+# streams, which would be cut after it.
+CONNECTION_AGE_S = 300.0
+CONNECTION_GRACE_S = 3600.0
+# After the time that a drain may take.
+LEAVE_S = 10.0
+# Bytes of a Unix socket's path.
+PATH_MAX = 100
+
+
+def supervise(settings: Settings) -> int:
+    """Run the server as several processes until SIGTERM or SIGINT has drained it; returns the exit code.
+
+    Raises:
+        CannotServe: the port is taken, or there is no place for sockets.
+    """
+    try:
+        return asyncio.run(Supervisor(settings).run())
+    except CannotServe as error:
+        logger().error("cannot_serve", reason=str(error))
+        raise
+
+
+class Supervisor:
+    """The processes of one server."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._log = logger()
+        self._stop = asyncio.Event()
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+
+    async def run(self) -> int:
+        """Keep all processes alive until the stop; returns the exit code."""
+        for number in stop_signals():
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+        probed = self._settings.health_listen if self._settings.tls_cert_file else ""
+        with _reserved(self._settings.grpc_listen) as address, _reserved(probed) as health, _folder() as folder:
+            changes: dict[str, object] = {"grpc_listen": address, "health_listen": health}
+            if not self._settings.connection_age_max_s:
+                changes |= {"connection_age_max_s": CONNECTION_AGE_S, "connection_age_grace_s": CONNECTION_GRACE_S}
+            settings = self._settings.model_copy(update=changes)
+            names = [EXECUTOR, *front_ends(settings)]
+            keeping = {asyncio.create_task(self._keep(Start(name, folder, settings))) for name in names}
+            stopping = asyncio.create_task(self._stop.wait())
+            # One that is not kept any more is as good as a stop: the server is not whole.
+            await asyncio.wait({stopping, *keeping}, return_when=asyncio.FIRST_COMPLETED)
+            given_up = [task.result() for task in keeping if task.done()]
+            self._stop.set()
+            codes = await self._end(keeping)
+        if given_up:
+            return given_up[0] if given_up[0] in (WRONG_SETTINGS, BAD_BUNDLE) else FAILED
+        clean = codes <= {0, -signal.SIGTERM}
+        self._log.info("drained") if clean else self._log.error("not_drained", codes=sorted(codes))
+        return 0 if clean else FAILED
+
+    async def _keep(self, start: Start) -> int:
+        """Run a process and replace it when it ends; returns its exit code once it is not to be replaced."""
+        deaths: deque[float] = deque(maxlen=DEATHS_MAX)
+        in_vain, has_worked = 0, False
+        while True:
+            code, worked = await self._live(start)
+            if self._stop.is_set():
+                return code
+            deaths.append(time.monotonic())
+            recent = sum(at > deaths[-1] - DEATHS_S for at in deaths)
+            in_vain = 0 if worked else in_vain + 1
+            has_worked = has_worked or worked
+            final = code in FINAL and not (code == WRONG_SETTINGS and has_worked)
+            replaced = not final and max(recent, in_vain) < DEATHS_MAX
+            self._log.error("process_ended", ended=start.name, code=code, replaced=replaced)
+            if not replaced:
+                return code
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REPLACE_S * 2 ** (recent - 1)):
+                    await self._stop.wait()
+                    return 0
+
+    async def _live(self, start: Start) -> tuple[int, bool]:
+        """Start a process and wait for its end.
+
+        Returns:
+            Its exit code, or the negative number of the signal that ended it; and whether it has worked.
+        """
+        pipe = asyncio.subprocess.PIPE
+        try:
+            # -P: else what lies in the working directory is run. A session of its own: Ctrl-C in a terminal reaches this process, which
+            # tells the others.
+            process = await asyncio.create_subprocess_exec(*COMMAND, stdin=pipe, stdout=pipe, start_new_session=True)
+        except OSError as error:
+            self._log.error("process_not_started", started=start.name, reason=str(error))
+            return FAILED, False
+        self._processes[start.name] = process
+        self._log.info("process_started", started=start.name, pid=process.pid)
+        if self._stop.is_set():
+            _signal(process, signal.SIGTERM)
+        assert process.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(start.line())
+            await process.stdin.drain()
+        worked = await self._hear(start.name, process)
+        code = await process.wait()
+        del self._processes[start.name]
+        return code, worked
+
+    async def _hear(self, name: str, process: asyncio.subprocess.Process) -> bool:
+        """Listen to a process until it ends, and kill it if it is silent for too long; returns whether it has worked."""
+        assert process.stdout is not None
+        worked, missed, limit_s = False, 0, START_S
+        # Twice half of the limit: what was said while this process itself was stopped is heard at the second look.
+        while missed < 2:
+            try:
+                async with asyncio.timeout(limit_s / 2):
+                    if not await process.stdout.read(2**10):
+                        return worked
+                worked, missed, limit_s = True, 0, self._settings.stall_s + 2 * BEAT_S
+            except TimeoutError:
+                missed += 1
+        self._log.error("process_silent", silent=name, seconds=limit_s)
+        _signal(process, signal.SIGKILL)
+        return worked
+
+    async def _end(self, keeping: set["asyncio.Task[int]"]) -> set[int]:
+        """Drain every process, kill those that do not end; returns the exit codes."""
+        for process in self._processes.values():
+            _signal(process, signal.SIGTERM)
+        limit_s = self._settings.drain_wait_s + self._settings.drain_grace_s + LEAVE_S
+        _, late = await asyncio.wait(keeping, timeout=limit_s)
+        if late:
+            self._log.error("processes_killed", processes=sorted(self._processes), seconds=limit_s)
+            for process in self._processes.values():
+                _signal(process, signal.SIGKILL)
+            await asyncio.wait(late)
+        return {task.result() for task in keeping}
+
+    def _on_signal(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._stop.is_set():
+            # A terminal that goes away may say so twice, the shell and the kernel.
+            if number == signal.SIGHUP:
+                return
+            self._log.warning("second_signal", signal=name)
+            wait_written()
+            os._exit(1)
+        self._stop.set()
+        self._log.info("draining", signal=name, wait_s=self._settings.drain_wait_s, grace_s=self._settings.drain_grace_s)
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
+@contextlib.contextmanager
+def _reserved(listen: str) -> Iterator[str]:
+    """Hold a port without listening on it, so that only front ends of ours share it; gives its address. Empty: there is none to hold.
+
+    Raises:
+        CannotServe: another process has it.
+    """
+    if not listen:
+        yield ""
+        return
+    host, _, port = listen.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(*found[:3]) as held:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(found[4])
+            # After the bind: with it the port of another server that shares its own would have been taken for free.
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            yield f"{host}:{held.getsockname()[1]}"
+    except (OSError, OverflowError) as error:
+        raise CannotServe(f"gRPC cannot listen on {listen}: {error}") from error
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder for sockets that nobody else may enter.
+
+    Raises:
+        CannotServe: none can be made.
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix="sentiment-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise CannotServe(f"there is no folder for the sockets of front ends: {error}; TMPDIR names one") from error
+    with made as name:
+        if len(name) > PATH_MAX - len("/calls.sock"):
+            raise CannotServe(f"the folder for sockets of front ends, {name}, has {len(name)} characters; TMPDIR may name a shorter one")
+        yield Path(name)

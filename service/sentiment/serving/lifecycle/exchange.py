@@ -1,0 +1,58 @@
+"""What changes models while they serve: the watch over their folders, and the admin port."""
+
+import asyncio
+from functools import partial
+
+from sentiment.api.grpc.admin import make_admin_server
+from sentiment.api.grpc.guard import GrpcGuard
+from sentiment.api.grpc.port import GrpcPort
+from sentiment.errors import BadSettings
+from sentiment.model.bundle import bundle_roots
+from sentiment.observability.metrics import Metrics
+from sentiment.security.secured import Secured
+from sentiment.serving.lifecycle.folder_watch import FolderWatch
+from sentiment.serving.lifecycle.repository import Repository
+from sentiment.settings import Settings
+
+
+class Exchange:
+    """Both, as the settings want them. Lives on one event loop."""
+
+    def __init__(self, settings: Settings, repository: Repository, secured: Secured, metrics: Metrics) -> None:
+        """Bind the admin port; must be called in the event loop.
+
+        Raises:
+            CannotServe: it cannot be bound.
+            BadSettings: it has no tokens.
+        """
+        self._repository = repository
+        self._tasks: list[asyncio.Task[None]] = []
+        self._port: GrpcPort | None = None
+        self.port = 0
+        names = [model for model in dict.fromkeys((settings.model, *settings.models)) if "/" not in model]
+        self._watch = FolderWatch(repository, names, bundle_roots(settings.bundles), settings.models_watch_s)
+        self._watches = bool(settings.models_watch_s and names)
+        if settings.admin_listen:
+            guard = secured.guard_of(settings.admin_tokens, "admin_tokens", open_to_all=())
+            if guard is None:
+                raise BadSettings(f"admin_listen = {settings.admin_listen!r}: admin_tokens is empty, and nobody is let in without a token")
+            make = partial(make_admin_server, repository, [GrpcGuard(guard)])
+            self._port = GrpcPort(make, settings.admin_listen, metrics.grpc_opened_anew.labels("admin").inc)
+            self.port = self._port.bind()
+
+    async def start(self) -> None:
+        """Begin, when the models answer."""
+        if self._watches:
+            self._tasks.append(asyncio.create_task(self._watch.run()))
+        if self._port is not None:
+            await self._port.start()
+
+    async def stop(self) -> None:
+        """Change nothing any more. What is being loaded is left; harmless when it has not begun."""
+        self._repository.load_no_more()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._port is not None:
+            await self._port.stop(0)

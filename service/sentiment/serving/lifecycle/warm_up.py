@@ -1,0 +1,222 @@
+"""Warm-up: runs the shapes that batches may have, so that the first request is not the first run, and measures what they cost.
+
+The cost table may be kept across starts, in a file of its own for each bundle, device and runtime.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import platform
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from sentiment.batching.cost import GPU_STEPS, CostTable, Shape, shapes_to_measure
+from sentiment.batching.plan import BatchLimits
+from sentiment.errors import BadBundle, BadSettings, DeviceLost, OutOfMemory
+from sentiment.model.classifier import Classifier
+from sentiment.model.cores import cores_granted
+from sentiment.model.execute import Execute, here, result_of
+from sentiment.model.runner import run_batch
+from sentiment.model.session import RUNTIME_VERSION
+from sentiment.model.tokenizer import Row
+from sentiment.observability.logs import logger
+
+# Lengths at which costs are measured, with three numbers of rows each; between them they are interpolated.
+LENGTHS = (8, 32, 128)
+# Every shape is run once, however long that takes, and again, for the least of its times, while this lasts.
+MEASURE_S = 1.5
+ROUNDS_MAX = 4
+# Shapes of a device that are not measured are run for so many times as long as the others are measured.
+LADDER = 10
+
+
+def warm_up(
+    classifier: Classifier, limits: BatchLimits, cache: Path | None = None, measure_s: float = MEASURE_S, execute: Execute = here
+) -> CostTable:
+    """Run the classifier's shapes, the largest first, and return what they cost. In the thread that will run them, if on a device.
+
+    Args:
+        classifier: what is run; if on a device, after ``first_runs``.
+        limits: what a batch may be.
+        cache: folder of kept cost tables, None to keep none. With a table in it only the largest shape is run.
+        measure_s: seconds in which shapes are run again.
+        execute: does the runs, beside others that are served: then the time that counts is what the thread had of a core, for how long
+            it waited for one says nothing of the model.
+
+    Raises:
+        BadBundle: the graph cannot run one of them.
+        BadSettings: one is too large for the memory; says what would fit.
+        DeviceLost: the device runs nothing any more.
+    """
+    shapes = _measured(classifier, limits)
+    run = partial(_run_shape, classifier) if execute is here else partial(_core_s, classifier, execute)
+    kept = None if cache is None else Kept.of(cache, classifier)
+    if kept is not None and (found := kept.read(shapes)) is not None:
+        run(shapes[0])
+        return found
+    begun = time.monotonic()
+    seconds = {shape: run(shape) for shape in shapes}
+    for _ in range(ROUNDS_MAX - 1):
+        # The cheapest first: they are the ones that a single disturbance falsifies.
+        for shape in reversed(shapes):
+            if time.monotonic() + seconds[shape] - begun < measure_s:
+                seconds[shape] = min(seconds[shape], run(shape))
+    table = CostTable(seconds)
+    if kept is not None:
+        kept.write(table)
+    return table
+
+
+def first_runs(
+    classifier: Classifier, limits: BatchLimits, mixtures: Sequence[Sequence[int]], check: Callable[[], None], measure_s: float = MEASURE_S
+) -> None:
+    """Run a device's shapes for the first time, the largest first: kernels are loaded, memory is taken, and cells are captured.
+
+    Mixtures, all that are measured and all cells; then the ladder, as far as LADDER times ``measure_s`` allows. In the thread that
+    will run them, and for one device of the process at a time: capturing fails while another session takes memory.
+
+    Args:
+        classifier: what is run.
+        limits: what a batch may be.
+        mixtures: lengths of batches that take most memory, each with the longest first.
+        check: called before each run; what it raises ends all.
+        measure_s: as for ``warm_up``.
+
+    Raises:
+        BadBundle: the graph cannot run one of them.
+        BadSettings: one is too large for the memory; says what would fit.
+        DeviceLost: the device runs nothing any more.
+    """
+    session = classifier.session
+    session.within(limits.rows_at)
+    shapes = {*_measured(classifier, limits), *session.cells}
+    for lengths in [*mixtures, *([length] * rows for rows, length in sorted(shapes, key=math.prod, reverse=True))]:
+        check()
+        _run(classifier, lengths)
+    begun = time.monotonic()
+    for rows, length in session.ladder:
+        if time.monotonic() - begun >= LADDER * measure_s:
+            break
+        check()
+        _run(classifier, [length] * rows)
+
+
+def _measured(classifier: Classifier, limits: BatchLimits) -> list[Shape]:
+    longest = classifier.manifest.max_tokens
+    lengths = [*(length for length in LENGTHS if length < longest), longest]
+    steps = {"steps": GPU_STEPS} if classifier.session.hardware else {}
+    return shapes_to_measure([(length, limits.rows_at(length)) for length in lengths], **steps)
+
+
+def keep_costs(folder: Path, classifier: Classifier, table: CostTable) -> None:
+    """Keep what the batches that ran have taught."""
+    Kept.of(folder, classifier).write(table)
+
+
+def _run_shape(classifier: Classifier, shape: Shape) -> float:
+    rows, length = shape
+    return _run(classifier, [length] * rows)
+
+
+def _core_s(classifier: Classifier, execute: Execute, shape: Shape) -> float:
+    """Seconds of a core that a run of the shape takes; it uses the thread that it runs in, and no other."""
+
+    def work() -> float:
+        begun = time.thread_time()
+        _run_shape(classifier, shape)
+        return time.thread_time() - begun
+
+    return result_of(execute, work)
+
+
+def _run(classifier: Classifier, lengths: Sequence[int]) -> float:
+    try:
+        ran = run_batch(classifier, _rows(classifier, lengths))
+    except OutOfMemory as error:
+        raise BadSettings(_what_fits(classifier, lengths)) from error
+    except DeviceLost:
+        # Not the bundle's fault: it has computed the golden set there.
+        raise
+    except Exception as error:  # ONNX Runtime's exceptions share no base class
+        raise BadBundle(f"{classifier.bundle.path}: cannot run {_named(lengths)}: {error}") from error
+    return ran.total_s
+
+
+def _rows(classifier: Classifier, lengths: Sequence[int]) -> list[Row]:
+    return [Row([classifier.tokenizer.pad_id] * length, None, False) for length in lengths]
+
+
+def _named(lengths: Sequence[int]) -> str:
+    return f"{len(lengths)} rows of {'' if lengths[0] == lengths[-1] else 'at most '}{lengths[0]} tokens"
+
+
+def _what_fits(classifier: Classifier, lengths: Sequence[int]) -> str:
+    """What to say of a batch that is too large for the memory: how many of its rows are not."""
+    said = f"{_named(lengths)} do not fit in the memory of {classifier.session.hardware or 'this machine'}"
+    alike = lengths[0] == lengths[-1]
+    while len(lengths) > 1:
+        lengths = lengths[: len(lengths) // 2]
+        with contextlib.suppress(OutOfMemory):
+            run_batch(classifier, _rows(classifier, lengths))
+            tokens = f"batch_tokens_max to {len(lengths) * lengths[0]} or " if alike else ""
+            return f"{said}; {len(lengths)} do: set {tokens}batch_rows_max to {len(lengths)}"
+    return f"{said}, nor does one"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A cost table on disk. Trouble with the disk is logged and costs a measurement, never the start."""
+
+    path: Path
+    key: dict[str, str]
+
+    @classmethod
+    def of(cls, folder: Path, classifier: Classifier) -> "Kept":
+        """Where the table of this classifier on this machine is kept."""
+        key = {
+            "digest": classifier.bundle.digest,
+            "graph": classifier.graph.file,
+            "device": f"{classifier.session.provider} {classifier.session.hardware or f'{_processor()}, {cores_granted()} cores'}",
+            "runtime": RUNTIME_VERSION,
+        }
+        name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+        return cls(folder / f"cost-{name}.json", key)
+
+    def read(self, shapes: Sequence[Shape]) -> CostTable | None:
+        """The kept table, None if there is none for these shapes."""
+        try:
+            kept = json.loads(self.path.read_text(encoding="utf-8"))
+            points = {(int(rows), int(length)): float(seconds) for rows, length, seconds in kept["points"]}
+            return CostTable(points) if kept["key"] == self.key and set(points) == set(shapes) else None
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+            logger().warning("cost_table_unreadable", path=str(self.path), reason=str(error))
+            return None
+
+    def write(self, table: CostTable) -> None:
+        """Keep a table; whole or not at all."""
+        # Several machines may share the folder, and their processes have the same numbers.
+        part = self.path.with_suffix(f".{uuid.uuid4().hex}.part")
+        points = [[rows, length, seconds] for (rows, length), seconds in table.points().items()]
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps({"key": self.key, "points": points}, indent=1) + "\n", encoding="utf-8")
+            part.replace(self.path)
+        except OSError as error:
+            logger().warning("cost_table_not_kept", path=str(self.path), reason=str(error))
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

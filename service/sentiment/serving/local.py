@@ -1,0 +1,130 @@
+"""A bundle in this process, behind the same pipeline as the server's and with the client's results."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+from sentiment.api.grpc import convert
+from sentiment.api.grpc.explain_request import asked_of
+from sentiment.api.grpc.explain_response import Messages
+from sentiment.api.grpc.status import code_of, status_of
+from sentiment.batching.ticket import Priority
+from sentiment.client import CallFailed, Classification, ExplainOptions, Explanation, ModelId, Result, Timing, requests
+from sentiment.client.explanation_reader import Reader
+from sentiment.client.policy import EXPLAIN_TIMEOUT_S
+from sentiment.client.results import failure_of_status
+from sentiment.errors import RequestError
+from sentiment.explain.engine import Explainer
+from sentiment.observability.metrics import Metrics
+from sentiment.serving.lifecycle.loading import load
+from sentiment.serving.lifecycle.served_model import make_served
+from sentiment.serving.pipeline import Answer, Outcome
+from sentiment.serving.queries import Query
+from sentiment.settings import load_settings
+from sentiment.v1 import sentiment_pb2 as pb
+
+# Rows that are planned together: enough to find rows of like length, few enough to bound memory.
+CHUNK = 1024
+# Nobody waits for a single row here, so its deadline only bounds a hang.
+DEADLINE_S = 3600.0
+# Of an explanation, which goes through no socket.
+BYTES_MAX = 2**31 - 1
+
+
+class LocalClassifier:
+    """Classifies and explains with a bundle, without a server. Not thread-safe. Use it as a context manager."""
+
+    def __init__(self, model: str = "", bundles: Sequence[Path] = (), *, device: str = "auto", runners: int = 0) -> None:
+        """Load and warm up. ``device`` and ``runners`` are as the settings of those names.
+
+        Raises:
+            BadBundle: it cannot be served.
+            BadSettings: the model's name is none.
+        """
+        named = {"model": model} if model else {}
+        given = {"bundles": tuple(bundles), "device": device, "runners": runners}
+        settings, _ = load_settings({**named, **given, "call_rows_max": CHUNK, "explain": False}, {})
+        loaded = load(settings, measure_s=0)
+        self._loop = asyncio.new_event_loop()
+        self._runners = loaded.runners
+
+        async def build() -> None:
+            self._served = make_served(loaded, settings, Metrics(("local",), ("OK",)))
+
+        self._loop.run_until_complete(build())
+        # In the calling thread: there is nobody to keep out of the way of.
+        self._explainer = Explainer(loaded.explained)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._served.close()
+        for runner in self._runners:
+            runner.close(wait_s=1.0)
+        self._loop.close()
+
+    @property
+    def digest(self) -> str:
+        """Of the bundle."""
+        return self._served.classifier.bundle.digest
+
+    def get_model(self) -> pb.Model:
+        """The model with its card, as ``Client.get_model`` gives it."""
+        return convert.model_of(self._served, True, pb.Limits(explanation_bytes=BYTES_MAX), self._explainer.methods, with_card=True)
+
+    def classify_all(self, texts: Iterable[str], *, truncation: str = "") -> Iterator[Result]:
+        """Classify texts lazily, in order and in bounded memory; one that fails comes as a CallFailed in its place."""
+        source = iter(texts)
+        while chunk := list(itertools.islice(source, CHUNK)):
+            queries = [Query(text, truncation=truncation or None, priority=Priority.BULK) for text in chunk]
+            now = time.monotonic()
+            outcomes = self._loop.run_until_complete(self._served.classify_many(queries, now, now + DEADLINE_S))
+            yield from map(self._result, outcomes)
+
+    def explain(
+        self,
+        text: str,
+        text_pair: str | None = None,
+        *,
+        label: str = "",
+        options: ExplainOptions | None = None,
+        truncation: str = "",
+        timeout_s: float = EXPLAIN_TIMEOUT_S,
+    ) -> Explanation:
+        """Explain the answer to one text or pair, as ``Client.explain`` does.
+
+        Raises:
+            CallFailed: there is no explanation; codes as the server's.
+        """
+        item = text if text_pair is None else (text, text_pair)
+        request = requests.explanation(item, requests.Options(truncation=truncation), label, options)
+        until = time.monotonic() + timeout_s
+        messages = Messages(convert.model_id(self._served), self._served.classifier.manifest.labels)
+        reader = Reader(text, text_pair)
+        try:
+            for part in self._explainer.explain(asked_of(request, BYTES_MAX), lambda: until - time.monotonic()):
+                for message in messages.of(part):
+                    reader.take(message)
+        except RequestError as error:
+            raise failure_of_status(status_of(error)) from error
+        return reader.explanation()
+
+    def _result(self, outcome: Outcome) -> Result:
+        if not isinstance(outcome, Answer):
+            return CallFailed(code_of(outcome), str(outcome))
+        bundle, scored = self._served.classifier.bundle, outcome.scored
+        return Classification(
+            label=scored.label,
+            score=scored.score,
+            scores=MappingProxyType(dict(zip(bundle.manifest.labels, scored.scores, strict=True))),
+            abstain=scored.abstain,
+            model=ModelId(bundle.manifest.name, bundle.manifest.version, bundle.digest),
+            tokens=outcome.tokens,
+            truncated=outcome.truncated,
+            timing=Timing(outcome.total_s, outcome.tokenize_s, outcome.queue_s, outcome.run_s, outcome.batch_rows),
+        )

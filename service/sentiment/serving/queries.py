@@ -1,0 +1,98 @@
+"""What is asked of a model, how it is read, and what is refused of it before anything runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sentiment.batching.row_queue import Reading
+from sentiment.batching.ticket import Priority
+from sentiment.errors import InvalidInput, Unsupported
+from sentiment.model.classifier import READ_ON, Classifier
+from sentiment.model.tokenizer import Row
+from sentiment.observability.tracing.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked. ``truncation``: None for the model's default, or refuse, head, head_tail or windows; ``field`` is where errors
+    point; ``priority`` is who waits; ``trace`` is where its stages are told, None where they are not.
+    """
+
+    text: str
+    text_pair: str | None = None
+    truncation: str | None = None
+    field: str = "text"
+    priority: Priority = Priority.INTERACTIVE
+    trace: Trace | None = None
+
+
+class QueryReader:
+    """Reads queries for one classifier. From any thread."""
+
+    def __init__(self, classifier: Classifier, text_bytes_max: int) -> None:
+        """``text_bytes_max``: UTF-8 bytes of a text."""
+        self._classifier = classifier
+        self._text_bytes_max = text_bytes_max
+
+    def check(self, query: Query) -> None:
+        """Refuse what can never be answered, before it is read.
+
+        Raises:
+            InvalidInput or Unsupported, each naming what is wrong.
+        """
+        self._check_text(query.text, query.field)
+        if query.text_pair is not None:
+            if not self._classifier.manifest.pairs:
+                raise Unsupported(f"model {self._classifier.bundle.id} reads one text; a pair was given")
+            self._check_text(query.text_pair, query.field + "_pair")
+
+    def _check_text(self, text: str, field: str) -> None:
+        if not text or text.isspace():
+            raise InvalidInput(field, f"has {len(text)} characters and none but white space; at least one other is needed")
+        size = len(text)
+        if not text.isascii():
+            try:
+                size = len(text.encode())
+            except UnicodeEncodeError as error:
+                raise InvalidInput(field, f"has a lone surrogate at code point {error.start}; Unicode text has none") from error
+        if size > self._text_bytes_max:
+            raise InvalidInput(field, f"has {size} bytes; the limit is {self._text_bytes_max}")
+
+    def check_reading(self, query: Query, reading: Reading) -> None:
+        """Refuse what cannot be answered once it is read.
+
+        Raises:
+            InvalidInput: it has no tokens, or more than may be read.
+        """
+        tokenizer = self._classifier.tokenizer
+        limit = tokenizer.max_tokens
+        if reading.tokens <= tokenizer.special_tokens:
+            raise InvalidInput(query.field, f"has {len(query.text)} characters and none that the model reads; at least one is needed")
+        if not reading.truncated:
+            return
+        if self._truncation(query) == "refuse":
+            raise InvalidInput(query.field, f"has more tokens than the model reads; the limit is {limit} and truncation is refuse")
+        if query.text_pair is not None and query.truncation in READ_ON:
+            raise InvalidInput(
+                query.field,
+                f"has with its pair more tokens than the model reads; the limit is {limit} and truncation {query.truncation} "
+                "is for single texts",
+            )
+
+    def read(self, queries: Sequence[Query]) -> list[Reading]:
+        """Tokenize them together, as each asks for."""
+        tokenizer = self._classifier.tokenizer
+        if any(query.text_pair is not None for query in queries):
+            rows = [tokenizer.encode(query.text, query.text_pair) for query in queries]
+        else:
+            rows = tokenizer.encode_many([query.text for query in queries])
+        return [
+            self._classifier.read_on(query.text, self._truncation(query)) if self.reads_on(query, row) else row
+            for query, row in zip(queries, rows, strict=True)
+        ]
+
+    def reads_on(self, query: Query, row: Row) -> bool:
+        """Whether more of the text is read than this row, its first tokens."""
+        return row.truncated and query.text_pair is None and self._truncation(query) in READ_ON
+
+    def _truncation(self, query: Query) -> str:
+        return query.truncation or self._classifier.manifest.default_truncation

@@ -1,0 +1,138 @@
+"""The documentation holds together: links and anchors lead somewhere, pages are in the navigation, paths that are named are there."""
+
+import importlib.util
+import itertools
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import leave_out
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PACKAGE = ROOT / "service/sentiment"
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md"), *(ROOT / "deploy").glob("*.md")])
+# What speaks of the code by its paths.
+OF_CODE = sorted([ROOT / "CONTRIBUTING.md", *(DOCS / "internals").rglob("*.md")])
+README_WORDS_MAX = 900
+CODE = re.compile(r"^( *)```.*?^ *```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)|(?:href|src)=\"([^\"]+)\"")
+# Others' files.
+NOT_OURS = {"batching/adaptive.py"}
+
+
+def each(pages: list[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("page", pages, ids=[str(page.relative_to(ROOT)) for page in pages])
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """The anchors of a page's headings as GitHub makes them."""
+    text = re.sub(r"^( *)```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    found: list[str] = re.findall(r"(?:id|name)=\"([^\"]+)\"", text)
+    for heading in re.findall(r"^#{1,6} +(.*?)(?: +#+)?$", text, re.MULTILINE):
+        shown = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+        slug = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        again = sum(1 for other in found if re.fullmatch(re.escape(slug) + r"(-\d+)?", other))
+        found.append(f"{slug}-{again}" if again else slug)
+    return frozenset(found)
+
+
+def links(page: Path) -> list[str]:
+    text = CODE.sub("", page.read_text(encoding="utf-8"))
+    return [target or other for target, other in LINK.findall(text)]
+
+
+@each(PAGES)
+def test_every_link_and_anchor_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in links(page):
+        if re.match(r"[a-z][a-z0-9+.-]*:", link):
+            continue
+        target, _, anchor = link.partition("#")
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(path)):
+            broken.append(link)
+
+    assert broken == []
+
+
+def test_links_are_found_and_anchors_are_github_s(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A & B: `c_d`, *e*\n## Twice\n## Twice\n```\n# no\n[no](no.md)\n```\n[x](y.md#z) ![p](p.png) `[no](no.md)`\n")
+
+    assert anchors(page) == {"a--b-c_d-e", "twice", "twice-1"}
+    assert links(page) == ["y.md#z", "p.png"]
+
+
+def test_the_readme_can_be_read_in_a_few_minutes() -> None:
+    words = len((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+    assert words <= README_WORDS_MAX
+
+
+def in_nav(entry: object) -> list[str]:
+    if isinstance(entry, str):
+        return [entry]
+    children = entry if isinstance(entry, list) else entry.values() if isinstance(entry, dict) else []
+    return [page for child in children for page in in_nav(child)]
+
+
+class _Loader(yaml.SafeLoader):
+    """Takes the tags that MkDocs alone understands for nothing."""
+
+
+_Loader.add_multi_constructor("", lambda *_: None)
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    nav = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader=_Loader)["nav"]
+
+    assert sorted(in_nav(nav)) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    if importlib.util.find_spec("material") is None:
+        leave_out("mkdocs-material", "is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180, check=False)
+
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert (tmp_path / "site/internals/architecture.html").is_file()
+
+
+def paths_named(page: Path) -> set[str]:
+    """The modules that a page names in code, such as model/{session,runner}.py."""
+    found = set()
+    for code in re.findall(r"`([\w/{},.-]+\.py)`", page.read_text(encoding="utf-8")):
+        parts = [part.split(",") for part in re.split(r"[{}]", code)]
+        found |= {"".join(chosen) for chosen in itertools.product(*parts)}
+    return found - NOT_OURS
+
+
+@each(OF_CODE)
+def test_every_module_that_is_named_is_there(page: Path) -> None:
+    told = re.search(r"[Pp]aths\s+(?:below\s+)?are\s+relative\s+to\s+`([^`]+)`", page.read_text(encoding="utf-8"))
+    roots = [ROOT, PACKAGE, *([ROOT / told[1]] if told else [])]
+    names = {path.name for folder in ("service", "models", "tests", "proto", "deploy", "docs") for path in (ROOT / folder).rglob("*.py")}
+
+    missing = [
+        path for path in paths_named(page) if not any((root / path).is_file() for root in roots) and ("/" in path or path not in names)
+    ]
+
+    assert missing == []
+
+
+def test_the_architecture_page_tells_what_each_folder_is_for() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    told = re.findall(r"^\| (`.*?) \|", (DOCS / "internals/architecture.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert folders <= {folder.strip("/").partition("/")[0] for cell in told for folder in re.findall(r"`([\w/]+)/`", cell)}
