@@ -14,14 +14,17 @@ RECIPE ?= quick
 DEVICE ?= cpu
 EVAL ?=
 RUN ?= $(BUILD)/train/$(RECIPE)
+# What `make check` runs: tests that start no server and no training.
+UNIT := tests/batching tests/explain tests/traffic tests/corpus/test_output.py tests/model/test_tokenizer.py tests/model/test_shortened.py \
+	tests/model/test_runner.py tests/rpc/test_wire.py tests/test_settings.py tests/test_files.py tests/test_tidy.py tests/docs/test_reference.py
 # How long `make faults` soaks, in seconds, and how many malformed inputs it sends.
 SOAK_S ?= 60
 INPUTS ?= 20000
 
-.PHONY: help serve demo test deploy-check manifests reference docs screenshots bench bench-peers release-check mutants bundle proto image-check faults clean python
+.PHONY: help check serve demo test deploy-check manifests reference docs screenshots bench bench-peers release-check mutants bundle proto image-check faults clean python
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*##/ {printf "  %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 python:
 	@test -n "$(PYTHON)" || { echo "error: no Python from 3.11 to 3.13 found; install one or set PYTHON=/path/to/python3" >&2; exit 2; }
@@ -37,6 +40,8 @@ python:
 	$(DEV)/pip install --quiet --disable-pip-version-check --editable '.[cpu,tracing,ray,models,dev]'
 	touch $@
 
+##@ Use it
+
 serve: .venv/.$(EXTRA) ## build .venv and serve the default bundle (EXTRA=cpu or gpu)
 	@printf '%s\n' 'Starting. In another terminal:' \
 	  '  .venv/bin/sentiment classify "a gripping, beautifully shot film"' \
@@ -47,6 +52,15 @@ serve: .venv/.$(EXTRA) ## build .venv and serve the default bundle (EXTRA=cpu or
 demo: .venv/.$(EXTRA) ## serve, classify a few texts, stop
 	.venv/bin/python tests/demo.py
 
+##@ Change it
+
+check: .venv-dev/.dev ## the inner loop: lint, types, import rules and the unit tests, under a minute
+	$(DEV)/ruff check .
+	$(DEV)/ruff format --check .
+	$(DEV)/mypy
+	$(DEV)/lint-imports
+	SIM_SEEDS=5 $(DEV)/python -m pytest $(UNIT)
+
 test: .venv-dev/.dev ## lint, types, layers and every test; REQUIRE_ALL=1: leave nothing out
 	$(DEV)/ruff check .
 	$(DEV)/ruff format --check .
@@ -54,43 +68,29 @@ test: .venv-dev/.dev ## lint, types, layers and every test; REQUIRE_ALL=1: leave
 	$(DEV)/lint-imports
 	REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest
 
-deploy-check: .venv-dev/.dev ## the part of test that is about deploy/: chart, manifests, alerts, board (helm, kubectl, checkov, promtool)
-	REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest tests/deploy tests/deploy_rules
-
-manifests: .venv-dev/.dev ## write again the board and what is made of the chart: kustomize, its schema and the table of its values (helm)
-	$(DEV)/python deploy/board.py
-	$(DEV)/python deploy/render.py
-
 reference: .venv-dev/.dev ## write docs/reference/ and the diagrams of the architecture page again, from the code
 	$(DEV)/python docs/reference.py
 
 docs: .venv-dev/.dev ## build the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 $(DEV)/python -m mkdocs build --strict --site-dir $(BUILD)/site
 
+proto: .venv-dev/.dev ## generate the Python code of proto/ again, and what Envoy is told of it
+	$(DEV)/python proto/generate.py service deploy/envoy/sentiment.pb
+
+manifests: .venv-dev/.dev ## write again the board and what is made of the chart: kustomize, its schema and the table of its values (helm)
+	$(DEV)/python deploy/board.py
+	$(DEV)/python deploy/render.py
+
 screenshots: .venv-dev/.dev ## take the approved pictures of the viewer again; look at each before you commit it
 	APPROVE=1 $(DEV)/python -m pytest tests/viewer/test_screenshots.py
 
-bench: .venv-dev/.dev ## measure against the ceiling and other policies; writes bench.json (TEXTS=file: your texts; LABELLED=file: accuracy of int8)
-	$(DEV)/python -m tests.bench $(if $(TEXTS),--texts $(TEXTS)) $(if $(LABELLED),--labelled $(LABELLED)) --output bench.json
+clean: ## delete what was built
+	rm -rf .venv .venv-dev $(BUILD) dist bench.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-release-check: .venv-dev/.dev ## hold the server to the limits in tests/bench/release.toml (five minutes; build/release.html has the curve)
-	@mkdir -p $(BUILD)
-	$(DEV)/python -m tests.bench.release --json $(BUILD)/release.json --html $(BUILD)/release.html
+##@ Run it
 
-bench-peers: .venv-dev/.dev ## measure other servers beside ours, same graph and texts; writes build/peers.json (half an hour; PEERS=a,b: only these)
-	$(DEV)/python -m tests.bench.peers $(if $(PEERS),--only $(PEERS))
-
-mutants: .venv-dev/.dev ## break the scheduler in every way mutmut knows and list what no test notices (an hour)
-	rm -rf $(BUILD)/mutants && mkdir -p $(BUILD)/mutants
-	cp -r service $(BUILD)/mutants/src && cp -r tests pyproject.toml $(BUILD)/mutants
-	cd $(BUILD)/mutants && export SIM_SEEDS=20 && ../../$(DEV)/mutmut run; ../../$(DEV)/mutmut results
-
-bundle: .venv-dev/.dev ## train, export and judge the default bundle again: make bundle DATA=dir EVAL="files" RECIPE=quick|whole|onward|head DEVICE=cpu|cuda
-	@test -n "$(DATA)" || { echo 'error: give the folder of the training files, DATA=dir; models/make_bundle.sh says what it holds' >&2; exit 2; }
-	DEVICE=$(DEVICE) EVAL="$(EVAL)" models/make_bundle.sh "$(DATA)" "$(RUN)" $(RECIPE)
-
-proto: .venv-dev/.dev ## generate the Python code of proto/ again, and what Envoy is told of it
-	$(DEV)/python proto/generate.py service deploy/envoy/sentiment.pb
+deploy-check: .venv-dev/.dev ## the part of test that is about deploy/: chart, manifests, alerts, board (helm, kubectl, checkov, promtool)
+	REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest tests/deploy tests/deploy_rules
 
 image-check: .venv-dev/.dev ## build the image and run it as a pod of the chart, locked in (root; buildah, podman, runc, mmdebstrap, helm; some minutes)
 	@mkdir -p $(BUILD)
@@ -102,5 +102,25 @@ faults: .venv-dev/.dev ## make every fault, long ones too, and write deploy/RELI
 		--deselect tests/faults/test_report.py
 	$(DEV)/python -m tests.faults.report $(BUILD)/faults
 
-clean: ## delete what was built
-	rm -rf .venv .venv-dev $(BUILD) dist bench.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+release-check: .venv-dev/.dev ## hold the server to the limits in tests/bench/release.toml (five minutes; build/release.html has the curve)
+	@mkdir -p $(BUILD)
+	$(DEV)/python -m tests.bench.release --json $(BUILD)/release.json --html $(BUILD)/release.html
+
+##@ Measure it
+
+bench: .venv-dev/.dev ## measure against the ceiling and other policies; writes bench.json (TEXTS=file: your texts; LABELLED=file: accuracy of int8)
+	$(DEV)/python -m tests.bench $(if $(TEXTS),--texts $(TEXTS)) $(if $(LABELLED),--labelled $(LABELLED)) --output bench.json
+
+bench-peers: .venv-dev/.dev ## measure other servers beside ours, same graph and texts; writes build/peers.json (half an hour; PEERS=a,b: only these)
+	$(DEV)/python -m tests.bench.peers $(if $(PEERS),--only $(PEERS))
+
+mutants: .venv-dev/.dev ## break the scheduler in every way mutmut knows and list what no test notices (an hour)
+	rm -rf $(BUILD)/mutants && mkdir -p $(BUILD)/mutants
+	cp -r service $(BUILD)/mutants/src && cp -r tests pyproject.toml $(BUILD)/mutants
+	cd $(BUILD)/mutants && export SIM_SEEDS=20 && ../../$(DEV)/mutmut run; ../../$(DEV)/mutmut results
+
+##@ Train models
+
+bundle: .venv-dev/.dev ## train, export and judge the default bundle again: make bundle DATA=dir EVAL="files" RECIPE=quick|whole|onward|head DEVICE=cpu|cuda
+	@test -n "$(DATA)" || { echo 'error: give the folder of the training files, DATA=dir; models/make_bundle.sh says what it holds' >&2; exit 2; }
+	DEVICE=$(DEVICE) EVAL="$(EVAL)" models/make_bundle.sh "$(DATA)" "$(RUN)" $(RECIPE)

@@ -158,6 +158,8 @@ TEXTS = st.lists(PIECES, max_size=20).flatmap(lambda pieces: st.sampled_from([""
 @example(text=("\u0b95" * 100 + " ") * 40)
 @example(text="x" * 300 + "\u2764\ufe0f" + "x" * 300 + "\x00" * 300 + "1\ufe0f\u20e3")
 def test_a_text_has_the_tokens_and_offsets_of_the_whole(kind: str, ours: Tokenizer, text: str) -> None:
+    # Of the others it is not always known what can be left out of a word, and then no more is read.
+    assume(kind == "english" or len(text) <= CUT_CHARACTERS_MAX)
     whole = WHOLE[kind].encode(text)
 
     row, explained = ours.encode(text), ours.encode_explained(text)
@@ -179,6 +181,7 @@ def test_a_text_has_the_tokens_and_offsets_of_the_whole(kind: str, ours: Tokeniz
 def test_a_pair_has_the_tokens_and_offsets_of_the_whole(kind: str, ours: Tokenizer, text: str, pair: str) -> None:
     # Of two that both have far more tokens than fit, which has more is not looked for.
     assume(min(map(len, (text, pair))) < PAIR_GROWTH * (MAX_TOKENS - 3) // 3)
+    assume(kind == "english" or max(map(len, (text, pair))) <= CUT_CHARACTERS_MAX)
     whole = WHOLE[kind].encode(text, pair)
 
     row, explained = ours.encode(text, pair), ours.encode_explained(text, pair)

@@ -4,10 +4,13 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle.
 """
 
 import argparse
+import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import shtab
 
 from sentiment.cli.arguments import add_credentials, credentials_of
 from sentiment.cli.loadtest import add_loadtest
@@ -61,6 +64,8 @@ def _fail(error: Exception, code: int) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sentiment", description="Serve and call a fine-tuned BERT sentiment classifier.")
+    parser.add_argument("--version", action="version", version=f"sentiment {importlib.metadata.version('sentiment-service')}")
+    shtab.add_argument_to(parser, "--print-completion", help="print the completion script for a shell")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="run the server", description="Run the server until SIGTERM or Ctrl-C.")
