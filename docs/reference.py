@@ -67,7 +67,7 @@ APART = ("sentiment.serving.app", "sentiment.serving.local", "sentiment.serving.
 DIVIDED = "serving"
 GENERATED = ("v1", "oip")
 
-RETRY_PUSHBACK = "yes, after the pushback"
+RETRY_PUSHBACK = "yes, after the pushback; if it is -1, only with a longer deadline"
 STATUS: dict[Code, tuple[str, str, str]] = {
     Code.OK: ("The call is answered. Items of a batch or stream have a status each.", "-", "-"),
     Code.CANCELLED: (
@@ -110,7 +110,7 @@ STATUS: dict[Code, tuple[str, str, str]] = {
     Code.UNAVAILABLE: (
         "The server starts or drains, its last runner or device is lost, or the connection went away.",
         "yes, on another server if there is one",
-        "50 ms, doubling to 1 s",
+        "0 to 50 ms at random, doubling with each attempt, at most 1 s",
     ),
     Code.INTERNAL: (
         "A fault of the server's. Its log has the cause under the request id of the trailer `x-request-id`.",
@@ -358,8 +358,8 @@ def status_page() -> str:
         "is the header `Retry-After`, in\n"
         "whole seconds. Set `proto/sentiment/v1/service_config.json` as your client's service config: at "
         "most 4 attempts on `UNAVAILABLE` and\n"
-        "`RESOURCE_EXHAUSTED`, for every method but `Explain` and `ClassifyStream`; `sentiment.client` has it already. All methods are\n"
-        "idempotent, so a retry is safe.\n\n"
+        "`RESOURCE_EXHAUSTED`, for every method but `Explain` and `ClassifyStream`; `sentiment.client` has it already. All methods but\n"
+        "`ClassifyStream` are idempotent, so a retry is safe.\n\n"
         "## Batches and streams\n\nA bad item has a status of its own and leaves the others alone: in "
         "ClassifyBatch and ClassifyStream it is a\n"
         "`google.rpc.Status` in place of the item's answer. A call fails as a whole only if its envelope is "
