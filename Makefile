@@ -14,6 +14,8 @@ RECIPE ?= quick
 DEVICE ?= cpu
 EVAL ?=
 RUN ?= $(BUILD)/train/$(RECIPE)
+# Processes of `make test`, each with whole files of tests. Much of their time they wait, so three keep two cores busy.
+JOBS ?= 3
 # What `make check` runs: tests that start no server and no training.
 UNIT := tests/batching tests/explain tests/traffic tests/corpus/test_output.py tests/model/test_tokenizer.py tests/model/test_shortened.py \
 	tests/model/test_runner.py tests/rpc/test_wire.py tests/test_settings.py tests/test_files.py tests/test_tidy.py tests/docs/test_reference.py
@@ -66,7 +68,7 @@ test: .venv-dev/.dev ## lint, types, layers and every test; REQUIRE_ALL=1: leave
 	$(DEV)/ruff format --check .
 	$(DEV)/mypy
 	$(DEV)/lint-imports
-	REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest
+	REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest -n $(JOBS) --dist loadfile
 
 reference: .venv-dev/.dev ## write docs/reference/ and the diagrams of the architecture page again, from the code
 	$(DEV)/python docs/reference.py

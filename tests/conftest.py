@@ -178,6 +178,17 @@ def leave_out(tool: str, why: str) -> NoReturn:
     pytest.skip(f"{tool} {why}")
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    # Of several processes the first one tells what all have left out.
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = sorted(_left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    _left_out.update(getattr(node, "workeroutput", {}).get("left_out", ()))
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return

@@ -1,8 +1,11 @@
 """A network namespace of its own, and links to it on which packets can vanish without a word. Needs root and iproute2."""
 
 import contextlib
+import fcntl
 import os
 import subprocess
+import tempfile
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -30,6 +33,9 @@ class Apart:
     def __enter__(self) -> Self:
         if os.geteuid():
             leave_out("a network namespace", "needs root")
+        # Its addresses are the same in every process that runs tests: one at a time.
+        self._turn = (Path(tempfile.gettempdir()) / "sentiment-namespace.lock").open("w")
+        fcntl.flock(self._turn, fcntl.LOCK_EX)
         try:
             ip("netns", "add", self.name)
         except subprocess.CalledProcessError as error:
@@ -68,6 +74,7 @@ class Apart:
             with contextlib.suppress(subprocess.CalledProcessError):
                 ip("link", "del", self._cards(link)[0])
         ip("netns", "del", self.name)
+        self._turn.close()
 
     def _cards(self, link: str) -> tuple[str, str]:
         number = f"{list(LINKS).index(link)}-{os.getpid()}"
