@@ -272,8 +272,8 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, line: int, *arguments: str | Pa
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda lines: ["new", *lines], ":1: answers another text than text 1 of "),
-        (lambda lines: [*lines[:200], "new", *lines[201:]], ":201: answers another text than text 201 of "),
+        (lambda lines: ["new", *lines], ":1: does not match text 1 of "),
+        (lambda lines: [*lines[:200], "new", *lines[201:]], ":201: does not match text 201 of "),
         (lambda lines: lines[:100], " has 100 texts, fewer than were answered"),
     ],
     ids=["put in front", "changed", "fewer"],
@@ -300,7 +300,7 @@ def test_an_interrupted_output_is_not_continued_with_other_texts_unless_it_is_be
 
     assert message.startswith(f"{part}:")
     assert told in message
-    assert message.endswith("; --restart begins again, another --output keeps this one")
+    assert message.endswith("; use --restart to start over, or another --output to keep this one")
     assert (unchanged, again) == (True, 0)
     assert [line["text"] for line in lines_of(output)] == texts
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == ["out.jsonl"]
@@ -329,7 +329,7 @@ def test_an_interrupted_output_is_not_continued_with_other_settings(
     message = why_not(capsys, "classify", *asked, *flags, code=2)
 
     assert message.startswith(f"{output}.part: {told}")
-    assert "--restart begins again" in message
+    assert "--restart to start over" in message
     assert run("classify", *asked) == 0
     assert len(lines_of(output)) == 30
 
@@ -346,7 +346,9 @@ def test_a_part_of_which_nothing_is_known_is_not_continued(
 
     message = why_not(capsys, "classify", *local, "--input", source, "--output", output, code=2)
 
-    assert message.startswith(f"{output}.part: has 2 lines, and out.jsonl.part.json, which says what they depend on, cannot be read; ")
+    assert message.startswith(
+        f"{output}.part: has 2 lines, but out.jsonl.part.json, which records their input and options, cannot be read; "
+    )
 
 
 @pytest.mark.parametrize("line", ["{}", "[]", "null", "good", '{"text": 1}'])
@@ -387,7 +389,7 @@ def test_two_runs_never_write_one_output(capsys: Captured, local: list[str], tmp
         message = why_not(capsys, *asked, code=1)
         other.complete()
 
-    assert message == f"{output}.part: another process writes to it; wait for its end or choose another output"
+    assert message == f"{output}.part: another process writes to it; wait until it ends or choose another output"
     assert output.read_text() == "theirs\n"
 
 
@@ -409,7 +411,7 @@ def test_an_output_that_another_run_completes_meanwhile_is_left_alone(tmp_path: 
 
 
 def test_restart_without_an_output_is_wrong_usage(capsys: Captured) -> None:
-    assert why_not(capsys, "classify", "--restart", "good", code=2) == "--restart goes with --output"
+    assert why_not(capsys, "classify", "--restart", "good", code=2) == "--restart needs --output"
 
 
 def test_a_column_of_a_table_may_be_chosen(capsys: Captured, local: list[str], tmp_path: Path) -> None:
@@ -545,7 +547,7 @@ def test_with_something_at_the_target_that_never_answers_it_says_the_same(capsys
         (["nosuch"], "invalid choice: 'nosuch'"),
         (["classify", "--nosuch"], "unrecognized arguments: --nosuch"),
         (["classify", "--truncation", "tail", "good"], "invalid choice: 'tail'"),
-        (["classify", "--timeout", "soon", "good"], "is 'soon'; wanted are seconds, more than 0"),
+        (["classify", "--timeout", "soon", "good"], "is 'soon'; must be more than 0 seconds"),
         (["check"], "required: BUNDLE"),
         (["serve", "--log-level", "loud"], "invalid choice: 'loud'"),
     ],
@@ -563,7 +565,7 @@ def test_wrong_usage_exits_2_and_says_what_is_wrong(capsys: Captured, arguments:
     [
         (["classify"], "give either texts or --input FILE"),
         (["classify", "good", "--input", "in.txt"], "give either texts or --input FILE"),
-        (["classify", "good", "--output", "out.jsonl"], "--output goes with --input"),
+        (["classify", "good", "--output", "out.jsonl"], "--output needs --input"),
         (["classify", "--local", "--model", "No Such", "good"], "model = 'No Such'"),
         (["serve", "--queue-rows-max", "0"], "queue_rows_max = '0'"),
         (["serve", "--config", "nosuch.toml"], "nosuch.toml: "),
@@ -576,7 +578,7 @@ def test_wrong_settings_exit_2_and_say_what_is_wrong(capsys: Captured, arguments
 def test_an_unknown_variable_stops_the_server_with_2(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENTIMENT_RUNNER", "2")
 
-    assert why_not(capsys, "serve", code=2) == "SENTIMENT_RUNNER is no setting; the nearest known is SENTIMENT_RUNNERS"
+    assert why_not(capsys, "serve", code=2) == "SENTIMENT_RUNNER is not a setting; did you mean SENTIMENT_RUNNERS?"
 
 
 @pytest.mark.parametrize("name", ["in.txt", "in.parquet", "in.xlsx"])

@@ -180,7 +180,7 @@ def test_a_neuron_that_is_none_is_wrong_usage(capsys: Captured, value: str) -> N
         main.main(["explain", TEXT, f"--neuron={value}"])
 
     assert caught.value.code == 2
-    assert "wanted are three numbers from 0" in capsys.readouterr().err
+    assert "must be three numbers from 0" in capsys.readouterr().err
 
 
 def test_a_neuron_view_is_printed(capsys: Captured, where: list[str]) -> None:

@@ -196,7 +196,7 @@ def test_a_carriage_return_that_a_csv_does_not_quote_is_told_by_its_line_instead
 def test_an_unknown_kind_of_file_is_refused_with_those_that_are_read(name: str, tmp_path: Path) -> None:
     message = why_not(written(tmp_path / name, "good\n"))
 
-    assert message.startswith(f"{tmp_path / name}: a ")
+    assert message.startswith(f"{tmp_path / name}: unsupported file type ")
     assert ".txt, .tsv, .csv, .jsonl, .parquet" in message
 
 

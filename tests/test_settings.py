@@ -129,7 +129,7 @@ def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path: Path
 
 @pytest.mark.parametrize(("name", "value"), [("models", "other"), ("models_watch_s", "1"), ("admin_listen", "127.0.0.1:0")])
 def test_front_ends_and_what_exchanges_models_do_not_go_together(name: str, value: str) -> None:
-    with pytest.raises(BadSettings, match=f"{name} does not go with front_ends = 2"):
+    with pytest.raises(BadSettings, match=f"{name} cannot be used with front_ends = 2"):
         load_settings({"front_ends": "2", name: value}, {})
 
 
@@ -158,7 +158,7 @@ def test_an_unknown_variable_stops_and_the_nearest_is_named(variable: str, neare
     with pytest.raises(BadSettings) as caught:
         load_settings({}, {variable: "1"})
 
-    assert str(caught.value) == f"{variable} is no setting; the nearest known is {nearest}"
+    assert str(caught.value) == f"{variable} is not a setting; did you mean {nearest}?"
 
 
 def test_an_unknown_key_stops_and_names_file_key_and_the_nearest(tmp_path: Path) -> None:
@@ -168,15 +168,15 @@ def test_an_unknown_key_stops_and_names_file_key_and_the_nearest(tmp_path: Path)
     with pytest.raises(BadSettings) as caught:
         load_settings({}, {}, config)
 
-    assert str(caught.value) == f"{config}: runner is no setting; the nearest known is SENTIMENT_RUNNERS"
+    assert str(caught.value) == f"{config}: runner is not a setting; did you mean SENTIMENT_RUNNERS?"
 
 
 @pytest.mark.parametrize(
     ("key", "told"),
     [
-        ("runners = true", "runners = True: wanted is a whole number"),
-        ("runners = 2.0", "runners = 2.0: wanted is a whole number"),
-        ("stall_s = true", "stall_s = True: wanted is a number"),
+        ("runners = true", "runners = True: must be a whole number"),
+        ("runners = 2.0", "runners = 2.0: must be a whole number"),
+        ("stall_s = true", "stall_s = True: must be a number"),
         ("grpc_listen = 50051", "grpc_listen = 50051: Input should be a valid string"),
     ],
 )

@@ -14,18 +14,18 @@ DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
 COMMANDS = {
     "pretrain": "pre-train an encoder on unlabelled documents",
     "train": "fine-tune a classifier",
-    "scratch": "compare models from scratch with fine-tuned ones",
-    "label": "let a teacher say how likely each label of many texts is",
-    "average": "average fine-tunes of one model",
-    "export": "make a bundle out of a checkpoint",
+    "scratch": "compare models trained from scratch with fine-tuned ones",
+    "label": "label texts with a teacher model's probabilities",
+    "average": "average the weights of fine-tuned checkpoints",
+    "export": "make a bundle from a checkpoint",
     "evaluate": "measure a bundle on labelled texts",
-    "attention-tests": "train small encoders to see what attention is good for",
-    "long-texts": "choose how a bundle reads texts that do not fit it",
+    "attention-tests": "train small encoders to test what attention contributes",
+    "long-texts": "choose how a bundle reads texts that are too long for it",
     "compare": "run two bundles over the same texts",
     "card": "write a bundle's MODEL_CARD.md",
     "verify": "check everything in a bundle",
-    "diff": "say what differs between two bundles",
-    "sign": "sign a bundle as cosign does",
+    "diff": "show what differs between two bundles",
+    "sign": "sign a bundle in cosign's format",
 }
 """Name, which with _ for - is also that of its module, and what it does."""
 

@@ -42,150 +42,154 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
-    grpc_listen: str = Field("127.0.0.1:50051", description="address and port of gRPC; port 0 takes a free one")
-    http_listen: str = Field("127.0.0.1:8080", description="address and port of HTTP (metrics, health, JSON); empty: no HTTP")
+    grpc_listen: str = Field("127.0.0.1:50051", description="address and port of gRPC; port 0 picks a free one")
+    http_listen: str = Field("127.0.0.1:8080", description="address and port of HTTP (metrics, health, JSON); empty: off")
     bundles: tuple[Path, ...] = Field(
-        (), description="folders that hold bundles, separated by ':', looked in before /models and the checkout"
+        (), description="folders that hold bundles, separated by ':', searched before /models and the checkout"
     )
     model: str = Field("english", description="the default model: name or name/version", pattern=MODEL)
     models: tuple[str, ...] = Field(
-        (), description="further models that are loaded at the start, as name or name/version, separated by ','", max_length=64
+        (), description="further models to load at the start, as name or name/version, separated by ','", max_length=64
     )
     models_max: int = Field(
         3,
-        description="versions that may be in memory, with those that are kept for a return and the one that is being loaded",
+        description="max model versions in memory, including those kept for rollback and the one being loaded",
         ge=1,
         le=64,
     )
     models_bytes_max: int = Field(
-        0, description="bytes that their files may have together, which is about what they take of memory; 0: no limit", ge=0, le=2**50
+        0, description="max total bytes of the files of models in memory, about the memory they take; 0: no limit", ge=0, le=2**50
     )
     models_watch_s: Seconds = Field(
         0.0,
-        description="look so often for higher versions of the models without a version, and serve those that are proved; 0: never",
+        description="seconds between checks for higher versions of unpinned models, served once verified; 0: off",
     )
     admin_listen: str = Field(
         "",
-        description="address and port on which models are loaded and unloaded, such as 127.0.0.1:50053; a loopback address or unix:PATH; "
-        "empty: none",
+        description="address of the admin port, which changes models: loopback, such as 127.0.0.1:50053, or unix:PATH; empty: off",
     )
     admin_tokens: str = Field(
-        "", description="file with bearer tokens, one a line, or folder of such files: each call of the admin port needs one of them"
+        "", description="file of bearer tokens, one per line, or folder of such files; every call of the admin port needs one"
     )
     precision: Literal["auto", "int8", "fp16", "fp32"] = Field(
-        "auto", description="graph to serve (fp16 on a GPU only, int8 on the CPU only); auto: the first that passes its golden set there"
+        "auto", description="graph to serve (fp16: GPU only, int8: CPU only); auto: the first that passes its golden set on the device"
     )
     device: str = Field(
         "auto",
-        description="where to run: cpu, cuda (every GPU), or GPUs such as cuda:0,cuda:1; auto: GPUs of one model, if they work, else cpu",
+        description="where to run: cpu, cuda (every GPU), or GPUs such as cuda:0,cuda:1; auto: working GPUs of one type, otherwise cpu",
         pattern=r"^(auto|cpu|cuda|cuda:\d{1,2}(,cuda:\d{1,2})*)$",
     )
     device_bytes_max: int = Field(
         0,
-        description="memory of each GPU that the model may take for weights and batches; CUDA itself takes more beside it; 0: all of it",
+        description="max bytes of each GPU's memory for weights and batches; CUDA itself needs more on top; 0: no limit",
         ge=0,
         le=2**40,
     )
     runners: int = Field(
-        0, description="batches that run at once on the CPU, one core each; 0: the cores that affinity and cgroup quota grant", ge=0, le=256
+        0,
+        description="batches that run in parallel on the CPU, one core each; 0: as many as CPU affinity and cgroup quota allow",
+        ge=0,
+        le=256,
     )
     front_ends: int = Field(
         0,
-        description="processes that speak gRPC and read texts for one that has the model, where one process cannot feed its device; "
-        "0: one process does all",
+        description="processes that serve gRPC and tokenize for one model process; use them if one process cannot keep the device "
+        "busy; 0: off",
         ge=0,
         le=64,
     )
-    batch_rows_max: int = Field(0, description="rows in a batch; 0: 16 on the CPU, 256 on a GPU", ge=0, le=1024)
+    batch_rows_max: int = Field(0, description="max rows in a batch; 0: 16 on the CPU, 256 on a GPU", ge=0, le=1024)
     batch_tokens_max: int = Field(
         0,
-        description="tokens of a batch with its padding; a single row may have more; 0: 512 on the CPU, 16384 on a GPU",
+        description="max tokens in a batch, padding included; a single row may exceed it; 0: 512 on the CPU, 16384 on a GPU",
         ge=0,
         le=2**18,
     )
     batch_scores_bytes_max: int = Field(
         0,
-        description="bytes of one layer's attention scores of a batch: rows x heads x length^2 x 4; 0: 64 MiB on the CPU, 4 GiB on a GPU",
+        description="max bytes of one layer's attention scores in a batch: rows x heads x length^2 x 4; 0: 64 MiB on the CPU, 4 GiB "
+        "on a GPU",
         ge=0,
         le=2**36,
     )
-    bulk_share: float = Field(
-        0.2, description="part of the run time that bulk rows get while interactive ones wait too; the rest is theirs", gt=0, lt=1
-    )
+    bulk_share: float = Field(0.2, description="share of the run time that bulk rows get while interactive rows also wait", gt=0, lt=1)
     cache_dir: str = Field(
         "",
-        description="folder in which measured costs and a GPU's graphs are kept across starts; empty: made at each start",
+        description="folder that keeps measured batch costs and GPU graphs across restarts; empty: made at each start",
     )
-    queue_rows_max: int = Field(4096, description="rows that may wait; one more is refused with RESOURCE_EXHAUSTED", ge=1, le=65_536)
-    call_rows_max: int = Field(256, description="unanswered rows of one batch or stream call", ge=1, le=100_000)
-    calls_max: int = Field(8192, description="open calls; one more is refused with RESOURCE_EXHAUSTED", ge=1, le=1_000_000)
+    queue_rows_max: int = Field(4096, description="max waiting rows; further rows are refused with RESOURCE_EXHAUSTED", ge=1, le=65_536)
+    call_rows_max: int = Field(256, description="max unanswered rows of one batch or stream call", ge=1, le=100_000)
+    calls_max: int = Field(8192, description="max open calls; further calls are refused with RESOURCE_EXHAUSTED", ge=1, le=1_000_000)
     calls_pending_max: int = Field(
         512,
-        description="calls of a method that the server has not looked at yet; from half as many on some are ended as CANCELLED",
+        description="max calls of a method that wait for the event loop; from half of it on, some end as CANCELLED",
         ge=2,
         le=65_536,
     )
-    text_bytes_max: int = Field(2**20, description="UTF-8 bytes of a text", ge=1, le=2**26)
-    batch_items_max: int = Field(1024, description="items of a ClassifyBatch", ge=1, le=100_000)
-    message_bytes_max: int = Field(4 * 2**20, description="bytes of a request message", ge=2**10, le=2**28)
-    deadline_default_s: float = Field(5.0, description="time limit of a request that brings none", gt=0, le=3600)
-    deadline_max_s: float = Field(60.0, description="longest time limit; a longer one is cut to it", gt=0, le=3600)
+    text_bytes_max: int = Field(2**20, description="max UTF-8 bytes of a text", ge=1, le=2**26)
+    batch_items_max: int = Field(1024, description="max items in a ClassifyBatch call", ge=1, le=100_000)
+    message_bytes_max: int = Field(4 * 2**20, description="max bytes of a request message", ge=2**10, le=2**28)
+    deadline_default_s: float = Field(5.0, description="deadline in seconds of a request without one", gt=0, le=3600)
+    deadline_max_s: float = Field(60.0, description="longest deadline in seconds; longer ones are cut to it", gt=0, le=3600)
     explain: bool = Field(
-        True, description="explain answers on request; off: no explain graph is loaded and Explain is FAILED_PRECONDITION"
+        True, description="explain answers on request; off: no explain graph is loaded and Explain fails (FAILED_PRECONDITION)"
     )
     explain_share: float = Field(
-        0.25, description="part of one core that explanations use while texts are classified; when none are, all of it", gt=0, le=1
+        0.25, description="share of one core for explanations while texts are classified; otherwise all of it", gt=0, le=1
     )
     explain_calls_max: int = Field(
-        16, description="explanations that may wait; one more is refused with RESOURCE_EXHAUSTED", ge=1, le=10_000
+        16, description="max waiting explanations; further ones are refused with RESOURCE_EXHAUSTED", ge=1, le=10_000
     )
-    explain_bytes_max: int = Field(128 * 2**20, description="bytes of an explanation by Explain", ge=2**16, le=2**31 - 1)
-    tls_cert_file: str = Field("", description="the server's certificate with its chain, in PEM: gRPC and HTTP speak TLS; empty: plaintext")
-    tls_key_file: str = Field("", description="its key, in PEM, not encrypted")
+    explain_bytes_max: int = Field(128 * 2**20, description="max bytes of an explanation from Explain", ge=2**16, le=2**31 - 1)
+    tls_cert_file: str = Field("", description="server certificate with its chain, in PEM; enables TLS for gRPC and HTTP; empty: plaintext")
+    tls_key_file: str = Field("", description="private key of tls_cert_file, in PEM, not encrypted")
     tls_client_ca_file: str = Field(
-        "", description="authorities, in PEM, of which every client must show a certificate (mTLS; HTTP: TLS 1.3); empty: clients show none"
+        "",
+        description="CA certificates, in PEM; clients must present a certificate from one of them (mTLS; HTTP: TLS 1.3); empty: not needed",
     )
     health_listen: str = Field(
         "127.0.0.1:50052",
-        description="with TLS: address and port of gRPC health in plaintext, and nothing else, for probes; empty: none",
+        description="with TLS: address and port of plaintext gRPC health for probes, and nothing else; empty: off",
     )
     auth_tokens: str = Field(
-        "", description="file with bearer tokens, one a line, or folder of such files: each call needs one of them; empty: no call does"
+        "", description="file of bearer tokens, one per line, or folder of such files; every call needs one; empty: no call does"
     )
     auth_exempt: tuple[str, ...] = Field(
-        EXEMPT, description="what needs no token, separated by ',': gRPC methods (/package.Service/Method) and HTTP routes (/path)"
+        EXEMPT, description="gRPC methods (/package.Service/Method) and HTTP routes (/path) that need no token, separated by ','"
     )
     reload_s: float = Field(
         10.0,
-        description="how often files of TLS and tokens are looked at; those that cannot be used leave the last good ones",
+        description="seconds between checks of TLS and token files for changes; invalid files leave the last good ones in use",
         gt=0,
         le=3600,
     )
     web: Literal["all", "metrics"] = Field("all", description="what HTTP serves: all, or only /metrics, /healthz and /readyz")
-    viewer: bool = Field(True, description="serve the page on which people look at explanations, at / of HTTP")
-    drain_wait_s: Seconds = Field(3.0, description="after SIGTERM: not ready but still answering for so long, until balancers have noticed")
-    drain_grace_s: Seconds = Field(30.0, description="then: time for accepted requests to finish before they are cut off")
+    viewer: bool = Field(True, description="serve the explanation viewer over HTTP, at /")
+    drain_wait_s: Seconds = Field(3.0, description="seconds after SIGTERM to report not ready but still serve, so that balancers notice")
+    drain_grace_s: Seconds = Field(30.0, description="seconds after drain_wait_s until unfinished requests are cut off")
     stall_s: float = Field(
         10.0,
-        description="a run that lasts so long is asked to end, and the server is not ready; if it has not ended after as long again, "
-        "its rows fail and the server drains and exits with 1",
+        description="seconds after which a run is asked to stop and the server reports not ready; after twice as long, its rows fail "
+        "and the server drains and exits with code 1",
         gt=0,
         le=3600,
     )
     keepalive_min_ping_s: Seconds = Field(
-        5.0, description="clients that ping more often are sent away; accept what clients are told to use (10 s)"
+        5.0, description="min seconds between client pings; faster clients are disconnected; keep at most 10 s, the documented interval"
     )
     connection_age_max_s: Seconds = Field(
-        0.0, description="ask a connection to leave after so long, so that clients find new servers; 0: never"
+        0.0, description="seconds until a connection is asked to close, so that clients find new servers; 0: never"
     )
-    connection_age_grace_s: Seconds = Field(60.0, description="then: time for its calls to finish")
+    connection_age_grace_s: Seconds = Field(60.0, description="seconds after connection_age_max_s for its calls to finish")
     reflection: bool = Field(True, description="serve gRPC reflection")
     tracing: bool = Field(
         False,
-        description="send traces by OTLP/gRPC; the OTEL_ variables of OpenTelemetry say where to and how many (needs the extra tracing)",
+        description="export traces over OTLP/gRPC; OpenTelemetry's OTEL_ variables set endpoint and sampling (needs the extra tracing)",
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
-    log_format: Literal["json", "console"] = Field("json", description="one JSON object a line, or coloured text for a terminal")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="lowest level that is logged")
+    log_format: Literal["json", "console"] = Field(
+        "json", description="json: one JSON object per line; console: coloured text for a terminal"
+    )
 
     @field_validator("*", mode="before")
     @classmethod
@@ -200,7 +204,7 @@ class Settings(BaseModel):
         else:
             fits = not isinstance(value, bool) and (wanted is float or not isinstance(value, float))
         if not fits:
-            raise ValueError(f"wanted is {said}")
+            raise ValueError(f"must be {said}")
         return value
 
     @field_validator("grpc_listen", "http_listen", "health_listen", "admin_listen")
@@ -211,13 +215,13 @@ class Settings(BaseModel):
         local = info.field_name == "admin_listen"
         if local and value.startswith("unix:"):
             if not UNIX.fullmatch(value) or len(value.removeprefix("unix:").encode()) > UNIX_BYTES_MAX:
-                raise ValueError(f"wanted is unix:PATH, where PATH has at most {UNIX_BYTES_MAX} bytes and no ':', ',' or white space")
+                raise ValueError(f"must be unix:PATH, where PATH has at most {UNIX_BYTES_MAX} bytes and no ':', ',' or white space")
             return value
         host = _host_of(value)
         if host is None:
-            raise ValueError(f"wanted is ADDRESS:PORT, such as 127.0.0.1:50051 or [::1]:50051, with a port of at most {PORT_MAX}")
+            raise ValueError(f"must be ADDRESS:PORT, such as 127.0.0.1:50051 or [::1]:50051, with a port of at most {PORT_MAX}")
         if local and host != "localhost" and not _is_loopback(host):
-            raise ValueError("wanted is a loopback address, such as 127.0.0.1:50053, or unix:PATH")
+            raise ValueError("must be a loopback address, such as 127.0.0.1:50053, or unix:PATH")
         return value
 
     @field_validator("models", "auth_exempt", mode="before")
@@ -230,7 +234,7 @@ class Settings(BaseModel):
     def _named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for model in value:
             if not re.fullmatch(MODEL, model):
-                raise ValueError(f"{model!r:.80} is no name or name/version")
+                raise ValueError(f"{model!r:.80} is not a name or name/version")
         return value
 
     @field_validator("bundles", mode="before")
@@ -243,7 +247,7 @@ class Settings(BaseModel):
     def _are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
             if not re.fullmatch(r"/\S{0,255}", name):
-                raise ValueError(f"{name!r} is no name; wanted are at most 256 characters that begin with /")
+                raise ValueError(f"{name!r} must begin with / and have at most 256 characters")
         return value
 
 
@@ -275,7 +279,7 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
         The settings, and the names of variables that were ignored because Kubernetes injects such.
 
     Raises:
-        BadSettings: an unknown name (the nearest known one is told) or a value outside its limits.
+        BadSettings: an unknown name (the message names the nearest known one) or a value outside its limits.
     """
     values: dict[str, Any] = {}
     ignored: list[str] = []
@@ -304,7 +308,7 @@ def _check_together(settings: Settings) -> None:
     """Refuse settings that do not go together."""
     for name in ONE_PROCESS:
         if settings.front_ends and getattr(settings, name):
-            raise BadSettings(f"{name} does not go with front_ends = {settings.front_ends}: models are exchanged in one process alone")
+            raise BadSettings(f"{name} cannot be used with front_ends = {settings.front_ends}: only a single process can exchange models")
     models = {settings.model, *settings.models}
     if len(models) > settings.models_max:
         raise BadSettings(f"model and models name {len(models)} models; the limit is {settings.models_max} (models_max)")
@@ -322,8 +326,8 @@ def _known(name: str, shown: str) -> str:
     if name in Settings.model_fields:
         return name
     nearest = difflib.get_close_matches(name, Settings.model_fields, 1, 0)
-    hint = f"; the nearest known is {PREFIX}{nearest[0].upper()}" if nearest else ""
-    raise BadSettings(f"{shown} is no setting{hint}")
+    hint = f"; did you mean {PREFIX}{nearest[0].upper()}?" if nearest else ""
+    raise BadSettings(f"{shown} is not a setting{hint}")
 
 
 def flag_of(name: str) -> str:

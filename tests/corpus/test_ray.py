@@ -175,7 +175,7 @@ def test_files_that_change_while_they_are_scored_end_in_no_report(
     told = (tmp_path / "err").read_text()
 
     assert codes == [1, 2]
-    assert "files changed while they were scored; --restart begins again" in told
+    assert "files changed while they were scored; use --restart to start over" in told
     assert f"was begun with [bytes, time] of {tmp_path}/in/a.txt = [" in told
     assert not (out / "_report.json").exists()
     write(tmp_path / "in/a.txt", ["good", "awful"])

@@ -139,7 +139,7 @@ def test_a_clients_token_is_no_setting_of_a_server_and_no_other_name_is_taken_fo
     load_settings({}, {"SENTIMENT_CLIENT_TOKEN": TOKEN})
 
     # Who means to protect the server by it must hear that it does not.
-    with pytest.raises(BadSettings, match="SENTIMENT_TOKEN is no setting") as error:
+    with pytest.raises(BadSettings, match="SENTIMENT_TOKEN is not a setting") as error:
         load_settings({}, {"SENTIMENT_TOKEN": TOKEN})
     assert TOKEN not in str(error.value)
 

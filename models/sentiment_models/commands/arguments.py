@@ -33,13 +33,13 @@ def add_run(parser: argparse.ArgumentParser, recipe: type[Any], told: Mapping[st
         recipe: a dataclass.
         told: what each field means that has a flag of its name; others have flags of their own.
     """
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the run lives; a run found there is continued")
-    parser.add_argument("--device", default="cpu", help="where torch computes, such as cpu or cuda (default: %(default)s)")
-    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of torch (default: its own choice)")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the run; continues a run found there")
+    parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
+    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of torch (default: torch's choice)")
     parser.add_argument(
         "--checkpoint-steps", type=positive, default=200, metavar="N", help="steps between checkpoints (default: %(default)s)"
     )
-    parser.add_argument("--restart", action="store_true", help="begin anew instead of continuing a run in OUT")
+    parser.add_argument("--restart", action="store_true", help="start over instead of continuing a run in OUT")
     for field in fields(recipe):
         if field.name not in told:
             continue

@@ -13,39 +13,39 @@ from sentiment_models.reports.report import write_text
 from sentiment_models.training.resume import write_atomically
 
 DESCRIPTION = (
-    "Train small encoders to see what attention is good for (Wiegreffe and Pinter 2019): frozen uniform, from other seeds, as word weights "
-    "of a bag of embeddings, and trained to look elsewhere. Repeat the command to go on after an interruption."
+    "Train small encoders to test what attention contributes (Wiegreffe and Pinter 2019): frozen to uniform, from other seeds, as word "
+    "weights of a bag of embeddings, and trained to look elsewhere. Repeat the command to continue after an interruption."
 )
 PLAIN = Settings()
 # What each field of training_tests.Settings means; a test holds the two together.
 SETTINGS_HELP = {
-    "train_texts": "most texts drawn for training",
-    "heldout_texts": "most texts drawn of those held out",
-    "words_min": "only texts of at least so many words",
-    "max_tokens": "texts are cut to this many tokens",
+    "train_texts": "max texts drawn for training",
+    "heldout_texts": "max texts drawn from the held-out ones",
+    "words_min": "min words of a text; shorter texts are skipped",
+    "max_tokens": "max tokens of a text; longer texts are cut",
     "layers": "layers of the encoders",
-    "heads": "their attention heads",
-    "width": "their dimensions; the heads share them",
-    "vocabulary": "most pieces of their tokenizer",
+    "heads": "attention heads per layer of the encoders",
+    "width": "dimensions of the encoders, shared by their heads",
+    "vocabulary": "max pieces of their tokenizer",
     "dropout": "dropout on hidden layers",
-    "epochs": "how often the texts are gone through",
-    "learning_rate": "the highest learning rate",
-    "batch_rows": "texts in a batch",
-    "seeds": "how many trainings are compared",
-    "adversary_epochs": "epochs of each adversary, from the base on",
-    "adversary_weights": "how much other attention counts in an adversary's loss, parted by commas; an adversary each",
+    "epochs": "passes over the texts",
+    "learning_rate": "peak learning rate",
+    "batch_rows": "texts per batch",
+    "seeds": "number of trainings to compare",
+    "adversary_epochs": "epochs of each adversary, after the base",
+    "adversary_weights": "weights of differing attention in the loss, separated by commas; one adversary each",
     "bag_epochs": "epochs of each bag of embeddings",
-    "bag_learning_rate": "its highest learning rate",
-    "heldout_fraction": "share of the sentences that is held out before the draw",
-    "labels": "label names, parted by commas",
-    "seed": "of the split, the draw and the first training; the others count on from it",
+    "bag_learning_rate": "peak learning rate of the bags",
+    "heldout_fraction": "share of the sentences held out before the draw",
+    "labels": "label names, separated by commas",
+    "seed": "seed of the split, the draw and the first training; further trainings count up from it",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--data", required=True, action="append", type=Path, metavar="FILE", help=f"{DATA_HELP}; repeatable")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the tests live; those found there are continued")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the tests; continues those found there")
     # Encoders this small are no faster on two threads: 60 steps of the default size took 1.5 s on one and 1.7 s on two.
     parser.add_argument("--threads", type=positive, default=1, metavar="N", help="CPU threads of torch (default: %(default)s)")
     kinds = {"labels": label_names, "adversary_weights": _weights}

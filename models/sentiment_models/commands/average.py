@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sentiment_models.training.average import average
 
-DESCRIPTION = "Average the weights of checkpoints of one model into OUT. The last one's training.json is told first."
+DESCRIPTION = "Average the weights of checkpoints of one model into OUT. Its training.json begins with the last checkpoint's."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,12 +14,12 @@ DESCRIPTION = "Write MODEL_CARD.md into a bundle, from its manifest and from wha
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
-    parser.add_argument("--evaluation", nargs="+", type=Path, default=[], metavar="JSON", help="what evaluate --json wrote")
-    parser.add_argument("--explanations", type=Path, metavar="JSON", help="what evaluate --explanations --json wrote")
-    parser.add_argument("--attention-tests", type=Path, metavar="JSON", help="the results.json that attention-tests wrote")
-    parser.add_argument("--language", default="", metavar="NAME", help="what texts the bundle is for, such as English")
-    parser.add_argument("--licences", default="", metavar="TEXT", help="a sentence or more on the licences of the training texts")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle folder")
+    parser.add_argument("--evaluation", nargs="+", type=Path, default=[], metavar="JSON", help="files from evaluate --json")
+    parser.add_argument("--explanations", type=Path, metavar="JSON", help="file from evaluate --explanations --json")
+    parser.add_argument("--attention-tests", type=Path, metavar="JSON", help="results.json from attention-tests")
+    parser.add_argument("--language", default="", metavar="NAME", help="language of the texts, such as English")
+    parser.add_argument("--licences", default="", metavar="TEXT", help="statement on the licences of the training texts")
 
 
 def run(arguments: argparse.Namespace) -> None:

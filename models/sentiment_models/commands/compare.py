@@ -10,26 +10,26 @@ from sentiment_models.evaluation.resample import SEED
 from sentiment_models.reports.report import check_writable, write_text
 
 DESCRIPTION = (
-    "Run two bundles over the same labelled texts: accuracy of both, texts whose answer flips, whether the difference could be chance "
-    "(McNemar's exact test, paired bootstrap), and what each costs."
+    "Compare two bundles on the same labelled texts: accuracy, texts whose answer flips, whether the difference may be chance "
+    "(McNemar's exact test, paired bootstrap), and cost."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("first", type=Path, metavar="A", help="the folder of the bundle that is known")
-    parser.add_argument("second", type=Path, metavar="B", help="the folder of the bundle that might replace it")
-    parser.add_argument("files", nargs="+", metavar="[NAME=]FILE", help=f"{DATA_HELP}; called by its folder and name unless NAME is given")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a report there, one file that loads nothing")
+    parser.add_argument("first", type=Path, metavar="A", help="folder of the current bundle")
+    parser.add_argument("second", type=Path, metavar="B", help="folder of the candidate bundle")
+    parser.add_argument(
+        "files", nargs="+", metavar="[NAME=]FILE", help=f"{DATA_HELP}; NAME is shown in the results (default: folder and file name)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a self-contained report here")
     for letter in "ab":
         parser.add_argument(
             f"--precision-{letter}", choices=("int8", "fp32"), help=f"run this graph of {letter.upper()} instead of the served one"
         )
-    parser.add_argument(
-        "--threads", type=positive, default=0, metavar="N", help="threads that share a session (default: the cores granted)"
-    )
-    parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="of the intervals (default: %(default)s)")
+    parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads per session (default: the available cores)")
+    parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="seed of the bootstrap (default: %(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> None:

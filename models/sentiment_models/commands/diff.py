@@ -6,8 +6,8 @@ from pathlib import Path
 from sentiment_models.export.difference import difference, table
 
 DESCRIPTION = (
-    "Say what differs between two bundles: manifest, files, labels, calibration, accuracy, golden answers, operators of the graphs, "
-    "weights, vocabulary and tokenizer. Exit code 0 if nothing does, 1 if something does."
+    "Show what differs between two bundles: manifest, files, labels, calibration, accuracy, golden answers, operators of the graphs, "
+    "weights, vocabulary and tokenizer. Exit code 0 if nothing differs, 1 otherwise."
 )
 DIFFERENT = 1
 
@@ -15,7 +15,7 @@ DIFFERENT = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     for name in ("a", "b"):
-        parser.add_argument(name, type=Path, metavar=name.upper(), help="a bundle's folder")
+        parser.add_argument(name, type=Path, metavar=name.upper(), help="bundle folder")
     parser.add_argument("--json", action="store_true", help="print everything as JSON instead of a table of the largest differences")
 
 

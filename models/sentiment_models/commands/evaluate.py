@@ -12,31 +12,29 @@ from sentiment_models.reports.evaluation_page import as_page, as_text
 from sentiment_models.reports.report import check_writable, write_text
 
 DESCRIPTION = (
-    "Measure a bundle's served graph through the service's own code: accuracy, macro F1 and calibration with what chance allows, labels, "
-    "lengths, typing slips, behavioural tests, and what a text costs. With --explanations: how far its explanations can be trusted."
+    "Measure a bundle's served graph with the service's own code: accuracy, macro F1 and calibration with the range that chance allows, "
+    "results by label and length, typos, behavioural tests, cost per text. With --explanations: how far its explanations can be trusted."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
-    parser.add_argument("files", nargs="+", metavar="[NAME=]FILE", help=f"{DATA_HELP}; called by its folder and name unless NAME is given")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there, for card")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a report with plots there, one file that loads nothing")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle folder")
+    parser.add_argument(
+        "files", nargs="+", metavar="[NAME=]FILE", help=f"{DATA_HELP}; NAME is shown in the results (default: folder and file name)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here, for card")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a self-contained report with plots here")
     parser.add_argument(
         "--undecided",
         type=Path,
         metavar="FILE",
-        help="texts without an answer, a .tsv of kind<TAB>text (a language's code, en without sentiment): are they marked abstain?",
+        help="measure abstention on texts without an answer: a .tsv of kind<TAB>text (kind: language code; en: English without sentiment)",
     )
     parser.add_argument("--precision", choices=("int8", "fp32"), help="measure this graph instead of the served one")
-    parser.add_argument(
-        "--truncation", choices=("head", *READ_ON), help="read texts that do not fit like this (default: as the bundle says)"
-    )
-    parser.add_argument(
-        "--threads", type=positive, default=0, metavar="N", help="threads that share the session (default: the cores granted)"
-    )
-    parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="of all that is drawn (default: %(default)s)")
+    parser.add_argument("--truncation", choices=("head", *READ_ON), help="how to read texts that are too long (default: the bundle's)")
+    parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads of the session (default: the available cores)")
+    parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="random seed (default: %(default)s)")
     parser.add_argument("--record", action="store_true", help="also write the figures into the bundle's manifest, which changes its digest")
     explanation_arguments.add_arguments(parser)
 

@@ -15,30 +15,30 @@ ONLY_ANSWERS = ("undecided", "truncation")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what goes with ``--explanations``."""
     group = parser.add_argument_group(
-        "explanations", "Study them against chance instead of judging answers; minutes to hours, with progress."
+        "explanations", "Study explanations against chance instead of evaluating answers. Takes minutes to hours."
     )
     group.add_argument("--explanations", action="store_true", help="study how far the bundle's explanations can be trusted")
-    group.add_argument("--texts", type=positive, metavar="N", help=f"most texts drawn of each file (default: {TEXTS})")
+    group.add_argument("--texts", type=positive, metavar="N", help=f"max texts drawn from each file (default: {TEXTS})")
     group.add_argument(
         "--train",
         action="append",
         type=Path,
         default=[],
         metavar="FILE",
-        help=f"make the sentiment lexicon, a baseline, of these instead of the other texts ({DATA_HELP}); repeatable",
+        help=f"build the baseline sentiment lexicon from these instead of the other texts ({DATA_HELP}); repeatable",
     )
     group.add_argument(
-        "--rationales", type=Path, metavar="FILE", help="also hold word scores against what people marked: ERASER's .jsonl or .jsonl.gz"
+        "--rationales", type=Path, metavar="FILE", help="also compare word scores with human rationales: ERASER's .jsonl or .jsonl.gz"
     )
-    group.add_argument("--documents", type=positive, metavar="N", help=f"most documents drawn of --rationales (default: {DOCUMENTS})")
+    group.add_argument("--documents", type=positive, metavar="N", help=f"max documents drawn from --rationales (default: {DOCUMENTS})")
     group.add_argument(
-        "--resume", type=Path, metavar="FILE", help="keep there what was done, and go on from it; beside it FILE.rationales for those"
+        "--resume", type=Path, metavar="FILE", help="save progress here and continue from it; FILE.rationales holds that of --rationales"
     )
-    group.add_argument("--attention-tests", type=Path, metavar="FILE", help="show these results of attention-tests in the report as well")
+    group.add_argument("--attention-tests", type=Path, metavar="FILE", help="results.json from attention-tests to include in the report")
     group.add_argument(
         "--default",
         metavar="METHOD",
-        help="with --record: the attribution that is compared with the others, and that the bundle shall serve first",
+        help="with --record: the attribution to compare with the others, and that the bundle serves by default",
     )
 
 

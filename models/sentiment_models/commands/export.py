@@ -11,33 +11,34 @@ from sentiment_models.export.checkpoint import label_names
 from sentiment_models.export.export import export
 
 DESCRIPTION = (
-    "Make a bundle out of a checkpoint: weights in fp16, an int8 and an fp32 graph, a manifest. Both graphs are compared with torch "
-    "and a row alone with the row in batches; a bundle that fails is not made. The same checkpoint gives the same bytes."
+    "Make a bundle from a checkpoint: fp16 weights, an int8 and an fp32 graph, a manifest. Compares both graphs with torch, and single "
+    "rows with batches; writes no bundle if a check fails. The same checkpoint gives the same bytes."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "checkpoint", type=Path, metavar="CHECKPOINT", help="folder with a fine-tuned classifier, such as OUT/best of train"
-    )
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the bundle to make, such as models/bundles/english/1")
-    parser.add_argument("--name", help="the bundle's name (default: the name of the folder that DIR is in)")
-    parser.add_argument("--version", type=positive, metavar="N", help="the bundle's version (default: the name of DIR)")
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder of a fine-tuned classifier, such as OUT/best of train")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="bundle to write, such as models/bundles/english/1")
+    parser.add_argument("--name", help="bundle name (default: the name of DIR's parent folder)")
+    parser.add_argument("--version", type=positive, metavar="N", help="bundle version (default: the name of DIR)")
     parser.add_argument(
         "--dev", type=Path, metavar="FILE", help=f"development set for calibration, such as dev.jsonl of train; {DATA_HELP}"
     )
-    parser.add_argument("--base", metavar="NAME", help="name of the pre-trained model for the records (default: as training.json has it)")
+    parser.add_argument("--base", metavar="NAME", help="name of the pre-trained model, for the manifest (default: from training.json)")
     parser.add_argument(
-        "--embeddings", choices=("int8", "fp16", "fp32"), default="int8", help="embedding tables of int8.onnx (default: %(default)s)"
+        "--embeddings",
+        choices=("int8", "fp16", "fp32"),
+        default="int8",
+        help="precision of int8.onnx's embedding tables (default: %(default)s)",
     )
     parser.add_argument(
         "--pairs",
         action="store_true",
-        help="the checkpoint was trained on pairs of texts: the bundle reads and proves them too",
+        help="the checkpoint was trained on text pairs: the bundle reads and verifies pairs too",
     )
     parser.add_argument(
-        "--max-tokens", type=positive, metavar="N", help="read fewer tokens of a text (default: what the model can; XLNet: 512)"
+        "--max-tokens", type=positive, metavar="N", help="read fewer tokens of a text (default: the model's maximum; XLNet: 512)"
     )
     parser.add_argument(
         "--spellings",
@@ -45,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         metavar="FILE",
-        help="texts, .txt of one a line or a labelled file: misspelled words are read as the words that were meant, of those that are "
-        "frequent there (default: in the pieces that the tokenizer makes of them)",
+        help="texts, .txt with one per line or a labelled file: correct misspelled words to words that are frequent in them (default: no "
+        "correction)",
     )
     parser.add_argument("--force", action="store_true", help="replace DIR if it exists")
 

@@ -8,30 +8,28 @@ from sentiment_models.training.distributed import usable_device
 from sentiment_models.training.label import label
 
 DESCRIPTION = (
-    "Let a fine-tuned classifier say how likely each label of many texts is: soft targets for train --data (distillation, Hinton "
-    "et al. 2015). Labels that the files have are kept beside them."
+    "Label texts with a fine-tuned classifier's probabilities: soft targets for train --data (distillation, Hinton et al. 2015). "
+    "Keeps the labels that the files already have."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("teacher", type=Path, metavar="CHECKPOINT", help="folder with a fine-tuned classifier, such as OUT/best of train")
+    parser.add_argument("teacher", type=Path, metavar="CHECKPOINT", help="folder of a fine-tuned classifier, such as OUT/best of train")
     parser.add_argument(
-        "files", nargs="+", metavar="PATH[:TIMES]", help="labelled texts as train takes them, or a .txt of one text a line; also .gz"
+        "files", nargs="+", metavar="PATH[:TIMES]", help="labelled texts as for train, or a .txt with one text per line; also .gz"
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="the .jsonl to write")
-    parser.add_argument(
-        "--sentences", type=positive, metavar="N", help="label this many of the files' sentences of 4 to 60 words instead of whole texts"
-    )
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help=".jsonl file to write")
+    parser.add_argument("--sentences", type=positive, metavar="N", help="label N sentences of 4 to 60 words instead of whole texts")
     parser.add_argument(
         "--max-tokens",
         type=positive,
         default=512,
         metavar="N",
-        help="texts are cut to this many, or to what the teacher reads (default: %(default)s)",
+        help="max tokens of a text, up to the teacher's limit; longer texts are cut (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="which sentences are drawn (default: %(default)s)")
-    parser.add_argument("--device", default="cpu", help="where torch computes, such as cpu or cuda (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the drawn sentences (default: %(default)s)")
+    parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -9,24 +9,24 @@ from sentiment_models.evaluation.long_texts import Choice, measure_long_texts, r
 from sentiment_models.reports.report import check_writable, write_text
 
 DESCRIPTION = (
-    "Measure how a bundle answers texts that it cannot read in one piece: by their beginning, by beginning and end, and in overlapping "
-    "windows with each stride and each rule that combines their answers."
+    "Measure how a bundle answers texts that are too long for it: from their head, from head and tail, and in overlapping "
+    "windows, with each stride and each rule for combining their answers."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=f"{DATA_HELP}; shorter texts are passed over")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle folder")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=f"{DATA_HELP}; shorter texts are skipped")
     parser.add_argument(
         "--dev",
         type=float,
         metavar="FRACTION",
-        help="measure only what train --dev-fraction FRACTION, with this seed, keeps out of training",
+        help="measure only what train --dev-fraction FRACTION holds out with this seed",
     )
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of --dev and --texts (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of --dev and --texts (default: 1)")
     parser.add_argument(
-        "--texts", type=positive, default=0, metavar="N", help="measure at most N long texts, drawn by the seed (default: all)"
+        "--texts", type=positive, default=0, metavar="N", help="max long texts to measure, drawn by the seed (default: all)"
     )
     parser.add_argument(
         "--stride",
@@ -34,12 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TOKENS",
-        help="tokens from one window to the next; may be repeated (default: a half, three quarters and the whole of a window)",
+        help="tokens from one window to the next; repeatable (default: 1/2, 3/4 and all of a window)",
     )
-    parser.add_argument(
-        "--threads", type=positive, default=0, metavar="N", help="threads that share the session (default: the cores granted)"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads of the session (default: the available cores)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.add_argument("--record", action="store_true", help="write the best windows into the bundle's manifest, which changes its digest")
     parser.add_argument("--default", action="store_true", help="with --record: make the best truncation the bundle's default")
 

@@ -13,8 +13,8 @@ from sentiment_models.training.experiment import Experiment, conduct
 from sentiment_models.training.resume import write_atomically
 
 DESCRIPTION = (
-    "Train transformers from scratch and fine-tune others on the same few reviews; print the accuracies beside the published ones and "
-    "write OUT/results.json, OUT/curves.png and OUT/report.html. Repeat the command to go on after an interruption."
+    "Train transformers from scratch and fine-tune others on the same few reviews. Prints the accuracies beside the published ones; "
+    "writes OUT/results.json, OUT/curves.png and OUT/report.html. Repeat the command to continue after an interruption."
 )
 
 
@@ -22,37 +22,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     plain = Experiment("", "")
     parser.add_argument("--data", required=True, metavar="PATH", help=f"reviews to draw from; {DATA_HELP}")
-    parser.add_argument("--test", required=True, metavar="PATH", help="reviews to be judged by, in the same formats")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the experiment lives; one found there is continued")
+    parser.add_argument("--test", required=True, metavar="PATH", help="test reviews, in the same formats")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the experiment; continues one found there")
     parser.add_argument(
-        "--base", default=[], action="append", type=_named, metavar="NAME=DIR", help="a pre-trained model to fine-tune; repeatable"
+        "--base", default=[], action="append", type=_named, metavar="NAME=DIR", help="pre-trained model to fine-tune; repeatable"
     )
     parser.add_argument(
         "--grid",
         default=plain.grid,
         type=_grid,
         metavar="HxL,...",
-        help="heads x layers of the models from scratch; none: no such models (default: 8x6,8x12,16x6,16x12)",
+        help="heads x layers of the models from scratch, or none (default: 8x6,8x12,16x6,16x12)",
     )
     for name, told in (
-        ("reviews", "how many are drawn for training and development, of each label as many"),
-        ("test_reviews", "how many are drawn of the test, 0: all"),
-        ("max_tokens", "reviews are cut to this many tokens"),
-        ("epochs", "how often the reviews are gone through"),
+        ("reviews", "reviews drawn for training and development, equally from each label"),
+        ("test_reviews", "test reviews drawn; 0: all"),
+        ("max_tokens", "max tokens of a review; longer ones are cut"),
+        ("epochs", "passes over the reviews"),
         ("width", "dimensions of the models from scratch"),
-        ("vocabulary", "most pieces of their tokenizer"),
-        ("learning_rate", "their highest learning rate"),
-        ("base_learning_rate", "that of the models to fine-tune"),
-        ("batch_rows", "reviews in a batch"),
-        ("dev_fraction", "share of the reviews that becomes the development set"),
-        ("seed", "of the draw, the split, the order, the weights and dropout"),
+        ("vocabulary", "max pieces of their tokenizer"),
+        ("learning_rate", "peak learning rate of the models from scratch"),
+        ("base_learning_rate", "peak learning rate of fine-tuning"),
+        ("batch_rows", "reviews per batch"),
+        ("dev_fraction", "share of the reviews in the development set"),
+        ("seed", "seed of the draw, split, order, weights and dropout"),
     ):
         default = getattr(plain, name)
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=type(default), default=default, metavar="X", help=f"{told} (default: %(default)s)")
     parser.add_argument("--labels", type=label_names, default=plain.labels, metavar="A,B", help="label names (default: negative,positive)")
-    parser.add_argument("--device", default="cpu", help="where torch computes, such as cpu or cuda (default: %(default)s)")
-    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of torch (default: its own choice)")
+    parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
+    parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of torch (default: torch's choice)")
 
 
 def run(arguments: argparse.Namespace) -> None:

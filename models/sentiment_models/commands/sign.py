@@ -6,18 +6,18 @@ from pathlib import Path
 from sentiment_models.export.signature import sign
 
 DESCRIPTION = (
-    "Sign a bundle's manifest, and with it every file that it lists, as cosign sign-blob does with a key: ECDSA P-256 over SHA-256. "
-    "cosign verify-blob and sentiment-models verify --signature check it."
+    "Sign a bundle's manifest, and so every file that it lists, like cosign sign-blob with a key: ECDSA P-256 over SHA-256. "
+    "Check it with cosign verify-blob or sentiment-models verify --signature."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle folder")
     parser.add_argument(
-        "--key", required=True, type=Path, metavar="FILE", help="P-256 private key in PEM; COSIGN_PASSWORD opens an encrypted one"
+        "--key", required=True, type=Path, metavar="FILE", help="P-256 private key in PEM; set COSIGN_PASSWORD for an encrypted one"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the signature (default: BUNDLE.sig beside the folder)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="signature to write (default: BUNDLE.sig beside the folder)")
 
 
 def run(arguments: argparse.Namespace) -> None:

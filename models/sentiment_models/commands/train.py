@@ -10,67 +10,67 @@ from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.train import train
 
 DESCRIPTION = (
-    "Fine-tune a classifier into OUT/best. Repeat the command to go on after an interruption. OUT/dev.jsonl is the "
-    "development set, for export --dev. OUT/logs is for tensorboard --logdir. Several processes share the batches under "
+    "Fine-tune a classifier into OUT/best. Repeat the command to continue after an interruption. OUT/dev.jsonl is the "
+    "development set, for export --dev. OUT/logs is for tensorboard --logdir. To split batches over processes, run "
     "torchrun --nproc-per-node N -m sentiment_models.cli train ..."
 )
 
 # What each field of train.Recipe means; a test holds the two together. Files have flags of their own.
 RECIPE_HELP = {
-    "labels": "label names in the order of their indices, parted by commas",
-    "epochs": "how often the training files are gone through",
-    "learning_rate": "the highest learning rate; it rises linearly and falls linearly to 0",
-    "warmup_fraction": "share of the steps in which it rises",
-    "weight_decay": "decay of the weights; biases and normalisation have none",
+    "labels": "label names in the order of their indices, separated by commas",
+    "epochs": "passes over the training files",
+    "learning_rate": "peak learning rate; it rises linearly, then falls linearly to 0",
+    "warmup_fraction": "share of the steps in which the learning rate rises",
+    "weight_decay": "weight decay; none for biases and normalisation",
     "dropout": "dropout on hidden layers",
-    "ema": "decay of an exponential moving average of the weights, such as 0.999, which is measured and kept instead of them; 0: none",
-    "head_only": "train the classification head alone and leave the encoder as the base has it; what --emoji adds stays as it begins",
-    "batch_rows": "most texts in a batch",
-    "batch_tokens": "most tokens in a batch, padding included",
-    "max_tokens": "texts are cut to this many tokens in training; serving reads what the model can",
-    "teacher_weight": "share of the teacher in the target of texts that have both a label and probabilities, from 0 to 1",
-    "detokenize": "chance that a text is shown as people write it, if it was tokenized, from 0 to 1",
-    "recase": "chance that a text is shown in lower, upper or sentence case, from 0 to 1",
-    "typos": "chance that a text is shown with a slip for every ten words, from 0 to 1",
-    "emoji": "give emoji tokens of their own if the tokenizer cannot read them",
-    "dev_fraction": "share of each file that becomes the development set",
-    "evaluations_per_epoch": "how often an epoch is measured on the development set",
+    "ema": "decay of a moving average of the weights, such as 0.999, that is evaluated and saved instead of them; 0: none",
+    "head_only": "train only the classification head; the encoder, and tokens that --emoji adds, stay unchanged",
+    "batch_rows": "max texts per batch",
+    "batch_tokens": "max tokens per batch, padding included",
+    "max_tokens": "max tokens of a training text; longer ones are cut; serving reads up to the model's limit",
+    "teacher_weight": "teacher's share of the target, 0 to 1, for texts with both a label and probabilities",
+    "detokenize": "chance, 0 to 1, of undoing the tokenization of a tokenized text",
+    "recase": "chance, 0 to 1, of changing a text to lower, upper or sentence case",
+    "typos": "chance, 0 to 1, of adding one typo per ten words to a text",
+    "emoji": "add a token for each emoji that the tokenizer cannot read",
+    "dev_fraction": "share of each file in the development set",
+    "evaluations_per_epoch": "evaluations per epoch on the development set",
     "patience": "stop after this many evaluations in a row without a better accuracy",
     "layers": "layers of an untrained model",
     "heads": "attention heads of an untrained model",
-    "width": "dimensions of an untrained model; the heads share them",
-    "vocabulary": "most pieces of an untrained model's tokenizer",
-    "seed": "of the split, the order of the texts, the head and dropout",
+    "width": "dimensions of an untrained model, shared by its heads",
+    "vocabulary": "max pieces of an untrained model's tokenizer",
+    "seed": "seed of the split, order, head and dropout",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     begins = parser.add_mutually_exclusive_group(required=True)
-    begins.add_argument("--base", metavar="DIR", help="pre-trained model: a folder, or a name that transformers knows")
+    begins.add_argument("--base", metavar="DIR", help="pre-trained model: a folder, or a name known to transformers")
     begins.add_argument(
         "--from-scratch",
         dest="base",
         action="store_const",
         const="",
-        help="begin with an untrained BERT of --layers, --heads and --width, and a WordPiece tokenizer learned from the training texts",
+        help="start with an untrained BERT of --layers, --heads and --width, and a WordPiece tokenizer learned from the training texts",
     )
     parser.add_argument(
-        "--data", required=True, action="append", metavar="PATH[:TIMES]", help=f"{DATA_HELP}; an epoch shows it TIMES; repeatable"
+        "--data", required=True, action="append", metavar="PATH[:TIMES]", help=f"{DATA_HELP}; read TIMES per epoch; repeatable"
     )
     parser.add_argument(
         "--tails",
         default=[],
         action="append",
         metavar="PATH[:TIMES]",
-        help="files of long texts whose last sentences are shown as texts of their own; repeatable",
+        help="files of long texts whose last sentences are also separate training texts; repeatable",
     )
     parser.add_argument(
         "--undecided",
         default=[],
         action="append",
         metavar="PATH[:TIMES]",
-        help="texts without sentiment or of other languages, kind<TAB>text a line of a .tsv: all labels are as likely; repeatable",
+        help="texts without sentiment or in other languages, trained to equal label probabilities: a .tsv of kind<TAB>text; repeatable",
     )
     add_run(parser, Recipe, RECIPE_HELP)
 

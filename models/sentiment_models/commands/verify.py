@@ -8,7 +8,7 @@ from sentiment_models.errors import ModelsError
 from sentiment_models.export.examine import examine
 
 DESCRIPTION = (
-    "Check everything in a bundle, a line a check: hashes, no file missing or extra, tokenizer and configuration against the manifest, "
+    "Check everything in a bundle, one line per check: hashes, missing or extra files, tokenizer and configuration against the manifest, "
     "operators and references of every graph, the golden set in every graph and in torch on the bundle's weights, the model card. "
     "Exit code 3 if a check fails."
 )
@@ -16,8 +16,8 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
-    parser.add_argument("--signature", type=Path, metavar="FILE", help="also check this signature, such as sign or cosign sign-blob wrote")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle folder")
+    parser.add_argument("--signature", type=Path, metavar="FILE", help="also check this signature, from sign or cosign sign-blob")
     parser.add_argument("--key", type=Path, metavar="FILE", help="the signer's public key in PEM, such as cosign.pub")
 
 

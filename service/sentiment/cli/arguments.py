@@ -17,10 +17,10 @@ TOKEN_VARIABLE = "SENTIMENT_CLIENT_TOKEN"  # noqa: S105  # a name
 
 def add_credentials(parser: Any) -> None:  # Any: a parser or a group of one, which share no public type
     """The arguments that ``credentials_of`` reads."""
-    parser.add_argument("--tls", action="store_true", help="speak TLS, and check the server by the usual authorities")
-    parser.add_argument("--ca", default="", metavar="FILE", help="speak TLS, and check the server by the authorities in this file, in PEM")
-    parser.add_argument("--cert", default="", metavar="FILE", help="speak TLS, and show this certificate, in PEM (mTLS)")
-    parser.add_argument("--key", default="", metavar="FILE", help="its key, in PEM")
+    parser.add_argument("--tls", action="store_true", help="use TLS, and verify the server with the default CAs")
+    parser.add_argument("--ca", default="", metavar="FILE", help="use TLS, and verify the server with the CA certificates in this PEM file")
+    parser.add_argument("--cert", default="", metavar="FILE", help="use TLS, and present this certificate, in PEM (mTLS)")
+    parser.add_argument("--key", default="", metavar="FILE", help="private key of --cert, in PEM")
     parser.add_argument("--token-file", default="", metavar="FILE", help=f"send this file's token with each call (or {TOKEN_VARIABLE})")
 
 
@@ -36,7 +36,7 @@ def seconds(value: str) -> float:
     match = DURATION.fullmatch(value)
     found = float(match[1]) * UNITS_S[match[2]] if match else math.nan
     if not 0 < found <= DURATION_S_MAX:
-        raise argparse.ArgumentTypeError(f"is {value!r}; wanted is a time of at most a day, such as 500ms, 2s or 1.5")
+        raise argparse.ArgumentTypeError(f"is {value!r}; must be a time of at most a day, such as 500ms, 2s or 1.5")
     return found
 
 
@@ -52,7 +52,7 @@ def positive(value: str) -> float:
     except ValueError:
         found = math.nan
     if not 0 < found < math.inf:
-        raise argparse.ArgumentTypeError(f"is {value!r}; wanted is a number above 0")
+        raise argparse.ArgumentTypeError(f"is {value!r}; must be a number above 0")
     return found
 
 
@@ -63,7 +63,7 @@ def share(value: str) -> float:
     except ValueError:
         found = math.nan
     if not 0 <= found <= 1:
-        raise argparse.ArgumentTypeError(f"is {value!r}; wanted is a share from 0 to 1, or 0% to 100%")
+        raise argparse.ArgumentTypeError(f"is {value!r}; must be a share from 0 to 1, or 0% to 100%")
     return found
 
 
@@ -74,7 +74,7 @@ def percentile(value: str) -> float:
     except ValueError:
         found = math.nan
     if not 0 < found <= 100:
-        raise argparse.ArgumentTypeError(f"is {value!r}; wanted are more than 0 and at most 100 per cent")
+        raise argparse.ArgumentTypeError(f"is {value!r}; must be more than 0 and at most 100 per cent")
     return found
 
 
@@ -83,7 +83,7 @@ def count(most: int) -> Callable[[str], int]:
 
     def read(value: str) -> int:
         if not value.isdecimal() or not 1 <= int(value) <= most:
-            raise argparse.ArgumentTypeError(f"is {value!r}; wanted is a whole number from 1 to {most}")
+            raise argparse.ArgumentTypeError(f"is {value!r}; must be a whole number from 1 to {most}")
         return int(value)
 
     return read

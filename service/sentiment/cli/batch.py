@@ -17,34 +17,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sentiment-batch",
-        description="Classify a corpus of files on the cores of one machine or of a Ray cluster. Repeat the command to go on after it "
-        "was stopped, however that happened.",
+        description="Classify a corpus of files on the cores of one machine or of a Ray cluster. To continue "
+        "after any interruption, repeat the command.",
     )
     parser.add_argument(
-        "input", metavar="IN", help="a file, a folder or a pattern, as a path or any fsspec URI: .txt (a text a line), .tsv, .csv, "
+        "input", metavar="IN", help="file, folder or pattern, as a path or any fsspec URI: .txt (one text per line), .tsv, .csv, "
         ".jsonl, .parquet"
     )  # fmt: skip
+    parser.add_argument("output", metavar="OUT", help="folder for Parquet files, as a path or any fsspec URI; new, or from an earlier run")
     parser.add_argument(
-        "output", metavar="OUT", help="a folder for Parquet files, as a path or any fsspec URI; new, or begun by this command"
-    )
-    parser.add_argument(
-        "--ray", metavar="ADDRESS", help="a Ray cluster that this machine is part of, HOST:PORT or auto (default: one for the time)"
+        "--ray", metavar="ADDRESS", help="Ray cluster that this machine belongs to, HOST:PORT or auto (default: a temporary one)"
     )
     parser.add_argument("--column", default="text", metavar="NAME", help="column that holds the text (default: text)")
-    parser.add_argument("--keep", action="append", default=[], metavar="NAME", help="column to copy to the output; may be repeated")
+    parser.add_argument("--keep", action="append", default=[], metavar="NAME", help="column to copy to the output; repeatable")
     parser.add_argument("--model", default="english", metavar="NAME[/VERSION]", help="the model (default: english)")
-    parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="folders that hold bundles, on every machine, separated by ':'")
+    parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="folders that hold bundles on every machine, separated by ':'")
     parser.add_argument(
         "--truncation", default="", choices=("", "refuse", "head", "head_tail", "windows"),
-        help="what to read of over-long texts (default: the model's)",
+        help="what to read of texts that are too long (default: the model's)",
     )  # fmt: skip
+    parser.add_argument("--workers", type=count(100_000), default=0, metavar="N", help="processes, one core each (default: all cores)")
     parser.add_argument(
-        "--workers", type=count(100_000), default=0, metavar="N", help="processes, a core each (default: all cores there are)"
+        "--part-bytes", type=count(2**40), default=0, metavar="N", help="bytes of text scored and written as a unit (default: about 2 MiB)"
     )
-    parser.add_argument(
-        "--part-bytes", type=count(2**40), default=0, metavar="N", help="text that is scored and written as a whole (default: some 2 MiB)"
-    )
-    parser.add_argument("--restart", action="store_true", help="delete what an earlier command has written to OUT, and begin again")
+    parser.add_argument("--restart", action="store_true", help="delete what an earlier run wrote to OUT, and start over")
     return parser
 
 

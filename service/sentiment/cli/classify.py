@@ -87,7 +87,7 @@ def classify(job: Job) -> int:
             progress.advance()
         progress.close(failed)
         if len(digests) > 1:
-            print(f"the model was exchanged meanwhile: answers are of digests {', '.join(sorted(digests))}", file=sys.stderr)
+            print(f"the model changed during the run: the answers are from digests {', '.join(sorted(digests))}", file=sys.stderr)
         if output:
             output.complete()
         return failed
@@ -105,12 +105,12 @@ def _pass_over(output: LineOutput, texts: Iterator[str], job: Job) -> int:
             known = json.loads(line)
             answered, has_none = known["text"], "error" in known
         except (ValueError, KeyError, TypeError) as error:
-            raise output.other("is no answer of this command", number) from error
+            raise output.other("is not a line that this command writes", number) from error
         text = next(texts, None)
         if text is None:
             raise output.other(f"{job.input} has {number - 1} texts, fewer than were answered", number)
         if text != answered:
-            raise output.other(f"answers another text than text {number} of {job.input}, which has changed or is another file", number)
+            raise output.other(f"does not match text {number} of {job.input}, which has changed or is another file", number)
         failed += has_none
     return failed
 

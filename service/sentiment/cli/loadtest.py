@@ -14,10 +14,10 @@ def add_loadtest(commands: Any) -> None:  # Any: argparse names the type of its 
     """Register the command."""
     parser = commands.add_parser(
         "loadtest",
-        help="load a server and see what it holds",
-        description="Load a server from processes of their own, and say how many calls it answers in time, and how fast.",
-        epilog="Open loop: calls are sent when they are due, whether or not others were answered, and their time counts from then. "
-        "Closed loop (--concurrency): each caller waits for its answer, which hides what users would have waited.",
+        help="measure how much load a server handles",
+        description="Load a server from separate processes. Report how many calls it answers in time, and how fast.",
+        epilog="Open loop: calls are sent when due, answered or not, and latency counts from the due time. "
+        "Closed loop (--concurrency): each caller waits for its answer, which hides the waiting time of real users.",
     )
     _add_target(parser)
     _add_load(parser)
@@ -27,82 +27,92 @@ def add_loadtest(commands: Any) -> None:  # Any: argparse names the type of its 
 
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the server")
+    group = parser.add_argument_group("server")
     group.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT", help="the server (default: 127.0.0.1:50051)")
     group.add_argument(
         "--protocol",
         choices=("grpc", "oip", "http"),
         default="grpc",
-        help="grpc: our API; oip: Open Inference ModelInfer; http: POST /v1/classify, --target may be a URL (default: grpc)",
+        help="grpc: SentimentService; oip: Open Inference ModelInfer; http: POST /v1/classify, --target may be a URL (default: grpc)",
     )
     group.add_argument("--model", default="", metavar="NAME", help="the model (default: the server's; oip needs one)")
     add_credentials(group)
-    group.add_argument("--channels", type=count(256), default=1, metavar="N", help="connections of each process (default: 1)")
-    group.add_argument("--processes", type=count(64), default=None, metavar="N", help="client processes (default: one for two cores)")
-    group.add_argument("--open-max", type=count(1_000_000), default=None, metavar="N", help="most calls open at once (default: 10000)")
+    group.add_argument("--channels", type=count(256), default=1, metavar="N", help="connections per process (default: 1)")
+    group.add_argument("--processes", type=count(64), default=None, metavar="N", help="client processes (default: one per two cores)")
+    group.add_argument("--open-max", type=count(1_000_000), default=None, metavar="N", help="max open calls (default: 10000)")
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the load")
+    group = parser.add_argument_group("load")
     load = group.add_mutually_exclusive_group(required=True)
-    load.add_argument("--rate", type=_rates, metavar="N[,N...]", help="calls a second, at random instants (Poisson)")
+    load.add_argument("--rate", type=_rates, metavar="N[,N...]", help="calls per second, at random times (Poisson)")
     load.add_argument(
         "--law",
         metavar="LAW",
-        help="poisson:200, bursts:200,factor=5,on=1,every=10, steps:100x30,200x30 or schedule:FILE (a file of seconds, a line each)",
+        help="poisson:200, bursts:200,factor=5,on=1,every=10, steps:100x30,200x30 or schedule:FILE (a file, one time in seconds per line)",
     )
-    load.add_argument("--concurrency", type=_callers, metavar="N[,N...]", help="closed loop: so many callers, each waiting for its answer")
+    load.add_argument(
+        "--concurrency", type=_callers, metavar="N[,N...]", help="closed loop: this many callers, each waiting for its answer"
+    )
     load.add_argument(
         "--find-slo",
         nargs="?",
         const="poisson:1",
         metavar="LAW",
-        help="find the highest rate that meets --slo, and the knee, with calls by this law at many rates (default: poisson)",
+        help="find the highest rate that meets --slo, and the knee, by trying this law at many rates (default: poisson)",
     )
     group.add_argument(
         "--seconds",
         type=seconds,
         default=None,
         metavar="TIME",
-        help="of each load (default: 10s, with --find-slo 40 times --slo if that is more; steps and schedule: all)",
+        help="duration of each load (default: 10s, or with --find-slo 40 times --slo if longer; steps and schedule: all)",
     )
-    group.add_argument("--warm-up", type=seconds_or_none, default=1.0, metavar="TIME", help="before that, uncounted (default: 1s)")
-    group.add_argument("--seed", type=int, default=1, help="the same seed gives the same calls at the same instants (default: 1)")
-    group.add_argument("--slo", type=seconds, default=0.5, metavar="TIME", help="an answer after it is late (default: 500ms)")
-    group.add_argument("--slo-percentile", type=percentile, default=99.0, metavar="P", help="per cent of the calls within it (default: 99)")
+    group.add_argument("--warm-up", type=seconds_or_none, default=1.0, metavar="TIME", help="load before the measurement (default: 1s)")
+    group.add_argument("--seed", type=int, default=1, help="the same seed gives the same calls at the same times (default: 1)")
+    group.add_argument("--slo", type=seconds, default=0.5, metavar="TIME", help="latency above which an answer is late (default: 500ms)")
+    group.add_argument(
+        "--slo-percentile", type=percentile, default=99.0, metavar="P", help="percentage of calls that must meet --slo (default: 99)"
+    )
 
 
 def _add_mix(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is sent")
+    group = parser.add_argument_group("calls")
     group.add_argument(
         "--texts",
         default="mixed",
         metavar="TEXTS",
-        help="lengths of sst2 (sentences), imdb (reviews), mixed (half of each), a number of tokens, or a file (default: mixed)",
+        help="text lengths: sst2 (sentences), imdb (reviews), mixed (half of each), a number of tokens, or a file (default: mixed)",
     )
     group.add_argument("--column", default="text", metavar="NAME", help="column of the file that holds the text (default: text)")
-    group.add_argument("--per-call", type=count(1024), default=1, metavar="N", help="texts of a call; above 1: ClassifyBatch (default: 1)")
-    group.add_argument("--stream", action="store_true", help="send texts as items of ClassifyStream, one stream a channel")
+    group.add_argument("--per-call", type=count(1024), default=1, metavar="N", help="texts per call; above 1: ClassifyBatch (default: 1)")
+    group.add_argument("--stream", action="store_true", help="send texts as items of ClassifyStream, one stream per channel")
     group.add_argument(
         "--timeout",
         type=_timeout,
         default=None,
         metavar="TIME[..TIME]",
-        help="deadline of a classification, or the shortest and longest; explanations have 30s (default: --slo)",
+        help="deadline of a classification, or a range; explanations have 30s (default: --slo)",
     )
     group.add_argument(
-        "--cancel", type=share, default=0.0, metavar="SHARE", help="of the classifications, cancelled within their deadline; not judged"
+        "--cancel",
+        type=share,
+        default=0.0,
+        metavar="SHARE",
+        help="share of classifications to cancel before their deadline; not counted in the result",
     )
-    group.add_argument("--bulk", type=share, default=0.0, metavar="SHARE", help="of the calls, with bulk priority")
-    group.add_argument("--explain", type=share, default=0.0, metavar="SHARE", help="of the calls, Explain")
-    group.add_argument("--slow-readers", type=share, default=0.0, metavar="SHARE", help="of the calls, Explain with all maps, read slowly")
+    group.add_argument("--bulk", type=share, default=0.0, metavar="SHARE", help="share of calls with bulk priority")
+    group.add_argument("--explain", type=share, default=0.0, metavar="SHARE", help="share of calls to Explain")
+    group.add_argument(
+        "--slow-readers", type=share, default=0.0, metavar="SHARE", help="share of calls to Explain with all maps, read slowly"
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what comes out")
-    group.add_argument("--json", type=Path, default=None, metavar="FILE", help="write all figures there")
-    group.add_argument("--html", type=Path, default=None, metavar="FILE", help="write a report with plots there; it needs no network")
-    group.add_argument("--require", action="store_true", help="exit 1 if --slo is not met by every load, or with --find-slo by none")
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", type=Path, default=None, metavar="FILE", help="write all figures here")
+    group.add_argument("--html", type=Path, default=None, metavar="FILE", help="write a report with plots here; it needs no network")
+    group.add_argument("--require", action="store_true", help="exit with 1 unless every load meets --slo, or with --find-slo any load")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -116,14 +126,14 @@ def _timeout(value: str) -> tuple[float, float]:
     low, _, high = value.partition("..")
     shortest, longest = seconds(low), seconds(high or low)
     if shortest > longest:
-        raise argparse.ArgumentTypeError(f"is {value!r}; the shortest must stand first")
+        raise argparse.ArgumentTypeError(f"is {value!r}; the shortest must come first")
     return shortest, longest
 
 
 def _rates(value: str) -> list[float]:
     rates = [positive(part) for part in value.split(",")]
     if max(rates) > RATE_MAX:
-        raise argparse.ArgumentTypeError(f"is {value!r}; wanted are at most {RATE_MAX:,.0f} calls a second")
+        raise argparse.ArgumentTypeError(f"is {value!r}; must be at most {RATE_MAX:,.0f} calls per second")
     return rates
 
 

@@ -76,24 +76,28 @@ def _parser() -> argparse.ArgumentParser:
         "classify", help="classify texts", description="Classify texts with a running server, or in this process."
     )
     classify.add_argument("texts", nargs="*", metavar="TEXT", help="a text")
-    classify.add_argument("--input", type=Path, metavar="FILE", help=".txt: one text a line; .tsv, .csv, .jsonl, .parquet: a column")
+    classify.add_argument(
+        "--input", type=Path, metavar="FILE", help="texts: .txt (one per line), or a column of a .tsv, .csv, .jsonl or .parquet"
+    )
     classify.add_argument("--column", default="text", metavar="NAME", help="column of the input that holds the text (default: text)")
     classify.add_argument(
-        "--output", type=Path, metavar="FILE", help="write JSON lines there; an interrupted run is continued when repeated"
+        "--output", type=Path, metavar="FILE", help="write JSON lines here; repeat the command to continue an interrupted run"
     )
-    classify.add_argument("--restart", action="store_true", help="begin an interrupted output again instead of continuing it")
-    classify.add_argument("--json", action="store_true", help="print one JSON object a line")
+    classify.add_argument("--restart", action="store_true", help="start an interrupted output over instead of continuing it")
+    classify.add_argument("--json", action="store_true", help="print one JSON object per line")
     _add_call(classify, ("", "refuse", "head", "head_tail", "windows"))
     classify.set_defaults(run=_classify)
 
     explain = commands.add_parser(
-        "explain", help="explain an answer", description="Show what moved the answer to a text, and whether that can be trusted."
+        "explain", help="explain an answer", description="Show which words moved the answer, and whether the explanation can be trusted."
     )
     _add_explain(explain)
     explain.set_defaults(run=_explain)
 
-    check = commands.add_parser("check", help="check a bundle", description="Check a bundle's files, and its golden set on this machine.")
-    check.add_argument("bundle", metavar="BUNDLE", help="a bundle's folder, or NAME or NAME/VERSION to look for")
+    check = commands.add_parser(
+        "check", help="check a bundle", description="Check a bundle's files, and run its golden set on this machine."
+    )
+    check.add_argument("bundle", metavar="BUNDLE", help="bundle folder, or NAME or NAME/VERSION to search for")
     check.set_defaults(run=_check)
 
     add_loadtest(commands)
@@ -101,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     add_models(commands)
 
     settings = commands.add_parser("settings", help="list the settings", description="List every setting of serve with its default.")
-    settings.add_argument("--markdown", action="store_true", help="as a Markdown table")
+    settings.add_argument("--markdown", action="store_true", help="print a Markdown table")
     settings.set_defaults(run=_settings)
     return parser
 
@@ -109,8 +113,10 @@ def _parser() -> argparse.ArgumentParser:
 def _add_call(parser: argparse.ArgumentParser, truncations: Sequence[str]) -> None:
     parser.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT", help="the server (default: 127.0.0.1:50051)")
     parser.add_argument("--model", default="", metavar="NAME[/VERSION]", help="the model (default: the server's)")
-    parser.add_argument("--truncation", default="", choices=truncations, help="what to read of over-long texts (default: the model's)")
-    parser.add_argument("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="time limit of a call (default: 60)")
+    parser.add_argument(
+        "--truncation", default="", choices=truncations, help="what to read of texts that are too long (default: the model's)"
+    )
+    parser.add_argument("--timeout", type=_seconds, default=60.0, metavar="SECONDS", help="time limit of each call (default: 60)")
     add_credentials(parser)
     parser.add_argument("--local", action="store_true", help="run the bundle in this process, without a server")
     parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="with --local: folders that hold bundles, separated by ':'")
@@ -125,22 +131,31 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="integrated_gradients, gradient_x_input, occlusion or shapley; may be repeated (default: the model's first)",
+        help="integrated_gradients, gradient_x_input, occlusion or shapley; repeatable (default: the model's first)",
     )
     parser.add_argument("--steps", type=int, default=0, help="steps of integrated_gradients, or orders of shapley (default: 16, or 20)")
-    parser.add_argument("--counterfactuals", action="store_true", help="look for the fewest words that change or make the answer")
-    parser.add_argument("--heads", action="store_true", help="what each attention head does")
-    parser.add_argument("--attention", choices=AGGREGATIONS, default=None, metavar="KIND", help=f"attention: {', '.join(AGGREGATIONS)}")
-    parser.add_argument("--encoding", choices=("u8", "fp16", "fp32", "top_p"), default="u8", help="of the attention (default: u8)")
+    parser.add_argument("--counterfactuals", action="store_true", help="find the smallest word sets that change or keep the answer")
+    parser.add_argument("--heads", action="store_true", help="show what each attention head does")
     parser.add_argument(
-        "--neuron", type=_neuron, default=None, metavar="LAYER,HEAD,TOKEN", help="how this token's attention comes about; all count from 0"
+        "--attention", choices=AGGREGATIONS, default=None, metavar="KIND", help=f"show attention: {', '.join(AGGREGATIONS)}"
+    )
+    parser.add_argument(
+        "--encoding", choices=("u8", "fp16", "fp32", "top_p"), default="u8", help="encoding of attention weights (default: u8)"
+    )
+    parser.add_argument(
+        "--neuron",
+        type=_neuron,
+        default=None,
+        metavar="LAYER,HEAD,TOKEN",
+        help="show how a token's attention is computed; all count from 0",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object")
+    parser.add_argument("--html", type=Path, default=None, metavar="FILE", help="write the full viewer page here; it needs no network")
     parser.add_argument(
-        "--html", type=Path, default=None, metavar="FILE", help="write the viewer's page with all of it there; it needs no network"
-    )
-    parser.add_argument(
-        "--color", choices=("auto", "always", "never"), default="auto", help="auto: on a terminal, unless NO_COLOR is set (default: auto)"
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="auto: colour on a terminal unless NO_COLOR is set (default: auto)",
     )
     _add_call(parser, ("", "refuse", "head", "head_tail"))
 
@@ -151,7 +166,7 @@ def _neuron(value: str) -> tuple[int, int, int]:
     except ValueError:
         layer = head = token = -1
     if not all(0 <= number < 2**31 for number in (layer, head, token)):
-        raise argparse.ArgumentTypeError(f"is {value!r}; wanted are three numbers from 0, such as 5,0,0")
+        raise argparse.ArgumentTypeError(f"is {value!r}; must be three numbers from 0, such as 5,0,0")
     return layer, head, token
 
 
@@ -161,7 +176,7 @@ def _seconds(value: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"is {value!r}; wanted are seconds, more than 0")
+        raise argparse.ArgumentTypeError(f"is {value!r}; must be more than 0 seconds")
     return seconds
 
 
@@ -198,9 +213,9 @@ def _classify(options: argparse.Namespace) -> int:
     if bool(options.texts) == bool(options.input):
         raise BadSettings("give either texts or --input FILE")
     if options.output and options.texts:
-        raise BadSettings("--output goes with --input")
+        raise BadSettings("--output needs --input")
     if options.restart and not options.output:
-        raise BadSettings("--restart goes with --output")
+        raise BadSettings("--restart needs --output")
     _log_local(options)
     job = Job(
         texts=options.texts,
@@ -289,7 +304,7 @@ def _check(options: argparse.Namespace) -> int:
         print(line)
     explainer = Explainer(load_classifier(path))
     if explainer.load() is not None:
-        print("ok    explain graph: golden logits as the manifest has them, attention sums to 1, nothing on padding, all finite")
+        print("ok    explain graph: golden logits match the manifest, attention sums to 1 and is 0 on padding, all finite")
     elif explainer.failure:
         print(f"BAD   explain graph: {explainer.failure}")
     print(f"explains by {', '.join(explainer.methods)}")

@@ -19,18 +19,20 @@ def add_models(commands: Any) -> None:  # Any: argparse names the type of its su
     """Register the command."""
     parser = commands.add_parser(
         "models",
-        help="list, load, unload and exchange a running server's models",
-        description="Ask a server's admin port for its models, or to exchange them while it serves.",
+        help="list, load, unload and switch a running server's models",
+        description="List a running server's models, or change them, through its admin port.",
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    _add(actions, "list", "what is loaded, on the server's disk, or was tried in vain", _list)
+    _add(actions, "list", "list models that are loaded, on the server's disk, or failed to load", _list)
     model = "NAME/VERSION, or NAME for the highest version on the server's disk"
-    load = _add(actions, "load", "load a version beside the others; its name means it as soon as it is proved", _load, model)
-    load.add_argument("--beside", action="store_true", help="only load it: its name goes on meaning what it means")
-    load.add_argument("--timeout", type=seconds, default=900.0, metavar="TIME", help="how long to wait for it (default: 15m)")
-    loaded = "NAME/VERSION, which is loaded"
-    _add(actions, "use", "let a name mean another loaded version, at once: the way back", _use, loaded)
-    _add(actions, "unload", "unload a version; what began with it is answered", _unload, f"{loaded}, or NAME for all of its versions")
+    load = _add(actions, "load", "load another version, and switch its name to it once it is verified", _load, model)
+    load.add_argument("--beside", action="store_true", help="load only: the name keeps its current version")
+    load.add_argument("--timeout", type=seconds, default=900.0, metavar="TIME", help="how long to wait for the load (default: 15m)")
+    loaded = "NAME/VERSION that is loaded"
+    _add(actions, "use", "switch a name to another loaded version at once, such as for a rollback", _use, loaded)
+    _add(
+        actions, "unload", "unload a version after it has answered its pending requests", _unload, f"{loaded}, or NAME for all its versions"
+    )
 
 
 def _add(actions: Any, name: str, help_: str, run: Callable[..., None], model: str = "") -> argparse.ArgumentParser:  # Any: as above
@@ -48,7 +50,7 @@ def _add(actions: Any, name: str, help_: str, run: Callable[..., None], model: s
         type=Path,
         default=os.environ.get("SENTIMENT_ADMIN_TOKENS") or None,
         metavar="FILE",
-        help="whose first token to show (default: SENTIMENT_ADMIN_TOKENS)",
+        help="send the first token of this file or folder (default: SENTIMENT_ADMIN_TOKENS)",
     )
     parser.set_defaults(run=lambda options: _run(options, run))
     return parser
@@ -82,7 +84,7 @@ def _unload(client: "AdminClient", options: argparse.Namespace) -> None:
 def _first_token(path: Path | None) -> str:
     """The first token of a file, or of a folder's first file, as the server reads them."""
     if path is None:
-        raise BadSettings("--tokens FILE is missing, and SENTIMENT_ADMIN_TOKENS is not set: the admin port wants a token")
+        raise BadSettings("the admin port needs a token: give --tokens FILE or set SENTIMENT_ADMIN_TOKENS")
     try:
         files = sorted(file for file in path.iterdir() if file.name[0] != ".") if path.is_dir() else [path]
         lines = [line.strip() for file in files for line in file.read_text(encoding="latin-1").splitlines()]

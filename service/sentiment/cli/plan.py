@@ -13,65 +13,71 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
     """Register the command."""
     parser = commands.add_parser(
         "plan",
-        help="foretell latency and replicas needed for a load",
-        description="Simulate a fleet of servers under a load, with the server's own scheduler on virtual time: how fast it answers and, "
-        "unless --replicas is given, how many replicas meet --slo.",
+        help="estimate latency and the replicas a load needs",
+        description="Simulate a fleet under a load, with the server's own scheduler in virtual time. Estimate its latency and, "
+        "unless you give --replicas, how many replicas meet --slo.",
     )
-    group = parser.add_argument_group("a replica")
+    group = parser.add_argument_group("replica")
     costs = group.add_mutually_exclusive_group(required=True)
-    costs.add_argument("--costs", type=Path, metavar="FILE", help="what batches cost: a file of a server's cache_dir, or of --save")
+    costs.add_argument("--costs", type=Path, metavar="FILE", help="measured batch costs: a file from a server's cache_dir or from --save")
     costs.add_argument(
-        "--measure", nargs="?", const="", metavar="BUNDLE", help="measure it here and now, with all cores (default: the default bundle)"
+        "--measure",
+        nargs="?",
+        const="",
+        metavar="BUNDLE",
+        help="measure batch costs on all cores of this machine (default: the default bundle)",
     )
-    group.add_argument("--measure-for", type=seconds, default=15.0, metavar="TIME", help="with --measure (default: 15s)")
-    group.add_argument("--save", type=Path, metavar="FILE", help="keep what was measured, for --costs")
-    group.add_argument("--runners", type=count(1024), metavar="N", help="batches at a time (default: as measured; of a server's file 1)")
-    group.add_argument("--cores", type=count(4096), metavar="N", help="cores of a replica (default: one for each runner)")
-    group.add_argument("--loop", type=seconds_or_none, metavar="TIME", help="core time of the event loop for a call (default: 1.6ms)")
+    group.add_argument("--measure-for", type=seconds, default=15.0, metavar="TIME", help="duration of --measure (default: 15s)")
+    group.add_argument("--save", type=Path, metavar="FILE", help="save the measurement, for --costs")
+    group.add_argument("--runners", type=count(1024), metavar="N", help="parallel batches (default: as measured; 1 for a server's file)")
+    group.add_argument("--cores", type=count(4096), metavar="N", help="cores per replica (default: one per runner)")
+    group.add_argument("--loop", type=seconds_or_none, metavar="TIME", help="core time per call in the event loop (default: 1.6ms)")
     group.add_argument(
-        "--beside", type=seconds_or_none, metavar="TIME", help="core time a call that others on these cores take (default: 0)"
+        "--beside", type=seconds_or_none, metavar="TIME", help="core time per call of other programs on these cores (default: 0)"
     )
     group.add_argument(
         "--capacity",
         type=positive,
         metavar="N",
-        help="calls a second that one replica was measured to answer to 64 callers that always wait (sentiment loadtest --concurrency 64), "
-        "with these lengths: costs are scaled until the simulation does (default: as they are)",
+        help="calls per second that one replica was measured to answer (sentiment loadtest --concurrency 64, with these lengths): "
+        "costs are scaled until the simulation matches (default: no scaling)",
     )
     group.add_argument("--queue-rows", type=count(65_536), default=4096, metavar="N", help="the setting queue_rows_max (default: 4096)")
 
-    group = parser.add_argument_group("the load")
+    group = parser.add_argument_group("load")
     group.add_argument(
         "--law",
         required=True,
         metavar="LAW",
-        help="poisson:200, bursts:200,factor=5,on=1,every=10, steps:100x30,200x30 or schedule:FILE (a file of seconds, a line each)",
+        help="poisson:200, bursts:200,factor=5,on=1,every=10, steps:100x30,200x30 or schedule:FILE (a file, one time in seconds per line)",
     )
     group.add_argument(
         "--lengths", default="mixed", metavar="LENGTHS", help="sst2, imdb, mixed, a number of tokens, or a file (default: mixed)"
     )
     group.add_argument("--column", default="text", metavar="NAME", help="column of the file (default: text)")
-    group.add_argument("--bulk", type=share, default=0.0, metavar="SHARE", help="of the calls, with bulk priority")
+    group.add_argument("--bulk", type=share, default=0.0, metavar="SHARE", help="share of calls with bulk priority")
     group.add_argument("--timeout", type=seconds, metavar="TIME", help="deadline of a call (default: --slo)")
-    group.add_argument("--requests", type=count(10_000_000), default=100_000, metavar="N", help="how many, at most (default: 100000)")
-    group.add_argument("--seed", type=int, default=1, help="the same seed gives the same (default: 1)")
+    group.add_argument("--requests", type=count(10_000_000), default=100_000, metavar="N", help="max calls to simulate (default: 100000)")
+    group.add_argument("--seed", type=int, default=1, help="the same seed gives the same result (default: 1)")
 
-    group = parser.add_argument_group("the fleet")
-    group.add_argument("--slo", type=seconds, default=0.5, metavar="TIME", help="an answer after it is late (default: 500ms)")
-    group.add_argument("--percentile", type=percentile, default=99.0, metavar="P", help="per cent of the calls within it (default: 99)")
-    group.add_argument("--replicas", type=count(4096), metavar="N", help="simulate so many (default: find the fewest)")
+    group = parser.add_argument_group("fleet")
+    group.add_argument("--slo", type=seconds, default=0.5, metavar="TIME", help="latency above which an answer is late (default: 500ms)")
+    group.add_argument(
+        "--percentile", type=percentile, default=99.0, metavar="P", help="percentage of calls that must meet --slo (default: 99)"
+    )
+    group.add_argument("--replicas", type=count(4096), metavar="N", help="simulate this many (default: find the fewest)")
     group.add_argument(
         "--balance",
         choices=BALANCES,
         default="round-robin",
-        help="round-robin: one balancer, each in turn; random: many clients that each go round; least-backlog: where the least work "
-        "waits, in groups of at most 32 replicas (default: round-robin)",
+        help="round-robin: one balancer, each replica in turn; random: many clients, each with its own round robin; least-backlog: the "
+        "replica with the least waiting work, in groups of at most 32 (default: round-robin)",
     )
-    group.add_argument("--processes", type=count(1024), metavar="N", help="that simulate (default: one for each core)")
+    group.add_argument("--processes", type=count(1024), metavar="N", help="simulating processes (default: one per core)")
 
-    group = parser.add_argument_group("what comes out")
-    group.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    group.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots there; it needs no network")
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+    group.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots here; it needs no network")
     parser.set_defaults(run=_run)
 
 

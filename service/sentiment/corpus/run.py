@@ -25,7 +25,7 @@ from sentiment.observability import logs
 STEP_BYTES = 2 * 2**20
 # Small corpora are cut finer, so that no core waits long for the last part, and huge ones coarser, so that the parts stay countable.
 STEP_BYTES_MIN, PARTS_WANTED_MIN, PARTS_WANTED_MAX = 2**16, 64, 10_000
-REMEDY = "--restart begins again, another output keeps this one"
+REMEDY = "use --restart to start over, or another output to keep this one"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -70,9 +70,7 @@ def run(options: argparse.Namespace) -> None:
         job = Job(output.uri, question, options.column, keep, options.truncation, bundle.id, bundle.digest, bundle.manifest.labels, roots)
         total = _score(parts, job, output, options)
         if _files(find_sources(options.input)) != asked["files"]:
-            raise CorpusFailed(
-                f"{options.input}: files changed while they were scored; --restart begins again, another output keeps this one"
-            )
+            raise CorpusFailed(f"{options.input}: files changed while they were scored; {REMEDY}")
         output.report(total, len(parts), time.monotonic() - begun)
     bad = f", {total.bad:,} of them without an answer (their column error says why)" if total.bad else ""
     sys.stderr.write(f"{total.rows:,} rows{bad}, in {output.shown}\n")

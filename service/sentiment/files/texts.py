@@ -59,7 +59,7 @@ def read_texts(path: Path, column: str = "text") -> Iterator[str]:
     """
     kind = path.suffix
     if kind not in READABLE:
-        raise BadFile(f"{path}: a {kind or 'nameless'} file; read are {', '.join(READABLE)}")
+        raise BadFile(f"{path}: unsupported file type {kind!r}; use {', '.join(READABLE)}")
     try:
         if kind == ".parquet":
             yield from _parquet(path, column)
@@ -117,7 +117,7 @@ def place_of(header: list[str], path: Path | str, column: str) -> int:
         BadFile: the header has none of that name.
     """
     if column not in header:
-        raise BadFile(f"{path}:1: no column {column!r}; the header has {', '.join(header) or 'none'} (--column chooses)")
+        raise BadFile(f"{path}:1: no column {column!r}; the header has {', '.join(header) or 'none'} (choose with --column)")
     return header.index(column)
 
 
@@ -144,7 +144,7 @@ def row_of_json(line: str, column: str) -> Mapping[str, object]:
         row: Mapping[str, object] = json.loads(line)
         text = row[column]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadFile(f"no object with the key {column!r} (--column chooses): {type(error).__name__}") from error
+        raise BadFile(f"no object with the key {column!r} (choose with --column): {type(error).__name__}") from error
     if not isinstance(text, str):
         raise BadFile(f"{column!r} is a {type(text).__name__}; wanted a string")
     return row
@@ -159,7 +159,7 @@ def _parquet(path: Path, column: str) -> Iterator[str]:
     try:
         with parquet.ParquetFile(path) as file:
             if column not in file.schema_arrow.names:
-                raise BadFile(f"{path}: no column {column!r}; it has {', '.join(file.schema_arrow.names)} (--column chooses)")
+                raise BadFile(f"{path}: no column {column!r}; it has {', '.join(file.schema_arrow.names)} (choose with --column)")
             for batch in file.iter_batches(1024, columns=[column]):
                 for text in batch.column(0).to_pylist():
                     if not isinstance(text, str | None):
@@ -205,7 +205,7 @@ class LineOutput:
 
     def _claim(self) -> None:
         if not claim(self._stream):
-            raise BadFile(f"{self._part}: another process writes to it; wait for its end or choose another output")
+            raise BadFile(f"{self._part}: another process writes to it; wait until it ends or choose another output")
         try:
             # Another process may have completed it since: then the stream is of PATH itself, or of a new part.
             self._refuse_existing()
@@ -247,7 +247,9 @@ class LineOutput:
             begun = json.loads(self._record.read_bytes())
             differs = difference(begun, asked)
         except (OSError, ValueError, AttributeError, TypeError) as error:
-            raise self.other(f"has {self.lines} lines, and {self._record.name}, which says what they depend on, cannot be read") from error
+            raise self.other(
+                f"has {self.lines} lines, but {self._record.name}, which records their input and options, cannot be read"
+            ) from error
         if differs:
             raise self.other(differs)
 
@@ -259,7 +261,7 @@ class LineOutput:
     def other(self, fact: str, line: int = 0) -> BadSettings:
         """The error of a part that does not belong to what is asked now; ``line``: the first that does not, counted from 1."""
         place = f"{self._part}:{line}" if line else f"{self._part}"
-        return BadSettings(f"{place}: {fact}; --restart begins again, another --output keeps this one")
+        return BadSettings(f"{place}: {fact}; use --restart to start over, or another --output to keep this one")
 
     def write(self, line: str) -> None:
         """Append a line; what it holds of line feeds must be escaped already.
@@ -303,7 +305,7 @@ def new_file(path: Path) -> Iterator[Callable[[str], None]]:
         BadFile: it cannot be written.
     """
     if not path.name or path.is_dir():
-        raise BadFile(f"{path}: is a folder; wanted is a file")
+        raise BadFile(f"{path}: is a folder; must be a file")
     part = path.with_name(path.name + ".part")
     try:
         stream = part.open("wb")

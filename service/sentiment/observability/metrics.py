@@ -84,60 +84,65 @@ class Metrics:
             "request_seconds", "Time from a request's arrival to its answer.", ["method", "model"], buckets=REQUEST_EDGES_S
         )
         self.stage_seconds = histogram(
-            "stage_seconds", "Time spent in each stage; plan, pad, copy and run once a batch.", ["stage", "model"], buckets=STAGE_EDGES_S
+            "stage_seconds",
+            "Time spent in each stage; plan, pad, copy and run count once per batch.",
+            ["stage", "model"],
+            buckets=STAGE_EDGES_S,
         )
         self.explain_seconds = histogram(
             "explain_seconds",
-            "Time to make each part of an explanation, waiting for a core included.",
+            "Time to compute each part of an explanation, including the wait for a core.",
             ["method", "model"],
             buckets=EXPLAIN_EDGES_S,
         )
-        self.batch_rows = histogram("batch_rows", "Rows of each batch.", ["model"], buckets=ROWS_EDGES)
-        self.batch_tokens = histogram("batch_tokens", "Padded tokens of each batch.", ["model"], buckets=TOKENS_EDGES)
-        self.requests = counter("requests", "Calls by how they ended.", ["method", "code", "model"])
-        self.items = counter("items", "Texts by how they ended: one in Classify, many in a batch or stream.", ["method", "code", "model"])
-        self.tokens = counter("tokens", "Tokens run: those of texts and those of padding.", ["kind", "model"])
-        self.batches = counter("batches", "Batches by why they were not larger.", ["reason", "model"])
-        self.refused = counter("refused", "Texts and explanations refused for want of room or of time.", ["reason", "model"])
+        self.batch_rows = histogram("batch_rows", "Rows per batch.", ["model"], buckets=ROWS_EDGES)
+        self.batch_tokens = histogram("batch_tokens", "Tokens per batch, padding included.", ["model"], buckets=TOKENS_EDGES)
+        self.requests = counter("requests", "Calls, by final status code.", ["method", "code", "model"])
+        self.items = counter(
+            "items", "Texts, by final status code: one in Classify, many in a batch or stream.", ["method", "code", "model"]
+        )
+        self.tokens = counter("tokens", "Tokens run: tokens of texts, and padding.", ["kind", "model"])
+        self.batches = counter("batches", "Batches, by why they were not larger.", ["reason", "model"])
+        self.refused = counter("refused", "Texts and explanations refused for lack of capacity or time.", ["reason", "model"])
         self.dropped = counter("dropped", "Rows dropped before they ran.", ["reason", "model"])
-        self.wasted_rows = counter("wasted_rows", "Rows run for nobody.", ["reason", "model"])
-        self.deadline_outcome = counter("deadline_outcome", "Texts by what became of their deadline.", ["outcome", "model"])
-        self.runner_busy_seconds = counter("runner_busy_seconds", "Time each runner spent in batches, of whichever model.", ["runner"])
+        self.wasted_rows = counter("wasted_rows", "Rows run whose result was not used.", ["reason", "model"])
+        self.deadline_outcome = counter("deadline_outcome", "Texts, by outcome of their deadline.", ["outcome", "model"])
+        self.runner_busy_seconds = counter("runner_busy_seconds", "Time each runner spent running batches, of all models.", ["runner"])
         read = partial(ReadCounter, registry=self.registry)
-        self.loop_busy_seconds = read("loop_busy_seconds", "Time in which a process's event loop did not wait.", ["process"])
-        self.log_lines_dropped = read("log_lines_dropped", "Log lines that nobody took in time, or that could not be written.")
-        self.grpc_calls_started = read("grpc_calls_started", "Calls that came to gRPC's core, of any service.")
-        self.grpc_calls_ended = read("grpc_calls_ended", "Calls that ended there after the event loop had looked at them.")
-        self.grpc_opened_anew = counter("grpc_opened_anew", "Times that gRPC ended a port's server and it was opened anew.", ["port"])
+        self.loop_busy_seconds = read("loop_busy_seconds", "Time in which a process's event loop was busy.", ["process"])
+        self.log_lines_dropped = read("log_lines_dropped", "Log lines lost to a slow reader or a failed write.")
+        self.grpc_calls_started = read("grpc_calls_started", "Calls that gRPC core received, for any service.")
+        self.grpc_calls_ended = read("grpc_calls_ended", "Calls that ended in gRPC core after they reached the event loop.")
+        self.grpc_opened_anew = counter("grpc_opened_anew", "Times a port's server was reopened after gRPC ended it.", ["port"])
         self.queue_rows = gauge("queue_rows", "Rows waiting for a runner.", ["model"])
-        self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that comes now would start.", ["model"])
-        self.run_over_predicted = gauge("run_over_predicted", "Slow average of measured over predicted run time.", ["model"])
+        self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that arrives now would run.", ["model"])
+        self.run_over_predicted = gauge("run_over_predicted", "Measured over predicted run time, slowly averaged.", ["model"])
         # Written by the thread that sends spans too: the client's values are locked.
-        self.spans_sent = counter("trace_spans_sent", "Spans of traces that were sent without an error.")
-        self.spans_dropped = counter("trace_spans_dropped", "Spans of traces that were not.", ["reason"])
+        self.spans_sent = counter("trace_spans_sent", "Trace spans exported without an error.")
+        self.spans_dropped = counter("trace_spans_dropped", "Trace spans not exported.", ["reason"])
         for reason in ("queue_full", "not_exported"):
             self.spans_dropped.labels(reason)
-        self.reload_failures = counter("reload_failures", "Looks at files of certificates or tokens that could not be used.", ["files"])
-        self.unauthenticated = counter("unauthenticated", "Calls without a valid token, of whatever method.", ["transport"])
+        self.reload_failures = counter("reload_failures", "Checks that found unusable certificate or token files.", ["files"])
+        self.unauthenticated = counter("unauthenticated", "Calls without a valid token, of any method.", ["transport"])
         for files in ("tls", "tokens"):
             self.reload_failures.labels(files)
         for transport in ("grpc", "http"):
             self.unauthenticated.labels(transport)
-        self.explanations = gauge("explanations", "Explanations that wait or are under way.", ["model"])
+        self.explanations = gauge("explanations", "Explanations waiting or running.", ["model"])
         self.model_info = info("model", "The loaded models.", ["model"])
-        self.model_bytes = gauge("model_bytes", "Bytes of the files of each loaded model; in memory it takes about as much.", ["model"])
-        self.model_changes = counter("model_changes", "Versions loaded, refused, put to use, and unloaded.", ["change"])
+        self.model_bytes = gauge("model_bytes", "Bytes of each loaded model's files, about the memory it takes.", ["model"])
+        self.model_changes = counter("model_changes", "Model versions loaded, refused, put to use and unloaded.", ["change"])
         for change in CHANGES:
             self.model_changes.labels(change)
-        self.build_info = info("build", "This service and its runtime.")
+        self.build_info = info("build", "Versions of this service and its runtime.")
 
     def watch_devices(self, meters: Mapping[str, Meter]) -> None:
         """Read each device's meter when it is scraped, by its name; without one there are no such series."""
         if not meters:
             return
         gauge = partial(Gauge, namespace="sentiment", labelnames=["device"], registry=self.registry)
-        memory = gauge("device_memory_bytes", "Bytes taken of a GPU's memory, by whomever.")
-        busy = gauge("device_busy_ratio", "Part of the driver's last sampling period in which a GPU ran something, 0 to 1.")
+        memory = gauge("device_memory_bytes", "Bytes of a GPU's memory in use, by any process.")
+        busy = gauge("device_busy_ratio", "Share of the driver's last sampling period in which a GPU was busy, 0 to 1.")
         for device, meter in meters.items():
             memory.labels(device).set_function(meter.memory_bytes)
             busy.labels(device).set_function(meter.busy_ratio)
@@ -146,7 +151,7 @@ class Metrics:
         """Read when the server's certificate expires, in seconds since 1970, when it is scraped; without TLS there is no such series."""
         expiration = Gauge(
             "tls_certificate_expiration_timestamp_seconds",
-            "When the certificate that the server shows expires, in seconds since 1970.",
+            "When the server's certificate expires, in seconds since 1970.",
             namespace="sentiment",
             registry=self.registry,
         )

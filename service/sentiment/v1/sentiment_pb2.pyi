@@ -3,21 +3,21 @@
 isort:skip_file
 The sentiment service's contract, version 1.
 
-Offsets are half-open [start, end) and given in three units: code points, UTF-16 code units and UTF-8 bytes of the text
-that the caller sent. Probabilities are calibrated and lie in [0, 1]. Every unset field has a stated meaning.
+Offsets are half-open ranges [start, end), given in three units: code points, UTF-16 code units and UTF-8 bytes of the
+text that you sent. Probabilities are calibrated and lie in [0, 1]. Every unset field has a defined meaning.
 
 Status codes, the same for every rpc of this service:
-  INVALID_ARGUMENT     the request is wrong; google.rpc.BadRequest names field, value and limit. Malformed bytes and bad
-                       UTF-8 too. Do not retry.
+  INVALID_ARGUMENT     the request is wrong; google.rpc.BadRequest names field, value and limit. Includes malformed bytes
+                       and invalid UTF-8. Do not retry.
   NOT_FOUND            no such model. Do not retry.
   FAILED_PRECONDITION  this model cannot do that (no pairs, no explanation graph). Do not retry.
-  DEADLINE_EXCEEDED    not finished in time, or not feasible in the time given even on an idle server.
+  DEADLINE_EXCEEDED    not finished in time, or the time is too short even for an idle server.
   RESOURCE_EXHAUSTED   too much work is waiting; google.rpc.RetryInfo and the trailer grpc-retry-pushback-ms say when to
-                       come back (-1: a retry within the deadline cannot help).
-  UNAVAILABLE          the server is starting, or the connection went away. Retry, on another server if there is one.
-  UNIMPLEMENTED        part of the contract, not built yet.
-  INTERNAL             our fault; the server logged the cause under the request id of the trailer x-request-id.
-An rpc fails as a whole only if its envelope is wrong; one bad item of many has an error of its own.
+                       retry (-1: a retry within the deadline cannot help).
+  UNAVAILABLE          the server is starting, or the connection broke. Retry, on another server if there is one.
+  UNIMPLEMENTED        part of the contract, but not built yet.
+  INTERNAL             a server fault; the server logs the cause under the request id of the trailer x-request-id.
+A whole rpc fails only if its envelope is wrong; a bad item among many has its own error.
 """
 
 from collections import abc as _abc
@@ -47,40 +47,40 @@ class _TruncationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Truncation
     TRUNCATION_UNSPECIFIED: _Truncation.ValueType  # 0
     """The model's default (Model.default_truncation)."""
     TRUNCATION_REFUSE: _Truncation.ValueType  # 1
-    """INVALID_ARGUMENT instead of an answer."""
+    """Fail with INVALID_ARGUMENT."""
     TRUNCATION_HEAD: _Truncation.ValueType  # 2
     """Read the first max_tokens tokens."""
     TRUNCATION_HEAD_TAIL: _Truncation.ValueType  # 3
-    """Read the first and the last tokens, up to and from a break between words: max_tokens together, a quarter of them from the
-    text's beginning unless the bundle says otherwise. For single texts: a pair that does not fit is INVALID_ARGUMENT where this
-    is asked for, and read as by HEAD where it is only the model's default.
+    """Read the first and the last tokens, cut between words: max_tokens together, a quarter of them from the start unless
+    the bundle says otherwise. For single texts only: a pair that does not fit fails with INVALID_ARGUMENT if you ask
+    for this, and is read as with HEAD if it is only the model's default.
     """
     TRUNCATION_WINDOWS: _Truncation.ValueType  # 4
-    """Read all of it in overlapping windows, each a row of its own, and combine their answers by the bundle's rule. At most 16
-    windows (the bundle may say otherwise, up to 64): a longer text is truncated. All windows are let in or none: one that is
-    refused, fails or expires ends the text. A text of many windows takes the time of as many texts. Pairs: as HEAD_TAIL.
+    """Read the whole text in overlapping windows, one row each, and combine their answers by the bundle's rule. At most
+    16 windows (the bundle may set up to 64); a longer text is truncated. Windows are admitted all or none: if one is
+    refused, fails or expires, so does the text. A text in n windows takes the time of n texts. Pairs: as HEAD_TAIL.
     """
 
 class Truncation(_Truncation, metaclass=_TruncationEnumTypeWrapper):
-    """What to do with a text that has more tokens than the model reads. One that fits is read whole, whatever is asked. All models
-    serve all of them; the bundle's manifest says how (head_tail, windows).
+    """How to read a text that has more tokens than the model reads. A text that fits is always read whole. Every model
+    supports every value; the bundle's manifest sets the details (head_tail, windows).
     """
 
 TRUNCATION_UNSPECIFIED: Truncation.ValueType  # 0
 """The model's default (Model.default_truncation)."""
 TRUNCATION_REFUSE: Truncation.ValueType  # 1
-"""INVALID_ARGUMENT instead of an answer."""
+"""Fail with INVALID_ARGUMENT."""
 TRUNCATION_HEAD: Truncation.ValueType  # 2
 """Read the first max_tokens tokens."""
 TRUNCATION_HEAD_TAIL: Truncation.ValueType  # 3
-"""Read the first and the last tokens, up to and from a break between words: max_tokens together, a quarter of them from the
-text's beginning unless the bundle says otherwise. For single texts: a pair that does not fit is INVALID_ARGUMENT where this
-is asked for, and read as by HEAD where it is only the model's default.
+"""Read the first and the last tokens, cut between words: max_tokens together, a quarter of them from the start unless
+the bundle says otherwise. For single texts only: a pair that does not fit fails with INVALID_ARGUMENT if you ask
+for this, and is read as with HEAD if it is only the model's default.
 """
 TRUNCATION_WINDOWS: Truncation.ValueType  # 4
-"""Read all of it in overlapping windows, each a row of its own, and combine their answers by the bundle's rule. At most 16
-windows (the bundle may say otherwise, up to 64): a longer text is truncated. All windows are let in or none: one that is
-refused, fails or expires ends the text. A text of many windows takes the time of as many texts. Pairs: as HEAD_TAIL.
+"""Read the whole text in overlapping windows, one row each, and combine their answers by the bundle's rule. At most
+16 windows (the bundle may set up to 64); a longer text is truncated. Windows are admitted all or none: if one is
+refused, fails or expires, so does the text. A text in n windows takes the time of n texts. Pairs: as HEAD_TAIL.
 """
 Global___Truncation: _TypeAlias = Truncation  # noqa: Y015
 
@@ -96,8 +96,8 @@ class _PriorityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Priority.Val
     PRIORITY_BULK: _Priority.ValueType  # 2
 
 class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper):
-    """Who is waiting for the answer. While texts of both kinds wait, the server divides its time between them (a setting, 4 to 1
-    unless told), so that neither starves; with one kind alone it has no effect.
+    """Priority of a call. While texts of both classes wait, the server divides its time between them (a server setting,
+    default 4 to 1), so that neither starves. It has no effect while only one class waits.
     """
 
 PRIORITY_UNSPECIFIED: Priority.ValueType  # 0
@@ -114,22 +114,22 @@ class _MethodKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MethodKind
     DESCRIPTOR: _descriptor.EnumDescriptor
     METHOD_KIND_UNSPECIFIED: _MethodKind.ValueType  # 0
     METHOD_KIND_ATTRIBUTION: _MethodKind.ValueType  # 1
-    """Can be asked for by ExplainOptions.methods."""
+    """You can ask for it in ExplainOptions.methods."""
     METHOD_KIND_ATTENTION: _MethodKind.ValueType  # 2
-    """Attention read as a ranking of words."""
+    """Attention, read as a word ranking."""
     METHOD_KIND_BASELINE: _MethodKind.ValueType  # 3
-    """A ranking that knows nothing of the model, such as by position or frequency."""
+    """A ranking independent of the model, such as by position or frequency."""
 
 class MethodKind(_MethodKind, metaclass=_MethodKindEnumTypeWrapper):
-    """What a method of explaining gives."""
+    """What kind of ranking a method gives."""
 
 METHOD_KIND_UNSPECIFIED: MethodKind.ValueType  # 0
 METHOD_KIND_ATTRIBUTION: MethodKind.ValueType  # 1
-"""Can be asked for by ExplainOptions.methods."""
+"""You can ask for it in ExplainOptions.methods."""
 METHOD_KIND_ATTENTION: MethodKind.ValueType  # 2
-"""Attention read as a ranking of words."""
+"""Attention, read as a word ranking."""
 METHOD_KIND_BASELINE: MethodKind.ValueType  # 3
-"""A ranking that knows nothing of the model, such as by position or frequency."""
+"""A ranking independent of the model, such as by position or frequency."""
 Global___MethodKind: _TypeAlias = MethodKind  # noqa: Y015
 
 class _AttentionEncoding:
@@ -143,21 +143,21 @@ class _AttentionEncodingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Att
     ATTENTION_ENCODING_FP32: _AttentionEncoding.ValueType  # 1
     ATTENTION_ENCODING_FP16: _AttentionEncoding.ValueType  # 2
     ATTENTION_ENCODING_U8: _AttentionEncoding.ValueType  # 3
-    """One byte a weight, which is the byte times the row's scale. A row keeps its sum to half a step."""
+    """One byte per weight; the weight is the byte times the row's scale. A row keeps its sum to within half a step."""
     ATTENTION_ENCODING_TOP_P: _AttentionEncoding.ValueType  # 4
-    """The largest weights of each row until their sum reaches top_p of the row's, as by U8; the dropped mass is stated."""
+    """The largest weights of each row until they sum to top_p of the row, encoded as U8, with the dropped mass."""
 
 class AttentionEncoding(_AttentionEncoding, metaclass=_AttentionEncodingEnumTypeWrapper):
-    """How an attention weight travels."""
+    """Encoding of attention weights."""
 
 ATTENTION_ENCODING_UNSPECIFIED: AttentionEncoding.ValueType  # 0
 """U8."""
 ATTENTION_ENCODING_FP32: AttentionEncoding.ValueType  # 1
 ATTENTION_ENCODING_FP16: AttentionEncoding.ValueType  # 2
 ATTENTION_ENCODING_U8: AttentionEncoding.ValueType  # 3
-"""One byte a weight, which is the byte times the row's scale. A row keeps its sum to half a step."""
+"""One byte per weight; the weight is the byte times the row's scale. A row keeps its sum to within half a step."""
 ATTENTION_ENCODING_TOP_P: AttentionEncoding.ValueType  # 4
-"""The largest weights of each row until their sum reaches top_p of the row's, as by U8; the dropped mass is stated."""
+"""The largest weights of each row until they sum to top_p of the row, encoded as U8, with the dropped mass."""
 Global___AttentionEncoding: _TypeAlias = AttentionEncoding  # noqa: Y015
 
 class _AttentionAggregation:
@@ -167,45 +167,45 @@ class _AttentionAggregation:
 class _AttentionAggregationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AttentionAggregation.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ATTENTION_AGGREGATION_UNSPECIFIED: _AttentionAggregation.ValueType  # 0
-    """One map per layer and head: tokens by tokens. Row i holds the weights with which token i reads every token."""
+    """One map per layer and head, tokens by tokens. Row i holds the weights with which token i reads every token."""
     ATTENTION_AGGREGATION_WORDS: _AttentionAggregation.ValueType  # 1
-    """One map per layer and head: units by units, which are words and special tokens in the order of the text. Weights are summed
-    over the pieces that are read and averaged over those that read (Clark et al. 2019).
+    """One map per layer and head, units by units. Units are words and special tokens in the order of the text. Weights
+    are summed over the pieces being read and averaged over the pieces that read (Clark et al. 2019).
     """
     ATTENTION_AGGREGATION_CLS_ROWS: _AttentionAggregation.ValueType  # 2
-    """One map per layer, with a row per head in the order asked for: what the token that the classifier reads looks at."""
+    """One map per layer, with a row per requested head, in order: where the token that the classifier reads looks."""
     ATTENTION_AGGREGATION_HEAD_MEAN: _AttentionAggregation.ValueType  # 3
-    """One map per layer: the mean of the heads asked for."""
+    """One map per layer: the mean of the requested heads."""
     ATTENTION_AGGREGATION_ROLLOUT: _AttentionAggregation.ValueType  # 4
-    """One map: how much of each token's embedding reaches each token's last state, if heads only mixed (Abnar and Zuidema 2020).
-    Of all layers; INVALID_ARGUMENT where some are chosen, as for the next two.
+    """One map over all layers: how much of each token's embedding would reach each token's last state if heads only mixed
+    (Abnar and Zuidema 2020). INVALID_ARGUMENT if you choose layers; the same holds for the next two.
     """
     ATTENTION_AGGREGATION_ROLLOUT_VALUE_NORMS: _AttentionAggregation.ValueType  # 5
-    """One map: the same with each weight times the length of what it carries (Kobayashi et al. 2020)."""
+    """One map: as ROLLOUT, with each weight times the norm of the value it carries (Kobayashi et al. 2020)."""
     ATTENTION_AGGREGATION_ROLLOUT_GRADIENT: _AttentionAggregation.ValueType  # 6
-    """One map: what attention carries in favour of the explained label (Chefer et al. 2021). Rows do not sum to 1."""
+    """One map: what attention contributes to the explained label (Chefer et al. 2021). Rows do not sum to 1."""
 
 class AttentionAggregation(_AttentionAggregation, metaclass=_AttentionAggregationEnumTypeWrapper):
-    """What an attention map is made of."""
+    """What an attention map shows."""
 
 ATTENTION_AGGREGATION_UNSPECIFIED: AttentionAggregation.ValueType  # 0
-"""One map per layer and head: tokens by tokens. Row i holds the weights with which token i reads every token."""
+"""One map per layer and head, tokens by tokens. Row i holds the weights with which token i reads every token."""
 ATTENTION_AGGREGATION_WORDS: AttentionAggregation.ValueType  # 1
-"""One map per layer and head: units by units, which are words and special tokens in the order of the text. Weights are summed
-over the pieces that are read and averaged over those that read (Clark et al. 2019).
+"""One map per layer and head, units by units. Units are words and special tokens in the order of the text. Weights
+are summed over the pieces being read and averaged over the pieces that read (Clark et al. 2019).
 """
 ATTENTION_AGGREGATION_CLS_ROWS: AttentionAggregation.ValueType  # 2
-"""One map per layer, with a row per head in the order asked for: what the token that the classifier reads looks at."""
+"""One map per layer, with a row per requested head, in order: where the token that the classifier reads looks."""
 ATTENTION_AGGREGATION_HEAD_MEAN: AttentionAggregation.ValueType  # 3
-"""One map per layer: the mean of the heads asked for."""
+"""One map per layer: the mean of the requested heads."""
 ATTENTION_AGGREGATION_ROLLOUT: AttentionAggregation.ValueType  # 4
-"""One map: how much of each token's embedding reaches each token's last state, if heads only mixed (Abnar and Zuidema 2020).
-Of all layers; INVALID_ARGUMENT where some are chosen, as for the next two.
+"""One map over all layers: how much of each token's embedding would reach each token's last state if heads only mixed
+(Abnar and Zuidema 2020). INVALID_ARGUMENT if you choose layers; the same holds for the next two.
 """
 ATTENTION_AGGREGATION_ROLLOUT_VALUE_NORMS: AttentionAggregation.ValueType  # 5
-"""One map: the same with each weight times the length of what it carries (Kobayashi et al. 2020)."""
+"""One map: as ROLLOUT, with each weight times the norm of the value it carries (Kobayashi et al. 2020)."""
 ATTENTION_AGGREGATION_ROLLOUT_GRADIENT: AttentionAggregation.ValueType  # 6
-"""One map: what attention carries in favour of the explained label (Chefer et al. 2021). Rows do not sum to 1."""
+"""One map: what attention contributes to the explained label (Chefer et al. 2021). Rows do not sum to 1."""
 Global___AttentionAggregation: _TypeAlias = AttentionAggregation  # noqa: Y015
 
 class _Verdict:
@@ -216,24 +216,24 @@ class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict.Value
     DESCRIPTOR: _descriptor.EnumDescriptor
     VERDICT_UNSPECIFIED: _Verdict.ValueType  # 0
     VERDICT_BETTER_THAN_RANDOM: _Verdict.ValueType  # 1
-    """Erasing the words ranked first changes the answer more than erasing any of the random sets."""
+    """Erasing the words ranked first changes the answer more than erasing any random set."""
     VERDICT_INCONCLUSIVE: _Verdict.ValueType  # 2
     VERDICT_NOT_FAITHFUL: _Verdict.ValueType  # 3
-    """The median of the random sets changes it more."""
+    """The median random set changes it more."""
     VERDICT_FLAT: _Verdict.ValueType  # 4
-    """The answer hardly depends on any word, or there are fewer than 4."""
+    """The answer hardly depends on any word, or the text has fewer than 4."""
 
 class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper):
-    """Whether an attribution's first words move the answer more than random ones do."""
+    """Whether an attribution's top words change the answer more than random words do."""
 
 VERDICT_UNSPECIFIED: Verdict.ValueType  # 0
 VERDICT_BETTER_THAN_RANDOM: Verdict.ValueType  # 1
-"""Erasing the words ranked first changes the answer more than erasing any of the random sets."""
+"""Erasing the words ranked first changes the answer more than erasing any random set."""
 VERDICT_INCONCLUSIVE: Verdict.ValueType  # 2
 VERDICT_NOT_FAITHFUL: Verdict.ValueType  # 3
-"""The median of the random sets changes it more."""
+"""The median random set changes it more."""
 VERDICT_FLAT: Verdict.ValueType  # 4
-"""The answer hardly depends on any word, or there are fewer than 4."""
+"""The answer hardly depends on any word, or the text has fewer than 4."""
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
 
 class _CounterfactualKind:
@@ -244,22 +244,22 @@ class _CounterfactualKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Co
     DESCRIPTOR: _descriptor.EnumDescriptor
     COUNTERFACTUAL_KIND_UNSPECIFIED: _CounterfactualKind.ValueType  # 0
     COUNTERFACTUAL_KIND_FLIP: _CounterfactualKind.ValueType  # 1
-    """Without these words the answer changes: from the explained label to another, or to the explained label if it was another."""
+    """Without these words the answer changes: from the explained label to another, or from another to it."""
     COUNTERFACTUAL_KIND_KEEP: _CounterfactualKind.ValueType  # 2
-    """These words alone, with all others erased, make the explained label the answer."""
+    """With only these words, all others erased, the answer is the explained label."""
     COUNTERFACTUAL_KIND_ASKED: _CounterfactualKind.ValueType  # 3
-    """The answer without these words, which were asked for (ExplainOptions.without). Found, in one row; nothing was searched."""
+    """The answer without the words of ExplainOptions.without. Always found, in one row, without a search."""
 
 class CounterfactualKind(_CounterfactualKind, metaclass=_CounterfactualKindEnumTypeWrapper):
-    """What a set of words is left out or kept for."""
+    """What a word set is removed or kept for."""
 
 COUNTERFACTUAL_KIND_UNSPECIFIED: CounterfactualKind.ValueType  # 0
 COUNTERFACTUAL_KIND_FLIP: CounterfactualKind.ValueType  # 1
-"""Without these words the answer changes: from the explained label to another, or to the explained label if it was another."""
+"""Without these words the answer changes: from the explained label to another, or from another to it."""
 COUNTERFACTUAL_KIND_KEEP: CounterfactualKind.ValueType  # 2
-"""These words alone, with all others erased, make the explained label the answer."""
+"""With only these words, all others erased, the answer is the explained label."""
 COUNTERFACTUAL_KIND_ASKED: CounterfactualKind.ValueType  # 3
-"""The answer without these words, which were asked for (ExplainOptions.without). Found, in one row; nothing was searched."""
+"""The answer without the words of ExplainOptions.without. Always found, in one row, without a search."""
 Global___CounterfactualKind: _TypeAlias = CounterfactualKind  # noqa: Y015
 
 @_typing.final
@@ -273,19 +273,19 @@ class ClassifyRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     EXPLAIN_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """1 byte to 1 MiB of UTF-8 (a server setting). Neither empty nor only white space nor only characters that the tokenizer
+    """1 byte to 1 MiB of UTF-8 (a server setting). Must not be only white space, or only characters that the tokenizer
     drops, such as NUL and other control characters.
     """
     text_pair: _builtins.str
     """The second text of a pair, for models with Model.pairs. Unset: no pair."""
     model: _builtins.str
-    """"name" or "name/version". Unset: the server's default model. Without a version: the one of it that is in use."""
+    """"name" or "name/version". Unset: the server's default model. Without a version: the version in use."""
     truncation: Global___Truncation.ValueType
     priority: Global___Priority.ValueType
     @_builtins.property
     def explain(self) -> Global___ExplainOptions:
-        """Unset: no explanation. With it the call is as expensive as Explain and waits in the same queue; what does not fit
-        one message is refused (ExplainOptions.bytes_max). Truncation windows is not explained.
+        """Unset: no explanation. If set, the call costs as much as Explain and waits in the same queue. An explanation that does
+        not fit into one message is refused (ExplainOptions.bytes_max). Truncation by windows is not explained.
         """
 
     def __init__(
@@ -319,16 +319,18 @@ class ClassifyResponse(_message.Message):
     EXPLANATION_FIELD_NUMBER: _builtins.int
     TIMING_FIELD_NUMBER: _builtins.int
     tokens: _builtins.int
-    """Tokens that the model read, with its special tokens. Of windows: each token of the text once, and special tokens once."""
+    """Tokens that the model read, special tokens included. With windows, each token counts once, and so do special
+    tokens.
+    """
     truncated: _builtins.bool
-    """True if a part of the text was not read."""
+    """True if part of the text was not read."""
     @_builtins.property
     def prediction(self) -> Global___Prediction: ...
     @_builtins.property
     def model(self) -> Global___ModelId: ...
     @_builtins.property
     def explanation(self) -> Global___Explanation:
-        """Set if it was asked for."""
+        """Set if you asked for it."""
 
     @_builtins.property
     def timing(self) -> Global___Timing: ...
@@ -359,11 +361,11 @@ class Prediction(_message.Message):
     SCORES_FIELD_NUMBER: _builtins.int
     ABSTAIN_FIELD_NUMBER: _builtins.int
     label: _builtins.str
-    """The label of the highest probability."""
+    """The label with the highest probability."""
     score: _builtins.float
     """Its calibrated probability."""
     abstain: _builtins.bool
-    """True if the score is below the model's threshold: treat the text as undecided."""
+    """True if the score is below the model's threshold. Treat the text as undecided."""
     @_builtins.property
     def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___LabelScore]:
         """All labels in the model's order; the scores sum to 1."""
@@ -416,7 +418,7 @@ class ModelId(_message.Message):
     name: _builtins.str
     version: _builtins.int
     digest: _builtins.str
-    """SHA-256 of the bundle's manifest, in lower-case hex: the same digest means the same answers."""
+    """SHA-256 of the bundle's manifest, in lower-case hex. The same digest means the same answers."""
     def __init__(
         self,
         *,
@@ -434,8 +436,8 @@ Global___ModelId: _TypeAlias = ModelId  # noqa: Y015
 
 @_typing.final
 class Timing(_message.Message):
-    """Where the time went, on the server's monotonic clock. Of a text in windows, queue, run and batch_rows are those of the window
-    that was answered last.
+    """Where the time went, on the server's monotonic clock. For a text in windows, queue, run and batch_rows are those of
+    the window answered last.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -446,10 +448,10 @@ class Timing(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     BATCH_ROWS_FIELD_NUMBER: _builtins.int
     batch_rows: _builtins.int
-    """Rows that ran together with this one, itself included."""
+    """Rows in the batch, this one included."""
     @_builtins.property
     def total(self) -> _duration_pb2.Duration:
-        """From the request's first byte in our hands to its answer."""
+        """From the first byte that the server received to the answer."""
 
     @_builtins.property
     def tokenize(self) -> _duration_pb2.Duration: ...
@@ -459,7 +461,7 @@ class Timing(_message.Message):
 
     @_builtins.property
     def run(self) -> _duration_pb2.Duration:
-        """The whole batch's run."""
+        """Run of the whole batch."""
 
     def __init__(
         self,
@@ -523,7 +525,7 @@ class ClassifyBatchRequest(_message.Message):
 
     @_builtins.property
     def explain(self) -> Global___ExplainOptions:
-        """UNIMPLEMENTED: explanations are given one text a call, by Classify and Explain."""
+        """UNIMPLEMENTED. To explain, send one text per call to Classify or Explain."""
 
     def __init__(
         self,
@@ -549,7 +551,7 @@ class ClassifyBatchResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClassifyResult]:
-        """As many as there were items, in their order."""
+        """One per item, in the order of the items."""
 
     def __init__(
         self,
@@ -574,7 +576,7 @@ class ClassifyResult(_message.Message):
     def response(self) -> Global___ClassifyResponse: ...
     @_builtins.property
     def error(self) -> _status_pb2.Status:
-        """Why this item has no answer; codes as in the table above."""
+        """Why this item has no answer, with a code of the table above."""
 
     def __init__(
         self,
@@ -601,15 +603,15 @@ class ClassifyStreamRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     TIMEOUT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The caller's name for this item, at most 256 bytes, returned with its answer; the server does not interpret it."""
+    """Your name for this item, at most 256 bytes, returned with its answer. The server does not interpret it."""
     @_builtins.property
     def item(self) -> Global___Item: ...
     @_builtins.property
     def options(self) -> Global___StreamOptions: ...
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """This item's own time limit from its arrival, positive and cut to the server's longest (60 s). Unset: the server's default.
-        Never longer than the stream's deadline.
+        """This item's time limit, counted from its arrival. Positive, and cut to the server's maximum (60 s) and to the
+        stream's deadline. Unset: the server's default.
         """
 
     def __init__(
@@ -642,7 +644,7 @@ class StreamOptions(_message.Message):
     priority: Global___Priority.ValueType
     @_builtins.property
     def explain(self) -> Global___ExplainOptions:
-        """UNIMPLEMENTED: explanations are given one text a call, by Classify and Explain."""
+        """UNIMPLEMENTED. To explain, send one text per call to Classify or Explain."""
 
     def __init__(
         self,
@@ -668,7 +670,7 @@ class ClassifyStreamResponse(_message.Message):
     RESPONSE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The item's id; the first 64 characters of one that is too long, with an error."""
+    """The item's id. If it is too long: its first 64 characters, with an error."""
     @_builtins.property
     def response(self) -> Global___ClassifyResponse: ...
     @_builtins.property
@@ -789,18 +791,18 @@ class Model(_message.Message):
     EXPLANATION_TRUST_FIELD_NUMBER: _builtins.int
     EXPLANATION_STUDY_FIELD_NUMBER: _builtins.int
     is_default: _builtins.bool
-    """True for the model that requests without a model name get."""
+    """True for the model that serves requests without a model name."""
     architecture: _builtins.str
     """"bert", "roberta", ..."""
     max_tokens: _builtins.int
-    """The most tokens of one row, special tokens included."""
+    """Maximum tokens of one row, special tokens included."""
     pairs: _builtins.bool
-    """True if text_pair is understood."""
+    """True if the model reads text_pair."""
     default_truncation: Global___Truncation.ValueType
     card: _builtins.str
     """The model card in Markdown; empty in ListModels."""
     layers: _builtins.int
-    """Layers of attention, and heads of each, that explanations can tell of; 0 where there is no explain graph."""
+    """Attention layers, and heads per layer, that explanations cover; 0 without an explain graph."""
     heads: _builtins.int
     @_builtins.property
     def id(self) -> Global___ModelId: ...
@@ -812,28 +814,28 @@ class Model(_message.Message):
     def classify_graph(self) -> Global___Graph: ...
     @_builtins.property
     def explanation_methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Methods that ExplainOptions.methods may name: integrated_gradients and gradient_x_input where the bundle has an explain graph,
-        occlusion and shapley always. The first is the default: the one that the bundle's study names, where there is one. Empty where
-        the server does not explain.
+        """Methods that ExplainOptions.methods may name: occlusion and shapley, and integrated_gradients and gradient_x_input
+        if the bundle has an explain graph. The first is the default: the one that the bundle's study names, if it has a
+        study. Empty if the server does not explain.
         """
 
     @_builtins.property
     def calibration(self) -> Global___Calibration: ...
     @_builtins.property
     def accuracy(self) -> _containers.RepeatedCompositeFieldContainer[Global___Accuracy]:
-        """Measured accuracy by data set, as the bundle's maker reported it."""
+        """Accuracy per data set, as measured by the bundle's maker."""
 
     @_builtins.property
     def limits(self) -> Global___Limits: ...
     @_builtins.property
     def explanation_trust(self) -> _containers.RepeatedCompositeFieldContainer[Global___MethodTrust]:
-        """How far each way of ranking words can be trusted, as the bundle's maker measured it on labelled texts. Attributions, and for
-        comparison attention and baselines, which cannot be asked for as attributions. Empty where it was not measured.
+        """How far each word ranking can be trusted, as the bundle's maker measured it on labelled texts. Covers attributions
+        and, for comparison, attention and baselines, which you cannot ask for as attributions. Empty if not measured.
         """
 
     @_builtins.property
     def explanation_study(self) -> Global___ExplanationStudy:
-        """What explanation_trust was measured on; unset where it was not measured."""
+        """What explanation_trust was measured on; unset if not measured."""
 
     def __init__(
         self,
@@ -866,7 +868,7 @@ Global___Model: _TypeAlias = Model  # noqa: Y015
 
 @_typing.final
 class ExplanationStudy(_message.Message):
-    """The texts and ways of erasing of a study of explanations."""
+    """The texts and erasing operators of a study of explanations."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -877,15 +879,17 @@ class ExplanationStudy(_message.Message):
     WORDS_MAX_FIELD_NUMBER: _builtins.int
     dataset: _builtins.str
     texts: _builtins.int
-    """How many of its texts."""
+    """Texts used from it."""
     default_method: _builtins.str
-    """The attribution that the study names as default. Where this server cannot give it, explanation_methods begins with another."""
+    """The attribution that the study names as default. If this server cannot give it, explanation_methods starts with
+    another.
+    """
     words_max: _builtins.int
-    """Words of the longest text that was studied. A longer one gets the first method that the service itself prefers."""
+    """Words in the longest text of the study. For a longer text the default is the service's own first choice."""
     @_builtins.property
     def operators(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ways of erasing words: "attention_mask" takes them out of the attention mask, "mask_token" puts [MASK] in their place,
-        "deletion" leaves them out of the row.
+        """How words are erased: "attention_mask" removes them from the attention mask, "mask_token" replaces them by [MASK],
+        "deletion" drops them from the row.
         """
 
     def __init__(
@@ -907,8 +911,8 @@ Global___ExplanationStudy: _TypeAlias = ExplanationStudy  # noqa: Y015
 
 @_typing.final
 class MethodTrust(_message.Message):
-    """One way of ranking words, over all texts of the study. Differences are of the predicted label's calibrated probability, -1 to 1,
-    means over erasing the first 1, 5, 10, 20 and 50 % of the words.
+    """One word ranking, over all texts of the study. Differences are of the predicted label's calibrated probability, -1 to
+    1: means over erasing the first 1, 5, 10, 20 and 50 % of the words.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -947,26 +951,28 @@ class MethodTrust(_message.Message):
     method: _builtins.str
     kind: Global___MethodKind.ValueType
     better_than_random: _builtins.bool
-    """True if by every way of erasing the interval of over_random lies above 0."""
+    """True if the interval of over_random is above 0 for every operator."""
     comprehensiveness: _builtins.float
-    """Probability lost with the words ranked first, by the first way of erasing. Higher is better."""
+    """Probability lost without the words ranked first, with the first operator. Higher is better."""
     sufficiency: _builtins.float
-    """Probability lost with those words alone, by the first way of erasing. Lower is better."""
+    """Probability lost with only those words, with the first operator. Lower is better."""
     tested: _builtins.int
-    """Texts whose evidence could tell the ranking from chance: not VERDICT_FLAT, and with 19 random sets."""
+    """Texts whose evidence can tell the ranking from chance: not VERDICT_FLAT, and with 19 random sets."""
     better_of_tested: _builtins.float
-    """The share of those with VERDICT_BETTER_THAN_RANDOM, 0 to 1; unset where tested is 0."""
+    """Share of them with VERDICT_BETTER_THAN_RANDOM, 0 to 1; unset if tested is 0."""
     rows: _builtins.float
-    """Forward rows that a text takes, one of the explain graph counted as 3 for its gradients."""
+    """Forward rows per text; a row of the explain graph counts as 3, for its gradients."""
     milliseconds: _builtins.float
-    """Milliseconds that a text takes on one core, the median, on the maker's machine."""
+    """Median milliseconds per text on one core of the maker's machine."""
     @_builtins.property
     def over_random(self) -> _containers.RepeatedCompositeFieldContainer[Global___OverRandom]:
-        """By each way of erasing, in the order of ExplanationStudy.operators."""
+        """One per erasing operator, in the order of ExplanationStudy.operators."""
 
     @_builtins.property
     def stability(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """By a change of the text that means nothing: the mean Spearman correlation, -1 to 1, of the words' values before and after."""
+        """Per kind of meaningless change to the text: mean Spearman correlation, -1 to 1, of the words' values before and
+        after.
+        """
 
     def __init__(
         self,
@@ -995,8 +1001,8 @@ Global___MethodTrust: _TypeAlias = MethodTrust  # noqa: Y015
 
 @_typing.final
 class OverRandom(_message.Message):
-    """Comprehensiveness less that of random orders of the same words, by one way of erasing: the mean over texts, and its interval of
-    95 % by paired bootstrap.
+    """Comprehensiveness minus that of random orders of the same words, with one operator: mean over texts, and its 95 %
+    interval by paired bootstrap.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1039,7 +1045,7 @@ class Graph(_message.Message):
     provider: _builtins.str
     """The ONNX Runtime execution provider that runs it, such as "CPUExecutionProvider"."""
     invariance: _builtins.float
-    """The most that a text's probability may differ with its batch mates."""
+    """Largest change of a text's probability with its batch mates."""
     def __init__(
         self,
         *,
@@ -1063,9 +1069,9 @@ class Calibration(_message.Message):
     TEMPERATURE_FIELD_NUMBER: _builtins.int
     ABSTAIN_BELOW_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
-    """Logits are divided by it before the softmax."""
+    """Divides the logits before the softmax."""
     abstain_below: _builtins.float
-    """Prediction.abstain is set below this score."""
+    """Prediction.abstain is true below this score."""
     def __init__(
         self,
         *,
@@ -1129,7 +1135,7 @@ class Limits(_message.Message):
     message_bytes: _builtins.int
     items_in_flight_per_call: _builtins.int
     explanation_bytes: _builtins.int
-    """Of an explanation by Explain, and by Classify; 0: the server does not explain."""
+    """For an explanation from Explain, and from Classify; 0: the server does not explain."""
     classify_explanation_bytes: _builtins.int
     def __init__(
         self,
@@ -1153,12 +1159,13 @@ Global___Limits: _TypeAlias = Limits  # noqa: Y015
 class ExplainRequest(_message.Message):
     """---- Explanations ----
 
-    Attention says where heads look; attribution says what moved the answer. Neither stands for the other. Values are logits of the
-    explained label on an absolute scale and are never normalised per text; probabilities are calibrated. What words do is measured on
-    the graph that serves, by erasing words from its attention mask; special tokens are never erased. A server on a GPU explains on its
-    CPU, by the model's fp32 graph: there "the graph that serves", "the served graph" and "the served answer" mean that one below.
+    Attention says where heads look; attribution says what moved the answer. Do not use one for the other. Values are
+    logits of the explained label on an absolute scale, never normalised per text; probabilities are calibrated. The
+    effect of words is measured on the served graph, by erasing words from its attention mask; special tokens are never
+    erased. A server on a GPU explains on its CPU with the model's fp32 graph: below, "the served graph" and "the served
+    answer" then mean that graph and its answer.
 
-    FAILED_PRECONDITION: the server does not explain, or the bundle lacks the graph for what is asked.
+    FAILED_PRECONDITION: the server does not explain, or the bundle lacks the graph that the request needs.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1174,11 +1181,12 @@ class ExplainRequest(_message.Message):
     text_pair: _builtins.str
     model: _builtins.str
     truncation: Global___Truncation.ValueType
-    """As in ClassifyRequest, but for windows, whose rows have an answer each and which is INVALID_ARGUMENT for a text that does
-    not fit. Where it is the model's default, such a text is explained as by HEAD_TAIL, and the header gives the answer to that.
+    """As in ClassifyRequest, except for windows, where each row has its own answer: for a text that does not fit it fails
+    with INVALID_ARGUMENT. If windows is only the model's default, such a text is explained as with HEAD_TAIL, and the
+    header has that answer.
     """
     label: _builtins.str
-    """The label whose logit is explained. Unset: the predicted one."""
+    """The label whose logit is explained. Unset: the predicted label."""
     @_builtins.property
     def options(self) -> Global___ExplainOptions: ...
     def __init__(
@@ -1203,7 +1211,7 @@ Global___ExplainRequest: _TypeAlias = ExplainRequest  # noqa: Y015
 
 @_typing.final
 class ExplainOptions(_message.Message):
-    """What to explain. Nothing set: an attribution by the model's default method, with evidence."""
+    """What to explain. If nothing is set: an attribution by the model's default method, with evidence."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1217,16 +1225,16 @@ class ExplainOptions(_message.Message):
     NEURON_FIELD_NUMBER: _builtins.int
     WITHOUT_FIELD_NUMBER: _builtins.int
     evidence: _builtins.bool
-    """Unset: evidence is given with every attribution."""
+    """Unset: every attribution has evidence."""
     counterfactuals: _builtins.bool
-    """Smallest word sets that flip or keep the label, each verified on the served model. Sought in the order of the first
-    attribution, which is therefore given too.
+    """Smallest word sets that flip or keep the label, each verified on the served model. The search follows the first
+    attribution, which is therefore returned too.
     """
     heads: _builtins.bool
-    """Effect of every head on the answer, and its attention pattern."""
+    """Each head's effect on the answer, and its attention pattern."""
     bytes_max: _builtins.int
-    """The most bytes the explanation may take; 0: what the rpc allows (Limits). A budget too small for the most that what is asked
-    can take is INVALID_ARGUMENT, which names that number.
+    """Maximum bytes of the explanation; 0: what the rpc allows (Limits). If the request can take more, it fails with
+    INVALID_ARGUMENT, which states the bytes needed.
     """
     @_builtins.property
     def attention(self) -> Global___AttentionOptions:
@@ -1236,9 +1244,10 @@ class ExplainOptions(_message.Message):
     def attribution(self) -> Global___AttributionOptions: ...
     @_builtins.property
     def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names as in Model.explanation_methods. Unset: the model's default method, or, for a text of more words than
-        ExplanationStudy.words_max and where there is no time for the default, the first that the service itself prefers; the summary's
-        notes say so. None where attention, heads, neuron or without is asked for, and neither attribution nor counterfactuals.
+        """Names from Model.explanation_methods. Unset: the model's default method. If the text has more words than
+        ExplanationStudy.words_max, or the default does not fit into the time, the service's own first choice; the
+        summary's notes say so. No method is used if this is unset and you ask for attention, heads, neuron or without, but
+        neither for attribution nor for counterfactuals.
         """
 
     @_builtins.property
@@ -1247,8 +1256,8 @@ class ExplainOptions(_message.Message):
 
     @_builtins.property
     def without(self) -> _containers.RepeatedCompositeFieldContainer[Global___WordSet]:
-        """At most 64 sets. Each is erased from the attention mask, and what the model then answers comes as a Counterfactual of kind ASKED,
-        in the order of the sets.
+        """At most 64 sets. Each is erased from the attention mask, and the model's answer is returned as a Counterfactual of
+        kind ASKED, in the order of the sets.
         """
 
     def __init__(
@@ -1276,7 +1285,7 @@ Global___ExplainOptions: _TypeAlias = ExplainOptions  # noqa: Y015
 
 @_typing.final
 class WordSet(_message.Message):
-    """Some words of the text, in any order and each once; not none of them."""
+    """At least one word of the text, each once, in any order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1343,11 +1352,11 @@ class AttributionOptions(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     BY_EMBEDDING_FIELD_NUMBER: _builtins.int
     steps: _builtins.int
-    """Steps of integrated_gradients, orders drawn by shapley; at most 256. 0: 16 steps, doubled up to 64 while the residual is more than
-    5 % of what the values should sum to; 20 orders. Fewer are taken where time is short.
+    """Steps of integrated_gradients, or random orders of shapley; at most 256. 0: 16 steps, doubled up to 64 while the
+    residual exceeds 5 % of what the values should sum to; 20 orders. Fewer if time is short.
     """
     by_embedding: _builtins.bool
-    """Give each token's value also split by token, segment and position embedding, where the method can."""
+    """Also split each token's value into token, segment and position embedding, if the method can."""
     def __init__(
         self,
         *,
@@ -1364,7 +1373,7 @@ Global___AttributionOptions: _TypeAlias = AttributionOptions  # noqa: Y015
 
 @_typing.final
 class NeuronOptions(_message.Message):
-    """How one token's attention in one head comes about."""
+    """How one token's attention in one head is computed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1374,7 +1383,7 @@ class NeuronOptions(_message.Message):
     layer: _builtins.int
     head: _builtins.int
     token: _builtins.int
-    """Index of the token that looks."""
+    """Index of the token that reads."""
     def __init__(
         self,
         *,
@@ -1392,7 +1401,7 @@ Global___NeuronOptions: _TypeAlias = NeuronOptions  # noqa: Y015
 
 @_typing.final
 class Explanation(_message.Message):
-    """What one message can hold of an explanation."""
+    """An explanation in one message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1511,30 +1520,32 @@ class ExplanationHeader(_message.Message):
     label: _builtins.str
     """The label whose logit is explained."""
     truncated: _builtins.bool
-    """True if a part of the text was not read."""
+    """True if part of the text was not read."""
     labels_agree: _builtins.bool
-    """False if the explanation graph decides differently from the served graph on this text: then gradients, attention and heads
-    explain another answer than the one given. True where there is no explanation graph.
+    """False if the explanation graph and the served graph decide differently on this text. Then gradients, attention and
+    heads explain another answer than the served one. True if there is no explanation graph.
     """
     logit: _builtins.float
-    """The explained label's logit by the graph that serves; not divided by the temperature."""
+    """The explained label's logit on the served graph, not divided by the temperature."""
     logit_error: _builtins.float
-    """The most that a logit of the explanation graph differs from the served one on this text; unset without such a graph."""
+    """Largest difference of a logit between the explanation graph and the served graph on this text; unset without the
+    former.
+    """
     @_builtins.property
     def prediction(self) -> Global___Prediction:
-        """The served answer that is explained."""
+        """The served answer, which is explained."""
 
     @_builtins.property
     def model(self) -> Global___ModelId: ...
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___Token]:
-        """What the model reads."""
+        """The tokens that the model reads."""
 
     @_builtins.property
     def words(self) -> _containers.RepeatedCompositeFieldContainer[Global___Word]: ...
     @_builtins.property
     def unseen(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnseenText]:
-        """The parts of the text that were not read, and so moved nothing."""
+        """Parts of the text that were not read, and so had no effect."""
 
     def __init__(
         self,
@@ -1574,12 +1585,12 @@ class Token(_message.Message):
     special: _builtins.bool
     pair: _builtins.bool
     word: _builtins.int
-    """Index in ExplanationHeader.words of the word it belongs to; -1 for special tokens."""
+    """Index of its word in ExplanationHeader.words; -1 for special tokens."""
     unknown: _builtins.bool
-    """True for a piece that stands for text the vocabulary does not have."""
+    """True if the piece stands for text that is not in the vocabulary."""
     @_builtins.property
     def span(self) -> Global___Span:
-        """Where it stands in the text (or in text_pair if pair is true); unset for special tokens."""
+        """Its range in text (in text_pair if pair is true); unset for special tokens."""
 
     def __init__(
         self,
@@ -1601,8 +1612,8 @@ Global___Token: _TypeAlias = Token  # noqa: Y015
 
 @_typing.final
 class Word(_message.Message):
-    """What the tokenizer takes for a word, without punctuation beside it, joined across apostrophes and hyphens within it; a punctuation
-    mark is a word of its own.
+    """A word as the tokenizer splits it, without adjacent punctuation, and joined across inner apostrophes and hyphens.
+    Each punctuation mark is a word.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1613,7 +1624,7 @@ class Word(_message.Message):
     TOKEN_END_FIELD_NUMBER: _builtins.int
     pair: _builtins.bool
     token_start: _builtins.int
-    """Its tokens, half-open."""
+    """Its tokens, as a half-open range."""
     token_end: _builtins.int
     @_builtins.property
     def span(self) -> Global___Span: ...
@@ -1658,7 +1669,7 @@ Global___UnseenText: _TypeAlias = UnseenText  # noqa: Y015
 
 @_typing.final
 class Span(_message.Message):
-    """A half-open range of the caller's text in three units."""
+    """A half-open range of your text, in three units."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1712,7 +1723,7 @@ class AttentionTile(_message.Message):
     layer: _builtins.int
     """-1 for maps that combine layers."""
     head: _builtins.int
-    """-1 for maps that combine heads, or have them as rows."""
+    """-1 for maps that combine heads or have heads as rows."""
     aggregation: Global___AttentionAggregation.ValueType
     encoding: Global___AttentionEncoding.ValueType
     row_start: _builtins.int
@@ -1720,14 +1731,14 @@ class AttentionTile(_message.Message):
     column_start: _builtins.int
     columns: _builtins.int
     weights: _builtins.bytes
-    """Little-endian weights, row after row. FP32, FP16: a float each. U8: a byte each. TOP_P: for each row a uint16, how many of its
-    weights are kept; as many uint16, their columns, ascending and counted from column_start; as many bytes, their weights.
+    """Little-endian weights, row by row. FP32, FP16: one float each. U8: one byte each. TOP_P: per row, a uint16 n, the
+    number of kept weights; n uint16, their columns, ascending and counted from column_start; n bytes, their weights.
     """
     error_max: _builtins.float
-    """The most by which a weight differs from the fp32 one, measured on this tile; of TOP_P among the weights that are kept."""
+    """Largest error of a weight against fp32, measured on this tile; for TOP_P, among the kept weights."""
     @_builtins.property
     def row_values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """U8: each row's scale. TOP_P: each row's scale and then its dropped mass. Else none."""
+        """U8: each row's scale. TOP_P: each row's scale, then its dropped mass. Otherwise empty."""
 
     def __init__(
         self,
@@ -1772,17 +1783,19 @@ class Attribution(_message.Message):
     POSITION_EMBEDDING_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     completeness_residual: _builtins.float
-    """Sum of the attributions less what they should sum to, in logits: integrated_gradients the text less a text of padding, shapley the
-    text less no word. Unset for methods of which nothing says what they should sum to.
+    """Sum of the attributions minus what they should sum to, in logits. That is for integrated_gradients the text minus a
+    text of padding, for shapley the text minus the text without words. Unset for methods without such a sum.
     """
     special_total: _builtins.float
-    """Total of special tokens, which belong to no word: 0 for methods that erase words."""
+    """Total of special tokens, which belong to no word; 0 for methods that erase words."""
     unknown_total: _builtins.float
-    """Total of tokens that are unknown to the vocabulary; part of their words' values. For methods that erase words: of words with one."""
+    """Total of tokens that are not in the vocabulary; included in their words' values. For methods that erase words:
+    total of words with such a token.
+    """
     unseen_total: _builtins.float
-    """Total of text that was not read: always 0, for it moved nothing. ExplanationHeader.unseen says where it is."""
+    """Total of unread text: always 0, since it has no effect. ExplanationHeader.unseen has its place."""
     steps: _builtins.int
-    """The steps or orders taken, and those asked for: fewer were taken where time was short."""
+    """Steps or orders taken, and requested; fewer are taken if time is short."""
     steps_asked: _builtins.int
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -1794,9 +1807,10 @@ class Attribution(_message.Message):
 
     @_builtins.property
     def token_embedding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """With by_embedding, one per token: what its token, segment and position embedding moved. Of integrated_gradients they sum to its
-        value, all of which is its token's, for a text of padding has the same segments and positions. Of gradient_x_input the value is
-        its token's: where a LayerNorm follows, as in BERT, the three make 0 together. Empty for methods that erase words.
+        """With by_embedding, one per token: the parts of its token, segment and position embedding. For integrated_gradients
+        they sum to the token's value, and the token embedding has all of it, since a text of padding has the same segments
+        and positions. For gradient_x_input the token's value is the part of its token embedding; if a LayerNorm follows,
+        as in BERT, the three sum to 0. Empty for methods that erase words.
         """
 
     @_builtins.property
@@ -1839,7 +1853,7 @@ class WordAttribution(_message.Message):
     PAIR_FIELD_NUMBER: _builtins.int
     value: _builtins.float
     standard_error: _builtins.float
-    """Of sampling methods; 0 for exact ones. Unset where one pair of orders was drawn, which says nothing of it."""
+    """For sampling methods; 0 for exact ones. Unset if only one pair of orders was drawn, which cannot estimate it."""
     pair: _builtins.bool
     @_builtins.property
     def span(self) -> Global___Span: ...
@@ -1863,9 +1877,9 @@ Global___WordAttribution: _TypeAlias = WordAttribution  # noqa: Y015
 
 @_typing.final
 class Evidence(_message.Message):
-    """Whether one attribution can be trusted, measured on this text and the served graph: the first fifth of the words by value is erased,
-    and so are other sets of as many words. Differences are of the explained label's calibrated probability; of a label that is not
-    the answer, of the probability that it is not, by the words that speak most against it.
+    """Whether one attribution can be trusted, measured on this text and the served graph: by erasing the top fifth of the
+    words by value, and other sets of the same size. Differences are of the explained label's calibrated probability. If
+    that label is not the answer, they are of the probability that it is not, for the words that count most against it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1887,29 +1901,29 @@ class Evidence(_message.Message):
     method: _builtins.str
     verdict: Global___Verdict.ValueType
     comprehensiveness: _builtins.float
-    """The text less the text without those words: higher is better."""
+    """The text minus the text without those words. Higher is better."""
     sufficiency: _builtins.float
-    """The text less those words alone: lower is better."""
+    """The text minus only those words. Lower is better."""
     random_sets: _builtins.int
-    """Word sets of the same size that were compared with: 19 random ones, or all others if they are fewer; less if time was up."""
+    """Other word sets of the same size: 19 random ones, or all if there are fewer; fewer if time ran out."""
     p_value: _builtins.float
     """rank / (random_sets + 1); ties count against the method."""
     empty_text_logit: _builtins.float
-    """The explained label's logit on the empty text: this one with all its words erased."""
+    """The explained label's logit on the empty text, that is with all words erased."""
     agreement: _builtins.float
-    """Kendall's tau-b with an unrelated method, in [-1, 1]: occlusion for gradients, integrated_gradients for erasure. Unset where
-    there was none or no time for it.
+    """Kendall's tau-b with an unrelated method, in [-1, 1]: occlusion for gradients, integrated_gradients for erasure.
+    Unset if there is none or time is short.
     """
     words: _builtins.int
     """Words in each set."""
     rank: _builtins.int
-    """1 + the number of other sets that do at least as well."""
+    """1 + the number of other sets that score at least as high."""
     random_median: _builtins.float
     """Comprehensiveness of the other sets."""
     random_mean: _builtins.float
     random_max: _builtins.float
     operator: _builtins.str
-    """How words were erased: "attention_mask"."""
+    """How words are erased: "attention_mask"."""
     def __init__(
         self,
         *,
@@ -1940,7 +1954,7 @@ Global___Evidence: _TypeAlias = Evidence  # noqa: Y015
 
 @_typing.final
 class Counterfactual(_message.Message):
-    """A fact about the served model, found by search or asked for, and verified by running it."""
+    """A fact about the served model, searched or requested, and verified by running the model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1957,19 +1971,19 @@ class Counterfactual(_message.Message):
     found: _builtins.bool
     """False: no such set was found."""
     label: _builtins.str
-    """The served answer then, and its calibrated probability."""
+    """The served answer for it, and its calibrated probability."""
     score: _builtins.float
     minimal: _builtins.bool
-    """True if no single word of the set can be spared."""
+    """True if the set needs each of its words."""
     exhaustive_below: _builtins.int
-    """No set of fewer words than this does it: all of them were tried."""
+    """No set with fewer words than this is enough: all were tried."""
     stopped: _builtins.bool
-    """True if time or rows ran out before the search was done: a smaller set may exist."""
+    """True if time or rows ran out before the search ended. A smaller set may exist."""
     rows: _builtins.int
-    """Rows that were run for it."""
+    """Rows run for it."""
     @_builtins.property
     def words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Indices in ExplanationHeader.words, ascending. None of them: the empty text does it."""
+        """Indices in ExplanationHeader.words, ascending. Empty: the empty text is enough."""
 
     def __init__(
         self,
@@ -1994,7 +2008,7 @@ Global___Counterfactual: _TypeAlias = Counterfactual  # noqa: Y015
 
 @_typing.final
 class HeadReport(_message.Message):
-    """What each head does with this text. Arrays are row-major [layers, heads]."""
+    """What each head does on this text. Arrays are row-major [layers, heads]."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2010,23 +2024,23 @@ class HeadReport(_message.Message):
     layers: _builtins.int
     heads: _builtins.int
     exact: _builtins.bool
-    """False: time was short, and gated is the slope of the logit in the head's gate instead of a measured change."""
+    """False if time was short: then gated is the logit's slope in the head's gate, not a measured change."""
     all_uniform: _builtins.float
-    """Change when all heads are made uniform at once, and whether that makes another label the first: how far the answer depends on
-    learned attention at all. Unset if not exact.
+    """Change when all heads are uniform at once, and whether that changes the label: how far the answer depends on
+    learned attention. Unset if not exact.
     """
     all_uniform_changes_label: _builtins.bool
     @_builtins.property
     def gated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Change of the explained logit, by the explanation graph, when the head alone is gated off."""
+        """Change of the explained logit, on the explanation graph, when only this head is switched off."""
 
     @_builtins.property
     def uniform(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """The same when it alone is made to look at all tokens alike. Empty if not exact."""
+        """The same when only this head attends to all tokens equally. Empty if not exact."""
 
     @_builtins.property
     def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The pattern of each head: the name of one of patterns, or "mixed"."""
+        """Each head's pattern: a name in patterns, or "mixed"."""
 
     @_builtins.property
     def patterns(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeadPattern]: ...
@@ -2071,16 +2085,16 @@ class HeadPattern(_message.Message):
     LIFT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     defined: _builtins.bool
-    """False if this text cannot show it; then there are no numbers."""
+    """False if this text cannot show the pattern; then there are no numbers."""
     uniform: _builtins.float
-    """The score of a head that looks everywhere alike."""
+    """The score of a head that attends to all tokens equally."""
     @_builtins.property
     def score(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """The share of attention that follows it; of broad, the entropy as a share of the most there can be."""
+        """Share of attention that follows the pattern; for broad, the entropy as a share of its maximum."""
 
     @_builtins.property
     def lift(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """0 for such a head, 1 for the pure pattern."""
+        """0 for a uniform head, 1 for the pure pattern."""
 
     def __init__(
         self,
@@ -2101,9 +2115,9 @@ Global___HeadPattern: _TypeAlias = HeadPattern  # noqa: Y015
 
 @_typing.final
 class NeuronView(_message.Message):
-    """The data of a neuron view (Vig 2019), over the tokens [key_start, key_start + keys) that may be looked at; several messages where one
-    would be too large. dot = sum over dimensions of product; scaled = scale x dot; score = scaled + bias, which is what
-    softmax is given; softmax is taken of it in double precision, and attention is what the model used.
+    """The data of a neuron view (Vig 2019), over the tokens [key_start, key_start + keys) that can be attended to; split
+    over messages if too large for one. dot = sum of product over dimensions; scaled = scale x dot; score = scaled +
+    bias, the input of softmax; softmax is computed from it in double precision; attention is what the model used.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2131,7 +2145,9 @@ class NeuronView(_message.Message):
     key_start: _builtins.int
     keys: _builtins.int
     max_abs_error: _builtins.float
-    """The largest difference between softmax and attention over all tokens: above 1e-5 or so, this does not show what the model did."""
+    """Largest difference between softmax and attention over all tokens. Above about 1e-5, the view does not show what the
+    model did.
+    """
     @_builtins.property
     def query(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """[width]"""
@@ -2195,17 +2211,17 @@ class ExplanationSummary(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     complete: _builtins.bool
-    """False if something asked for was left out or shortened."""
+    """False if a requested part was left out or shortened."""
     served_rows: _builtins.int
-    """Rows that were run through each graph; 0 where time was up in the middle of a run."""
+    """Rows run through each graph; 0 if time ran out in the middle of a run."""
     explanation_rows: _builtins.int
     @_builtins.property
     def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What, and why; and what is doubtful, such as a large residual: a sentence each."""
+        """What and why, and doubtful results such as a large residual: one sentence each."""
 
     @_builtins.property
     def queue(self) -> _duration_pb2.Duration:
-        """Waiting for explanations before this one, and working on it."""
+        """Time waiting for earlier explanations, and time working on this one."""
 
     @_builtins.property
     def run(self) -> _duration_pb2.Duration: ...

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SentimentServiceStub:
-    """Classifies texts by fine-tuned models, and explains its answers.
+    """Classifies texts with fine-tuned models, and explains its answers.
     """
 
     def __init__(self, channel):
@@ -68,43 +68,44 @@ class SentimentServiceStub:
 
 
 class SentimentServiceServicer:
-    """Classifies texts by fine-tuned models, and explains its answers.
+    """Classifies texts with fine-tuned models, and explains its answers.
     """
 
     def Classify(self, request, context):
-        """Classifies one text or pair. Idempotent: retrying is safe.
+        """Classifies one text or pair. Idempotent: a retry is safe.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ClassifyBatch(self, request, context):
-        """Classifies up to 1,024 items (a server setting); results come in the order of the items. Idempotent.
+        """Classifies up to 1,024 items (a server setting) and returns results in their order. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ClassifyStream(self, request_iterator, context):
-        """Classifies items as they come and answers each as it finishes, out of order. The server reads no further while 256
-        (a server setting) of a stream's items are unanswered; a text in windows counts as so many. The client must go on reading
-        while it writes. Closing the sending side ends the stream with OK after the last answer.
+        """Classifies items as they arrive and answers each when it is done, in any order. The server stops reading while 256
+        (a server setting) items of a stream are unanswered; a text in windows counts once per window. Keep reading while
+        you write. Close the sending side to end the stream with OK after the last answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Explains one answer in messages of at most 64 KiB, each as soon as it is known: the header first, the summary last. What there
-        is no time for is left out, and the summary says so. Explanations have a queue and a thread of their own, and run when
-        classification leaves the processor free. Idempotent, and repeatable: what is drawn at random is drawn from a fixed seed.
+        """Explains one answer in messages of at most 64 KiB, each sent as soon as it is ready: the header first, the summary
+        last. Parts that do not fit into the deadline are left out, and the summary says so. Explanations have their own
+        queue and thread, and run when classification leaves the processor free. Idempotent and repeatable: random draws
+        use a fixed seed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Lists the loaded models, the default one first. Idempotent.
+        """Lists the loaded models, the default model first. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,7 +160,7 @@ def add_SentimentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SentimentService:
-    """Classifies texts by fine-tuned models, and explains its answers.
+    """Classifies texts with fine-tuned models, and explains its answers.
     """
 
     @staticmethod

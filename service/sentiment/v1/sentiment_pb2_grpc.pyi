@@ -3,21 +3,21 @@
 isort:skip_file
 The sentiment service's contract, version 1.
 
-Offsets are half-open [start, end) and given in three units: code points, UTF-16 code units and UTF-8 bytes of the text
-that the caller sent. Probabilities are calibrated and lie in [0, 1]. Every unset field has a stated meaning.
+Offsets are half-open ranges [start, end), given in three units: code points, UTF-16 code units and UTF-8 bytes of the
+text that you sent. Probabilities are calibrated and lie in [0, 1]. Every unset field has a defined meaning.
 
 Status codes, the same for every rpc of this service:
-  INVALID_ARGUMENT     the request is wrong; google.rpc.BadRequest names field, value and limit. Malformed bytes and bad
-                       UTF-8 too. Do not retry.
+  INVALID_ARGUMENT     the request is wrong; google.rpc.BadRequest names field, value and limit. Includes malformed bytes
+                       and invalid UTF-8. Do not retry.
   NOT_FOUND            no such model. Do not retry.
   FAILED_PRECONDITION  this model cannot do that (no pairs, no explanation graph). Do not retry.
-  DEADLINE_EXCEEDED    not finished in time, or not feasible in the time given even on an idle server.
+  DEADLINE_EXCEEDED    not finished in time, or the time is too short even for an idle server.
   RESOURCE_EXHAUSTED   too much work is waiting; google.rpc.RetryInfo and the trailer grpc-retry-pushback-ms say when to
-                       come back (-1: a retry within the deadline cannot help).
-  UNAVAILABLE          the server is starting, or the connection went away. Retry, on another server if there is one.
-  UNIMPLEMENTED        part of the contract, not built yet.
-  INTERNAL             our fault; the server logged the cause under the request id of the trailer x-request-id.
-An rpc fails as a whole only if its envelope is wrong; one bad item of many has an error of its own.
+                       retry (-1: a retry within the deadline cannot help).
+  UNAVAILABLE          the server is starting, or the connection broke. Retry, on another server if there is one.
+  UNIMPLEMENTED        part of the contract, but not built yet.
+  INTERNAL             a server fault; the server logs the cause under the request id of the trailer x-request-id.
+A whole rpc fails only if its envelope is wrong; a bad item among many has its own error.
 """
 
 from collections import abc as _abc
@@ -44,57 +44,59 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SentimentServiceStub:
-    """Classifies texts by fine-tuned models, and explains its answers."""
+    """Classifies texts with fine-tuned models, and explains its answers."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SentimentServiceAsyncStub: ...
     Classify: _grpc.UnaryUnaryMultiCallable[_sentiment_pb2.ClassifyRequest, _sentiment_pb2.ClassifyResponse]
-    """Classifies one text or pair. Idempotent: retrying is safe."""
+    """Classifies one text or pair. Idempotent: a retry is safe."""
     ClassifyBatch: _grpc.UnaryUnaryMultiCallable[_sentiment_pb2.ClassifyBatchRequest, _sentiment_pb2.ClassifyBatchResponse]
-    """Classifies up to 1,024 items (a server setting); results come in the order of the items. Idempotent."""
+    """Classifies up to 1,024 items (a server setting) and returns results in their order. Idempotent."""
     ClassifyStream: _grpc.StreamStreamMultiCallable[_sentiment_pb2.ClassifyStreamRequest, _sentiment_pb2.ClassifyStreamResponse]
-    """Classifies items as they come and answers each as it finishes, out of order. The server reads no further while 256
-    (a server setting) of a stream's items are unanswered; a text in windows counts as so many. The client must go on reading
-    while it writes. Closing the sending side ends the stream with OK after the last answer.
+    """Classifies items as they arrive and answers each when it is done, in any order. The server stops reading while 256
+    (a server setting) items of a stream are unanswered; a text in windows counts once per window. Keep reading while
+    you write. Close the sending side to end the stream with OK after the last answer.
     """
     Explain: _grpc.UnaryStreamMultiCallable[_sentiment_pb2.ExplainRequest, _sentiment_pb2.ExplainResponse]
-    """Explains one answer in messages of at most 64 KiB, each as soon as it is known: the header first, the summary last. What there
-    is no time for is left out, and the summary says so. Explanations have a queue and a thread of their own, and run when
-    classification leaves the processor free. Idempotent, and repeatable: what is drawn at random is drawn from a fixed seed.
+    """Explains one answer in messages of at most 64 KiB, each sent as soon as it is ready: the header first, the summary
+    last. Parts that do not fit into the deadline are left out, and the summary says so. Explanations have their own
+    queue and thread, and run when classification leaves the processor free. Idempotent and repeatable: random draws
+    use a fixed seed.
     """
     ListModels: _grpc.UnaryUnaryMultiCallable[_sentiment_pb2.ListModelsRequest, _sentiment_pb2.ListModelsResponse]
-    """Lists the loaded models, the default one first. Idempotent."""
+    """Lists the loaded models, the default model first. Idempotent."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_sentiment_pb2.GetModelRequest, _sentiment_pb2.GetModelResponse]
     """Describes one loaded model. NOT_FOUND if it is not loaded. Idempotent."""
 
 @_typing.type_check_only
 class SentimentServiceAsyncStub(SentimentServiceStub):
-    """Classifies texts by fine-tuned models, and explains its answers."""
+    """Classifies texts with fine-tuned models, and explains its answers."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Classify: _aio.UnaryUnaryMultiCallable[_sentiment_pb2.ClassifyRequest, _sentiment_pb2.ClassifyResponse]  # type: ignore[assignment]
-    """Classifies one text or pair. Idempotent: retrying is safe."""
+    """Classifies one text or pair. Idempotent: a retry is safe."""
     ClassifyBatch: _aio.UnaryUnaryMultiCallable[_sentiment_pb2.ClassifyBatchRequest, _sentiment_pb2.ClassifyBatchResponse]  # type: ignore[assignment]
-    """Classifies up to 1,024 items (a server setting); results come in the order of the items. Idempotent."""
+    """Classifies up to 1,024 items (a server setting) and returns results in their order. Idempotent."""
     ClassifyStream: _aio.StreamStreamMultiCallable[_sentiment_pb2.ClassifyStreamRequest, _sentiment_pb2.ClassifyStreamResponse]  # type: ignore[assignment]
-    """Classifies items as they come and answers each as it finishes, out of order. The server reads no further while 256
-    (a server setting) of a stream's items are unanswered; a text in windows counts as so many. The client must go on reading
-    while it writes. Closing the sending side ends the stream with OK after the last answer.
+    """Classifies items as they arrive and answers each when it is done, in any order. The server stops reading while 256
+    (a server setting) items of a stream are unanswered; a text in windows counts once per window. Keep reading while
+    you write. Close the sending side to end the stream with OK after the last answer.
     """
     Explain: _aio.UnaryStreamMultiCallable[_sentiment_pb2.ExplainRequest, _sentiment_pb2.ExplainResponse]  # type: ignore[assignment]
-    """Explains one answer in messages of at most 64 KiB, each as soon as it is known: the header first, the summary last. What there
-    is no time for is left out, and the summary says so. Explanations have a queue and a thread of their own, and run when
-    classification leaves the processor free. Idempotent, and repeatable: what is drawn at random is drawn from a fixed seed.
+    """Explains one answer in messages of at most 64 KiB, each sent as soon as it is ready: the header first, the summary
+    last. Parts that do not fit into the deadline are left out, and the summary says so. Explanations have their own
+    queue and thread, and run when classification leaves the processor free. Idempotent and repeatable: random draws
+    use a fixed seed.
     """
     ListModels: _aio.UnaryUnaryMultiCallable[_sentiment_pb2.ListModelsRequest, _sentiment_pb2.ListModelsResponse]  # type: ignore[assignment]
-    """Lists the loaded models, the default one first. Idempotent."""
+    """Lists the loaded models, the default model first. Idempotent."""
     GetModel: _aio.UnaryUnaryMultiCallable[_sentiment_pb2.GetModelRequest, _sentiment_pb2.GetModelResponse]  # type: ignore[assignment]
     """Describes one loaded model. NOT_FOUND if it is not loaded. Idempotent."""
 
 class SentimentServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Classifies texts by fine-tuned models, and explains its answers."""
+    """Classifies texts with fine-tuned models, and explains its answers."""
 
     @_abc_1.abstractmethod
     def Classify(
@@ -102,7 +104,7 @@ class SentimentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sentiment_pb2.ClassifyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sentiment_pb2.ClassifyResponse, _abc.Awaitable[_sentiment_pb2.ClassifyResponse]]:
-        """Classifies one text or pair. Idempotent: retrying is safe."""
+        """Classifies one text or pair. Idempotent: a retry is safe."""
 
     @_abc_1.abstractmethod
     def ClassifyBatch(
@@ -110,7 +112,7 @@ class SentimentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sentiment_pb2.ClassifyBatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sentiment_pb2.ClassifyBatchResponse, _abc.Awaitable[_sentiment_pb2.ClassifyBatchResponse]]:
-        """Classifies up to 1,024 items (a server setting); results come in the order of the items. Idempotent."""
+        """Classifies up to 1,024 items (a server setting) and returns results in their order. Idempotent."""
 
     @_abc_1.abstractmethod
     def ClassifyStream(
@@ -118,9 +120,9 @@ class SentimentServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_sentiment_pb2.ClassifyStreamRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sentiment_pb2.ClassifyStreamResponse], _abc.AsyncIterator[_sentiment_pb2.ClassifyStreamResponse]]:
-        """Classifies items as they come and answers each as it finishes, out of order. The server reads no further while 256
-        (a server setting) of a stream's items are unanswered; a text in windows counts as so many. The client must go on reading
-        while it writes. Closing the sending side ends the stream with OK after the last answer.
+        """Classifies items as they arrive and answers each when it is done, in any order. The server stops reading while 256
+        (a server setting) items of a stream are unanswered; a text in windows counts once per window. Keep reading while
+        you write. Close the sending side to end the stream with OK after the last answer.
         """
 
     @_abc_1.abstractmethod
@@ -129,9 +131,10 @@ class SentimentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sentiment_pb2.ExplainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_sentiment_pb2.ExplainResponse], _abc.AsyncIterator[_sentiment_pb2.ExplainResponse]]:
-        """Explains one answer in messages of at most 64 KiB, each as soon as it is known: the header first, the summary last. What there
-        is no time for is left out, and the summary says so. Explanations have a queue and a thread of their own, and run when
-        classification leaves the processor free. Idempotent, and repeatable: what is drawn at random is drawn from a fixed seed.
+        """Explains one answer in messages of at most 64 KiB, each sent as soon as it is ready: the header first, the summary
+        last. Parts that do not fit into the deadline are left out, and the summary says so. Explanations have their own
+        queue and thread, and run when classification leaves the processor free. Idempotent and repeatable: random draws
+        use a fixed seed.
         """
 
     @_abc_1.abstractmethod
@@ -140,7 +143,7 @@ class SentimentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _sentiment_pb2.ListModelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_sentiment_pb2.ListModelsResponse, _abc.Awaitable[_sentiment_pb2.ListModelsResponse]]:
-        """Lists the loaded models, the default one first. Idempotent."""
+        """Lists the loaded models, the default model first. Idempotent."""
 
     @_abc_1.abstractmethod
     def GetModel(
