@@ -136,3 +136,11 @@ def test_the_architecture_page_tells_what_each_folder_is_for() -> None:
     told = re.findall(r"^\| (`.*?) \|", (DOCS / "internals/architecture.md").read_text(encoding="utf-8"), re.MULTILINE)
 
     assert folders <= {folder.strip("/").partition("/")[0] for cell in told for folder in re.findall(r"`([\w/]+)/`", cell)}
+
+
+def test_each_term_of_the_glossary_is_the_codes_own() -> None:
+    terms = re.findall(r"^\| \*\*(.*?)\*\*", (DOCS / "reference/glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    code = "\n".join(path.read_text(encoding="utf-8").lower() for path in PACKAGE.rglob("*.py"))
+
+    assert len(terms) > 20
+    assert [term for term in terms if term.lower() not in code and term.lower().replace(" ", "_") not in code] == []
