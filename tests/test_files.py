@@ -357,6 +357,20 @@ def test_an_output_in_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> N
         LineOutput(tmp_path / "nosuch" / "out.jsonl")
 
 
+@pytest.mark.parametrize("name", [".", "", "x" * 300])
+def test_what_cannot_be_a_files_name_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadFile):
+        LineOutput(Path(name) if len(name) < 2 else tmp_path / name)
+
+
+def test_an_output_without_a_line_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), LineOutput(tmp_path / "out.jsonl") as output:
+        output.begin({"column": "text"})
+        raise KeyError
+
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("step", ["write", "flush", "close"])
 def test_a_full_disk_says_how_to_continue(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = LineOutput(tmp_path / "out.jsonl")

@@ -252,11 +252,12 @@ def test_an_output_that_is_begun_again_loses_its_own_files_alone(tmp_path: Path,
     output = Output(str(tmp_path / "out"))
     scored(parts, job, classifier, output)
     output.report(Count(1), 1, 1.0)
-    (tmp_path / "out/mine.txt").write_text("x")
+    for name in ("mine.txt", "part-of-mine.parquet"):
+        (tmp_path / "out" / name).write_text("x")
 
     output.clear()
 
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["mine.txt", "part-of-mine.parquet"]
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"files": 1}', b"\xff"])

@@ -44,7 +44,7 @@ def make_cased_tokenizer() -> tokenizers.Tokenizer:
     """As BERT's that keeps capitals and accents, with tokens added: an emoji, two that are joined, a keycap, and a word."""
     tokenizer = make_subword_tokenizer()
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=False)
-    added = ("[SEP]", "\U0001f600", "\u2764\ufe0f", "\U0001f469\u200d\U0001f680", "1\ufe0f\u20e3", "wow")
+    added = ("[SEP]", "\U0001f600", "\u2764\ufe0f", "\U0001f469\u200d\U0001f680", "1\ufe0f\u20e3", "wow", "@user", "tag:")
     tokenizer.add_tokens([tokenizers.AddedToken(content, normalized=False) for content in added])
     return tokenizer
 
@@ -111,7 +111,24 @@ def spans(encoding: tokenizers.Encoding, source: int, text: str) -> list[tuple[i
 
 
 SIGNS = [
-    *("a", "b", "e", "good", "film", "badly", "w-3", "wow", "abcdefghijklmnopqrstuvwxyz", ".", ",", "!", "-", "_", "$", "1"),
+    *(
+        "a",
+        "b",
+        "e",
+        "good",
+        "film",
+        "badly",
+        "w-3",
+        "wow",
+        "abcdefghijklmnopqrstuvwxyz",
+        ".",
+        ",",
+        "!",
+        "-",
+        "_",
+        "$",
+        "1",
+    ),
     *(
         "\u00e9",
         "e\u0301",
@@ -128,7 +145,20 @@ SIGNS = [
         "\ufb01",
     ),
     *("\u4e2d", "\U00020000", "\U0001d41a", "\u2260", "\u20ac", "\u2665", "\u00b4", "\ufffd", "\u0600", "\u08d4", "\U0001d15e", "\ue000"),
-    *("\U0001f600", "\U0001f469\u200d\U0001f680", "\u2764\ufe0f", "1\ufe0f\u20e3", "\u20e3", "\ufe0f", "\u200d", "[SEP]", "[CL", "[UNK]"),
+    *(
+        "\U0001f600",
+        "\U0001f469\u200d\U0001f680",
+        "\u2764\ufe0f",
+        "1\ufe0f\u20e3",
+        "\u20e3",
+        "\ufe0f",
+        "\u200d",
+        "[SEP]",
+        "[CL",
+        "[UNK]",
+        "@user",
+        "tag:",
+    ),
 ]
 SILENT = [" ", "\n", "\t", "\r", "\u2028", "\u3000", "\u00a0", "\x00", "\x07", "\ufeff", "\u200b", "\u00ad"]
 TIMES = st.sampled_from([1, 2, 3, 25, 99, 100, 101, 102, 300, 1000])
@@ -156,6 +186,7 @@ TEXTS = st.lists(PIECES, max_size=20).flatmap(lambda pieces: st.sampled_from([""
 @example(text="good " * (MAX_TOKENS - 3) + "[SEP]" + " good" * CUT)
 @example(text=("a" * 50 + "\u1200 ") * 400)
 @example(text=("\u0b95" * 100 + " ") * 40)
+@example(text="good @user" + "x" * 120 + " " + "y" * 120 + "tag: bad")
 @example(text="x" * 300 + "\u2764\ufe0f" + "x" * 300 + "\x00" * 300 + "1\ufe0f\u20e3")
 def test_a_text_has_the_tokens_and_offsets_of_the_whole(kind: str, ours: Tokenizer, text: str) -> None:
     # Of the others it is not always known what can be left out of a word, and then no more is read.

@@ -279,6 +279,14 @@ def test_a_folder_is_trained_in_by_one_process_at_a_time(recipe: Recipe, tmp_pat
     assert not list((tmp_path / "run").iterdir())
 
 
+def test_a_folder_that_cannot_be_made_is_told(recipe: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(ModelsError, match=r"file.*: cannot be made: "):
+            train(recipe, out)
+
+
 def test_a_damaged_checkpoint_is_named(recipe: Recipe, whole: Path, tmp_path: Path) -> None:
     (tmp_path / "checkpoint.pt").write_bytes((whole / "checkpoint.pt").read_bytes()[:5000])
 

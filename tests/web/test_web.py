@@ -121,6 +121,14 @@ def test_a_refusal_for_want_of_room_says_when_to_come_back(start: Callable[..., 
     assert int(headers["Retry-After"]) >= 1
 
 
+@pytest.mark.parametrize("number", ["1e400", "Infinity", "-Infinity", "NaN"])
+@pytest.mark.parametrize("field", ["truncation", "priority"])
+def test_a_number_without_an_end_is_the_callers_fault(server: RunningServer, field: str, number: str) -> None:
+    status, text, _ = call(server, "/v1/classify", f'{{"text": "good", "{field}": {number}}}'.encode())
+
+    assert (status, json.loads(text)["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
 @pytest.mark.parametrize("body", [gzip.compress(b'{"text": "good"}'), b"no gzip"], ids=["good", "bad"])
 def test_a_compressed_body_is_refused_and_never_inflated(server: RunningServer, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
     monkeypatch.setattr("aiohttp.http_parser.DeflateBuffer", lambda *_, **__: pytest.fail("it is inflated"))

@@ -1,6 +1,7 @@
 """What a long study has done so far, a line of JSON each, so that one that was killed goes on."""
 
 import json
+import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,12 +71,14 @@ class Journal:
             self._records[key] = record
             if self._path is not None:
                 with self._path.open("ab") as stream:
-                    if not claim(stream) or stream.tell() != self._size:
+                    # Not where the stream stands, which was found before the lock.
+                    if not claim(stream) or os.fstat(stream.fileno()).st_size != self._size:
                         raise ModelsError(f"{self._path}: another process writes to it; repeat the command when that has ended")
                     if self._first:
                         stream.truncate(0)
+                        self._size = 0
                     stream.write(self._first + line)
-                    self._size = stream.tell()
+                    self._size += len(self._first + line)
                 self._first = b""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sentiment.files.texts import claim, difference
+from sentiment.files.texts import claim, difference, reason
 from sentiment_models.errors import BadCheckpoint, ModelsError, OtherRun
 from sentiment_models.export.provenance import Json
 
@@ -60,10 +60,13 @@ def alone(folder: Path) -> Iterator[None]:
     """Make a run's folder and keep other processes of this machine off it.
 
     Raises:
-        ModelsError: another one works on it.
+        ModelsError: another one works on it, or it cannot be made.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    opened = os.open(folder, os.O_RDONLY)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise ModelsError(f"{folder}: cannot be made: {reason(error)}") from error
     try:
         if not claim(opened):
             raise ModelsError(f"{folder}: another process works on it; wait for its end or choose another --out")

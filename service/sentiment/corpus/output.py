@@ -27,6 +27,8 @@ ASKED = "_corpus.json"
 REPORT = "_report.json"
 # Of a file that is being written; names with a '_' in front are no data to whoever reads the folder.
 UNFINISHED = "_unfinished-"
+# As ``Part.name`` has it.
+PART = re.compile(r"part-\d{6}-\d{15}\.parquet")
 # In a part's metadata: which question it answers.
 QUESTION = b"sentiment.question"
 # As where files are looked into.
@@ -121,7 +123,7 @@ class Output:
         """Delete what commands before have written."""
         try:
             # What was asked last: until then it can be repeated.
-            names = [*(name for name in self._tidied() if name.startswith("part-")), REPORT, ASKED]
+            names = [*filter(PART.fullmatch, self._tidied()), REPORT, ASKED]
             for name in names:
                 if self._fs.exists(self._file(name)):
                     self._fs.rm_file(self._file(name))

@@ -69,9 +69,13 @@ def run(options: argparse.Namespace) -> None:
         output.ask(asked)
         job = Job(output.uri, question, options.column, keep, options.truncation, bundle.id, bundle.digest, bundle.manifest.labels, roots)
         total = _score(parts, job, output, options)
-        if _files(find_sources(options.input)) != asked["files"]:
+        now = _files(find_sources(options.input))
+        if any(now.get(name) != value for name, value in asked["files"].items()):
             raise CorpusFailed(f"{options.input}: files changed while they were scored; {REMEDY}")
         output.report(total, len(parts), time.monotonic() - begun)
+    new = len(now) - len(asked["files"])
+    if new:
+        sys.stderr.write(f"{new:,} files arrived in {options.input} meanwhile and are not scored\n")
     bad = f", {total.bad:,} of them without an answer (their column error says why)" if total.bad else ""
     sys.stderr.write(f"{total.rows:,} rows{bad}, in {output.shown}\n")
 

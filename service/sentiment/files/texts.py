@@ -184,11 +184,13 @@ class LineOutput:
         Raises:
             BadFile: PATH exists already, cannot be written, or another process writes to it.
         """
+        if not path.name:
+            raise BadFile(f"{path}: is a folder; wanted is a file")
         self.path = path
         self._part = path.with_name(path.name + ".part")
         self._record = path.with_name(path.name + ".part.json")
-        self._refuse_existing()
         try:
+            self._refuse_existing()
             self._stream = self._part.open("ab+")
             try:
                 self._claim()
@@ -289,7 +291,12 @@ class LineOutput:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            self._stream.close()
+            with self._stream:
+                self._stream.flush()
+                # Completed it has another name by now; with nothing in it there is nothing to continue.
+                if self._part.exists() and not self._part.stat().st_size:
+                    self._part.unlink()
+                    self._record.unlink(missing_ok=True)
         except OSError as failure:
             if error is None:
                 raise BadFile(f"{self._part}: cannot be written: {failure.strerror}; repeat the command to continue") from failure

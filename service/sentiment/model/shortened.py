@@ -342,7 +342,10 @@ def _trials(sign: str, blank: bool) -> list[tuple[str, str]]:
             for left, right in beside
             for times, as_well in ((9, sign), (2, " "))
         ]
-    return [(f"{left}{sign}{right}", f"{left}{right}") for left, right in (("a", "b"), ("", "a"), ("a", ""), ("a ", "b"))]
+    return [
+        (f"{left}{sign}{right}", f"{left}{right}")
+        for left, right in (("a", "b"), ("", "a"), ("a", ""), ("a ", "b"), ("", " a"), ("a ", ""))
+    ]
 
 
 def _with_added(kinds: Kinds, added: Iterable[tokenizers.AddedToken]) -> tuple[Kinds, NDArray[np.bool_]] | None:
@@ -358,6 +361,13 @@ def _with_added(kinds: Kinds, added: Iterable[tokenizers.AddedToken]) -> tuple[K
         if (token.normalized and not apart) or (own == BLANK).any() or any(end - start > EASY_WORD for start, end in _runs(own == WORD, 0)):
             return None
         letters = np.array([sign.isalnum() for sign in token.content])
+        edges = codes[[0, -1]][own[[0, -1]] == WORD]
+        if len(edges) and not letters.all():
+            if token.normalized:
+                # Each letter that is normalized to one of these may begin or end it.
+                return None
+            # Else a word beside the token would take them along.
+            marked[edges] = OTHER
         marked[codes[own == DROPPED]] = JOINER
         marked[codes[(own == WORD) & ~letters]] = OTHER
         own_signs = codes[~letters] if not letters.all() else codes[:1]

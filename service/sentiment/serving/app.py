@@ -80,6 +80,7 @@ class App:
             lambda: self._ready,
             lambda: self._grpc.health.alive,
             settings.message_bytes_max,
+            settings.text_bytes_max,
             settings.viewer,
             settings.web == "all",
             self._secured,

@@ -66,6 +66,22 @@ def test_two_processes_never_write_one_journal(tmp_path: Path) -> None:
     assert (again.get("a"), again.get("b")) == ({"value": 1}, {"value": 3})
 
 
+def test_a_record_that_another_process_wrote_just_before_the_lock_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal"
+    first, second = Journal(path, {"seed": 1}), Journal(path, {"seed": 1})
+
+    def claimed(_: object) -> bool:
+        monkeypatch.undo()
+        second.add("b", {"value": 2})
+        return True
+
+    monkeypatch.setattr("sentiment_models.explanations.journal.claim", claimed)
+    with pytest.raises(ModelsError, match="another process writes to it"):
+        first.add("a", {"value": 1})
+
+    assert Journal(path, {"seed": 1}).get("b") == {"value": 2}
+
+
 @pytest.mark.parametrize("content", ["label\ttext\n", "[]\n", '{"settings": 3}\n', "a note without an end", '{"settings": 3'])
 def test_another_file_is_refused_and_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "data.tsv"

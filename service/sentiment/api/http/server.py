@@ -45,6 +45,7 @@ class Web:
         ready: Callable[[], bool],
         alive: Callable[[], bool],
         message_bytes_max: int,
+        text_bytes_max: int,
         viewer: bool = True,
         everything: bool = True,
         secured: Secured | None = None,
@@ -68,8 +69,9 @@ class Web:
         self._ready = ready
         self._alive = alive
         self._message_bytes_max = message_bytes_max
+        self._body_bytes_max = body_bytes_max(text_bytes_max)
         middlewares = (http_guard(secured.guard),) if secured and secured.guard else ()
-        application = web.Application(client_max_size=body_bytes_max(message_bytes_max), middlewares=middlewares)
+        application = web.Application(client_max_size=self._body_bytes_max, middlewares=middlewares)
         application.router.add_get("/metrics", self._get_metrics)
         application.router.add_get("/healthz", self._get_healthz)
         application.router.add_get("/readyz", self._get_readyz)
@@ -110,7 +112,7 @@ class Web:
         assert self._runner.server is not None
         try:
             self._server = await listen(self._runner.server, host.strip("[]"), int(port), self._https)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:
             raise CannotServe(f"HTTP cannot listen on {address}: {error}") from error
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -191,8 +193,7 @@ class Web:
         except TimeoutError as error:
             raise Expired("the body did not arrive within the deadline") from error
         except web.HTTPRequestEntityTooLarge:
-            limit = body_bytes_max(self._message_bytes_max)
-            raise InvalidInput("", f"the body has more bytes than the limit of {limit}") from None
+            raise InvalidInput("", f"the body has more bytes than the limit of {self._body_bytes_max}") from None
         except web.RequestPayloadError as error:
             raise InvalidInput("", "the body is not what its headers say, such as its Transfer-Encoding") from error
 
