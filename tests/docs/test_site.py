@@ -139,7 +139,7 @@ def test_the_architecture_page_tells_what_each_folder_is_for() -> None:
 
 
 def test_each_term_of_the_glossary_is_the_codes_own() -> None:
-    terms = re.findall(r"^\| \*\*(.*?)\*\*", (DOCS / "reference/glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    terms = re.findall(r"^\| \*\*(.*?)\*\*", (DOCS / "guide/glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
     code = "\n".join(path.read_text(encoding="utf-8").lower() for path in PACKAGE.rglob("*.py"))
 
     assert len(terms) > 20
