@@ -68,7 +68,7 @@ test: .venv-dev/.dev ## lint, types, layers and every test; REQUIRE_ALL=1: leave
 	$(DEV)/ruff format --check .
 	$(DEV)/mypy
 	$(DEV)/lint-imports
-	REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest -n $(JOBS) --dist loadfile
+	REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 reference: .venv-dev/.dev ## write docs/reference/ and the diagrams of the architecture page again, from the code
 	$(DEV)/python docs/reference.py

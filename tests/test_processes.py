@@ -1,7 +1,9 @@
 """Real server processes: signals, drains, ports, start-up, what is logged."""
 
 import asyncio
+import contextlib
 import hashlib
+import itertools
 import json
 import os
 import queue
@@ -76,10 +78,19 @@ def spawn(bundles: Path) -> Iterator[Callable[..., Process]]:
         process.process.communicate()
 
 
+_PORTS = itertools.cycle(range(1000))
+
+
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """A port that nobody has. Not one of those that the system gives away, nor of another process that runs tests: it could be taken again
+    before a server has it.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for number in _PORTS:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", 20_000 + 1000 * worker + number))
+            return int(probe.getsockname()[1])
+    raise AssertionError("itertools.cycle ends never")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import tempfile
@@ -163,9 +164,13 @@ def start(peer: Peer, tuning: Tuning, bundle: str, instances: int) -> Running:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has now: not every peer takes port 0 and says what it got."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Ports that nobody has now: not every peer takes port 0 and says what it got. None that the system gives away may be among them, or
+    another program could have it before the peer does.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(10_000, 20_000)  # a port
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found += [port] if port not in found else []
+    return found
