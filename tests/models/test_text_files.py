@@ -30,7 +30,7 @@ BOM = b"\xef\xbb\xbf"
         ("open.tsv", LINES.removesuffix(b"\n")),
         ("blank.csv", CSV.replace(b"\n0", b"\n\n0")),
         ("more.csv", b"id,label,note,text\n7,1,,good\n8,0,x,bad\n"),
-        ("bom.tsv.gz", gzip.compress(BOM + LINES)),
+        ("bom.tsv.gz", gzip.compress(BOM + LINES, mtime=0)),
     ],
 )
 def test_what_editors_and_spreadsheets_write_is_read_as_meant(tmp_path: Path, name: str, content: bytes) -> None:
@@ -40,7 +40,7 @@ def test_what_editors_and_spreadsheets_write_is_read_as_meant(tmp_path: Path, na
 
 
 def _damaged(content: bytes) -> bytes:
-    packed = bytearray(gzip.compress(content))
+    packed = bytearray(gzip.compress(content, mtime=0))
     packed[10:20] = b"\xff" * 10  # behind the header
     return bytes(packed)
 
@@ -52,9 +52,9 @@ def _damaged(content: bytes) -> bytes:
         ("a.tsv", "1\tgut\n".encode("utf-16-le"), ":1: a NUL character in the text; delete it, or if the file is UTF-16: iconv"),
         ("a.tsv", b"1\tgood\n0\tcaf\xe9\n", ":2: not UTF-8, perhaps Latin-1 or Windows-1252; convert it: iconv -f WINDOWS-1252 -t UTF-8"),
         ("a.csv", b"label,text\n1,good\n0,caf\xe9\n", ":3: not UTF-8"),
-        ("a.tsv", gzip.compress(LINES), ":1: not UTF-8 but gzip; name it .gz"),
+        ("a.tsv", gzip.compress(LINES, mtime=0), ":1: not UTF-8 but gzip; name it .gz"),
         ("a.tsv.gz", LINES, ": cannot be read: Not a gzipped file (b'1\\t'); if it is not compressed, name it without .gz"),
-        ("a.tsv.gz", gzip.compress(LINES * 1000)[:-12], "damaged or cut off (Compressed file ended"),
+        ("a.tsv.gz", gzip.compress(LINES * 1000, mtime=0)[:-12], "damaged or cut off (Compressed file ended"),
         ("a.tsv.gz", _damaged(b"".join(b"1\tgood %d\n" % n for n in range(9999))), "damaged or cut off (Error -3"),
         ("a.tsv", LINES + b"1\tgo\0od\n", ":3: a NUL character in the text"),
         ("a.tsv", LINES + b"1\t" + b"good " * 2_000_000, f":3: the text has 10000000 characters; the limit is {TEXT_CHARACTERS_MAX}"),
