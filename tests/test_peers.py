@@ -107,7 +107,8 @@ def test_a_server_is_held_still_and_ended_with_all_that_it_started() -> None:
 
 
 def test_what_outlives_the_server_that_started_it_is_ended_too() -> None:
-    child = "import time; print('up', flush=True); time.sleep(60)"
+    # CPU time is counted in ticks of 10 ms: it is up once it has used some of them.
+    child = "import os, time\nwhile sum(os.times()[:2]) < 0.05: pass\nprint('up', flush=True); time.sleep(60)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "up\n"
