@@ -6,6 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 DEV := .venv-dev/bin
 BUILD := build
+PYTEST = REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest
 # Where .ci/run puts tools that the machine lacks.
 export PATH := $(CURDIR)/$(BUILD)/tools/bin:$(CURDIR)/$(BUILD)/tools/node_modules/.bin:$(PATH)
 # What `make bundle` trains on, how, where, and the labelled files that the result is judged by.
@@ -14,17 +15,16 @@ RECIPE ?= quick
 DEVICE ?= cpu
 EVAL ?=
 RUN ?= $(BUILD)/train/$(RECIPE)
-# Processes of `make test`, each with whole files of tests. Three take 13 minutes where one takes 20, but beside others a test that measures
-# time may fail.
-JOBS ?= 1
-# What `make check` runs: tests that start no server and no training.
+# Processes of `make test`, each with whole files of tests. Tests marked `alone` run after them, with nothing beside.
+JOBS ?= 3
+# Tests that start no server and no training.
 UNIT := tests/batching tests/explain tests/traffic tests/corpus/test_output.py tests/model/test_tokenizer.py tests/model/test_shortened.py \
 	tests/model/test_runner.py tests/rpc/test_wire.py tests/test_settings.py tests/test_files.py tests/test_tidy.py tests/docs/test_reference.py
 # How long `make faults` soaks, in seconds, and how many malformed inputs it sends.
 SOAK_S ?= 60
 INPUTS ?= 20000
 
-.PHONY: help check serve demo test deploy-check manifests reference docs screenshots bench bench-peers release-check mutants bundle proto image-check faults clean python
+.PHONY: help check lint unit serve demo test deploy-check manifests reference docs screenshots bench bench-peers release-check mutants bundle proto image-check faults clean python
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*##/ {printf "  %-15s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,19 +57,21 @@ demo: .venv/.$(EXTRA) ## serve, classify a few texts, stop
 
 ##@ Change it
 
-check: .venv-dev/.dev ## the inner loop: lint, types, import rules and the unit tests, under a minute
+check: .venv-dev/.dev ## the inner loop, under a minute: lint and unit, side by side
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint unit
+
+lint: .venv-dev/.dev ## style, types and import rules
 	$(DEV)/ruff check .
 	$(DEV)/ruff format --check .
 	$(DEV)/mypy
 	$(DEV)/lint-imports
+
+unit: .venv-dev/.dev ## the tests that start no server and no training
 	SIM_SEEDS=5 $(DEV)/python -m pytest $(UNIT)
 
-test: .venv-dev/.dev ## lint, types, layers and every test; REQUIRE_ALL=1: leave nothing out
-	$(DEV)/ruff check .
-	$(DEV)/ruff format --check .
-	$(DEV)/mypy
-	$(DEV)/lint-imports
-	REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile --no-loadscope-reorder)
+test: lint ## lint and every test; REQUIRE_ALL=1: leave nothing out; JOBS=N: in N processes
+	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not thorough and not alone"
+	$(PYTEST) -m "alone and not thorough"
 
 reference: .venv-dev/.dev ## write docs/reference/ and the diagrams of the architecture page again, from the code
 	$(DEV)/python docs/reference.py
@@ -93,7 +95,7 @@ clean: ## delete what was built
 ##@ Run it
 
 deploy-check: .venv-dev/.dev ## the part of test that is about deploy/: chart, manifests, alerts, board (helm, kubectl, checkov, promtool)
-	REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest tests/deploy tests/deploy_rules
+	$(PYTEST) tests/deploy tests/deploy_rules
 
 image-check: .venv-dev/.dev ## build the image and run it as a pod of the chart, locked in (root; buildah, podman, runc, mmdebstrap, helm; some minutes)
 	@mkdir -p $(BUILD)
@@ -101,7 +103,7 @@ image-check: .venv-dev/.dev ## build the image and run it as a pod of the chart,
 
 faults: .venv-dev/.dev ## make every fault, long ones too, and write deploy/RELIABILITY.md (some minutes; SOAK_S=3600: an hour's soak, INPUTS=1000000: malformed inputs)
 	rm -rf $(BUILD)/faults
-	FAULTS_JSON=$(BUILD)/faults SOAK_S=$(SOAK_S) INPUTS=$(INPUTS) REQUIRE_ALL=$(REQUIRE_ALL) $(DEV)/python -m pytest -m "" tests/faults \
+	FAULTS_JSON=$(BUILD)/faults SOAK_S=$(SOAK_S) INPUTS=$(INPUTS) $(PYTEST) -m "" tests/faults \
 		--deselect tests/faults/test_report.py
 	$(DEV)/python -m tests.faults.report $(BUILD)/faults
 
