@@ -306,7 +306,7 @@ async def test_an_unknown_priority_is_invalid(server: RunningServer, connect: Ca
         code, message = error.code().value[0], error.details()
 
     assert code == Code.INVALID_ARGUMENT.value[0]
-    assert message.endswith("priority: is 3; known are 0 to 2")
+    assert message.endswith("priority: must be 0 to 2, got 3")
 
 
 # Open calls

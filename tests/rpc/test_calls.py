@@ -33,7 +33,7 @@ def test_a_bug_is_internal_says_nothing_of_internals_and_is_logged_under_its_req
     logged = next(entry for entry in logs if entry["event"] == "call_failed")
     assert caught.value.code is Code.INTERNAL
     assert caught.value.request_id == logged["request_id"]
-    assert caught.value.message == f"internal error; the server's log has it under request id {logged['request_id']}"
+    assert caught.value.message == f"internal error; see the server's log for request id {logged['request_id']}"
     assert server.metric("sentiment_requests_total", method="Classify", code="INTERNAL", model="tiny/1") == 1
     assert server.metric("sentiment_items_total", method="Classify", code="INTERNAL", model="tiny/1") == 1
 

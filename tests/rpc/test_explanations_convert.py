@@ -109,11 +109,11 @@ def test_text_pair_truncation_and_label_are_those_of_the_request() -> None:
 @pytest.mark.parametrize(
     ("options", "field", "message"),
     [
-        ({"attention": {"encoding": 99}}, "attention.encoding", "is 99; known are 0 to 4"),
-        ({"attention": {"aggregation": -1}}, "attention.aggregation", "is -1; known are 0 to 6"),
+        ({"attention": {"encoding": 99}}, "attention.encoding", "must be 0 to 4, got 99"),
+        ({"attention": {"aggregation": -1}}, "attention.aggregation", "must be 0 to 6, got -1"),
         ({"without": [{"words": [0]}] * 65}, "without", "has 65 word sets; the limit is 64"),
-        ({"bytes_max": -1}, "bytes_max", f"is -1; the limits are 1 and {LIMIT}, or 0 for the latter"),
-        ({"bytes_max": LIMIT + 1}, "bytes_max", f"is {LIMIT + 1}; "),
+        ({"bytes_max": -1}, "bytes_max", f"must be 1 to {LIMIT}, or 0 for {LIMIT}, got -1"),
+        ({"bytes_max": LIMIT + 1}, "bytes_max", f"must be 1 to {LIMIT}, or 0 for {LIMIT}, got {LIMIT + 1}"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_by_its_field(options: dict[str, Any], field: str, message: str) -> None:
@@ -129,7 +129,7 @@ def test_what_cannot_be_asked_is_refused_by_its_field(options: dict[str, Any], f
 
 
 def test_an_unknown_truncation_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="truncation: is 9; known are 0 to 4"):
+    with pytest.raises(InvalidInput, match="truncation: must be 0 to 4, got 9"):
         asked_of(pb.ExplainRequest(text="good", truncation=9), LIMIT)
 
 

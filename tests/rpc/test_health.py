@@ -81,7 +81,7 @@ async def test_a_watch_too_many_is_refused_and_its_place_is_free_again_when_anot
             await asyncio.sleep(0.01)
 
     assert status == SERVING
-    assert (code, said) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "1 watch already; the limit is 1")
+    assert (code, said) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "1 watches are open; the limit is 1")
 
 
 async def test_not_ready_but_alive_while_nothing_moves(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:

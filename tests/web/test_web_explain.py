@@ -90,7 +90,7 @@ def test_classify_explains_in_its_answer(server: RunningServer) -> None:
         ("/v1/explain", {"text": "good", "options": {"attention": {}}}, 400, "FAILED_PRECONDITION", "attention needs an explain graph"),
         ("/v1/explain", {"text": "good", "text_pair": "bad"}, 400, "FAILED_PRECONDITION", "a pair was given"),
         ("/v1/explain", {"text": "good", "model": "nosuch"}, 404, "NOT_FOUND", "nosuch"),
-        ("/v1/explain", {"txt": "good"}, 400, "INVALID_ARGUMENT", "no sentiment.v1.ExplainRequest in JSON"),
+        ("/v1/explain", {"txt": "good"}, 400, "INVALID_ARGUMENT", "not a valid sentiment.v1.ExplainRequest in JSON"),
         ("/v1/explain", b"\xff", 400, "INVALID_ARGUMENT", "not valid UTF-8"),
     ],
 )
