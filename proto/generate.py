@@ -1,4 +1,4 @@
-"""Generate what is made of proto/: ``python proto/generate.py SOURCE_ROOT DESCRIPTOR`` (service and deploy/envoy/sentiment.pb here)."""
+"""Generate code and Envoy's descriptor from proto/: ``python proto/generate.py service deploy/envoy/sentiment.pb``."""
 
 import os
 import sys
@@ -17,19 +17,19 @@ def generate(output: Path) -> None:
     """Write ``*_pb2.py``, ``*_pb2_grpc.py`` and their stubs below ``output``.
 
     Raises:
-        RuntimeError: protoc refused; it has printed why.
+        RuntimeError: protoc failed; it has printed the reason.
     """
-    # protoc looks for the mypy-protobuf plugins on PATH; they stand beside this interpreter.
+    # protoc looks for the mypy-protobuf plugins on PATH. They are installed next to this interpreter.
     os.environ["PATH"] = sysconfig.get_path("scripts") + os.pathsep + os.environ.get("PATH", "")
     kinds = [f"--{kind}={output}" for kind in ("python_out", "grpc_python_out", "mypy_out", "mypy_grpc_out")]
     _protoc(["protoc", f"-I{PROTO}", f"-I{WELL_KNOWN}", *kinds, *SOURCES])
 
 
 def describe(file: Path) -> None:
-    """Write what Envoy must know to make calls of JSON: the services as a descriptor, with the details that errors have.
+    """Write the descriptor with which Envoy transcodes JSON: the services, and the messages of error details.
 
     Raises:
-        RuntimeError: as above.
+        RuntimeError: protoc failed; it has printed the reason.
     """
     command = ["protoc", f"-I{PROTO}", f"-I{WELL_KNOWN}", "--include_imports", f"--descriptor_set_out={file}", *SOURCES, ERROR_DETAILS]
     _protoc(command)
@@ -38,7 +38,7 @@ def describe(file: Path) -> None:
 def _protoc(command: list[str]) -> None:
     status = protoc.main(command)
     if status:
-        raise RuntimeError(f"protoc ended with status {status}")
+        raise RuntimeError(f"protoc failed with exit status {status}")
 
 
 if __name__ == "__main__":

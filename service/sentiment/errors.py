@@ -1,6 +1,6 @@
-"""Everything that can go wrong, as one tree. A message states fact, value and limit and never quotes a user's text.
+"""All errors that this package raises on purpose. A message states fact, value and limit, and never quotes a user's text.
 
-``api.grpc.status`` translates to gRPC codes, ``cli`` to exit codes; nothing else does.
+Only ``api.grpc.status`` maps them to gRPC codes, and only ``cli`` maps them to exit codes.
 """
 
 
@@ -9,43 +9,43 @@ class SentimentError(Exception):
 
 
 class BadSettings(SentimentError):
-    """A setting is unknown or has no acceptable value."""
+    """A setting is unknown, or its value is not acceptable."""
 
 
 class BadBundle(SentimentError):
-    """A bundle cannot be served: missing, damaged, or wrong on this machine."""
+    """A bundle cannot be served: it is missing or damaged, or does not run on this machine."""
 
 
 class CannotServe(SentimentError):
-    """The server cannot start for a reason outside settings and bundle, such as a port that is taken."""
+    """The server cannot start for a reason other than settings or bundle, such as a port that is in use."""
 
 
 class OutOfMemory(SentimentError):
-    """A batch needed more memory than there is; a smaller one may not."""
+    """A batch needed more memory than is available. A smaller batch may fit."""
 
 
 class CannotRead(SentimentError):
-    """A file cannot be read now, for a reason that may pass, such as too many open files."""
+    """A file cannot be read now, for a temporary reason such as too many open files."""
 
 
 class NoDevice(SentimentError):
-    """A device is not there or does not work; the message says why."""
+    """A device is missing or does not work; the message says why."""
 
 
 class RunnerLost(SentimentError):
-    """A run does not end and its thread cannot be taken back, or its device is lost: the process must be replaced."""
+    """A model run does not end and its thread cannot be recovered, or its device is lost. The process must be replaced."""
 
 
 class DeviceLost(RunnerLost):
-    """A device that worked runs nothing any more."""
+    """A device that worked before fails every run."""
 
 
 class RequestError(SentimentError):
-    """Base class of the ways in which one request ends without an answer."""
+    """Base class of errors that end one request without an answer."""
 
 
 class InvalidInput(RequestError):
-    """The request is wrong and will be wrong again.
+    """The request is wrong; a retry would fail again.
 
     Args:
         field: path of the field in the request, such as ``items[3].text``.
@@ -59,7 +59,7 @@ class InvalidInput(RequestError):
 
 
 class Unauthenticated(RequestError):
-    """The caller has not shown a token that is valid here."""
+    """The caller did not send a valid token."""
 
 
 class ModelNotFound(RequestError):
@@ -67,25 +67,25 @@ class ModelNotFound(RequestError):
 
 
 class Unsupported(RequestError):
-    """The model cannot do what is asked, such as read a pair."""
+    """The model does not support what the request asks for, such as a pair."""
 
 
 class NotBuilt(RequestError):
-    """The contract has it and this version of the service does not."""
+    """The API has this feature, but this version of the service does not implement it."""
 
 
 class Expired(RequestError):
-    """The deadline came before the answer."""
+    """The deadline passed before the answer was ready."""
 
 
 class Refused(RequestError):
-    """There is no room for the request now.
+    """The server has no room for the request now.
 
     Args:
-        retry_after_s: when a retry may find room.
-        reason: queue_full, backlog (its deadline leaves no time behind the work ahead), calls (too many are open) or explanations (too many
-            wait, or its reader is too slow).
-        needs_s: how long it takes from then on; a retry that has less time left is in vain.
+        retry_after_s: seconds after which a retry may succeed.
+        reason: queue_full, backlog (the queued work would take until after the deadline), calls (too many calls are open) or explanations
+            (too many are queued, or the client reads too slowly).
+        needs_s: seconds that the request takes after that. A retry with less time left cannot succeed.
     """
 
     def __init__(self, message: str, retry_after_s: float, reason: str, needs_s: float = 0.0) -> None:
@@ -100,8 +100,8 @@ class Unavailable(RequestError):
 
 
 class ModelFailed(RequestError):
-    """The model could not compute this row; it is our fault."""
+    """The model could not compute this row: a server fault."""
 
 
 class Broken(RequestError):
-    """A bug of ours ended this request; the cause is in the log, under the request id that the message gives."""
+    """A bug in the server ended this request. The message gives the request id under which the log has the cause."""

@@ -161,14 +161,14 @@ def test_a_path_that_is_no_utf8(attacked: Apart, tmp_path: Path, evidence: Evide
         for number in range(1, 201):
             until(lambda: connects(address), "the port is open")
             send_all(address, PREFACE + len(headers).to_bytes(3, "big") + b"\x01\x05\x00\x00\x00\x01" + headers)
-            until(lambda: (tmp_path / "log").read_text().count("grpc_opened_anew") == number, "the port is opened anew")  # noqa: B023  # at once
+            until(lambda: (tmp_path / "log").read_text().count("grpc_port_reopened") == number, "the port is opened anew")  # noqa: B023  # at once
         callers.wait(100)
 
     evidence.count(callers.fates)
     evidence.assert_nothing_lost()
     evidence.measured["longest wait for an answer, ms"] = round(callers.fates.seconds(1) * 1e3)
     log = (tmp_path / "log").read_text()
-    evidence.measured["times the port was opened anew"] = log.count("grpc_opened_anew")
+    evidence.measured["times the port was opened anew"] = log.count("grpc_port_reopened")
     assert attacked.total("grpc_opened_anew_total") == 200
     assert "SecretPath" not in log
 

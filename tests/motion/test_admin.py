@@ -89,12 +89,12 @@ def test_models_are_not_exchanged_on_the_main_port(exchanging: Start) -> None:
         (
             "RepositoryModelLoad",
             oip.RepositoryModelLoadRequest(model_name="tiny", parameters={"config": oip.ModelRepositoryParameter(string_param="{}")}),
-            "known are use, loaded",
+            "expected use, loaded",
         ),
         (
             "RepositoryModelLoad",
             oip.RepositoryModelLoadRequest(model_name="tiny", parameters={"use": oip.ModelRepositoryParameter(int64_param=1)}),
-            "no bool_param",
+            "must be a bool_param",
         ),
         (
             "RepositoryModelLoad",
@@ -105,7 +105,7 @@ def test_models_are_not_exchanged_on_the_main_port(exchanging: Start) -> None:
                     "loaded": oip.ModelRepositoryParameter(bool_param=True),
                 },
             ),
-            "asks for nothing",
+            "nothing to do",
         ),
         ("RepositoryModelUnload", oip.RepositoryModelUnloadRequest(parameters={"x": oip.ModelRepositoryParameter()}), "unload_dependents"),
     ],

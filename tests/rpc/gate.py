@@ -1,8 +1,9 @@
-"""Tools for tests that hold a real server at one point: a gate before its model, costs that do not move, raw clients."""
+"""Tools for tests of a real server: a gate before its model, fixed costs, raw requests, and how calls end."""
 
 import asyncio
 import math
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -10,6 +11,8 @@ from typing import Any, TypeVar
 
 import grpc
 import pytest
+from google.rpc.error_details_pb2 import BadRequest
+from grpc_status import rpc_status
 
 from sentiment.batching.class_queue import Lane
 from sentiment.batching.cost import CostTable
@@ -20,6 +23,9 @@ from tests.conftest import RunningServer
 from tests.tiny import SPECIAL, WEIGHTS
 
 T = TypeVar("T")
+Start = Callable[..., RunningServer]
+METHODS = ("Classify", "ClassifyBatch", "ClassifyStream")
+every_method = pytest.mark.parametrize("method", METHODS)
 # Longer than any machine takes; a test that passes never waits so long.
 PATIENCE_S = 10
 MODEL = "tiny/1"
@@ -112,6 +118,27 @@ class Gate:
         self._permits.release(64)
 
 
+Hold = Callable[[RunningServer], Gate]
+
+
+def fail_after(server: RunningServer, monkeypatch: pytest.MonkeyPatch, runs: int) -> None:
+    """Make every run of the model after the first ``runs`` fail."""
+    session = served_by(server).classifier.session
+    run, left = session.run, iter(range(runs))
+
+    def failing(feeds: Any, stop: Any = None) -> Any:
+        if next(left, None) is None:
+            raise RuntimeError("kernel failed")
+        return run(feeds, stop)
+
+    monkeypatch.setattr(session, "run", failing)
+
+
+def http_socket(server: RunningServer) -> socket.socket:
+    """A connection to the server's HTTP port."""
+    return socket.create_connection(("127.0.0.1", server.app.http_port), timeout=PATIENCE_S)
+
+
 async def until(true: Callable[[], bool], what: str) -> None:
     """Wait for what has no event to wait for, such as a number in another thread."""
     end = time.monotonic() + PATIENCE_S
@@ -163,10 +190,29 @@ async def bounded(work: Coroutine[Any, Any, T]) -> T:
         return await work
 
 
-async def outcome_of(call: grpc.aio.UnaryUnaryCall[Any, Any]) -> Any:
-    """A call's response, or the error that it ended with."""
+async def outcome_of(call: Any) -> Any:
+    """A call's response, the list of its responses if it is a stream, or the error that it ended with."""
     try:
         async with asyncio.timeout(PATIENCE_S):
-            return await call
+            return [response async for response in call] if hasattr(call, "__aiter__") else await call
     except grpc.aio.AioRpcError as error:
         return error
+
+
+def send(call: Any) -> asyncio.Task[Any]:
+    """Send a call now; the task is its outcome."""
+    return asyncio.create_task(outcome_of(call))
+
+
+def refusal(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str, str]:
+    """Code, field and message of a blocking call that fails."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    status = rpc_status.from_call(caught.value)
+    assert status is not None
+    field, bad = "", BadRequest()
+    for detail in status.details:
+        if detail.Unpack(bad):
+            (violation,) = bad.field_violations
+            field = violation.field
+    return caught.value.code(), field, status.message

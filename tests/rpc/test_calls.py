@@ -1,7 +1,6 @@
-"""Faults of our own: somebody waits, so somebody is told, under one request id."""
+"""What all methods share: malformed messages, request ids, and server faults."""
 
 import json
-from collections.abc import Callable
 
 import grpc
 import pytest
@@ -10,22 +9,16 @@ import structlog
 from sentiment.client import CallFailed
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import NO_RETRIES, RunningServer
+from tests.rpc.gate import Start, served_by, total
 
 Code = grpc.StatusCode
 
 
-def break_tokenizer(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(text: str) -> None:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(server.app._models.find("").classifier.tokenizer, "encode", fail)
-
-
 def test_a_bug_is_internal_says_nothing_of_internals_and_is_logged_under_its_request_id(
-    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start()
-    break_tokenizer(server, monkeypatch)
+    monkeypatch.setattr(served_by(server).classifier.tokenizer, "encode", lambda _: 1 / 0)
 
     with structlog.testing.capture_logs() as logs, server.client() as client, pytest.raises(CallFailed) as caught:
         client.classify("good")
@@ -33,7 +26,7 @@ def test_a_bug_is_internal_says_nothing_of_internals_and_is_logged_under_its_req
     logged = next(entry for entry in logs if entry["event"] == "call_failed")
     assert caught.value.code is Code.INTERNAL
     assert caught.value.request_id == logged["request_id"]
-    assert caught.value.message == f"internal error; the server's log has it under request id {logged['request_id']}"
+    assert caught.value.message == f"internal error; see the server's log for request id {logged['request_id']}"
     assert server.metric("sentiment_requests_total", method="Classify", code="INTERNAL", model="tiny/1") == 1
     assert server.metric("sentiment_items_total", method="Classify", code="INTERNAL", model="tiny/1") == 1
 
@@ -49,11 +42,11 @@ def test_the_clients_request_id_is_kept_if_it_is_one(server: RunningServer, sent
     assert 0 < len(found) <= 128
 
 
-def test_a_failing_model_fails_only_the_text_that_it_fails_on(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_model_fails_only_the_text_that_it_fails_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
-    session = server.app._models.find("").classifier.session
+    session = served_by(server).classifier.session
     run = session.run
-    poison = server.app._models.find("").classifier.tokenizer.encode("awful").ids[1]
+    poison = served_by(server).classifier.tokenizer.encode("awful").ids[1]
 
     def fail_on_poison(feeds, stop=None):
         if (feeds["input_ids"] == poison).any():
@@ -72,11 +65,9 @@ def test_a_failing_model_fails_only_the_text_that_it_fails_on(start: Callable[..
     assert "kernel" not in str(results[17])
 
 
-def test_logits_that_are_not_numbers_are_a_failure_and_not_an_answer(
-    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logits_that_are_not_numbers_are_a_failure_and_not_an_answer(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
-    session = server.app._models.find("").classifier.session
+    session = served_by(server).classifier.session
     run = session.run
     monkeypatch.setattr(session, "run", lambda feeds, stop=None: run(feeds, stop) * float("nan"))
 
@@ -87,19 +78,29 @@ def test_logits_that_are_not_numbers_are_a_failure_and_not_an_answer(
     json.dumps(caught.value.message)
 
 
-@pytest.mark.parametrize(
-    ("method", "entry"),
-    [
-        ("sentiment.v1.SentimentService/Classify", b"\x0a\x00"),
-        ("sentiment.v1.SentimentService/ClassifyBatch", b"\x0a\x00"),
-        ("sentiment.v1.SentimentService/ClassifyStream", b"\x12\x00"),
-        ("sentiment.v1.SentimentService/Explain", b"\x32\x00"),
-        ("inference.GRPCInferenceService/ModelInfer", b"\x3a\x00"),
-    ],
-)
-def test_a_message_of_a_million_entries_is_refused_before_it_is_parsed(server: RunningServer, method: str, entry: bytes) -> None:
-    with grpc.insecure_channel(server.target, NO_RETRIES) as channel, pytest.raises(grpc.RpcError) as caught:
-        list(channel.stream_stream(f"/{method}")(iter([entry * 2**20]), timeout=30))
+# A method and an empty entry of one of its lists or texts.
+METHODS = [
+    ("sentiment.v1.SentimentService/Classify", b"\x0a\x00"),
+    ("sentiment.v1.SentimentService/ClassifyBatch", b"\x0a\x00"),
+    ("sentiment.v1.SentimentService/ClassifyStream", b"\x12\x00"),
+    ("sentiment.v1.SentimentService/Explain", b"\x32\x00"),
+    ("inference.GRPCInferenceService/ModelInfer", b"\x3a\x00"),
+]
 
-    assert caught.value.code() is Code.INVALID_ARGUMENT
-    assert caught.value.details() == "the message has more than 8192 fields and list entries"
+
+@pytest.mark.parametrize(("method", "entry"), METHODS)
+def test_a_message_that_cannot_be_parsed_is_invalid_and_counted(server: RunningServer, method: str, entry: bytes) -> None:
+    """Not protobuf, invalid UTF-8, cut off, and more fields than the limit, which is found before the message is parsed."""
+    labels = {"method": method.partition("/")[2], "code": "INVALID_ARGUMENT", "model": ""}
+    too_many = "the message has more than 8192 fields and list entries"
+    malformed = {b"\xff\xff": "", b"\x0a\x02\xff\xfe": "", b"\x0a\xff\xff\xff\xff\x0f": "", entry * 2**20: too_many}
+    with grpc.insecure_channel(server.target, NO_RETRIES) as channel:
+        for number, (data, message) in enumerate(malformed.items(), 1):
+            before = total(server, "requests", **labels)
+
+            with pytest.raises(grpc.RpcError) as caught:
+                list(channel.stream_stream(f"/{method}")(iter([data]), timeout=30))
+
+            assert caught.value.code() is Code.INVALID_ARGUMENT, number
+            assert message in caught.value.details()
+            assert total(server, "requests", **labels) == before + 1

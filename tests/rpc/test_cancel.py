@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -20,12 +20,16 @@ from tests.rpc.gate import (
     PATIENCE_S,
     FixedCost,
     Gate,
+    Hold,
+    Start,
     assert_nothing_left,
     batch_request,
+    every_method,
     id_of,
     outcome_of,
     positive,
     queued,
+    send,
     served_by,
     set_cost,
     stream_requests,
@@ -38,8 +42,8 @@ INTERACTIVE = pb.PRIORITY_INTERACTIVE
 # Those who leave send texts of 4 tokens and those who stay texts of 3: told apart, and padded together.
 LEAVING = "w9 film"
 LEAVING_TOKENS = 4
-KINDS = {"Classify": 1, "ClassifyBatch": 3, "ClassifyStream": 3}
-kinds = pytest.mark.parametrize("method", KINDS)
+# Texts of a call.
+ROWS = {"Classify": 1, "ClassifyBatch": 3, "ClassifyStream": 3}
 
 
 class Callers:
@@ -69,8 +73,7 @@ class Callers:
     def stay(self, *weights: int, suffix: str = "") -> None:
         for weight in weights:
             self.sent += 1
-            call = self.stub.Classify(pb.ClassifyRequest(text=f"w{weight}{suffix}", priority=INTERACTIVE))
-            self.staying[weight] = asyncio.create_task(outcome_of(call))
+            self.staying[weight] = send(self.stub.Classify(pb.ClassifyRequest(text=f"w{weight}{suffix}", priority=INTERACTIVE)))
 
     async def assert_others_are_answered_rightly(self) -> None:
         for weight, caller in self.staying.items():
@@ -91,12 +94,8 @@ class Callers:
         assert again.prediction.label == "positive"
 
 
-def left(server: RunningServer, method: str) -> Callable[[], bool]:
-    return lambda: total(server, "requests", method=method, code="CANCELLED") == 1
-
-
 @pytest.fixture
-def server(start: Callable[..., RunningServer]) -> RunningServer:
+def server(start: Start) -> RunningServer:
     """One runner, and batches of up to 16 rows because each batch costs much and each row little."""
     server = start(runners=1)
     set_cost(server, FixedCost(row_s=1e-6, batch_s=1e-3))
@@ -116,13 +115,26 @@ async def callers(server: RunningServer) -> AsyncIterator[Callers]:
     assert unforeseen == []
 
 
-async def plug(callers: Callers, gate: Gate) -> None:
-    """Keep the only runner busy, so that what comes waits."""
+async def surrounded(callers: Callers, gate: Gate, method: str) -> Any:
+    """A leaver's call whose rows wait between those of others, while the only runner is busy."""
     callers.stay(-30)
     await gate.begun()
+    callers.stay(1, 2)
+    leaver = callers.leaver(method, [LEAVING] * ROWS[method])
+    callers.stay(3, 4)
+    await queued(callers.server, 4 + ROWS[method])
+    return leaver
 
 
-@kinds
+async def leave(callers: Callers, method: str, leaver: Any) -> None:
+    """Cancel the call and wait until the server knows."""
+    leaver.cancel()
+    await until(
+        lambda: total(callers.server, "requests", method=method, code="CANCELLED") == 1, "the server knows that the client has left"
+    )
+
+
+@every_method
 async def test_leaving_while_the_text_is_tokenized_touches_nobody(
     server: RunningServer, callers: Callers, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,27 +154,19 @@ async def test_leaving_while_the_text_is_tokenized_touches_nobody(
     callers.stay(3)
     callers.stay(4, suffix=long)
 
-    leaver.cancel()
-    await until(left(server, method), "the server knows that the client has left")
+    await leave(callers, method, leaver)
     gate.set()
 
     await callers.assert_others_are_answered_rightly()
     await callers.assert_in_order()
 
 
-@kinds
-async def test_leaving_the_queue_touches_nobody(
-    server: RunningServer, callers: Callers, method: str, hold: Callable[[RunningServer], Gate]
-) -> None:
-    gate, rows = hold(server), KINDS[method]
-    await plug(callers, gate)
-    callers.stay(1, 2)
-    leaver = callers.leaver(method, [LEAVING] * rows)
-    callers.stay(3, 4)
-    await queued(server, 4 + rows)
+@every_method
+async def test_leaving_the_queue_touches_nobody(server: RunningServer, callers: Callers, method: str, hold: Hold) -> None:
+    gate, rows = hold(server), ROWS[method]
+    leaver = await surrounded(callers, gate, method)
 
-    leaver.cancel()
-    await until(left(server, method), "the server knows that the client has left")
+    await leave(callers, method, leaver)
     assert server.metric("sentiment_queue_rows", model=MODEL) == 4
     gate.open()
 
@@ -173,21 +177,16 @@ async def test_leaving_the_queue_touches_nobody(
     assert total(server, "wasted_rows") == 0
 
 
-@kinds
+@every_method
 async def test_leaving_while_the_text_runs_touches_nobody_of_its_batch(
-    server: RunningServer, callers: Callers, method: str, hold: Callable[[RunningServer], Gate]
+    server: RunningServer, callers: Callers, method: str, hold: Hold
 ) -> None:
-    gate, rows = hold(server), KINDS[method]
-    await plug(callers, gate)
-    callers.stay(1, 2)
-    leaver = callers.leaver(method, [LEAVING] * rows)
-    callers.stay(3, 4)
-    await queued(server, 4 + rows)
+    gate, rows = hold(server), ROWS[method]
+    leaver = await surrounded(callers, gate, method)
     gate.let()
     assert len(await gate.begun()) == 4 + rows
 
-    leaver.cancel()
-    await until(left(server, method), "the server knows that the client has left")
+    await leave(callers, method, leaver)
     gate.open()
 
     await callers.assert_others_are_answered_rightly()
@@ -196,29 +195,29 @@ async def test_leaving_while_the_text_runs_touches_nobody_of_its_batch(
     assert total(server, "dropped") == 0
 
 
-@kinds
+@every_method
 @pytest.mark.parametrize("half", ["running", "waiting"])
 async def test_leaving_while_a_failed_batch_is_halved_touches_nobody_of_it(
-    server: RunningServer, callers: Callers, method: str, half: str, hold: Callable[[RunningServer], Gate]
+    server: RunningServer, callers: Callers, method: str, half: str, hold: Hold
 ) -> None:
-    gate, rows = hold(server), KINDS[method]
+    gate, rows = hold(server), ROWS[method]
     gate.poison = id_of("awful")
-    await plug(callers, gate)
+    callers.stay(-30)
+    await gate.begun()
     # In a batch rows stand in the order of their deadlines, which is that of their coming.
     leaver = callers.leaver(method, [LEAVING] * rows) if half == "running" else None
     await queued(server, rows if leaver else 0)
     callers.stay(1, 2, 3, 4)
     await queued(server, 4 + (rows if leaver else 0))
     callers.sent += 1
-    poisoned = asyncio.create_task(outcome_of(callers.stub.Classify(pb.ClassifyRequest(text="awful", priority=INTERACTIVE))))
+    poisoned = send(callers.stub.Classify(pb.ClassifyRequest(text="awful", priority=INTERACTIVE)))
     leaver = leaver or callers.leaver(method, [LEAVING] * rows)
     await queued(server, 5 + rows)
     gate.let(2)
     batches = [await gate.begun(), await gate.begun()]
     assert [len(batch) for batch in batches] == [5 + rows, (5 + rows) // 2]
 
-    leaver.cancel()
-    await until(left(server, method), "the server knows that the client has left")
+    await leave(callers, method, leaver)
     gate.open()
 
     await callers.assert_others_are_answered_rightly()
@@ -250,17 +249,17 @@ class Reached:
         self._left.set()
 
 
-@kinds
+@every_method
 @pytest.mark.parametrize("point", ["computed", "converted"])
 async def test_leaving_between_the_answer_and_its_writing_touches_nobody_of_the_batch(
     server: RunningServer,
     callers: Callers,
     method: str,
     point: str,
-    hold: Callable[[RunningServer], Gate],
+    hold: Hold,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gate, rows, reached = hold(server), KINDS[method], Reached()
+    gate, rows, reached = hold(server), ROWS[method], Reached()
     served, finish, response_of = served_by(server), served_by(server)._finish, convert.response_of
 
     def finish_slowly(row: Any, *arguments: Any) -> Any:
@@ -277,11 +276,7 @@ async def test_leaving_between_the_answer_and_its_writing_touches_nobody_of_the_
         monkeypatch.setattr(served, "_finish", finish_slowly)
     else:
         monkeypatch.setattr(convert, "response_of", convert_slowly)
-    await plug(callers, gate)
-    callers.stay(1, 2)
-    leaver = callers.leaver(method, [LEAVING] * rows)
-    callers.stay(3, 4)
-    await queued(server, 4 + rows)
+    leaver = await surrounded(callers, gate, method)
     gate.open()
     await reached.leave(leaver)
 

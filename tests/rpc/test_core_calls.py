@@ -16,6 +16,7 @@ from sentiment.api.grpc.core_calls import CoreCalls
 from sentiment.errors import CannotServe
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import NO_RETRIES, RunningServer
+from tests.rpc.gate import Start
 
 CALLS = 60
 PATIENCE_S = 30
@@ -33,7 +34,7 @@ def eventually(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_calls_that_the_loop_never_looked_at_started_and_did_not_end(start: Callable[..., RunningServer]) -> None:
+def test_calls_that_the_event_loop_never_sees_start_and_do_not_end(start: Start) -> None:
     server = start(calls_pending_max=4)
     let_go = threading.Event()
     with grpc.insecure_channel(server.target, NO_RETRIES) as channel:
@@ -54,8 +55,8 @@ def test_calls_that_the_loop_never_looked_at_started_and_did_not_end(start: Call
     assert server.metric("sentiment_requests_total", method="Classify", code="CANCELLED", model="tiny/1") == 0
 
 
-def test_calls_that_fail_or_are_of_no_method_end_too(start: Callable[..., RunningServer]) -> None:
-    server = start()
+def test_failed_calls_end_too_and_a_server_counts_only_its_own(start: Start) -> None:
+    server, other = start(), start()
     with grpc.insecure_channel(server.target, NO_RETRIES) as channel:
         for method in ("/sentiment.v1.SentimentService/Classify", "/sentiment.v1.SentimentService/NoSuch", "/no.Such/Method"):
             call: Any = channel.unary_unary(method)
@@ -64,13 +65,14 @@ def test_calls_that_fail_or_are_of_no_method_end_too(start: Callable[..., Runnin
 
     eventually(lambda: counted(server)[0] >= 3)
     eventually(lambda: counted(server)[0] == counted(server)[1])
+    assert counted(other) == (0, 0)
 
 
 @pytest.mark.parametrize("page", [b"{}", b'{"end": true, "server": []}', b'{"servers": [{"ref": {"serverId": "1"}}]}'])
-def test_a_grpcio_that_tells_of_no_server_is_refused(page: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grpcio_that_lists_no_server_is_refused(page: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_calls, "cygrpc", SimpleNamespace(channelz_get_servers=lambda _: page))
 
-    with pytest.raises(CannotServe, match="shows no server"):
+    with pytest.raises(CannotServe, match="lists no server"):
         CoreCalls()
 
 
@@ -89,7 +91,7 @@ def test_the_server_that_was_made_last_is_found_behind_a_full_page(monkeypatch: 
     assert asked == [13]
 
 
-def test_a_server_that_is_gone_keeps_its_counts_and_one_that_is_told_of_otherwise_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_gone_keeps_its_counts_and_another_format_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     told = [b'{"server": {"data": {"callsStarted": "7"}}}', None, b"Server: 7 calls"]
 
     def get_server(_: int) -> bytes:
@@ -105,12 +107,3 @@ def test_a_server_that_is_gone_keeps_its_counts_and_one_that_is_told_of_otherwis
     assert (calls.started, calls.started) == (7, 7)
     with pytest.raises(ValueError, match="Expecting value"):
         _ = calls.started
-
-
-def test_a_server_counts_its_own_calls_alone(start: Callable[..., RunningServer]) -> None:
-    first, second = start(), start()
-    with first.client() as client:
-        client.classify("good")
-
-    eventually(lambda: counted(first)[0] > 0)
-    assert counted(second) == (0, 0)

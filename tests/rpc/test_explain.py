@@ -12,8 +12,6 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf.json_format import ParseDict
-from google.rpc.error_details_pb2 import BadRequest
-from grpc_status import rpc_status
 
 from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
@@ -21,7 +19,7 @@ from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from sentiment_models.export.export import export
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.models.tiny_families import TINY, save_tiny
-from tests.rpc.gate import MODEL, PATIENCE_S, Gate, assert_nothing_left, outcome_of, total, until
+from tests.rpc.gate import MODEL, PATIENCE_S, Hold, Start, assert_nothing_left, fail_after, outcome_of, refusal, total, until
 
 Code = grpc.StatusCode
 TEXT = "the film was not good at all , but i liked the end"
@@ -84,18 +82,6 @@ def parts(messages: list[pb.ExplainResponse]) -> list[str]:
     return names[1:-1]
 
 
-def refusal(call: Callable[[], Any]) -> tuple[Code, str, str]:
-    """Code, field and message of a call that is refused."""
-    with pytest.raises(grpc.RpcError) as caught:
-        call()
-    status = rpc_status.from_call(caught.value)
-    assert status is not None
-    bad = BadRequest()
-    for detail in status.details:
-        assert detail.Unpack(bad)
-    return caught.value.code(), "".join(entry.field for entry in bad.field_violations), status.message
-
-
 def assert_answers(server: RunningServer) -> None:
     """It explains as before, and nothing is left of what came before."""
     assert explain(server, options={"methods": ["occlusion"]})[-1].summary.complete
@@ -103,7 +89,7 @@ def assert_answers(server: RunningServer) -> None:
     assert_nothing_left(server)
 
 
-def test_everything_that_is_asked_for_comes_as_it_is_known(bert: RunningServer) -> None:
+def test_every_requested_part_is_sent(bert: RunningServer) -> None:
     messages = explain(bert, options=EVERYTHING)
 
     names = parts(messages)
@@ -132,14 +118,14 @@ def test_everything_that_is_asked_for_comes_as_it_is_known(bert: RunningServer) 
     assert summary.run.ToNanoseconds() > 0
 
 
-def test_nothing_asked_is_the_default_attribution_with_evidence(bert: RunningServer) -> None:
+def test_empty_options_mean_the_default_attribution_with_evidence(bert: RunningServer) -> None:
     messages = explain(bert)
 
     assert parts(messages) == ["attribution", "evidence"]
     assert messages[1].attribution.method == ALL[0]
 
 
-def test_the_chosen_label_is_explained_and_not_the_predicted_one(bert: RunningServer) -> None:
+def test_the_requested_label_is_explained_and_not_the_predicted_one(bert: RunningServer) -> None:
     logits = {label: explain(bert, options={"heads": True}, label=label)[0].header for label in ("negative", "positive")}
 
     assert {label: header.label for label, header in logits.items()} == {"negative": "negative", "positive": "positive"}
@@ -147,7 +133,7 @@ def test_the_chosen_label_is_explained_and_not_the_predicted_one(bert: RunningSe
     assert logits["negative"].logit != logits["positive"].logit
 
 
-def test_a_long_texts_maps_come_whole_in_small_messages(bert: RunningServer) -> None:
+def test_the_maps_of_a_long_text_are_complete_in_small_messages(bert: RunningServer) -> None:
     messages = explain(bert, LONG, MAPS)
 
     assert set(parts(messages)) == {"tile"}
@@ -172,27 +158,20 @@ def test_a_pair_is_explained_with_the_words_of_both(bert: RunningServer) -> None
     assert [word.pair for word in messages[1].attribution.words] == [False, False, True, True]
 
 
+# One of each part that checks: the explainer before and after it has read the text, the conversion, and the budget.
+# tests/explainer and test_explanations_convert.py have the others.
 BAD = [
-    ({"methods": ["magic"]}, "methods[0]", "is 'magic'; known are integrated_gradients, gradient_x_input, occlusion, shapley"),
-    ({"methods": ["occlusion", "occlusion"]}, "methods[1]", "is occlusion, as methods[0] is"),
-    ({"attention": {"layers": [0, 99]}}, "attention.layers[1]", "is 99; the layers are 0 to 1"),
-    ({"attention": {"heads": [-1]}}, "attention.heads[0]", "is -1; the heads are 0 to 3"),
-    ({"attention": {"layers": [0], "aggregation": 4}}, "attention.layers", "has 1; a rollout goes through all layers"),
-    ({"attention": {"aggregation": 99}}, "attention.aggregation", "is 99; known are 0 to 6"),
-    ({"attention": {"encoding": 99}}, "attention.encoding", "is 99; known are 0 to 4"),
-    ({"attention": {"top_p": 2}}, "attention.top_p", "is 2"),
-    ({"attention": {"top_p": math.nan}}, "attention.top_p", "is nan"),
-    ({"attribution": {"steps": 1000}}, "attribution.steps", "is 1000; the limits are 0, for the default, and 256"),
-    ({"neuron": {"layer": 99}}, "neuron.layer", "is 99; the layers are 0 to 1"),
-    ({"neuron": {"token": 512}}, "neuron.token", "is 512; the tokens are 0 to "),
-    ({"bytes_max": 100}, "bytes_max", "is 100; "),
-    ({"bytes_max": -1}, "bytes_max", "is -1; the limits are 1 and "),
-    ({"bytes_max": 2**31 - 1}, "bytes_max", "is 2147483647; the limits are 1 and "),
+    ({"methods": ["magic"]}, "methods[0]", "'magic'"),
+    ({"neuron": {"token": 512}}, "neuron.token", "512"),
+    ({"attention": {"encoding": 99}}, "attention.encoding", "must be 0 to 4, got 99"),
+    ({"attention": {"top_p": math.nan}}, "attention.top_p", "nan"),
+    ({"bytes_max": 100}, "bytes_max", "100"),
+    ({"bytes_max": 2**31 - 1}, "bytes_max", "must be 1 to "),
 ]
 
 
-@pytest.mark.parametrize(("options", "field", "message"), BAD, ids=[field for _, field, _ in BAD])
-def test_what_there_is_not_is_refused_by_its_field(bert: RunningServer, options: dict[str, Any], field: str, message: str) -> None:
+@pytest.mark.parametrize(("options", "field", "message"), BAD)
+def test_a_bad_option_is_refused_by_its_field(bert: RunningServer, options: dict[str, Any], field: str, message: str) -> None:
     for prefix, method, call in (
         ("options.", "Explain", lambda: explain(bert, options=options)),
         ("explain.", "Classify", lambda: classify(bert, explain=options)),
@@ -202,32 +181,33 @@ def test_what_there_is_not_is_refused_by_its_field(bert: RunningServer, options:
         code, found, said = refusal(call)
 
         assert (code, found) == (Code.INVALID_ARGUMENT, prefix + field)
-        assert said.startswith(f"{prefix}{field}: {message}")
+        assert said.startswith(f"{prefix}{field}: ")
+        assert message in said
         assert (total(bert, "requests"), total(bert, "requests", method=method, code="INVALID_ARGUMENT")) == (before[0] + 1, before[1] + 1)
     assert_answers(bert)
 
 
-def test_a_label_text_or_truncation_that_cannot_be_is_refused_by_its_field(bert: RunningServer) -> None:
+def test_a_bad_label_text_or_truncation_is_refused_by_its_field(bert: RunningServer) -> None:
     windows = pb.TRUNCATION_WINDOWS
     refused = [
         (lambda: explain(bert, label="meh"), "label", "is 'meh'; the model's labels are negative, positive"),
         (lambda: explain(bert, " "), "text", "has 1 characters and none but white space"),
-        (lambda: explain(bert, truncation=99), "truncation", "is 99; known are 0 to 4"),
+        (lambda: explain(bert, truncation=99), "truncation", "must be 0 to 4, got 99"),
         (lambda: explain(bert, LONG, truncation=pb.TRUNCATION_REFUSE), "text", "has more tokens than the model reads"),
-        (lambda: explain(bert, LONG, truncation=windows), "truncation", "is windows"),
-        (lambda: classify(bert, truncation=windows), "truncation", "is windows"),
+        (lambda: explain(bert, LONG, truncation=windows), "truncation", "windows"),
+        (lambda: classify(bert, truncation=windows), "truncation", "windows"),
     ]
 
     for call, field, message in refused:
         code, found, said = refusal(call)
 
         assert (code, found) == (Code.INVALID_ARGUMENT, field)
-        assert said.startswith(f"{field}: {message}")
+        assert message in said
     assert explain(bert, truncation=windows)[-1].summary.complete
     assert_answers(bert)
 
 
-def test_a_budget_names_what_would_do_and_is_kept(bert: RunningServer) -> None:
+def test_a_byte_limit_that_is_too_small_is_refused_with_the_bytes_needed(bert: RunningServer) -> None:
     _, _, said = refusal(lambda: explain(bert, options={**EVERYTHING, "bytes_max": 1000}))
 
     wanted = max(int(number) for number in "".join(sign if sign.isdigit() else " " for sign in said).split())
@@ -239,7 +219,7 @@ def test_a_budget_names_what_would_do_and_is_kept(bert: RunningServer) -> None:
     )
 
 
-def test_a_model_that_cannot_do_it_says_so(plain: RunningServer) -> None:
+def test_what_a_model_does_not_support_fails_its_precondition(plain: RunningServer) -> None:
     for call, message in (
         (lambda: explain(plain, text_pair="bad"), "model tiny/1 reads one text; a pair was given"),
         (lambda: explain(plain, options={"attention": {}}), "attention needs an explain graph; bundle tiny/1 has none"),
@@ -254,20 +234,11 @@ def test_a_model_that_cannot_do_it_says_so(plain: RunningServer) -> None:
     assert_answers(plain)
 
 
-def test_malformed_bytes_are_invalid_and_counted(plain: RunningServer) -> None:
-    labels = {"method": "Explain", "code": "INVALID_ARGUMENT", "model": ""}
-    before = plain.metric("sentiment_requests_total", **labels)
-
-    with grpc.insecure_channel(plain.target) as channel, pytest.raises(grpc.RpcError) as caught:
-        list(channel.unary_stream("/sentiment.v1.SentimentService/Explain")(b"\xff\xff"))
-
-    assert caught.value.code() is Code.INVALID_ARGUMENT
-    assert plain.metric("sentiment_requests_total", **labels) == before + 1
-
-
-def test_models_say_what_they_explain(bert: RunningServer, plain: RunningServer, start: Callable[..., RunningServer]) -> None:
-    described = []
-    for running in (bert, plain, start(explain=False)):
+def test_models_say_what_they_explain_and_a_server_that_does_not_explain_refuses(
+    bert: RunningServer, plain: RunningServer, start: Start
+) -> None:
+    described, silent = [], start(explain=False)
+    for running in (bert, plain, silent):
         with grpc.insecure_channel(running.target) as channel:
             described.append(stub_of(channel).GetModel(pb.GetModelRequest()).model)
             assert stub_of(channel).ListModels(pb.ListModelsRequest()).models[0].explanation_methods == described[-1].explanation_methods
@@ -276,16 +247,9 @@ def test_models_say_what_they_explain(bert: RunningServer, plain: RunningServer,
     assert [(model.layers, model.heads) for model in described] == [(2, 4), (0, 0), (0, 0)]
     limits = [(model.limits.explanation_bytes, model.limits.classify_explanation_bytes) for model in described]
     assert limits == [(128 * 2**20, 7 * 2**19)] * 2 + [(0, 0)]
-
-
-def test_a_server_that_does_not_explain_says_so(start: Callable[..., RunningServer]) -> None:
-    server = start(explain=False)
-
-    for call in (lambda: explain(server), lambda: classify(server, explain={})):
+    for call in (lambda: explain(silent), lambda: classify(silent, explain={})):
         code, _, said = refusal(call)
-        assert (code, said) == (Code.FAILED_PRECONDITION, "explanations are switched off on this server (SENTIMENT_EXPLAIN)")
-    with server.client() as client:
-        assert client.classify("good").label == "positive"
+        assert (code, said) == (Code.FAILED_PRECONDITION, "explanations are disabled on this server (setting SENTIMENT_EXPLAIN)")
 
 
 def test_classify_explains_its_answer_in_one_message(bert: RunningServer) -> None:
@@ -301,7 +265,7 @@ def test_classify_explains_its_answer_in_one_message(bert: RunningServer) -> Non
     assert response.timing.total.ToNanoseconds() > explanation.summary.run.ToNanoseconds()
 
 
-def test_classify_stays_under_4_mib_and_refuses_what_would_not(bert: RunningServer) -> None:
+def test_an_explanation_in_classify_stays_under_4_mib_or_is_refused(bert: RunningServer) -> None:
     code, field, said = refusal(lambda: classify(bert, LONG, MAPS))
     response = classify(bert, LONG, {"attention": {}})
 
@@ -331,7 +295,7 @@ def test_the_answer_without_words_needs_no_explain_graph(plain: RunningServer, w
     assert list(classify(plain, text, options).explanation.counterfactuals) == found
 
 
-def test_words_that_there_are_not_are_named_as_the_request_has_them(plain: RunningServer) -> None:
+def test_an_unknown_word_index_is_refused_by_its_field(plain: RunningServer) -> None:
     for call, field in ((explain, "options"), (classify, "explain")):
         code, violated, said = refusal(lambda call=call: call(plain, "good film", {"without": [{"words": [0]}, {"words": [1, 2]}]}))
         assert (code, violated) == (Code.INVALID_ARGUMENT, f"{field}.without[1].words[1]")
@@ -348,11 +312,11 @@ def test_batches_and_streams_are_not_explained(plain: RunningServer) -> None:
         (streamed,) = stub.ClassifyStream(iter([item]))
 
     assert code is Code.UNIMPLEMENTED
-    assert said == "explanations are given one text a call, by Classify and Explain; leave explain unset"
+    assert said == "only Classify and Explain explain, one text per call; leave explain unset"
     assert (streamed.error.code, streamed.error.message) == (Code.UNIMPLEMENTED.value[0], said)
 
 
-def test_what_there_is_no_time_for_is_left_out(bert: RunningServer) -> None:
+def test_parts_without_time_are_left_out(bert: RunningServer) -> None:
     assert_answers(bert)
     before = total(bert, "requests", method="Explain", code="OK")
 
@@ -366,14 +330,13 @@ def test_what_there_is_no_time_for_is_left_out(bert: RunningServer) -> None:
 
 
 @pytest.fixture
-async def channel(start: Callable[..., RunningServer]) -> Any:
-    """A server of one runner, whose model a test may hold, and a channel to it."""
+def channel(start: Start, connect: Callable[[RunningServer], Any]) -> tuple[RunningServer, Any]:
+    """A server of one runner, whose model a test may hold, and a stub."""
     server = start(runners=1)
-    async with grpc.aio.insecure_channel(server.target, NO_RETRIES) as opened:
-        yield server, stub_of(opened)
+    return server, connect(server)
 
 
-async def test_a_deadline_that_passes_in_a_run_ends_the_call_once(channel: Any, hold: Callable[[RunningServer], Gate]) -> None:
+async def test_a_deadline_that_passes_in_a_run_ends_the_call_once(channel: Any, hold: Hold) -> None:
     server, stub = channel
     gate = hold(server)
 
@@ -392,7 +355,7 @@ async def test_a_deadline_that_passes_in_a_run_ends_the_call_once(channel: Any, 
 
 @pytest.mark.parametrize("method", ["Explain", "Classify"])
 @pytest.mark.parametrize("runs", [0, 1])
-async def test_leaving_withdraws_the_explanation(channel: Any, hold: Callable[[RunningServer], Gate], method: str, runs: int) -> None:
+async def test_leaving_withdraws_the_explanation(channel: Any, hold: Hold, method: str, runs: int) -> None:
     """``runs``: of the explanation, before the client leaves in the next one."""
     server, stub = channel
     gate = hold(server)
@@ -426,38 +389,26 @@ async def test_leaving_withdraws_the_explanation(channel: Any, hold: Callable[[R
     await asyncio.to_thread(assert_answers, server)
 
 
-async def test_who_does_not_read_is_ended_at_the_deadline(bert: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ended() -> float:
-        return total(bert, "requests", method="Explain", code="DEADLINE_EXCEEDED")
+async def test_a_client_that_does_not_read_is_ended_at_the_deadline(channel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its messages are padded until no buffer on the way takes more. It gives no deadline: the server's default counts."""
+    server, stub = channel
+    calls = server.app._grpc.calls
+    monkeypatch.setattr(calls, "_limits", replace(calls._limits, deadline_default_s=0.5))
+    write = calls.write
+    monkeypatch.setattr(calls, "write", lambda call, context, message: write(call, context, message + b"\0" * 2**24))
 
-    before = ended()
-    # The client gives no deadline: the server's default counts.
-    monkeypatch.setattr(bert.app._grpc.calls, "_limits", replace(bert.app._grpc.calls._limits, deadline_default_s=3.0))
-    async with grpc.aio.insecure_channel(bert.target, NO_RETRIES) as channel:
-        call = pb_grpc.SentimentServiceStub(channel).Explain(pb.ExplainRequest(text=LONG, options=MAPS))
-        assert (await call.read()).HasField("header")
-        async with asyncio.timeout(PATIENCE_S):
-            while ended() == before:
-                await asyncio.sleep(0.05)
-        call.cancel()
+    call = stub.Explain(pb.ExplainRequest(text="a good film"))
+    await call.wait_for_connection()
+    await until(lambda: total(server, "requests", method="Explain", code="DEADLINE_EXCEEDED") == 1, "the call has ended")
+    call.cancel()
     monkeypatch.undo()
 
-    await asyncio.to_thread(assert_answers, bert)
+    await asyncio.to_thread(assert_answers, server)
 
 
-async def test_a_run_that_fails_ends_the_stream_after_what_came(channel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_that_fails_ends_the_stream_after_the_messages_before(channel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server, stub = channel
-    session = server.app._models.find("").classifier.session
-    run, runs = session.run, 0
-
-    def fail_later(feeds: Any, stop: Any = None) -> Any:
-        nonlocal runs
-        runs += 1
-        if runs > 1:
-            raise RuntimeError("kernel failed")
-        return run(feeds, stop)
-
-    monkeypatch.setattr(session, "run", fail_later)
+    fail_after(server, monkeypatch, runs=1)
     call = stub.Explain(pb.ExplainRequest(text="a good film"), timeout=PATIENCE_S)
 
     first = await call.read()

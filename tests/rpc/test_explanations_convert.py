@@ -93,7 +93,7 @@ def _units(span: pb.Span) -> list[tuple[int, int]]:
         ),
     ],
 )
-def test_what_is_asked_for_is_what_the_options_say(options: dict[str, Any], wanted: dict[str, Any]) -> None:
+def test_options_are_converted(options: dict[str, Any], wanted: dict[str, Any]) -> None:
     asked = Asked("good", bytes_max=LIMIT)
 
     assert asked_of(pb.ExplainRequest(text="good", options=options), LIMIT) == replace(asked, **wanted)
@@ -109,14 +109,14 @@ def test_text_pair_truncation_and_label_are_those_of_the_request() -> None:
 @pytest.mark.parametrize(
     ("options", "field", "message"),
     [
-        ({"attention": {"encoding": 99}}, "attention.encoding", "is 99; known are 0 to 4"),
-        ({"attention": {"aggregation": -1}}, "attention.aggregation", "is -1; known are 0 to 6"),
+        ({"attention": {"encoding": 99}}, "attention.encoding", "must be 0 to 4, got 99"),
+        ({"attention": {"aggregation": -1}}, "attention.aggregation", "must be 0 to 6, got -1"),
         ({"without": [{"words": [0]}] * 65}, "without", "has 65 word sets; the limit is 64"),
-        ({"bytes_max": -1}, "bytes_max", f"is -1; the limits are 1 and {LIMIT}, or 0 for the latter"),
-        ({"bytes_max": LIMIT + 1}, "bytes_max", f"is {LIMIT + 1}; "),
+        ({"bytes_max": -1}, "bytes_max", f"must be 1 to {LIMIT}, or 0 for {LIMIT}, got -1"),
+        ({"bytes_max": LIMIT + 1}, "bytes_max", f"must be 1 to {LIMIT}, or 0 for {LIMIT}, got {LIMIT + 1}"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_by_its_field(options: dict[str, Any], field: str, message: str) -> None:
+def test_a_bad_option_is_refused_by_its_field(options: dict[str, Any], field: str, message: str) -> None:
     for prefix, request in (
         ("options.", pb.ExplainRequest(text="good", options=options)),
         ("explain.", pb.ClassifyRequest(text="good", explain=options)),
@@ -124,12 +124,11 @@ def test_what_cannot_be_asked_is_refused_by_its_field(options: dict[str, Any], f
         with pytest.raises(InvalidInput) as caught:
             asked_of(request, LIMIT)
 
-        assert caught.value.field == prefix + field
-        assert caught.value.description.startswith(message)
+        assert (caught.value.field, caught.value.description) == (prefix + field, message)
 
 
 def test_an_unknown_truncation_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="truncation: is 9; known are 0 to 4"):
+    with pytest.raises(InvalidInput, match="truncation: must be 0 to 4, got 9"):
         asked_of(pb.ExplainRequest(text="good", truncation=9), LIMIT)
 
 
@@ -175,66 +174,63 @@ def test_the_header_gives_the_answer_and_the_label_that_is_explained() -> None:
     assert (measured.logit_error, measured.labels_agree) == (0.25, False)
 
 
-def test_what_an_attribution_cannot_say_stays_unset() -> None:
-    attribution = _messages(HEADER, ATTRIBUTION)[1].attribution
+def test_an_attribution_repeats_the_headers_words_and_leaves_infinite_numbers_unset() -> None:
+    header, message = _messages(HEADER, ATTRIBUTION)
 
-    assert [word.value for word in attribution.words] == [0, 1, 2, 3, 4, 5]
-    assert [word.standard_error if word.HasField("standard_error") else None for word in attribution.words] == [0, None, 0.25, None, 0, 0]
-    assert not attribution.HasField("completeness_residual")
-    assert not attribution.tokens
-    assert not attribution.token_embedding
-    assert (attribution.special_total, attribution.unknown_total, attribution.unseen_total) == (0.5, -0.5, 0)
-    assert (attribution.steps, attribution.steps_asked) == (3, 20)
-
-
-def test_an_attributions_words_stand_where_the_headers_do() -> None:
-    header, attribution = _messages(HEADER, ATTRIBUTION)
-
-    assert [(word.span, word.pair) for word in attribution.attribution.words] == [(word.span, word.pair) for word in header.header.words]
+    errors = (0.0, None, 0.25, None, 0.0, 0.0)
+    words = [
+        pb.WordAttribution(span=word.span, pair=word.pair, value=value, standard_error=error)
+        for value, (word, error) in enumerate(zip(header.header.words, errors, strict=True))
+    ]
+    assert message.attribution == pb.Attribution(
+        method="shapley", words=words, special_total=0.5, unknown_total=-0.5, steps=3, steps_asked=20
+    )
 
 
-def test_a_gradients_parts_are_given_by_token_and_embedding() -> None:
+def test_a_gradient_has_tokens_and_its_parts_by_embedding() -> None:
     parts = np.arange(24.0).reshape(8, 3)
-    found = replace(ATTRIBUTION, tokens=parts.sum(1), by_embedding=parts, residual=-0.5)
 
-    attribution = _messages(HEADER, found)[1].attribution
+    attribution = _messages(HEADER, replace(ATTRIBUTION, tokens=parts.sum(1), by_embedding=parts, residual=-0.5))[1].attribution
 
     assert attribution.tokens == parts.sum(1).tolist()
-    assert attribution.token_embedding == parts[:, 0].tolist()
-    assert attribution.segment_embedding == parts[:, 1].tolist()
-    assert attribution.position_embedding == parts[:, 2].tolist()
+    embeddings = [attribution.token_embedding, attribution.segment_embedding, attribution.position_embedding]
+    assert [list(values) for values in embeddings] == parts.T.tolist()
     assert attribution.completeness_residual == -0.5
 
 
 @pytest.mark.parametrize("agreement", [None, math.nan, 0.0, -0.5])
-def test_evidence_says_whether_there_was_another_method(agreement: float | None) -> None:
-    evidence = _messages(replace(EVIDENCE, agreement=agreement))[0].evidence
+def test_agreement_is_unset_without_another_method(agreement: float | None) -> None:
+    assert _messages(replace(EVIDENCE, agreement=agreement))[0].evidence == pb.Evidence(
+        method="shapley",
+        verdict=pb.VERDICT_FLAT,
+        comprehensiveness=0.5,
+        sufficiency=0.25,
+        random_sets=19,
+        p_value=0.05,
+        empty_text_logit=-1,
+        agreement=agreement if agreement in (0.0, -0.5) else None,
+        words=2,
+        rank=1,
+        random_median=0.125,
+        random_mean=0.25,
+        random_max=0.5,
+        operator="attention_mask",
+    )
 
-    assert evidence.verdict == pb.VERDICT_FLAT
-    assert (evidence.random_sets, evidence.rank, evidence.words, evidence.operator) == (19, 1, 2, "attention_mask")
-    assert (evidence.agreement if evidence.HasField("agreement") else None) == (agreement if agreement in (0.0, -0.5) else None)
 
-
-def test_a_flip_and_a_keep_are_a_message_each() -> None:
-    parts = Counterfactuals(
+def test_a_flip_a_keep_and_a_requested_word_set_are_a_message_each() -> None:
+    searched = Counterfactuals(
         Counterfactual((1, 3), 0, 0.625, 40, minimal=True, exhaustive_below=2, stopped=False),
         Counterfactual(None, None, None, 9, minimal=False, exhaustive_below=1, stopped=True),
     )
 
-    flip, keep = (message.counterfactual for message in _messages(parts))
+    flip, keep, requested = (message.counterfactual for message in _messages(searched, Without((0, 3), 1, 0.75)))
 
     assert flip == pb.Counterfactual(
         kind=pb.COUNTERFACTUAL_KIND_FLIP, found=True, words=[1, 3], label="negative", score=0.625, minimal=True, exhaustive_below=2, rows=40
     )
     assert keep == pb.Counterfactual(kind=pb.COUNTERFACTUAL_KIND_KEEP, exhaustive_below=1, stopped=True, rows=9)
-
-
-def test_an_answer_without_words_is_a_fact_that_was_asked_for() -> None:
-    (message,) = _messages(Without((0, 3), 1, 0.75))
-
-    assert message.counterfactual == pb.Counterfactual(
-        kind=pb.COUNTERFACTUAL_KIND_ASKED, found=True, words=[0, 3], label="positive", score=0.75, rows=1
-    )
+    assert requested == pb.Counterfactual(kind=pb.COUNTERFACTUAL_KIND_ASKED, found=True, words=[0, 3], label="positive", score=0.75, rows=1)
 
 
 def _patterns(layers: int, heads: int) -> HeadPatterns:
@@ -249,21 +245,26 @@ def test_heads_are_measured_or_estimated_and_say_which() -> None:
 
     exact, estimated = (message.heads for message in _messages(measured, replace(measured, effects=None)))
 
-    assert (exact.layers, exact.heads, exact.exact, exact.all_uniform, exact.all_uniform_changes_label) == (2, 3, True, 1.5, True)
-    assert (list(exact.gated), list(exact.uniform)) == ([0, 1, 2, 3, 4, 5], [0, -1, -2, -3, -4, -5])
-    assert (list(estimated.gated), list(estimated.uniform), estimated.exact) == ([1, 2, 3, 4, 5, 6], [], False)
-    assert not estimated.HasField("all_uniform")
-    assert not estimated.HasField("all_uniform_changes_label")
-    assert list(exact.labels) == ["next"] * 6
-    assert [pattern.name for pattern in exact.patterns] == list(PATTERNS)
-    for pattern in exact.patterns:
-        assert pattern.defined == (pattern.name != "cls")
-        assert list(pattern.score) == ([0, 1, 2, 3, 4, 5] if pattern.defined else [])
-        assert len(pattern.lift) == len(pattern.score)
+    numbers = [0, 1, 2, 3, 4, 5]
+    patterns = [
+        pb.HeadPattern(name=name, defined=True, score=numbers, uniform=0.5, lift=[one / 2 for one in numbers])
+        if name != "cls"
+        else pb.HeadPattern(name=name)
+        for name in PATTERNS
+    ]
+    common = pb.HeadReport(layers=2, heads=3, labels=["next"] * 6, patterns=patterns)
+    wanted = pb.HeadReport(
+        gated=numbers, uniform=[-float(one) for one in numbers], exact=True, all_uniform=1.5, all_uniform_changes_label=True
+    )
+    wanted.MergeFrom(common)
+    assert exact == wanted
+    wanted = pb.HeadReport(gated=[one + 1 for one in numbers])
+    wanted.MergeFrom(common)
+    assert estimated == wanted
 
 
 @pytest.mark.parametrize(("tokens", "width", "count"), [(7, 4, 1), (512, 64, 5), (512, 128, 10), (600, 256, 22)])
-def test_a_neuron_view_is_cut_by_keys_and_loses_none(tokens: int, width: int, count: int) -> None:
+def test_a_neuron_view_is_split_by_keys_and_loses_none(tokens: int, width: int, count: int) -> None:
     rng = np.random.default_rng(tokens)
     query, key = rng.standard_normal((2, tokens, width), dtype=np.float32)
     score = query @ key.T
@@ -274,20 +275,14 @@ def test_a_neuron_view_is_cut_by_keys_and_loses_none(tokens: int, width: int, co
     found = [message.neuron for message in _messages(Neuron(3, 1, view))]
 
     assert len(found) == count
-    assert [(one.layer, one.head, one.token) for one in found] == [(3, 1, 2)] * count
+    assert [(one.layer, one.head, one.token, list(one.query)) for one in found] == [(3, 1, 2, view.query.tolist())] * count
     assert [one.key_start for one in found] == [sum(one.keys for one in found[:place]) for place in range(count)]
-    for name in ("key", "product"):
-        assert (
-            np.concatenate([np.array(getattr(one, name)).reshape(one.keys, width) for one in found]).tolist()
-            == getattr(view, name).tolist()
-        )
-    for name in ("dot", "scaled", "bias", "score", "softmax", "attention"):
-        assert np.concatenate([getattr(one, name) for one in found]).tolist() == getattr(view, name).tolist()
-    assert all(list(one.query) == view.query.tolist() for one in found)
+    for name in ("key", "product", "dot", "scaled", "bias", "score", "softmax", "attention"):
+        assert np.concatenate([getattr(one, name) for one in found]).tolist() == getattr(view, name).ravel().tolist()
 
 
 @pytest.mark.parametrize("encoding", Encoding)
-def test_tiles_arrive_as_they_were_encoded(encoding: Encoding) -> None:
+def test_tiles_are_sent_as_encoded(encoding: Encoding) -> None:
     maps = np.random.default_rng(1).dirichlet(np.ones(300), 300).astype(np.float32)
     cut = list(tiles(maps, encoding))
 
@@ -295,17 +290,10 @@ def test_tiles_arrive_as_they_were_encoded(encoding: Encoding) -> None:
 
     for tile, sent in zip(cut, found, strict=True):
         assert (sent.layer, sent.head, sent.aggregation, sent.encoding) == (1, -1, pb.ATTENTION_AGGREGATION_HEAD_MEAN, encoding)
-        again = replace(
-            tile,
-            row_start=sent.row_start,
-            rows=sent.rows,
-            column_start=sent.column_start,
-            columns=sent.columns,
-            weights=sent.weights,
-            row_values=np.array(sent.row_values, np.float32),
-        )
+        fields = {name: getattr(sent, name) for name in ("row_start", "rows", "column_start", "columns", "weights")}
+        decoded = decode(replace(tile, **fields, row_values=np.array(sent.row_values, np.float32)))
         rows = slice(sent.row_start, sent.row_start + sent.rows)
-        assert np.abs(decode(again) - maps[rows]).max(where=decode(again) > 0, initial=0) <= sent.error_max
+        assert np.abs(decoded - maps[rows]).max(where=decoded > 0, initial=0) <= sent.error_max
     assert sum(tile.rows for tile in found) == 300
 
 
@@ -316,7 +304,7 @@ def test_the_summary_gives_notes_rows_and_times() -> None:
     assert (summary.queue.ToTimedelta().total_seconds(), summary.run.ToTimedelta().total_seconds()) == (0.25, 1.5)
 
 
-def test_the_messages_of_an_explanation_become_one() -> None:
+def test_the_messages_of_an_explanation_are_merged_into_one() -> None:
     summary = Summary(True, (), 1, 1, 0.5)
     messages = _messages(HEADER, ATTRIBUTION, EVIDENCE, ATTRIBUTION, Heads(_patterns(2, 3), None, np.zeros((2, 3), np.float32)), summary)
 

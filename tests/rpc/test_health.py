@@ -4,7 +4,6 @@ import asyncio
 import base64
 import json
 import subprocess
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -17,6 +16,7 @@ from sentiment.api.grpc.health import LIVENESS
 from sentiment.api.grpc.names import OIP_SERVICE, SERVICE
 from sentiment.api.grpc.server import REFLECTION_V1
 from tests.conftest import RunningServer
+from tests.rpc.gate import Start
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -27,17 +27,14 @@ def check(server: RunningServer, service: str) -> int:
         return int(health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service)).status)
 
 
-def test_a_ready_server_serves_under_every_name(server: RunningServer) -> None:
+def test_a_ready_server_serves_under_every_name_and_no_other(server: RunningServer) -> None:
     assert [check(server, service) for service in ("", SERVICE, OIP_SERVICE, LIVENESS)] == [SERVING] * 4
-
-
-def test_an_unknown_service_is_not_found(server: RunningServer) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         check(server, "nosuch")
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_watch_sees_the_drain_and_is_ended_by_it(start: Callable[..., RunningServer]) -> None:
+async def test_a_watch_sees_the_drain_and_is_ended_by_it(start: Start) -> None:
     server = start(drain_wait_s=0.2, drain_grace_s=20.0)
     async with grpc.aio.insecure_channel(server.target) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
@@ -63,7 +60,7 @@ async def first_status(watch: Any) -> int | None:
 
 
 async def test_a_watch_too_many_is_refused_and_its_place_is_free_again_when_another_has_ended(
-    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One that nobody else has watched: a watch that was left ends a while later.
     server = start()
@@ -81,11 +78,12 @@ async def test_a_watch_too_many_is_refused_and_its_place_is_free_again_when_anot
             await asyncio.sleep(0.01)
 
     assert status == SERVING
-    assert (code, said) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "1 watch already; the limit is 1")
+    assert (code, said) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "1 watches are open; the limit is 1")
 
 
-async def test_not_ready_but_alive_while_nothing_moves(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_not_ready_but_alive_while_nothing_moves(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run may still end: what is not replaced can recover."""
+    monkeypatch.setattr("sentiment.serving.app.WATCHDOG_S", 0.02)
     server = start(stall_s=1.0)
     batcher = server.app._models.find("").batcher
     async with grpc.aio.insecure_channel(server.target) as channel, asyncio.timeout(10):
@@ -119,37 +117,26 @@ def test_reflection_tells_the_services_and_their_messages(server: RunningServer,
     assert described.file_descriptor_response.file_descriptor_proto
 
 
+def buf_curl(*arguments: str) -> str:
+    command = ["buf", "curl", "--http2-prior-knowledge", "--protocol", "grpc", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+
+
 @pytest.mark.needs_tool("buf")
 @pytest.mark.parametrize("version", ["grpc-v1", "grpc-v1alpha"])
-def test_a_foreign_client_calls_through_reflection(server: RunningServer, version: str) -> None:
-    curl = ["buf", "curl", "--http2-prior-knowledge", "--protocol", "grpc", "--reflect", "--reflect-protocol", version]
-    methods = subprocess.run([*curl, "--list-methods", server.url_of_grpc], capture_output=True, text=True, timeout=30, check=True).stdout
-    called = subprocess.run(
-        [*curl, "--data", '{"text": "a good film"}', f"{server.url_of_grpc}/{SERVICE}/Classify"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    ).stdout
-
-    assert f"{SERVICE}/ClassifyStream" in methods
-    assert json.loads(called)["prediction"]["label"] == "positive"
-
-
-@pytest.mark.needs_tool("buf")
-def test_a_foreign_client_finds_the_open_inference_protocol_by_reflection(server: RunningServer) -> None:
+def test_a_foreign_client_calls_both_services_through_reflection(server: RunningServer, version: str) -> None:
     tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "contents": {"bytes_contents": [base64.b64encode(b"good").decode()]}}
     request = json.dumps({"model_name": "tiny", "inputs": [tensor], "outputs": [{"name": "label"}]})
-    curl = ["buf", "curl", "--http2-prior-knowledge", "--protocol", "grpc", "--data", request]
+    reflect = ("--reflect", "--reflect-protocol", version)
 
-    called = subprocess.run(
-        [*curl, f"{server.url_of_grpc}/{OIP_SERVICE}/ModelInfer"], capture_output=True, text=True, timeout=30, check=True
-    ).stdout
+    classified = buf_curl(*reflect, "--data", '{"text": "a good film"}', f"{server.url_of_grpc}/{SERVICE}/Classify")
+    inferred = buf_curl(*reflect, "--data", request, f"{server.url_of_grpc}/{OIP_SERVICE}/ModelInfer")
 
-    assert base64.b64decode(json.loads(called)["rawOutputContents"][0])[4:] == b"positive"
+    assert json.loads(classified)["prediction"]["label"] == "positive"
+    assert base64.b64decode(json.loads(inferred)["rawOutputContents"][0])[4:] == b"positive"
 
 
-def test_reflection_can_be_switched_off(start: Callable[..., RunningServer]) -> None:
+def test_reflection_can_be_switched_off(start: Start) -> None:
     server = start(reflection=False)
     with grpc.insecure_channel(server.target) as channel, pytest.raises(grpc.RpcError) as caught:
         list(channel.stream_stream(f"/{REFLECTION_V1}/ServerReflectionInfo")(iter([b""])))

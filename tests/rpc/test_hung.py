@@ -18,7 +18,7 @@ from sentiment.model.session import Stop
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import PLAIN, RunningServer
-from tests.rpc.gate import PATIENCE_S, FixedCost, assert_nothing_left, batch_request, id_of, outcome_of, served_by, set_cost, total, until
+from tests.rpc.gate import PATIENCE_S, FixedCost, Start, assert_nothing_left, batch_request, id_of, send, served_by, set_cost, total, until
 
 Code = grpc.StatusCode
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -63,8 +63,12 @@ class Hanging:
         monkeypatch.setattr(session, "run", hang)
 
 
+Hang = Callable[..., tuple[RunningServer, Hanging]]
+Stubs = Callable[[RunningServer], tuple[Any, Any]]
+
+
 @pytest.fixture
-def hang(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[RunningServer, Hanging]]]:
+def hang(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hang]:
     made: list[Hanging] = []
     monkeypatch.setattr("sentiment.serving.app.WATCHDOG_S", 0.02)
     monkeypatch.setattr("sentiment.model.runner.Stop", AskedStop)
@@ -88,7 +92,7 @@ def logs() -> Iterator[list[Any]]:
 
 
 @pytest.fixture
-async def connect() -> AsyncIterator[Callable[[RunningServer], tuple[Any, Any]]]:
+async def stubs() -> AsyncIterator[Stubs]:
     """The service's and the health service's stubs."""
     channels: list[grpc.aio.Channel] = []
 
@@ -101,8 +105,15 @@ async def connect() -> AsyncIterator[Callable[[RunningServer], tuple[Any, Any]]]
         await channel.close()
 
 
-def send(stub: Any, text: str, timeout_s: float | None = None) -> asyncio.Task[Any]:
-    return asyncio.create_task(outcome_of(stub.Classify(pb.ClassifyRequest(text=text), timeout=timeout_s)))
+def classify(stub: Any, text: str, timeout_s: float | None = None) -> asyncio.Task[Any]:
+    return send(stub.Classify(pb.ClassifyRequest(text=text), timeout=timeout_s))
+
+
+async def must_be_replaced(server: RunningServer) -> None:
+    """Stop the server, whose lost runner is an error."""
+    with pytest.raises(RunnerLost, match="the process must be replaced"):
+        await asyncio.to_thread(server.stop)
+    server.failure = None
 
 
 async def status(health: Any, service: str) -> int:
@@ -115,16 +126,14 @@ async def becomes(health: Any, service: str, wanted: int) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_run_that_hears_the_stop_fails_its_rows_and_the_server_is_ready_again(
-    hang: Callable[..., tuple[RunningServer, Hanging]], connect: Callable[[RunningServer], tuple[Any, Any]], logs: list[Any]
-) -> None:
+async def test_a_run_that_hears_the_stop_fails_its_rows_and_the_server_is_ready_again(hang: Hang, stubs: Stubs, logs: list[Any]) -> None:
     server, hanging = hang(hears=True, stall_s=1.0)
-    stub, health = connect(server)
-    hung = send(stub, HANGING)
+    stub, health = stubs(server)
+    hung = classify(stub, HANGING)
     assert await asyncio.to_thread(hanging.entered.wait, PATIENCE_S)
 
     await becomes(health, "", NOT_SERVING)
-    alive, meanwhile = await status(health, LIVENESS), await send(stub, "good")
+    alive, meanwhile = await status(health, LIVENESS), await classify(stub, "good")
     hanging.let_go.set()
     error = await hung
     await becomes(health, "", SERVING)
@@ -133,9 +142,9 @@ async def test_a_run_that_hears_the_stop_fails_its_rows_and_the_server_is_ready_
     assert alive == SERVING
     assert meanwhile.prediction.label == "positive"
     # Both runners are there. The second text comes when the first one runs, or they would share a run.
-    first = send(stub, "w1")
+    first = classify(stub, "w1")
     await until(lambda: hanging.both.n_waiting == 1, "a run of the first text")
-    assert [type(outcome) for outcome in await asyncio.gather(first, send(stub, "w1"))] == [pb.ClassifyResponse] * 2
+    assert [type(outcome) for outcome in await asyncio.gather(first, classify(stub, "w1"))] == [pb.ClassifyResponse] * 2
     assert total(server, "items", code="INTERNAL") == total(server, "wasted_rows", reason="failed") == 1
     assert_nothing_left(server)
     assert [entry["event"] for entry in logs if entry["log_level"] in ("error", "critical")] == [
@@ -147,24 +156,22 @@ async def test_a_run_that_hears_the_stop_fails_its_rows_and_the_server_is_ready_
     assert "yzzy" not in json.dumps(logs, default=str)
 
 
-async def test_a_run_that_does_not_hear_fails_its_rows_and_the_server_drains_and_says_that_it_must_be_replaced(
-    hang: Callable[..., tuple[RunningServer, Hanging]], connect: Callable[[RunningServer], tuple[Any, Any]], logs: list[Any]
+async def test_a_run_that_ignores_the_stop_fails_its_rows_and_the_server_drains_to_be_replaced(
+    hang: Hang, stubs: Stubs, logs: list[Any]
 ) -> None:
     server, hanging = hang(hears=False, drain_wait_s=0.5)
-    stub, health = connect(server)
+    stub, health = stubs(server)
     begun = time.monotonic()
-    hung = asyncio.create_task(outcome_of(stub.ClassifyBatch(batch_request([HANGING] * 3))))
+    hung = send(stub.ClassifyBatch(batch_request([HANGING] * 3)))
     assert await asyncio.to_thread(hanging.entered.wait, PATIENCE_S)
-    before = await send(stub, "good")
+    before = await classify(stub, "good")
 
     results = (await hung).results
     seconds = time.monotonic() - begun
     await becomes(health, "", NOT_SERVING)
     await becomes(health, LIVENESS, NOT_SERVING)
-    meanwhile = await send(stub, "good")
-    with pytest.raises(RunnerLost, match="the process must be replaced"):
-        await asyncio.to_thread(server.stop)
-    server.failure = None
+    meanwhile = await classify(stub, "good")
+    await must_be_replaced(server)
 
     assert [result.error.code for result in results] == [Code.INTERNAL.value[0]] * 3
     # Asked to end after the limit, given up after as long again.
@@ -177,20 +184,16 @@ async def test_a_run_that_does_not_hear_fails_its_rows_and_the_server_drains_and
     assert "yzzy" not in json.dumps(logs, default=str)
 
 
-async def test_a_run_that_comes_back_after_it_was_given_up_changes_nothing(
-    hang: Callable[..., tuple[RunningServer, Hanging]], connect: Callable[[RunningServer], tuple[Any, Any]]
-) -> None:
+async def test_a_run_that_comes_back_after_it_was_given_up_changes_nothing(hang: Hang, stubs: Stubs) -> None:
     server, hanging = hang(hears=False, drain_wait_s=0.5)
-    stub, health = connect(server)
-    hung = send(stub, HANGING)
+    stub, health = stubs(server)
+    hung = classify(stub, HANGING)
     error = await hung
     await becomes(health, LIVENESS, NOT_SERVING)
 
     hanging.let_go.set()
-    meanwhile = await send(stub, "good")
-    with pytest.raises(RunnerLost):
-        await asyncio.to_thread(server.stop)
-    server.failure = None
+    meanwhile = await classify(stub, "good")
+    await must_be_replaced(server)
 
     assert error.code() is Code.INTERNAL
     assert meanwhile.prediction.label == "positive"
@@ -198,23 +201,20 @@ async def test_a_run_that_comes_back_after_it_was_given_up_changes_nothing(
     assert_nothing_left(server)
 
 
-async def test_when_the_last_runner_is_lost_those_who_wait_are_sent_elsewhere_at_once(
-    hang: Callable[..., tuple[RunningServer, Hanging]], connect: Callable[[RunningServer], tuple[Any, Any]]
-) -> None:
+async def test_when_the_last_runner_is_lost_waiting_calls_are_unavailable_at_once(hang: Hang, stubs: Stubs) -> None:
     """Nobody here can answer them any more, and another server could."""
-    server, hanging = hang(hears=False, runners=1, drain_wait_s=0.5)
-    stub, _ = connect(server)
-    hung = send(stub, HANGING)
+    server, hanging = hang(hears=False, runners=1, drain_wait_s=0.1)
+    stub, _ = stubs(server)
+    hung = classify(stub, HANGING)
     assert await asyncio.to_thread(hanging.entered.wait, PATIENCE_S)
-    waiting = send(stub, "good", 2)
+    waiting = classify(stub, "good", 2)
 
     error = await hung
     begun = time.monotonic()
     told = await waiting
     seconds = time.monotonic() - begun
-    with pytest.raises(RunnerLost):
-        await asyncio.to_thread(server.stop)
-    server.failure = None
+    hanging.let_go.set()
+    await must_be_replaced(server)
 
     assert error.code() is Code.INTERNAL
     assert_nothing_left(server)
@@ -222,14 +222,12 @@ async def test_when_the_last_runner_is_lost_those_who_wait_are_sent_elsewhere_at
     assert seconds < 1
 
 
-async def test_a_stop_during_a_hung_run_ends_it_and_the_server(
-    hang: Callable[..., tuple[RunningServer, Hanging]], connect: Callable[[RunningServer], tuple[Any, Any]]
-) -> None:
+async def test_a_stop_during_a_hung_run_ends_it_and_the_server(hang: Hang, stubs: Stubs) -> None:
     """SIGTERM comes while a run hangs that would hear: its caller is told, and the drain does not wait for its deadline."""
     server, hanging = hang(hears=True, drain_grace_s=20.0)
     hanging.let_go.set()
-    stub, _ = connect(server)
-    hung = send(stub, HANGING, 3)
+    stub, _ = stubs(server)
+    hung = classify(stub, HANGING, 3)
     assert await asyncio.to_thread(hanging.entered.wait, PATIENCE_S)
 
     begun = time.monotonic()
@@ -240,16 +238,14 @@ async def test_a_stop_during_a_hung_run_ends_it_and_the_server(
     assert seconds < 2
 
 
-async def test_a_run_that_lasts_as_long_as_the_limit_allows_disturbs_nobody(
-    hang: Callable[..., tuple[RunningServer, Hanging]], connect: Callable[[RunningServer], tuple[Any, Any]]
-) -> None:
+async def test_a_run_that_lasts_as_long_as_the_limit_allows_disturbs_nobody(hang: Hang, stubs: Stubs) -> None:
     server, _ = hang(hears=True, stall_s=PATIENCE_S)
-    stub, health = connect(server)
-    first = send(stub, "w1")
+    stub, health = stubs(server)
+    first = classify(stub, "w1")
     await until(lambda: served_by(server).batcher.stalled_s() > 0.1, "it has run for a while")
 
     ready = await status(health, "")
-    second = send(stub, "w1")
+    second = classify(stub, "w1")
 
     assert ready == SERVING
     assert [type(outcome) for outcome in await asyncio.gather(first, second)] == [pb.ClassifyResponse] * 2

@@ -21,12 +21,16 @@ from tests.rpc.gate import (
     MODEL,
     FixedCost,
     Gate,
+    Hold,
+    Start,
     assert_nothing_left,
     bounded,
+    every_method,
     id_of,
     in_loop,
     outcome_of,
     queued,
+    send,
     served_by,
     set_cost,
     total,
@@ -35,8 +39,6 @@ from tests.rpc.gate import (
 from tests.tiny import WEIGHTS, make_bundle, read_manifest
 
 Code = grpc.StatusCode
-METHODS = ("Classify", "ClassifyBatch", "ClassifyStream")
-every_method = pytest.mark.parametrize("method", METHODS)
 # 90 tokens: the tiny model reads 30 of a text, and 5 windows of 30 every 16 reach 94.
 WORDS = ["w3"] * 25 + ["w-9", "film"] * 20 + ["w8"] * 25
 TEXT = " ".join(WORDS)
@@ -64,17 +66,20 @@ def found(answer: Classification) -> tuple[Any, int, bool]:
     return pytest.approx(answer.scores["positive"], abs=1e-6), answer.tokens, answer.truncated
 
 
+async def streamed(server: RunningServer, texts: Sequence[str], truncation: str) -> list[Any]:
+    """The results of a stream, in the order of the texts."""
+
+    async def items() -> AsyncIterator[tuple[str, str]]:
+        for number, text in enumerate(texts):
+            yield str(number), text
+
+    async with AsyncClient(server.target) as client:
+        results = {int(item_id): result async for item_id, result in client.classify_stream(items(), truncation=truncation)}
+    return [results[number] for number in range(len(texts))]
+
+
 @pytest.mark.parametrize("truncation", ["head", "head_tail", "windows"])
 def test_every_path_reads_a_long_text_alike(truncation: str, bundles: Path, server: RunningServer, client: Client) -> None:
-    async def stream() -> Classification:
-        async def one() -> AsyncIterator[tuple[str, str]]:
-            yield "1", TEXT
-
-        async with AsyncClient(server.target) as streaming:
-            (result,) = [result async for _, result in streaming.classify_stream(one(), truncation=truncation)]
-        assert isinstance(result, Classification)
-        return result
-
     body = json.dumps({"text": TEXT, "truncation": f"TRUNCATION_{truncation.upper()}"}).encode()
     with urllib.request.urlopen(urllib.request.Request(server.url + "/v1/classify", body), timeout=10) as response:
         web = json.load(response)
@@ -84,7 +89,7 @@ def test_every_path_reads_a_long_text_alike(truncation: str, bundles: Path, serv
     answers = [
         client.classify(TEXT, truncation=truncation),
         *client.classify_batch([TEXT], truncation=truncation),
-        asyncio.run(stream()),
+        *asyncio.run(streamed(server, [TEXT], truncation)),
         inside,
     ]
 
@@ -121,7 +126,7 @@ def test_a_text_too_long_for_the_event_loop_is_read_in_a_thread(client: Client) 
     assert client.classify(text, truncation="windows").tokens == 272
 
 
-def test_the_manifest_says_how_and_by_default(start: Callable[..., RunningServer], tmp_path: Path) -> None:
+def test_the_manifest_says_how_and_by_default(start: Start, tmp_path: Path) -> None:
     path = make_bundle(tmp_path)
     windows = {"size": 22, "stride": 20, "combine": "mean_probability", "count_max": 4}
     manifest = {**read_manifest(path), "default_truncation": "windows", "windows": windows, "head_tail": {"head": 20}}
@@ -136,7 +141,7 @@ def test_the_manifest_says_how_and_by_default(start: Callable[..., RunningServer
     assert model.default_truncation == pb.TRUNCATION_WINDOWS
 
 
-def test_a_pair_that_does_not_fit_is_told_unless_only_the_model_wants_windows(start: Callable[..., RunningServer], tmp_path: Path) -> None:
+def test_a_pair_that_does_not_fit_is_told_unless_only_the_model_wants_windows(start: Start, tmp_path: Path) -> None:
     path = make_bundle(tmp_path, "paired", pairs=True)
     (path / "manifest.json").write_text(json.dumps({**read_manifest(path), "default_truncation": "windows"}))
 
@@ -152,50 +157,29 @@ def test_a_pair_that_does_not_fit_is_told_unless_only_the_model_wants_windows(st
 # Long and short ones together
 
 
+@pytest.mark.parametrize("method", ["ClassifyBatch", "ClassifyStream"])
 @pytest.mark.parametrize("call_rows_max", [3, 7, 256])
-def test_a_batch_of_long_and_short_texts_is_answered_in_order_however_few_rows_a_call_may_have(
-    start: Callable[..., RunningServer], call_rows_max: int
+async def test_long_and_short_texts_are_answered_in_order_however_few_rows_a_call_may_have(
+    start: Start, call_rows_max: int, method: str
 ) -> None:
     server = start(call_rows_max=call_rows_max)
     texts = [TEXT if number % 3 == 0 else f"w{number % 30} film" for number in range(40)] + ["", TEXT]
 
-    with server.client() as client:
-        results = client.classify_batch(texts, truncation="windows")
+    if method == "ClassifyBatch":
+        with server.client() as client:
+            results = await asyncio.to_thread(client.classify_batch, texts, truncation="windows")
+    else:
+        results = await streamed(server, texts, "windows")
 
-    for text, result in zip(texts, results, strict=True):
-        if text:
-            assert isinstance(result, Classification)
-            assert result.scores["positive"] == pytest.approx(in_windows(text.split()), abs=1e-6)
-        else:
-            assert isinstance(result, CallFailed)
-    assert total(server, "items", method="ClassifyBatch", code="OK") == 41
-    assert total(server, "deadline_outcome", outcome="met") == 41
+    assert isinstance(results.pop(40), CallFailed)
+    scores = [result.scores["positive"] for result in results]
+    assert scores == pytest.approx([in_windows(text.split()) for text in texts if text], abs=1e-6)
+    assert total(server, "items", method=method, code="OK") == total(server, "deadline_outcome", outcome="met") == 41
+    await until(lambda: server.app._grpc.calls._open == 0, "the call has ended")
     assert_nothing_left(server)
 
 
-@pytest.mark.parametrize("call_rows_max", [3, 256])
-async def test_a_stream_of_long_and_short_texts_is_answered(start: Callable[..., RunningServer], call_rows_max: int) -> None:
-    server = start(call_rows_max=call_rows_max)
-
-    async def mixed() -> AsyncIterator[tuple[str, str]]:
-        for number in range(40):
-            yield str(number), TEXT if number % 3 == 0 else f"w{number % 30} film"
-
-    async with AsyncClient(server.target) as client:
-        results = {item_id: result async for item_id, result in client.classify_stream(mixed(), truncation="windows")}
-
-    assert len(results) == 40
-    for item_id, result in results.items():
-        text = TEXT if int(item_id) % 3 == 0 else f"w{int(item_id) % 30} film"
-        assert isinstance(result, Classification)
-        assert result.scores["positive"] == pytest.approx(in_windows(text.split()), abs=1e-6)
-    await until(lambda: server.app._grpc.calls._open == 0, "the stream is closed")
-    assert_nothing_left(server)
-
-
-async def test_the_windows_of_a_client_that_does_not_read_take_places_too(
-    start: Callable[..., RunningServer], hold: Callable[[RunningServer], Gate]
-) -> None:
+async def test_the_windows_of_a_client_that_does_not_read_take_places_too(start: Start, hold: Hold) -> None:
     server = start(runners=1, call_rows_max=8)
     gate = hold(server)
 
@@ -261,7 +245,7 @@ class Setting:
 
     async def busy(self) -> None:
         """Keep the runner busy with a short text, so that what comes waits."""
-        self.plug = asyncio.create_task(outcome_of(self.stub.Classify(pb.ClassifyRequest(text="good"), timeout=60)))
+        self.plug = send(self.stub.Classify(pb.ClassifyRequest(text="good"), timeout=60))
         await self.gate.begun()
 
     async def assert_in_order(self, texts: int) -> None:
@@ -277,12 +261,9 @@ class Setting:
 
 
 @pytest.fixture
-async def setting(
-    start: Callable[..., RunningServer], hold: Callable[[RunningServer], Gate], request: pytest.FixtureRequest
-) -> AsyncIterator[Setting]:
+def setting(start: Start, hold: Hold, connect: Callable[[RunningServer], Any], request: pytest.FixtureRequest) -> Setting:
     server = start(runners=1, **getattr(request, "param", {}))
-    async with grpc.aio.insecure_channel(server.target, NO_RETRIES) as channel:
-        yield Setting(server, hold(server), pb_grpc.SentimentServiceStub(channel))
+    return Setting(server, hold(server), connect(server))
 
 
 @every_method
@@ -325,7 +306,7 @@ async def test_a_text_whose_windows_do_not_all_fit_is_refused_and_none_is_left(s
     assert code == Code.RESOURCE_EXHAUSTED.value[0]
     assert setting.server.metric("sentiment_queue_rows", model=MODEL) == 0
     assert total(setting.server, "refused") == total(setting.server, "refused", reason="queue_full") == 1
-    short = asyncio.create_task(outcome_of(setting.stub.Classify(pb.ClassifyRequest(text="bad"), timeout=60)))
+    short = send(setting.stub.Classify(pb.ClassifyRequest(text="bad"), timeout=60))
     await queued(setting.server, 1)
     await setting.assert_in_order(texts=3)
     assert (await short).prediction.label == "negative"
@@ -354,7 +335,7 @@ async def test_one_window_that_fails_fails_its_text_and_no_other(setting: Settin
     await setting.busy()
     reading = asyncio.create_task(bounded(code_of(ask(setting.stub, method), method)))
     await queued(setting.server, 5)
-    others = [asyncio.create_task(outcome_of(setting.stub.Classify(pb.ClassifyRequest(text="bad " * 25), timeout=60))) for _ in range(3)]
+    others = [send(setting.stub.Classify(pb.ClassifyRequest(text="bad " * 25), timeout=60)) for _ in range(3)]
     await queued(setting.server, 8)
 
     setting.gate.open()

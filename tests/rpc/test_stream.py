@@ -1,9 +1,10 @@
 """ClassifyStream through a real server."""
 
 import asyncio
+import itertools
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -15,28 +16,64 @@ from sentiment.client import AsyncClient, CallFailed, Classification
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import PLAIN, RunningServer
+from tests.rpc.gate import Hold, Start, positive, total, until
 
 Code = grpc.StatusCode
 
 
-async def items(count: int) -> AsyncIterator[tuple[str, str]]:
-    for number in range(count):
-        yield str(number), f"w{number % 65 - 32} " + "film " * (number % 25)
+def weight_of(number: int) -> int:
+    return number % 65 - 32
+
+
+async def items(texts: Iterable[str]) -> AsyncIterator[tuple[str, str]]:
+    """Texts whose ids are their numbers."""
+    for number, text in enumerate(texts):
+        yield str(number), text
+
+
+def many(count: int) -> Iterable[str]:
+    return (f"w{weight_of(number)} " + "film " * (number % 25) for number in range(count))
+
+
+async def endless(text: str = "good") -> AsyncIterator[pb.ClassifyStreamRequest]:
+    """Requests with large ids, which fill the transport's windows soon."""
+    while True:
+        yield pb.ClassifyStreamRequest(id="x" * 256, item=pb.Item(text=text))
+
+
+def unread_stream(channel: grpc.aio.Channel, text: str = "good") -> Any:
+    """An endless stream whose client does not read."""
+    return pb_grpc.SentimentServiceStub(channel).ClassifyStream(endless(text))
+
+
+# A fixed window: an estimated one grows to megabytes.
+FIXED_WINDOW = [("grpc.http2.bdp_probe", 0)]
+
+
+def answered(server: RunningServer, code: str = "OK") -> float:
+    return server.metric("sentiment_items_total", method="ClassifyStream", code=code, model="tiny/1")
+
+
+async def stands_still(number: Callable[[], float]) -> float:
+    """The number, once it has not changed for a while."""
+    before = -1.0
+    while (now := number()) != before:
+        before = now
+        await asyncio.sleep(0.1)
+    return now
 
 
 async def test_every_item_is_answered_once_under_its_own_id(server: RunningServer) -> None:
     seen: dict[str, Classification] = {}
 
     async with AsyncClient(server.target) as client:
-        async for item_id, result in client.classify_stream(items(1000)):
+        async for item_id, result in client.classify_stream(items(many(1000))):
             assert isinstance(result, Classification)
             assert item_id not in seen
             seen[item_id] = result
 
-    assert len(seen) == 1000
-    for item_id, result in seen.items():
-        weight = (int(item_id) % 65 - 32) / 64
-        assert result.scores["positive"] == pytest.approx(1 / (1 + math.exp(-2 * weight)), abs=1e-6)
+    found = [seen[str(number)].scores["positive"] for number in range(1000)]
+    assert found == pytest.approx([positive(weight_of(number)) for number in range(1000)], abs=1e-6)
 
 
 async def test_a_bad_item_has_an_error_of_its_own(server: RunningServer) -> None:
@@ -51,90 +88,57 @@ async def test_a_bad_item_has_an_error_of_its_own(server: RunningServer) -> None
     assert found == {"a": "positive", "b": "INVALID_ARGUMENT", "c" * 64: "INVALID_ARGUMENT", "d": "negative"}
 
 
-async def raw_stream(server: RunningServer, *requests: pb.ClassifyStreamRequest) -> list[pb.ClassifyStreamResponse]:
+async def test_options_and_timeout_belong_to_each_item(server: RunningServer) -> None:
+    def request(item_id: str, timeout_ns: int = 10**10, **options: Any) -> pb.ClassifyStreamRequest:
+        made = pb.ClassifyStreamRequest(id=item_id, item=pb.Item(text="good"), options=options)
+        made.timeout.FromNanoseconds(timeout_ns)
+        return made
+
+    requests = [
+        request("good", model="tiny/1"),
+        request("unknown", model="nosuch"),
+        request("explained", explain={}),
+        request("short", timeout_ns=1),
+        request("negative", timeout_ns=-(10**9)),
+    ]
     async with grpc.aio.insecure_channel(server.target) as channel:
-        call = pb_grpc.SentimentServiceStub(channel).ClassifyStream(iter(requests))
-        return [response async for response in call]
+        responses = {response.id: response async for response in pb_grpc.SentimentServiceStub(channel).ClassifyStream(iter(requests))}
+
+    assert responses.pop("good").response.prediction.label == "positive"
+    assert {item_id: response.error.code for item_id, response in responses.items()} == {
+        "unknown": Code.NOT_FOUND.value[0],
+        "explained": Code.UNIMPLEMENTED.value[0],
+        "short": Code.DEADLINE_EXCEEDED.value[0],
+        "negative": Code.INVALID_ARGUMENT.value[0],
+    }
 
 
-async def test_an_items_own_timeout_is_kept_and_must_be_positive(server: RunningServer) -> None:
-    short, wrong = (
-        pb.ClassifyStreamRequest(id="short", item=pb.Item(text="good")),
-        pb.ClassifyStreamRequest(id="wrong", item=pb.Item(text="good")),
-    )
-    short.timeout.nanos = 1
-    wrong.timeout.seconds = -1
-
-    responses = {response.id: response for response in await raw_stream(server, short, wrong)}
-
-    assert responses["short"].error.code == Code.DEADLINE_EXCEEDED.value[0]
-    assert responses["wrong"].error.code == Code.INVALID_ARGUMENT.value[0]
-
-
-async def test_options_belong_to_each_item(server: RunningServer) -> None:
-    good = pb.ClassifyStreamRequest(id="good", item=pb.Item(text="good"), options=pb.StreamOptions(model="tiny/1"))
-    lost = pb.ClassifyStreamRequest(id="lost", item=pb.Item(text="good"), options=pb.StreamOptions(model="nosuch"))
-    explained = pb.ClassifyStreamRequest(id="explained", item=pb.Item(text="good"), options=pb.StreamOptions(explain=pb.ExplainOptions()))
-
-    responses = {response.id: response for response in await raw_stream(server, good, lost, explained)}
-
-    assert responses["good"].response.prediction.label == "positive"
-    assert responses["lost"].error.code == Code.NOT_FOUND.value[0]
-    assert responses["explained"].error.code == Code.UNIMPLEMENTED.value[0]
-
-
-async def test_a_malformed_message_ends_the_stream_as_invalid(server: RunningServer) -> None:
-    async with grpc.aio.insecure_channel(server.target) as channel:
-        call = channel.stream_stream("/sentiment.v1.SentimentService/ClassifyStream")(iter([b"\xff\xff"]))
-
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            [response async for response in call]
-
-    assert caught.value.code() is Code.INVALID_ARGUMENT
-
-
-async def test_a_client_that_does_not_read_is_not_read_from(start: Callable[..., RunningServer]) -> None:
+async def test_a_client_that_does_not_read_is_not_read_from(start: Start) -> None:
     server = start(call_rows_max=8)
-    sent = 0
 
-    async def endless() -> AsyncIterator[pb.ClassifyStreamRequest]:
-        nonlocal sent
-        while True:
-            # Large ids fill the transport's own windows soon.
-            yield pb.ClassifyStreamRequest(id="x" * 256, item=pb.Item(text="good " + "film " * 2000))
-            sent += 1
-
-    # A fixed window: an estimated one grows to megabytes.
-    async with grpc.aio.insecure_channel(server.target, [("grpc.http2.bdp_probe", 0)]) as channel:
-        call = pb_grpc.SentimentServiceStub(channel).ClassifyStream(endless())
-        before = -1
-        while sent != before:
-            before = sent
-            await asyncio.sleep(0.2)
-        answered = server.metric("sentiment_items_total", method="ClassifyStream", code="OK", model="tiny/1")
+    async with grpc.aio.insecure_channel(server.target, FIXED_WINDOW) as channel:
+        call = unread_stream(channel, "good " + "film " * 2000)
+        count = await stands_still(lambda: answered(server))
         call.cancel()
 
     # What is answered and unread lies in the transport's windows and among the 8 places, not in our memory.
-    assert answered < 2000
+    assert 0 < count < 2000
     assert server.metric("sentiment_queue_rows", model="tiny/1") == 0
 
 
-async def test_leaving_a_stream_withdraws_what_is_queued(start: Callable[..., RunningServer]) -> None:
+async def test_leaving_a_stream_withdraws_what_is_queued(start: Start) -> None:
     server = start()
     async with AsyncClient(server.target) as client:
-        async for _ in client.classify_stream(items(500)):
+        async for _ in client.classify_stream(items(many(500))):
             break
 
     async with AsyncClient(server.target) as client:
         assert (await client.classify("good")).label == "positive"
-    while server.metric("sentiment_requests_total", method="ClassifyStream", code="CANCELLED", model="tiny/1") == 0:
-        await asyncio.sleep(0.01)
+    await until(lambda: total(server, "requests", method="ClassifyStream", code="CANCELLED") == 1, "the stream is cancelled")
     assert server.metric("sentiment_queue_rows", model="tiny/1") == 0
 
 
-async def test_a_drain_answers_every_item_it_accepted_and_ends_the_stream_with_ok(
-    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_drain_answers_every_item_it_accepted_and_ends_the_stream_with_ok(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start(drain_grace_s=20.0)
     session = server.app._models.find("").classifier.session
     run = session.run
@@ -160,13 +164,11 @@ async def test_a_drain_answers_every_item_it_accepted_and_ends_the_stream_with_o
     await asyncio.to_thread(server.stop)
 
     assert code is grpc.StatusCode.OK
-    assert received == server.metric("sentiment_items_total", method="ClassifyStream", code="OK", model="tiny/1") > 20
-    assert server.metric("sentiment_items_total", method="ClassifyStream", code="CANCELLED", model="tiny/1") == 0
+    assert received == answered(server) > 20
+    assert answered(server, "CANCELLED") == 0
 
 
-async def test_a_bug_in_one_item_is_that_items_error_and_the_stream_goes_on(
-    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_bug_in_one_item_is_that_items_error_and_the_stream_goes_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
     tokenizer = server.app._models.find("").classifier.tokenizer
     encode = tokenizer.encode
@@ -178,63 +180,46 @@ async def test_a_bug_in_one_item_is_that_items_error_and_the_stream_goes_on(
 
     monkeypatch.setattr(tokenizer, "encode", fail_on_awful)
 
-    async def three() -> AsyncIterator[tuple[str, str]]:
-        for text in ("good", "awful", "great"):
-            yield text, text
-
     async with AsyncClient(server.target) as client:
-        found = {item_id: result async for item_id, result in client.classify_stream(three())}
+        found = {item_id: result async for item_id, result in client.classify_stream(items(["good", "awful", "great"]))}
 
-    assert isinstance(found["awful"], CallFailed)
-    assert found["awful"].code is Code.INTERNAL
-    assert "a bug" not in found["awful"].message
-    assert isinstance(found["good"], Classification)
-    assert isinstance(found["great"], Classification)
+    failed = found.pop("1")
+    assert isinstance(failed, CallFailed)
+    assert failed.code is Code.INTERNAL
+    assert "a bug" not in failed.message
+    assert [type(result) for result in found.values()] == [Classification] * 2
 
 
-async def test_a_stream_that_the_server_ends_early_is_told_to_its_caller(start: Callable[..., RunningServer]) -> None:
+async def test_a_stream_that_the_server_ends_early_is_told_to_its_caller(start: Start) -> None:
     server = start(drain_grace_s=20.0)
-
-    async def endless() -> AsyncIterator[tuple[str, str]]:
-        while True:
-            yield "x", "good"
 
     with pytest.raises(CallFailed) as caught:
         async with AsyncClient(server.target) as client:
-            async for _ in client.classify_stream(endless()):
+            async for _ in client.classify_stream(items(itertools.repeat("good"))):
                 server.loop.call_soon_threadsafe(server.app.stop)
 
     assert caught.value.code is Code.UNAVAILABLE
     await asyncio.to_thread(server.stop)
 
 
-async def test_a_stream_that_is_not_read_costs_no_other_call_its_answer_in_a_drain(
-    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stream_that_is_not_read_costs_no_other_call_its_answer_in_a_drain(start: Start, hold: Hold) -> None:
+    """The stream has half of the grace. A call that is still running then has the rest."""
     server = start(drain_grace_s=2.0, call_rows_max=4)
-    session = server.app._models.find("").classifier.session
-    run = session.run
-
-    async def endless() -> AsyncIterator[pb.ClassifyStreamRequest]:
-        while True:
-            yield pb.ClassifyStreamRequest(id="x" * 256, item=pb.Item(text="good"))
-
-    async with grpc.aio.insecure_channel(server.target, [("grpc.http2.bdp_probe", 0)]) as channel:
-        stream = pb_grpc.SentimentServiceStub(channel).ClassifyStream(endless())
-        # Its windows fill; nobody reads.
-        before = -1.0
-        while (now := server.metric("sentiment_items_total", method="ClassifyStream", code="OK", model="tiny/1")) != before:
-            before = now
-            await asyncio.sleep(0.2)
-        monkeypatch.setattr(session, "run", lambda feeds, stop=None: time.sleep(0.3) or run(feeds, stop))
+    async with grpc.aio.insecure_channel(server.target, FIXED_WINDOW) as channel:
+        stream = unread_stream(channel)
+        await stands_still(lambda: answered(server))
+        gate = hold(server)
         async with AsyncClient(server.target, options=PLAIN) as client:
-            call = asyncio.create_task(client.classify("good"))
-            await asyncio.sleep(0.05)
+            early = asyncio.create_task(client.classify("good"))
+            await gate.begun()
             stopping = asyncio.create_task(asyncio.to_thread(server.stop))
-            await asyncio.sleep(0.9)
+            await until(lambda: server.app._grpc.streams._ending, "the streams are told to end")
             late = asyncio.create_task(client.classify("bad"))
+            await gate.begun()
+            await until(lambda: server.app._grpc.health._ended, "the time of the streams is over")
+            gate.open()
 
-            assert (await call).label == "positive"
+            assert (await early).label == "positive"
             assert (await late).label == "negative"
         stream.cancel()
         await stopping

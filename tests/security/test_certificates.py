@@ -136,18 +136,18 @@ def _other_block(tls: Mounted) -> None:
     (tls / "tls.crt").write_bytes((tls / "tls.crt").read_bytes().replace(b" CERTIFICATE", b" TRUSTED CERTIFICATE"))
 
 
-NO_KEY = "tls_cert_file = '{}/tls.crt': its key is neither RSA nor ECDSA on P-256 or P-384; gRPC's clients accept no others"
+NO_KEY = "tls_cert_file = '{}/tls.crt': its key must be RSA, or ECDSA on P-256 or P-384; gRPC clients accept no other keys"
 WRONG = [
     (_ed25519, NO_KEY),
     (_p521, NO_KEY),
-    (_other_block, "tls_cert_file = '{}/tls.crt': has 0 blocks of BEGIN CERTIFICATE; at least 1 is wanted"),
-    (_half, "tls_cert_file = '{}/tls.crt': is no certificate in PEM"),
+    (_other_block, "tls_cert_file = '{}/tls.crt': must have at least 1 block of BEGIN CERTIFICATE, got 0"),
+    (_half, "tls_cert_file = '{}/tls.crt': must be a certificate in PEM"),
     (_other_key, "key values mismatch"),
     (_encrypted, "the key is encrypted"),
     (_expired, "a client would not accept it: certificate has expired"),
     (_not_yet, "a client would not accept it: certificate is not yet valid"),
-    (_empty_ca, "tls_client_ca_file = '{}/ca.crt': is no certificate in PEM"),
-    (_no_ca, "tls_client_ca_file = '{}/ca.crt': has 0 certificates of an authority; at least 1 is wanted"),
+    (_empty_ca, "tls_client_ca_file = '{}/ca.crt': must be certificates in PEM"),
+    (_no_ca, "tls_client_ca_file = '{}/ca.crt': must have at least 1 certificate of an authority, got 0"),
     (_gone, "tls_key_file = '{}/tls.key': cannot be read: No such file or directory"),
     (_large, "tls_cert_file = '{}/tls.crt': has more bytes than the limit of 1048576"),
 ]
@@ -212,9 +212,9 @@ def test_files_exchanged_one_after_the_other_are_taken_once_both_are_there(tmp_p
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        ({"tls_cert_file": "a"}, "tls_cert_file = 'a' and tls_key_file = '': one of the two is empty; they go together"),
-        ({"tls_key_file": "b"}, "tls_cert_file = '' and tls_key_file = 'b': one of the two is empty; they go together"),
-        ({"tls_client_ca_file": "c"}, "tls_client_ca_file = 'c': clients show certificates with TLS only, and tls_cert_file is empty"),
+        ({"tls_cert_file": "a"}, "tls_cert_file = 'a' and tls_key_file = '': one of them is empty; set both or neither"),
+        ({"tls_key_file": "b"}, "tls_cert_file = '' and tls_key_file = 'b': one of them is empty; set both or neither"),
+        ({"tls_client_ca_file": "c"}, "tls_client_ca_file = 'c': client certificates need TLS; set tls_cert_file too"),
     ],
 )
 def test_half_of_what_tls_needs_stops_the_start(told: dict[str, str], says: str) -> None:

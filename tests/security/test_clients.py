@@ -118,7 +118,7 @@ def test_grpc_sends_no_token_in_plaintext_to_another_address(start: Callable[...
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"cert_file": "x"}, "a client's certificate and its key go together"),
+        ({"cert_file": "x"}, "a client's certificate needs its key"),
         ({"ca_file": "/nowhere/ca.crt"}, "/nowhere/ca.crt: cannot be "),
         ({"token_file": "/nowhere/token"}, "/nowhere/token: cannot be read"),
         ({"token_file": "/dev/null"}, "/dev/null: has no token"),

@@ -134,7 +134,7 @@ def test_limits_are_named(tmp_path: Path) -> None:
         found[name] = str(error.value).removeprefix(f"auth_tokens = '{tmp_path / name}': ")
 
     assert found == {
-        "short": "line 1 of short has 5 characters; the limits are 16 and 4096",
+        "short": "line 1 of short: a token must have 16 to 4096 characters, got 5",
         "long": "the file long has more bytes than the limit of 65536",
         "many": "has 129 tokens; the limit is 128",
         "folder": "the folder has 129 files; the limit is 128",

@@ -86,7 +86,7 @@ def test_a_lone_surrogate_elsewhere_is_the_callers_fault(body: str) -> None:
 
 @pytest.mark.parametrize("body", ["null", "5", "[]", '""', "true"])
 def test_what_is_no_object_is_refused(body: str) -> None:
-    assert refusal(body).endswith("in JSON: it is no object")
+    assert refusal(body).endswith("in JSON: expected a JSON object")
 
 
 @pytest.mark.parametrize("unit", ["1", '"a"', "[]", "{}", '{"a": 1}', "[1, 1]"])
@@ -112,7 +112,7 @@ def test_as_many_values_as_are_allowed_are_read() -> None:
 def test_only_a_text_is_long(body: str) -> None:
     longest = "é" * (STRING_BYTES_MAX // 2)
 
-    assert "a string that is no text has 4098 bytes; the limit is 4096" in refusal(body % (longest + "é"))
+    assert "a string other than text and text_pair has 4098 bytes; the limit is 4096" in refusal(body % (longest + "é"))
     assert read(f'{{"model": "{longest}"}}').model == longest
 
 

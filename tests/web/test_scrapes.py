@@ -1,10 +1,9 @@
-"""However many scrape, each waits as long as one does, and gets what is not older than its question."""
+"""/metrics: scrapers share pages, and none gets a page that is older than its request."""
 
 import asyncio
-import socket
+import contextlib
 import time
-import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -12,6 +11,8 @@ from prometheus_client.core import GaugeMetricFamily
 
 from sentiment.api.http.metrics_page import Scrapes
 from tests.conftest import RunningServer
+from tests.rpc.gate import http_socket
+from tests.web.http import call
 
 OPENMETRICS = "application/openmetrics-text"
 TAKES_S = 0.01
@@ -49,104 +50,82 @@ def number(body: tuple[bytes, str]) -> int:
     return next(int(float(line.split()[1])) for line in body[0].decode().splitlines() if line.startswith("number "))
 
 
-def within(test: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        await asyncio.wait_for(test(), 20)
+async def test_waiting_scrapers_share_the_next_page() -> None:
+    shown = Shown()
+    scrapes = Scrapes(shown.ask)
+    first = await scrapes.make("")
+    begun = time.monotonic()
+    bodies = await asyncio.gather(*(scrapes.make("") for _ in range(500)))
 
-    asyncio.run(limited())
-
-
-def test_all_that_wait_share_the_next_body() -> None:
-    async def crowd() -> None:
-        shown = Shown()
-        scrapes = Scrapes(shown.ask)
-        first = await scrapes.make("")
-        begun = time.monotonic()
-        bodies = await asyncio.gather(*(scrapes.make("") for _ in range(500)))
-
-        assert number(first) == 1
-        assert {number(body) for body in bodies} == {2}
-        assert (shown.asked, shown.made) == (2, 2)
-        # The pause that the first one demanded.
-        assert time.monotonic() - begun >= 3.9 * TAKES_S
-
-    within(crowd)
+    assert number(first) == 1
+    assert {number(body) for body in bodies} == {2}
+    assert (shown.asked, shown.made) == (2, 2)
+    # The pause that the first one demanded.
+    assert time.monotonic() - begun >= 3.9 * TAKES_S
 
 
-def test_who_comes_while_one_is_made_gets_the_following_one() -> None:
-    async def late() -> None:
-        shown = Shown(asking_s=0.1)
-        scrapes = Scrapes(shown.ask)
-        first = asyncio.create_task(scrapes.make(""))
-        while not shown.asked:
-            await asyncio.sleep(0)
-        others = await asyncio.gather(*(scrapes.make("") for _ in range(50)))
-
-        assert number(await first) == 1
-        assert {number(body) for body in others} == {2}
-        assert shown.asked == 2
-
-    within(late)
-
-
-def test_of_crowds_that_never_end_each_waits_for_few() -> None:
-    async def crowds() -> None:
-        shown = Shown()
-        scrapes = Scrapes(shown.ask)
-
-        async def again_and_again(accept: str) -> None:
-            while True:
-                await scrapes.make(accept)
-
-        # Any version is a form of its own to the library.
-        accepts = ["", "text/plain;version=1.0.0;escaping=values", *(f"{OPENMETRICS};version=1.{one}.0" for one in range(100))]
-        crowd = [asyncio.create_task(again_and_again(accept)) for accept in accepts]
-        await asyncio.sleep(0.1)
-        for accept in ("", OPENMETRICS):
-            before = shown.made
-            await scrapes.make(accept)
-            # One under way, one of the other form, and its own.
-            assert shown.made - before <= 3
-        for one in crowd:
-            one.cancel()
-        await asyncio.wait(crowd)
-
-    within(crowds)
-
-
-def test_who_leaves_takes_nothing_from_the_others() -> None:
-    async def leave() -> None:
-        shown = Shown()
-        scrapes = Scrapes(shown.ask)
-        leaving, staying = (asyncio.create_task(scrapes.make("")) for _ in range(2))
+async def test_a_scraper_that_arrives_while_a_page_is_rendered_gets_the_next_one() -> None:
+    shown = Shown(asking_s=0.1)
+    scrapes = Scrapes(shown.ask)
+    first = asyncio.create_task(scrapes.make(""))
+    while not shown.asked:
         await asyncio.sleep(0)
-        leaving.cancel()
+    others = await asyncio.gather(*(scrapes.make("") for _ in range(50)))
 
-        assert number(await staying) == 1
-        assert leaving.cancelled()
-        assert number(await scrapes.make("")) == 2
-
-    within(leave)
+    assert number(await first) == 1
+    assert {number(body) for body in others} == {2}
+    assert shown.asked == 2
 
 
-def test_what_fails_fails_for_those_that_waited_alone() -> None:
-    async def fail() -> None:
-        shown = Shown()
-        failing = True
+async def test_each_of_many_endless_scrapers_waits_for_few_pages() -> None:
+    shown = Shown()
+    scrapes = Scrapes(shown.ask)
 
-        async def ask() -> CollectorRegistry:
-            if failing:
-                raise RuntimeError("no registry")
-            return shown.registry
+    async def again_and_again(accept: str) -> None:
+        while True:
+            await scrapes.make(accept)
 
-        scrapes = Scrapes(ask)
-        outcomes = await asyncio.gather(*(scrapes.make("") for _ in range(3)), return_exceptions=True)
-        failing = False
+    # Any version is a form of its own to the library.
+    accepts = ["", "text/plain;version=1.0.0;escaping=values", *(f"{OPENMETRICS};version=1.{one}.0" for one in range(100))]
+    crowd = [asyncio.create_task(again_and_again(accept)) for accept in accepts]
+    await asyncio.sleep(0.1)
+    for accept in ("", OPENMETRICS):
+        before = shown.made
+        await scrapes.make(accept)
+        # One under way, one of the other form, and its own.
+        assert shown.made - before <= 3
+    for one in crowd:
+        one.cancel()
+    await asyncio.wait(crowd)
 
-        assert [str(one) for one in outcomes] == ["no registry"] * 3
-        assert number(await scrapes.make("")) == 1
 
-    within(fail)
+async def test_a_scraper_that_leaves_takes_no_page_from_others() -> None:
+    shown = Shown()
+    scrapes = Scrapes(shown.ask)
+    leaving, staying = (asyncio.create_task(scrapes.make("")) for _ in range(2))
+    await asyncio.sleep(0)
+    leaving.cancel()
+
+    assert number(await staying) == 1
+    assert leaving.cancelled()
+    assert number(await scrapes.make("")) == 2
+
+
+async def test_an_error_fails_only_the_scrapers_that_waited_for_the_page() -> None:
+    shown = Shown()
+    failing = True
+
+    async def ask() -> CollectorRegistry:
+        if failing:
+            raise RuntimeError("no registry")
+        return shown.registry
+
+    scrapes = Scrapes(ask)
+    outcomes = await asyncio.gather(*(scrapes.make("") for _ in range(3)), return_exceptions=True)
+    failing = False
+
+    assert [str(one) for one in outcomes] == ["no registry"] * 3
+    assert number(await scrapes.make("")) == 1
 
 
 @pytest.mark.parametrize(
@@ -159,29 +138,21 @@ def test_what_fails_fails_for_those_that_waited_alone() -> None:
         ("*/*", "text/plain; version=0.0.4"),
     ],
 )
-def test_there_are_two_forms(accept: str, content_type: str) -> None:
-    async def form() -> None:
-        shown = Shown()
-        body = await Scrapes(shown.ask).make(accept)
+async def test_there_are_two_formats(accept: str, content_type: str) -> None:
+    shown = Shown()
+    body = await Scrapes(shown.ask).make(accept)
 
-        assert body[1].startswith(content_type)
-        assert body[0].endswith(b"# EOF\n") == content_type.startswith(OPENMETRICS)
-
-    within(form)
+    assert body[1].startswith(content_type)
+    assert body[0].endswith(b"# EOF\n") == content_type.startswith(OPENMETRICS)
 
 
 def test_a_crowd_of_scrapers_does_not_blind_the_one_that_counts(server: RunningServer) -> None:
-    host, _, port = server.url.removeprefix("http://").partition(":")
-    crowd = [socket.create_connection((host, int(port))) for _ in range(100)]
-    try:
+    with contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(http_socket(server)) for _ in range(100)]
         for one in crowd:
             one.send(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 20)
         begun = time.monotonic()
         for _ in range(3):
-            with urllib.request.urlopen(server.url + "/metrics", timeout=10) as response:
-                assert b"sentiment_build_info" in response.read()
+            assert b"sentiment_build_info" in call(server, "/metrics").body
         # Each in its own turn took 20 s.
         assert time.monotonic() - begun < 5
-    finally:
-        for one in crowd:
-            one.close()

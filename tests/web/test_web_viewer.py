@@ -1,31 +1,19 @@
 """The viewer's page over HTTP: what is served, under which headers, and what is not."""
 
-import urllib.error
-import urllib.request
-from collections.abc import Callable
-
 import pytest
 
 from sentiment.viewer.page import assets
 from tests.conftest import RunningServer
+from tests.rpc.gate import Start
+from tests.web.http import call
 
 PARTS = sorted(set(assets()) - {"index.html"})
 
 
-def get(server: RunningServer, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-    request = urllib.request.Request(server.url + path, headers={name.replace("_", "-"): value for name, value in headers.items()})
-    request.method = method
-    try:
-        with urllib.request.urlopen(request, timeout=10) as response:
-            return response.status, dict(response.headers), response.read()
-    except urllib.error.HTTPError as error:
-        return error.code, dict(error.headers), error.read()
-
-
 def test_the_page_and_its_parts_are_what_the_package_has(server: RunningServer) -> None:
-    assert get(server, "/")[2] == assets()["index.html"].body
+    assert call(server, "/").body == assets()["index.html"].body
     for name in PARTS:
-        status, headers, body = get(server, f"/viewer/{name}")
+        status, headers, body = call(server, f"/viewer/{name}")
         assert (status, body, headers["Content-Type"]) == (200, assets()[name].body, assets()[name].content_type)
     assert {asset.content_type for asset in assets().values()} >= {
         "text/html; charset=utf-8",
@@ -36,8 +24,8 @@ def test_the_page_and_its_parts_are_what_the_package_has(server: RunningServer) 
 
 @pytest.mark.parametrize("path", ["/", f"/viewer/{PARTS[0]}"])
 def test_every_answer_forbids_what_the_page_does_not_need(server: RunningServer, path: str) -> None:
-    for found in (get(server, path), get(server, path, "HEAD"), get(server, path, If_None_Match="*")):
-        headers = found[1]
+    for answer in (call(server, path), call(server, path, method="HEAD"), call(server, path, If_None_Match="*")):
+        headers = answer.headers
         policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
         assert policy == {
             "default-src": "'none'",
@@ -58,7 +46,7 @@ def test_every_answer_forbids_what_the_page_does_not_need(server: RunningServer,
 
 @pytest.mark.parametrize("path", ["/", f"/viewer/{PARTS[0]}"])
 def test_head_says_what_get_gives(server: RunningServer, path: str) -> None:
-    (status, headers, body), (head_status, head_headers, nothing) = get(server, path), get(server, path, "HEAD")
+    (status, headers, body), (head_status, head_headers, nothing) = call(server, path), call(server, path, method="HEAD")
 
     assert (status, head_status, nothing) == (200, 200, b"")
     for name in ("ETag", "Content-Type", "Content-Length"):
@@ -67,38 +55,30 @@ def test_head_says_what_get_gives(server: RunningServer, path: str) -> None:
 
 
 def test_what_the_browser_has_is_not_sent_again(server: RunningServer) -> None:
-    tag = get(server, "/")[1]["ETag"]
+    tag = call(server, "/").headers["ETag"]
 
     for known in (tag, f'"other", W/{tag}', "*"):
-        status, headers, body = get(server, "/", If_None_Match=known)
+        status, headers, body = call(server, "/", If_None_Match=known)
         assert (status, headers["ETag"], body) == (304, tag, b"")
     for unknown in ('"other"', tag.strip('"'), ""):
-        assert get(server, "/", If_None_Match=unknown)[0] == 200
+        assert call(server, "/", If_None_Match=unknown).status == 200
     assert len({asset.etag for asset in assets().values()}) == len({asset.body for asset in assets().values()})
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/viewer/",
-        "/viewer",
-        "/viewer/nosuch.js",
-        "/viewer/index.html",
-        "/viewer/../page.py",
-        "/viewer/%2e%2e%2fpage.py",
-        "/viewer/..%5cpage.py",
-    ],
-)
+NOTHING = ("", "nosuch.js", "index.html", "../page.py", "%2e%2e%2fpage.py", "..%5cpage.py")
+
+
+@pytest.mark.parametrize("path", ["/viewer", *(f"/viewer/{name}" for name in NOTHING)])
 def test_nothing_else_is_served(server: RunningServer, path: str) -> None:
-    assert get(server, path)[0] == 404
+    assert call(server, path).status == 404
 
 
 def test_a_page_cannot_be_written(server: RunningServer) -> None:
-    assert get(server, "/", "POST")[0] == get(server, "/", "PUT")[0] == 405
+    assert [call(server, "/", method=method).status for method in ("POST", "PUT")] == [405, 405]
 
 
-def test_a_server_without_the_viewer_has_all_but_the_page(start: Callable[..., RunningServer]) -> None:
+def test_a_server_without_the_viewer_has_all_but_the_page(start: Start) -> None:
     server = start(viewer=False)
 
-    assert [get(server, path)[0] for path in ("/", "/viewer/", f"/viewer/{PARTS[0]}")] == [404, 404, 404]
-    assert [get(server, path)[0] for path in ("/v1/models", "/metrics", "/readyz")] == [200, 200, 200]
+    assert [call(server, path).status for path in ("/", "/viewer/", f"/viewer/{PARTS[0]}")] == [404, 404, 404]
+    assert [call(server, path).status for path in ("/v1/models", "/metrics", "/readyz")] == [200, 200, 200]

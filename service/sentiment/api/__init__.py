@@ -1,1 +1,1 @@
-"""What speaks to callers: gRPC and HTTP."""
+"""The servers that callers connect to: gRPC and HTTP."""

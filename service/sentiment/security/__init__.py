@@ -1,4 +1,4 @@
-"""Who may call, and how connections are kept private: files of tokens, keys and certificates, read again while the server runs.
+"""Authentication and TLS: tokens, keys and certificates from files, which are reloaded while the server runs.
 
-It knows neither gRPC nor HTTP; ``api.grpc.guard`` and ``api.http.guard`` stand at the two doors.
+It is independent of gRPC and HTTP; ``api.grpc.guard`` and ``api.http.guard`` apply it to calls.
 """

@@ -1,4 +1,4 @@
-"""How a client shows who it is, and checks who answers: TLS and bearer tokens, for gRPC and HTTP alike."""
+"""Credentials of a client, for gRPC and HTTP: TLS, a client certificate and a bearer token."""
 
 import ssl
 import time
@@ -12,22 +12,23 @@ import grpc
 
 from sentiment.errors import BadSettings
 
-# A file of a token is looked at so often: it may be exchanged while the client runs.
+# How long a token is used before its file is read again. The file may change while the client runs.
 TOKEN_FRESH_S = 10.0
 FILE_BYTES_MAX = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Of files in PEM and a token, all optional. TLS is spoken if ``tls`` says so or one of its files is named.
+    """TLS files in PEM and a bearer token, all optional. TLS is used if ``tls`` is set or one of its files is named.
 
     Attributes:
-        tls: speak TLS; without ``ca_file`` the server is checked by the authorities that gRPC, or Python, trusts.
-        ca_file: of the authorities that the server is checked by.
-        cert_file: the client's certificate, for mTLS. Read once: gRPC's channels cannot exchange it, make a new one.
-        key_file: its key.
-        token_file: whose first line that is not empty and does not begin with # is sent with each call; read again every 10 s.
-        token: the same, from elsewhere; never shown.
+        tls: use TLS. Without ``ca_file`` the server's certificate is verified by the authorities that gRPC or Python trusts.
+        ca_file: the authorities that verify the server's certificate.
+        cert_file: the client's certificate, for mTLS. It is read once; to change it, create a new client.
+        key_file: the key of the client's certificate.
+        token_file: a file whose first line that is neither empty nor a # comment is sent as token with each call. It is read again every
+            10 s.
+        token: the token itself. It is never logged or shown.
     """
 
     tls: bool = False
@@ -39,11 +40,11 @@ class Credentials:
 
     @property
     def secure(self) -> bool:
-        """Whether TLS is spoken."""
+        """Whether TLS is used."""
         return bool(self.tls or self.ca_file or self.cert_file or self.key_file)
 
     def for_grpc(self) -> grpc.ChannelCredentials | None:
-        """Credentials of a channel; None for a plaintext one. A token goes over TLS, or to this machine, and nowhere else.
+        """Credentials for a gRPC channel; None for plaintext. A token is sent only over TLS or to this machine.
 
         Raises:
             BadSettings: a file cannot be used.
@@ -57,11 +58,11 @@ class Credentials:
         if authorization is None:
             return channel
         call = grpc.metadata_call_credentials(_Bearer(authorization))
-        # Local ones refuse to connect to another machine.
+        # Local credentials refuse to connect to another machine.
         return grpc.composite_channel_credentials(channel or grpc.local_channel_credentials(), call)
 
     def for_http(self) -> ssl.SSLContext | None:
-        """Of an HTTP client; None for plaintext.
+        """The TLS context for an HTTP client; None for plaintext.
 
         Raises:
             BadSettings: a file cannot be used.
@@ -79,10 +80,10 @@ class Credentials:
         return context
 
     def authorization(self) -> Callable[[], str] | None:
-        """What gives the authorization header of a call that is made now; None if there is no token.
+        """A function that returns the current authorization header; None if there is no token.
 
         Raises:
-            BadSettings: the file has none, now or when it is read again.
+            BadSettings: the token file has no token. The returned function raises it too.
         """
         if not self.token_file:
             header = f"Bearer {self.token}"
@@ -93,11 +94,11 @@ class Credentials:
 
     def _check(self) -> None:
         if bool(self.cert_file) is not bool(self.key_file):
-            raise BadSettings("a client's certificate and its key go together; one of the two is not given")
+            raise BadSettings("a client's certificate needs its key, and a key its certificate; give both or neither")
 
 
 def may_send_token(url: str) -> bool:
-    """Whether a token stays unread on the way to a URL: by https, or within this machine."""
+    """Whether nobody can read a token on its way to the URL: over https, or within this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     try:
@@ -107,7 +108,7 @@ def may_send_token(url: str) -> bool:
 
 
 class _TokenFile:
-    """The header of a file's token."""
+    """Returns the authorization header with the token of a file."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -126,7 +127,7 @@ class _TokenFile:
 
 
 class _Bearer(grpc.AuthMetadataPlugin):
-    """Puts the header to each call, in a thread of gRPC."""
+    """Adds the header to each call, in a thread of gRPC."""
 
     def __init__(self, authorization: Callable[[], str]) -> None:
         self._authorization = authorization
@@ -150,5 +151,5 @@ def _read(path: str) -> bytes:
 
 
 def _no_password() -> str:
-    # Else OpenSSL asks for one at the terminal.
+    # Without this callback OpenSSL would prompt for a password on the terminal.
     raise ValueError("the key is encrypted")

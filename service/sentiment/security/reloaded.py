@@ -1,4 +1,4 @@
-"""What is read of files while the server runs: the last good version is kept, whatever becomes of the files."""
+"""Values from files that are reloaded while the server runs. The last good value stays in use if the files become unusable."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -12,32 +12,32 @@ T = TypeVar("T")
 
 
 class Reloaded(Generic[R, T]):
-    """``now`` is what the files said when they last said something of use. Read it at each use: it is exchanged, never changed.
+    """``now`` is the last good value of the files. Read it at each use: a reload replaces the object and never changes it.
 
-    Kubernetes exchanges all files of a mounted secret at once, by a symbolic link; whoever exchanges one file after the other is answered
-    from the last good version until all of them are there.
+    Kubernetes replaces all files of a mounted secret at once, by a symbolic link. If files are replaced one by one, the last good value
+    stays in use until they fit together.
     """
 
     def __init__(self, what: str, read: Callable[[], R], make: Callable[[R], T]) -> None:
         """Read the files for the first time.
 
         Args:
-            what: they are for: a word of logs and metrics, such as tls or tokens.
-            read: reads them, as something that can be compared. Raises BadSettings, or OSError.
-            make: what they say. Raises BadSettings.
+            what: the purpose of the files, for logs and metrics, such as tls or tokens.
+            read: reads the files; returns a comparable value. Raises BadSettings or OSError.
+            make: converts what was read. Raises BadSettings.
 
         Raises:
-            BadSettings: they cannot be read, or do not say what they should.
+            BadSettings: the files cannot be read or are not valid.
         """
         self.what = what
         self._read, self._make = read, make
         self._files = read()
         self.now = make(self._files)
-        # Why the last look was in vain.
+        # Why the last reload failed; "" if it succeeded.
         self._reason = ""
 
     def look(self) -> bool:
-        """Read the files again; blocks. False: they are of no use, and ``now`` is what it was."""
+        """Read the files again; blocks. Returns False if they are not usable; ``now`` then stays the same."""
         try:
             files = self._read()
             if files != self._files:
@@ -45,7 +45,7 @@ class Reloaded(Generic[R, T]):
                 self._files = files
                 logger().info("reloaded", files=self.what)
         except (BadSettings, OSError) as error:
-            # Once for each reason; the metric counts each look.
+            # Each reason is logged once. The metric counts every failure.
             if str(error) != self._reason:
                 self._reason = str(error)
                 logger().error("not_reloaded", files=self.what, reason=self._reason)
@@ -54,20 +54,20 @@ class Reloaded(Generic[R, T]):
         return True
 
 
-async def keep_fresh(sources: Sequence[Reloaded[Any, Any]], every_s: float, failed: Callable[[str], None]) -> None:  # Any: of every kind
-    """Look at files every so often, until cancelled.
+async def keep_fresh(sources: Sequence[Reloaded[Any, Any]], every_s: float, failed: Callable[[str], None]) -> None:  # Any: of any kind
+    """Reload files periodically, until cancelled.
 
     Args:
-        sources: what is read of them.
-        every_s: seconds between two looks.
-        failed: called in the event loop with ``what`` after each look in vain.
+        sources: what to reload.
+        every_s: seconds between two reloads.
+        failed: called in the event loop with the source's ``what`` after each failed reload.
     """
     while True:
         await asyncio.sleep(every_s)
         for source in sources:
             try:
                 useful = await asyncio.to_thread(source.look)
-            except Exception:  # whatever it was, the next look may find files of use
+            except Exception:  # whatever happened, the next reload may succeed
                 logger().exception("reload_failed", files=source.what)
                 useful = False
             if not useful:

@@ -1,4 +1,4 @@
-"""What the settings say of TLS and tokens, read from its files and kept fresh, for all ports of a process."""
+"""TLS and tokens by the settings, loaded from files and reloaded, for all ports of a process."""
 
 import ssl
 from collections.abc import Callable, Collection
@@ -14,21 +14,21 @@ from sentiment.settings import Settings
 
 
 class Secured:
-    """TLS and tokens of a process. ``guard`` is None where no token is asked for, ``certificates`` and ``https`` where there is no TLS.
+    """TLS and tokens of a process. ``guard`` is None if no token is required; ``certificates`` and ``https`` are None without TLS.
 
-    Another server of the process is secured by the same certificates, with ``rpc.credentials.server_credentials(secured.certificates)`` or
-    ``secured.https``, and by the same guard or, with tokens of its own, by ``guard_of``. All is kept fresh by the one ``keep_fresh``.
+    Other servers of the process use the same certificates, by ``api.grpc.tls.server_credentials(secured.certificates)`` or
+    ``secured.https``. They use the same guard, or one with tokens of their own from ``guard_of``. ``keep_fresh`` reloads all of them.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         """Read the files.
 
         Raises:
-            BadSettings: one cannot be used; the message says which and why.
+            BadSettings: a file cannot be used; the message says which and why.
         """
         self._every_s = settings.reload_s
         self._metrics = metrics
-        self._sources: list[Reloaded[Any, Any]] = []  # Any: of every kind
+        self._sources: list[Reloaded[Any, Any]] = []  # Any: of any kind
         self.certificates: Callable[[], Certificates] | None = None
         self.https: ssl.SSLContext | None = None
         if (files := _tls_files(settings)) is not None:
@@ -40,10 +40,10 @@ class Secured:
         self.guard = self.guard_of(settings.auth_tokens, "auth_tokens", settings.auth_exempt)
 
     def guard_of(self, path: str, setting: str, open_to_all: Collection[str]) -> Guard | None:
-        """Who is let in by the tokens of a file or folder; None if none is named. Arguments as in ``reloaded_tokens`` and ``Guard``.
+        """A guard with the tokens of a file or folder; None if ``path`` is empty. For the arguments see ``reloaded_tokens`` and ``Guard``.
 
         Raises:
-            BadSettings: it cannot be used.
+            BadSettings: the file or folder cannot be used.
         """
         if not path:
             return None
@@ -52,7 +52,7 @@ class Secured:
         return Guard(lambda: tokens.now, open_to_all, self._refused)
 
     async def keep_fresh(self) -> None:
-        """Read the files again every so often, until cancelled."""
+        """Reload all files every ``reload_s`` seconds, until cancelled."""
         await keep_fresh(self._sources, self._every_s, lambda what: self._metrics.reload_failures.labels(what).inc())
 
     def _refused(self, transport: str) -> None:
@@ -62,7 +62,7 @@ class Secured:
 def _tls_files(settings: Settings) -> TlsFiles | None:
     certificate, key, client_ca = settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file
     if bool(certificate) is not bool(key):
-        raise BadSettings(f"tls_cert_file = '{certificate}' and tls_key_file = '{key}': one of the two is empty; they go together")
+        raise BadSettings(f"tls_cert_file = '{certificate}' and tls_key_file = '{key}': one of them is empty; set both or neither")
     if client_ca and not certificate:
-        raise BadSettings(f"tls_client_ca_file = '{client_ca}': clients show certificates with TLS only, and tls_cert_file is empty")
+        raise BadSettings(f"tls_client_ca_file = '{client_ca}': client certificates need TLS; set tls_cert_file too")
     return TlsFiles(Path(certificate), Path(key), Path(client_ca) if client_ca else None) if certificate else None

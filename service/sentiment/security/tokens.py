@@ -1,4 +1,4 @@
-"""Bearer tokens (RFC 6750): several at once, from files, compared in constant time. They are kept as digests and never shown."""
+"""Bearer tokens (RFC 6750) from files. They are kept as digests, compared in constant time, and never logged."""
 
 import hashlib
 import hmac
@@ -9,79 +9,81 @@ from pathlib import Path
 from sentiment.errors import BadSettings
 from sentiment.security.reloaded import Reloaded
 
-# What a token is made of. A short one is guessed; a longer one would leave no room for other headers.
+# The characters of a token.
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+# A shorter token could be guessed; a longer one would leave no room for other headers.
 CHARACTERS_MIN, CHARACTERS_MAX = 16, 4096
-# Each call is compared with all of them.
+# The token of each call is compared with all valid tokens.
 TOKENS_MAX = 128
 FILES_MAX = 128
 FILE_BYTES_MAX = 2**16
 SCHEME = "Bearer"
-# Of HTTP, and of gRPC as a trailer.
+# Sent as a header over HTTP and as a trailer over gRPC.
 CHALLENGE = ("www-authenticate", SCHEME)
-REFUSAL = "wanted is one authorization header with a bearer token that is valid here"
+REFUSAL = "the call needs exactly one authorization header, with a valid bearer token"
 
 
 class Tokens:
-    """The tokens that are valid now. None at all: nobody has one."""
+    """The valid tokens. If there are none, no caller is authenticated."""
 
     def __init__(self, tokens: Collection[str]) -> None:
         self._digests = tuple(_digest(token.encode()) for token in tokens)
 
     def know(self, authorization: Sequence[str | bytes]) -> bool:
-        """Whether the values of a call's authorization headers are one, with one of the tokens.
+        """Whether a call has exactly one authorization header, and its token is valid.
 
-        More than one is refused: what stands before this server may have looked at another than the one that is valid. Every token is
-        compared whatever the others said, by digests, whose comparison tells nothing of how much of a token was right.
+        More than one header is refused, because a proxy may have checked another one. Every valid token is compared, whatever the other
+        comparisons returned. Digests are compared, so that the time does not reveal how much of a token was right.
         """
         if len(authorization) != 1 or len(authorization[0]) > len(SCHEME) + 1 + CHARACTERS_MAX:
             return False
         (value,) = authorization
         scheme, _, token = (value if isinstance(value, bytes) else value.encode(errors="surrogateescape")).partition(b" ")
-        said = _digest(token)
-        known = [hmac.compare_digest(said, digest) for digest in self._digests]
-        return scheme.lower() == SCHEME.lower().encode() and any(known)
+        sent = _digest(token)
+        matches = [hmac.compare_digest(sent, digest) for digest in self._digests]
+        return scheme.lower() == SCHEME.lower().encode() and any(matches)
 
 
 class Guard:
-    """Decides about calls, of gRPC and of HTTP alike: each needs a token, except what is named.
+    """Authenticates calls over gRPC and HTTP: each needs a valid token, except exempt methods and routes.
 
-    One for a server, shared by its gRPC, its HTTP and any further port. To guard another server, such as one for administration::
+    The gRPC and HTTP ports of a server share one guard. To guard another server, such as the admin port::
 
-        guard = secured.guard_of(path, "admin_tokens", open_to_all=())  # security.secured, which keeps its tokens fresh
-        grpc.aio.server(interceptors=[GrpcGuard(guard)])                # rpc.guard
-        web.Application(middlewares=[http_guard(guard)])                # web.guard
+        guard = secured.guard_of(path, "admin_tokens", open_to_all=())  # security.secured, which reloads its tokens
+        grpc.aio.server(interceptors=[GrpcGuard(guard)])                # api.grpc.guard
+        web.Application(middlewares=[http_guard(guard)])                # api.http.guard
     """
 
     def __init__(self, tokens: Callable[[], Tokens], open_to_all: Collection[str], refused: Callable[[str], None]) -> None:
-        """Stand at the door.
+        """Create a guard.
 
         Args:
-            tokens: those that are valid now; asked at each call.
-            open_to_all: what needs none: methods as /package.Service/Method and HTTP routes as /path.
-            refused: counts a refusal; called in the event loop with grpc or http.
+            tokens: returns the valid tokens; called for each call.
+            open_to_all: exempt methods as /package.Service/Method, and exempt HTTP routes as /path.
+            refused: counts a refused call; called in the event loop with grpc or http.
         """
         self._tokens = tokens
         self._open = frozenset(open_to_all)
         self.refused = refused
 
     def lets_in(self, name: str, authorization: Sequence[str | bytes]) -> bool:
-        """Whether a call of a method or route with these authorization headers may go on."""
+        """Whether a call to this method or route, with these authorization headers, is allowed."""
         return name in self._open or self._tokens().know(authorization)
 
 
 def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Tokens]:
-    """The tokens of a file, or of a folder's files: one a line; empty lines and those that begin with # do not count.
+    """The tokens of a file, or of all files in a folder: one per line. Empty lines and lines that begin with # are ignored.
 
-    Of a folder neither what begins with a dot is read, as in mounted secrets, nor folders in it. A token that has gone from the files is
-    refused from the next look on. Files without any are valid, and let nobody in; files that are not there leave the last tokens valid.
+    In a folder, subfolders and names that begin with a dot are skipped, as mounted secrets have them. A token that is removed from the
+    files is refused from the next reload on. Files without tokens are valid and authenticate nobody. If the files are missing, the last
+    tokens stay valid.
 
     Args:
-        path: of the file or folder.
-        setting: that names it, for messages.
+        path: the file or folder.
+        setting: the setting that names it, for messages.
 
     Raises:
-        BadSettings: it cannot be read, or a line is no token; no message quotes one.
+        BadSettings: a file cannot be read, or a line is not a token. No message quotes a token.
     """
 
     def wrong(what: str) -> BadSettings:
@@ -107,10 +109,10 @@ def reloaded_tokens(path: Path, setting: str) -> Reloaded[dict[str, bytes], Toke
                 if not token or token.startswith("#"):
                     continue
                 if not CHARACTERS_MIN <= len(token) <= CHARACTERS_MAX:
-                    limits = f"the limits are {CHARACTERS_MIN} and {CHARACTERS_MAX}"
-                    raise wrong(f"line {number} of {name} has {len(token)} characters; {limits}")
+                    limits = f"{CHARACTERS_MIN} to {CHARACTERS_MAX} characters"
+                    raise wrong(f"line {number} of {name}: a token must have {limits}, got {len(token)}")
                 if not TOKEN.fullmatch(token):
-                    raise wrong(f"line {number} of {name} has other characters than A-Z a-z 0-9 - . _ ~ + / and = at its end")
+                    raise wrong(f"line {number} of {name}: a token may have only A-Z a-z 0-9 - . _ ~ + / and = at its end")
                 found.add(token)
         if len(found) > TOKENS_MAX:
             raise wrong(f"has {len(found)} tokens; the limit is {TOKENS_MAX}")

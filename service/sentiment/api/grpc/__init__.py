@@ -1,1 +1,1 @@
-"""The gRPC side: bytes to queries and answers to bytes. Knows the pipeline, not how it works."""
+"""The gRPC server. It converts messages to queries and answers to messages; the pipeline does the work in between."""

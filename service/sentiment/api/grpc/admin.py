@@ -1,6 +1,6 @@
-"""The admin port: the repository of models, as Triton's clients ask for it, to callers with a token.
+"""The admin port: Triton's model repository methods, for callers with an admin token.
 
-Beside the main port and not on it: whoever may classify may not exchange models.
+It is a port of its own, because a caller that may classify must not be able to exchange models.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,12 +20,12 @@ READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVA
 MESSAGE_BYTES_MAX = 2**16
 
 Q = TypeVar("Q", bound=Message)
-Context = grpc.aio.ServicerContext[bytes, Any]  # Any: bytes too; the class is generic over both messages
+Context = grpc.aio.ServicerContext[bytes, Any]  # Any: also bytes; the class is generic over request and response
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A version of a model, loaded or on disk. ``reason``: what there is to say of its state."""
+    """A version of a model, loaded or on disk. ``reason`` explains its state."""
 
     name: str
     version: str
@@ -34,29 +34,29 @@ class Entry:
 
 
 class Repository(Protocol):
-    """The models, and how they are exchanged."""
+    """The models, and how to exchange them."""
 
     async def index(self) -> list[Entry]:
-        """Every version that is known."""
+        """Every version, loaded or on disk."""
 
     async def load(self, model: str, use: bool = True) -> None:
-        """Load ``name/version``, or the highest of ``name``; ``use``: let the name mean it. Raises RequestError."""
+        """Load ``name/version``, or the highest version of ``name``. ``use``: route the name to it. Raises RequestError."""
 
     def use(self, model: str) -> None:
-        """Let a name mean this loaded ``name/version``. Raises RequestError."""
+        """Route the model's name to this loaded ``name/version``. Raises RequestError."""
 
     async def unload(self, model: str) -> None:
-        """Unload ``name/version``, or all of ``name``. Raises RequestError."""
+        """Unload ``name/version``, or all versions of ``name``. Raises RequestError."""
 
 
 class Admin:
-    """The methods of the port."""
+    """The methods of the admin port."""
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
 
     async def index(self, request: oip.RepositoryIndexRequest) -> oip.RepositoryIndexResponse:
-        """What there is."""
+        """List the versions, or only those that are READY."""
         _check_repository(request.repository_name)
         entries = await self._repository.index()
         models = [
@@ -67,12 +67,12 @@ class Admin:
         return oip.RepositoryIndexResponse(models=models)
 
     async def load(self, request: oip.RepositoryModelLoadRequest) -> oip.RepositoryModelLoadResponse:
-        """Load a model, or put one that is loaded to use."""
+        """Load a model, or route its name to a version that is already loaded."""
         _check_repository(request.repository_name)
         flags = _flags(request.parameters, {"use": True, "loaded": False})
         if flags["loaded"]:
             if not flags["use"]:
-                raise InvalidInput("parameters", "loaded without use asks for nothing")
+                raise InvalidInput("parameters", "loaded is true and use is false: nothing to do; set use to true or loaded to false")
             self._repository.use(request.model_name)
         else:
             await self._repository.load(request.model_name, flags["use"])
@@ -86,7 +86,7 @@ class Admin:
         return oip.RepositoryModelUnloadResponse()
 
     def handlers(self) -> "dict[str, grpc.RpcMethodHandler[bytes, bytes]]":
-        """By the methods' names."""
+        """The handlers by method name."""
         return {
             "RepositoryIndex": _handler("RepositoryIndex", oip.RepositoryIndexRequest, self.index),
             "RepositoryModelLoad": _handler("RepositoryModelLoad", oip.RepositoryModelLoadRequest, self.load),
@@ -95,7 +95,7 @@ class Admin:
 
 
 def make_admin_server(repository: Repository, interceptors: list[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
-    """The server of the port, not bound and not started. ``interceptors`` let callers in."""
+    """The server of the admin port, neither bound nor started. ``interceptors`` check the caller's token."""
     options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX)]
     server = grpc.aio.server(interceptors=interceptors, options=options)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, Admin(repository).handlers()),))
@@ -108,15 +108,15 @@ def _handler(name: str, message: type[Q], answer: Callable[[Q], Awaitable[Messag
             try:
                 request = message.FromString(data)
             except (DecodeError, UnicodeDecodeError) as error:
-                raise InvalidInput("", f"the message is no {message.DESCRIPTOR.full_name}") from error
+                raise InvalidInput("", f"the message is not a valid {message.DESCRIPTOR.full_name}") from error
             return (await answer(request)).SerializeToString()
         except RequestError as error:
-            refused = error
-        except Exception:  # somebody waits for an answer
+            failure = error
+        except Exception:  # the caller waits for an answer
             logger().exception("admin_failed", method=name)
-            refused = Broken("internal error; the server's log has it")
-        status = status_of(refused)
-        await context.abort(code_of(refused), status.message, (("grpc-status-details-bin", status.SerializeToString()),))
+            failure = Broken("internal error; see the server's log")
+        status = status_of(failure)
+        await context.abort(code_of(failure), status.message, (("grpc-status-details-bin", status.SerializeToString()),))
         raise AssertionError("abort raises")
 
     return grpc.unary_unary_rpc_method_handler(handle)
@@ -124,14 +124,14 @@ def _handler(name: str, message: type[Q], answer: Callable[[Q], Awaitable[Messag
 
 def _check_repository(name: str) -> None:
     if name:
-        raise InvalidInput("repository_name", "is set; there is one repository, without a name")
+        raise InvalidInput("repository_name", "must be empty: the server has one repository, which has no name")
 
 
 def _flags(given: Mapping[str, oip.ModelRepositoryParameter], known: dict[str, bool]) -> dict[str, bool]:
-    """The parameters, each of which is true or false, over what they are if they are not given."""
+    """The Boolean parameters of a request. ``known`` has the default of each."""
     for name, value in given.items():
         if name not in known:
-            raise InvalidInput("parameters", f"has {name[:64]!r}; known are {', '.join(known)}")
+            raise InvalidInput("parameters", f"has the unknown parameter {name[:64]!r}; expected {', '.join(known)}")
         if value.WhichOneof("parameter_choice") != "bool_param":
-            raise InvalidInput(f"parameters[{name}]", "is no bool_param")
+            raise InvalidInput(f"parameters[{name}]", "must be a bool_param")
     return known | {name: value.bool_param for name, value in given.items()}

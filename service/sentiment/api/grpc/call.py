@@ -1,4 +1,4 @@
-"""One call on its way."""
+"""The state of one call, from its arrival to its status."""
 
 import time
 from collections.abc import Callable
@@ -8,47 +8,47 @@ from sentiment.observability.tracing.trace import TEXTS_MAX, Headers, Trace
 from sentiment.serving.pipeline import Served
 
 REQUEST_ID = "x-request-id"
-# A cancellation so shortly before the deadline is the deadline's.
+# A call that is cancelled this shortly before its deadline counts as expired.
 DEADLINE_SLACK_S = 0.01
 
 
 @dataclass(slots=True)
 class Call:
-    """One call on its way: when it came, when its answer is worth nothing, whom it is for once that is known."""
+    """One call: its arrival, its deadline and, once it is known, the model that answers. ``_at``: instants of the monotonic clock."""
 
     method: str
     arrived_at: float
     deadline_at: float
-    # Looked at only when somebody asks: few calls need them.
+    # Read on demand, because few calls need them.
     headers: Callable[[], Headers]
     new_request_id: Callable[[], str]
-    # Of HTTP: method and route, such as POST /v1/classify.
+    # HTTP only: method and route, such as POST /v1/classify.
     route: str = ""
-    # Of HTTP: its status, 200, has gone out with the first line of several.
+    # HTTP only: status 200 has been sent with the first line of a streamed answer.
     head_sent: bool = False
     served: Served | None = None
-    # None: it is not sampled.
+    # None if the call is not sampled.
     trace: Trace | None = None
     _request_id: str = ""
 
     @property
     def request_id(self) -> str:
-        """The client's x-request-id, or one of ours; the same each time."""
+        """The client's x-request-id, or one that the server generates; the same at each read."""
         self._request_id = self._request_id or request_id_in(self.headers(), self.new_request_id)
         return self._request_id
 
     @property
     def logged(self) -> dict[str, str]:
-        """What log lines say of it, so that it is found again."""
-        found = {"method": self.method, "request_id": self.request_id}
-        return found if self.trace is None else {**found, **self.trace.exemplar}
+        """The fields that identify this call in log lines."""
+        fields = {"method": self.method, "request_id": self.request_id}
+        return fields if self.trace is None else {**fields, **self.trace.exemplar}
 
     def trace_of(self, index: int) -> Trace | None:
-        """Where its text of this index is told of: the first TEXTS_MAX only."""
+        """The trace for the call's text with this index; None beyond the first TEXTS_MAX texts."""
         return self.trace if index < TEXTS_MAX else None
 
     def left_code(self) -> str:
-        """How a call ended that was cancelled: by its deadline, or by its client before."""
+        """The status of a cancelled call: DEADLINE_EXCEEDED if its deadline ended it, CANCELLED if its client did."""
         return "DEADLINE_EXCEEDED" if self.time_left_s() <= DEADLINE_SLACK_S else "CANCELLED"
 
     def time_left_s(self) -> float:
@@ -57,7 +57,7 @@ class Call:
 
 
 def request_id_in(headers: Headers, new: Callable[[], str]) -> str:
-    """The client's x-request-id if it is one, printable and at most 128 characters, else a new id."""
+    """The client's x-request-id if it has 1 to 128 printable ASCII characters, else a new id."""
     for key, value in headers:
         if key.lower() == REQUEST_ID and isinstance(value, str) and value.isascii() and value.isprintable() and 0 < len(value) <= 128:
             return value

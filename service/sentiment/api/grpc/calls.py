@@ -1,4 +1,4 @@
-"""What every call has in common: parsing, its deadline, its one fate, and how that is told and counted."""
+"""What all calls share: parsing, the deadline, and the one status that is sent, logged and counted."""
 
 import asyncio
 import contextlib
@@ -22,64 +22,65 @@ from sentiment.observability.metrics import NO_MODEL, CallMetrics, Metrics
 from sentiment.observability.tracing.trace import Headers, Tracer, exemplar_of
 
 OK = "OK"
-# Whoever has no token is refused before there is a call: such are counted by themselves.
+# UNAUTHENTICATED is left out: a caller without a token is refused before a call exists, and counted by a metric of its own.
 CODE_NAMES = tuple(sorted({OK, "CANCELLED", *(code.name for code in CODES.values())} - {CODES[Unauthenticated].name}))
-# When a call that found too many open may come again: some of those will have ended.
+# Retry delay for a call that is refused because too many calls are open. Some of them will have ended by then.
 OPEN_RETRY_S = 1.0
-# Of a message: its 4,000 fields are counted and parsed in 2 ms. A larger one costs so much more than the way to a thread.
+# Messages up to this size are parsed on the event loop: counting and parsing their 4,000 fields takes 2 ms. For a larger
+# message the cost of a thread is small in comparison.
 INLINE_BYTES_MAX = 2**16
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message)
 T = TypeVar("T")
-# grpc's context class is generic over both messages; here both are bytes.
+# The class is generic over request and response; here both are bytes.
 Context = grpc.aio.ServicerContext[bytes, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """Bounds of every call."""
+    """Limits of every call."""
 
     message_bytes_max: int
     deadline_default_s: float
     deadline_max_s: float
     open_max: int
-    # Fields and list entries of a message, in all depths.
+    # Fields and list entries of a message, at all depths.
     fields_max: int = FIELDS_MAX
-    # Log every call, at debug level.
+    # Log every call at debug level.
     log_calls: bool = False
-    # False: whoever hands the calls on counts them.
+    # False if a front end forwards the calls and counts them itself.
     counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Q, A]):
-    """A unary method: its name, how its request is parsed, what answers it."""
+    """A unary method: its name, its request message and the function that answers it."""
 
     name: str
     request: type[Q]
     answer: Callable[[Q, Call], Awaitable[A]] = field(repr=False)
-    # Asks how the server is: answered however many calls are open, or a crowd of them would make it look dead.
+    # True for health probes. They are exempt from the limit of open calls, so that a server under load does not look dead.
     probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMethod(Generic[Q, A]):
-    """A server-streaming method. Closing what ``answer`` gives, at whatever point, withdraws the work for it."""
+    """A server-streaming method. Closing the generator of ``answer`` at any point withdraws its queued work."""
 
     name: str
     request: type[Q]
     answer: Callable[[Q, Call], AsyncGenerator[A, None]] = field(repr=False)
 
     async def write_all(self, request: Q, call: Call, write: Callable[[A], Awaitable[None]]) -> None:
-        """Write the answers as they come; none is sought before the last one is written."""
+        """Write the answers one by one. The next answer is requested only after the previous one has been written."""
         async with contextlib.aclosing(self.answer(request, call)) as answers:
             async for answer in answers:
                 await write(answer)
 
 
 class Calls:
-    """The door: every call, gRPC or HTTP, goes through ``settle`` and has exactly one fate there."""
+    """Every call, over gRPC or HTTP, runs in ``settle`` and gets exactly one status there."""
 
     def __init__(self, metrics: Metrics, limits: CallLimits, tracer: Tracer | None = None) -> None:
         self.no_model = CallMetrics(metrics, NO_MODEL)
@@ -87,36 +88,36 @@ class Calls:
         self._tracer = tracer
         self._open = 0
         self._serial = itertools.count(1)
-        # Unique across restarts without a draw for each request.
+        # Makes request ids unique across restarts, without a random number per request.
         self._run = os.urandom(4).hex()
 
     def new_request_id(self) -> str:
-        """An id for a call that brought none."""
+        """A request id for a call without one."""
         return f"{self._run}-{next(self._serial):x}"
 
     def metrics_of(self, call: Call) -> CallMetrics:
-        """Where the call is counted; with those of no model if its own was unloaded meanwhile."""
+        """The metrics that count the call: its model's, or those of no model if it has none or the model has been unloaded."""
         return self.no_model if call.served is None or call.served.metrics.forgotten else call.served.metrics
 
     def begin(self, method: str, time_left_s: float | None, headers: Callable[[], Headers], route: str = "") -> Call:
-        """A call that arrives now. ``time_left_s``: what its client gives it, None for the default; cut to the maximum."""
+        """A call that arrives now. ``time_left_s``: the client's time limit, None for the default; cut to the server's maximum."""
         now = time.monotonic()
         allowed_s = self.bounded_s(self._limits.deadline_default_s if time_left_s is None else time_left_s)
         call = Call(method, now, now + allowed_s, headers, self.new_request_id, route)
         if self._tracer is not None:
-            # What another process of this server hands on is sampled if that one has done so.
+            # A call that a front end forwards is sampled if the front end sampled it.
             call.trace = self._tracer.request(headers(), follow=not self._limits.counted)
         return call
 
     def bounded_s(self, time_left_s: float) -> float:
-        """A client's time limit, cut to the maximum."""
+        """A client's time limit, cut to the server's maximum."""
         return min(max(0.0, time_left_s), self._limits.deadline_max_s)
 
     def parse(self, request: type[Q], data: bytes) -> Q:
-        """Read a message.
+        """Parse a message.
 
         Raises:
-            InvalidInput: too large, too many fields, not this message, or bad UTF-8 in it.
+            InvalidInput: the message is too large, has too many fields, is not of this type, or has invalid UTF-8.
         """
         if len(data) > self._limits.message_bytes_max:
             raise InvalidInput("", f"the message has {len(data)} bytes; the limit is {self._limits.message_bytes_max}")
@@ -126,15 +127,15 @@ class Calls:
             return request.FromString(data)
         except (DecodeError, UnicodeDecodeError) as error:
             raise InvalidInput(
-                "", f"the message of {len(data)} bytes is no {request.DESCRIPTOR.full_name} in protobuf with valid UTF-8"
+                "", f"the message of {len(data)} bytes is not a valid {request.DESCRIPTOR.full_name} in protobuf with valid UTF-8"
             ) from error
 
     async def settle(self, call: Call, work: Coroutine[Any, Any, T], probe: bool = False) -> T:
-        """Run a call's work and give it its one fate. ``probe``: as in Method.
+        """Run a call's work, then log and count its status. ``probe``: as in Method.
 
         Raises:
-            RequestError: how it failed; anything unforeseen is logged and becomes Broken.
-            asyncio.CancelledError: nobody waits for it any more.
+            RequestError: the work failed. An unexpected exception is logged and becomes Broken.
+            asyncio.CancelledError: the caller has left.
         """
         code = "CANCELLED"
         self._open += 1
@@ -155,10 +156,10 @@ class Calls:
             raise
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
-        except BaseException as error:  # somebody waits: whatever it is, even a panic of the tokenizer, it gets an answer
+        except BaseException as error:  # the caller waits for an answer, whatever happened, even a panic of the tokenizer
             code = "INTERNAL"
             logger().exception("call_failed", **call.logged)
-            raise Broken(f"internal error; the server's log has it under request id {call.request_id}") from error
+            raise Broken(f"internal error; see the server's log for request id {call.request_id}") from error
         finally:
             self._open -= 1
             seconds = time.monotonic() - call.arrived_at
@@ -175,23 +176,23 @@ class Calls:
         """Write a message of a stream.
 
         Raises:
-            Expired: the client did not read before the deadline.
+            Expired: the client did not read it before the deadline.
         """
         try:
             async with asyncio.timeout_at(call.deadline_at):
                 await context.write(message)
         except TimeoutError as error:
-            raise Expired("the answer was not read within the deadline") from error
+            raise Expired("the client did not read the answer within the deadline") from error
 
     async def _work(self, method: Method[Q, A], data: bytes, call: Call) -> A:
         return await method.answer(await self._parsed(method.request, data), call)
 
     async def _parsed(self, request: type[Q], data: bytes) -> Q:
-        """As ``parse``; a large message is counted and parsed beside the event loop."""
+        """As ``parse``, in a thread if the message is large."""
         return self.parse(request, data) if len(data) <= INLINE_BYTES_MAX else await asyncio.to_thread(self.parse, request, data)
 
     def unary(self, method: Method[Q, A]) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """The handler of a unary method. It takes bytes: what cannot be parsed is answered and counted like any other fault."""
+        """The handler of a unary method. It takes bytes, so that a message that cannot be parsed is answered and counted here too."""
 
         async def handle(data: bytes, context: Context) -> bytes:
             call = self.begin(method.name, context.time_remaining(), headers_of(context))
@@ -208,7 +209,7 @@ class Calls:
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def server_stream(self, method: StreamMethod[Q, A]) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """The handler of a server-streaming method; an error ends the stream after what has been written."""
+        """The handler of a server-streaming method. An error ends the stream after the messages written so far."""
 
         async def handle(data: bytes, context: Context) -> None:
             call = self.begin(method.name, context.time_remaining(), headers_of(context))
@@ -228,7 +229,7 @@ class Calls:
 
 
 async def abort(context: Context, call: Call, error: RequestError) -> None:
-    """Tell the client why there is no answer. Never returns."""
+    """End the call with the error's status, details and trailers. Never returns."""
     status = status_of(error)
     trailers = [("grpc-status-details-bin", status.SerializeToString()), (REQUEST_ID, call.request_id)]
     pushback = pushback_ms(error, call.time_left_s())
@@ -238,5 +239,5 @@ async def abort(context: Context, call: Call, error: RequestError) -> None:
 
 
 def headers_of(context: Context) -> Callable[[], Headers]:
-    """How to get the headers of a gRPC call."""
+    """A function that returns the headers of a gRPC call."""
     return lambda: context.invocation_metadata() or ()

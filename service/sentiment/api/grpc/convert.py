@@ -1,4 +1,4 @@
-"""Between messages and the pipeline's dataclasses. Pure."""
+"""Converts between the messages of sentiment.v1 and the pipeline's dataclasses. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,42 +36,42 @@ STREAM_ID_BYTES_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What every request says of how it is answered."""
+    """The options that every request has."""
 
     truncation: str | None
     priority: Priority
 
 
 def check_options(options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.StreamOptions, priority: Priority, field: str = "") -> Options:
-    """Check truncation, priority and explain, which every request has. ``priority`` is that of requests that name none.
+    """Check the options of a request. ``priority`` is the default, ``field`` a prefix for field names in errors.
 
     Raises:
         InvalidInput: an enum has an unknown value.
-        NotBuilt: a batch or a stream asks for explanations.
+        NotBuilt: explain is set in a batch or a stream.
     """
     if options.truncation not in TRUNCATIONS:
-        raise InvalidInput(field + "truncation", f"is {options.truncation}; known are 0 to {max(TRUNCATIONS)}")
+        raise InvalidInput(field + "truncation", f"must be 0 to {max(TRUNCATIONS)}, got {options.truncation}")
     if options.priority not in PRIORITIES:
-        raise InvalidInput(field + "priority", f"is {options.priority}; known are 0 to {max(PRIORITIES)}")
+        raise InvalidInput(field + "priority", f"must be 0 to {max(PRIORITIES)}, got {options.priority}")
     if options.HasField("explain") and not isinstance(options, pb.ClassifyRequest):
-        raise NotBuilt("explanations are given one text a call, by Classify and Explain; leave explain unset")
+        raise NotBuilt("only Classify and Explain explain, one text per call; leave explain unset")
     return Options(TRUNCATIONS[options.truncation], PRIORITIES[options.priority] or priority)
 
 
 def query_of(item: pb.ClassifyRequest | pb.Item, options: Options, field: str = "text", trace: Trace | None = None) -> Query:
-    """The query of one text or pair; ``field`` is how errors name the text."""
+    """The query for one text or pair. ``field`` is the name of the text in errors."""
     pair = item.text_pair if item.HasField("text_pair") else None
     return Query(item.text, pair, options.truncation, field, options.priority, trace)
 
 
 def model_id(served: Served) -> pb.ModelId:
-    """Who answers."""
+    """The id of the model that answers."""
     bundle = served.classifier.bundle
     return pb.ModelId(name=bundle.manifest.name, version=bundle.manifest.version, digest=bundle.digest)
 
 
 def response_of(answer: Answer, served: Served) -> pb.ClassifyResponse:
-    """The message of an answer. Set field by field: half the time of nested constructors, of which there would be ten."""
+    """The message for an answer. Setting field by field takes half the time of ten nested constructors."""
     response = pb.ClassifyResponse(model=model_id(served), tokens=answer.tokens, truncated=answer.truncated)
     set_prediction(response.prediction, answer.scored, served.classifier.manifest.labels)
     timing = response.timing
@@ -84,26 +84,26 @@ def response_of(answer: Answer, served: Served) -> pb.ClassifyResponse:
 
 
 def set_prediction(prediction: pb.Prediction, scored: Scored, labels: Sequence[str]) -> None:
-    """Write an answer into its message."""
+    """Write a label and the scores into a message."""
     prediction.label, prediction.score, prediction.abstain = scored.label, scored.score, scored.abstain
     for label, score in zip(labels, scored.scores, strict=True):
         prediction.scores.add(label=label, score=score)
 
 
 def result_of(outcome: Outcome, served: Served) -> pb.ClassifyResult:
-    """The message of one item's outcome in a batch."""
+    """The message for one item of a batch: its answer or its error."""
     if isinstance(outcome, Answer):
         return pb.ClassifyResult(response=response_of(outcome, served))
     return pb.ClassifyResult(error=status_of(outcome))
 
 
 def truncation_of(manifest: Manifest) -> pb.Truncation.ValueType:
-    """The enum value of a manifest's default truncation."""
+    """The enum value for a manifest's default truncation."""
     return next(pb.Truncation.ValueType(value) for value, name in TRUNCATIONS.items() if name == manifest.default_truncation)
 
 
 def model_of(served: Served, is_default: bool, limits: pb.Limits, methods: Sequence[str], with_card: bool) -> pb.Model:
-    """Describe a loaded model; ``methods`` are those that it is explained by, the default first."""
+    """Describe a loaded model. ``methods``: the explanation methods that it supports, the default first."""
     classifier = served.classifier
     manifest = classifier.manifest
     graph = classifier.graph

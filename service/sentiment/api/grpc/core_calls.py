@@ -1,17 +1,17 @@
-"""Calls as gRPC's core counts them, those too that it ends before the event loop has looked at them: of these the start alone."""
+"""Call counts from gRPC's core. They include calls that the core ends before the event loop sees them; those count as started only."""
 
 import contextlib
 import json
 from collections.abc import Callable
 from typing import TypeVar
 
-# What grpcio-channelz reads too, whose servicer would show all connections to whoever asks.
+# The source that grpcio-channelz reads too. Its servicer is not used, because it would show all connections to every caller.
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # its stubs leave it out
 
 from sentiment.errors import CannotServe
 
 S = TypeVar("S")
-# Asked at each scrape.
+# Servers of a port whose counts are read at each scrape. The counts of older ones are kept as numbers.
 SERVERS_MAX = 8
 
 
@@ -19,16 +19,16 @@ class CoreCalls:
     """The counts of one server of this process."""
 
     def __init__(self) -> None:
-        """Of the one that was made last; make this right after it.
+        """Count the calls of the server that was created last. Create this object right after its server.
 
         Raises:
-            CannotServe: the core tells of no server.
+            CannotServe: the core lists no server.
         """
         last = 0
         while page := json.loads(cygrpc.channelz_get_servers(last + 1)).get("server"):
             last = int(page[-1]["ref"]["serverId"])
         if not last:
-            raise CannotServe("gRPC's core shows no server: this grpcio counts calls otherwise")
+            raise CannotServe("gRPC's core lists no server in channelz, so calls cannot be counted; install a supported version of grpcio")
         self._server_id = last
         self._last: dict[str, str] = {}
 
@@ -43,26 +43,26 @@ class CoreCalls:
         return self._read("callsSucceeded") + self._read("callsFailed")
 
     def _read(self, name: str) -> float:
-        # If the server is gone, what it had counted stays true.
-        told = None
+        # channelz raises ValueError once the server is gone. Its last counts stay valid.
+        answer = None
         with contextlib.suppress(ValueError):
-            told = cygrpc.channelz_get_server(self._server_id)
-        if told is not None:
-            self._last = json.loads(told)["server"]["data"]
+            answer = cygrpc.channelz_get_server(self._server_id)
+        if answer is not None:
+            self._last = json.loads(answer)["server"]["data"]
         return float(self._last.get(name, 0))
 
 
 class PortCalls:
-    """The counts of a port, whose server may have been opened anew."""
+    """The counts of a port over all servers that it has had."""
 
     def __init__(self) -> None:
         self._servers: list[CoreCalls] = []
         self._past = (0.0, 0.0)
 
     def counted(self, make: Callable[[], S]) -> Callable[[], S]:
-        """``make``, whose servers are counted: of those before the last ``SERVERS_MAX`` what they had counted when they were left.
+        """Wrap ``make``, so that calls to its servers are counted. Servers before the last ``SERVERS_MAX`` keep their counts as of then.
 
-        What it returns raises ``CannotServe`` as ``CoreCalls`` does.
+        The returned function raises ``CannotServe`` as ``CoreCalls`` does.
         """
 
         def made() -> S:

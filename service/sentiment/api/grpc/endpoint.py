@@ -1,4 +1,4 @@
-"""The gRPC side of a process: the door, the service, streams, health and the port. Whose models they are is not its concern."""
+"""The gRPC side of a process: calls, services, streams, health and the port. It does not know where the models run."""
 
 import asyncio
 import time
@@ -24,12 +24,12 @@ from sentiment.serving.registry import Models
 from sentiment.settings import Settings
 
 
-def _as_they_are(handlers: Handlers, _calls: Calls) -> Handlers:
+def _unchanged(handlers: Handlers, _calls: Calls) -> Handlers:
     return handlers
 
 
 class GrpcSide:
-    """Everything of gRPC but the models. ``bind`` takes the port; nothing is answered before ``start``."""
+    """Everything of gRPC except the models. ``bind`` takes the port; calls are answered after ``start``."""
 
     def __init__(
         self,
@@ -37,29 +37,29 @@ class GrpcSide:
         metrics: Metrics,
         models: Models,
         share_port: bool = False,
-        adapt: Callable[[Handlers, Calls], Handlers] = _as_they_are,
+        adapt: Callable[[Handlers, Calls], Handlers] = _unchanged,
         counts: bool = True,
         tracer: Tracer | None = None,
         secured: Secured | None = None,
     ) -> None:
-        """Must be called in the event loop that will serve.
+        """Create the servers. Call this in the event loop that will serve.
 
         Args:
-            settings: of the server.
-            metrics: where calls are counted.
-            models: what they name.
-            share_port: other processes listen on the port too.
-            adapt: exchanges handlers of sentiment.v1's methods.
-            counts: the port's calls are counted and admitted here, and not by those who hand them on.
-            tracer: of this process, if it traces.
-            secured: TLS and tokens of the port, and with TLS a port for probes beside it; unless those who hand calls on see to that.
+            settings: the server's settings.
+            metrics: counts the calls.
+            models: the models that requests can name.
+            share_port: whether other processes listen on the same port.
+            adapt: replaces handlers of the methods of sentiment.v1.
+            counts: whether calls are counted and authenticated here. False if front ends do both and forward the calls.
+            tracer: the tracer of this process, if it traces.
+            secured: TLS and tokens of the port; with TLS, probes get a plaintext port too. Ignored if ``counts`` is False.
         """
         limits = CallLimits(
             settings.message_bytes_max,
             settings.deadline_default_s,
             settings.deadline_max_s,
             settings.calls_max,
-            # Text, pair and the item itself.
+            # An item has three fields: the text, the second text and the item itself.
             max(FIELDS_MAX, 4 * settings.batch_items_max),
             log_calls=settings.log_level == "debug",
         )
@@ -90,7 +90,7 @@ class GrpcSide:
         opened_anew = metrics.grpc_opened_anew.labels
         of_tls = None if certificates is None else server_credentials(certificates)
         self._port = GrpcPort(make, settings.grpc_listen, opened_anew("grpc").inc, of_tls)
-        # Those that are handed on are no callers'.
+        # Forwarded calls are not counted again.
         metrics.grpc_calls_started.watch((lambda: core.started) if counts else (lambda: 0.0))
         metrics.grpc_calls_ended.watch((lambda: core.ended) if counts else (lambda: 0.0))
         probed = settings.health_listen and certificates is not None
@@ -99,27 +99,27 @@ class GrpcSide:
         self.health_port = 0
 
     def bind(self) -> int:
-        """Take the port that the settings name, and that of health; returns the former.
+        """Take the main port and the health port; returns the main port.
 
         Raises:
-            CannotServe: one cannot be bound.
+            CannotServe: a port cannot be bound.
         """
         if self._probes is not None:
             self.health_port = self._probes.bind()
         return self._port.bind()
 
     async def start(self) -> None:
-        """Answer, after ``bind``."""
+        """Start to answer calls. Call ``bind`` first."""
         await self._port.start()
         if self._probes is not None:
             await self._probes.start()
 
     async def drain(self, grace_s: float) -> None:
-        """Refuse what is new by GOAWAY and answer what was accepted, for at most ``grace_s`` seconds."""
+        """Refuse new calls by GOAWAY and answer the accepted ones, for at most ``grace_s`` seconds."""
         begun = time.monotonic()
-        # At most half of the grace: a stream whose client does not read must not cost other calls theirs.
+        # Streams get at most half of the grace: one whose client does not read must not take the time of other calls.
         await self.streams.end(grace_s / 2)
-        # GOAWAY is the refusal: a client takes its next call elsewhere without an error.
+        # After GOAWAY a client sends its next call to another server, without an error.
         stopping = asyncio.create_task(self._port.stop(max(0.0, grace_s - (time.monotonic() - begun))))
         self.health.end_watches()
         await stopping
@@ -129,5 +129,5 @@ class GrpcSide:
         self.health.end_watches()
         await self._port.stop(0)
         if self._probes is not None:
-            # Probes hear the truth until the end.
+            # Probes are answered until the end.
             await self._probes.stop(0)

@@ -1,4 +1,4 @@
-"""From requests to what they ask to be explained. Pure."""
+"""Converts the explain options of a request to the explainer's dataclasses. Pure."""
 
 from collections.abc import Sequence
 
@@ -8,33 +8,33 @@ from sentiment.explain.encoding import TOP_P_DEFAULT, Encoding
 from sentiment.explain.parts import Aggregation, Asked, AttentionAsked, NeuronAsked
 from sentiment.v1 import sentiment_pb2 as pb
 
-# Where ``explain`` in Classify has what the fields of the Explain request have under ``options``; errors are named after the latter.
+# The prefix of the options' field names in ExplainRequest and in ClassifyRequest. The explainer's errors use the former.
 EXPLAIN_OPTIONS, CLASSIFY_OPTIONS = "options.", "explain."
 WINDOWS = "windows"
-# Rows to run beside all else: as many again as counterfactuals take of most texts.
+# One row is run per word set. Counterfactuals take about as many rows for most texts.
 SETS_MAX = 64
 
 
 def asked_of(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) -> Asked:
-    """What a request asks to be explained. Only what has no place in ``Asked`` is refused here; ``Explainer`` checks the rest.
+    """The explanation that a request asks for. Only values that ``Asked`` cannot hold are checked here; ``Explainer`` checks the rest.
 
     Args:
-        request: as it came; of Classify one with ``explain``.
-        bytes_limit: the most that an explanation may take by this rpc.
+        request: an ExplainRequest, or a ClassifyRequest with ``explain`` set.
+        bytes_limit: the maximum size of an explanation for this rpc.
 
     Raises:
-        InvalidInput: an enum has an unknown value, ``bytes_max`` is outside its limits, there are too many word sets, or Classify names
-            truncation windows.
+        InvalidInput: an enum has an unknown value, ``bytes_max`` is outside its limits, there are too many word sets, or a ClassifyRequest
+            sets truncation windows.
     """
     if request.truncation not in convert.TRUNCATIONS:
-        raise InvalidInput("truncation", f"is {request.truncation}; known are 0 to {max(convert.TRUNCATIONS)}")
+        raise InvalidInput("truncation", f"must be 0 to {max(convert.TRUNCATIONS)}, got {request.truncation}")
     truncation = convert.TRUNCATIONS[request.truncation]
     if isinstance(request, pb.ExplainRequest):
         options, field, label = request.options, EXPLAIN_OPTIONS, request.label
     else:
         options, field, label = request.explain, CLASSIFY_OPTIONS, ""
         if truncation == WINDOWS:
-            raise InvalidInput("truncation", "is windows, of which each has an answer; an explanation is of one: refuse, head or head_tail")
+            raise InvalidInput("truncation", "must be refuse, head or head_tail with explain, got windows: an explanation has one row")
     others = options.HasField("attention") or options.HasField("neuron") or options.heads or options.without
     attributed = options.methods or options.HasField("attribution") or options.counterfactuals
     return Asked(
@@ -57,7 +57,7 @@ def asked_of(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) 
 
 
 def in_classify(error: InvalidInput) -> InvalidInput:
-    """The error of an explanation, with its field as a ClassifyRequest has it."""
+    """The error of an explanation, with its field named as in a ClassifyRequest."""
     if not error.field.startswith(EXPLAIN_OPTIONS):
         return error
     return InvalidInput(CLASSIFY_OPTIONS + error.field.removeprefix(EXPLAIN_OPTIONS), error.description)
@@ -69,7 +69,7 @@ def _attention_asked(options: pb.AttentionOptions, field: str) -> AttentionAsked
         ("aggregation", options.aggregation, pb.AttentionAggregation.values()),
     ):
         if value not in known:
-            raise InvalidInput(field + name, f"is {value}; known are 0 to {max(known)}")
+            raise InvalidInput(field + name, f"must be 0 to {max(known)}, got {value}")
     return AttentionAsked(
         tuple(options.layers),
         tuple(options.heads),
@@ -87,5 +87,5 @@ def _sets(sets: Sequence[pb.WordSet], field: str) -> tuple[tuple[int, ...], ...]
 
 def _bytes_max(asked: int, limit: int, field: str) -> int:
     if not 0 <= asked <= limit:
-        raise InvalidInput(field, f"is {asked}; the limits are 1 and {limit}, or 0 for the latter")
+        raise InvalidInput(field, f"must be 1 to {limit}, or 0 for {limit}, got {asked}")
     return asked or limit

@@ -1,7 +1,7 @@
-"""Counts what a message holds before it is parsed. Pure.
+"""Counts the fields of a message before it is parsed. Pure.
 
-Protobuf parses in one call, in which no other thread runs: 4 MiB of empty list entries, two bytes each, took 0.3 s. So a message's bytes
-are walked first, up to a limit.
+Protobuf parses in one call that holds the GIL: 4 MiB of empty list entries, two bytes each, took 0.3 s. So the fields are counted first,
+up to a limit.
 """
 
 from collections.abc import Iterator
@@ -10,22 +10,22 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-# So many are counted in 3 to 5 ms, which others can interrupt, and parsed in 1.
+# Counting this many takes 3 to 5 ms, during which other threads can run. Parsing them takes 1 ms.
 FIELDS_MAX = 2**13
-# Numbers in a packed list cost less than entries with a tag of their own.
+# Bytes of a packed list that count as one field. Packed numbers cost less than entries with a tag of their own.
 PACKED_BYTES = 16
-# How a field's value is written (protobuf's wire types).
+# Protobuf's wire types.
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 _SHIFT_MAX = 56
 _FIXED = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
 
 
 def has_more_fields(request: type[Message], data: bytes, limit: int) -> bool:
-    """Whether a message of so many bytes has more fields and list entries than ``limit``, in all depths.
+    """Whether a message has more than ``limit`` fields and list entries, at all depths.
 
-    False as well where the bytes are no message: who parses them says so.
+    False if the bytes are not a valid message; parsing them reports the error.
     """
-    # None takes less than two bytes, but for numbers in a packed list.
+    # Each field takes at least two bytes, except numbers in a packed list.
     if len(data) <= 2 * limit:
         return False
     try:
@@ -34,15 +34,15 @@ def has_more_fields(request: type[Message], data: bytes, limit: int) -> bool:
         return False
 
 
-def _counts(data: bytes, descriptor: Any) -> Iterator[int]:  # a Descriptor, for which the stubs have two classes
-    """The fields up to each. Raises IndexError where the bytes are no message."""
+def _counts(data: bytes, descriptor: Any) -> Iterator[int]:  # Any: a Descriptor, for which the stubs have two classes
+    """The running count after each field. Raises IndexError if the bytes are not a valid message."""
     count, place = 0, 0
-    # Messages around the one that is walked: where each ends, and what it is.
-    around = [(len(data), descriptor)]
-    while around:
-        end, message = around[-1]
+    # The enclosing messages: the end and the descriptor of each.
+    enclosing = [(len(data), descriptor)]
+    while enclosing:
+        end, message = enclosing[-1]
         if place >= end:
-            around.pop()
+            enclosing.pop()
             continue
         tag, place = _varint(data, place)
         count += 1
@@ -53,23 +53,23 @@ def _counts(data: bytes, descriptor: Any) -> Iterator[int]:  # a Descriptor, for
             size, place = _varint(data, place)
             field = message.fields_by_number.get(tag >> 3)
             if field is not None and field.message_type is not None:
-                around.append((min(end, place + size), field.message_type))
+                enclosing.append((min(end, place + size), field.message_type))
                 size = 0
             elif field is not None and field.type not in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
                 count += size // PACKED_BYTES
             place += size
         else:
-            # Groups, which nobody writes any more, begin and end without a value.
+            # The tags of deprecated groups have no value.
             place += _FIXED.get(kind, 0)
         yield count
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """A number and where it ends."""
+    """A number, and the index after it."""
     value = shift = 0
     while (byte := data[place]) & 0x80:
         if shift > _SHIFT_MAX:
-            raise IndexError("no number of at most 64 bits")
+            raise IndexError("the number has more than 64 bits")
         value |= (byte & 0x7F) << shift
         shift += 7
         place += 1

@@ -1,4 +1,4 @@
-"""grpc.health.v1: ``liveness`` while the process makes progress, "" and the service while it is ready."""
+"""grpc.health.v1. ``liveness`` is SERVING while the process makes progress; "" and the services are while it is ready."""
 
 import asyncio
 import contextlib
@@ -11,15 +11,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 LIVENESS = "liveness"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-# A watcher that does not take a status for so long is let go; it would hold up a stop.
+# A watch ends if its client does not read a status for this long, because it would delay a stop.
 WATCHER_TAKES_S = 5.0
-# Open at once, on all ports of a process: far more than balancers keep, and some tens of megabytes.
+# Open watches on all ports of a process: far more than load balancers keep, and some tens of megabytes.
 WATCHERS_MAX = 2**13
 
 
 class Health(health_pb2_grpc.HealthServicer):
-    """Check and Watch. Unlike grpcio's own servicer it holds no lock while it writes: a watcher that does not read delays
-    nobody, and a drain can end all watches.
+    """Check and Watch. Unlike grpcio's own servicer it holds no lock while it writes. So a watcher that does not read delays no other
+    caller, and a drain can end all watches.
     """
 
     def __init__(self, services: tuple[str, ...]) -> None:
@@ -47,7 +47,7 @@ class Health(health_pb2_grpc.HealthServicer):
         self._set({LIVENESS: SERVING if alive else NOT_SERVING})
 
     def end_watches(self) -> None:
-        """End every Watch with OK; new ones end after their first status."""
+        """End every Watch with OK. A new Watch ends after its first status."""
         self._ended = True
         self._set({})
 
@@ -57,31 +57,31 @@ class Health(health_pb2_grpc.HealthServicer):
             watcher.set()
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> health_pb2.HealthCheckResponse:  # noqa: N802  # as the proto; Any: as its stub
-        """The status of a service; NOT_FOUND if there is none of this name."""
+        """The status of a service; NOT_FOUND if no service has this name."""
         if request.service not in self._statuses:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no service of this name")
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no service has this name")
         return health_pb2.HealthCheckResponse(status=self._statuses[request.service])
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802  # as the proto; Any: as its stub
         """Stream a service's status and each change of it until the client leaves or the server drains.
 
-        RESOURCE_EXHAUSTED: WATCHERS_MAX do already.
+        RESOURCE_EXHAUSTED: WATCHERS_MAX watches are open.
         """
         if len(self._watchers) >= WATCHERS_MAX:
-            said = f"{len(self._watchers)} watch already; the limit is {WATCHERS_MAX}"
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, said)
-        changed, told = asyncio.Event(), None
+            message = f"{len(self._watchers)} watches are open; the limit is {WATCHERS_MAX}"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
+        changed, sent = asyncio.Event(), None
         self._watchers.add(changed)
         try:
             while True:
                 changed.clear()
                 status = self._statuses.get(request.service, health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
-                if status != told:
+                if status != sent:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(WATCHER_TAKES_S):
                             await context.write(health_pb2.HealthCheckResponse(status=status))
-                            told = status
-                    if told != status:
+                            sent = status
+                    if sent != status:
                         return
                 if self._ended:
                     return

@@ -1,4 +1,4 @@
-"""What the services and their methods are called on the wire, in metrics and in spans."""
+"""Names of the services and their methods, as used on the wire, in metrics and in spans."""
 
 from sentiment.oip import inference_pb2 as oip
 from sentiment.v1 import sentiment_pb2 as pb

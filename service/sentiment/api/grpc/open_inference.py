@@ -1,4 +1,4 @@
-"""inference.GRPCInferenceService, the Open Inference Protocol: the same models by the same way, as Triton's and KServe's clients ask."""
+"""inference.GRPCInferenceService, the Open Inference Protocol: the same models and pipeline for clients of Triton and KServe."""
 
 import importlib.metadata
 import time
@@ -17,7 +17,7 @@ from sentiment.serving.queries import Query
 from sentiment.serving.registry import Models
 
 SERVER = "sentiment"
-# What is served beside the protocol, as Triton calls it.
+# Served in addition to the protocol, by Triton's name.
 EXTENSIONS = ("model_configuration",)
 
 
@@ -25,7 +25,7 @@ class InferenceService:
     """The protocol's methods over the loaded models."""
 
     def __init__(self, models: Models, calls: Calls, health: Health, texts_max: int) -> None:
-        """``texts_max``: of a request."""
+        """``texts_max``: the maximum number of texts in a request."""
         self._models = models
         self._calls = calls
         self._health = health
@@ -42,15 +42,15 @@ class InferenceService:
         )
 
     async def server_live(self, _request: oip.ServerLiveRequest, _call: Call) -> oip.ServerLiveResponse:
-        """As the health service's ``liveness``."""
+        """Whether the health service reports ``liveness`` as SERVING."""
         return oip.ServerLiveResponse(live=self._health.alive)
 
     async def server_ready(self, _request: oip.ServerReadyRequest, _call: Call) -> oip.ServerReadyResponse:
-        """As the health service's ""."""
+        """Whether the health service reports "" as SERVING."""
         return oip.ServerReadyResponse(ready=self._health.ready)
 
     async def model_ready(self, request: oip.ModelReadyRequest, call: Call) -> oip.ModelReadyResponse:
-        """False where the model is not loaded, too."""
+        """Whether the model is loaded and the server is ready. An unknown model is not an error."""
         try:
             call.served = self._find(request.name, request.version)
         except (ModelNotFound, Unavailable):
@@ -58,11 +58,11 @@ class InferenceService:
         return oip.ModelReadyResponse(ready=self._health.ready)
 
     async def server_metadata(self, _request: oip.ServerMetadataRequest, _call: Call) -> oip.ServerMetadataResponse:
-        """What the server is."""
+        """The server's name, version and extensions."""
         return oip.ServerMetadataResponse(name=SERVER, version=self._version, extensions=EXTENSIONS)
 
     async def model_metadata(self, request: oip.ModelMetadataRequest, call: Call) -> oip.ModelMetadataResponse:
-        """A loaded model, with the versions that are loaded of it."""
+        """A loaded model and its loaded versions."""
         served = call.served = self._find(request.name, request.version)
         name = served.classifier.manifest.name
         loaded = [other.classifier.manifest for other in self._models.all()]
@@ -70,12 +70,12 @@ class InferenceService:
         return tensors.metadata_of(name, [str(version) for version in versions], served.classifier.manifest.labels)
 
     async def model_config(self, request: oip.ModelConfigRequest, call: Call) -> oip.ModelConfigResponse:
-        """A loaded model in Triton's words."""
+        """A loaded model, described as a Triton ModelConfig."""
         served = call.served = self._find(request.name, request.version)
         return tensors.config_of(served.classifier.manifest.name, served.classifier.manifest.labels)
 
     async def model_infer(self, request: oip.ModelInferRequest, call: Call) -> oip.ModelInferResponse:
-        """One text or many; the first that has no answer ends them all."""
+        """Classify one text or several. The first text that fails ends the request with its error."""
         served = call.served = self._find(request.model_name, request.model_version)
         manifest = served.classifier.manifest
         parameters = tensors.parameters_of(request)
@@ -108,7 +108,7 @@ class InferenceService:
 async def _answers(served: Served, queries: list[Query], call: Call) -> list[Answer]:
     if len(queries) == 1:
         return [await served.classify(queries[0], call.arrived_at, call.deadline_at)]
-    # Before any of them costs anything.
+    # Check all texts before any of them uses the tokenizer or the model.
     for query in queries:
         served.check(query)
     answers = []

@@ -1,4 +1,4 @@
-"""A gRPC server and its port, opened anew whenever gRPC ends them."""
+"""A gRPC server and its port, which is reopened whenever gRPC ends the server."""
 
 import asyncio
 import inspect
@@ -12,21 +12,21 @@ import grpc
 from sentiment.errors import CannotServe
 from sentiment.observability.logs import logger, wait_written
 
-# How often it is looked whether gRPC still serves, where its own task is not found.
+# How often to check whether gRPC still serves, if its own task is not found.
 LOOK_S = 0.05
 SERVING_TASK = "AioServer._server_main_loop"
-# gRPC closes a port a moment after it has ended the server.
+# gRPC closes a port a moment after it has ended the server. Bind again until it is free, for at most CLOSES_S.
 CLOSES_S = 10.0
 AGAIN_S = 0.005
-# As long as any call has that a server had accepted which was ended; streams are ended then.
+# Grace for calls that an ended server had accepted: the longest deadline of a call. Streams end then.
 ENDED_GRACE_S = 60.0
 
 
 class GrpcPort:
-    """A server that stays.
+    """A port that stays open.
 
-    grpc.aio (1.85) ends a server, its port with it, after one call whose path is no UTF-8, before any code of ours sees the call, and tells
-    nobody. Another one then takes the port. Calls that were under way go on, those that came in the same moment are CANCELLED or
+    grpc.aio (1.85) ends a server and closes its port after one call whose path is not UTF-8. It does so before our code sees the call, and
+    reports nothing. A new server then takes the port. Calls in progress continue; calls that arrive at that moment are CANCELLED or
     UNAVAILABLE.
     """
 
@@ -40,23 +40,23 @@ class GrpcPort:
         """Make the first server.
 
         Args:
-            make: makes a server, with neither port nor start; called again for each that is needed.
-            listen: the address, as gRPC takes it; port 0 is chosen by ``bind`` and kept.
-            opened_anew: told of each time, behind the log.
-            credentials: of TLS; None: plaintext.
+            make: creates a server, neither bound nor started; called again for each new server.
+            listen: the address in gRPC's syntax. For port 0, ``bind`` chooses a port, which later servers keep.
+            opened_anew: called after each time that the port has been reopened and logged.
+            credentials: TLS credentials; None: plaintext.
         """
         self._make, self._listen, self._credentials = make, listen, credentials
         self._opened_anew = opened_anew
         self._server = make()
-        # Servers that were ended while calls that they had accepted go on.
+        # Ended servers whose accepted calls are still in progress.
         self._ended: dict[asyncio.Task[None], grpc.aio.Server] = {}
         self._watching: asyncio.Task[None] | None = None
 
     def bind(self) -> int:
-        """Take the port; returns it.
+        """Take the port; returns its number.
 
         Raises:
-            CannotServe: it cannot be bound.
+            CannotServe: the port cannot be bound.
         """
         try:
             if self._credentials is None:
@@ -71,12 +71,12 @@ class GrpcPort:
         return port
 
     async def start(self) -> None:
-        """Answer, after ``bind``."""
-        asyncio.get_running_loop().set_exception_handler(_leave_out_grpcs_tasks)
+        """Start to answer calls. Call ``bind`` first."""
+        asyncio.get_running_loop().set_exception_handler(_drop_decode_errors)
         self._watching = asyncio.create_task(self._watch(await self._begin()))
 
     async def stop(self, grace_s: float | None) -> None:
-        """Close the port and wait so long for calls, those too that servers before had accepted; None: end all at once."""
+        """Close the port and wait up to ``grace_s`` for calls, including those of ended servers. None: end all calls at once."""
         if self._watching is not None:
             self._watching.cancel()
         ended = [server.stop(grace_s) for server in self._ended.values()]
@@ -93,15 +93,17 @@ class GrpcPort:
             while True:
                 if serving is not None:
                     await asyncio.wait({serving})
-                while serving is None and self._server._server.is_running():  # type: ignore[attr-defined]  # noqa: ASYNC110  # it tells nobody
+                while serving is None and self._server._server.is_running():  # type: ignore[attr-defined]  # noqa: ASYNC110  # gRPC gives no event
                     await asyncio.sleep(LOOK_S)
                 leaving = asyncio.create_task(self._server.stop(ENDED_GRACE_S))
                 self._ended[leaving] = self._server
                 leaving.add_done_callback(self._ended.pop)
                 serving = await self._open()
-                logger().error("grpc_opened_anew", listen=self._listen, reason="gRPC ended its server, as it does where a path is no UTF-8")
+                logger().error(
+                    "grpc_port_reopened", listen=self._listen, reason="gRPC ended the server, as it does after a path that is not UTF-8"
+                )
                 self._opened_anew()
-        except Exception as error:  # a process that nobody can call must be replaced
+        except Exception as error:  # a process without its port must be replaced
             logger().critical("grpc_ended", reason=str(error) if isinstance(error, CannotServe) else type(error).__name__)
             wait_written()
             os._exit(1)
@@ -124,9 +126,10 @@ def _name_of(task: asyncio.Task[Any]) -> str | None:
     return getattr(task.get_coro(), "__qualname__", None)
 
 
-def _leave_out_grpcs_tasks(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # Any: as asyncio has it
-    """What grpc.aio's own tasks, which are no coroutines of Python's, leave unsaid of a path holds its bytes; ``_watch`` tells of it."""
+def _drop_decode_errors(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # Any: as asyncio has it
+    """Drop the UnicodeDecodeErrors of grpc.aio's own tasks: they quote the bytes of a caller's path. ``_watch`` logs the event instead."""
     task = context.get("future")
+    # The tasks of grpc.aio are not Python coroutines.
     ours = not isinstance(task, asyncio.Task) or inspect.iscoroutine(task.get_coro())
     if ours or not isinstance(context.get("exception"), UnicodeDecodeError):
         loop.default_exception_handler(context)

@@ -1,4 +1,4 @@
-"""sentiment.v1.SentimentService: what each method answers. Transport-free, so that HTTP answers with the same functions."""
+"""The methods of sentiment.v1.SentimentService. They are independent of the transport, so that HTTP uses them too."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ from sentiment.serving.queries import Query
 from sentiment.serving.registry import Models
 from sentiment.v1 import sentiment_pb2 as pb
 
-# Items of a batch that are handled at once: about a millisecond.
+# Items of a batch to convert before other calls get a turn: about a millisecond.
 TURN = 128
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class SentimentService:
         )
 
     async def classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
-        """One text, with an explanation if it is asked for."""
+        """Classify one text, and explain the answer if the request asks for it."""
         served = call.served = self.models.find(request.model)
         query = convert.query_of(request, convert.check_options(request, Priority.INTERACTIVE), trace=call.trace)
         explaining = _explaining(served) if request.HasField("explain") else None
@@ -75,12 +75,12 @@ class SentimentService:
         return response
 
     async def classify_batch(self, request: pb.ClassifyBatchRequest, call: Call) -> pb.ClassifyBatchResponse:
-        """Many texts; fails as a whole only if its envelope is wrong."""
+        """Classify many texts. The call fails as a whole only if the model, an option or the number of items is wrong."""
         served = call.served = self.models.find(request.model)
         options = convert.check_options(request, Priority.BULK)
         count, limit = len(request.items), self._limits.batch_items_max
         if not 1 <= count <= limit:
-            raise InvalidInput("items", f"has {count} items; the limits are 1 and {limit}")
+            raise InvalidInput("items", f"must have 1 to {limit} items, got {count}")
         queries = [
             convert.query_of(item, options, f"items[{index}].text", call.trace_of(index))
             async for index, item in in_turns(enumerate(request.items))
@@ -98,7 +98,7 @@ class SentimentService:
         return pb.ClassifyBatchResponse(results=[convert.result_of(outcome, served) async for outcome in in_turns(outcomes)])
 
     async def explain(self, request: pb.ExplainRequest, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
-        """One text's explanation in messages, each as soon as it is known."""
+        """Explain one text. Yields each message as soon as it is ready."""
         served = call.served = self.models.find(request.model)
         asked = asked_of(request, _explaining(served).limits.bytes_max)
         served.check(Query(asked.text, asked.text_pair, asked.truncation))
@@ -107,11 +107,11 @@ class SentimentService:
                 yield message
 
     async def list_models(self, _request: pb.ListModelsRequest, _call: Call) -> pb.ListModelsResponse:
-        """All loaded models, without their cards."""
+        """Describe all loaded models, without their cards."""
         return pb.ListModelsResponse(models=[self._describe(served, with_card=False) for served in self.models.all()])
 
     async def get_model(self, request: pb.GetModelRequest, call: Call) -> pb.GetModelResponse:
-        """One loaded model, with its card."""
+        """Describe one loaded model, with its card."""
         call.served = self.models.find(request.model)
         return pb.GetModelResponse(model=self._describe(call.served, with_card=True))
 
@@ -130,7 +130,7 @@ class SentimentService:
 
 
 async def in_turns(items: Iterable[T]) -> AsyncGenerator[T, None]:
-    """The items of a batch, some at a time: between them it is other calls' turn."""
+    """Yield the items, and give other calls a turn after every ``TURN`` of them."""
     for place, item in enumerate(items, 1):
         yield item
         if place % TURN == 0:
@@ -138,12 +138,12 @@ async def in_turns(items: Iterable[T]) -> AsyncGenerator[T, None]:
 
 
 def count_item(metrics: CallMetrics, method: str, outcome: Outcome) -> None:
-    """Count how one text ended."""
+    """Count one text by its status code."""
     metrics.items[method, OK if isinstance(outcome, Answer) else code_of(outcome).name]()
 
 
 def ended_by(error: BaseException, call: Call) -> str:
-    """The code of a text whose call ended by this."""
+    """The status code of a text whose call ended with this exception."""
     if isinstance(error, RequestError):
         return code_of(error).name
     return call.left_code() if isinstance(error, asyncio.CancelledError) else "INTERNAL"
@@ -151,7 +151,7 @@ def ended_by(error: BaseException, call: Call) -> str:
 
 def _explaining(served: Served) -> Explaining:
     if served.explaining is None:
-        raise Unsupported("explanations are switched off on this server (SENTIMENT_EXPLAIN)")
+        raise Unsupported("explanations are disabled on this server (setting SENTIMENT_EXPLAIN)")
     return served.explaining
 
 
@@ -166,15 +166,15 @@ async def _add_explanation(response: pb.ClassifyResponse, served: Served, asked:
 
 
 async def _messages(served: Served, asked: Asked, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
-    """The explanation of a text that has been checked. Closing it withdraws the explanation."""
+    """The messages of an explanation. Closing the generator withdraws the explanation from its queue."""
     converter = explain_response.Messages(convert.model_id(served), served.classifier.manifest.labels)
-    # From the moment that it is asked for to the last part that its reader took.
+    # The span covers the time from the request to the last part that the client read.
     with Telling(call.trace, "explain"):
         async with aclosing(_explaining(served).explain(asked, call.deadline_at)) as parts:
             async for part in parts:
                 messages: Iterable[pb.ExplainResponse] = converter.of(part)
                 if isinstance(part, Header) and sum(map(len, part.texts)) > INLINE_CHARACTERS_MAX:
-                    # Its spans are counted from the text's beginning: 150 ms for a megabyte that is not ASCII.
+                    # Spans are counted from the start of the text, which takes 150 ms for a megabyte that is not ASCII.
                     messages = await asyncio.to_thread(list, messages)
                 for message in messages:
                     yield message

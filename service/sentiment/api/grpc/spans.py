@@ -1,5 +1,5 @@
-"""What the spans of a call say, in the names of OpenTelemetry's conventions for RPC and HTTP servers. Paths stay out: one may hold
-anything.
+"""Sets the attributes of a call's span, by OpenTelemetry's conventions for RPC and HTTP servers. Raw paths are left out, because a
+caller may put anything there.
 """
 
 import grpc
@@ -9,13 +9,13 @@ from sentiment.api.grpc.names import path_of
 from sentiment.api.grpc.status import HTTP_STATUS
 from sentiment.observability.tracing.trace import Trace
 
-# The server's fault; what a caller did wrong or gave up is no error of the server's span.
+# Status codes that mark a span as an error: the server's faults. A caller's mistake or cancellation is not an error of the server's span.
 FAULTS = ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 HTTP_FAULT = 500
 
 
 def end_span(call: Call, trace: Trace, code: str, seconds: float, server: bool) -> None:
-    """A call is over with this status code. ``server``: it came from outside, not from another process of this server."""
+    """End the span of a call with this status code. ``server``: the call came from a client, not from a front end of this server."""
     if call.served is not None:
         trace.attributes["sentiment.model"] = call.served.id
     if call.route:
@@ -29,7 +29,7 @@ def end_span(call: Call, trace: Trace, code: str, seconds: float, server: bool) 
 def _http(call: Call, trace: Trace, code: str) -> str:
     method, _, path = call.route.partition(" ")
     status = HTTP_STATUS[grpc.StatusCode[code]]
-    # What goes wrong later is the last line's.
+    # After the head has been sent with status 200, an error is in the last line of the body.
     sent = 200 if call.head_sent else status
     trace.attributes |= {"http.request.method": method, "http.route": path, "url.scheme": "http", "http.response.status_code": sent}
     return "" if status < HTTP_FAULT else code if call.head_sent else str(status)

@@ -1,4 +1,4 @@
-"""The one table of status codes: how each error of ours is told in gRPC and in HTTP."""
+"""The only table of status codes: the gRPC code and the HTTP status of each error."""
 
 import math
 
@@ -56,7 +56,7 @@ PUSHBACK = "grpc-retry-pushback-ms"
 
 
 class HandedOn(RequestError):
-    """What another process of this server has refused, as it said it."""
+    """An error from another process of this server, passed on unchanged."""
 
     def __init__(self, code: grpc.StatusCode, message: str, trailers: tuple[tuple[str, str | bytes], ...]) -> None:
         super().__init__(message)
@@ -82,7 +82,7 @@ def status_of(error: RequestError) -> Status:
 
 
 def pushback_ms(error: RequestError, time_left_s: float) -> int | None:
-    """When the client should retry a refused call: milliseconds, -1 for never within its deadline, None for its own policy."""
+    """When the client should retry a refused call, in milliseconds. -1: a retry within the deadline cannot help. None: its own policy."""
     if not isinstance(error, Refused):
         return None
     return -1 if error.retry_after_s + error.needs_s >= time_left_s else max(1, math.ceil(error.retry_after_s * 1000))
@@ -95,6 +95,6 @@ def _attach(status: Status, detail: BadRequest | RetryInfo) -> None:
 
 
 def set_seconds(duration: Duration, seconds: float) -> None:
-    """Write seconds, not negative, into a message."""
+    """Set a duration message to a number of seconds, at least 0."""
     duration.seconds = whole = int(seconds)
     duration.nanos = int((seconds - whole) * 1e9)

@@ -1,7 +1,7 @@
-"""ClassifyStream: items in, answers out as they finish, in bounded memory.
+"""ClassifyStream: reads items and writes each answer when it is ready, in bounded memory.
 
-An item holds its place among the ``call_rows_max`` until its answer has been written: a client that does not read is not read
-from either. A text that is read in windows holds a place for each; those beyond the first are taken before the next item is read.
+An item holds one of ``call_rows_max`` places until its answer has been written. So the server stops reading from a client that does not
+read. A text in windows holds a place per window; the places beyond the first are taken before the next item is read.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from sentiment.serving.pipeline import Answer, Outcome, Served
 from sentiment.v1 import sentiment_pb2 as pb
 
 METHOD = "ClassifyStream"
-# A connection that is closed while its client still sends is reset, and what the client had not read yet is lost. After a
-# stream's end the client is given so long to stop sending: several round trips.
+# Time for a client to stop sending after its stream has ended: several round trips. A connection that is closed while its client still
+# sends is reset, and answers that the client has not read are lost.
 LINGER_S = 0.1
 
 
@@ -41,9 +41,9 @@ class Streams:
         self._ending = False
 
     async def end(self, timeout_s: float) -> None:
-        """Read no more from any stream; each answers what it has accepted and ends with OK.
+        """Stop reading from all streams. Each answers the items that it has accepted and ends with OK.
 
-        Returns when all have ended and their clients have had time to hear of it, or after ``timeout_s`` seconds.
+        Returns when all streams have ended and ``LINGER_S`` has passed, or after ``timeout_s`` seconds.
         """
         self._ending = True
         if not self._open:
@@ -56,11 +56,11 @@ class Streams:
                 await asyncio.sleep(LINGER_S)
 
     def handler(self) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """The handler of the method."""
+        """The handler of ClassifyStream."""
         return grpc.stream_stream_rpc_method_handler(self._handle)
 
     async def _handle(self, requests: AsyncIterator[bytes], context: Context) -> None:
-        # A stream has no default deadline: its items have.
+        # The default deadline applies to each item, not to the stream.
         remaining = context.time_remaining()
         call = self._calls.begin(METHOD, remaining, headers_of(context))
         call.deadline_at = float("inf") if remaining is None else call.arrived_at + remaining
@@ -77,14 +77,14 @@ class Streams:
         self._open.add(stream)
         try:
             await stream.write(context)
-            # Raises what ended the reading, if it was more than the client's or the drain's wish.
+            # Raises the error that ended reading, if any.
             await reader
         finally:
             reader.cancel()
             try:
                 await asyncio.wait({reader})
             finally:
-                # Also if it is cancelled again meanwhile: a drain waits for streams that are open.
+                # Also after a second cancellation, because a drain waits for open streams.
                 stream.close()
                 self._open.discard(stream)
                 stream.closed.set()
@@ -98,25 +98,25 @@ class _Stream:
         self._deadline_default_s = deadline_default_s
         self._room = asyncio.Semaphore(rows_max)
         self._tickets: dict[int, tuple[Served, Pending]] = {}
-        # With the places that the item held.
+        # Id, model, outcome and number of places of each finished item; None when reading has ended.
         self._outcomes: asyncio.Queue[tuple[str, Served | None, Outcome, int] | None] = asyncio.Queue()
-        # Places that accepted items hold and nobody has taken yet.
+        # Places for windows of accepted items that have not been acquired yet.
         self._owed = 0
         self._unanswered = 0
         self._serial = 0
         self._ended = False
         self.closed = asyncio.Event()
-        # The reader while it waits for room or for a message: only then may it be cancelled, or an accepted item is lost.
+        # The reader task while it waits for room or a message. It may be cancelled only then; otherwise an accepted item would be lost.
         self._waiting: asyncio.Task[None] | None = None
 
     def end(self) -> None:
-        """Accept nothing more."""
+        """Accept no more items."""
         self._ended = True
         if self._waiting is not None:
             self._waiting.cancel()
 
     async def read(self, requests: AsyncIterator[bytes]) -> None:
-        """Accept items until the client, or ``end``, ends the stream."""
+        """Accept items until the client or ``end`` ends the stream."""
         messages = aiter(requests)
         try:
             while (data := await self._next(messages)) is not None:
@@ -142,7 +142,7 @@ class _Stream:
             self._waiting = None
 
     async def write(self, context: Context) -> None:
-        """Write answers as they come; returns after the last one."""
+        """Write answers as they become ready; returns after the last one."""
         reading = True
         while reading or self._unanswered:
             entry = await self._outcomes.get()
@@ -159,7 +159,7 @@ class _Stream:
                 served.metrics.stage["send"](time.monotonic() - begun)
 
     def close(self) -> None:
-        """Withdraw what is still queued: nobody reads any more."""
+        """Withdraw the items that are still queued; the client no longer reads."""
         for served, pending in self._tickets.values():
             served.withdraw(pending)
             served.metrics.items[METHOD, self._call.left_code()]()
@@ -191,9 +191,9 @@ class _Stream:
             raise
         except RequestError as error:
             self._settle(serial, item_id, served, error)
-        except Exception:  # the stream waits for this item's outcome, whatever went wrong
+        except Exception:  # the stream waits for this item's outcome, whatever happened
             logger().exception("item_failed", **self._call.logged)
-            broken = Broken(f"internal error; the server's log has it under request id {self._call.request_id}")
+            broken = Broken(f"internal error; see the server's log for request id {self._call.request_id}")
             self._settle(serial, item_id, served, broken)
 
     def _deadline(self, request: pb.ClassifyStreamRequest, arrived_at: float) -> float:
@@ -201,7 +201,7 @@ class _Stream:
             return min(self._call.deadline_at, arrived_at + self._deadline_default_s)
         timeout_s = request.timeout.seconds + request.timeout.nanos / 1e9
         if timeout_s <= 0:
-            raise InvalidInput("timeout", f"is {timeout_s} s; it must be positive")
+            raise InvalidInput("timeout", f"must be positive, got {timeout_s} s")
         return min(self._call.deadline_at, arrived_at + self._calls.bounded_s(timeout_s))
 
     def _settle(self, serial: int, item_id: str, served: Served | None, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""gRPC's own TLS, with certificates that are exchanged while the server runs."""
+"""TLS for gRPC servers, with certificates that can change while the server runs."""
 
 from collections.abc import Callable
 
@@ -8,14 +8,15 @@ from sentiment.security.certificates import Certificates
 
 
 def server_credentials(certificates: Callable[[], Certificates]) -> grpc.ServerCredentials:
-    """Credentials for one server. Each new connection is secured with the certificates of that moment; those that are open go on.
+    """Credentials for one server. Each new connection uses the current certificates; open connections are not affected.
 
     Args:
-        certificates: those of now; called in threads of gRPC. Whether clients must show a certificate is decided at the start.
+        certificates: returns the current certificates; called in threads of gRPC. The certificates at the start decide whether clients
+            must show one.
     """
     served = certificates()
 
-    def exchanged() -> grpc.ServerCertificateConfiguration | None:
+    def changed() -> grpc.ServerCertificateConfiguration | None:
         nonlocal served
         now = certificates()
         if now is served:
@@ -24,7 +25,7 @@ def server_credentials(certificates: Callable[[], Certificates]) -> grpc.ServerC
         return _configuration(now)
 
     required = served.contents.client_ca is not None
-    return grpc.dynamic_ssl_server_credentials(_configuration(served), exchanged, required)  # type: ignore[arg-type]  # may be None
+    return grpc.dynamic_ssl_server_credentials(_configuration(served), changed, required)  # type: ignore[arg-type]  # may be None
 
 
 def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfiguration:

@@ -1,1 +1,1 @@
-"""The HTTP side: metrics, health, JSON. The same conversion, limits and admission as gRPC."""
+"""The HTTP server: metrics, health and JSON, with the same conversion, limits and admission control as gRPC."""

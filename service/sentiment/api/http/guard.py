@@ -1,4 +1,4 @@
-"""Tokens at HTTP's door: a middleware that lets a request through or answers 401, before anything of its body is read."""
+"""Checks tokens in HTTP: a middleware that passes a request on or answers 401 before its body is read."""
 
 from collections.abc import Awaitable, Callable
 
@@ -11,7 +11,7 @@ from sentiment.security.tokens import CHALLENGE, REFUSAL, Guard
 
 
 def http_guard(guard: Guard) -> Middleware:
-    """Every route needs a token, even one that the server does not have, except those that the guard names."""
+    """Middleware that requires a token for every route, existing or not, except those that the guard exempts."""
 
     @web.middleware
     async def admit(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""Answers over HTTP: messages and errors as JSON, one or a line each."""
+"""Answers over HTTP: a message or an error as JSON, or several messages as lines of JSON."""
 
 import asyncio
 import json
@@ -14,14 +14,14 @@ from sentiment.api.grpc.status import code_of, status_of
 from sentiment.errors import Expired, RequestError
 from sentiment.viewer.proto_json import json_line, json_line_in_steps
 
-# A larger message takes more than a millisecond to become JSON, half a microsecond a byte: it does so in a thread.
+# Converting a message to JSON takes half a microsecond per byte. A larger one takes more than a millisecond, so it runs in a thread.
 INLINE_BYTES_MAX = 2048
-# For the line that says why a stream ends; a client that does not take it is cut off.
+# Time to write the last line of a failed stream. The connection of a client that does not read it is closed.
 LAST_LINE_S = 1.0
 
 
 class Lines(web.StreamResponse):
-    """Messages as newline-delimited JSON; its head goes out with the first of them."""
+    """A response of newline-delimited JSON. Its head is sent with the first message."""
 
     def __init__(self, request: web.Request, call: Call) -> None:
         super().__init__(headers={"Content-Type": "application/x-ndjson", REQUEST_ID: call.request_id})
@@ -29,21 +29,21 @@ class Lines(web.StreamResponse):
         self._call = call
 
     async def add(self, message: Message) -> None:
-        """Write a message; waits while the client does not read.
+        """Write a message. Waits while the client does not read.
 
         Raises:
-            Expired: it did not read within the deadline, and has been cut off.
-            asyncio.CancelledError: it has gone.
+            Expired: the client did not read within the deadline; its connection has been closed.
+            asyncio.CancelledError: the client has left.
         """
         line = await json_of(message)
         await self._in_time(self._write(line))
 
     async def finish(self) -> None:
-        """Say that there is no more. Raises as ``add`` does."""
+        """End the response. Raises as ``add`` does."""
         await self._in_time(self.write_eof())
 
     async def end(self, error: RequestError) -> "Lines":
-        """Say why there is no more, and close the connection."""
+        """Write the error as the last line, and close the connection."""
         self.force_close()
         try:
             async with asyncio.timeout(LAST_LINE_S):
@@ -52,7 +52,7 @@ class Lines(web.StreamResponse):
         except TimeoutError:
             self._cut_off()
         except ConnectionResetError:
-            # It has gone, or has been cut off.
+            # The client has left, or ``_cut_off`` has closed the connection.
             pass
         return self
 
@@ -62,13 +62,13 @@ class Lines(web.StreamResponse):
                 await writing
         except TimeoutError as error:
             self._cut_off()
-            raise Expired("the answer was not read within the deadline") from error
+            raise Expired("the client did not read the answer within the deadline") from error
         except ConnectionResetError as error:
-            # The news that cancels this request is on its way.
+            # aiohttp is about to cancel this request.
             raise asyncio.CancelledError from error
 
     def _cut_off(self) -> None:
-        """Closed in order, the connection would stay for as long as the client does not read."""
+        """Abort the connection. A graceful close would wait for the client to read."""
         if self._to.transport is not None:
             self._to.transport.abort()
 
@@ -80,11 +80,11 @@ class Lines(web.StreamResponse):
 
 
 async def json_of(message: Message) -> str:
-    """A message in JSON, without a line feed; a large one is made in a thread."""
+    """A message as one line of JSON, without the line feed. A large message is converted in a thread."""
     return json_line(message) if message.ByteSize() <= INLINE_BYTES_MAX else await asyncio.to_thread(json_line_in_steps, message)
 
 
 def error_body(error: RequestError) -> dict[str, Any]:  # Any: JSON
-    """What a client is told of an error."""
+    """The JSON body of an error."""
     status: Message = status_of(error)
     return {"error": {"status": code_of(error).name, **MessageToDict(status, preserving_proto_field_name=True)}}

@@ -1,4 +1,4 @@
-"""How /metrics is made: by the event loop, which calls wait for, and so never for more than a part of its time."""
+"""Renders /metrics. Rendering blocks the event loop, so it may use only a share of the loop's time."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-# Of the event loop's time, at most, however many scrape: with 20 that did so without pause calls waited for seconds.
+# Maximum share of the event loop's time, for all scrapers together. Without it, 20 scrapers without pause delayed calls by seconds.
 SHARE_MAX = 0.2
 OPENMETRICS = "application/openmetrics-text"
 
@@ -15,27 +15,27 @@ Body = tuple[bytes, str]
 
 
 class Scrapes:
-    """One is made at a time, for all that wait for it, with a pause that its own length demands: a crowd waits as long as one does."""
+    """Renders one page at a time, for all waiting scrapers at once, then pauses in proportion to the time that it took."""
 
     def __init__(self, ask: Callable[[], Awaitable[CollectorRegistry]], share_max: float = SHARE_MAX) -> None:
-        """Nothing is made yet.
+        """Create without rendering.
 
         Args:
-            ask: gives what is to be shown; asks other processes for it, maybe.
-            share_max: of the time of the event loop.
+            ask: returns the metrics to render; may query other processes.
+            share_max: maximum share of the event loop's time, 0 to 1.
         """
         self._ask = ask
         self._pauses = 1 / share_max - 1
         self._turn = asyncio.Lock()
         self._free_at = 0.0
-        # Those that have not begun, by form: whoever comes before that gets the same one.
+        # Pages that have not been started, by format. All scrapers that arrive before the start share one.
         self._next: dict[str, asyncio.Task[Body]] = {}
 
     async def make(self, accept: str) -> Body:
-        """A body that is not older than this call, and its Content-Type. Who leaves takes it from nobody.
+        """A page that is rendered after this call, and its Content-Type. Cancelling this does not affect other callers.
 
         Args:
-            accept: the header. Only two forms are made, each in one version: with more there would be as many turns.
+            accept: the Accept header. Only two formats are supported, each in one version, because each format needs a page of its own.
         """
         form = _form(accept)
         body = self._next.get(form)
@@ -46,7 +46,7 @@ class Scrapes:
     async def _make(self, form: str) -> Body:
         async with self._turn:
             await asyncio.sleep(self._free_at - time.monotonic())
-            # Whoever comes from now on gets the following one.
+            # Scrapers that arrive from now on get the next page.
             del self._next[form]
             registry = await self._ask()
             encode, content_type = choose_encoder(form)
@@ -58,10 +58,10 @@ class Scrapes:
 
 
 def _form(accept: str) -> str:
-    """OPENMETRICS if it is asked for, else nothing: plain text."""
+    """OPENMETRICS if the client accepts it, else "" for plain text."""
     try:
         _, content_type = choose_encoder(accept)
     except (TypeError, ValueError):
-        # A version that is none.
+        # The version is malformed.
         return ""
     return OPENMETRICS if content_type.startswith(OPENMETRICS) else ""

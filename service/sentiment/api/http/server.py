@@ -1,6 +1,6 @@
-"""aiohttp in the same event loop: /metrics, /healthz, /readyz, /v1/classify, /v1/explain, /v1/models, and the viewer at /.
+"""The aiohttp server: /metrics, /healthz, /readyz, /v1/classify, /v1/explain, /v1/models, and the viewer at /.
 
-It installs no signal handlers and never ends the process: ``app`` alone does.
+It runs in the event loop of gRPC. It installs no signal handlers and never ends the process; only ``app`` does.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from sentiment.errors import CannotServe, Expired, InvalidInput, RequestError
 from sentiment.security.secured import Secured
 from sentiment.v1 import sentiment_pb2 as pb
 
-# As gRPC writes a timeout in its header of the same name: 1 to 8 digits and a unit.
+# The format of gRPC's header grpc-timeout: 1 to 8 digits and a unit.
 TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
 UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
@@ -50,18 +50,19 @@ class Web:
         everything: bool = True,
         secured: Secured | None = None,
     ) -> None:
-        """Not listening yet.
+        """Create the server. It does not listen before ``start``.
 
         Args:
-            service: what the routes below /v1 ask.
-            calls: the door that they go through.
-            scrape: gives what /metrics shows.
-            ready: says what /readyz does.
-            alive: says what /healthz does.
-            message_bytes_max: bytes of a request as a message.
-            viewer: serve the page too.
-            everything: False: only /metrics, /healthz and /readyz.
-            secured: TLS and tokens; None: neither.
+            service: answers the routes below /v1.
+            calls: runs and counts their calls.
+            scrape: returns the metrics for /metrics.
+            ready: the result of /readyz.
+            alive: the result of /healthz.
+            message_bytes_max: maximum bytes of a request as a protobuf message.
+            text_bytes_max: maximum bytes of a text.
+            viewer: whether to serve the viewer.
+            everything: False to serve only /metrics, /healthz and /readyz.
+            secured: TLS and tokens; None for neither.
         """
         self._https = None if secured is None else secured.https
         self._calls = calls
@@ -81,9 +82,9 @@ class Web:
             add_viewer(application.router)
         self._runner = web.AppRunner(
             application,
-            # A client that goes away cancels its request, as in gRPC.
+            # A client that disconnects cancels its request, as in gRPC.
             handler_cancellation=True,
-            # aiohttp would inflate bodies on the event loop, 300 MB in 0.4 s, of any route.
+            # aiohttp would decompress bodies of any route on the event loop: 300 MB in 0.4 s.
             auto_decompress=False,
             access_log=None,
             logger=_log(),
@@ -117,7 +118,7 @@ class Web:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Finish requests that are under way, then close."""
+        """Finish the requests in progress, then close."""
         if self._server is not None:
             self._server.close()
         await self._runner.cleanup()
@@ -147,7 +148,7 @@ class Web:
         return web.Response(text=await json_of(response) + "\n", content_type="application/json")
 
     async def _post_stream(self, method: StreamMethod[Q, A], request: web.Request) -> web.StreamResponse:
-        """Answers a line each. What goes wrong before the first one has its status; later it is the last line."""
+        """Answer with one line per message. An error before the first line sets the HTTP status; a later error is the last line."""
         call, wrong = self._begin(method.name, request)
         lines = Lines(request, call)
         try:
@@ -157,14 +158,14 @@ class Web:
         return lines
 
     def _begin(self, name: str, request: web.Request) -> tuple[Call, InvalidInput | None]:
-        """The call of a request, and what is wrong with its time limit."""
+        """The call of a request, and the error of its time limit if that is malformed."""
         resource = request.match_info.route.resource
         route = f"{request.method} {resource.canonical if resource is not None else name}"
         call = self._calls.begin(name, None, request.headers.items, route)
         return call, self._take_time_limit(request, call)
 
     def _take_time_limit(self, request: web.Request, call: Call) -> InvalidInput | None:
-        """Give the call the client's deadline; returns what is wrong with it."""
+        """Set the call's deadline to the client's; returns the error if the header is malformed."""
         try:
             time_left_s = _time_left_s(request.headers.get("Grpc-Timeout"))
         except InvalidInput as error:
@@ -186,7 +187,7 @@ class Web:
     async def _body(self, request: web.Request, deadline_at: float) -> bytes:
         encoding = request.headers.get("Content-Encoding", "identity")
         if encoding.lower() != "identity":
-            raise InvalidInput("Content-Encoding", f"is {encoding[:32]!r}; a body is not compressed")
+            raise InvalidInput("Content-Encoding", f"must be identity, got {encoding[:32]!r}; send the body uncompressed")
         try:
             async with asyncio.timeout_at(deadline_at):
                 return await request.read()
@@ -195,7 +196,7 @@ class Web:
         except web.HTTPRequestEntityTooLarge:
             raise InvalidInput("", f"the body has more bytes than the limit of {self._body_bytes_max}") from None
         except web.RequestPayloadError as error:
-            raise InvalidInput("", "the body is not what its headers say, such as its Transfer-Encoding") from error
+            raise InvalidInput("", "the body does not match its headers, such as Transfer-Encoding") from error
 
     async def _message(self, message: type[Q], request: web.Request, call: Call) -> Q:
         body = await self._body(request, call.deadline_at)
@@ -205,14 +206,14 @@ class Web:
 
 
 def _log() -> logging.Logger:
-    """Where aiohttp tells of its own faults."""
+    """The logger for aiohttp's own errors."""
     log = logging.getLogger("sentiment.http")
-    log.addFilter(_no_callers_fault)
+    log.addFilter(_is_not_malformed_request)
     return log
 
 
-def _no_callers_fault(record: logging.LogRecord) -> bool:
-    """Not of requests that are no HTTP: it would quote their headers, with a token if that is what is wrong. The caller gets 400."""
+def _is_not_malformed_request(record: logging.LogRecord) -> bool:
+    """Drop records of malformed requests: they quote headers, which may hold a token. The caller gets status 400."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
@@ -225,7 +226,7 @@ def _time_left_s(header: str | None) -> float | None:
         return None
     match = TIMEOUT.fullmatch(header)
     if match is None:
-        raise InvalidInput("Grpc-Timeout", f"is {header[:32]!r}; wanted 1 to 8 digits and one of H M S m u n, such as 500m for 0.5 s")
+        raise InvalidInput("Grpc-Timeout", f"must be 1 to 8 digits and one of H M S m u n, such as 500m for 0.5 s, got {header[:32]!r}")
     return int(match[1]) * UNITS_S[match[2]]
 
 

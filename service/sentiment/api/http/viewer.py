@@ -1,4 +1,4 @@
-"""The viewer's page over HTTP: static files, told apart by their ETags, under the strictest policy that they run with."""
+"""Serves the viewer over HTTP: static files with ETags, under the strictest Content-Security-Policy that they run with."""
 
 from aiohttp import web
 
@@ -10,14 +10,14 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # Kept, and asked after each time: a server's files are those of its version.
+    # Browsers keep the files but revalidate them at each use, because another version of the server has other files.
     "Cache-Control": "no-cache",
 }
 
 
 def add_viewer(router: web.UrlDispatcher) -> None:
-    """Serve the page at / and its parts below /viewer/. Its links are relative, so that a path may stand before both."""
-    # Not in the first request: an installation that lacks them does not start.
+    """Serve the page at / and its assets below /viewer/. Links are relative, so that a proxy may add a path prefix."""
+    # Load the assets now, so that an installation without them fails at the start and not at the first request.
     assets()
     router.add_get("/", _get_index)
     router.add_get("/viewer/{name}", _get_part)
