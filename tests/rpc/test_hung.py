@@ -142,7 +142,7 @@ async def test_a_run_that_hears_the_stop_fails_its_rows_and_the_server_is_ready_
         "stalled",
         "batch_failed",
         "call_failed",
-        "moving_again",
+        "stall_ended",
     ]
     assert "yzzy" not in json.dumps(logs, default=str)
 
@@ -162,7 +162,7 @@ async def test_a_run_that_does_not_hear_fails_its_rows_and_the_server_drains_and
     await becomes(health, "", NOT_SERVING)
     await becomes(health, LIVENESS, NOT_SERVING)
     meanwhile = await send(stub, "good")
-    with pytest.raises(RunnerLost, match="the process must be replaced"):
+    with pytest.raises(RunnerLost, match="this process must be replaced"):
         await asyncio.to_thread(server.stop)
     server.failure = None
 
