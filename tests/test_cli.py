@@ -511,7 +511,7 @@ def test_a_bundle_in_a_folder_of_another_name_exits_3(capsys: Captured, tmp_path
 
     message = why_not(capsys, "classify", "--local", "--bundles", tmp_path, "--model", "other", "good", code=3)
 
-    assert message == f"{tmp_path}/other/3: holds tiny/1; a bundle's folder is called as its manifest says"
+    assert message == f"{tmp_path}/other/3: holds tiny/1; rename the folder to the name and version of its manifest"
 
 
 def test_with_no_server_it_fails_within_seconds_and_says_what_to_do(capsys: Captured) -> None:

@@ -67,5 +67,5 @@ def test_a_server_counts_the_time_in_which_its_loop_was_held(server: RunningServ
 
 
 async def test_a_server_on_a_loop_that_is_not_measured_does_not_start(settings: Settings) -> None:
-    with pytest.raises(AssertionError, match="begun otherwise"):
+    with pytest.raises(AssertionError, match=r"not started by event_loop\.run"):
         App(settings)

@@ -62,7 +62,7 @@ def loaded(settings: Settings) -> Iterator[Callable[..., Loaded]]:
 
 
 def sessions(server: RunningServer) -> list[DeviceSession]:
-    found = [runner.classifier.session for runner in server.app._repository.hosted[0].loaded.runners if runner.classifier]
+    found = [runner.classifier.session for runner in server.app._repository.running[0].loaded.runners if runner.classifier]
     assert all(isinstance(session, DeviceSession) for session in found)
     return found  # type: ignore[return-value]  # as the line above says
 
@@ -221,7 +221,7 @@ def test_auto_takes_the_cpu_where_a_gpu_cannot_serve_and_says_why(
 
 
 def test_where_neither_a_gpu_nor_the_cpu_can_serve_both_reasons_are_told(loaded: Callable[..., Loaded]) -> None:
-    with pytest.raises(BadBundle, match=r"has no int8 graph; it has fp32; nor does a GPU serve it: precision = int8: runs on the CPU only"):
+    with pytest.raises(BadBundle, match=r"has no int8 graph; it has fp32; and no GPU can serve it: precision = int8: runs only on the CPU"):
         loaded(device="auto", precision="int8")
 
 
@@ -384,12 +384,12 @@ def test_devices_that_cannot_serve_the_same_graph_stop_the_start(
 
     monkeypatch.setattr(on_device, "DeviceSession", make)
 
-    with pytest.raises(BadBundle, match=r"not all devices can serve the same graph: fp16-padded.onnx, fp32.onnx"):
+    with pytest.raises(BadBundle, match=r"no graph passes on all devices: fp16-padded.onnx, fp32.onnx"):
         loaded()
 
 
 def test_int8_is_refused_on_a_device(loaded: Callable[..., Loaded]) -> None:
-    with pytest.raises(BadSettings, match="precision = int8: runs on the CPU only, and the device is cuda:0"):
+    with pytest.raises(BadSettings, match="precision = int8: runs only on the CPU, but the device is cuda:0"):
         loaded(precision="int8")
 
 
@@ -416,7 +416,7 @@ def test_texts_are_answered_explained_and_counted_by_device(start: Callable[...,
 
     assert [getattr(result, "label", None) for result in results] == ["positive", "negative", "negative"] * 50
     assert explanation.label == "positive"
-    assert {runner.name for runner in server.app._repository.hosted[0].loaded.runners} == {"cuda:0", "cuda:1"}
+    assert {runner.name for runner in server.app._repository.running[0].loaded.runners} == {"cuda:0", "cuda:1"}
     assert sum(server.metric("sentiment_runner_busy_seconds_total", runner=name) for name in ("cuda:0", "cuda:1")) > 0
     assert server.metric("sentiment_stage_seconds_sum", stage="copy", model="tiny/1") > 0
 
@@ -462,7 +462,7 @@ def test_models_on_a_gpu_are_not_exchanged_while_they_serve(start: Callable[...,
     server = start(device="cuda:0")
     loading = asyncio.run_coroutine_threadsafe(server.app._repository.load("paired/1"), server.loop)
 
-    with pytest.raises(Unsupported, match="not exchanged while they serve"):
+    with pytest.raises(Unsupported, match="cannot be changed while they serve"):
         loading.result(PATIENCE_S)
 
 

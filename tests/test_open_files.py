@@ -18,7 +18,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
 
 
-@pytest.mark.parametrize(("soft", "hard", "events"), [(256, 5000, []), (256, 512, ["few_files"]), (512, 512, ["few_files"])])
+@pytest.mark.parametrize(("soft", "hard", "events"), [(256, 5000, []), (256, 512, ["low_file_limit"]), (512, 512, ["low_file_limit"])])
 def test_all_files_that_are_granted_are_taken_and_few_are_told(soft: int, hard: int, events: list[str]) -> None:
     ended = subprocess.run([sys.executable, "-c", PROGRAM, str(soft), str(hard)], capture_output=True, text=True, timeout=60, check=True)
 

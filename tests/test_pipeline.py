@@ -12,7 +12,7 @@ from sentiment.batching.row_queue import HereQueue
 from sentiment.batching.scheduler import Scheduler
 from sentiment.model.classifier import load_classifier
 from sentiment.observability.metrics import Metrics
-from sentiment.serving.batch_telemetry import Watcher
+from sentiment.serving.batch_telemetry import BatchTelemetry
 from sentiment.serving.pipeline import Answer, Served
 from sentiment.serving.queries import Query
 from tests.batching.test_batcher import HandRunner
@@ -24,7 +24,7 @@ async def served(bundles: Path) -> tuple[Served, HandRunner]:
     classifier, runner = load_classifier(bundles / "tiny" / "1"), HandRunner()
     metrics = Metrics(("Classify",), ("OK",)).model("tiny/1", ["hand"])
     scheduler: Scheduler[Waiting] = Scheduler(fixed(1e-3, 1e-9), BatchLimits(8, 1024, 2**26, 2), 1, 100, 32)
-    return Served(classifier, HereQueue(Batcher(classifier, scheduler, [runner], Watcher(metrics))), metrics, 2**20, 256), runner
+    return Served(classifier, HereQueue(Batcher(classifier, scheduler, [runner], BatchTelemetry(metrics))), metrics, 2**20, 256), runner
 
 
 async def test_a_caller_cancelled_in_the_turn_its_batch_ends_leaves_its_mates_alone(served: tuple[Served, HandRunner]) -> None:

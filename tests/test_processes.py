@@ -311,7 +311,7 @@ def test_a_run_that_never_comes_back_ends_the_process_with_1_and_the_others_are_
     assert server.finish() == 1
     events = [event for event in server.events() if event != "call_failed"]
     assert events == ["ready", "stalled", "batch_given_up", "drained", "runner_lost"]
-    assert server.others == ["error: a run did not end although it was asked to, or its device is lost; the process must be replaced"]
+    assert server.others == ["error: a run did not stop when asked, or its device is lost; this process must be replaced"]
     assert "Xyzzy" not in json.dumps(server.lines)
 
 

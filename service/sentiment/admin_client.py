@@ -1,6 +1,6 @@
-"""The client of the admin port: which models a server has, and how to exchange them.
+"""Client of the admin port: lists, loads, selects and unloads a server's models.
 
-Apart from the other clients, and not loaded with them: the protocol's generated code and Triton's own client cannot be in one process.
+Import it separately from the other clients: the protocol's generated code and Triton's own client cannot be in one process.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from sentiment.oip import inference_pb2 as oip
 from sentiment.oip import inference_pb2_grpc as oip_grpc
 
 DEFAULT_TARGET = "127.0.0.1:50053"
-# Of a load, which a server does beside its other work.
+# Timeout of a load, which a server does at low priority.
 LOAD_TIMEOUT_S = 900.0
 TIMEOUT_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A version of a model. ``state``: READY, LOADING, UNLOADING or UNAVAILABLE; ``reason``: what there is to say of it."""
+    """A version of a model. ``state``: READY, LOADING, UNLOADING or UNAVAILABLE; ``reason``: why, or how it is used."""
 
     name: str
     version: str
@@ -36,9 +36,9 @@ class AdminClient:
         """Connect lazily.
 
         Args:
-            target: ``host:port`` or ``unix:PATH`` of this machine, for the token goes there in plaintext; calls to another machine fail
-                with UNAVAILABLE before it is sent. Of one server, for each has its own models.
-            token: one of those in the server's ``admin_tokens``.
+            target: ``host:port`` or ``unix:PATH`` on this machine, because the token is sent in plaintext. Calls to another machine
+                fail with UNAVAILABLE before the token is sent. Use one server, not a load balancer: each has its own models.
+            token: a token of the server's ``admin_tokens``.
         """
         kind = grpc.LocalConnectionType.UDS if target.startswith("unix:") else grpc.LocalConnectionType.LOCAL_TCP
         self._channel = grpc.secure_channel(target, grpc.local_channel_credentials(kind))
@@ -57,24 +57,24 @@ class AdminClient:
         self._channel.close()
 
     def index(self, *, ready: bool = False) -> list[Listed]:
-        """All versions that are loaded, on the server's disk, or were tried in vain; ``ready``: only those that serve.
+        """All versions that are loaded, on the server's disk, or failed to load; ``ready``: only those that serve.
 
         Raises:
-            CallFailed: as every method here; ``code`` says why.
+            CallFailed: here and in every other method; ``code`` says why.
         """
         found = self._call(self._stub.RepositoryIndex, oip.RepositoryIndexRequest(ready=ready), TIMEOUT_S)
         return [Listed(model.name, model.version, model.state, model.reason) for model in found.models]
 
     def load(self, model: str, *, use: bool = True, timeout_s: float = LOAD_TIMEOUT_S) -> None:
-        """Load ``name/version``, or the highest version of ``name``; returns when it answers. ``use``: its name means it from then on."""
+        """Load ``name/version``, or the highest version of ``name``; returns once it serves. ``use``: make it the version in use."""
         self._load(model, {"use": use}, timeout_s)
 
     def use(self, model: str) -> None:
-        """Let a name mean this ``name/version``, which is loaded; at once."""
+        """Make this loaded ``name/version`` the version in use of its name, at once."""
         self._load(model, {"loaded": True}, TIMEOUT_S)
 
     def unload(self, model: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Unload ``name/version``, or all of ``name``; returns when what began with it is answered."""
+        """Unload ``name/version``, or all versions of ``name``; returns once their requests are answered."""
         self._call(self._stub.RepositoryModelUnload, oip.RepositoryModelUnloadRequest(model_name=model), timeout_s)
 
     def _load(self, model: str, flags: dict[str, bool], timeout_s: float) -> None:

@@ -15,30 +15,30 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from sentiment.errors import BadSettings
 
 PREFIX = "SENTIMENT_"
-# The second is a client's, who may start a server from the same shell.
+# The second is the client's: a server may be started from the same shell.
 NOT_SETTINGS = (PREFIX + "CONFIG", PREFIX + "CLIENT_TOKEN")
-# Kubernetes injects names of this shape for a Service called sentiment; none of ours may look so.
+# Kubernetes injects such names for a Service called sentiment. No setting may have a name of this form.
 INJECTED = re.compile(r"_PORT(_|$)|_SERVICE_")
 
-# Probes and Prometheus bring no token.
+# Probes and Prometheus send no token.
 EXEMPT = ("/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", "/healthz", "/readyz", "/metrics")
 MODEL = r"^[a-z0-9][a-z0-9_-]{0,62}(/\d{1,9})?$"
 ADDRESS = re.compile(r"(?:\[(?P<six>[^\[\]]*)\]|(?P<name>[A-Za-z0-9_.-]+)):(?P<port>[0-9]{1,5})")
 PORT_MAX = 65_535
 UNIX = re.compile(r"unix:[^\s:,]+")
-# Of a socket's path, beside the zero that ends it.
+# Limit of a Unix socket's path, without the terminating zero byte.
 UNIX_BYTES_MAX = 107
-# As the environment and the command line bring them.
+# Numbers as text, from the environment and the command line.
 WHOLE = re.compile(r"[+-]?[0-9]+")
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
-# What only one process can do, and not one with front ends.
+# Settings that need a server without front ends.
 ONE_PROCESS = ("models", "models_watch_s", "admin_listen")
 
 Seconds = Annotated[float, Field(ge=0, le=3600)]
 
 
 class Settings(BaseModel):
-    """What the server is told at its start. Immutable; each part gets only what it needs of it."""
+    """The server's settings, read once at startup. Immutable; each part gets only the settings that it needs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -194,7 +194,7 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _number(cls, value: object, info: ValidationInfo) -> object:
-        """Pydantic takes true for 1, and "2.0" for 2."""
+        """Accept only real numbers: pydantic would take true for 1 and "2.0" for 2."""
         wanted = cls.model_fields[info.field_name or ""].annotation
         if wanted not in (int, float):
             return value
@@ -252,14 +252,14 @@ class Settings(BaseModel):
 
 
 def _host_of(address: str) -> str | None:
-    """The host of an ADDRESS:PORT, where ADDRESS is a name, an IPv4 address, or an IPv6 address in brackets. None if it is no such pair."""
+    """The host of an ADDRESS:PORT, where ADDRESS is a name, an IPv4 address, or an IPv6 address in brackets; None if invalid."""
     found = ADDRESS.fullmatch(address)
     if not found or int(found["port"]) > PORT_MAX:
         return None
     try:
         if found["six"] is not None:
             return str(ipaddress.IPv6Address(found["six"]))
-        # A name of digits and dots can only be an IPv4 address.
+        # Digits and dots only: must be a valid IPv4 address.
         return found["name"] if found["name"].strip("0123456789.") else str(ipaddress.IPv4Address(found["name"]))
     except ValueError:
         return None
@@ -273,13 +273,13 @@ def _is_loopback(host: str) -> bool:
 
 
 def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], config: Path | None = None) -> tuple[Settings, list[str]]:
-    """Combine flags, environment and TOML file; the first that names a setting wins.
+    """Combine flags, environment and TOML file, in this order of precedence.
 
     Returns:
-        The settings, and the names of variables that were ignored because Kubernetes injects such.
+        The settings, and the names of ignored variables (those that look injected by Kubernetes).
 
     Raises:
-        BadSettings: an unknown name (the message names the nearest known one) or a value outside its limits.
+        BadSettings: an unknown name (the message suggests the nearest known one) or a value outside its limits.
     """
     values: dict[str, Any] = {}
     ignored: list[str] = []
@@ -305,10 +305,12 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
 
 
 def _check_together(settings: Settings) -> None:
-    """Refuse settings that do not go together."""
+    """Refuse combinations of settings that are invalid."""
     for name in ONE_PROCESS:
         if settings.front_ends and getattr(settings, name):
-            raise BadSettings(f"{name} cannot be used with front_ends = {settings.front_ends}: only a single process can exchange models")
+            raise BadSettings(
+                f"{name} cannot be used with front_ends = {settings.front_ends}: models can only be changed in a server without front ends"
+            )
     models = {settings.model, *settings.models}
     if len(models) > settings.models_max:
         raise BadSettings(f"model and models name {len(models)} models; the limit is {settings.models_max} (models_max)")
@@ -336,7 +338,7 @@ def flag_of(name: str) -> str:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for every setting; those that are not given stay out of the parsed namespace."""
+    """Add a flag for every setting. Flags that are not given are absent from the parsed namespace."""
     for name, field in Settings.model_fields.items():
         annotation = field.annotation
         kind: dict[str, Any] = {"metavar": "VALUE"}
@@ -364,7 +366,7 @@ def settings_table() -> list[tuple[str, str, str, str]]:
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """The settings as docs/reference/settings.md shows them."""
+    """The table of docs/reference/settings.md."""
     lines = ["| variable | flag | default | what it is |", "|---|---|---|---|"]
     lines += [f"| `{variable}` | `{flag}` | {f'`{default}`' if default else ''} | {text} |" for variable, flag, default, text in rows]
     return "\n".join(lines)

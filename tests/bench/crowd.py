@@ -27,7 +27,7 @@ from sentiment.batching.row_queue import TextOutcome
 from sentiment.batching.ticket import Priority
 from sentiment.errors import RequestError
 from sentiment.model.tokenizer import Row
-from sentiment.serving.front_ends.executor_client import FarQueue, Link, connect
+from sentiment.serving.front_ends.executor_client import Link, RemoteQueue, connect
 from tests.bench.front_ends import EXECUTOR_US_MAX, FED_TOKENS, server
 from tests.bench.processes import Worker, idle_share
 from tests.tiny import make_bundle
@@ -44,7 +44,7 @@ def busy_s(pid: int) -> float:
 
 
 class Quiet:
-    """Hears what the executor says and does nothing."""
+    """LinkListener what the executor says and does nothing."""
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
@@ -122,13 +122,13 @@ class Executor:
         """Connections, each as what sends a row over it."""
         sends: list[Callable[[], None]] = []
         for number in range(FRONT_ENDS):
-            hears, far = Quiet(), FarQueue(4096)
+            hears, far = Quiet(), RemoteQueue(4096)
             await connect(self.path, partial(Link, f"crowd-{number}", os.getpid(), far, hears))
             await hears.ready.wait()
             sends.append(partial(self._submit, far, Row([5] * FED_TOKENS, None, False)))
         return sends
 
-    def _submit(self, far: FarQueue, row: Row) -> None:
+    def _submit(self, far: RemoteQueue, row: Row) -> None:
         now = time.monotonic()
         try:
             far.submit(row, now + WAIT_S, partial(self._told, now), Priority.INTERACTIVE)

@@ -24,7 +24,7 @@ from sentiment.batching.batcher import RowResult
 from sentiment.batching.row_queue import TextOutcome
 from sentiment.batching.ticket import Priority
 from sentiment.model.tokenizer import Row
-from sentiment.serving.front_ends.executor_client import FarQueue, Link, connect
+from sentiment.serving.front_ends.executor_client import Link, RemoteQueue, connect
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.bench.processes import Worker, cpu_s, idle_share
 from tests.tiny import make_bundle
@@ -74,7 +74,7 @@ class Feeder:
 
     def __init__(self) -> None:
         self.answered = 0
-        self.queue = FarQueue(2 * FED_ROWS)
+        self.queue = RemoteQueue(2 * FED_ROWS)
         self._link: Link | None = None
         self._row = Row([5] * FED_TOKENS, None, False)
         self._ready = asyncio.Event()

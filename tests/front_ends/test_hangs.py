@@ -63,7 +63,7 @@ def test_a_process_that_hangs_is_found_and_replaced(serve: Callable[..., Server]
     # Its event loop goes on: it has said so to the supervisor too.
     server.metrics()
     server.kill(name, signal.SIGSTOP)
-    assert server.wait_for("process_silent")["silent"] == name
+    assert server.wait_for("process_unresponsive")["unresponsive"] == name
     server.wait_for("process_started", 2, started=name)
     clients = [server.client() for _ in range(8)]
     for client in clients:

@@ -15,9 +15,9 @@ from sentiment.errors import Broken, Refused, Unavailable
 from sentiment.model.tokenizer import Row
 from sentiment.serving import event_loop
 from sentiment.serving.front_ends import executor_client as links
-from sentiment.serving.front_ends import executor_endpoint as desks
-from sentiment.serving.front_ends.executor_client import FarQueue
-from sentiment.serving.front_ends.executor_endpoint import Desk, Serving
+from sentiment.serving.front_ends import executor_endpoint as endpoint
+from sentiment.serving.front_ends.executor_client import RemoteQueue
+from sentiment.serving.front_ends.executor_endpoint import FrontEndServer, Serving
 from sentiment.serving.front_ends.frames import (
     Frames,
     Kind,
@@ -51,7 +51,7 @@ async def test_an_executor_that_does_not_read_gets_no_more_than_a_bound_and_hold
 ) -> None:
     monkeypatch.setattr(links, "UNREAD_BYTES_MAX", 2**20)
     monkeypatch.setattr(links, "CLOSE_S", 0.05)
-    queue = FarQueue(rows_max=10**6)
+    queue = RemoteQueue(rows_max=10**6)
     link = await join(tmp_path / "rows.sock", Heard(), queue)
     peer, _ = silent.accept()
     peer.sendall(frame_of(Kind.MODEL, {}) + frame_of(Kind.STATE, {"ready": True}))
@@ -75,7 +75,7 @@ async def test_an_executor_that_does_not_read_gets_no_more_than_a_bound_and_hold
 
 
 async def test_texts_are_sent_only_once_the_executor_has_been_ready_and_stay_with_it(silent: socket.socket, tmp_path: Path) -> None:
-    queue, heard = FarQueue(rows_max=10), Heard()
+    queue, heard = RemoteQueue(rows_max=10), Heard()
     link = await join(tmp_path / "rows.sock", heard, queue)
     peer, _ = silent.accept()
 
@@ -92,18 +92,18 @@ async def test_texts_are_sent_only_once_the_executor_has_been_ready_and_stay_wit
 
 
 async def test_a_model_that_is_read_late_promises_nothing_to_the_next_executor(joined: Joined, tmp_path: Path) -> None:
-    joined.desk.close()
+    joined.server.close()
     await joined.link.lost.wait()
-    desk = Desk(tmp_path / "next.sock", 1, joined.added.extend)
-    await desk.start()
+    server = FrontEndServer(tmp_path / "next.sock", 1, joined.added.extend)
+    await server.start()
     await join(tmp_path / "next.sock", joined.heard, joined.queue)
-    desk.set_ready(True)
+    server.set_ready(True)
     await until(lambda: joined.heard.states[-1])
 
     joined.link.serving()
 
     assert not joined.queue.attached
-    desk.close()
+    server.close()
 
 
 async def test_texts_that_cannot_be_packed_are_told_so_at_once(joined: Joined) -> None:
@@ -128,11 +128,11 @@ async def test_counts_that_answer_an_earlier_question_are_not_taken_for_those_of
         asked.extend(number for numbers in found for number in numbers)
 
     writer.write(frame_of(Kind.HELLO, {"name": "late", "pid": 7}))
-    await until(lambda: "late" in joined.desk.pids)
-    monkeypatch.setattr(desks, "COUNTS_S", 0.01)
-    await joined.desk.collect()
-    monkeypatch.setattr(desks, "COUNTS_S", PATIENCE_S)
-    collecting = asyncio.create_task(joined.desk.collect())
+    await until(lambda: "late" in joined.server.pids)
+    monkeypatch.setattr(endpoint, "COUNTS_S", 0.01)
+    await joined.server.collect()
+    monkeypatch.setattr(endpoint, "COUNTS_S", PATIENCE_S)
+    collecting = asyncio.create_task(joined.server.collect())
     async with asyncio.timeout(PATIENCE_S):
         while len(asked) < 2:
             await ask()
@@ -147,8 +147,8 @@ async def test_counts_that_answer_an_earlier_question_are_not_taken_for_those_of
 
 
 async def test_texts_that_come_before_the_model_are_refused(tmp_path: Path) -> None:
-    desk = Desk(tmp_path / "rows.sock", 1, list[Any]().extend)
-    await desk.start()
+    server = FrontEndServer(tmp_path / "rows.sock", 1, list[Any]().extend)
+    await server.start()
     reader, writer = await asyncio.open_unix_connection(str(tmp_path / "rows.sock"))
 
     writer.write(frame(Kind.ROWS, pack_texts([Text(7, time.monotonic() + 60, INTERACTIVE, [row(1)])])))
@@ -160,10 +160,10 @@ async def test_texts_that_come_before_the_model_are_refused(tmp_path: Path) -> N
     ((number, error, let_in),) = failed[0]
     assert (number, type(error), let_in) == (7, Unavailable, False)
     writer.close()
-    desk.close()
+    server.close()
 
 
-async def test_one_text_that_cannot_be_withdrawn_keeps_no_front_end_at_the_desk(joined: Joined) -> None:
+async def test_one_text_that_cannot_be_withdrawn_keeps_no_front_end_at_the_executor(joined: Joined) -> None:
     class Queue:
         cancelled = 0
 
@@ -175,16 +175,16 @@ async def test_one_text_that_cannot_be_withdrawn_keeps_no_front_end_at_the_desk(
             raise RuntimeError("broken")
 
     queue: Any = Queue()
-    joined.desk.serving = Serving({}, queue, lambda: 0.0)
+    joined.server.serving = Serving({}, queue, lambda: 0.0)
     told: list[TextOutcome] = []
     submit(joined, row(1), told)
     submit(joined, row(2), told)
-    await joined.desk.collect()
+    await joined.server.collect()
 
     await joined.link.close()
-    await joined.desk.left(PATIENCE_S)
+    await joined.server.wait_gone(PATIENCE_S)
 
-    assert joined.desk.pids == {}
+    assert joined.server.pids == {}
     assert queue.cancelled == 2
     assert not any(isinstance(one, NotLetIn) for one in told)
 
@@ -221,7 +221,7 @@ async def _takes_no_connection_before_it_can_answer(tmp_path: Path) -> None:
 
 async def test_a_large_turn_goes_as_several_frames() -> None:
     sent: list[bytes] = []
-    queue = FarQueue(rows_max=1000)
+    queue = RemoteQueue(rows_max=1000)
     queue.attach(sent.append)
     for number in range(20):
         queue.submit(row(number, tokens=2**16), time.monotonic() + 60, lambda _: None, INTERACTIVE)

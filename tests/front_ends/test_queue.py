@@ -1,4 +1,4 @@
-"""A front end's queue and the executor's desk, joined by a real Unix socket; the runner is moved by hand."""
+"""A front end's queue and the executor's server, joined by a real Unix socket; the runner is moved by hand."""
 
 import asyncio
 import time
@@ -17,8 +17,8 @@ from sentiment.batching.ticket import Priority
 from sentiment.batching.windows import RowsResult
 from sentiment.errors import Expired, ModelFailed, Refused, Unavailable
 from sentiment.model.tokenizer import Row, Windows
-from sentiment.serving.front_ends.executor_client import LATE_S, FarQueue, Link, connect
-from sentiment.serving.front_ends.executor_endpoint import Desk, Serving
+from sentiment.serving.front_ends.executor_client import LATE_S, Link, RemoteQueue, connect
+from sentiment.serving.front_ends.executor_endpoint import FrontEndServer, Serving
 from sentiment.serving.front_ends.frames import HEAD
 from tests.batching.test_batcher import HandRunner, Notes
 from tests.batching.test_cost import fixed
@@ -51,8 +51,8 @@ class Heard:
 class Joined:
     """Both ends."""
 
-    desk: Desk
-    queue: FarQueue
+    server: FrontEndServer
+    queue: RemoteQueue
     heard: Heard
     link: Link
     batcher: Batcher
@@ -67,7 +67,7 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def join(path: Path, heard: Heard, queue: FarQueue, name: str = "front-0") -> Link:
+async def join(path: Path, heard: Heard, queue: RemoteQueue, name: str = "front-0") -> Link:
     return await connect(path, lambda: Link(name, 42, queue, heard))
 
 
@@ -76,17 +76,17 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     runner, notes, added = HandRunner(), Notes(), []
     scheduler: Scheduler[Waiting] = Scheduler(fixed(1e-3, 1e-9), BatchLimits(8, 1024, 2**26, 2), 1, 6, 32)
     batcher = Batcher(object(), scheduler, [runner], notes)
-    desk = Desk(tmp_path / "rows.sock", 1, added.extend)
-    await desk.start()
-    heard, queue = Heard(), FarQueue(rows_max=100)
+    server = FrontEndServer(tmp_path / "rows.sock", 1, added.extend)
+    await server.start()
+    heard, queue = Heard(), RemoteQueue(rows_max=100)
     link = await join(tmp_path / "rows.sock", heard, queue)
     async with asyncio.timeout(PATIENCE_S):
-        await desk.introduce(Serving({"model": "tiny"}, HereQueue(batcher), lambda: 0.125))
-    desk.set_ready(True)
+        await server.announce(Serving({"model": "tiny"}, HereQueue(batcher), lambda: 0.125))
+    server.set_ready(True)
     await until(lambda: queue.attached)
-    yield Joined(desk, queue, heard, link, batcher, runner, notes, added)
+    yield Joined(server, queue, heard, link, batcher, runner, notes, added)
     await link.close()
-    desk.close()
+    server.close()
 
 
 def row(first: int, tokens: int = 4) -> Row:
@@ -185,7 +185,7 @@ async def test_a_cancelled_text_is_never_run_nor_told(joined: Joined) -> None:
 
 
 async def test_a_front_end_that_goes_takes_its_texts_with_it_and_nobody_elses(joined: Joined, tmp_path: Path) -> None:
-    other, queue = Heard(), FarQueue(rows_max=100)
+    other, queue = Heard(), RemoteQueue(rows_max=100)
     link = await join(tmp_path / "rows.sock", other, queue, "front-1")
     await until(lambda: queue.attached)
     running: list[TextOutcome] = []
@@ -206,7 +206,7 @@ async def test_a_front_end_that_goes_takes_its_texts_with_it_and_nobody_elses(jo
 
     assert isinstance(mine[0], RowResult)
     assert [type(outcome) for outcome in theirs] == [Unavailable]
-    assert joined.desk.pids == {"front-0": 42}
+    assert joined.server.pids == {"front-0": 42}
 
 
 async def test_when_the_executor_goes_everybody_is_told_at_once_and_new_texts_are_refused(joined: Joined) -> None:
@@ -215,26 +215,26 @@ async def test_when_the_executor_goes_everybody_is_told_at_once_and_new_texts_ar
     submit(joined, Windows((row(2), row(3)), 6, False), told[1])
     await until(lambda: bool(joined.runner.started))
 
-    joined.desk.close()
+    joined.server.close()
     await until(lambda: all(told[:2]))
 
     assert [type(one[0]) for one in told[:2]] == [Unavailable, Unavailable]
-    with pytest.raises(Unavailable, match="another takes its place"):
+    with pytest.raises(Unavailable, match="the executor process has ended"):
         submit(joined, row(4), told[2])
     assert joined.heard.states[-1] is False
     assert joined.queue.texts == 0
 
 
 async def test_the_same_queue_goes_on_with_the_next_executor(joined: Joined, tmp_path: Path) -> None:
-    joined.desk.close()
+    joined.server.close()
     await joined.link.lost.wait()
-    desk = Desk(tmp_path / "next.sock", 1, joined.added.extend)
+    server = FrontEndServer(tmp_path / "next.sock", 1, joined.added.extend)
     looking = asyncio.create_task(join(tmp_path / "next.sock", joined.heard, joined.queue))
 
-    await desk.start()
+    await server.start()
     async with asyncio.timeout(PATIENCE_S):
-        await asyncio.gather(looking, desk.introduce(Serving({"model": "tiny"}, HereQueue(joined.batcher), lambda: 0.0)))
-    desk.set_ready(True)
+        await asyncio.gather(looking, server.announce(Serving({"model": "tiny"}, HereQueue(joined.batcher), lambda: 0.0)))
+    server.set_ready(True)
     await until(lambda: joined.queue.attached)
     told: list[TextOutcome] = []
     submit(joined, row(5), told)
@@ -243,12 +243,12 @@ async def test_the_same_queue_goes_on_with_the_next_executor(joined: Joined, tmp
     await until(lambda: bool(told))
 
     assert isinstance(told[0], RowResult)
-    desk.close()
+    server.close()
 
 
 async def test_an_executor_that_hangs_holds_nobody_beyond_its_deadline() -> None:
     sent: list[bytes] = []
-    queue = FarQueue(rows_max=100)
+    queue = RemoteQueue(rows_max=100)
     queue.attach(sent.append)
     now = time.monotonic()
     told: list[list[TextOutcome]] = [[], []]
@@ -267,7 +267,7 @@ async def test_an_executor_that_hangs_holds_nobody_beyond_its_deadline() -> None
 
 
 async def test_a_front_end_has_no_more_rows_unanswered_than_its_limit() -> None:
-    queue = FarQueue(rows_max=3)
+    queue = RemoteQueue(rows_max=3)
     queue.attach(lambda _: None)
     told: list[TextOutcome] = []
     until_s = time.monotonic() + 60
@@ -285,19 +285,19 @@ async def test_a_front_end_has_no_more_rows_unanswered_than_its_limit() -> None:
 async def test_readiness_and_counts_go_over_the_same_connection(joined: Joined) -> None:
     joined.heard.counted = [["requests_total", {"code": "OK"}, 3.0]]
 
-    await joined.desk.collect()
-    joined.desk.set_ready(False)
+    await joined.server.collect()
+    joined.server.set_ready(False)
     await until(lambda: joined.heard.states == [False, True, False])
 
     assert joined.added == [["requests_total", {"code": "OK"}, 3.0]]
-    assert joined.desk.pids == {"front-0": 42}
+    assert joined.server.pids == {"front-0": 42}
 
 
 async def test_a_front_end_that_leaves_says_first_what_it_has_counted(joined: Joined) -> None:
     joined.heard.counted = [["requests_total", {"code": "OK"}, 1.0]]
 
     await joined.link.close()
-    await joined.desk.left(PATIENCE_S)
+    await joined.server.wait_gone(PATIENCE_S)
 
     assert joined.added == [["requests_total", {"code": "OK"}, 1.0]]
 

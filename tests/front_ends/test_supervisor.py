@@ -59,7 +59,7 @@ async def test_a_process_that_is_silent_is_killed_and_replaced(
     with capture_logs() as logs:
         code = await run(supervisor)
 
-    silent = [line for line in logs if line["event"] == "process_silent"]
+    silent = [line for line in logs if line["event"] == "process_unresponsive"]
     assert code == FAILED
     # One of both was replaced until that was in vain.
     assert len(silent) >= DEATHS_MAX
@@ -81,7 +81,7 @@ async def test_one_that_does_not_listen_to_the_signal_does_not_hold_up_the_end(
         code = await running
 
     assert code == FAILED
-    assert {"processes_killed", "not_drained"} <= {line["event"] for line in logs}
+    assert {"processes_killed", "drain_incomplete"} <= {line["event"] for line in logs}
 
 
 @pytest.mark.parametrize(("code", "deaths"), [(DIES, DEATHS_MAX), (WORKS_AND_DIES, 3 * DEATHS_MAX)])
@@ -165,4 +165,4 @@ def test_what_lies_in_the_working_directory_is_not_run(tmp_path: Path) -> None:
     found = subprocess.run(COMMAND, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
     assert found.stdout == ""
-    assert "the supervisor has gone" in found.stderr
+    assert "the supervisor has ended" in found.stderr

@@ -15,10 +15,10 @@ from sentiment.serving.front_ends.frames import (
     BODY_BYTES_MAX,
     HEAD,
     Answered,
+    BadFrame,
     Failed,
     Frames,
     Kind,
-    OutOfStep,
     Text,
     frame,
     pack_answers,
@@ -103,5 +103,5 @@ def test_frames_are_the_same_however_the_stream_is_cut(sent: list[tuple[Kind, by
 
 @pytest.mark.parametrize(("size", "kind"), [(BODY_BYTES_MAX + 1, Kind.ROWS), (0, 0), (0, Kind.ASK + 1)])
 def test_what_is_no_frame_is_refused_before_anything_is_held_for_it(size: int, kind: int) -> None:
-    with pytest.raises(OutOfStep, match=str(size)):
+    with pytest.raises(BadFrame, match=str(size)):
         list(Frames().feed(HEAD.pack(size, kind)))

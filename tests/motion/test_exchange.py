@@ -202,7 +202,7 @@ def test_a_version_that_was_changed_under_its_number_is_refused(exchanging: Star
     manifest = json.loads((root / "tiny/1/manifest.json").read_text())
     (root / "tiny/1/manifest.json").write_text(json.dumps(manifest | {"provenance": {"changed": True}}))
     with server.admin() as admin:
-        refused(lambda: admin.load("tiny/1"), grpc.StatusCode.FAILED_PRECONDITION, "a new one gets a new number")
+        refused(lambda: admin.load("tiny/1"), grpc.StatusCode.FAILED_PRECONDITION, "give the new files a new version")
 
 
 def test_no_more_versions_stay_than_the_limit_and_the_longest_kept_goes_first(exchanging: Start, root: Path) -> None:

@@ -101,7 +101,7 @@ async def test_a_bad_version_is_tried_once_and_again_when_its_files_are_others(w
     with capture_logs() as logs:
         await look(watch, 5)
     assert notes.asked == ["tiny/2"]
-    assert [(line["model"], line["reason"]) for line in logs if line["event"] == "model_not_taken"] == [("tiny/2", "its golden set")]
+    assert [(line["model"], line["reason"]) for line in logs if line["event"] == "model_refused"] == [("tiny/2", "its golden set")]
 
     notes.error = None
     content = (path / "fp32.onnx").read_bytes()

@@ -31,7 +31,7 @@ def test_whoever_leaves_strands_none_of_the_versions_that_he_unloaded(
         admin.load("other/1")
         admin.load("other/2")
     repository = server.app._repository
-    runners = [runner for hosted in repository.hosted if hosted.classifier.manifest.name == "other" for runner in hosted.loaded.runners]
+    runners = [runner for running in repository.running if running.classifier.manifest.name == "other" for runner in running.loaded.runners]
     threads = [runner._thread for runner in runners]
     let_go: asyncio.Event = asyncio.Event()
 
@@ -39,7 +39,7 @@ def test_whoever_leaves_strands_none_of_the_versions_that_he_unloaded(
         await let_go.wait()
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("sentiment.serving.lifecycle.served_model.Hosted.keep_costs", keeps_no_costs)
+    monkeypatch.setattr("sentiment.serving.lifecycle.served_model.RunningModel.keep_costs", keeps_no_costs)
 
     async def unload_and_leave() -> set[str]:
         unloading = asyncio.create_task(repository.unload("other"))
@@ -86,7 +86,7 @@ def test_nothing_is_unloaded_for_a_version_that_will_not_do(exchanging: Start, r
     graph.write_bytes(b"x" * graph.stat().st_size)
     with server.admin() as admin:
         admin.load("tiny/2")
-        for version, says in ((3, "too few of them are only kept"), (4, "SHA-256 is")):
+        for version, says in ((3, "bytes are loaded; this one has"), (4, "SHA-256 is")):
             with pytest.raises(CallFailed, match=says):
                 admin.load(f"tiny/{version}")
 
@@ -120,7 +120,7 @@ def test_a_load_that_finds_no_room_while_another_leaves_may_come_again(exchangin
 
     done = asyncio.run_coroutine_threadsafe(load_while_one_leaves(), server.loop)
 
-    assert done.result(90) == "Unavailable: there is no room before tiny/1 is unloaded"
+    assert done.result(90) == "Unavailable: there is no room until tiny/1 is unloaded; try again"
     assert server.metric("sentiment_model_changes_total", change="failed") == 0
 
 

@@ -151,7 +151,7 @@ async def test_a_run_that_hears_the_stop_fails_its_rows_and_the_server_is_ready_
         "stalled",
         "batch_failed",
         "call_failed",
-        "moving_again",
+        "stall_ended",
     ]
     assert "yzzy" not in json.dumps(logs, default=str)
 

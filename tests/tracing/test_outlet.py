@@ -12,7 +12,7 @@ import structlog
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing import otel
 from sentiment.observability.tracing.otel import OtelOutlet
-from sentiment.observability.tracing.trace import CANCELLED, Begin, Place, Span, Telling, Trace, Tracer
+from sentiment.observability.tracing.trace import CANCELLED, Begin, Place, Span, StageSpan, Trace, Tracer
 from tests.tracing.collector import PATIENCE_S, Collector
 from tests.tracing.kept import Kept
 
@@ -169,13 +169,13 @@ async def test_a_stage_is_told_of_however_it_ends() -> None:
     kept = Kept()
     trace = Trace(kept, Begin(Place(1, 2), 0, None))
 
-    with Telling(trace, "tokenize") as attributes:
+    with StageSpan(trace, "tokenize") as attributes:
         attributes["sentiment.tokens"] = 3
-    with pytest.raises(ValueError, match="of no concern"), Telling(trace, "tokenize"):
+    with pytest.raises(ValueError, match="of no concern"), StageSpan(trace, "tokenize"):
         raise ValueError("of no concern")
-    with pytest.raises(asyncio.CancelledError), Telling(trace, "tokenize"):
+    with pytest.raises(asyncio.CancelledError), StageSpan(trace, "tokenize"):
         raise asyncio.CancelledError
-    with Telling(None, "tokenize"):
+    with StageSpan(None, "tokenize"):
         pass
 
     told = [(span.error, span.attributes) for span in kept.spans]

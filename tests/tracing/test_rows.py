@@ -17,7 +17,7 @@ from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing import trace as trace_module
 from sentiment.observability.tracing.trace import CANCELLED, ROWS_MAX, Begin, Place, Span, Trace, Tracer
 from sentiment.serving import batch_telemetry as watcher_module
-from sentiment.serving.batch_telemetry import Watcher
+from sentiment.serving.batch_telemetry import BatchTelemetry
 from sentiment.serving.pipeline import Served
 from sentiment.serving.queries import Query
 from tests.batching.test_batcher import Bench, Clock, HandRunner, clock  # noqa: F401  # a fixture
@@ -36,7 +36,7 @@ class TracedBench(Bench):
         self.kept = Kept()
         self.trace = Trace(self.kept, Begin(REQUEST, 0, None))
         metrics = Metrics((), ()).model("tiny/1", ["hand-0"])
-        self.batcher = Batcher(None, self.scheduler, self.runners, Watcher(metrics, Tracer(self.kept)))
+        self.batcher = Batcher(None, self.scheduler, self.runners, BatchTelemetry(metrics, Tracer(self.kept)))
         self.outcomes: list[RowOutcome] = []
 
     def traced(self, seconds: float = 60.0) -> RowTicket:

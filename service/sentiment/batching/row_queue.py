@@ -1,6 +1,6 @@
 """The queue as a text sees it: in as one row or as the rows of its windows, all or none, and out with one outcome.
 
-``HereQueue`` is the one of this process; a front end's leads to the process that has the model (front_ends.link).
+``HereQueue`` is the one of this process; a front end's leads to the process that has the model (front_ends.executor_client).
 """
 
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""What is told of the service: metrics, logs and traces."""
+"""Metrics, logs and traces of the service."""

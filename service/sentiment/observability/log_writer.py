@@ -1,4 +1,4 @@
-"""Standard error of a server, written by a thread of its own: whoever logs never waits for whoever reads."""
+"""Writes a server's standard error in a thread, so that logging never waits for a slow reader."""
 
 import contextlib
 import io
@@ -9,25 +9,25 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-# Text that waits to be written. A few thousand lines: what comes while a reader is away for a moment.
+# Limit of the buffered text: a few thousand lines, enough for a reader that pauses briefly.
 BYTES_MAX = 2**20
-# What a process that ends waits for its last lines.
+# How long a process that exits waits for its last lines.
 LAST_LINES_S = 1.0
 
 
 class LogLines(io.TextIOBase):
-    """A text stream whose writes return at once. What finds no room, or cannot be written, is dropped and counted.
+    """A text stream whose writes return at once. Lines that do not fit in the buffer, or cannot be written, are dropped and counted.
 
-    For several threads. ``flush`` waits for nothing: ``wait_written`` does.
+    Thread-safe. ``flush`` does nothing; use ``wait_written``.
     """
 
     def __init__(self, descriptor: int, on_lost: Callable[[int], None] = lambda _lines: None, bytes_max: int = BYTES_MAX) -> None:
-        """Nothing is written yet.
+        """Start the writing thread.
 
         Args:
-            descriptor: what is written to; never closed.
-            on_lost: told in the thread that writes, when that goes on, how many were dropped meanwhile.
-            bytes_max: what may wait.
+            descriptor: file descriptor to write to; never closed.
+            on_lost: called in the writing thread, once writing works again, with the number of lines dropped meanwhile.
+            bytes_max: limit of the buffered text.
         """
         super().__init__()
         self._descriptor = descriptor
@@ -36,17 +36,17 @@ class LogLines(io.TextIOBase):
         self._waiting: deque[bytes] = deque()
         self._changed = threading.Condition()
         self._dropped = 0
-        # What was written last ends within a line.
+        # Whether the last write ended in the middle of a line.
         self._cut = False
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
     @property
     def dropped(self) -> int:
-        """Lines, or parts of them, that were not written."""
+        """Lines that were not written, or only in part."""
         return self._dropped
 
     def write(self, text: str, /) -> int:
-        """Have it written, in one piece if it is short: several processes may share the reader."""
+        """Queue the text. A short text is written with one call, because several processes may share the reader."""
         line = text.encode(errors="backslashreplace")
         with self._changed:
             if len(line) > self._room:
@@ -58,12 +58,12 @@ class LogLines(io.TextIOBase):
         return len(text)
 
     def wait_written(self, within_s: float = LAST_LINES_S) -> None:
-        """Wait until all is written, but not for longer than that: the reader may hang."""
+        """Wait until everything is written, at most ``within_s``: the reader may hang."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting, within_s)
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """The file descriptor."""
         return self._descriptor
 
     def isatty(self) -> bool:
@@ -71,31 +71,31 @@ class LogLines(io.TextIOBase):
         return os.isatty(self._descriptor)
 
     def writable(self) -> bool:
-        """It is."""
+        """Always True."""
         return True
 
     def _write_all(self) -> None:
-        told = 0
+        reported = 0
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting)
                 line = self._waiting[0]
             written = self._wrote(line)
             with self._changed:
-                # Only now: until then it takes its room, and ``wait_written`` waits for it.
+                # Removed only after the write: it takes buffer space until then, and ``wait_written`` waits for it.
                 self._waiting.popleft()
                 self._room += len(line)
                 self._dropped += not written
                 self._changed.notify_all()
-                lost = self._dropped - told
+                lost = self._dropped - reported
             if written and lost:
-                told += lost
-                # Without a thread nobody would write what comes later. Not tried again: it may have written a line before it failed.
+                reported += lost
+                # An error must not end this thread. No retry: ``on_lost`` may have written its line before it failed.
                 with contextlib.suppress(Exception):
                     self._on_lost(lost)
 
     def _wrote(self, line: bytes) -> bool:
-        """Whether all of it could be written; the next one is tried in any case, for a disk may have room again."""
+        """Write the line; returns whether all of it was written. After a failure, the next line is tried: a disk may have room again."""
         left = b"\n" + line if self._cut else line
         size = len(left)
         try:
@@ -103,9 +103,9 @@ class LogLines(io.TextIOBase):
                 try:
                     left = left[os.write(self._descriptor, left) :]
                 except BlockingIOError:
-                    # Somebody who shares it does not wait for it.
+                    # Another process that shares the descriptor made it non-blocking.
                     select.select([], [self._descriptor], [])
-        except Exception:  # whatever it was, the thread goes on
+        except Exception:  # the thread must go on
             self._cut = self._cut or len(left) < size
             return False
         self._cut = False
@@ -113,8 +113,8 @@ class LogLines(io.TextIOBase):
 
 
 def take_standard_error(on_lost: Callable[[int], None]) -> LogLines:
-    """Let all that Python writes to this process's standard error go through one. If that is closed, nobody reads it."""
-    # What has its number now may be another file.
+    """Replace ``sys.stderr`` by a LogLines. If standard error is closed, the lines go to /dev/null."""
+    # The descriptor 2 of a closed standard error may be another file by now.
     descriptor = os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else sys.stderr.fileno()
     sys.stderr = lines = LogLines(descriptor, on_lost)
     return lines

@@ -1,4 +1,4 @@
-"""Structured logs on standard error: one line an event, fields not prose, never a user's text."""
+"""Structured logs on standard error: one line per event, as fields; never a user's text."""
 
 import atexit
 import logging
@@ -11,14 +11,14 @@ from sentiment.observability.log_writer import LogLines, take_standard_error
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
-# Of a server.
+# Set in a process that serves.
 _lines: LogLines | None = None
 
 
 def configure_server(level: str, form: str, process: str = "") -> None:
-    """Set up logging for a process that serves: it never waits for whoever reads its standard error. Else as ``configure``."""
+    """Set up logging for a process that serves: as ``configure``, but logging never waits for the reader of standard error."""
     global _lines  # noqa: PLW0603  # a process has one standard error
-    # gRPC's core, which reads this when it is loaded, would write what clients sent it, past our lines and waiting for their reader.
+    # gRPC's core reads this when it is loaded. Else it writes clients' bytes to standard error itself, and blocks on a slow reader.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _lines = take_standard_error(lambda lines: logger().warning("log_lines_lost", lines=lines))
     atexit.register(_lines.wait_written)
@@ -28,7 +28,7 @@ def configure_server(level: str, form: str, process: str = "") -> None:
 
 
 def _without_clients_bytes(record: logging.LogRecord) -> bool:
-    """Of headers that are no UTF-8 grpc.aio tells with their bytes. What ends its server is told by ``api.grpc.port``."""
+    """Drop grpc.aio's records about headers that are not UTF-8: they quote the bytes. ``api.grpc.port`` logs when its server ends."""
     return not (record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError))
 
 
@@ -38,7 +38,7 @@ def lines_dropped() -> float:
 
 
 def wait_written() -> None:
-    """Wait for the last lines, a moment at most: before an end that runs nothing else."""
+    """Wait briefly for the last lines; for an exit that skips the atexit functions."""
     if _lines is not None:
         _lines.wait_written()
 
@@ -47,9 +47,9 @@ def configure(level: str, form: str, process: str = "") -> None:
     """Set up logging for the process.
 
     Args:
-        level: least level that is written, a key of ``LEVELS``.
-        form: ``json`` (one object a line) or ``console``.
-        process: its name, where a server has several; every line has it.
+        level: lowest level that is written, a key of ``LEVELS``.
+        form: ``json`` (one object per line) or ``console``.
+        process: name added to every line, where a server has several processes.
     """
     render: structlog.typing.Processor = structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer()
     shared: list[structlog.typing.Processor] = [
@@ -62,11 +62,11 @@ def configure(level: str, form: str, process: str = "") -> None:
     structlog.configure(
         processors=[*shared, render],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        # One write a line: several processes may share standard error.
+        # One write per line: several processes may share standard error.
         logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    # What libraries log through the standard library (asyncio, grpc, aiohttp) takes the same form.
+    # Libraries that log through the standard library (asyncio, grpc, aiohttp) get the same format.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

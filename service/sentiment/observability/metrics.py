@@ -9,17 +9,17 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
-# An edge stands at each service level objective: 10 ms and 100 ms for interactive calls, 500 ms at high load on a CPU.
+# There is an edge at each service level objective: 10 ms and 100 ms for interactive calls, 500 ms at high load on a CPU.
 REQUEST_EDGES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 STAGE_EDGES_S = (2e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5)
 ROWS_EDGES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKENS_EDGES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
-# Explanations of a short text take a tenth of a second, of 512 tokens with everything asked a minute.
+# An explanation takes 0.1 s for a short text and a minute for 512 tokens with all its parts.
 EXPLAIN_EDGES_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 STAGES = ("receive", "tokenize", "queue", "plan", "pad", "copy", "run", "score", "send")
-# The client's ..._created series double the exposition and answer no question that process_start_time_seconds does not.
+# The client library's ..._created series double the page and add nothing to process_start_time_seconds.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves it untyped
 
 EXPLAINED = (
@@ -27,52 +27,52 @@ EXPLAINED = (
     *("header", "attention", "neuron", "evidence", "counterfactuals", "heads"),
 )
 REFUSALS = ("queue_full", "backlog", "deadline", "unavailable", "explanations")
-# What becomes of a version of a model: it answers its golden set here, or it does not and nothing else changes.
+# Events of a model version. "loaded": it passed its golden set here; "failed": it did not, and nothing else changed.
 CHANGES = ("loaded", "failed", "used", "unloaded")
 # Label value of requests that name no loaded model.
 NO_MODEL = ""
 
 
 class Meter(Protocol):
-    """What is read of a device."""
+    """Reads a device."""
 
     def memory_bytes(self) -> float:
-        """Bytes that are taken of its memory."""
+        """Bytes of its memory in use."""
 
     def busy_ratio(self) -> float:
-        """Part of the time in which it ran something, 0 to 1."""
+        """Share of the time in which it was busy, 0 to 1."""
 
 
 class ReadCounter(Collector):
-    """A counter that others keep, read when it is scraped."""
+    """A counter whose values are kept elsewhere and read at each scrape."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str] = (), *, registry: CollectorRegistry) -> None:
-        self._told = f"sentiment_{name}", documentation
+        self._name_and_help = f"sentiment_{name}", documentation
         self._labels = labels
         self._read: dict[tuple[str, ...], Callable[[], float]] = {}
         registry.register(self)
 
     def watch(self, read: Callable[[], float], *values: str) -> None:
-        """Have ``read`` give the series with these values of the labels, which only grows."""
+        """Read the series with these label values from ``read``, whose result must never decrease."""
         self._read[values] = read
 
     def collect(self) -> Iterable[Metric]:
-        """Its series."""
-        family = CounterMetricFamily(*self._told, labels=self._labels)
+        """The counter's series."""
+        family = CounterMetricFamily(*self._name_and_help, labels=self._labels)
         for values, read in self._read.items():
             family.add_metric(values, read())
         yield family
 
 
 class Metrics:
-    """The registry and what is counted in it. Incremented at the edges, from the event loop only."""
+    """The registry and its metrics. Incremented at the edges, from the event loop only."""
 
     def __init__(self, methods: Sequence[str], codes: Sequence[str]) -> None:
-        """Define everything.
+        """Define all metrics.
 
         Args:
-            methods: the names that ``method`` takes.
-            codes: the status names that ``code`` takes.
+            methods: values of the label ``method``.
+            codes: values of the label ``code``, names of status codes.
         """
         self.registry = CollectorRegistry()
         self.methods, self.codes = tuple(methods), tuple(codes)
@@ -117,7 +117,7 @@ class Metrics:
         self.queue_rows = gauge("queue_rows", "Rows waiting for a runner.", ["model"])
         self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that arrives now would run.", ["model"])
         self.run_over_predicted = gauge("run_over_predicted", "Measured over predicted run time, slowly averaged.", ["model"])
-        # Written by the thread that sends spans too: the client's values are locked.
+        # Also incremented by the thread that sends spans; the client library locks its values.
         self.spans_sent = counter("trace_spans_sent", "Trace spans exported without an error.")
         self.spans_dropped = counter("trace_spans_dropped", "Trace spans not exported.", ["reason"])
         for reason in ("queue_full", "not_exported"):
@@ -137,7 +137,7 @@ class Metrics:
         self.build_info = info("build", "Versions of this service and its runtime.")
 
     def watch_devices(self, meters: Mapping[str, Meter]) -> None:
-        """Read each device's meter when it is scraped, by its name; without one there are no such series."""
+        """Read each device's meter, by the device's name, at each scrape. Without meters these metrics do not exist."""
         if not meters:
             return
         gauge = partial(Gauge, namespace="sentiment", labelnames=["device"], registry=self.registry)
@@ -148,7 +148,7 @@ class Metrics:
             busy.labels(device).set_function(meter.busy_ratio)
 
     def watch_certificate(self, expires_at: Callable[[], float]) -> None:
-        """Read when the server's certificate expires, in seconds since 1970, when it is scraped; without TLS there is no such series."""
+        """Read at each scrape when the server's certificate expires, in seconds since 1970. Without TLS this metric does not exist."""
         expiration = Gauge(
             "tls_certificate_expiration_timestamp_seconds",
             "When the server's certificate expires, in seconds since 1970.",
@@ -158,16 +158,16 @@ class Metrics:
         expiration.set_function(expires_at)
 
     def model(self, model: str, runners: Sequence[str]) -> "ModelMetrics":
-        """Make every series of a loaded model present, at zero."""
+        """Create every series of a loaded model, at zero."""
         for runner in runners:
             self.runner_busy_seconds.labels(runner)
         return ModelMetrics(self, model)
 
 
 class CallMetrics:
-    """How calls ended, label look-ups done. ``model`` is a loaded model's id or NO_MODEL.
+    """Metrics of calls, with the labels resolved. ``model`` is a loaded model's id or NO_MODEL.
 
-    ``forgotten``: its series are gone; what is still counted here is seen by nobody.
+    ``forgotten``: the series are removed; later increments are not exported.
     """
 
     forgotten = False
@@ -179,7 +179,7 @@ class CallMetrics:
 
 
 class ModelMetrics(CallMetrics):
-    """The metrics of one loaded model, label look-ups done."""
+    """The metrics of one loaded model, with the labels resolved."""
 
     def __init__(self, metrics: Metrics, model: str) -> None:
         super().__init__(metrics, model)
@@ -204,22 +204,22 @@ class ModelMetrics(CallMetrics):
         self._metrics.runner_busy_seconds.labels(runner).inc(seconds)
 
     def watch_queue(self, rows: Callable[[], float], backlog_s: Callable[[], float], run_over_predicted: Callable[[], float]) -> None:
-        """Read the gauges when they are scraped."""
+        """Read the gauges of the queue at each scrape."""
         self._metrics.queue_rows.labels(self.model).set_function(rows)
         self._metrics.backlog_seconds.labels(self.model).set_function(backlog_s)
         self._metrics.run_over_predicted.labels(self.model).set_function(run_over_predicted)
 
     def watch_explanations(self, calls: Callable[[], float]) -> None:
-        """Read their number when it is scraped."""
+        """Read the number of explanations at each scrape."""
         self._metrics.explanations.labels(self.model).set_function(calls)
 
     def describe(self, size: int, **facts: str) -> None:
-        """Say what the model is, and how many bytes its files have."""
+        """Set the model's facts and the bytes of its files."""
         self._metrics.model_info.labels(self.model).info(facts)
         self._metrics.model_bytes.labels(self.model).set(size)
 
     def forget(self) -> None:
-        """Let its series vanish."""
+        """Remove all series of the model."""
         self.forgotten = True
         for metric in vars(self._metrics).values():
             if isinstance(metric, MetricWrapperBase) and "model" in metric._labelnames:

@@ -1,1 +1,1 @@
-"""One text's way through the server, and the process that serves."""
+"""The path of a text through the server, and the process that serves it."""

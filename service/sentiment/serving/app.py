@@ -1,4 +1,4 @@
-"""The composition root: builds every part, warms up, serves, drains. Alone knows all concrete classes and owns the signals."""
+"""The composition root: builds every part, warms up, serves and drains. Only this module knows all concrete classes and handles signals."""
 
 import asyncio
 import atexit
@@ -28,7 +28,7 @@ from sentiment.security.secured import Secured
 from sentiment.serving import event_loop
 from sentiment.serving.lifecycle.exchange import Exchange
 from sentiment.serving.lifecycle.repository import Repository
-from sentiment.serving.lifecycle.served_model import Hosted
+from sentiment.serving.lifecycle.served_model import RunningModel
 from sentiment.serving.registry import Models
 from sentiment.settings import Settings
 
@@ -36,19 +36,19 @@ WATCHDOG_S = 0.5
 
 
 class App:
-    """The server's life from its ports to its exit code."""
+    """The server, from binding its ports to its exit code."""
 
-    # Whether a second signal ends the process at once. Not where a supervisor does that.
+    # Whether a second signal ends the process at once. False where a supervisor does that.
     second_signal_ends = True
 
     def __init__(self, settings: Settings, counts_grpc: bool = True) -> None:
-        """Bind the ports of gRPC; must be called in the event loop, which ``event_loop.run`` has begun.
+        """Bind the gRPC ports; call it in an event loop started by ``event_loop.run``.
 
-        ``counts_grpc``: its calls are not counted, and admitted, by who hands them on.
+        ``counts_grpc``: count and admit gRPC calls here; False where the front ends that forward them do so.
 
         Raises:
-            CannotServe: one cannot be bound.
-            BadSettings: the admin port has no tokens, traces cannot be sent as it is said, or files of TLS or tokens cannot be used.
+            CannotServe: a port cannot be bound.
+            BadSettings: the admin port has no tokens, the tracing variables are invalid, or TLS or token files cannot be used.
         """
         self._settings = settings
         self._log = logger()
@@ -65,7 +65,7 @@ class App:
         self._ready = False
         self._draining = False
         self._stop = asyncio.Event()
-        # Whether a GPU was lost on the way to the CPU.
+        # Whether a GPU was lost before the server fell back to the CPU.
         self.device_lost = False
         # Set when the model answers.
         self.started = asyncio.Event()
@@ -87,7 +87,7 @@ class App:
         )
         self._repository = Repository(settings, self._metrics, self._models, self._tracer)
         self._exchange = Exchange(settings, self._repository, self._secured, self._metrics)
-        # What the line "ready" says of the start beside the usual.
+        # Extra fields of the log event "ready".
         self._ready_with: dict[str, str] = {}
         if self._grpc.health_port:
             self._ready_with["health"] = _address(settings.health_listen, self._grpc.health_port)
@@ -98,8 +98,8 @@ class App:
         Raises:
             BadBundle: the model cannot be served.
             CannotServe: a port cannot be bound.
-            BadSettings: the device is not there, or batches are too large for it.
-            RunnerLost: a run did not end, or a device is lost; what other runners could answer has been answered.
+            BadSettings: the device does not exist, or batches are too large for it.
+            RunnerLost: a run did not end, or a device is lost; the other runners have answered their rows.
         """
         begun = time.monotonic()
         if self._settings.http_listen:
@@ -124,30 +124,30 @@ class App:
             await self._shut_down()
 
     def stop(self) -> bool:
-        """Begin to drain; returns at once. False if it has begun before."""
+        """Start the drain and return at once. False if it had already started."""
         begins = not self._stop.is_set()
         self._stop.set()
         return begins
 
-    async def _load(self) -> Hosted:
+    async def _load(self) -> RunningModel:
         """Load the models and serve them; returns the default."""
         loaded = await self._repository.start()
-        served = self._repository.hosted[0]
-        self.device_lost = any(hosted.loaded.device_lost for hosted in self._repository.hosted)
+        served = self._repository.running[0]
+        self.device_lost = any(running.loaded.device_lost for running in self._repository.running)
         self._metrics.watch_devices(await asyncio.to_thread(meters, loaded.devices))
         self._ready_with["device"] = ",".join(device.name for device in loaded.devices)
         if loaded.not_cuda:
             self._ready_with["not_cuda"] = loaded.not_cuda
-        # What is alive now lives as long as the process: the collector need not look at it again.
+        # Objects that exist now live as long as the process, so the garbage collector can skip them.
         gc.collect()
         gc.freeze()
         return served
 
-    def _say_ready(self, served: Hosted, seconds: float) -> None:
+    def _say_ready(self, served: RunningModel, seconds: float) -> None:
         classifier = served.classifier
-        for hosted in self._repository.hosted:
-            for reason in hosted.classifier.passed_over:
-                self._log.warning("graph_passed_over", model=hosted.id, reason=reason, serving=hosted.classifier.graph.precision)
+        for running in self._repository.running:
+            for reason in running.classifier.passed_over:
+                self._log.warning("graph_passed_over", model=running.id, reason=reason, serving=running.classifier.graph.precision)
         self._log.info(
             "ready",
             model=served.id,
@@ -161,64 +161,64 @@ class App:
         )
 
     def _grpc_address(self) -> str:
-        """Where clients call."""
+        """The address that clients call."""
         return _address(self._settings.grpc_listen, self.grpc_port)
 
     async def _scrape(self) -> CollectorRegistry:
-        """What /metrics shows."""
+        """The registry that /metrics shows."""
         return self._metrics.registry
 
     def _set_ready(self, ready: bool) -> None:
         self._ready = ready
         self._grpc.health.set_ready(ready)
 
-    async def _serve_until(self, served: Hosted, stopping: "asyncio.Task[bool]") -> None:
-        """Serve until the stop or until a run does not come back, then drain. Runs are watched through the drain too."""
+    async def _serve_until(self, served: RunningModel, stopping: "asyncio.Task[bool]") -> None:
+        """Serve until a stop or until a run does not end, then drain. Runs are also watched during the drain."""
         watching = asyncio.create_task(self._watch())
         broken = asyncio.create_task(self._repository.broken.wait())
         try:
             await asyncio.wait({stopping, broken}, return_when=asyncio.FIRST_COMPLETED)
             self._draining = True
-            # A process that has lost a runner makes no progress there: its supervisor may replace it at once.
+            # A process without one of its runners is not alive: its supervisor may replace it at once.
             self._grpc.health.set_alive(not broken.done())
             await self._drain(served)
         finally:
             watching.cancel()
             broken.cancel()
             await asyncio.wait({watching, broken})
-        for hosted in self._repository.hosted:
-            await hosted.keep_costs()
+        for running in self._repository.running:
+            await running.keep_costs()
         if self._repository.broken.is_set():
-            raise RunnerLost("a run did not end although it was asked to, or its device is lost; the process must be replaced")
+            raise RunnerLost("a run did not stop when asked, or its device is lost; this process must be replaced")
 
     async def _watch(self) -> None:
-        """Not ready while a run lasts too long; such a run is asked to end and in the end given up."""
+        """Report not ready while a run takes too long, ask such a run to stop, and give it up if it does not."""
         stall_s = self._settings.stall_s
         while True:
-            hosted = self._repository.hosted
-            stalled_s = max((one.batcher.stalled_s() for one in hosted), default=0.0)
+            running = self._repository.running
+            stalled_s = max((one.batcher.stalled_s() for one in running), default=0.0)
             if not self._draining and self._ready is (stalled_s > stall_s):
-                event = "stalled" if self._ready else "moving_again"
-                self._log.error(event, seconds=round(stalled_s, 1), queue_rows=sum(one.batcher.scheduler.rows_waiting for one in hosted))
+                event = "stalled" if self._ready else "stall_ended"
+                self._log.error(event, seconds=round(stalled_s, 1), queue_rows=sum(one.batcher.scheduler.rows_waiting for one in running))
                 self._set_ready(not self._ready)
             try:
-                for one in hosted:
+                for one in running:
                     one.batcher.end_stalled(stall_s)
                     if one.explaining is not None:
                         one.explaining.watch(stall_s)
-            except Exception:  # whatever it was, the next look may find a run that hangs
+            except Exception:  # the next check may find a run that hangs
                 self._log.exception("watch_failed")
             await asyncio.sleep(min(WATCHDOG_S, stall_s))
 
-    async def _still_answer(self, _served: Hosted) -> None:
-        """The first part of a drain: until balancers have noticed that this server is not ready."""
+    async def _keep_answering(self, _served: RunningModel) -> None:
+        """First part of a drain: keep answering until load balancers notice that this server is not ready."""
         await asyncio.sleep(self._settings.drain_wait_s)
 
-    async def _drain(self, served: Hosted) -> None:
-        """Not ready but answering, then GOAWAY, then until everything accepted is answered."""
+    async def _drain(self, served: RunningModel) -> None:
+        """Report not ready but keep answering; then send GOAWAY and answer all accepted requests."""
         self._set_ready(False)
         await self._exchange.stop()
-        await self._still_answer(served)
+        await self._keep_answering(served)
         await self._grpc.drain(self._settings.drain_grace_s)
         await self._web.stop()
         await self._repository.close()
@@ -229,8 +229,8 @@ class App:
         await self._grpc.stop()
         await self._web.stop()
         await self._exchange.stop()
-        for hosted in self._repository.hosted:
-            hosted.close_runners()
+        for running in self._repository.running:
+            running.close_runners()
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)
 
@@ -240,10 +240,10 @@ def _address(listen: str, port: int) -> str:
 
 
 async def serve(settings: Settings, make: Callable[[], App] | None = None) -> None:
-    """Run the server, or what ``make`` makes, until SIGTERM or SIGINT has drained it.
+    """Run the server (``make`` builds it, default ``App``) until SIGTERM or SIGINT has drained it.
 
     Raises:
-        BadBundle, BadSettings, CannotServe: it could not start.
+        BadBundle, BadSettings, CannotServe: the server could not start.
         RunnerLost: a run did not end, or a device is lost.
     """
     try:
@@ -252,7 +252,7 @@ async def serve(settings: Settings, make: Callable[[], App] | None = None) -> No
         def on_signal(number: int) -> None:
             name = signal.Signals(number).name
             if not app.stop():
-                # A terminal that goes away may say so twice, the shell and the kernel.
+                # A closed terminal may send SIGHUP twice, from the shell and from the kernel.
                 if number == signal.SIGHUP or not app.second_signal_ends:
                     return
                 logger().warning("second_signal", signal=name)
@@ -275,7 +275,7 @@ async def serve(settings: Settings, make: Callable[[], App] | None = None) -> No
 
 
 def _leave(code: int) -> NoReturn:
-    """CUDA aborts when it is unloaded after a device was lost: the interpreter's end stops short of that."""
+    """Exit without unloading CUDA, which aborts the process if a device was lost."""
     logging.shutdown()
     sys.stdout.flush()
     wait_written()

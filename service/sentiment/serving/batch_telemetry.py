@@ -1,4 +1,4 @@
-"""What happens to batches, counted, logged and traced."""
+"""Counts, logs and traces batches."""
 
 import time
 
@@ -10,22 +10,22 @@ from sentiment.observability.metrics import ModelMetrics
 from sentiment.observability.tracing.trace import Attributes, Place, Trace, Tracer, exemplar_of
 
 
-class Watcher:
-    """Counts and logs what happens to batches, and with a tracer tells of those with rows of sampled requests."""
+class BatchTelemetry:
+    """Counts and logs batches; with a tracer, also traces those that hold rows of sampled requests."""
 
     def __init__(self, metrics: ModelMetrics, tracer: Tracer | None = None) -> None:
         self._metrics = metrics
         self._tracer = tracer
 
     def batch_begins(self, batch: Batch[Waiting]) -> None:
-        """Say where a batch with rows of sampled requests will be told of: a row that ends without an answer is linked to it too."""
+        """Choose the span ids of a batch with sampled rows before it runs, so that rows without an answer can link to it too."""
         if self._tracer is not None and (traced := _traced(batch)):
             place = self._tracer.new_place()
             for ticket, _ in traced:
                 ticket.payload.batch = place
 
     def batch_ran(self, batch: Batch[Waiting], runner: str, ran: Ran, wasted: int) -> None:
-        """Count a batch that ran; ``wasted`` of its rows were expected by nobody when it ended."""
+        """Count a batch that ran; ``wasted`` is how many of its rows had no caller left when it ended."""
         metrics = self._metrics
         traced = _traced(batch) if self._tracer is not None else []
         if self._tracer is not None and traced:
@@ -44,7 +44,7 @@ class Watcher:
             metrics.wasted["abandoned"](wasted)
 
     def batch_failed(self, batch: Batch[Waiting], runner: str, error: BaseException, lost: int, seconds: float) -> None:
-        """Log a batch that failed after ``seconds``; ``lost`` rows failed with it."""
+        """Log a batch that failed after ``seconds``; ``lost`` of its rows failed for good."""
         rows = len(batch.tickets)
         self._trace_failed(batch, runner, type(error).__name__, seconds)
         self._metrics.wasted["failed"](rows)
@@ -53,29 +53,29 @@ class Watcher:
         )
 
     def batch_given_up(self, batch: Batch[Waiting], runner: str, seconds: float) -> None:
-        """Log a batch that does not come back after ``seconds``."""
+        """Log a batch that has not ended after ``seconds`` and is given up."""
         rows = len(batch.tickets)
         self._trace_failed(batch, runner, "Stalled", seconds)
         self._metrics.wasted["failed"](rows)
         logger().critical("batch_given_up", model=self._metrics.model, runner=runner, rows=rows, seconds=round(seconds, 1))
 
     def device_lost(self, batch: Batch[Waiting], runner: str, error: BaseException, seconds: float) -> None:
-        """Log a device that runs nothing any more, and after ``seconds`` not this batch."""
+        """Log a device that stopped working ``seconds`` after this batch began."""
         rows = len(batch.tickets)
         self._trace_failed(batch, runner, type(error).__name__, seconds)
         self._metrics.wasted["failed"](rows)
         logger().critical("device_lost", model=self._metrics.model, runner=runner, rows=rows, error=repr(error))
 
     def row_dropped(self, reason: str) -> None:
-        """Count a row that left the queue unrun."""
+        """Count a row that left the queue before it ran."""
         self._metrics.dropped[reason]()
 
     def planned(self, seconds: float) -> None:
-        """Count the time that deciding took."""
+        """Count the time that planning a batch took."""
         self._metrics.stage["plan"](seconds)
 
     def _trace_ran(self, tracer: Tracer, batch: Batch[Waiting], traced: list[tuple[RowTicket, Trace]], runner: str, ran: Ran) -> None:
-        """A span for the batch, linked to its sampled requests, and for each row that it answered how long that waited and ran."""
+        """Record a span of the batch, linked to its sampled requests, and a queue and a run span of each answered row."""
         now, place = time.monotonic(), _place(traced)
         for ticket, trace in traced:
             if ticket.state is State.ANSWERED:
@@ -91,7 +91,7 @@ class Watcher:
         tracer.alone("batch", place, batch.tickets[0].started_at, now, told, _requests(traced))
 
     def _trace_failed(self, batch: Batch[Waiting], runner: str, error: str, seconds: float) -> None:
-        """A span for a batch without an answer; its rows have been told of, or are tried again."""
+        """Record a span of a batch without an answer. Its rows have their spans already, or are tried again."""
         if self._tracer is not None and (traced := _traced(batch)):
             now, told = time.monotonic(), self._told(batch, runner)
             self._tracer.alone("batch", _place(traced), now - seconds, now, told, _requests(traced), error)
@@ -107,16 +107,16 @@ class Watcher:
 
 
 def _traced(batch: Batch[Waiting]) -> list[tuple[RowTicket, Trace]]:
-    """Its rows of sampled requests."""
+    """The batch's rows that belong to sampled requests."""
     return [(ticket, ticket.payload.trace) for ticket in batch.tickets if ticket.payload.trace is not None]
 
 
 def _place(traced: list[tuple[RowTicket, Trace]]) -> Place:
     place = traced[0][0].payload.batch
-    assert place is not None, "it never began"
+    assert place is not None, "batch_begins was not called"
     return place
 
 
 def _requests(traced: list[tuple[RowTicket, Trace]]) -> list[Place]:
-    """Each once: the windows of a text, and the texts of a batch call, are several rows of one."""
+    """The requests without duplicates: one request may have several rows (windows of a text, texts of a batch call)."""
     return list(dict.fromkeys(trace.place for _, trace in traced))

@@ -1,9 +1,10 @@
-"""An event loop that knows how long it was busy: what it has left before calls wait for it.
+"""An event loop that measures how long it was busy, which shows how close it is to saturation.
 
-At its limit it is so 0.9 s a second and more; 0.8 where gRPC's own threads, for which it then waits, lack cores. What is lost there
-``api.grpc.core_calls`` tells.
-Not the CPU time of its thread: where cores or the GIL are scarce, a loop is at its limit with a third of one. Nor how late its timers
-are: calls that it cannot look at in time wait in gRPC's core, and a loop that lost one of twenty was 1 ms late like an idle one.
+A saturated loop is busy for 0.9 s of each second or more; 0.8 s where gRPC's own threads lack cores and the loop waits for them. Calls
+that are lost then are counted by ``api.grpc.core_calls``.
+
+Two other measures do not work. CPU time of the thread: where cores or the GIL are scarce, a saturated loop uses a third of a core.
+Lateness of timers: calls wait in gRPC's core, and a loop that lost one call of twenty was 1 ms late, like an idle one.
 """
 
 import asyncio
@@ -17,14 +18,14 @@ T = TypeVar("T")
 
 
 class _Waits(selectors.DefaultSelector):
-    """Reckons how long it waited for something to happen."""
+    """Adds up how long it waited for events."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waited_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As asyncio asks: with a timeout of 0 there is work to be done at once."""
+        """Wait as asyncio asks. A timeout of 0 is not counted as waiting: the loop has work to do."""
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
         begun = time.monotonic()
@@ -35,7 +36,7 @@ class _Waits(selectors.DefaultSelector):
 
 
 class MeasuredLoop(asyncio.SelectorEventLoop):
-    """asyncio's own loop, and how long it was busy."""
+    """asyncio's selector loop, with its busy time."""
 
     def __init__(self) -> None:
         self._waits = _Waits()
@@ -44,20 +45,20 @@ class MeasuredLoop(asyncio.SelectorEventLoop):
 
     @property
     def busy_s(self) -> float:
-        """Seconds since its begin that it did not wait in; read it on the loop."""
+        """Seconds since its creation in which it did not wait for events; read it on the loop."""
         return time.monotonic() - self._begun_at - self._waits.waited_s
 
 
 def stop_signals() -> list[signal.Signals]:
-    """What ends a server: SIGTERM, Ctrl-C, and a terminal that goes away, unless somebody had that ignored (nohup)."""
+    """Signals that stop a server: SIGTERM, SIGINT, and SIGHUP (a closed terminal) unless it is ignored (nohup)."""
     hung_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGTERM, signal.SIGINT, *hung_up]
 
 
 def running() -> MeasuredLoop:
-    """The one that runs this; a server's was begun by ``run``."""
+    """The running loop, which must come from ``run``."""
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, MeasuredLoop), f"begun otherwise: {loop}"
+    assert isinstance(loop, MeasuredLoop), f"not started by event_loop.run: {loop}"
     return loop
 
 

@@ -1,4 +1,4 @@
-"""A bundle in this process, behind the same pipeline as the server's and with the client's results."""
+"""Runs a bundle in this process, with the server's pipeline and the client's result types."""
 
 import asyncio
 import itertools
@@ -27,11 +27,11 @@ from sentiment.serving.queries import Query
 from sentiment.settings import load_settings
 from sentiment.v1 import sentiment_pb2 as pb
 
-# Rows that are planned together: enough to find rows of like length, few enough to bound memory.
+# Texts that are queued together: enough to batch rows of similar length, few enough to bound memory.
 CHUNK = 1024
-# Nobody waits for a single row here, so its deadline only bounds a hang.
+# There are no interactive callers here; the deadline only bounds a hang.
 DEADLINE_S = 3600.0
-# Of an explanation, which goes through no socket.
+# Limit of an explanation, which does not go through a socket.
 BYTES_MAX = 2**31 - 1
 
 
@@ -39,11 +39,11 @@ class LocalClassifier:
     """Classifies and explains with a bundle, without a server. Not thread-safe. Use it as a context manager."""
 
     def __init__(self, model: str = "", bundles: Sequence[Path] = (), *, device: str = "auto", runners: int = 0) -> None:
-        """Load and warm up. ``device`` and ``runners`` are as the settings of those names.
+        """Load and warm up. ``device`` and ``runners`` are as in the settings.
 
         Raises:
-            BadBundle: it cannot be served.
-            BadSettings: the model's name is none.
+            BadBundle: the bundle cannot be served.
+            BadSettings: the model's name is invalid.
         """
         named = {"model": model} if model else {}
         given = {"bundles": tuple(bundles), "device": device, "runners": runners}
@@ -56,7 +56,7 @@ class LocalClassifier:
             self._served = make_served(loaded, settings, Metrics(("local",), ("OK",)))
 
         self._loop.run_until_complete(build())
-        # In the calling thread: there is nobody to keep out of the way of.
+        # In the calling thread: there is no event loop to keep free.
         self._explainer = Explainer(loaded.explained)
 
     def __enter__(self) -> Self:
@@ -70,7 +70,7 @@ class LocalClassifier:
 
     @property
     def digest(self) -> str:
-        """Of the bundle."""
+        """The bundle's digest."""
         return self._served.classifier.bundle.digest
 
     def get_model(self) -> pb.Model:
@@ -78,7 +78,7 @@ class LocalClassifier:
         return convert.model_of(self._served, True, pb.Limits(explanation_bytes=BYTES_MAX), self._explainer.methods, with_card=True)
 
     def classify_all(self, texts: Iterable[str], *, truncation: str = "") -> Iterator[Result]:
-        """Classify texts lazily, in order and in bounded memory; one that fails comes as a CallFailed in its place."""
+        """Classify texts lazily, in order and in bounded memory; a text that fails gives a CallFailed in its place."""
         source = iter(texts)
         while chunk := list(itertools.islice(source, CHUNK)):
             queries = [Query(text, truncation=truncation or None, priority=Priority.BULK) for text in chunk]
@@ -99,7 +99,7 @@ class LocalClassifier:
         """Explain the answer to one text or pair, as ``Client.explain`` does.
 
         Raises:
-            CallFailed: there is no explanation; codes as the server's.
+            CallFailed: there is no explanation; the codes are the server's.
         """
         item = text if text_pair is None else (text, text_pair)
         request = requests.explanation(item, requests.Options(truncation=truncation), label, options)

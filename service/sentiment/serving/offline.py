@@ -1,7 +1,7 @@
-"""A bundle on one core, for texts that nobody waits for: read, sort, cut into batches, run and score, all in the calling thread.
+"""Offline classification on one core: tokenize, sort by length, cut into batches, run and score, all in the calling thread.
 
-It reads, refuses, limits its batches and scores as what serves does. What it does without is there for callers who know nothing of each
-other: a queue, deadlines, an event loop, a thread beside it, metrics. They take a tenth of the throughput of short texts.
+Validation, batch limits and scores are those of the server. There is no queue, deadline, event loop, second thread or metric: these serve
+concurrent callers, and cost a tenth of the throughput of short texts.
 """
 
 import itertools
@@ -21,9 +21,9 @@ from sentiment.serving.lifecycle.loading import load
 from sentiment.serving.queries import Query, QueryReader
 from sentiment.settings import load_settings
 
-# Texts that are tokenized at once, which takes several times the memory of their rows.
+# Texts that are tokenized together. Tokenizing takes several times the memory of the rows.
 READ = 64
-# Rows among which those of like length are found; and texts that are held at most, for those that are refused have no row.
+# Rows that are sorted by length together, and the most texts that are held: refused texts have no row.
 ROWS = 1024
 
 Logits = list[float]
@@ -31,7 +31,7 @@ Logits = list[float]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is answered to a text, how many of its tokens were read, and whether it has more."""
+    """A text's scores, how many of its tokens were read, and whether it has more."""
 
     scored: Scored
     tokens: int
@@ -39,18 +39,18 @@ class Answer:
 
 
 class OfflineClassifier:
-    """Classifies with a bundle on the core that the caller has."""
+    """Classifies with a bundle in the calling thread."""
 
     def __init__(self, model: str, bundles: Sequence[Path]) -> None:
-        """Load it, and measure what batches cost.
+        """Load the bundle and measure what batches cost.
 
         Raises:
-            BadBundle: it cannot be run.
-            BadSettings: the model's name is none.
+            BadBundle: the bundle cannot be run.
+            BadSettings: the model's name is invalid.
         """
         settings, _ = load_settings({"model": model, "bundles": tuple(bundles), "device": "cpu", "runners": 1}, {})
         loaded = load(settings)
-        # The calling thread does its work.
+        # The calling thread does the work of the runner.
         loaded.runners[0].close(wait_s=1.0)
         self._classifier = loaded.classifier
         self._prices = Prices(loaded.cost, loaded.limits)
@@ -58,11 +58,11 @@ class OfflineClassifier:
 
     @property
     def digest(self) -> str:
-        """Of the bundle."""
+        """The bundle's digest."""
         return self._classifier.bundle.digest
 
     def classify_all(self, texts: Iterable[str], *, truncation: str = "") -> Iterator[Answer | CallFailed]:
-        """Classify texts lazily, in order and in bounded memory; one that fails comes as a CallFailed in its place."""
+        """Classify texts lazily, in order and in bounded memory; a text that fails gives a CallFailed in its place."""
         source = (Query(text, truncation=truncation or None) for text in texts)
         held: list[Reading | RequestError] = []
         rows = 0
@@ -99,7 +99,7 @@ class OfflineClassifier:
             yield CallFailed(code_of(outcome), str(outcome)) if isinstance(outcome, RequestError) else outcome
 
     def _run_all(self, rows: Sequence[Row]) -> list[Logits | None]:
-        """The logits of each row in order; None where the model cannot compute them."""
+        """The logits of each row, in order; None where the model cannot compute them."""
         found: list[Logits | None] = [None] * len(rows)
         order = sorted(range(len(rows)), key=lambda place: rows[place].tokens, reverse=True)
         begin = 0
@@ -111,7 +111,7 @@ class OfflineClassifier:
         return found
 
     def _run(self, rows: Sequence[Row]) -> list[Logits | None]:
-        """As a batch; if that fails, in halves, until only the culprit has no logits."""
+        """Run the rows as a batch. If it fails, run each half, until only the row at fault has no logits."""
         try:
             logits = self._classifier.run(rows)
             if len(logits) != len(rows):

@@ -1,15 +1,15 @@
-"""How many files the process may have open: each connection is one."""
+"""The process's limit of open files. Each connection takes one."""
 
 import resource
 
 from sentiment.observability.logs import logger
 
-# Below, a crowd of clients soon finds no place; what containers are given is mostly 1,048,576, or 524,288 once it is asked for.
+# With fewer, many clients cannot connect. Containers mostly have a hard limit of 1,048,576 or 524,288.
 FEW = 4096
 
 
 def raise_limit() -> int:
-    """Take all that the system grants; returns that. Processes that are started later have it too."""
+    """Raise the soft limit to the hard one; returns the limit. Processes started later inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -18,5 +18,5 @@ def raise_limit() -> int:
         except (ValueError, OSError) as error:
             logger().warning("files_limit_not_raised", limit=soft, granted=hard, reason=str(error))
     if soft != resource.RLIM_INFINITY and soft < FEW:
-        logger().warning("few_files", limit=soft, reason=f"each connection is one; {FEW} or more are wanted")
+        logger().warning("low_file_limit", limit=soft, reason=f"each connection takes one file; allow at least {FEW} (ulimit -n)")
     return soft

@@ -1,6 +1,6 @@
-"""One text through the stages: check, tokenize, queue, run, score.
+"""The stages of one text: check, tokenize, queue, run, score.
 
-Used by the gRPC and HTTP sides and in-process; knows neither.
+Used by gRPC, by HTTP and in-process; imports none of them.
 """
 
 import asyncio
@@ -21,25 +21,25 @@ from sentiment.model.scores import Scored
 from sentiment.model.tokenizer import Windows
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import ModelMetrics
-from sentiment.observability.tracing.trace import Telling, exemplar_of
+from sentiment.observability.tracing.trace import StageSpan, exemplar_of
 from sentiment.serving.queries import Query, QueryReader
 
-# Texts beyond this, or with words that are hard to read, are tokenized in a thread: about a millisecond, the longest the event loop may
-# be held.
+# Longer texts, and texts with words that are slow to tokenize, are tokenized in a thread. This length takes about a millisecond, the most
+# that one task may block the event loop.
 INLINE_CHARACTERS_MAX = 2048
-# Texts of a batch call that are tokenized together: long enough that the hand-over to the thread (60 us) does not count,
-# short enough that the first rows run while the others are tokenized, and that another call's texts wait for them only so long.
+# Texts of a batch call that are tokenized together: enough that passing them to the thread (60 us) costs little, few enough that the first
+# rows run while the others are tokenized, and that texts of other calls do not wait long.
 CHUNK = 64
 CHUNK_CHARACTERS = 2**16
-# For the run of an explanation that was asked to end; the process need not wait for one that does not.
+# How long to wait for an explanation's run that was asked to stop. The process does not wait for one that does not stop.
 EXPLAINING_WAIT_S = 1.0
-# A cancellation so shortly before the deadline is the deadline's.
+# A cancellation this shortly before the deadline counts as expired.
 DEADLINE_SLACK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is answered, and where the time went (seconds); of several windows the last one's queue, run and batch."""
+    """The answer to a text and its times in seconds. With several windows, queue, run and batch are those of the last one."""
 
     scored: Scored
     tokens: int
@@ -56,7 +56,7 @@ Tell = Callable[[Outcome], None]
 
 
 class Served:
-    """A loaded model and the way to its queue: what a request that names it goes through."""
+    """A loaded model and its queue: the pipeline of the requests that name it."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Served:
         call_rows_max: int,
         explaining: Explaining | None = None,
     ) -> None:
-        """``explaining``: None where the server does not explain."""
+        """``explaining``: None if the server does not explain."""
         self.classifier = classifier
         self.explaining = explaining
         self.metrics = metrics
@@ -75,21 +75,21 @@ class Served:
         self.queue = queue
         self._reader = QueryReader(classifier, text_bytes_max)
         self._call_rows_max = call_rows_max
-        # One each, or a text that somebody waits for would queue behind the texts of every batch.
+        # One thread for each priority, so that interactive texts do not wait behind the texts of batch calls.
         self._tokenizing = {priority: ThreadPoolExecutor(1, f"tokenize-{priority.value}") for priority in Priority}
 
     def close(self) -> None:
-        """Release the threads."""
+        """Stop the threads."""
         if self.explaining is not None:
             self.explaining.close(EXPLAINING_WAIT_S)
         for executor in self._tokenizing.values():
             executor.shutdown(wait=False, cancel_futures=True)
 
     def check(self, query: Query) -> None:
-        """Refuse what can never be answered.
+        """Refuse a query that can never be answered.
 
         Raises:
-            InvalidInput or Unsupported, each naming what is wrong.
+            InvalidInput, Unsupported: the message names the field and the limit.
         """
         self._reader.check(query)
 
@@ -98,16 +98,16 @@ class Served:
 
         Args:
             query: the text.
-            arrived_at: instant of ``time.monotonic`` from which its time counts.
-            deadline_at: instant after which the answer is worth nothing.
+            arrived_at: instant of ``time.monotonic`` from which its total time counts.
+            deadline_at: instant after which the caller has no use for the answer.
 
         Raises:
-            RequestError: one of its subclasses says why there is no answer.
+            RequestError: the subclass says why there is no answer.
         """
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
         def tell(outcome: Outcome) -> None:
-            # A caller that is cancelled withdraws only in a later turn of the loop: the outcome may come in between.
+            # A cancelled caller withdraws only in a later turn of the loop; the outcome may come before.
             if not future.done():
                 future.set_result(outcome)
 
@@ -122,14 +122,14 @@ class Served:
         raise outcome
 
     async def begin(self, query: Query, arrived_at: float, deadline_at: float, tell: Tell) -> Pending:
-        """Queue one text and return at once; ``tell`` gets its outcome in a later turn of the loop, unless it is withdrawn.
+        """Queue one text and return. ``tell`` is called with its outcome in a later turn of the loop, unless the text is withdrawn.
 
         Raises:
-            RequestError: it was refused; ``tell`` will not be called.
+            RequestError: the text was refused; ``tell`` will not be called.
         """
         self.check(query)
         begun = time.monotonic()
-        with Telling(query.trace, "tokenize") as attributes:
+        with StageSpan(query.trace, "tokenize") as attributes:
             tokenizer = self.classifier.tokenizer
             inline = query.text_pair is None and tokenizer.is_plain(query.text, INLINE_CHARACTERS_MAX)
             row = tokenizer.encode(query.text) if inline else None
@@ -142,10 +142,10 @@ class Served:
         return self._submit(query, reading, arrived_at, time.monotonic() - begun, deadline_at, tell)
 
     async def classify_many(self, queries: Sequence[Query], arrived_at: float, deadline_at: float, together: bool = False) -> list[Outcome]:
-        """Answer many texts, each on its own: one that fails leaves the others alone. Cancelling withdraws all.
+        """Answer many texts. One that fails does not affect the others. Cancelling withdraws all.
 
-        ``together``: they are worth nothing without each other; the first that fails withdraws the others, which have no outcome then.
-        At most ``call_rows_max`` rows of them are unanswered at a time; a text of more windows than that has the call to itself.
+        ``together``: the first failure withdraws the other texts, which then have no outcome.
+        At most ``call_rows_max`` of their rows are in the queue at a time. A text with more windows than that is queued alone.
         """
         outcomes: list[Outcome | None] = [None] * len(queries)
         room = asyncio.Semaphore(self._call_rows_max)
@@ -170,7 +170,7 @@ class Served:
         try:
             async for index, reading, tokenize_s in self._tokenized(queries, deadline_at, settle):
                 rows = len(reading.rows) if isinstance(reading, Windows) else 1
-                # Nobody else acquires: what is held is released by rows that are queued, never by rows that wait here.
+                # Only this task acquires, and queued rows release: so a text that waits here for room cannot deadlock.
                 for _ in range(min(rows, self._call_rows_max)):
                     await room.acquire()
                 if done.is_set():
@@ -189,7 +189,7 @@ class Served:
     async def _tokenized(
         self, queries: Sequence[Query], deadline_at: float, settle: Callable[[int, Outcome], None]
     ) -> AsyncIterator[tuple[int, Reading, float]]:
-        """Index, reading and tokenizing time of each query that can be asked; the others are settled with their error."""
+        """Index, reading and tokenizing time of each valid query; ``settle`` gets the errors of the others."""
         for chunk in _chunks(queries):
             good = []
             for index in chunk:
@@ -198,12 +198,12 @@ class Served:
                     good.append(index)
                 except RequestError as error:
                     settle(index, error)
-            # It is other calls' turn, if nothing is tokenized meanwhile.
+            # Let other calls run, also if no text of this chunk needs tokenizing.
             await asyncio.sleep(0)
             if good:
                 begun = time.monotonic()
                 try:
-                    with Telling(queries[good[0]].trace, "tokenize") as attributes:
+                    with StageSpan(queries[good[0]].trace, "tokenize") as attributes:
                         attributes["sentiment.texts"] = len(good)
                         readings = await self._in_thread([queries[index] for index in good], deadline_at)
                 except Expired as error:
@@ -215,25 +215,25 @@ class Served:
                     yield index, reading, each_s
 
     def withdraw(self, pending: Pending) -> None:
-        """Nobody waits for this text any more. Harmless if it has been told."""
+        """Withdraw a text whose caller has gone. Does nothing if its outcome was already delivered."""
         if self.queue.cancel(pending):
-            # gRPC cancels a call at its deadline, an instant before or after the scheduler would have told it.
+            # gRPC cancels a call at its deadline, shortly before or after the scheduler would expire it.
             late = time.monotonic() >= pending.deadline_at - DEADLINE_SLACK_S
             self.metrics.outcome["expired" if late else "cancelled"]()
 
     async def _in_thread(self, queries: Sequence[Query], deadline_at: float) -> list[Reading]:
-        """Tokenize beside the event loop. Only here a request waits for anything but a row, which the scheduler ends in time."""
+        """Tokenize in a thread. The only place where a request waits outside the scheduler, so the deadline is enforced here."""
         try:
             async with asyncio.timeout_at(deadline_at):
                 return await asyncio.get_running_loop().run_in_executor(self._tokenizing[queries[0].priority], self._reader.read, queries)
         except TimeoutError as error:
-            raise Expired("no answer within the deadline: other texts are being tokenized") from error
+            raise Expired("the deadline passed before the text was tokenized: other texts are ahead of it") from error
 
     def _submit(self, query: Query, reading: Reading, arrived_at: float, tokenize_s: float, deadline_at: float, tell: Tell) -> Pending:
         self.metrics.stage["tokenize"](tokenize_s, exemplar_of(query.trace))
         self._reader.check_reading(query, reading)
 
-        def told(outcome: TextOutcome) -> None:
+        def on_outcome(outcome: TextOutcome) -> None:
             if isinstance(outcome, NotLetIn):
                 self._count_refused(outcome.error)
                 tell(outcome.error)
@@ -241,7 +241,7 @@ class Served:
                 tell(self._finish(reading, arrived_at, tokenize_s, outcome, query))
 
         try:
-            return self.queue.submit(reading, deadline_at, told, query.priority, query.trace)
+            return self.queue.submit(reading, deadline_at, on_outcome, query.priority, query.trace)
         except (Refused, Expired, Unavailable) as error:
             self._count_refused(error)
             raise
@@ -276,7 +276,7 @@ class Served:
 
 
 def _chunks(queries: Sequence[Query]) -> Iterator[Sequence[int]]:
-    """The places of queries that are tokenized together."""
+    """The indices of queries that are tokenized together."""
     chunk: list[int] = []
     characters = 0
     for place, query in enumerate(queries):

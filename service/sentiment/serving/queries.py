@@ -1,4 +1,4 @@
-"""What is asked of a model, how it is read, and what is refused of it before anything runs."""
+"""Queries to a model: how they are validated and tokenized before anything runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from sentiment.observability.tracing.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked. ``truncation``: None for the model's default, or refuse, head, head_tail or windows; ``field`` is where errors
-    point; ``priority`` is who waits; ``trace`` is where its stages are told, None where they are not.
+    """One text or pair. ``truncation``: refuse, head, head_tail or windows; None for the model's default. ``field``: the request field
+    that errors name. ``trace``: records its stages; None if it is not sampled.
     """
 
     text: str
@@ -26,18 +26,18 @@ class Query:
 
 
 class QueryReader:
-    """Reads queries for one classifier. From any thread."""
+    """Validates and tokenizes queries for one classifier. Thread-safe."""
 
     def __init__(self, classifier: Classifier, text_bytes_max: int) -> None:
-        """``text_bytes_max``: UTF-8 bytes of a text."""
+        """``text_bytes_max``: limit of a text in UTF-8 bytes."""
         self._classifier = classifier
         self._text_bytes_max = text_bytes_max
 
     def check(self, query: Query) -> None:
-        """Refuse what can never be answered, before it is read.
+        """Refuse a query that can never be answered, before it is tokenized.
 
         Raises:
-            InvalidInput or Unsupported, each naming what is wrong.
+            InvalidInput, Unsupported: the message names the field and the limit.
         """
         self._check_text(query.text, query.field)
         if query.text_pair is not None:
@@ -58,10 +58,10 @@ class QueryReader:
             raise InvalidInput(field, f"has {size} bytes; the limit is {self._text_bytes_max}")
 
     def check_reading(self, query: Query, reading: Reading) -> None:
-        """Refuse what cannot be answered once it is read.
+        """Refuse a tokenized query that cannot be answered.
 
         Raises:
-            InvalidInput: it has no tokens, or more than may be read.
+            InvalidInput: it has no tokens, or more than the model reads.
         """
         tokenizer = self._classifier.tokenizer
         limit = tokenizer.max_tokens
@@ -79,7 +79,7 @@ class QueryReader:
             )
 
     def read(self, queries: Sequence[Query]) -> list[Reading]:
-        """Tokenize them together, as each asks for."""
+        """Tokenize the queries together, each with its truncation."""
         tokenizer = self._classifier.tokenizer
         if any(query.text_pair is not None for query in queries):
             rows = [tokenizer.encode(query.text, query.text_pair) for query in queries]
@@ -91,7 +91,7 @@ class QueryReader:
         ]
 
     def reads_on(self, query: Query, row: Row) -> bool:
-        """Whether more of the text is read than this row, its first tokens."""
+        """Whether more of the text is read than this row of its first tokens."""
         return row.truncated and query.text_pair is None and self._truncation(query) in READ_ON
 
     def _truncation(self, query: Query) -> str:

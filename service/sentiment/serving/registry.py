@@ -5,40 +5,40 @@ from sentiment.serving.pipeline import Served
 
 
 class Models:
-    """The loaded models by name. Empty while the server starts. A name means one of its versions at any time: that in use."""
+    """The loaded models by name. Empty while the server starts. A name without a version means the version in use."""
 
     def __init__(self, default: str) -> None:
-        """``default``: the model of requests that name none; of ``name/version`` the version only says what is loaded at the start."""
+        """``default``: the model of requests that name none. In ``name/version``, the version only selects what is loaded at startup."""
         self.default = default.partition("/")[0]
         self._served: dict[str, Served] = {}
         self._in_use: dict[str, Served] = {}
 
     def add(self, served: Served, use: bool = True) -> None:
-        """Serve a model from now on. ``use``: its name means it; the first one of a name is always what that means."""
+        """Add a model. ``use``: make it the version in use of its name; the first version of a name always is."""
         self._served[served.id] = served
         if use or served.classifier.manifest.name not in self._in_use:
             self.use(served)
 
     def use(self, served: Served) -> Served | None:
-        """Let a model's name mean this version of it, from the next request on; returns the one that it meant before, if another."""
+        """Make this the version in use of its name, from the next request on; returns the previous one, None if it is the same."""
         name = served.classifier.manifest.name
         before = self._in_use.get(name)
         self._in_use[name] = served
         return before if before is not served else None
 
     def remove(self, served: Served) -> None:
-        """Give it no requests any more. If its name means it, the name means nothing then."""
+        """Send the model no more requests. If it is the version in use, its name is no longer served."""
         del self._served[served.id]
         name = served.classifier.manifest.name
         if self._in_use.get(name) is served:
             del self._in_use[name]
 
     def uses(self, served: Served) -> bool:
-        """Whether its name means it."""
+        """Whether this is the version in use of its name."""
         return self._in_use.get(served.classifier.manifest.name) is served
 
     def all(self) -> list[Served]:
-        """The default model first, then by name and version.
+        """All models: the default first, then by name and version.
 
         Raises:
             Unavailable: nothing is loaded yet.

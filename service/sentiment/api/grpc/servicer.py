@@ -17,7 +17,7 @@ from sentiment.errors import InvalidInput, RequestError, Unsupported
 from sentiment.explain.parts import Asked, Header
 from sentiment.explain.queue import Explaining
 from sentiment.observability.metrics import CallMetrics
-from sentiment.observability.tracing.trace import Telling
+from sentiment.observability.tracing.trace import StageSpan
 from sentiment.serving.pipeline import INLINE_CHARACTERS_MAX, Answer, Outcome, Served
 from sentiment.serving.queries import Query
 from sentiment.serving.registry import Models
@@ -169,7 +169,7 @@ async def _messages(served: Served, asked: Asked, call: Call) -> AsyncGenerator[
     """The messages of an explanation. Closing the generator withdraws the explanation from its queue."""
     converter = explain_response.Messages(convert.model_id(served), served.classifier.manifest.labels)
     # The span covers the time from the request to the last part that the client read.
-    with Telling(call.trace, "explain"):
+    with StageSpan(call.trace, "explain"):
         async with aclosing(_explaining(served).explain(asked, call.deadline_at)) as parts:
             async for part in parts:
                 messages: Iterable[pb.ExplainResponse] = converter.of(part)

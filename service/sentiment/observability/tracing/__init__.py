@@ -1,1 +1,1 @@
-"""Traces: what becomes of sampled requests, told in spans. ``trace`` is what the stages know of it, ``otel`` sends it."""
+"""Traces of sampled requests. ``trace`` is the interface for the stages; ``otel`` samples and exports the spans."""

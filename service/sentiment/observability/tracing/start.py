@@ -1,4 +1,4 @@
-"""Begins to trace, where that is wanted: only then OpenTelemetry is imported."""
+"""Starts tracing if the setting is on. OpenTelemetry is only imported then."""
 
 from sentiment.errors import BadSettings
 from sentiment.observability.metrics import Metrics
@@ -6,15 +6,15 @@ from sentiment.observability.tracing.trace import Tracer
 
 
 def make_tracer(wanted: bool, metrics: Metrics, process: str = "server") -> Tracer | None:
-    """A tracer as the OTEL_ variables say, or None: not wanted, or they switch it off.
+    """A tracer configured by the OTEL_ variables; None if tracing is off.
 
     Args:
-        wanted: the setting.
+        wanted: the setting ``tracing``.
         metrics: where spans are counted.
-        process: which of the server's this is.
+        process: name of this process of the server.
 
     Raises:
-        BadSettings: the packages are missing, or a variable has no acceptable value.
+        BadSettings: the packages are missing, or a variable is invalid.
     """
     if not wanted:
         return None
@@ -22,7 +22,7 @@ def make_tracer(wanted: bool, metrics: Metrics, process: str = "server") -> Trac
         from sentiment.observability.tracing.otel import open_outlet  # noqa: PLC0415  # an extra, and half a second of imports
     except ImportError as error:
         raise BadSettings(
-            f"tracing = true: {error.name or error} is not installed; pip install 'sentiment-service[tracing]' or switch tracing off"
+            f"tracing = true: {error.name or error} is not installed; run pip install 'sentiment-service[tracing]' or turn tracing off"
         ) from error
     outlet = open_outlet(metrics, process)
     return None if outlet is None else Tracer(outlet)

@@ -1,7 +1,7 @@
-"""A sampled request, as the stages that it goes through tell of it. Knows neither OpenTelemetry nor a network: an ``Outlet`` samples
-and takes each span when it is over.
+"""The trace of a sampled request, as the pipeline's stages record it. Imports neither OpenTelemetry nor a network library: an ``Outlet``
+samples requests and takes finished spans.
 
-A span tells times, sizes and names of ours; never a text, nor a message that might quote one.
+A span holds times, sizes and the service's own names; never a text, nor a message that might quote one.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-# Of a batch or stream call so many texts, and of a call so many rows in all, have spans of their own: a stream may go on for days, and a
-# text has up to thousands of windows.
+# Per batch or stream call, only this many texts have spans; per call, only this many rows. A stream may last for days, and a text may have
+# thousands of windows.
 TEXTS_MAX = ROWS_MAX = 32
-# What an outcome that nobody waited for says: no error.
+# Attribute of a span that was cancelled, which is not an error.
 CANCELLED = "sentiment.cancelled"
 TRACE_HEADERS = ("traceparent", "tracestate")
 
@@ -22,7 +22,7 @@ Headers = Iterable[tuple[str, str | bytes]]
 
 
 class Place(NamedTuple):
-    """A span by its ids, of 128 and 64 bits."""
+    """The ids of a span: 128-bit trace id, 64-bit span id."""
 
     trace_id: int
     span_id: int
@@ -35,11 +35,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that is over.
+    """A finished span.
 
-    ``parent_id`` is 0 where its trace begins with it. Instants are nanoseconds since 1970. ``error`` is a status code or the name of an
-    error's class, empty where nothing went wrong. ``server``: a call that came from another service. ``remote``: its parent is another
-    process's. ``state`` is the trace's tracestate as the outlet gave it.
+    ``parent_id`` is 0 for the root of a trace. Instants are nanoseconds since 1970. ``error`` is a status code or the name of an error
+    class; empty for success. ``server``: a call from another service. ``remote``: the parent belongs to another process. ``state`` is the
+    trace's tracestate as the outlet gave it.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Span:
 
 
 class Begin(NamedTuple):
-    """Where a sampled request's span stands: its own ids, its parent's or 0, and the tracestate that came with them."""
+    """The ids of a sampled request's span, its parent's span id or 0, and the tracestate of the caller."""
 
     place: Place
     parent_id: int
@@ -64,41 +64,41 @@ class Begin(NamedTuple):
 
 
 class Outlet(Protocol):
-    """Samples requests and takes spans. Never raises for them, never waits."""
+    """Samples requests and takes spans. Never raises and never waits for the network."""
 
     def sample(self, headers: Headers, follow: bool) -> Begin | None:
-        """The ids of a request whose spans are wanted. ``follow``: as its caller has decided, whatever the sampler says."""
+        """The ids of a sampled request; None if it is not sampled. ``follow``: do what the caller did, not what the sampler says."""
 
     def new_place(self) -> Place:
-        """Ids of a trace and of a span that no other has."""
+        """New, unique ids of a trace and a span."""
 
     def put(self, span: Span) -> None:
         """Take a span, or drop it."""
 
     def close(self) -> None:
-        """Send what is left, for a bounded time. Blocks."""
+        """Send the remaining spans, for a bounded time. Blocks."""
 
 
 class Trace:
-    """A sampled request. Its stages tell of themselves here, each when it is over."""
+    """The trace of a sampled request. Each stage records its span here when it ends."""
 
     def __init__(self, outlet: Outlet, begin: Begin, joined: bool = False) -> None:
-        """``joined``: its own span is another process's."""
+        """``joined``: the request's own span belongs to another process."""
         self.place = begin.place
-        # Of the request's own span, beside what its end tells.
+        # Extra attributes of the request's own span.
         self.attributes: Attributes = {}
         self._outlet = outlet
         self._parent_id = begin.parent_id
-        # The caller's tracestate, None where the trace is not a caller's.
+        # The caller's tracestate; None if the trace begins here.
         self.state = begin.state
         self._joined = joined
         self._rows_left = ROWS_MAX
-        # Taken once, so that a request's spans fit together whatever is done to the clock.
+        # Read once, so that a request's spans stay consistent when the clock is set.
         self._shift_ns = clock_shift_ns()
         self.exemplar = {"trace_id": f"{begin.place.trace_id:032x}"}
 
     def take(self, rows: int) -> bool:
-        """Whether so many more rows may be told of; then they are."""
+        """Reserve spans for this many rows; False if fewer are left."""
         if rows > self._rows_left:
             return False
         self._rows_left -= rows
@@ -107,20 +107,20 @@ class Trace:
     def stage(
         self, name: str, begun_at: float, ended_at: float, attributes: Attributes, links: Sequence[Place] = (), error: str = ""
     ) -> None:
-        """A part of the request is over; instants of ``time.monotonic``."""
+        """Record a finished stage of the request. Instants are those of ``time.monotonic``."""
         place = Place(self.place.trace_id, self._outlet.new_place().span_id)
         begun_ns, ended_ns = self._ns(begun_at), self._ns(ended_at)
         span = Span(name, place, self.place.span_id, begun_ns, ended_ns, attributes, links, error, remote=self._joined, state=self.state)
         self._outlet.put(span)
 
     def unanswered(self, queued_at: float, started_at: float, tokens: int, error: str, batch: Place | None) -> None:
-        """A row of the request has no answer.
+        """Record a row of the request that has no answer.
 
         Args:
             queued_at: an instant of ``time.monotonic``.
-            started_at: likewise; 0 if it never ran.
-            tokens: of the row.
-            error: an error's class; empty if it was cancelled.
+            started_at: an instant of ``time.monotonic``; 0 if it never ran.
+            tokens: number of tokens of the row.
+            error: name of an error class; empty if it was cancelled.
             batch: the last one in which it ran.
         """
         now = time.monotonic()
@@ -133,7 +133,7 @@ class Trace:
             self.stage("queue", queued_at, now, last, error=error)
 
     def end(self, name: str, begun_at: float, ended_at: float, error: str, server: bool) -> None:
-        """The request is over."""
+        """Record the request's own span."""
         span = Span(
             name,
             self.place,
@@ -153,47 +153,47 @@ class Trace:
 
 
 class Tracer:
-    """What a process that traces has; one that does not has None in its place."""
+    """Creates traces. A process that does not trace has None in its place."""
 
     def __init__(self, outlet: Outlet) -> None:
         self._outlet = outlet
 
     def request(self, headers: Headers, follow: bool = False) -> Trace | None:
-        """The trace of a request that comes with these headers; None if it is not sampled. ``follow``: see Outlet."""
+        """The trace of a request with these headers; None if it is not sampled. ``follow``: see Outlet."""
         begin = self._outlet.sample(headers, follow)
         return None if begin is None else Trace(self._outlet, begin)
 
     def join(self, place: Place) -> Trace:
-        """The trace of a sampled request whose own span is another process's."""
+        """The trace of a sampled request whose own span belongs to another process."""
         return Trace(self._outlet, Begin(place, 0, None), joined=True)
 
     def new_place(self) -> Place:
-        """Where a span that begins a trace of its own will stand."""
+        """Ids for a span that starts a new trace."""
         return self._outlet.new_place()
 
     def alone(
         self, name: str, place: Place, begun_at: float, ended_at: float, attributes: Attributes, links: Sequence[Place], error: str = ""
     ) -> None:
-        """Something is over that belongs to several requests: a trace of its own, linked to them. Instants of ``time.monotonic``."""
+        """Record a span of several requests, as a trace of its own with links to them. Instants are those of ``time.monotonic``."""
         shift_ns = clock_shift_ns()
         self._outlet.put(
             Span(name, place, 0, int(begun_at * 1e9) + shift_ns, int(ended_at * 1e9) + shift_ns, attributes, links=links, error=error)
         )
 
     def close(self) -> None:
-        """Send what is left, for a bounded time. Blocks."""
+        """Send the remaining spans, for a bounded time. Blocks."""
         self._outlet.close()
 
 
 def clock_shift_ns() -> int:
-    """What is added to ``time.monotonic`` to get the time of day."""
+    """Nanoseconds to add to ``time.monotonic_ns`` to get the time since 1970."""
     return time.time_ns() - time.monotonic_ns()
 
 
-class Telling:
-    """Tells of a stage, however it ends; gives its attributes, to which can be added meanwhile.
+class StageSpan:
+    """A context manager that records a stage, however it ends. It yields the span's attributes, which the body may extend.
 
-    No generator, which would take half a microsecond more of every request that is not sampled.
+    Not a generator: that would cost every request that is not sampled another 0.5 us.
     """
 
     __slots__ = ("_attributes", "_begun", "_name", "_trace")
@@ -217,5 +217,5 @@ class Telling:
 
 
 def exemplar_of(trace: Trace | None) -> dict[str, str] | None:
-    """What a histogram keeps beside a measurement, so that one can go from it to the trace."""
+    """The exemplar that links a histogram's measurement to the trace."""
     return None if trace is None else trace.exemplar

@@ -1,5 +1,6 @@
-"""Several processes behind one port: front ends speak gRPC and read texts, one executor has the model, one queue and HTTP.
+"""Several processes behind one port: front ends serve gRPC and tokenize; one executor has the model, its queue and HTTP.
 
-For a device that one Python process cannot feed. ``supervisor`` starts the others and replaces one that dies; ``front_end`` and
-``executor`` are what they run; ``link`` and ``desk`` are the two ends of the Unix socket between those, ``wire`` is what goes over it.
+For a device that one Python process cannot keep busy. ``supervisor`` starts the other processes and replaces those that die.
+``front_end`` and ``executor`` are what they run. ``executor_client`` and ``executor_endpoint`` are the two ends of the Unix socket between
+them; ``frames`` is its protocol.
 """

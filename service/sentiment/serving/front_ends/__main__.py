@@ -1,4 +1,4 @@
-"""What the supervisor starts: ``python -m sentiment.serving.front_ends``, told on standard input who it is."""
+"""The command of the supervisor's processes: ``python -m sentiment.serving.front_ends``. Standard input says which process to be."""
 
 import sys
 from functools import partial
@@ -13,7 +13,7 @@ CODES = ((BadSettings, WRONG_SETTINGS), (BadBundle, BAD_BUNDLE), (CannotServe, C
 
 
 def main() -> int:
-    """Be the process that the supervisor wants; returns the exit code."""
+    """Run a front end or the executor, as standard input says; returns the exit code."""
     start = read_start()
     leave_with_supervisor(start.folder)
     logs.configure_server(start.settings.log_level, start.settings.log_format, start.name)
@@ -21,7 +21,7 @@ def main() -> int:
         event_loop.run(_run(start))
         return 0
     except SentimentError as error:
-        # ``app`` has said the others.
+        # ``app.serve`` has logged the executor's other errors.
         if start.name != EXECUTOR or isinstance(error, BadSettings):
             logs.logger().error("cannot_serve", reason=str(error))
         return next((code for kind, code in CODES if isinstance(error, kind)), FAILED)
@@ -29,12 +29,12 @@ def main() -> int:
 
 async def _run(start: Start) -> None:
     if start.name == EXECUTOR:
-        from sentiment.serving import app  # noqa: PLC0415  # a front end has no use for it
+        from sentiment.serving import app  # noqa: PLC0415  # not needed by a front end
         from sentiment.serving.front_ends.executor import Executor  # noqa: PLC0415  # as above
 
         await app.serve(start.settings, partial(Executor, start))
     else:
-        from sentiment.serving.front_ends.front_end import FrontEnd  # noqa: PLC0415  # the executor has no use for it
+        from sentiment.serving.front_ends.front_end import FrontEnd  # noqa: PLC0415  # not needed by the executor
 
         await FrontEnd(start).run()
 

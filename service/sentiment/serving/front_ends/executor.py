@@ -1,6 +1,6 @@
-"""The executor: the server as it is in one process, whose texts come from front ends besides HTTP.
+"""The executor: the single-process server, with texts from front ends in addition to HTTP.
 
-Its own gRPC listens on a Unix socket, for the calls that front ends hand on.
+Its gRPC server listens on a Unix socket, for the calls that front ends forward.
 """
 
 import asyncio
@@ -11,19 +11,19 @@ from prometheus_client import CollectorRegistry
 
 from sentiment.observability.logs import logger
 from sentiment.serving.app import App
-from sentiment.serving.front_ends.executor_endpoint import Desk, Serving
+from sentiment.serving.front_ends.executor_endpoint import FrontEndServer, Serving
 from sentiment.serving.front_ends.handshake import Start, beat, front_ends
 from sentiment.serving.front_ends.metric_totals import Totals
-from sentiment.serving.lifecycle.served_model import Hosted
+from sentiment.serving.lifecycle.served_model import RunningModel
 
-# Front ends are asked so often what they have counted, that one that dies loses no more.
+# How often to collect the front ends' counts: a front end that dies loses at most this much.
 COUNTS_EVERY_S = 5.0
 
 
 class Executor(App):
     """The process that has the model."""
 
-    # A service manager may tell every process to end besides the supervisor; the limits of a drain are the supervisor's.
+    # A service manager may signal every process, not only the supervisor. Only the supervisor limits a drain.
     second_signal_ends = False
 
     def __init__(self, start: Start) -> None:
@@ -32,23 +32,23 @@ class Executor(App):
         Raises:
             CannotServe: a socket cannot be bound.
         """
-        # Front ends stay connected: nothing is balanced here.
+        # Front ends stay connected: there is nothing to balance.
         own = {"grpc_listen": f"unix:{start.calls_socket}", "connection_age_max_s": 0.0}
         super().__init__(start.settings.model_copy(update=own), counts_grpc=False)
         self._start = start
         if start.settings.health_listen:
             self._ready_with["health"] = start.settings.health_listen
         for name in front_ends(start.settings):
-            # To what it shows here is added what they tell.
+            # Creates the series; ``Totals`` adds the front ends' counts to it.
             self._metrics.loop_busy_seconds.watch(lambda: 0.0, name)
         self._totals = Totals(self._metrics.registry, self._pids)
         self._shown = CollectorRegistry()
         self._shown.register(self._totals)
-        self._desk = Desk(start.rows_socket, start.settings.front_ends, self._totals.add)
+        self._front_ends = FrontEndServer(start.rows_socket, start.settings.front_ends, self._totals.add)
 
     async def run(self) -> None:
-        """As in one process."""
-        await self._desk.start()
+        """Serve as in one process, for the front ends too."""
+        await self._front_ends.start()
         beside = {asyncio.create_task(self._collect()), asyncio.create_task(self._beat())}
         try:
             await super().run()
@@ -56,10 +56,10 @@ class Executor(App):
             for task in beside:
                 task.cancel()
             await asyncio.wait(beside)
-            self._desk.close()
+            self._front_ends.close()
 
     async def _beat(self) -> None:
-        """From the moment that the model answers: what is still to come of a start may hold the event loop."""
+        """Send beats once the model answers. Before, startup may block the event loop."""
         await self.started.wait()
         await beat()
 
@@ -67,40 +67,40 @@ class Executor(App):
         while True:
             await asyncio.sleep(COUNTS_EVERY_S)
             try:
-                await self._desk.collect()
-            except Exception:  # whatever it was, the next look may find counts
+                await self._front_ends.collect()
+            except Exception:  # the next collection may succeed
                 logger().exception("collect_failed")
 
-    async def _load(self) -> Hosted:
-        """Load the model, and wait until the front ends can read texts."""
+    async def _load(self) -> RunningModel:
+        """Load the model, and wait until the front ends can tokenize."""
         served = await super()._load()
         bundle, graph = served.classifier.bundle, served.classifier.graph
-        said = {
+        model_info = {
             "path": str(bundle.path.absolute()),
             "digest": bundle.digest,
             "graph": graph.model_dump(mode="json"),
             "provider": served.classifier.session.provider,
         }
-        await self._desk.introduce(Serving(said, served.queue, lambda: served.batcher.backlog_s, self._tracer))
+        await self._front_ends.announce(Serving(model_info, served.queue, lambda: served.batcher.backlog_s, self._tracer))
         return served
 
     async def _scrape(self) -> CollectorRegistry:
-        await self._desk.collect()
+        await self._front_ends.collect()
         return self._shown
 
     def _pids(self) -> Mapping[str, int]:
-        return {"supervisor": os.getppid(), **self._desk.pids}
+        return {"supervisor": os.getppid(), **self._front_ends.pids}
 
     def _grpc_address(self) -> str:
         return self._start.settings.grpc_listen
 
     def _set_ready(self, ready: bool) -> None:
         super()._set_ready(ready)
-        self._desk.set_ready(ready)
+        self._front_ends.set_ready(ready)
 
-    async def _still_answer(self, served: Hosted) -> None:
-        """Until the front ends have drained and gone. If a runner is lost they stay, for the next executor, and must hear at once."""
+    async def _keep_answering(self, served: RunningModel) -> None:
+        """Wait until the front ends have drained and exited. After a lost runner they stay for the next executor and get failures now."""
         if served.batcher.broken.is_set():
             served.batcher.close()
         else:
-            await self._desk.left(self._settings.drain_wait_s + self._settings.drain_grace_s)
+            await self._front_ends.wait_gone(self._settings.drain_wait_s + self._settings.drain_grace_s)

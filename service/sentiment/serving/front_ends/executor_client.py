@@ -1,7 +1,7 @@
-"""A front end's way to the executor: its queue is there, and what is known of it comes from there.
+"""A front end's client of the executor, which has the queue.
 
-Lives on the front end's event loop. Rows of one turn of the loop go as one message. Nobody waits for an executor that has gone: every
-text is told so in the moment its connection ends.
+Runs on the front end's event loop. Rows of one turn of the loop are sent as one frame. When the connection ends, every unanswered text
+fails at once.
 """
 
 import asyncio
@@ -36,20 +36,20 @@ from sentiment.serving.front_ends.frames import (
     unpack_numbers,
 )
 
-GONE = "the process that has the model has gone; another takes its place"
-# The executor tells a text that its deadline has come. One that it has not told so long after is given up here.
+GONE = "the executor process has ended and is being replaced; try again"
+# The executor expires texts at their deadline. A text that is still unanswered this long after is expired here.
 LATE_S = 0.25
-# Bytes that an executor may leave unread before new texts are refused: more than a whole queue of texts takes.
+# Bytes that the executor may leave unread before new texts are refused: more than a full queue of texts.
 UNREAD_BYTES_MAX = 2**24
-# An executor that does not read is left after so long.
+# How long to wait for an executor that does not read before the connection is aborted.
 CLOSE_S = 1.0
-# A missing executor is looked for so often.
+# How often to try to connect to an executor that is not there.
 LOOK_S = 0.05
 
 
 @dataclass(slots=True, eq=False)
-class FarText:
-    """A text that the executor has, or gets at the end of this turn of the loop."""
+class RemoteText:
+    """A text that was sent to the executor, or will be at the end of this turn of the loop."""
 
     number: int
     deadline_at: float
@@ -59,30 +59,30 @@ class FarText:
     sent: bool = False
 
 
-class FarQueue:
-    """The executor's queue, from a front end. Bounded: ``rows_max`` rows are unanswered at a time."""
+class RemoteQueue:
+    """The executor's queue, seen from a front end. At most ``rows_max`` rows are unanswered at a time."""
 
     def __init__(self, rows_max: int) -> None:
         self.backlog_s = 0.0
         self._rows_max = rows_max
         self._rows = 0
         self._numbers = itertools.count(1)
-        self._texts: dict[int, FarText] = {}
+        self._texts: dict[int, RemoteText] = {}
         self._new: list[Text] = []
         self._cancelled: list[int] = []
         self._write: Callable[[bytes], None] | None = None
         self._flushing = False
-        # The executor does not read: what is sent would pile up here.
+        # The executor does not read, and new texts would pile up here.
         self.paused = False
 
     @property
     def texts(self) -> int:
-        """Texts that have not been told."""
+        """Number of unanswered texts."""
         return len(self._texts)
 
     @property
     def attached(self) -> bool:
-        """Whether there is an executor that takes texts."""
+        """Whether an executor takes texts."""
         return self._write is not None
 
     def submit(
@@ -92,33 +92,33 @@ class FarQueue:
         tell: Callable[[TextOutcome], None],
         priority: Priority,
         trace: Trace | None = None,
-    ) -> FarText:
-        """Send a text; see RowQueue. Whether the queue lets it in is told later, as NotLetIn.
+    ) -> RemoteText:
+        """Send a text; see RowQueue. If the executor's queue refuses it, ``tell`` gets a NotLetIn later.
 
         Raises:
-            Unavailable: there is no executor now.
+            Unavailable: there is no executor at the moment.
             Refused: too many rows of this process are unanswered.
         """
         if self._write is None:
             raise Unavailable(GONE)
         rows = reading.rows if isinstance(reading, Windows) else (reading,)
         if self.paused:
-            raise Refused("the process that has the model does not read what it is sent", self.backlog_s or LATE_S, "queue_full")
+            raise Refused("the executor process does not read its requests", self.backlog_s or LATE_S, "queue_full")
         if self._rows + len(rows) > self._rows_max:
             message = f"{self._rows} rows of this front end are unanswered; the limit is {self._rows_max}"
             raise Refused(message, self.backlog_s, "queue_full")
-        text = FarText(next(self._numbers), deadline_at, len(rows), isinstance(reading, Windows), tell)
+        text = RemoteText(next(self._numbers), deadline_at, len(rows), isinstance(reading, Windows), tell)
         self._texts[text.number] = text
         self._rows += text.rows
-        # Of its rows all or none are told of: the executor does not know what else the call has.
+        # Trace all rows of the text or none: the executor does not know the call's other rows.
         place = trace.place if trace is not None and trace.take(min(len(rows), ROWS_MAX)) else None
         self._new.append(Text(text.number, deadline_at, priority, rows, place))
         self._flush_soon()
         return text
 
     def cancel(self, pending: Pending) -> bool:
-        """Forget a text; see RowQueue."""
-        assert isinstance(pending, FarText)
+        """Withdraw a text; see RowQueue."""
+        assert isinstance(pending, RemoteText)
         if self._take(pending.number) is None:
             return False
         if pending.sent:
@@ -127,11 +127,11 @@ class FarQueue:
         return True
 
     def attach(self, write: Callable[[bytes], None]) -> None:
-        """Send texts there from now on."""
+        """Start to send texts with ``write``."""
         self._write = write
 
     def detach(self) -> None:
-        """The executor has gone, and every text that it had."""
+        """The executor has gone: fail all unanswered texts."""
         self._write = None
         self.paused = False
         self._new.clear()
@@ -140,7 +140,7 @@ class FarQueue:
             self._tell(number, Unavailable(GONE))
 
     def answered(self, body: bytes) -> None:
-        """Tell the texts of an ANSWERS frame."""
+        """Deliver the outcomes of an ANSWERS frame."""
         answers, self.backlog_s = unpack_answers(body)
         for number, logits, queue_s, run_s, batch_rows in answers:
             if (text := self._take(number)) is not None:
@@ -148,7 +148,7 @@ class FarQueue:
                 _tell(text, RowsResult(logits, *run) if text.windows else RowResult(logits[0], *run))
 
     def failed(self, body: bytes) -> None:
-        """Tell the texts of a FAILURES frame."""
+        """Deliver the outcomes of a FAILURES frame."""
         failures, self.backlog_s = unpack_failures(body)
         for number, error, let_in in failures:
             if not let_in and isinstance(error, Refused | Expired | Unavailable):
@@ -157,16 +157,16 @@ class FarQueue:
                 self._tell(number, error)
 
     def end_late(self, now: float) -> None:
-        """Give up the texts whose deadline has passed unnoticed by the executor."""
+        """Expire the texts that the executor did not expire at their deadline."""
         for text in [text for text in self._texts.values() if text.deadline_at + LATE_S < now]:
             self.cancel(text)
-            _tell(text, Expired("no answer within the deadline: the process that has the model did not notice that it passed"))
+            _tell(text, Expired("no answer within the deadline: the executor process does not respond"))
 
     def _tell(self, number: int, outcome: TextOutcome) -> None:
         if (text := self._take(number)) is not None:
             _tell(text, outcome)
 
-    def _take(self, number: int) -> FarText | None:
+    def _take(self, number: int) -> RemoteText | None:
         text = self._texts.pop(number, None)
         if text is not None:
             self._rows -= text.rows
@@ -186,10 +186,10 @@ class FarQueue:
         for part in parts_of(new):
             try:
                 packed = frame(Kind.ROWS, pack_texts(part))
-            except Exception:  # somebody waits for each of them
+            except Exception:  # each text has a caller that waits
                 logger().exception("send_failed", texts=len(part))
                 for text in part:
-                    self._tell(text.number, Broken("internal error; the server's log has it"))
+                    self._tell(text.number, Broken("internal error; see the server's log"))
                 continue
             for text in part:
                 self._texts[text.number].sent = True
@@ -199,59 +199,59 @@ class FarQueue:
             self._cancelled.clear()
 
 
-def _tell(text: FarText, outcome: TextOutcome) -> None:
+def _tell(text: RemoteText, outcome: TextOutcome) -> None:
     try:
         text.tell(outcome)
-    except Exception:  # the others of its message wait to be told too
+    except Exception:  # the other texts of the frame have callers too
         logger().exception("tell_failed", rows=text.rows)
 
 
-class Hears(Protocol):
-    """What a front end does with what the executor says."""
+class LinkListener(Protocol):
+    """What a front end does with the executor's messages."""
 
     def model(self, link: "Link", said: Any) -> None:  # Any: JSON
-        """What is served by the executor of this link."""
+        """The executor of this link announces its model."""
 
     def state(self, ready: bool) -> None:
-        """Whether the executor is ready; not from the moment that it has gone."""
+        """Whether the executor is ready; False once the connection is lost."""
 
     def counts(self) -> Any:  # Any: JSON
-        """What has been counted since the last time."""
+        """The growth of the metrics since the last call."""
 
 
 class Link(asyncio.Protocol):
     """One connection to an executor."""
 
-    def __init__(self, name: str, pid: int, queue: FarQueue, hears: Hears) -> None:
+    def __init__(self, name: str, pid: int, queue: RemoteQueue, listener: LinkListener) -> None:
         self.lost = asyncio.Event()
-        # A connection that is taken while its process dies says nothing.
+        # Whether the executor has sent anything. A process that is dying may accept a connection and send nothing.
         self.met = False
         self._hello = {"name": name, "pid": pid}
         self._queue = queue
-        self._hears = hears
+        self._listener = listener
         self._frames = Frames()
         self._transport: asyncio.Transport | None = None
-        # Whether texts can be read here, and whether the executor has ever been ready. Both, and it gets them.
+        # Whether texts can be tokenized here, and whether the executor has ever been ready. Texts are sent once both are true.
         self._serving = False
         self._ready = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say who this is."""
+        """Send the name and the process id."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=UNREAD_BYTES_MAX)
         transport.write(frame_of(Kind.HELLO, self._hello))
 
     def data_received(self, data: bytes) -> None:
-        """Act on what has come."""
+        """Handle the complete frames."""
         self.met = True
         for kind, body in self._frames.feed(data):
             self._take(kind, body)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Tell everybody who waits."""
+        """Fail all unanswered texts."""
         self._transport = None
-        self._hears.state(False)
+        self._listener.state(False)
         self._queue.detach()
         self.lost.set()
 
@@ -260,18 +260,18 @@ class Link(asyncio.Protocol):
         self._queue.paused = True
 
     def resume_writing(self) -> None:
-        """It has read."""
+        """The executor reads again."""
         self._queue.paused = False
 
     def serving(self) -> None:
-        """Say that texts can be read here; they are sent as soon as the executor is ready."""
+        """Report that texts can be tokenized here. They are sent as soon as the executor is ready."""
         if self._transport is not None:
             self._transport.write(frame(Kind.SERVING))
             self._serving = True
             self._attach()
 
     async def close(self) -> None:
-        """Say what has been counted, and good bye."""
+        """Send the last counts and close the connection."""
         if self._transport is not None:
             transport = self._transport
             self._count(0)
@@ -289,7 +289,7 @@ class Link(asyncio.Protocol):
 
     def _count(self, number: int) -> None:
         if self._transport is not None:
-            self._transport.write(frame_of(Kind.COUNTS, (number, self._hears.counts())))
+            self._transport.write(frame_of(Kind.COUNTS, (number, self._listener.counts())))
 
     def _take(self, kind: Kind, body: bytes) -> None:
         if kind is Kind.ANSWERS:
@@ -302,13 +302,13 @@ class Link(asyncio.Protocol):
             ready = json.loads(body)["ready"]
             self._ready = self._ready or ready
             self._attach()
-            self._hears.state(ready)
+            self._listener.state(ready)
         elif kind is Kind.MODEL:
-            self._hears.model(self, json.loads(body))
+            self._listener.model(self, json.loads(body))
 
 
 async def connect(path: Path, make: Callable[[], Link]) -> Link:
-    """Connect to the executor, as soon as there is one."""
+    """Connect to the executor; waits until there is one."""
     while True:
         with contextlib.suppress(FileNotFoundError, ConnectionError):
             _, link = await asyncio.get_running_loop().create_unix_connection(make, str(path))
@@ -316,8 +316,8 @@ async def connect(path: Path, make: Callable[[], Link]) -> Link:
         await asyncio.sleep(LOOK_S)
 
 
-async def watch_deadlines(queue: FarQueue) -> None:
-    """End late texts until cancelled: a text is told at its deadline even by an executor that hangs."""
+async def watch_deadlines(queue: RemoteQueue) -> None:
+    """Expire late texts until cancelled, so that deadlines hold even if the executor hangs."""
     while True:
         await asyncio.sleep(LATE_S)
         queue.end_late(time.monotonic())

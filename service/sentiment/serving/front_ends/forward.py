@@ -1,7 +1,7 @@
-"""Calls that a front end hands on as they are: explanations and what is known of models are the executor's.
+"""Calls that a front end forwards unchanged to the executor: explanations and model information.
 
-Bytes in, bytes out, with the caller's deadline, headers and cancellation, and the executor's status and trailers. They go through this
-process's door like any other call and are counted there, whatever becomes of the executor.
+Bytes in, bytes out, with the caller's deadline, headers and cancellation, and the executor's status and trailers. They are admitted and
+counted in the front end like any other call, whatever happens to the executor.
 """
 
 import contextlib
@@ -26,23 +26,23 @@ from sentiment.v1 import sentiment_pb2 as pb
 UNARY = ("ListModels", "GetModel")
 STREAM = "Explain"
 CLASSIFY = "Classify"
-# The requests that name a model.
+# Messages of the requests that name a model.
 REQUESTS = {"GetModel": pb.GetModelRequest, STREAM: pb.ExplainRequest, CLASSIFY: pb.ClassifyRequest}
 OPTIONS = [
     ("grpc.enable_retries", 0),
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # What a client does not read waits in the executor, which bounds it.
+    # Small windows: what a client does not read waits in the executor, which bounds it.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 2**18),
-    # An executor that takes another's place is found at once.
+    # Find a replaced executor quickly.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # The path of the socket is no name for a server.
+    # The socket's path is not a valid server name.
     ("grpc.default_authority", "executor"),
 ]
-# Whoever calls has shown its token here; the executor has no use for it.
+# The token is checked here; the executor does not need it.
 NOT_HANDED_ON = ("grpc-", "user-agent", ":", "authorization", *TRACE_HEADERS)
 T = TypeVar("T")
 Pairs = Sequence[tuple[str, str | bytes]]
@@ -55,24 +55,24 @@ class Forward:
         """Must be called in the event loop.
 
         Args:
-            path: the Unix socket of the executor's gRPC, which need not be there yet.
-            models: of whose calls this process counts.
+            path: the Unix socket of the executor's gRPC server, which may not exist yet.
+            models: the models whose calls this process counts.
         """
         self._models = models
         self._channel = grpc.aio.insecure_channel(f"unix:{path}", OPTIONS)
 
     async def close(self) -> None:
-        """End the calls that are left."""
+        """Cancel the remaining calls."""
         await self._channel.close()
 
     def adapt(self, handlers: Handlers, calls: Calls) -> Handlers:
-        """The handlers of a front end: those that need the executor hand on."""
+        """The handlers of a front end: those that need the executor are replaced by forwarding ones."""
         forwarded: Handlers = {name: grpc.unary_unary_rpc_method_handler(self._unary(name, calls)) for name in UNARY}
         forwarded[STREAM] = grpc.unary_stream_rpc_method_handler(self._stream(STREAM, calls))
         forwarded[CLASSIFY] = grpc.unary_unary_rpc_method_handler(self._classify(handlers[CLASSIFY].unary_unary, calls))
         return handlers | forwarded
 
-    def _classify(self, here: Any, calls: Calls) -> Any:  # Any: grpc's type of a handler's function is that of a server with threads
+    def _classify(self, here: Any, calls: Calls) -> Any:  # Any: grpc types a handler's function for a server with threads
         forwarded = self._unary(CLASSIFY, calls)
 
         async def handle(data: bytes, context: Context) -> bytes:
@@ -82,7 +82,7 @@ class Forward:
         return handle
 
     def _unary(self, method: str, calls: Calls) -> Any:  # Any: as above
-        far: Any = self._channel.unary_unary(f"/{SERVICE}/{method}")  # Any: bytes in and out, which its type does not know
+        far: Any = self._channel.unary_unary(f"/{SERVICE}/{method}")  # Any: bytes in and out, which grpc does not type
 
         async def handle(data: bytes, context: Context) -> bytes:
             async def work(call: Call) -> bytes:
@@ -126,8 +126,7 @@ class Forward:
             return await work(call)
         except grpc.aio.AioRpcError as error:
             trailers = tuple(error.trailing_metadata() or ())
-            # Whatever the executor refuses bears this trailer. Else the transport has spoken, of sockets and paths, and in one of several
-            # codes.
+            # The executor's errors have this trailer. Others are the transport's: their codes vary and their texts name socket paths.
             if any(key == REQUEST_ID for key, _ in trailers):
                 raise HandedOn(error.code(), error.details() or "", trailers) from None
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -144,11 +143,11 @@ def _asks_explanation(data: bytes) -> bool:
 
 
 def _headers(context: Context, call: Call) -> Pairs:
-    """The caller's, without those that belong to its connection. Its trace goes on from this process's span."""
+    """The caller's headers without those of its connection; the trace context is this process's span."""
     given: Pairs = list(context.invocation_metadata() or ())
     kept = [pair for pair in given if not pair[0].startswith(NOT_HANDED_ON)]
     if call.trace is None:
         return kept
-    # Of a trace that begins here the caller's tracestate says nothing.
+    # If the trace begins here, the caller's tracestate belongs to another trace.
     state = [pair for pair in given if pair[0] == "tracestate"] if call.trace.state is not None else []
     return [*kept, ("traceparent", call.trace.place.traceparent), *state]

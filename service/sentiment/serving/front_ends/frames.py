@@ -1,8 +1,8 @@
-"""What front ends and the executor say to each other. Pure: bytes to messages and back; no socket, clock or task.
+"""The protocol between front ends and the executor. Pure: bytes to messages and back; no socket, clock or task.
 
-A frame is the bytes of its body, its kind, and the body. Rows and answers, of which there are many, are packed records followed by all
-their numbers as one int32 or float32 block; the rest is JSON. Instants are those of ``time.monotonic``, which the processes of one
-machine share.
+A frame is the length of its body (uint32), its kind (uint8), and the body. Rows and answers are packed records followed by all their
+numbers as one int32 or float32 block; other bodies are JSON. Instants are those of ``time.monotonic``, which all processes of a machine
+share.
 """
 
 import enum
@@ -19,16 +19,16 @@ from sentiment.model.tokenizer import Row
 from sentiment.observability.tracing.trace import Place
 
 HEAD = struct.Struct("<IB")
-# More than 4,096 rows of 8,192 tokens with their types; a peer that says more is out of step.
+# More than 4,096 rows of 8,192 tokens with their types. A larger length means that the stream is corrupt.
 BODY_BYTES_MAX = 2**28 + 2**20
-# More rows than this go as several frames.
+# Rows of more bytes than this are sent as several frames.
 ROWS_BYTES = 2**22
 _COUNTS = struct.Struct("<II")
 _TEXT = struct.Struct("<QdIB")
 _ROW = struct.Struct("<IB")
-# Of a sampled text: its trace's id, the upper half first, and that of its request's span.
+# For a sampled text: upper and lower half of the trace id, and the id of the request's span.
 _PLACE = struct.Struct("<QQQ")
-# What the last byte of a _TEXT says.
+# Flags in the last byte of a _TEXT.
 _BULK, _TRACED = 1, 2
 _ANSWERS = struct.Struct("<dHI")
 _ANSWER = struct.Struct("<QIIdd")
@@ -39,22 +39,22 @@ _ERRORS: dict[str, type[Expired | Unavailable | ModelFailed | Broken]] = {
 
 
 class Kind(enum.IntEnum):
-    """What a frame is. The first five are a front end's, the others the executor's."""
+    """Kinds of frames. Front ends send the first five, the executor the others."""
 
-    HELLO = 1  # who it is: JSON {name, pid}
-    SERVING = 2  # it has read the bundle: no body
+    HELLO = 1  # sender: JSON {name, pid}
+    SERVING = 2  # the bundle is loaded here: no body
     ROWS = 3  # texts to run
-    CANCEL = 4  # texts that nobody waits for: their numbers
-    COUNTS = 5  # what it has counted since it was last asked: JSON [number of the ASK or 0, counts]
-    MODEL = 6  # what is served: JSON {path, digest, graph, provider}
+    CANCEL = 4  # withdrawn texts: their numbers
+    COUNTS = 5  # growth of the metrics since the last COUNTS: JSON [number of the ASK or 0, counts]
+    MODEL = 6  # the served model: JSON {path, digest, graph, provider}
     STATE = 7  # JSON {ready}
-    ANSWERS = 8  # texts that were run
-    FAILURES = 9  # texts that were not: JSON
-    ASK = 10  # for COUNTS: its number
+    ANSWERS = 8  # logits of texts
+    FAILURES = 9  # errors of texts: JSON
+    ASK = 10  # request for COUNTS: its number
 
 
 class Text(NamedTuple):
-    """A text to run: one row, or the rows of its windows. ``number`` is the sender's; ``place`` is its request's span, if it is sampled."""
+    """A text to run: one row, or one row per window. ``number`` is chosen by the sender; ``place`` is its request's span, if sampled."""
 
     number: int
     deadline_at: float
@@ -64,7 +64,7 @@ class Text(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A text's raw logits, a list for each row, and how its last row was run."""
+    """A text's raw logits, one list per row, and the run of its last row."""
 
     number: int
     logits: list[list[float]]
@@ -74,28 +74,28 @@ class Answered(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Why a text has no answer; ``let_in``: it was in the queue."""
+    """Why a text has no answer. ``let_in``: the queue had accepted it."""
 
     number: int
     error: RequestError
     let_in: bool
 
 
-class OutOfStep(Exception):
-    """The other end sent what is no frame: the connection is of no use any more."""
+class BadFrame(Exception):
+    """The peer sent an invalid frame; the connection cannot be used any more."""
 
 
 class Frames:
-    """Cuts a stream of bytes into frames."""
+    """Splits a stream of bytes into frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
-        """The frames that are whole now; to be read to the end.
+        """The frames that are complete now. Read the iterator to its end.
 
         Raises:
-            OutOfStep: too large, or of an unknown kind.
+            BadFrame: the body is too large or the kind unknown.
         """
         buffer = self._buffer
         buffer += data
@@ -103,7 +103,7 @@ class Frames:
         while len(buffer) - start >= HEAD.size:
             size, kind = HEAD.unpack_from(buffer, start)
             if size > BODY_BYTES_MAX or not Kind.HELLO <= kind <= Kind.ASK:
-                raise OutOfStep(f"a frame of kind {kind} and {size} bytes; the limits are {Kind.ASK.value} and {BODY_BYTES_MAX}")
+                raise BadFrame(f"frame of kind {kind} with {size} bytes; the limits are {Kind.ASK.value} and {BODY_BYTES_MAX}")
             end = start + HEAD.size + size
             if len(buffer) < end:
                 break
@@ -113,17 +113,17 @@ class Frames:
 
 
 def frame(kind: Kind, body: bytes = b"") -> bytes:
-    """A frame."""
+    """A frame with this body."""
     return HEAD.pack(len(body), kind) + body
 
 
-def frame_of(kind: Kind, said: Any) -> bytes:  # Any: JSON
-    """A frame whose body is JSON."""
-    return frame(kind, json.dumps(said).encode())
+def frame_of(kind: Kind, value: Any) -> bytes:  # Any: JSON
+    """A frame with a JSON body."""
+    return frame(kind, json.dumps(value).encode())
 
 
 def parts_of(texts: Sequence[Text]) -> Iterator[list[Text]]:
-    """Texts in parts that take about ROWS_BYTES each; one text is never parted."""
+    """Texts in parts of about ROWS_BYTES; one text is never split."""
     part: list[Text] = []
     size = 0
     for text in texts:
@@ -155,12 +155,12 @@ def pack_texts(texts: Sequence[Text]) -> bytes:
 
 
 def unpack_texts(body: bytes) -> list[Text]:
-    """What ``pack_texts`` packed."""
+    """The inverse of ``pack_texts``."""
     texts, rows = _COUNTS.unpack_from(body)
     rows_at = _COUNTS.size + texts * _TEXT.size
     places_at = rows_at + rows * _ROW.size
     text_heads = list(_TEXT.iter_unpack(body[_COUNTS.size : rows_at]))
-    block_at = places_at + _PLACE.size * sum([said & _TRACED for *_, said in text_heads]) // _TRACED
+    block_at = places_at + _PLACE.size * sum([flags & _TRACED for *_, flags in text_heads]) // _TRACED
     places = (Place(upper << 64 | lower, span) for upper, lower, span in _PLACE.iter_unpack(body[places_at:block_at]))
     ids = _numbers("i", body[block_at:])
     unpacked, end = [], 0
@@ -172,10 +172,10 @@ def unpack_texts(body: bytes) -> list[Text]:
             end += tokens
         unpacked.append(Row(ids[begin : begin + tokens], types, False))
     found, last = [], 0
-    for number, deadline_at, count, said in text_heads:
+    for number, deadline_at, count, flags in text_heads:
         first, last = last, last + count
-        priority = Priority.BULK if said & _BULK else Priority.INTERACTIVE
-        found.append(Text(number, deadline_at, priority, unpacked[first:last], next(places) if said & _TRACED else None))
+        priority = Priority.BULK if flags & _BULK else Priority.INTERACTIVE
+        found.append(Text(number, deadline_at, priority, unpacked[first:last], next(places) if flags & _TRACED else None))
     return found
 
 
@@ -185,12 +185,12 @@ def pack_numbers(numbers: Sequence[int]) -> bytes:
 
 
 def unpack_numbers(body: bytes) -> list[int]:
-    """What ``pack_numbers`` packed."""
+    """The inverse of ``pack_numbers``."""
     return _numbers("Q", body)
 
 
 def pack_answers(answers: Sequence[Answered], backlog_s: float) -> bytes:
-    """The body of ANSWERS, at least one; ``backlog_s``: until a row that comes now would start."""
+    """The body of ANSWERS, with at least one answer. ``backlog_s``: predicted seconds until a row that arrives now would run."""
     heads: list[bytes] = []
     block = array("f")
     for number, logits, queue_s, run_s, batch_rows in answers:
@@ -201,7 +201,7 @@ def pack_answers(answers: Sequence[Answered], backlog_s: float) -> bytes:
 
 
 def unpack_answers(body: bytes) -> tuple[list[Answered], float]:
-    """What ``pack_answers`` packed."""
+    """The inverse of ``pack_answers``."""
     backlog_s, labels, count = _ANSWERS.unpack_from(body)
     block_at = _ANSWERS.size + count * _ANSWER.size
     values = iter(_numbers("f", body[block_at:]))
@@ -222,16 +222,16 @@ def pack_failures(failures: Sequence[Failed], backlog_s: float) -> bytes:
 
 
 def unpack_failures(body: bytes) -> tuple[list[Failed], float]:
-    """What ``pack_failures`` packed."""
-    said = json.loads(body)
+    """The inverse of ``pack_failures``."""
+    decoded = json.loads(body)
     failures = []
-    for number, kind, message, let_in, refusal in said["failures"]:
+    for number, kind, message, let_in, refusal in decoded["failures"]:
         error: RequestError = Refused(message, *refusal) if refusal is not None else _ERRORS[kind](message)
         failures.append(Failed(number, error, let_in))
-    return failures, said["backlog_s"]
+    return failures, decoded["backlog_s"]
 
 
-def _numbers(code: str, block: bytes) -> list[Any]:  # Any: int or float, as the code says
+def _numbers(code: str, block: bytes) -> list[Any]:  # Any: int or float, depending on the code
     numbers = array(code)
     numbers.frombytes(block)
     return numbers.tolist()

@@ -1,6 +1,6 @@
-"""A front end: gRPC, reading texts, scoring logits. The model, its queue and everything else are the executor's.
+"""A front end: serves gRPC, tokenizes texts and scores logits. Everything else (model, queue, HTTP) is the executor's.
 
-The composition root of its process, as ``app`` is of the executor's.
+The composition root of its process, as ``app`` is for the executor.
 """
 
 import asyncio
@@ -27,54 +27,56 @@ from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.start import make_tracer
 from sentiment.security.secured import Secured
 from sentiment.serving import event_loop
-from sentiment.serving.front_ends.executor_client import FarQueue, Link, connect, watch_deadlines
+from sentiment.serving.front_ends.executor_client import Link, RemoteQueue, connect, watch_deadlines
 from sentiment.serving.front_ends.forward import Forward
 from sentiment.serving.front_ends.handshake import Start, beat
 from sentiment.serving.front_ends.metric_totals import Counted, Counts
 from sentiment.serving.pipeline import Served
 from sentiment.serving.registry import Models
 
-# Rows that a front end has at the executor at most, for each that may wait there: the executor's queue refuses, which knows what waits
-# and what runs, and this is for one that does not.
+# Max unanswered rows of a front end, as a multiple of the executor's queue. Normally the executor's queue refuses first; this is the limit
+# if it does not.
 ROWS_PER_QUEUE = 2
 
 
-class FarSession(Session):
-    """A session that is in another process: nothing can be run here."""
+class RemoteSession(Session):
+    """Stands for the executor's session; cannot run anything."""
 
     def __init__(self, provider: str) -> None:
         self.provider = provider
         self.inputs = []
 
     def run(self, *_feeds: object, **_stop: object) -> npt.NDArray[np.float32]:
-        """Nothing runs here."""
-        raise AssertionError("a front end has no graph")
+        """Always raises AssertionError."""
+        raise AssertionError("a front end has no graph to run")
 
 
-def read_bundle(said: dict[str, Any]) -> Classifier:  # Any: JSON
-    """The bundle that the executor serves, without its graph. Blocks while its files are checked.
+def read_bundle(model_info: dict[str, Any]) -> Classifier:  # Any: JSON
+    """Load the executor's bundle without its graph. Blocks while the files are checked.
 
     Raises:
-        BadBundle: it cannot be read, or is not the one that the executor has.
+        BadBundle: it cannot be read, or is not the executor's.
     """
-    path = Path(said["path"])
+    path = Path(model_info["path"])
     bundle = load_bundle(path)
-    if bundle.digest != said["digest"]:
-        raise BadBundle(f"{path}: has the digest {bundle.digest[:12]} and the executor serves {said['digest'][:12]}: it was exchanged")
+    if bundle.digest != model_info["digest"]:
+        raise BadBundle(
+            f"{path}: has the digest {bundle.digest[:12]}, but the executor serves {model_info['digest'][:12]}: the files were replaced"
+        )
     tokenizer = Tokenizer(path / "tokenizer.json", bundle.manifest.max_tokens)
-    # What reads texts is what was checked, also if somebody exchanged it between the two.
+    # Check the file again after loading it, in case it was replaced in between.
     bundle.check("tokenizer.json")
-    return Classifier(bundle, GraphSpec.model_validate(said["graph"]), tokenizer, FarSession(said["provider"]))
+    return Classifier(bundle, GraphSpec.model_validate(model_info["graph"]), tokenizer, RemoteSession(model_info["provider"]))
 
 
 class FrontEnd:
-    """A front end's life. Its readiness is the executor's, once it can read texts."""
+    """A front end's process. It is ready when it can tokenize and the executor is ready."""
 
     def __init__(self, start: Start) -> None:
         """Not listening yet; must be called in the event loop.
 
         Raises:
-            BadSettings: traces cannot be sent as it is said, or files of TLS or tokens cannot be used.
+            BadSettings: the tracing variables are invalid, or TLS or token files cannot be used.
         """
         self._start = start
         self._settings = start.settings
@@ -86,7 +88,7 @@ class FrontEnd:
         self._counted = Counted(self._metrics.registry)
         self._tracer = make_tracer(self._settings.tracing, self._metrics, start.name)
         self._models = Models(self._settings.model)
-        self._queue = FarQueue(ROWS_PER_QUEUE * self._settings.queue_rows_max)
+        self._queue = RemoteQueue(ROWS_PER_QUEUE * self._settings.queue_rows_max)
         self._forward = Forward(start.calls_socket, self._models)
         self._secured = Secured(self._settings, self._metrics)
         self._grpc = GrpcSide(
@@ -112,7 +114,7 @@ class FrontEnd:
             BadBundle: the executor's bundle cannot be read here.
             CannotServe: the port cannot be bound.
         """
-        # Repeats change nothing: the limits of a drain are the supervisor's.
+        # Repeated signals change nothing: the supervisor limits a drain.
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         linking = asyncio.create_task(self._keep_link())
@@ -132,28 +134,28 @@ class FrontEnd:
             if self._tracer is not None:
                 await asyncio.to_thread(self._tracer.close)
 
-    def _works(self) -> tuple[Coroutine[Any, Any, None], ...]:  # Any: what a coroutine is sent, which is nothing
-        """What goes on beside the link for as long as the process lives."""
+    def _works(self) -> tuple[Coroutine[Any, Any, None], ...]:  # Any: the type that a coroutine is sent, which is unused
+        """Background work besides the link, until the process ends."""
         return self._read_models(), watch_deadlines(self._queue), self._secured.keep_fresh(), beat()
 
     def model(self, link: Link, said: Any) -> None:  # Any: JSON
-        """The executor has a model."""
+        """See LinkListener."""
         self._model.put_nowait((link, said))
 
     def state(self, ready: bool) -> None:
-        """The executor is ready, or not, or has gone."""
+        """See LinkListener."""
         self._executor_ready = ready
         self._show_ready()
 
     def counts(self) -> Counts:
-        """What has been counted since the last time."""
+        """See LinkListener."""
         return self._counted.take()
 
     def _show_ready(self) -> None:
         self._grpc.health.set_ready(self._executor_ready and self._served is not None and not self._draining)
 
     async def _keep_link(self) -> None:
-        """Be connected to the executor, whichever it is."""
+        """Stay connected to the current executor."""
         while True:
             self._link = await connect(self._start.rows_socket, lambda: Link(self._start.name, os.getpid(), self._queue, self))
             await self._link.lost.wait()
@@ -161,34 +163,34 @@ class FrontEnd:
                 self._log.warning("executor_lost")
 
     async def _read_models(self) -> None:
-        """Read what the executor serves, each time that it says so: once for each executor. The first opens the port."""
+        """Load the model that each new executor announces. The first one opens the port."""
         while True:
-            link, said = await self._model.get()
+            link, model_info = await self._model.get()
             if self._served is None:
-                classifier = await asyncio.to_thread(read_bundle, said)
+                classifier = await asyncio.to_thread(read_bundle, model_info)
                 metrics = self._metrics.model(classifier.bundle.id, [])
                 self._served = Served(classifier, self._queue, metrics, self._settings.text_bytes_max, self._settings.call_rows_max)
                 self._models.add(self._served)
-                # What is alive now lives as long as the process: the collector need not look at it again.
+                # Objects that exist now live as long as the process, so the garbage collector can skip them.
                 gc.collect()
                 gc.freeze()
                 self._grpc.bind()
                 await self._grpc.start()
-            elif said["digest"] != self._served.classifier.bundle.digest:
-                raise BadBundle(f"another executor serves the digest {said['digest'][:12]} of {self._served.id}: it was exchanged")
-            # Whichever executor is there now: to another than this one nothing has been promised.
+            elif model_info["digest"] != self._served.classifier.bundle.digest:
+                raise BadBundle(f"{self._served.id}: a new executor serves the digest {model_info['digest'][:12]}: the files were replaced")
+            # Only to the link that announced the model: a newer executor has to announce its own first.
             link.serving()
             self._show_ready()
 
     async def _drain(self, linking: "asyncio.Task[None]") -> None:
-        """As the one process does: not ready but answering, then GOAWAY, then until everything accepted is answered."""
+        """Report not ready but keep answering; then send GOAWAY and answer all accepted requests."""
         self._draining = True
         self._show_ready()
         await asyncio.sleep(self._settings.drain_wait_s)
         await self._grpc.drain(self._settings.drain_grace_s)
         await self._grpc.stop()
         await self._forward.close()
-        # Before the executor hears that this process has gone, and says so of itself.
+        # Logged before the link closes, so that the executor's "drained" comes last.
         self._log.info("drained")
         linking.cancel()
         if self._link is not None:

@@ -1,7 +1,7 @@
-"""What the supervisor and a process that it starts say to each other.
+"""The protocol between the supervisor and its processes.
 
-The process is told who it is by one line of JSON on its standard input, which then stays open: its end is the supervisor's end, whoever
-reads it leaves at once, and nobody is orphaned. On its standard output the process says that it lives, a byte at a time.
+A process reads its name and settings from one line of JSON on standard input, which then stays open. When it closes, the supervisor has
+ended, and the process exits at once, so no process is orphaned. On standard output the process sends a byte at a time as a heartbeat.
 """
 
 import asyncio
@@ -19,20 +19,20 @@ from sentiment.settings import Settings
 
 STDIN, STDOUT = 0, 1
 EXECUTOR = "executor"
-# A process says so often that its event loop goes on.
+# Interval of the heartbeats of an event loop.
 BEAT_S = 1.0
-# Of prctl(2).
+# From prctl(2).
 _PR_SET_PDEATHSIG = 1
 
 
 def front_ends(settings: Settings) -> list[str]:
-    """Their names."""
+    """Names of the front ends."""
     return [f"front-{number}" for number in range(settings.front_ends)]
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Who a process is, the folder of the sockets, and the server's settings with the port that was taken."""
+    """A process's name, the folder of the sockets, and the server's settings with the reserved port."""
 
     name: str
     folder: Path
@@ -40,16 +40,16 @@ class Start:
 
     @property
     def rows_socket(self) -> Path:
-        """Where front ends hand over texts."""
+        """The socket for texts."""
         return self.folder / "rows.sock"
 
     @property
     def calls_socket(self) -> Path:
-        """Where front ends hand on calls."""
+        """The socket for forwarded calls."""
         return self.folder / "calls.sock"
 
     def line(self) -> bytes:
-        """What ``read_start`` reads."""
+        """The line that ``read_start`` reads."""
         settings = self.settings.model_dump(mode="json")
         return json.dumps({"name": self.name, "folder": str(self.folder), "settings": settings}).encode() + b"\n"
 
@@ -57,34 +57,34 @@ class Start:
 def read_start() -> Start:
     """Read the line from standard input."""
     line = b""
-    # Not through sys.stdin, whose lock a thread that waits in it holds when the interpreter ends.
+    # Not through sys.stdin: a thread that waits in it holds its lock when the interpreter exits.
     while not line.endswith(b"\n"):
         more = os.read(STDIN, 2**16)
         if not more:
-            raise SystemExit("the supervisor has gone")
+            raise SystemExit("the supervisor has ended")
         line += more
-    said = json.loads(line)
-    return Start(said["name"], Path(said["folder"]), Settings.model_validate(said["settings"]))
+    start = json.loads(line)
+    return Start(start["name"], Path(start["folder"]), Settings.model_validate(start["settings"]))
 
 
 async def beat() -> None:
-    """Tell the supervisor that this process works and that its event loop goes on, until cancelled."""
+    """Send heartbeats to the supervisor until cancelled."""
     while True:
         os.write(STDOUT, b".")
         await asyncio.sleep(BEAT_S)
 
 
 def leave_with_supervisor(folder: Path) -> None:
-    """From now on end this process as soon as the supervisor has ended, however it did, and leave nothing of ``folder`` behind."""
+    """Exit this process, and remove ``folder``, as soon as the supervisor has ended, even if it was killed."""
 
     def watch() -> None:
         while os.read(STDIN, 2**16):
             pass
-        # One that was killed could not.
+        # A supervisor that was killed could not remove it.
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
 
     if sys.platform == "linux":
-        # A process that is frozen reads nothing: the kernel wakes it when its parent has ended.
+        # A stopped process reads nothing, so the kernel must continue it when its parent ends.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
     threading.Thread(target=watch, name="supervisor", daemon=True).start()

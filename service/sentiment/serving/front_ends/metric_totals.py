@@ -1,7 +1,7 @@
-"""One truthful /metrics of several processes: what front ends count is added to what the executor counts.
+"""One /metrics page for several processes: the front ends' counts are added to the executor's.
 
-A front end tells what has come since it was last asked, so that one that dies takes back nothing of what it had told, and an executor
-that is replaced begins at zero in everything at once, as Prometheus expects of a restart.
+A front end sends the growth since it last sent. So the counts of one that dies stay, and when the executor is replaced all counters start
+at zero together, as Prometheus expects of a restart.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,42 +10,42 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 
-# Only these can be added up. Of gauges the executor has the true ones.
+# Only these can be added. Gauges are the executor's.
 ADDED = ("counter", "histogram")
 Series = tuple[str, tuple[tuple[str, str], ...]]
-# A request that a bucket counted: its trace, its measurement, and when.
+# An exemplar: the labels with the trace id, the measurement, and its time.
 Example = tuple[Mapping[str, str], float, float]
-# A series' name, labels, what has come, and one request of it that was traced.
+# A series' name, its labels, its growth, and its last exemplar.
 Grown = tuple[str, dict[str, str], float, Example | None]
 Counts = list[Grown]
 
 
 class Counted:
-    """What a front end's registry has counted since it was last looked at."""
+    """The growth of a front end's registry since the last call of ``take``."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._told: dict[Series, float] = {}
+        self._sent: dict[Series, float] = {}
 
     def take(self) -> Counts:
-        """Series that have grown, with their growth."""
+        """The series that have grown."""
         grown: Counts = []
         for family in self._registry.collect():
             if family.type not in ADDED:
                 continue
             for sample in family.samples:
                 series = _series(sample)
-                more = sample.value - self._told.get(series, 0.0)
+                more = sample.value - self._sent.get(series, 0.0)
                 if more:
-                    self._told[series] = sample.value
+                    self._sent[series] = sample.value
                     example = sample.exemplar
-                    told = None if example is None else (example.labels, example.value, _told_at(example))
-                    grown.append((sample.name, sample.labels, more, told))
+                    kept = None if example is None else (example.labels, example.value, _instant(example))
+                    grown.append((sample.name, sample.labels, more, kept))
         return grown
 
 
 class Totals(Collector):
-    """A registry's families with what others have counted, and with every process's own figures by its name."""
+    """The executor's metrics plus the front ends' counts, with the process_ metrics of each process by its name."""
 
     def __init__(self, registry: CollectorRegistry, pids: Callable[[], Mapping[str, int]]) -> None:
         """``pids``: the other processes by name."""
@@ -55,17 +55,17 @@ class Totals(Collector):
         self._examples: dict[Series, Exemplar] = {}
 
     def add(self, counts: Iterable[Grown]) -> None:
-        """Add what another process has counted."""
+        """Add the counts of another process."""
         for name, labels, more, example in counts:
             series = name, tuple(sorted(labels.items()))
             self._added[series] = self._added.get(series, 0.0) + more
             if example is not None:
-                # A bucket that has grown by what a smaller one counts tells its last one again.
+                # Buckets are cumulative: one may have grown without a new exemplar, and then sends its old one again.
                 labels_of, value, at = example
                 self._examples[series] = _newer(self._examples.get(series), Exemplar(dict(labels_of), value, at))
 
     def collect(self) -> Iterable[Metric]:
-        """Every family, summed."""
+        """All metric families, summed."""
         others = {name: _process(pid) for name, pid in self._pids().items()}
         for family in self._registry.collect():
             if family.name.startswith("process_"):
@@ -86,10 +86,10 @@ class Totals(Collector):
 
 
 def _newer(one: Exemplar | None, other: Exemplar) -> Exemplar:
-    return one if one is not None and _told_at(one) > _told_at(other) else other
+    return one if one is not None and _instant(one) > _instant(other) else other
 
 
-def _told_at(example: Exemplar) -> float:
+def _instant(example: Exemplar) -> float:
     return float(example.timestamp or 0.0)
 
 
@@ -102,5 +102,5 @@ def _named(sample: Sample, process: str) -> Sample:
 
 
 def _process(pid: int) -> dict[str, list[Sample]]:
-    """What the system knows of a process; nothing of one that has gone."""
+    """The process_ metrics of a process; empty if it has ended."""
     return {family.name: family.samples for family in ProcessCollector(pid=lambda: pid, registry=None).collect()}

@@ -1,6 +1,6 @@
-"""The supervisor: starts an executor and its front ends, replaces one that dies or hangs, and ends when it is told to.
+"""The supervisor: starts the executor and the front ends, and replaces those that die or hang, until a signal stops it.
 
-It serves nothing itself and loads neither gRPC nor a model. When it dies, however it does, the others leave (``start``).
+It serves nothing itself and loads neither gRPC nor a model. If it dies, even by SIGKILL, the other processes exit (see ``handshake``).
 """
 
 import asyncio
@@ -22,25 +22,25 @@ from sentiment.serving.front_ends.handshake import BEAT_S, EXECUTOR, Start, fron
 from sentiment.settings import Settings
 
 COMMAND = (sys.executable, "-P", "-m", "sentiment.serving.front_ends")
-# How a process ends. The second to fourth would end the next one in its place too, but for the second of one that has worked: then a file
-# is of no use just now.
+# Exit codes of a process. Those in FINAL would come again from its replacement, except WRONG_SETTINGS after the process has worked: then
+# a file is unusable for the moment.
 FAILED, WRONG_SETTINGS, BAD_BUNDLE, CANNOT_SERVE = 1, 2, 3, 4
 FINAL = (WRONG_SETTINGS, BAD_BUNDLE, CANNOT_SERVE)
-# A process that ended so often in so many seconds, or so often in a row before it worked, is not replaced again: what is wrong does not
-# go away by itself.
+# A process is not replaced after this many deaths within this many seconds, or this many in a row before it worked: the fault is
+# permanent.
 DEATHS_MAX = 5
 DEATHS_S = 60.0
-# Longer than any start, with graphs to make and a whole grid to measure on a GPU.
+# Longer than any startup, including making graphs and measuring a grid of batches on a GPU.
 START_S = 1800.0
-# The next one comes after so long, and twice as long each time within DEATHS_S.
+# Delay before a replacement; doubles with each death within DEATHS_S.
 REPLACE_S = 0.1
-# Front ends share the port by connections: one that stays for ever would keep its front end busier than the others. The grace is for
-# streams, which would be cut after it.
+# Connections are spread over the front ends when they open, so without an age limit the load may stay uneven. Streams are cut after the
+# grace.
 CONNECTION_AGE_S = 300.0
 CONNECTION_GRACE_S = 3600.0
-# After the time that a drain may take.
+# Added to the time that a drain may take, before the processes are killed.
 LEAVE_S = 10.0
-# Bytes of a Unix socket's path.
+# Limit of the length of a Unix socket's path.
 PATH_MAX = 100
 
 
@@ -48,7 +48,7 @@ def supervise(settings: Settings) -> int:
     """Run the server as several processes until SIGTERM or SIGINT has drained it; returns the exit code.
 
     Raises:
-        CannotServe: the port is taken, or there is no place for sockets.
+        CannotServe: the port is taken, or there is no folder for the sockets.
     """
     try:
         return asyncio.run(Supervisor(settings).run())
@@ -67,7 +67,7 @@ class Supervisor:
         self._processes: dict[str, asyncio.subprocess.Process] = {}
 
     async def run(self) -> int:
-        """Keep all processes alive until the stop; returns the exit code."""
+        """Keep all processes running until a stop; returns the exit code."""
         for number in stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
         probed = self._settings.health_listen if self._settings.tls_cert_file else ""
@@ -79,7 +79,7 @@ class Supervisor:
             names = [EXECUTOR, *front_ends(settings)]
             keeping = {asyncio.create_task(self._keep(Start(name, folder, settings))) for name in names}
             stopping = asyncio.create_task(self._stop.wait())
-            # One that is not kept any more is as good as a stop: the server is not whole.
+            # If a process is given up, stop the server: it is incomplete.
             await asyncio.wait({stopping, *keeping}, return_when=asyncio.FIRST_COMPLETED)
             given_up = [task.result() for task in keeping if task.done()]
             self._stop.set()
@@ -87,23 +87,23 @@ class Supervisor:
         if given_up:
             return given_up[0] if given_up[0] in (WRONG_SETTINGS, BAD_BUNDLE) else FAILED
         clean = codes <= {0, -signal.SIGTERM}
-        self._log.info("drained") if clean else self._log.error("not_drained", codes=sorted(codes))
+        self._log.info("drained") if clean else self._log.error("drain_incomplete", codes=sorted(codes))
         return 0 if clean else FAILED
 
     async def _keep(self, start: Start) -> int:
-        """Run a process and replace it when it ends; returns its exit code once it is not to be replaced."""
+        """Run a process and replace it when it ends; returns the exit code of the last one, which is not replaced."""
         deaths: deque[float] = deque(maxlen=DEATHS_MAX)
-        in_vain, has_worked = 0, False
+        failed_starts, has_worked = 0, False
         while True:
             code, worked = await self._live(start)
             if self._stop.is_set():
                 return code
             deaths.append(time.monotonic())
             recent = sum(at > deaths[-1] - DEATHS_S for at in deaths)
-            in_vain = 0 if worked else in_vain + 1
+            failed_starts = 0 if worked else failed_starts + 1
             has_worked = has_worked or worked
             final = code in FINAL and not (code == WRONG_SETTINGS and has_worked)
-            replaced = not final and max(recent, in_vain) < DEATHS_MAX
+            replaced = not final and max(recent, failed_starts) < DEATHS_MAX
             self._log.error("process_ended", ended=start.name, code=code, replaced=replaced)
             if not replaced:
                 return code
@@ -116,12 +116,12 @@ class Supervisor:
         """Start a process and wait for its end.
 
         Returns:
-            Its exit code, or the negative number of the signal that ended it; and whether it has worked.
+            Its exit code (negative: the signal that ended it), and whether it has ever worked.
         """
         pipe = asyncio.subprocess.PIPE
         try:
-            # -P: else what lies in the working directory is run. A session of its own: Ctrl-C in a terminal reaches this process, which
-            # tells the others.
+            # -P: do not import from the working directory. New session: Ctrl-C in a terminal must reach only this process, which
+            # signals the others.
             process = await asyncio.create_subprocess_exec(*COMMAND, stdin=pipe, stdout=pipe, start_new_session=True)
         except OSError as error:
             self._log.error("process_not_started", started=start.name, reason=str(error))
@@ -140,10 +140,10 @@ class Supervisor:
         return code, worked
 
     async def _hear(self, name: str, process: asyncio.subprocess.Process) -> bool:
-        """Listen to a process until it ends, and kill it if it is silent for too long; returns whether it has worked."""
+        """Read a process's heartbeats until it ends; kill it if they stop. Returns whether it has worked."""
         assert process.stdout is not None
         worked, missed, limit_s = False, 0, START_S
-        # Twice half of the limit: what was said while this process itself was stopped is heard at the second look.
+        # Two waits of half the limit: if this process itself was stopped, the second wait reads the beats sent meanwhile.
         while missed < 2:
             try:
                 async with asyncio.timeout(limit_s / 2):
@@ -152,12 +152,12 @@ class Supervisor:
                 worked, missed, limit_s = True, 0, self._settings.stall_s + 2 * BEAT_S
             except TimeoutError:
                 missed += 1
-        self._log.error("process_silent", silent=name, seconds=limit_s)
+        self._log.error("process_unresponsive", unresponsive=name, seconds=limit_s)
         _signal(process, signal.SIGKILL)
         return worked
 
     async def _end(self, keeping: set["asyncio.Task[int]"]) -> set[int]:
-        """Drain every process, kill those that do not end; returns the exit codes."""
+        """Drain all processes and kill those that do not end in time; returns the exit codes."""
         for process in self._processes.values():
             _signal(process, signal.SIGTERM)
         limit_s = self._settings.drain_wait_s + self._settings.drain_grace_s + LEAVE_S
@@ -172,7 +172,7 @@ class Supervisor:
     def _on_signal(self, number: int) -> None:
         name = signal.Signals(number).name
         if self._stop.is_set():
-            # A terminal that goes away may say so twice, the shell and the kernel.
+            # A closed terminal may send SIGHUP twice, from the shell and from the kernel.
             if number == signal.SIGHUP:
                 return
             self._log.warning("second_signal", signal=name)
@@ -189,10 +189,10 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
 
 @contextlib.contextmanager
 def _reserved(listen: str) -> Iterator[str]:
-    """Hold a port without listening on it, so that only front ends of ours share it; gives its address. Empty: there is none to hold.
+    """Reserve a port without listening, so that only our front ends share it; yields its address. Does nothing if ``listen`` is empty.
 
     Raises:
-        CannotServe: another process has it.
+        CannotServe: another process uses it.
     """
     if not listen:
         yield ""
@@ -203,7 +203,7 @@ def _reserved(listen: str) -> Iterator[str]:
         with socket.socket(*found[:3]) as held:
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             held.bind(found[4])
-            # After the bind: with it the port of another server that shares its own would have been taken for free.
+            # Set after bind: before it, bind would succeed on a port that another server shares.
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             yield f"{host}:{held.getsockname()[1]}"
     except (OSError, OverflowError) as error:
@@ -212,16 +212,16 @@ def _reserved(listen: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder for sockets that nobody else may enter.
+    """A folder for sockets that only this user may enter.
 
     Raises:
-        CannotServe: none can be made.
+        CannotServe: it cannot be created.
     """
     try:
         made = tempfile.TemporaryDirectory(prefix="sentiment-", ignore_cleanup_errors=True)
     except OSError as error:
-        raise CannotServe(f"there is no folder for the sockets of front ends: {error}; TMPDIR names one") from error
+        raise CannotServe(f"cannot create a folder for the front ends' sockets: {error}; set TMPDIR to a writable folder") from error
     with made as name:
         if len(name) > PATH_MAX - len("/calls.sock"):
-            raise CannotServe(f"the folder for sockets of front ends, {name}, has {len(name)} characters; TMPDIR may name a shorter one")
+            raise CannotServe(f"the folder for the front ends' sockets, {name}, has {len(name)} characters; set TMPDIR to a shorter path")
         yield Path(name)

@@ -1,1 +1,1 @@
-"""Models from their folders to their end: loading, warm-up, the registry, and exchange while they serve."""
+"""The lifecycle of models: loading, warm-up, changes while others serve, and unloading."""

@@ -1,4 +1,4 @@
-"""What changes models while they serve: the watch over their folders, and the admin port."""
+"""Changes of models while the server runs: the folder watch and the admin port."""
 
 import asyncio
 from functools import partial
@@ -16,14 +16,14 @@ from sentiment.settings import Settings
 
 
 class Exchange:
-    """Both, as the settings want them. Lives on one event loop."""
+    """The folder watch and the admin port, as configured. Runs on one event loop."""
 
     def __init__(self, settings: Settings, repository: Repository, secured: Secured, metrics: Metrics) -> None:
         """Bind the admin port; must be called in the event loop.
 
         Raises:
-            CannotServe: it cannot be bound.
-            BadSettings: it has no tokens.
+            CannotServe: the port cannot be bound.
+            BadSettings: there are no admin tokens.
         """
         self._repository = repository
         self._tasks: list[asyncio.Task[None]] = []
@@ -35,20 +35,20 @@ class Exchange:
         if settings.admin_listen:
             guard = secured.guard_of(settings.admin_tokens, "admin_tokens", open_to_all=())
             if guard is None:
-                raise BadSettings(f"admin_listen = {settings.admin_listen!r}: admin_tokens is empty, and nobody is let in without a token")
+                raise BadSettings(f"admin_listen = {settings.admin_listen!r}: needs admin_tokens, the file of its tokens")
             make = partial(make_admin_server, repository, [GrpcGuard(guard)])
             self._port = GrpcPort(make, settings.admin_listen, metrics.grpc_opened_anew.labels("admin").inc)
             self.port = self._port.bind()
 
     async def start(self) -> None:
-        """Begin, when the models answer."""
+        """Start both; call it once the models answer."""
         if self._watches:
             self._tasks.append(asyncio.create_task(self._watch.run()))
         if self._port is not None:
             await self._port.start()
 
     async def stop(self) -> None:
-        """Change nothing any more. What is being loaded is left; harmless when it has not begun."""
+        """Stop all changes and abandon a load in progress. Harmless before ``start``."""
         self._repository.load_no_more()
         for task in self._tasks:
             task.cancel()

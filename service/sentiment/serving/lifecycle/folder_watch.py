@@ -1,6 +1,6 @@
-"""Looks at folders for higher versions of models, and has them loaded once they are all there and do not change any more.
+"""Polls folders for higher versions of models and loads them once they are complete and no longer change.
 
-It asks, and is not told: what Kubernetes mounts is exchanged by symbolic links, of which a watch of the file system says nothing useful.
+Polling, not file system events: Kubernetes replaces mounted files by changing symbolic links, which events do not report usefully.
 """
 
 import asyncio
@@ -15,38 +15,38 @@ from sentiment.observability.logs import logger
 
 
 class Loads(Protocol):
-    """What loads models."""
+    """The part of Repository that the watch uses."""
 
     def newest(self, name: str) -> int:
-        """The highest version that is loaded of a model, or was and is not any more; 0 if none was."""
+        """The highest version of a model that is or was loaded; 0 if none."""
 
     async def load(self, model: str, use: bool = True) -> None:
-        """Load ``name/version`` and let its name mean it. Raises RequestError; Unavailable if it may be tried again."""
+        """Load ``name/version`` and put it to use. Raises RequestError; Unavailable if a retry may succeed."""
 
 
 class FolderWatch:
-    """Looks every so often. A version is tried once; again only when its files are others."""
+    """Checks the folders at an interval. A version is tried once, and again only after its files change."""
 
     def __init__(self, repository: Loads, names: Sequence[str], roots: Sequence[Path], every_s: float) -> None:
-        """``names``: of models, without a version."""
+        """``names``: names of models, without a version."""
         self._repository = repository
         self._names, self._roots, self._every_s = names, roots, every_s
-        # Of each folder at the last look, and when it was tried.
+        # Signature of each folder at the last check, and when it was last tried.
         self._seen: dict[Path, Signature] = {}
         self._tried: dict[Path, Signature] = {}
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         while True:
             await asyncio.sleep(self._every_s)
             for name in self._names:
                 try:
                     await self.look(name)
-                except Exception:  # whatever it was, the next look may find a version of use
+                except Exception:  # the next check may succeed
                     logger().exception("watch_failed", model=name)
 
     async def look(self, name: str) -> None:
-        """Load the highest version of a model that is higher than those ever loaded, settled since the last look, and not tried in vain."""
+        """Load the highest version of a model that is newer than any loaded, unchanged since the last check, and not tried yet."""
         path = await asyncio.to_thread(self._settled, name, self._repository.newest(name))
         if path is None:
             return
@@ -58,8 +58,8 @@ class FolderWatch:
         except Unavailable:
             del self._tried[path]
         except RequestError as error:
-            # Not all that is refused has been tried, and so been logged elsewhere.
-            logger().warning("model_not_taken", model=model, reason=str(error))
+            # Logged here too: a load that is refused before it starts is logged nowhere else.
+            logger().warning("model_refused", model=model, reason=str(error))
 
     def _settled(self, name: str, newest: int) -> Path | None:
         candidates = [path for version, path in folders.versions_of(name, self._roots).items() if version > newest]

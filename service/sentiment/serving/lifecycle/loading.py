@@ -1,4 +1,4 @@
-"""From settings to a model that is warm: its devices, its graphs on them, the runners that run them, and what batches cost."""
+"""Loads and warms up a model: finds devices, loads the graphs, starts the runners and measures batch costs."""
 
 import contextlib
 import tempfile
@@ -22,25 +22,24 @@ from sentiment.model.runner import Runner
 from sentiment.serving.lifecycle.warm_up import MEASURE_S, first_runs, warm_up
 from sentiment.settings import Settings
 
-# Rows of some 280 tokens cost a core 35 ms each alone and 40 in batches of 4 (make bench): long rows are better run alone there.
+# On a core, rows of about 280 tokens take 35 ms each alone and 40 ms in batches of 4 (make bench): long rows run better alone.
 ON_CPU = {"rows": 16, "tokens": 512, "scores_bytes": 64 * 2**20}
-# 16,384 tokens take an H200 some 6 ms in BERT-base (computed): fewer leave it idle between batches, more make all wait. Fused attention
-# keeps no scores.
+# An H200 takes about 6 ms for 16,384 tokens of BERT-base (computed). Fewer leave it idle between batches; more make all rows wait. Fused
+# attention keeps no scores.
 ON_GPU = {"rows": 256, "tokens": 16_384, "scores_bytes": 2**32}
-# Up to so many tokens packed attention in fp32 keeps its scores: that may take more memory than longer rows do without.
+# Up to this many tokens, packed attention in fp32 keeps its scores, which may take more memory than longer rows without them.
 SCORES_KEPT_MAX = 255
-# Of the runners' threads on the CPU: with fewer cores to go round than busy threads, the event loop is the one that must not wait, or
-# calls age unseen before they are admitted.
+# Niceness of the runners' threads on the CPU. When cores are scarce, the event loop must go first, or calls wait unseen before they are
+# admitted.
 NICENESS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that is warm, and what its warm-up taught.
+    """A warm model and its measured costs.
 
-    ``explained`` is what explanations run on: the same model on the CPU, since a device belongs to its runner's thread. ``runners`` are
-    to be closed by whoever takes them; ``not_cuda`` is why a GPU that could have been taken was not, and ``device_lost`` whether it was
-    lost while the model warmed up.
+    ``explained`` is the same model on the CPU, for explanations, because a device belongs to its runner's thread. The owner must close
+    ``runners``. ``not_cuda`` is why an available GPU is not used, and ``device_lost`` whether it was lost during warm-up.
     """
 
     classifier: Classifier
@@ -65,15 +64,15 @@ def load(
 
     Args:
         settings: of the server.
-        measure_s: seconds of measuring.
-        check: called now and then; what it raises comes out, and nothing is left behind.
-        model: which, "" for the default.
-        execute: does what is heavy and frees the GIL, on the CPU.
+        measure_s: seconds to measure.
+        check: called from time to time. An exception from it ends the load, propagates, and everything is closed.
+        model: ``name`` or ``name/version``; "" for the default.
+        execute: runs the heavy work that frees the GIL, on the CPU.
 
     Raises:
-        BadBundle: it cannot be served.
-        BadSettings: a device is not there, or a batch of the largest size does not fit in its memory.
-        DeviceLost: a device that was asked for computed the golden set and then nothing any more.
+        BadBundle: the bundle cannot be served.
+        BadSettings: a device does not exist, or the largest batch does not fit in its memory.
+        DeviceLost: a requested device was lost after it computed the golden set.
     """
     path = find_bundle(model or settings.model, bundle_roots(settings.bundles))
     found = find_devices(settings.device, prove)
@@ -86,18 +85,18 @@ def load(
             raise
         lost = isinstance(error, DeviceLost)
         reason = "; ".join(filter(None, (found.not_cuda, str(error))))
-    # Outside of the handler: the error holds what was loaded there.
+    # Outside the handler, because the error keeps the loaded objects alive.
     try:
         return replace(_on_cpu(path, settings, measure_s, Found((CPU,), reason), execute), device_lost=lost)
     except BadBundle as error:
-        raise BadBundle(f"{error}; nor does a GPU serve it: {reason}") from error
+        raise BadBundle(f"{error}; and no GPU can serve it: {reason}") from error
 
 
 def _checked(path: Path, precision: str | None, execute: Execute = here) -> Classifier:
-    # Where the links lead now: all files are of one folder, even if a link is exchanged meanwhile.
+    # Resolve links first, so that all files come from one folder even if a link changes meanwhile.
     classifier = load_classifier(path.resolve(), precision, execute)
     if classifier.bundle.id != f"{path.parent.name}/{path.name}":
-        raise BadBundle(f"{path}: holds {classifier.bundle.id}; a bundle's folder is called as its manifest says")
+        raise BadBundle(f"{path}: holds {classifier.bundle.id}; rename the folder to the name and version of its manifest")
     return classifier
 
 
@@ -120,11 +119,11 @@ def _on_cpu(path: Path, settings: Settings, measure_s: float, found: Found, exec
 
 def _on_devices(host: Classifier, settings: Settings, measure_s: float, found: Found, check: Callable[[], None]) -> Loaded:
     if settings.precision == "int8":
-        raise BadSettings(f"precision = int8: runs on the CPU only, and the device is {found.devices[0].name}")
+        raise BadSettings(f"precision = int8: runs only on the CPU, but the device is {found.devices[0].name}")
     limits = _limits(settings, host, ON_GPU)
     runners = [Runner(device.name) for device in found.devices]
     try:
-        # One after the other: while runs of one device are captured, no other may take memory.
+        # One device after the other: while CUDA graphs are captured, no other device may allocate memory.
         with _graphs_folder(settings) as folder:
             for runner, device in zip(runners, found.devices, strict=True):
                 make = partial(load_on_device, host, device, settings.precision, folder, settings.device_bytes_max, check)
@@ -132,7 +131,7 @@ def _on_devices(host: Classifier, settings: Settings, measure_s: float, found: F
         served = [runner.classifier for runner in runners if runner.classifier is not None]
         kinds = {classifier.graph.file for classifier in served}
         if len(kinds) > 1:
-            raise BadBundle(f"{host.bundle.path}: not all devices can serve the same graph: {', '.join(sorted(kinds))}")
+            raise BadBundle(f"{host.bundle.path}: no graph passes on all devices: {', '.join(sorted(kinds))}; set device or precision")
         session = served[0].session
         layout = Packed(TOKENS_STEP) if session.layout == "packed" else Padded(session.lengths)
         within = layout.within(limits)
@@ -140,7 +139,7 @@ def _on_devices(host: Classifier, settings: Settings, measure_s: float, found: F
         mixtures = [layout.mixture(within, length) for length in (longest, min(longest, SCORES_KEPT_MAX))]
         for runner, classifier in zip(runners, served, strict=True):
             runner.call(partial(first_runs, classifier, within, mixtures, check, measure_s))
-        # The first one's costs are taken for all: the devices of a process should be alike.
+        # The costs of the first device are used for all: they are of one type.
         cost = runners[0].call(partial(warm_up, served[0], within, _cache(settings), measure_s))
         check()
     except BaseException:
@@ -156,7 +155,7 @@ def _cache(settings: Settings) -> Path | None:
 
 @contextlib.contextmanager
 def _graphs_folder(settings: Settings) -> Iterator[Path]:
-    """Where graphs are made: kept, or there until they are loaded."""
+    """The folder for generated graphs: the cache, or a temporary one that exists until they are loaded."""
     if settings.cache_dir:
         yield Path(settings.cache_dir)
         return

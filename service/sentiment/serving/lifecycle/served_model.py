@@ -1,4 +1,4 @@
-"""A model that runs in this process: its queue, its runners, its explanations, and their end once nobody needs it any more."""
+"""A model that runs in this process: its queue, runners and explanations, and how they are released."""
 
 import asyncio
 import contextlib
@@ -16,21 +16,21 @@ from sentiment.model.lease import InUse
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics, ModelMetrics
 from sentiment.observability.tracing.trace import Tracer
-from sentiment.serving.batch_telemetry import Watcher
+from sentiment.serving.batch_telemetry import BatchTelemetry
 from sentiment.serving.lifecycle.loading import Loaded
 from sentiment.serving.lifecycle.warm_up import keep_costs
 from sentiment.serving.pipeline import Answer, Outcome, Served, Tell
 from sentiment.serving.queries import Query
 from sentiment.settings import Settings
 
-# Texts are being classified if one was so shortly ago.
+# A model counts as busy this long after its last text.
 CLASSIFIES_S = 1.0
-# For a runner that has nothing to do.
+# How long to wait for the end of an idle runner.
 RUNNER_WAIT_S = 1.0
 
 
-class Hosted(Served):
-    """A model that runs in this process. Requests that began with it are answered by it, whatever its name means meanwhile."""
+class RunningModel(Served):
+    """A model that runs in this process. It answers the requests that began with it, even if another version is put to use."""
 
     def __init__(self, loaded: Loaded, batcher: Batcher, metrics: ModelMetrics, settings: Settings, explaining: Explaining | None) -> None:
         super().__init__(loaded.classifier, HereQueue(batcher), metrics, settings.text_bytes_max, settings.call_rows_max, explaining)
@@ -49,10 +49,10 @@ class Hosted(Served):
         with self._use:
             return await super().classify(query, arrived_at, deadline_at)
 
-    async def classify_many(self, *asked: Any, **how: Any) -> list[Outcome]:  # Any: what Served takes
+    async def classify_many(self, *arguments: Any, **options: Any) -> list[Outcome]:  # Any: the arguments of Served
         """As Served does."""
         with self._use:
-            return await super().classify_many(*asked, **how)
+            return await super().classify_many(*arguments, **options)
 
     async def begin(self, query: Query, arrived_at: float, deadline_at: float, tell: Tell) -> Pending:
         """As Served does."""
@@ -60,7 +60,7 @@ class Hosted(Served):
             return await super().begin(query, arrived_at, deadline_at, tell)
 
     async def unused(self) -> None:
-        """Wait until nothing that began with it is under way. Bounded if nothing new begins, because all of it has deadlines."""
+        """Wait until all its requests have ended. Bounded if no new ones begin, because all have deadlines."""
         readers = self.explaining.readers if self.explaining is not None else InUse()
         scheduler = self.batcher.scheduler
         while self._use or readers or scheduler.rows_waiting or scheduler.rows_running:
@@ -69,25 +69,25 @@ class Hosted(Served):
             await self.batcher.drained()
 
     async def keep_costs(self) -> None:
-        """Keep what its batches have taught, if the settings say so."""
+        """Write the costs learned from its batches to the cache, if there is one."""
         if self._cache is not None:
             await asyncio.to_thread(keep_costs, self._cache, self.classifier, self.batcher.scheduler.cost)
 
     def end(self) -> None:
-        """Take nothing more and end the threads that read texts and explain."""
+        """Take no more rows, and end the threads that tokenize and explain."""
         self.batcher.close()
         self.close()
 
     async def forget_graph(self) -> None:
-        """Give the explain graph back: the largest part of its memory, for one that nobody needs soon. Raises nothing."""
+        """Unload the explain graph, most of the memory of a model that is only kept. Never raises."""
         try:
             if self.explaining is not None:
                 await asyncio.to_thread(self.explaining.unload)
-        except Exception:  # what serves does not bear it
-            logger().exception("explain_graph_kept", model=self.id)
+        except Exception:  # must not affect the models that serve
+            logger().exception("explain_graph_not_unloaded", model=self.id)
 
     async def leave(self, within_s: float) -> None:
-        """Let what began with it be answered, for at most ``within_s`` seconds, then give its memory back, whatever went wrong."""
+        """Wait for its requests, at most ``within_s`` seconds, then release its memory, whatever went wrong."""
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
@@ -97,19 +97,19 @@ class Hosted(Served):
             await self.release()
 
     def close_runners(self) -> None:
-        """End the runners after what they run. Blocks, if that takes long."""
+        """Stop the runners after their current batch. Blocks meanwhile, at most RUNNER_WAIT_S each."""
         for runner in self.loaded.runners:
             runner.close(RUNNER_WAIT_S)
 
     async def release(self) -> None:
-        """End it and give its memory back, whoever holds a reference still. Nothing is under way with it."""
+        """Release its memory, even if references remain. No request may be using it."""
         self.batcher.close()
         if self.explaining is not None:
             self.explaining.withdraw_all()
         await asyncio.to_thread(self._give_back)
 
     def _give_back(self) -> None:
-        # A run of an explanation that nobody waits for may last a while yet.
+        # In a thread: an explanation's run whose caller has gone may still take a while.
         self.close()
         self.close_runners()
         self.classifier.session.close()
@@ -119,21 +119,21 @@ class Hosted(Served):
 
 
 def size_of(files: Mapping[str, FileSpec]) -> int:
-    """Bytes of the files of a manifest."""
+    """Total bytes of a manifest's files."""
     return sum(spec.bytes for spec in files.values())
 
 
-def fits(settings: Settings, others: Collection[Hosted], size: int) -> bool:
-    """Whether there is room for a model of this size beside these others."""
+def fits(settings: Settings, others: Collection[RunningModel], size: int) -> bool:
+    """Whether a model of this size fits beside the others."""
     limit = settings.models_bytes_max
-    return len(others) < settings.models_max and (not limit or sum(hosted.size for hosted in others) + size <= limit)
+    return len(others) < settings.models_max and (not limit or sum(running.size for running in others) + size <= limit)
 
 
-def no_room(settings: Settings, loaded: Collection[Hosted], size: int) -> str:
-    """Why a model of this size cannot be loaded, whatever is unloaded of what may be."""
-    held = f"{len(loaded)} models with {sum(hosted.size for hosted in loaded)} bytes are loaded and too few of them are only kept"
+def no_room(settings: Settings, loaded: Collection[RunningModel], size: int) -> str:
+    """The message for a model that does not fit even after kept models are unloaded."""
+    held = f"{len(loaded)} models with {sum(running.size for running in loaded)} bytes are loaded; this one has {size} bytes"
     limits = f"models_max = {settings.models_max} and models_bytes_max = {settings.models_bytes_max}"
-    return f"{held}; this one has {size} bytes; the limits are {limits}: unload one"
+    return f"{held}; the limits are {limits}: unload a model"
 
 
 def make_served(
@@ -143,16 +143,16 @@ def make_served(
     tracer: Tracer | None = None,
     broken: asyncio.Event | None = None,
     busy: Callable[[], bool] | None = None,
-) -> Hosted:
-    """Put a loaded model behind its queue; must be called in the event loop that serves it.
+) -> RunningModel:
+    """Create a model's queue, metrics and explanations; call it in the event loop that serves it.
 
     Args:
-        loaded: the model, whose runners it takes over.
+        loaded: the model. The result owns its runners.
         settings: of the server.
-        metrics: where it is counted, from now on.
-        tracer: tells of sampled requests.
-        broken: set when a runner is lost; None: one of its own.
-        busy: whether texts are classified now, in this process; None: by this model.
+        metrics: counts the model's requests.
+        tracer: traces sampled requests; None without tracing.
+        broken: set when a runner is lost; None: an event of its own.
+        busy: whether this process is classifying texts; None: whether this model is.
     """
     classifier, runners = loaded.classifier, loaded.runners
     counted = metrics.model(classifier.bundle.id, [runner.name for runner in runners])
@@ -165,7 +165,7 @@ def make_served(
         settings.bulk_share,
         loaded.layout,
     )
-    batcher = Batcher(classifier, scheduler, runners, Watcher(counted, tracer))
+    batcher = Batcher(classifier, scheduler, runners, BatchTelemetry(counted, tracer))
     batcher.broken = broken or batcher.broken
     counted.watch_queue(lambda: scheduler.rows_waiting, lambda: batcher.backlog_s, lambda: loaded.cost.speed)
     bundle = classifier.bundle
@@ -182,9 +182,9 @@ def make_served(
         limits = ExplainLimits(settings.explain_calls_max, settings.explain_bytes_max)
         share, others = settings.explain_share, busy or (lambda: classifies(batcher))
         explaining = Explaining(Explainer(loaded.explained), counted, limits, lambda: share if others() else 1.0)
-    return Hosted(loaded, batcher, counted, settings, explaining)
+    return RunningModel(loaded, batcher, counted, settings, explaining)
 
 
 def classifies(batcher: Batcher) -> bool:
-    """Whether texts are being classified there; from any thread."""
+    """Whether this batcher is classifying texts. Thread-safe."""
     return batcher.idle_s < CLASSIFIES_S

@@ -1,4 +1,4 @@
-"""How models are loaded: at the start, and beside others that serve. Both block; each in a thread."""
+"""Loads models at startup, and at low priority while others serve. Both functions block; call them in a thread."""
 
 import threading
 import time
@@ -13,21 +13,21 @@ from sentiment.model.lowest_priority import Beside
 from sentiment.serving.lifecycle.loading import Loaded, load
 from sentiment.settings import Settings
 
-# A load that takes longer has met a graph that does not end, or a machine that has no time for it.
+# A longer load has a graph that does not end, or a machine without free cores.
 LOAD_S_MAX = 900.0
-# For a runner that has nothing to do.
+# How long to wait for the end of an idle runner.
 RUNNER_WAIT_S = 1.0
 
 
 def load_all(settings: Settings, roots: Sequence[Path], no_more: threading.Event, failed: Callable[[str, str], None]) -> list[Loaded]:
-    """Load what the settings name, at the start, the default first.
+    """Load the models that the settings name, the default first.
 
-    With a watch, of a model without a version the highest one that can be served: else a bad one that changed nothing while the server
-    ran would keep it from starting again. ``failed`` hears of each that cannot, with its reason.
+    With a folder watch, a model without a version is loaded in its highest version that can be served. Else a bad version, which a running
+    server refuses, would prevent a restart. ``failed`` is called with each version that cannot be served and the reason.
 
     Raises:
-        BadBundle, BadSettings: one cannot be served.
-        DeviceLost: a device that was asked for is lost.
+        BadBundle, BadSettings: a model cannot be served.
+        DeviceLost: a requested device is lost.
         CannotServe: ``no_more`` was set.
     """
     loaded: dict[str, Loaded] = {}
@@ -56,7 +56,7 @@ def _load_first(
     for version, path in versions.items():
         if folders.missing(path):
             continue
-        # On the CPU nothing else asks for it.
+        # ``load`` calls it only for GPUs.
         check()
         try:
             return load(settings, check=check, model=f"{model}/{version}")
@@ -64,9 +64,9 @@ def _load_first(
             errors.append(error)
             failed(f"{model}/{version}", str(error))
     if errors:
-        said = "; ".join(dict.fromkeys(map(str, errors)))
-        # Where no bundle is at fault the settings are.
-        raise BadBundle(said) if any(isinstance(error, BadBundle) for error in errors) else BadSettings(said)
+        reasons = "; ".join(dict.fromkeys(map(str, errors)))
+        # If no bundle is at fault, the settings are.
+        raise BadBundle(reasons) if any(isinstance(error, BadBundle) for error in errors) else BadSettings(reasons)
     return load(settings, check=check, model=model)
 
 
@@ -76,16 +76,16 @@ def _close(one: Loaded) -> None:
 
 
 def load_beside(settings: Settings, model: str, busy: Callable[[], bool], no_more: threading.Event) -> Loaded:
-    """Load a model on the CPU beside others, to which its work gives way.
+    """Load a model on the CPU while others serve, at a lower priority than theirs.
 
     Args:
-        settings: of the server.
+        settings: the server's settings.
         model: as ``name/version``.
-        busy: whether texts are classified now.
-        no_more: set when it is of no use any more.
+        busy: whether texts are being classified.
+        no_more: set to abandon the load.
 
     Raises:
-        BadBundle, BadSettings: it cannot be served, or was not loaded within LOAD_S_MAX.
+        BadBundle, BadSettings: it cannot be served, or did not load within LOAD_S_MAX.
         CannotServe: ``no_more`` was set.
     """
     until = time.monotonic() + LOAD_S_MAX
@@ -101,7 +101,7 @@ def load_beside(settings: Settings, model: str, busy: Callable[[], bool], no_mor
 
 
 def check_beside(path: Path, busy: Callable[[], bool], no_more: threading.Event) -> None:
-    """Check a bundle's files, by their sizes and hashes, beside others that are served. As ``load_beside``."""
+    """Check the sizes and hashes of a bundle's files while others serve; arguments and errors are those of ``load_beside``."""
     until = time.monotonic() + LOAD_S_MAX
     beside = Beside(busy, lambda: _check(no_more, until))
     try:
@@ -111,8 +111,8 @@ def check_beside(path: Path, busy: Callable[[], bool], no_more: threading.Event)
 
 
 def _check(no_more: threading.Event, until: float) -> None:
-    """End a load that is of no use any more."""
+    """Raise if a load must end."""
     if no_more.is_set():
-        raise CannotServe("stopped while it was loading")
+        raise CannotServe("the load was abandoned: the server is stopping")
     if time.monotonic() > until:
-        raise BadBundle(f"it was not loaded within {LOAD_S_MAX:.0f} s")
+        raise BadBundle(f"the load took longer than {LOAD_S_MAX:.0f} s")

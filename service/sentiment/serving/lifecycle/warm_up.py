@@ -1,6 +1,6 @@
-"""Warm-up: runs the shapes that batches may have, so that the first request is not the first run, and measures what they cost.
+"""Warm-up: runs the shapes of batches before the first request and measures their costs.
 
-The cost table may be kept across starts, in a file of its own for each bundle, device and runtime.
+The cost table may be kept across restarts, in one file for each bundle, device and runtime.
 """
 
 import contextlib
@@ -26,32 +26,32 @@ from sentiment.model.session import RUNTIME_VERSION
 from sentiment.model.tokenizer import Row
 from sentiment.observability.logs import logger
 
-# Lengths at which costs are measured, with three numbers of rows each; between them they are interpolated.
+# Lengths at which costs are measured, each with three numbers of rows. Costs between them are interpolated.
 LENGTHS = (8, 32, 128)
-# Every shape is run once, however long that takes, and again, for the least of its times, while this lasts.
+# Every shape is run once, however long that takes, and repeated within this time; the shortest time counts.
 MEASURE_S = 1.5
 ROUNDS_MAX = 4
-# Shapes of a device that are not measured are run for so many times as long as the others are measured.
+# A device's unmeasured shapes are run for at most this multiple of the measuring time.
 LADDER = 10
 
 
 def warm_up(
     classifier: Classifier, limits: BatchLimits, cache: Path | None = None, measure_s: float = MEASURE_S, execute: Execute = here
 ) -> CostTable:
-    """Run the classifier's shapes, the largest first, and return what they cost. In the thread that will run them, if on a device.
+    """Run the classifier's shapes, the largest first, and return their costs. On a device, call it in the thread that will run batches.
 
     Args:
-        classifier: what is run; if on a device, after ``first_runs``.
-        limits: what a batch may be.
-        cache: folder of kept cost tables, None to keep none. With a table in it only the largest shape is run.
-        measure_s: seconds in which shapes are run again.
-        execute: does the runs, beside others that are served: then the time that counts is what the thread had of a core, for how long
-            it waited for one says nothing of the model.
+        classifier: the classifier to run; on a device, after ``first_runs``.
+        limits: limits of a batch.
+        cache: folder of cost tables; None to keep none. If it has a table, only the largest shape is run.
+        measure_s: seconds for repeated runs.
+        execute: does the runs at low priority while other models serve. Then the thread's CPU time is measured, because the time
+            that it waits for a core is not the model's cost.
 
     Raises:
         BadBundle: the graph cannot run one of them.
-        BadSettings: one is too large for the memory; says what would fit.
-        DeviceLost: the device runs nothing any more.
+        BadSettings: one is too large for the memory; the message says what would fit.
+        DeviceLost: the device is lost.
     """
     shapes = _measured(classifier, limits)
     run = partial(_run_shape, classifier) if execute is here else partial(_core_s, classifier, execute)
@@ -62,7 +62,7 @@ def warm_up(
     begun = time.monotonic()
     seconds = {shape: run(shape) for shape in shapes}
     for _ in range(ROUNDS_MAX - 1):
-        # The cheapest first: they are the ones that a single disturbance falsifies.
+        # The cheapest first: a single disturbance distorts them most.
         for shape in reversed(shapes):
             if time.monotonic() + seconds[shape] - begun < measure_s:
                 seconds[shape] = min(seconds[shape], run(shape))
@@ -75,22 +75,22 @@ def warm_up(
 def first_runs(
     classifier: Classifier, limits: BatchLimits, mixtures: Sequence[Sequence[int]], check: Callable[[], None], measure_s: float = MEASURE_S
 ) -> None:
-    """Run a device's shapes for the first time, the largest first: kernels are loaded, memory is taken, and cells are captured.
+    """Run a device's shapes for the first time, the largest first: this loads kernels, allocates memory and captures the cells.
 
-    Mixtures, all that are measured and all cells; then the ladder, as far as LADDER times ``measure_s`` allows. In the thread that
-    will run them, and for one device of the process at a time: capturing fails while another session takes memory.
+    Runs the mixtures, all measured shapes and all cells; then the ladder, for at most LADDER times ``measure_s``. Call it in the thread
+    that will run batches, for one device of the process at a time: capturing fails while another session allocates memory.
 
     Args:
-        classifier: what is run.
-        limits: what a batch may be.
-        mixtures: lengths of batches that take most memory, each with the longest first.
-        check: called before each run; what it raises ends all.
+        classifier: the classifier to run.
+        limits: limits of a batch.
+        mixtures: row lengths of the batches that take most memory, each with the longest first.
+        check: called before each run; an exception from it ends the warm-up.
         measure_s: as for ``warm_up``.
 
     Raises:
         BadBundle: the graph cannot run one of them.
-        BadSettings: one is too large for the memory; says what would fit.
-        DeviceLost: the device runs nothing any more.
+        BadSettings: one is too large for the memory; the message says what would fit.
+        DeviceLost: the device is lost.
     """
     session = classifier.session
     session.within(limits.rows_at)
@@ -114,7 +114,7 @@ def _measured(classifier: Classifier, limits: BatchLimits) -> list[Shape]:
 
 
 def keep_costs(folder: Path, classifier: Classifier, table: CostTable) -> None:
-    """Keep what the batches that ran have taught."""
+    """Write the costs learned from the batches that ran."""
     Kept.of(folder, classifier).write(table)
 
 
@@ -124,7 +124,7 @@ def _run_shape(classifier: Classifier, shape: Shape) -> float:
 
 
 def _core_s(classifier: Classifier, execute: Execute, shape: Shape) -> float:
-    """Seconds of a core that a run of the shape takes; it uses the thread that it runs in, and no other."""
+    """CPU seconds of a run of the shape. A run uses only the thread that it runs in."""
 
     def work() -> float:
         begun = time.thread_time()
@@ -140,7 +140,7 @@ def _run(classifier: Classifier, lengths: Sequence[int]) -> float:
     except OutOfMemory as error:
         raise BadSettings(_what_fits(classifier, lengths)) from error
     except DeviceLost:
-        # Not the bundle's fault: it has computed the golden set there.
+        # Not the bundle's fault: it has passed its golden set on the device.
         raise
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         raise BadBundle(f"{classifier.bundle.path}: cannot run {_named(lengths)}: {error}") from error
@@ -156,28 +156,28 @@ def _named(lengths: Sequence[int]) -> str:
 
 
 def _what_fits(classifier: Classifier, lengths: Sequence[int]) -> str:
-    """What to say of a batch that is too large for the memory: how many of its rows are not."""
-    said = f"{_named(lengths)} do not fit in the memory of {classifier.session.hardware or 'this machine'}"
+    """The message for a batch that is too large for the memory; says how many of its rows fit."""
+    fact = f"{_named(lengths)} do not fit in the memory of {classifier.session.hardware or 'this machine'}"
     alike = lengths[0] == lengths[-1]
     while len(lengths) > 1:
         lengths = lengths[: len(lengths) // 2]
         with contextlib.suppress(OutOfMemory):
             run_batch(classifier, _rows(classifier, lengths))
             tokens = f"batch_tokens_max to {len(lengths) * lengths[0]} or " if alike else ""
-            return f"{said}; {len(lengths)} do: set {tokens}batch_rows_max to {len(lengths)}"
-    return f"{said}, nor does one"
+            return f"{fact}; {len(lengths)} do: set {tokens}batch_rows_max to {len(lengths)}"
+    return f"{fact}, nor does one row"
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A cost table on disk. Trouble with the disk is logged and costs a measurement, never the start."""
+    """A cost table on disk. File errors are logged and only cost a new measurement, never the startup."""
 
     path: Path
     key: dict[str, str]
 
     @classmethod
     def of(cls, folder: Path, classifier: Classifier) -> "Kept":
-        """Where the table of this classifier on this machine is kept."""
+        """The file for this classifier on this machine."""
         key = {
             "digest": classifier.bundle.digest,
             "graph": classifier.graph.file,
@@ -188,7 +188,7 @@ class Kept:
         return cls(folder / f"cost-{name}.json", key)
 
     def read(self, shapes: Sequence[Shape]) -> CostTable | None:
-        """The kept table, None if there is none for these shapes."""
+        """The kept table; None if there is none for these shapes."""
         try:
             kept = json.loads(self.path.read_text(encoding="utf-8"))
             points = {(int(rows), int(length)): float(seconds) for rows, length, seconds in kept["points"]}
@@ -200,8 +200,8 @@ class Kept:
             return None
 
     def write(self, table: CostTable) -> None:
-        """Keep a table; whole or not at all."""
-        # Several machines may share the folder, and their processes have the same numbers.
+        """Write a table atomically."""
+        # Not named by process id: machines that share the folder may have the same ids.
         part = self.path.with_suffix(f".{uuid.uuid4().hex}.part")
         points = [[rows, length, seconds] for (rows, length), seconds in table.points().items()]
         try:
