@@ -22,9 +22,9 @@ from tests.rpc.gate import (
     assert_nothing_left,
     batch_request,
     bounded,
+    class_queue_of,
     id_of,
     in_loop,
-    lane_of,
     outcome_of,
     queued,
     served_by,
@@ -264,7 +264,7 @@ async def test_unless_they_say_otherwise_single_texts_are_interactive_and_batche
     ]
     await queued(server, 9)
 
-    rows = in_loop(server, lambda: {priority: lane_of(server, priority).rows for priority in Priority})
+    rows = in_loop(server, lambda: {priority: class_queue_of(server, priority).rows for priority in Priority})
 
     assert rows == {Priority.INTERACTIVE: 1, Priority.BULK: 8}
     gate.open()
@@ -282,7 +282,7 @@ async def test_a_request_gets_the_priority_that_it_names(
     ]
     await queued(server, 9)
 
-    rows = in_loop(server, lambda: {priority: lane_of(server, priority).rows for priority in Priority})
+    rows = in_loop(server, lambda: {priority: class_queue_of(server, priority).rows for priority in Priority})
 
     assert rows == {Priority.INTERACTIVE: 8, Priority.BULK: 1}
     gate.open()
