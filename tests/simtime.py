@@ -314,7 +314,7 @@ class _Day:
         """What runs after this batch may be known already."""
         if batch in self.given_up:
             return
-        before = {priority: lane.rows for priority, lane in self.scheduler.lanes.items()}
+        before = {priority: queue.rows for priority, queue in self.scheduler.queues.items()}
         self.shares.look(self.scheduler)
         following = self.scheduler.ahead(batch, self.now, ends_at)
         if following is None:
@@ -362,9 +362,9 @@ class _Day:
             self.check(honest or not alone, f"row {row.number} was admitted, predictions were exact, and it was {row.fates[0]}")
             unkept += not honest
         self.check(self.scheduler.rows_waiting == self.scheduler.rows_running == 0, "rows are left over")
-        for lane in self.scheduler.lanes.values():
+        for queue in self.scheduler.queues.values():
             self.check(
-                lane.rows == len(lane.demand) == lane.work_s() == lane.demand.total_s == lane.alone_s == lane.dearest_s == 0,
+                queue.rows == len(queue.demand) == queue.work_s() == queue.demand.total_s == queue.alone_s == queue.dearest_s == 0,
                 "work is left over",
             )
         self.check(self.free == self.scheduler.runners, "a runner is lost")
@@ -386,7 +386,7 @@ class _Shares:
     def look(self, scheduler: Scheduler[Row]) -> None:
         """A step begins or ends; start anew whenever a class does not wait."""
         self.in_step = dict.fromkeys(Priority, 0.0)
-        if not all(lane.rows for lane in scheduler.lanes.values()):
+        if not all(queue.rows for queue in scheduler.queues.values()):
             self.given = dict.fromkeys(Priority, 0.0)
 
     def ran(self, batch: Batch[Row], scheduler: Scheduler[Row]) -> None:

@@ -392,7 +392,7 @@ def test_bulk_rows_are_not_decided_ahead_of_interactive_ones_whose_turn_it_is() 
     scheduler, batch = begun(FULL)
     for number in range(30):
         scheduler.add(4, 0.0, 1e6, 200 + number, Priority.BULK)
-    scheduler.lanes[Priority.INTERACTIVE].charged_s = 0.0
+    scheduler.queues[Priority.INTERACTIVE].charged_s = 0.0
 
     assert scheduler.ahead(batch, 0.009, RUN_S) is None
 

@@ -43,7 +43,7 @@ class HandRunner:
 
 @dataclass
 class Notes:
-    """What the watcher was told."""
+    """What the observer was told."""
 
     ran: int = 0
     wasted: int = 0
@@ -396,7 +396,7 @@ async def test_the_priority_of_a_row_is_its_tickets(bench: Bench) -> None:
     interactive, bulk = bench.submit(0), bench.submit(1, priority=Priority.BULK)
 
     assert (interactive.priority, bulk.priority) == (Priority.INTERACTIVE, Priority.BULK)
-    assert bench.scheduler.lanes[Priority.BULK].rows == 1
+    assert bench.scheduler.queues[Priority.BULK].rows == 1
 
 
 async def test_the_time_that_each_plan_took_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

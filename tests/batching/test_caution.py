@@ -17,7 +17,7 @@ from tests.batching.test_scheduler import make
 
 
 def fare(forecast: Forecast[Any], in_time: bool, ahead_s: float | None = 0.5) -> None:
-    forecast.fared(Ticket(8, 0.0, 9.0, None, Priority.INTERACTIVE, 1, 0.1, 0.1, ahead_s=ahead_s), in_time)
+    forecast.record_outcome(Ticket(8, 0.0, 9.0, None, Priority.INTERACTIVE, 1, 0.1, 0.1, ahead_s=ahead_s), in_time)
 
 
 def behind(deadline_at: float = 5.0) -> tuple[Scheduler[str], Ticket[str]]:
@@ -83,7 +83,7 @@ def test_at_the_door_a_wait_counts_so_many_times(caution: float, admitted: bool)
 
     assert (refused is None) == admitted
     if refused is not None:
-        assert str(refused) == "1.300 s of work are ahead and the deadline leaves 1.200 s for 0.100 s"
+        assert str(refused) == "1.300 s of work are queued and this text needs 0.100 s; the deadline leaves 1.200 s"
         assert refused.retry_after_s == pytest.approx(1.3)
 
 
@@ -95,7 +95,7 @@ def test_the_rows_that_wait_are_protected_with_the_same_margin() -> None:
     bench.forecast.caution = 1.4
 
     refused = bench.refusal(alone_s=0.1, deadline_at=1.4)
-    assert refused is not None and "deadlines that wait would be missed" in str(refused)
+    assert refused is not None and "queued deadlines late" in str(refused)
 
 
 def test_a_row_that_is_overtaken_and_still_in_time_says_that_all_is_well() -> None:

@@ -90,7 +90,7 @@ def test_one_point_is_enough() -> None:
     [{}, {(1, 8): 0.0}, {(1, 8): -1.0}, {(1, 8): math.nan}, {(1, 8): math.inf}, {(0, 8): 1.0}, {(1, 0): 1.0}],
 )
 def test_a_table_without_points_or_with_one_that_is_not_positive_is_refused(points: dict[tuple[int, int], float]) -> None:
-    with pytest.raises(ValueError, match=r"points; wanted are at least 1"):
+    with pytest.raises(ValueError, match=r"needs at least one point"):
         CostTable(points)
 
 

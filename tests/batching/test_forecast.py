@@ -2,7 +2,7 @@
 
 import pytest
 
-from sentiment.batching.class_queue import Lane
+from sentiment.batching.class_queue import ClassQueue
 from sentiment.batching.cost import CostTable
 from sentiment.batching.deadlines import Demand
 from sentiment.batching.forecast import ROUNDING_S, Forecast
@@ -22,28 +22,28 @@ class Bench:
     def __init__(self, cost: CostTable | None = None, runners: int = 1) -> None:
         self.cost = cost or proportional(0.1 / 32)
         self.prices = Prices(self.cost, WIDE)
-        self.lane: Lane[None] = Lane(0.8, BUCKET_OF, self.prices, Padded())
-        self.bulk: Lane[None] = Lane(0.2, BUCKET_OF, self.prices, Padded())
-        self.forecast: Forecast[None] = Forecast(self.cost, [self.lane, self.bulk], runners)
+        self.queue: ClassQueue[None] = ClassQueue(0.8, BUCKET_OF, self.prices, Padded())
+        self.bulk: ClassQueue[None] = ClassQueue(0.2, BUCKET_OF, self.prices, Padded())
+        self.forecast: Forecast[None] = Forecast(self.cost, [self.queue, self.bulk], runners)
 
-    def add(self, length: int, deadline_at: float, rows: int = 1, lane: Lane[None] | None = None) -> None:
-        lane = lane or self.lane
+    def add(self, length: int, deadline_at: float, rows: int = 1, queue: ClassQueue[None] | None = None) -> None:
+        queue = queue or self.queue
         for _ in range(rows):
             alone_s, batched_s = self.cost.table_s(1, length), self.prices.batched_s(length)
-            lane.add(Ticket(length, 0.0, deadline_at, None, Priority.INTERACTIVE, lane.rows, alone_s, batched_s))
+            queue.add(Ticket(length, 0.0, deadline_at, None, Priority.INTERACTIVE, queue.rows, alone_s, batched_s))
 
-    def refusal(self, alone_s: float, deadline_at: float, lane: Lane[None] | None = None) -> Refused | None:
+    def refusal(self, alone_s: float, deadline_at: float, queue: ClassQueue[None] | None = None) -> Refused | None:
         """What a row that comes now is told, or nothing if it is let in."""
         try:
-            self.forecast.check(lane or self.lane, alone_s, 0.0, deadline_at)
+            self.forecast.check(queue or self.queue, alone_s, 0.0, deadline_at)
         except Refused as error:
             return error
         return None
 
-    def ahead_s(self, lane: Lane[None]) -> float:
+    def ahead_s(self, queue: ClassQueue[None]) -> float:
         """Seconds until 10 rows of a class have started, by what one more is told that has no time."""
-        self.add(32, 0.01, rows=10, lane=lane)
-        refused = self.refusal(alone_s=0.1, deadline_at=0.02, lane=lane)
+        self.add(32, 0.01, rows=10, queue=queue)
+        refused = self.refusal(alone_s=0.1, deadline_at=0.02, queue=queue)
         assert refused is not None
         return refused.retry_after_s
 
@@ -63,7 +63,7 @@ def test_only_work_that_is_due_no_later_is_ahead_of_a_row() -> None:
     refused = bench.refusal(alone_s=1.0, deadline_at=1.25)
 
     assert refused is not None
-    assert str(refused) == "0.300 s of work are ahead and the deadline leaves 1.250 s for 1.000 s"
+    assert str(refused) == "0.300 s of work are queued and this text needs 1.000 s; the deadline leaves 1.250 s"
     assert (refused.retry_after_s, refused.needs_s) == pytest.approx((0.3, 1.0))
     assert bench.refusal(alone_s=1.0, deadline_at=1.35) is None
 
@@ -76,7 +76,7 @@ def test_who_is_turned_away_for_the_sake_of_others_is_told_when_these_will_have_
     refused = bench.refusal(alone_s=0.2, deadline_at=0.45)
 
     assert refused is not None
-    assert str(refused) == "2 deadlines that wait would be missed by up to 0.150 s for this earlier one"
+    assert str(refused) == "this text would make 2 queued deadlines late by up to 0.150 s"
     assert (refused.retry_after_s, refused.needs_s) == pytest.approx((0.4, 0.2))
 
 
@@ -127,7 +127,7 @@ def test_no_deadline_is_looked_at_where_all_rows_could_run_alone_in_time(monkeyp
 
     # 10 rows of 0.1 s take two runners 0.5 s, and one more of 0.1 s follows.
     assert bench.refusal(0.1, 0.7) is None
-    assert not bench.forecast.makes_late(bench.lane, 0.05, 0.0)
+    assert not bench.forecast.makes_late(bench.queue, 0.05, 0.0)
 
 
 @pytest.mark.parametrize(("second_at", "late"), [(1.24, True), (1.26, False)])
@@ -137,7 +137,7 @@ def test_a_batch_makes_a_row_late_that_could_not_run_in_time_behind_it_and_the_r
     bench.add(32, 1.16)
     bench.add(32, second_at)
 
-    assert bench.forecast.makes_late(bench.lane, 0.05, 1.0) == late
+    assert bench.forecast.makes_late(bench.queue, 0.05, 1.0) == late
 
 
 @pytest.mark.parametrize("runners", [1, 4])
@@ -145,7 +145,7 @@ def test_a_batch_makes_a_row_late_that_takes_almost_all_the_time_it_has(runners:
     bench = Bench(proportional(1e-2), runners)
     bench.add(512, 5.17)
 
-    assert bench.forecast.makes_late(bench.lane, 0.08, 0.0)
+    assert bench.forecast.makes_late(bench.queue, 0.08, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -171,10 +171,10 @@ def test_work_is_shared_by_the_runners_that_are_free_before_it_is_done(left_s: l
 def test_a_slow_moment_makes_all_work_longer() -> None:
     bench = Bench()
     bench.cost.speed = 2.0
-    bench.add(32, 9.0, rows=10, lane=bench.bulk)
+    bench.add(32, 9.0, rows=10, queue=bench.bulk)
 
     assert bench.forecast.backlog_s(0.0) == pytest.approx(2.0)
-    assert bench.ahead_s(bench.lane) == pytest.approx(2 * (1.0 + 0.25 + 0.1))
+    assert bench.ahead_s(bench.queue) == pytest.approx(2 * (1.0 + 0.25 + 0.1))
 
 
 @pytest.mark.parametrize(
@@ -187,41 +187,41 @@ def test_a_slow_moment_makes_all_work_longer() -> None:
 )
 def test_what_another_class_claims_meanwhile_is_its_share_and_no_more_than_it_has(rows: int, claim_s: float) -> None:
     bench = Bench()
-    bench.add(32, 9.0, rows=rows, lane=bench.bulk)
+    bench.add(32, 9.0, rows=rows, queue=bench.bulk)
 
-    assert bench.ahead_s(bench.lane) == pytest.approx(1.0 + claim_s)
+    assert bench.ahead_s(bench.queue) == pytest.approx(1.0 + claim_s)
 
 
 def test_a_class_that_had_more_than_its_share_claims_nothing_until_that_is_made_good() -> None:
     bench = Bench()
-    bench.add(32, 9.0, rows=50, lane=bench.bulk)
+    bench.add(32, 9.0, rows=50, queue=bench.bulk)
     bench.bulk.charge(0.3, 0.0)
 
-    assert bench.ahead_s(bench.lane) == pytest.approx(1.0)
+    assert bench.ahead_s(bench.queue) == pytest.approx(1.0)
 
 
 def test_a_class_that_had_less_than_its_share_claims_what_it_is_owed() -> None:
     bench = Bench()
-    bench.add(32, 9.0, rows=50, lane=bench.bulk)
-    bench.lane.charge(0.4, 0.0)
+    bench.add(32, 9.0, rows=50, queue=bench.bulk)
+    bench.queue.charge(0.4, 0.0)
 
-    assert bench.ahead_s(bench.lane) == pytest.approx(1.0 + (0.5 + 1.25) * 0.2 + 0.1)
+    assert bench.ahead_s(bench.queue) == pytest.approx(1.0 + (0.5 + 1.25) * 0.2 + 0.1)
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["the one that is served first", "the other"])
 def test_of_two_classes_with_the_same_claim_only_the_one_that_is_served_first_goes_before_a_row_of_the_other(first: bool) -> None:
     bench = Bench()
-    lane, other = (bench.bulk, bench.lane) if first else (bench.lane, bench.bulk)
-    bench.add(32, 9.0, rows=3, lane=other)
+    queue, other = (bench.bulk, bench.queue) if first else (bench.queue, bench.bulk)
+    bench.add(32, 9.0, rows=3, queue=other)
 
-    refused = bench.refusal(alone_s=0.1, deadline_at=0.15, lane=lane)
+    refused = bench.refusal(alone_s=0.1, deadline_at=0.15, queue=queue)
 
     assert (refused is not None) == first
 
 
 def test_the_other_class_has_its_turn_before_the_second_row_of_the_one_that_is_served_first() -> None:
     bench = Bench()
-    bench.add(32, 9.0, rows=3, lane=bench.bulk)
+    bench.add(32, 9.0, rows=3, queue=bench.bulk)
     bench.add(32, 0.2)
 
     refused = bench.refusal(alone_s=0.1, deadline_at=0.3)
@@ -247,7 +247,7 @@ def test_another_class_goes_on_to_come_as_it_did_of_late(
 ) -> None:
     bench = Bench(runners=runners)
     bench.cost.speed = speed
-    bench.lane.charge(used_s, 0.0)
+    bench.queue.charge(used_s, 0.0)
     # Bulk had so much that it must let the others go first for long.
     bench.bulk.charge(9.0, 0.0)
     bench.add(32, 9.0, rows=has_rows)

@@ -111,7 +111,7 @@ async def test_rows_that_do_not_all_fit_into_the_queue_are_refused_and_none_is_l
     await bench.turn()
     bench.submit(2, first=10)
 
-    with pytest.raises(Refused, match="4 rows are waiting; the limit is 4; all 3 windows of this text are let in or none") as caught:
+    with pytest.raises(Refused, match="the limit is 4; a text is admitted only with all its windows, this one has 3") as caught:
         bench.submit(3, first=20)
 
     assert caught.value.reason == "queue_full"

@@ -213,8 +213,8 @@ def test_memory_does_not_grow_with_rows_that_come_and_are_cancelled() -> None:
         scheduler.step(number * 1e-3, 0)
 
     assert len(scheduler._by_deadline) < 200
-    assert [len(lane.demand) for lane in scheduler.lanes.values()] == [1, 0]
-    assert sum(len(lane._buckets) for lane in scheduler.lanes.values()) == 1
+    assert [len(queue.demand) for queue in scheduler.queues.values()] == [1, 0]
+    assert sum(len(queue._buckets) for queue in scheduler.queues.values()) == 1
     assert scheduler.step(50.0, 0).expired == [patient]
 
 
@@ -243,7 +243,7 @@ def test_when_nothing_can_run_any_more_all_that_wait_fail_and_none_that_run() ->
     scheduler.add(8, 0.0, 9.0, "new")
     scheduler.add(500, 0.0, 9.0, "bulk", BULK)
 
-    failed = scheduler.abandon()
+    failed = scheduler.fail_waiting()
 
     assert sorted(ticket.payload for ticket in failed) == ["0", "1", "2", "3", "bulk", "new"]
     assert {ticket.state for ticket in failed} == {State.FAILED}
@@ -554,7 +554,7 @@ def test_a_row_that_the_work_ahead_leaves_no_time_is_refused_and_told_how_much_t
     for number in range(10):
         scheduler.add(100, 0.0, 1.1, f"{number}")
 
-    with pytest.raises(Refused, match=r"1\.000 s of work are ahead and the deadline leaves 1\.050 s for 0\.100 s") as caught:
+    with pytest.raises(Refused, match=r"1\.000 s of work are queued and this text needs 0\.100 s; the deadline leaves 1\.050 s") as caught:
         scheduler.add(100, 0.05, 1.1, "no room")
 
     assert caught.value.reason == "backlog"
@@ -600,7 +600,7 @@ def test_a_row_that_would_make_one_with_a_later_deadline_late_is_refused() -> No
     scheduler = make()
     scheduler.add(500, 0.0, 0.6, "admitted")
 
-    with pytest.raises(Refused, match=r"1 deadlines that wait would be missed by up to 0\.100 s") as caught:
+    with pytest.raises(Refused, match=r"this text would make 1 queued deadlines late by up to 0\.100 s") as caught:
         scheduler.add(200, 0.0, 0.5, "pushing in")
 
     assert caught.value.reason == "backlog"
@@ -649,7 +649,7 @@ def test_the_bulk_share_counts_at_the_door_while_bulk_waits() -> None:
         scheduler.add(100, 0.0, 2.0, f"{number}")
 
     # 1 s of their own is ahead, and while it is done bulk may claim a quarter as much, to within a batch.
-    with pytest.raises(Refused, match=r"1\.358 s of work are ahead"):
+    with pytest.raises(Refused, match=r"1\.358 s of work are queued"):
         scheduler.add(100, 0.7, 2.0, "no room")
     scheduler.add(100, 0.5, 2.0, "room")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sentiment.batching.class_queue import Lane
+from sentiment.batching.class_queue import ClassQueue
 from sentiment.batching.deadlines import Demand
 from sentiment.batching.forecast import Forecast
 from sentiment.batching.layout import Candidates, Lengths, Packed
@@ -50,17 +50,17 @@ def _give_up_and_keep_the_runner(self: Scheduler[Any], batch: Any) -> list[Ticke
 
 
 def _choose_interactive(self: Scheduler[Any], now: float, chosen: int, choose: Any = Scheduler._choose) -> Any:
-    interactive, bulk = self.lanes.values()
+    interactive, bulk = self.queues.values()
     bulk.charged_s = interactive.charged_s + 1
     return choose(self, now, chosen)
 
 
-def _due_by_half(self: Forecast[Any], lane: Any, now: float, due: Any = Forecast._due) -> Any:
-    room, due_s, dearest_s = due(self, lane, now)
+def _due_by_half(self: Forecast[Any], queue: Any, now: float, due: Any = Forecast._due) -> Any:
+    room, due_s, dearest_s = due(self, queue, now)
     return room, due_s / 2, dearest_s
 
 
-def _take_one_more(self: Lane[Any], group: Any, rows: int, take: Any = Lane.take) -> Any:
+def _take_one_more(self: ClassQueue[Any], group: Any, rows: int, take: Any = ClassQueue.take) -> Any:
     return take(self, group, rows + 1)
 
 
@@ -76,7 +76,7 @@ def _ahead_of_rows_to_come(self: Scheduler[Any], before: Any, now: float, starts
 
 BREAKAGES: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "batches over the limits": (BatchLimits, "rows_at", lambda self, length: self.rows + 1),
-    "larger batches than pay": (Lane, "take", _take_one_more),
+    "larger batches than pay": (ClassQueue, "take", _take_one_more),
     "nothing expires": (Scheduler, "_expire", lambda self, now: []),
     "mates of a culprit fail": (Scheduler, "fail", _fail_all),
     "cancelling does nothing": (Scheduler, "cancel", lambda self, ticket: True),
@@ -86,18 +86,18 @@ BREAKAGES: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "forgets what runs": (Forecast, "_start_s", lambda self, ahead_s, now: ahead_s / self.runners),
     "takes no backlog for certain": (Forecast, "_alone_s", lambda self, now: 0.0),
     "counts half of the work ahead": (Forecast, "_due", _due_by_half),
-    "counts on savings that are none": (Lane, "overhead", lambda self: 0.5),
+    "counts on savings that are none": (ClassQueue, "overhead", lambda self: 0.5),
     "counts half of each row's work": (Demand, "add", lambda self, at, s, alone, add=Demand.add: add(self, at, s / 2, alone)),
     "keeps hopeless rows": (Scheduler, "_purge", lambda self, now: []),
-    "finds no hopeless rows": (Lane, "hopeless", lambda self, now, speed: []),
-    "a class comes back with a claim on the past": (Scheduler, "_catch_up", lambda self, lane: None),
+    "finds no hopeless rows": (ClassQueue, "hopeless", lambda self, now, speed: []),
+    "a class comes back with a claim on the past": (Scheduler, "_catch_up", lambda self, queue: None),
     "bulk waits for ever": (Scheduler, "_choose", _choose_interactive),
     "nothing is tight": (Forecast, "makes_late", lambda *_: False),
-    "the latest deadline first": (Lane, "earliest", lambda self: max(b.entries[-1] for b in self._buckets.values())[2]),
+    "the latest deadline first": (ClassQueue, "earliest", lambda self: max(b.entries[-1] for b in self._buckets.values())[2]),
     "decides ahead of rows to come": (Scheduler, "ahead", _ahead_of_rows_to_come),
     "a lost runner is counted": (Scheduler, "give_up", _give_up_and_keep_the_runner),
     "old prices for ever": (Scheduler, "_reprice", lambda self: None),
-    "idle while rows wait": (Lane, "hold_until", lambda self, *_: self.earliest().deadline_at),
+    "idle while rows wait": (ClassQueue, "hold_until", lambda self, *_: self.earliest().deadline_at),
     "packs without a budget": (Packed, "portion", _pack_all),
     "forgets what packing rounds up": (Packed, "within", lambda self, limits: limits),
     "packs half of the tokens": (Packed, "shape", lambda self, lengths: (1, max(1, lengths.tokens // 2))),

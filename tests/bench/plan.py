@@ -31,7 +31,7 @@ import numpy as np
 from sentiment.batching.cost import CostTable
 from sentiment.files.html_report import plain
 from sentiment.planning.closed_loop import CALLERS, corrected
-from sentiment.planning.machine import ANSWERED, PACE_S, Machine, changed
+from sentiment.planning.machine import ANSWER_PART, PACE_S, Machine, changed
 from sentiment.planning.measuring import MEASURE_S, measure
 from sentiment.planning.outcome import Outcome
 from sentiment.planning.simulation import Fleet, Traffic, simulate
@@ -170,7 +170,7 @@ class Validation:
         loop_s = sum(spent_s[: -machine.runners]) / len(trial.texts) - machine.token_s * float(self._tokens[trial.texts].mean())
         self._machine = changed(machine, loop_s=loop_s, beside_s=trial.client_s / len(trial.texts))
         # The server's own account ends before it sends the answer.
-        self._away_s = max(0.0, statistics.median(trial.away_s) - ANSWERED * loop_s)
+        self._away_s = max(0.0, statistics.median(trial.away_s) - ANSWER_PART * loop_s)
 
     def __str__(self) -> str:
         return f"{self._machine} ({1e3 * self._saturated_s:.2f} of a client that always waits); on its way {1e3 * self._away_s:.2f} ms"

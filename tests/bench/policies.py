@@ -41,7 +41,7 @@ def make_fifo(rows_max: int) -> type[Scheduler[Waiting]]:
             while len(tickets) < rows_max and self.arrived:
                 ticket = self.arrived.popleft()
                 if ticket.state is State.WAITING:
-                    self.lanes[ticket.priority].remove(ticket)
+                    self.queues[ticket.priority].remove(ticket)
                     tickets.append(ticket)
             return (tickets, "full") if tickets else None
 

@@ -1,10 +1,8 @@
-"""Servers of the Open Inference Protocol, as far as a load tester asks one."""
+"""A minimal server of the Open Inference Protocol."""
 
 import struct
-import time
-from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -14,7 +12,7 @@ from sentiment.oip import inference_pb2_grpc as oip_grpc
 
 
 class Oip(oip_grpc.GRPCInferenceServiceServicer):
-    """Model "words", whose input is called ``sentence``, as a row of texts or as a column; remembers what it was asked."""
+    """Model "words", whose input is called ``sentence``, as a row of texts or as a column. Records the shapes and texts of its requests."""
 
     def __init__(self, shape: list[int]) -> None:
         self.shape = shape
@@ -41,7 +39,7 @@ class Oip(oip_grpc.GRPCInferenceServiceServicer):
 
 @asynccontextmanager
 async def serving(servicer: Oip) -> AsyncIterator[str]:
-    """Its address while it runs."""
+    """Run a server and give its address."""
     server = grpc.aio.server()
     oip_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -50,32 +48,3 @@ async def serving(servicer: Oip) -> AsyncIterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         await server.stop(0)
-
-
-class _OneAtATime(oip_grpc.GRPCInferenceServiceServicer):
-    """Takes so long for a text, and for nothing else."""
-
-    def __init__(self, service_s: float) -> None:
-        self._service_s = service_s
-
-    def ModelMetadata(self, request: oip.ModelMetadataRequest, _context: Any) -> oip.ModelMetadataResponse:  # noqa: N802  # gRPC's
-        tensor = oip.ModelMetadataResponse.TensorMetadata(name="text", datatype="BYTES", shape=[-1])
-        return oip.ModelMetadataResponse(name=request.name, versions=["1"], platform="tests", inputs=[tensor])
-
-    def ModelInfer(self, request: oip.ModelInferRequest, _context: Any) -> oip.ModelInferResponse:  # noqa: N802  # as above
-        time.sleep(self._service_s)
-        label = oip.ModelInferResponse.InferOutputTensor(name="label", datatype="BYTES", shape=[1])
-        return oip.ModelInferResponse(model_name=request.model_name, outputs=[label], raw_output_contents=[b"\1\0\0\0a"])
-
-
-@contextmanager
-def one_at_a_time(service_s: float) -> Iterator[str]:
-    """The address of a server, while it runs, that answers a call after the other: 1 / ``service_s`` a second and no more."""
-    server = grpc.server(ThreadPoolExecutor(1))
-    oip_grpc.add_GRPCInferenceServiceServicer_to_server(_OneAtATime(service_s), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.stop(0).wait()

@@ -1,4 +1,4 @@
-"""What is counted: histograms, classes, who was the limit; and that JSON loses nothing of it."""
+"""Measurements: histograms, classes, client limits, and their JSON format."""
 
 import json
 import random
@@ -35,7 +35,7 @@ def point(*parts: Part, callers: int = 0) -> Point:
     return merge(parts, offered_per_s=5.0, seconds=2.0, objective_s=0.5, callers=callers)
 
 
-def test_percentiles_are_true_to_a_thousandth() -> None:
+def test_percentiles_are_exact_to_a_thousandth() -> None:
     rng = random.Random(1)
     drawn = sorted(rng.lognormvariate(-4, 1.5) for _ in range(10_000))
 
@@ -48,7 +48,7 @@ def test_percentiles_are_true_to_a_thousandth() -> None:
     assert durations.mean_s == pytest.approx(sum(drawn) / len(drawn), rel=1e-3)
 
 
-def test_histograms_add_up_and_come_back_from_their_encoding() -> None:
+def test_histograms_add_up_and_survive_their_encoding() -> None:
     one, other = of([0.001, 0.5, 2.0]), of([0.0, 1e6])
 
     one.add(other)
@@ -59,16 +59,16 @@ def test_histograms_add_up_and_come_back_from_their_encoding() -> None:
     assert back.longest_s == pytest.approx(LONGEST_US / 1e6, rel=1e-3)
 
 
-def test_nothing_counted_is_zero_and_damage_is_told() -> None:
+def test_an_empty_histogram_is_zero_and_a_damaged_one_is_refused() -> None:
     empty = Durations(Durations().encode())
 
     assert (len(empty), empty.percentile(99), empty.percentiles([50]), empty.mean_s, empty.longest_s) == (0, 0.0, {50: 0.0}, 0.0, 0.0)
-    with pytest.raises(ValueError, match="no HDR histogram in 7 characters"):
+    with pytest.raises(ValueError, match="expected an encoded HDR histogram, got 7 other characters"):
         Durations("rubbish")
 
 
-def test_the_objective_is_asked_of_classifications_whose_client_stays() -> None:
-    """Of those that leave the fast answers alone would count."""
+def test_only_classifications_that_are_not_cancelled_are_judged() -> None:
+    """Of calls that are cancelled only fast answers would count."""
     found = point(part(), part())
 
     assert found.sent == 26
@@ -85,14 +85,14 @@ def test_the_objective_is_asked_of_classifications_whose_client_stays() -> None:
     ("changes", "callers", "why"),
     [
         ({}, 0, ""),
-        ({"unsent": 3}, 0, "3 calls were due and not sent"),
+        ({"unsent": 3}, 0, "3 calls were due but not sent"),
         ({"lag": of([0.06] * 10)}, 0, "1 % of the calls were sent 60.03 ms late or more; the limit is 50 ms"),
-        # Callers that wait are never late.
+        # A closed loop is never late.
         ({"lag": of([0.06] * 10)}, 8, ""),
         ({"cpu": 0.95}, 0, "a client process used 95% of a core; the limit is 90%"),
     ],
 )
-def test_a_client_that_was_the_limit_is_told_of(changes: dict[str, object], callers: int, why: str) -> None:
+def test_a_limited_client_is_reported(changes: dict[str, object], callers: int, why: str) -> None:
     found = point(part(), part(**changes), callers=callers) if "lag" not in changes else point(part(**changes), callers=callers)
 
     assert found.client_limited.startswith(why)
@@ -103,23 +103,21 @@ def test_a_client_that_was_the_limit_is_told_of(changes: dict[str, object], call
     ("objective_s", "percentile", "lags", "limited"),
     [
         (0.01, 99.0, [0.004] * 100, False),
-        # A client that is as late as this alone misses the objective.
+        # So late that the client alone misses the objective.
         (0.01, 99.0, [0.011] * 100, True),
         (0.001, 99.0, [0.0006] * 100, True),
-        # One of 200 matters to the percentile that has room for one in a thousand.
+        # One late call of 200 matters to p99.9, not to p99.
         (0.5, 99.0, [0.001] * 199 + [3.0], False),
         (0.5, 99.9, [0.001] * 199 + [3.0], True),
     ],
 )
-def test_how_late_a_client_may_send_depends_on_the_objective(
-    objective_s: float, percentile: float, lags: list[float], limited: bool
-) -> None:
+def test_the_limit_of_lateness_depends_on_the_objective(objective_s: float, percentile: float, lags: list[float], limited: bool) -> None:
     found = merge([part(lag=of(lags))], offered_per_s=5.0, seconds=2.0, objective_s=objective_s, percentile=percentile)
 
     assert bool(found.client_limited) is limited
 
 
-def test_json_loses_nothing() -> None:
+def test_json_keeps_everything() -> None:
     whole = point(part(), part(unsent=1))
     series = (Second(0, 5, 4, 3, 1, 0.1, 0.2), Second(1))
     found = Point(**{**{name: getattr(whole, name) for name in whole.__slots__}, "series": series, "interrupted": True})
@@ -130,5 +128,5 @@ def test_json_loses_nothing() -> None:
     assert written["percentiles_s"]["p50"] == found.percentile(50)
     assert Part.from_json(json.loads(json.dumps(part().to_json()))) == part()
     del written["lag"]
-    with pytest.raises(ValueError, match="no measured point: KeyError: 'lag'"):
+    with pytest.raises(ValueError, match="not a measured point: KeyError: 'lag'"):
         Point.from_json(written)

@@ -1,4 +1,4 @@
-"""``sentiment plan`` as it is typed."""
+"""``sentiment plan`` from its command line."""
 
 import json
 import re
@@ -20,14 +20,14 @@ def costs(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_fewest_replicas_are_found_and_told_in_words_json_and_pictures(
+def test_the_fewest_replicas_are_found_and_reported_as_text_json_and_html(
     costs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found, page = tmp_path / "plan.json", tmp_path / "plan.html"
 
     load = ["--law", "poisson:300", "--requests", "4000", "--bulk", "20%"]
 
-    code = main(["plan", "--costs", str(costs), *load, "--capacity", "110", "--json", str(found), "--html", str(page)])
+    code = main(["plan", "--costs", str(costs), *load, "--json", str(found), "--html", str(page)])
 
     said = json.loads(found.read_text())
     fleets = {fleet["replicas"]: fleet for fleet in said["tried"]}
@@ -36,7 +36,7 @@ def test_the_fewest_replicas_are_found_and_told_in_words_json_and_pictures(
     assert fleets[fewest]["in_time_share"] >= 0.99 > fleets[fewest - 1]["in_time_share"]
     printed = capsys.readouterr()
     assert f"{fewest} replicas answer 99 % within 500 ms; fewer do not" in printed.out
-    assert re.search(r"1(09|10)\.\d calls/s to 64 callers", printed.out) and "in time" in printed.err
+    assert "in time" in printed.err
     html = page.read_text()
     assert html.count("<svg") == 3 and "bulk" in html
     assert "<script" not in html and "http-equiv" in html and not any(f"{kind}http" in html for kind in ('src="', 'href="', "url("))
@@ -51,30 +51,30 @@ def test_replicas_that_miss_the_objective_are_exit_1(costs: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "expected"),
     [
-        (["--costs", "no-such-file"], "no-such-file is no file of costs"),
-        (["--law", "sometimes:3"], "law 'sometimes:3' is unknown"),
-        (["--lengths", "no-such-file"], "lengths 'no-such-file' are unknown"),
-        (["--save", "x.json"], "--save goes with --measure"),
+        (["--costs", "no-such-file"], "no-such-file: not a cost file"),
+        (["--law", "sometimes:3"], "unknown law 'sometimes:3'"),
+        (["--lengths", "no-such-file"], "unknown lengths 'no-such-file'"),
+        (["--save", "x.json"], "--save needs --measure"),
         (["--json", "x.out", "--html", "./x.out"], "--json and --html are the same file"),
-        (["--requests", "100", "--capacity", "1e7"], "cannot be scaled to a capacity of 1e+07 calls/s"),
-        (["--requests", "100", "--capacity", "1e-9"], "too short to count fewer"),
-        (["--law", "schedule:instants", "--requests", "2"], "no arrivals over time among its first 2 requests"),
+        (["--requests", "100", "--loop", "1s", "--capacity", "1e7"], "cannot be scaled to a capacity of 1e+07 calls/s, only to"),
+        (["--requests", "100", "--capacity", "1e-9"], "fewer calls cannot be counted within 60 s"),
+        (["--law", "schedule:instants", "--requests", "2"], "its first 2 requests all arrive at the start"),
     ],
 )
-def test_what_cannot_be_simulated_is_exit_2(
-    costs: Path, changed: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_invalid_options_exit_with_2(
+    costs: Path, changed: list[str], expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(costs.parent)
     Path("instants").write_text("0\n0\n5\n")
 
     assert main(["plan", "--costs", str(costs), "--law", "poisson:300", *changed]) == 2
 
-    assert told in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
-def test_costs_are_not_written_over(costs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cost_file_is_not_overwritten(costs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = costs.read_text()
 
     assert main(["plan", "--costs", str(costs), "--law", "poisson:300", "--json", str(costs)]) == 2
@@ -83,20 +83,20 @@ def test_costs_are_not_written_over(costs: Path, capsys: pytest.CaptureFixture[s
     assert costs.read_text() == kept
 
 
-def test_what_was_measured_is_kept_whatever_becomes_of_the_simulation(
+def test_the_measurement_is_saved_even_if_the_simulation_fails(
     costs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine = read_machine(costs)
     monkeypatch.setattr("sentiment.planning.measuring.measure", lambda *_: machine)
     saved = tmp_path / "saved.json"
 
-    assert main(["plan", "--measure", "--save", str(saved), "--law", "poisson:300", "--capacity", "1e7"]) == 2
+    assert main(["plan", "--measure", "--save", str(saved), "--law", "poisson:300", "--loop", "1s", "--capacity", "1e7"]) == 2
 
     assert "cannot be scaled" in capsys.readouterr().err
     assert read_machine(saved) == machine
 
 
-def test_a_simulation_that_is_too_short_says_so_everywhere(costs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cautions_are_in_every_output(costs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found, page = tmp_path / "plan.json", tmp_path / "plan.html"
     asked = ["--law", "steps:40x30,400x30", "--requests", "50", "--seed", "-1", "--replicas", "1"]
 
@@ -109,16 +109,17 @@ def test_a_simulation_that_is_too_short_says_so_everywhere(costs: Path, tmp_path
     assert page.read_text().count('class="notice"') == 3
 
 
-def test_costs_of_seconds_are_simulated_like_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_costs_are_scaled_to_the_measured_capacity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "slow.json"
     path.write_text(Machine({(1, 8): 2.0, (1, 512): 10.0}).to_json())
 
-    assert main(["plan", "--costs", str(path), "--law", "poisson:0.05", "--requests", "50", "--slo", "60", "--replicas", "1"]) == 0
+    load = ["--law", "poisson:0.05", "--requests", "50", "--slo", "60", "--replicas", "1"]
+    for capacity, found in (([], r" 0\.[1-3] calls/s with"), (["--capacity", "2"], r" [12]\.[901] calls/s with 64 callers")):
+        assert main(["plan", "--costs", str(path), *load, *capacity]) == 0
+        assert re.search(found, capsys.readouterr().out)
 
-    assert re.search(r"0\.\d calls/s to 64 callers", capsys.readouterr().out)
 
-
-def test_without_matplotlib_a_report_is_refused_before_anything_runs(
+def test_without_matplotlib_html_is_refused_before_the_simulation(
     costs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(svg_plots.importlib.util, "find_spec", lambda name: None)

@@ -1,7 +1,6 @@
-"""A replica's costs: measured on a real model, kept in files, and read from those that a server keeps."""
+"""A replica's performance model: measured with a real model, kept in files, and read from a server's cost file."""
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from sentiment.batching.layout import Packed
 from sentiment.errors import BadSettings
+from sentiment.planning import measuring
 from sentiment.planning.machine import Machine, read_machine
 from sentiment.planning.measuring import measure, measure_loaded
 from sentiment.serving.lifecycle.loading import load
@@ -17,7 +17,12 @@ from sentiment.settings import Settings
 from tests.tiny import make_bundle
 
 
-def test_what_is_measured_has_every_shape_of_the_warm_up_and_can_be_kept(settings: Settings, tmp_path: Path) -> None:
+@pytest.fixture(autouse=True)
+def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "SLICE_S", 0.02)
+
+
+def test_a_measurement_has_every_shape_of_the_warm_up_and_can_be_kept(settings: Settings, tmp_path: Path) -> None:
     loaded = load(settings.model_copy(update={"runners": 2}), measure_s=0.0)
     try:
         machine = measure_loaded(loaded, 0.3)
@@ -35,16 +40,14 @@ def test_what_is_measured_has_every_shape_of_the_warm_up_and_can_be_kept(setting
     assert read_machine(kept) == machine
 
 
-def test_a_bundle_is_measured_by_the_settings_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundle_is_measured_with_the_settings_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_bundle(tmp_path, "other")
     monkeypatch.setenv("SENTIMENT_BUNDLES", str(tmp_path))
     monkeypatch.setenv("SENTIMENT_BATCH_ROWS_MAX", "4")
-    begun = time.monotonic()
 
     machine = measure("other", 0.1, runners=1)
 
     assert machine.runners == 1 and machine.limits.rows == 4
-    assert time.monotonic() - begun < 60
 
 
 def test_a_servers_own_cost_file_is_read(settings: Settings, tmp_path: Path) -> None:
@@ -59,7 +62,7 @@ def test_a_servers_own_cost_file_is_read(settings: Settings, tmp_path: Path) -> 
     assert machine == Machine(pytest.approx(loaded.cost.points()))  # type: ignore[arg-type]  # compares like a dict
 
 
-def test_a_devices_cost_file_means_packed_batches_beside_the_cores(tmp_path: Path) -> None:
+def test_a_devices_cost_file_means_packed_batches_and_one_more_core(tmp_path: Path) -> None:
     path = tmp_path / "cost.json"
     path.write_text(json.dumps({"key": {"device": "CUDAExecutionProvider NVIDIA H200"}, "points": [[1, 8, 1e-3], [256, 8, 2e-3]]}))
 
@@ -85,11 +88,11 @@ def test_a_devices_cost_file_means_packed_batches_beside_the_cores(tmp_path: Pat
         ),
     ],
 )
-def test_a_file_that_is_none_of_costs_is_refused(text: str, tmp_path: Path) -> None:
+def test_an_invalid_cost_file_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(text)
 
-    with pytest.raises(BadSettings, match="no file of costs"):
+    with pytest.raises(BadSettings, match="not a cost file"):
         read_machine(path)
 
 

@@ -14,7 +14,7 @@ import pytest
 from google.rpc.error_details_pb2 import BadRequest
 from grpc_status import rpc_status
 
-from sentiment.batching.class_queue import Lane
+from sentiment.batching.class_queue import ClassQueue
 from sentiment.batching.cost import CostTable
 from sentiment.batching.ticket import Priority
 from sentiment.serving.pipeline import Served
@@ -76,8 +76,8 @@ def set_cost(server: RunningServer, cost: CostTable) -> None:
     in_loop(server, exchange)
 
 
-def lane_of(server: RunningServer, priority: Priority) -> Lane[Any]:
-    return served_by(server).batcher.scheduler.lanes[priority]
+def class_queue_of(server: RunningServer, priority: Priority) -> ClassQueue[Any]:
+    return served_by(server).batcher.scheduler.queues[priority]
 
 
 class Gate:

@@ -21,10 +21,10 @@ from tests.rpc.gate import (
     Start,
     assert_nothing_left,
     batch_request,
+    class_queue_of,
     every_method,
     id_of,
     in_loop,
-    lane_of,
     outcome_of,
     queued,
     send,
@@ -244,7 +244,7 @@ async def test_single_texts_are_interactive_and_batches_and_streams_bulk_unless_
     ]
     await queued(server, 9)
 
-    rows = in_loop(server, lambda: {priority: lane_of(server, priority).rows for priority in Priority})
+    rows = in_loop(server, lambda: {priority: class_queue_of(server, priority).rows for priority in Priority})
 
     assert rows == {Priority.INTERACTIVE: interactive, Priority.BULK: bulk}
     gate.open()

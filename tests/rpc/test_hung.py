@@ -111,7 +111,7 @@ def classify(stub: Any, text: str, timeout_s: float | None = None) -> asyncio.Ta
 
 async def must_be_replaced(server: RunningServer) -> None:
     """Stop the server, whose lost runner is an error."""
-    with pytest.raises(RunnerLost, match="the process must be replaced"):
+    with pytest.raises(RunnerLost, match="this process must be replaced"):
         await asyncio.to_thread(server.stop)
     server.failure = None
 

@@ -1,4 +1,4 @@
-"""Lengths and texts: what is built in has the lengths of the data sets it stands for, by the shipped tokenizer too."""
+"""Lengths and texts: the built-in ones have the lengths of their data sets, also by the shipped tokenizer."""
 
 import random
 import statistics
@@ -16,18 +16,18 @@ TOKENIZER = CHECKOUT_BUNDLES / "english" / "1" / "tokenizer.json"
 
 
 @pytest.mark.parametrize("law", [SST2, IMDB, MIXED, of_lengths([7]), of_lengths([5, 500])])
-def test_draws_have_the_laws_mean_and_stay_within_it(law: Lengths) -> None:
+def test_draws_have_the_distributions_mean_and_stay_within_it(law: Lengths) -> None:
     rng = random.Random(1)
 
     drawn = [law.draw(rng) for _ in range(20_000)]
 
     assert statistics.mean(drawn) == pytest.approx(law.mean, rel=0.03)
     assert max(drawn) <= law.longest
-    # So few that are spread evenly have it already.
+    # Evenly spread, 300 are enough.
     assert statistics.mean(law.spread(300, rng)) == pytest.approx(law.mean, rel=0.01)
 
 
-def test_the_quantiles_are_those_that_were_measured() -> None:
+def test_the_quantiles_are_the_measured_ones() -> None:
     assert [SST2.at(share) for share in QUANTILES] == list(SHORT)
 
 
@@ -51,12 +51,12 @@ def test_built_in_texts_have_their_lengths_by_the_shipped_tokenizer(name: str) -
 
 
 @pytest.mark.parametrize("tokens", [3, 4, 17, 512])
-def test_a_text_has_as_many_words_and_marks_as_asked(tokens: int) -> None:
+def test_a_generated_text_has_the_given_number_of_words_and_marks(tokens: int) -> None:
     assert [estimate_tokens(text) for text in make_texts(of_lengths([tokens]), 20)] == [tokens] * 20
     assert make_texts(of_lengths([tokens]), 20) == make_texts(of_lengths([tokens]), 20)
 
 
-def test_a_files_texts_are_sent_and_their_lengths_or_numbers_are_a_law(tmp_path: Path) -> None:
+def test_a_file_gives_texts_to_send_and_a_distribution_of_lengths(tmp_path: Path) -> None:
     texts, numbers = tmp_path / "texts.csv", tmp_path / "numbers.txt"
     texts.write_text('label,text\n1,good film\n1,\n0,"bad, bad"\n')
     numbers.write_text("10\n30\n")
@@ -68,16 +68,16 @@ def test_a_files_texts_are_sent_and_their_lengths_or_numbers_are_a_law(tmp_path:
     assert parse_lengths("32").spread(3, random.Random(1)) == [32, 32, 32]
 
 
-def test_a_text_that_no_call_could_carry_is_refused(tmp_path: Path) -> None:
+def test_a_text_that_is_not_unicode_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "texts.jsonl"
     file.write_text('{"text": "good \\ud83d"}\n')
 
-    with pytest.raises(BadSettings, match="half of a character"):
+    with pytest.raises(BadSettings, match="not a valid Unicode character"):
         read_pool(str(file))
 
 
 @pytest.mark.parametrize("source", ["sst3", "2", "0", "nothing.txt", "empty.txt", "README"])
-def test_what_is_neither_built_in_nor_a_file_of_texts_is_refused(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_source_of_texts_is_refused(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.txt").touch()
     Path("README").touch()

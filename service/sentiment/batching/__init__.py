@@ -1,1 +1,1 @@
-"""Who runs with whom, and when. ``scheduler`` and ``cost`` decide and are pure; ``batcher`` acts."""
+"""Dynamic batching: which rows run together, and when. ``scheduler`` and ``cost`` are pure decision code; ``batcher`` drives them."""

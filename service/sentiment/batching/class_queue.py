@@ -1,4 +1,4 @@
-"""The waiting rows of one priority class: by length for planning, by deadline for admission. Pure."""
+"""The waiting rows of one priority class: by length for planning, by deadline for admission control. Pure."""
 
 import heapq
 import math
@@ -14,16 +14,16 @@ from sentiment.batching.layout import Candidates, Layout, Lengths
 from sentiment.batching.plan import Prices, split
 from sentiment.batching.ticket import Entry, P, Ticket
 
-# An arrival counts for its bucket's rate for so long, and a batch for its class's.
+# Time constants of two decaying averages: a bucket's arrivals, and the run time that a class gets.
 RATE_WINDOW_S = 0.25
 USE_WINDOW_S = 2.0
-# Added to what rows have waited: rows that have just come are worth something too, each the same.
+# Added to each row's waiting time, so that rows that have just arrived count too, all alike.
 WORTH_S = 1e-3
 
 
 @dataclass(slots=True)
 class _Bucket(Generic[P]):
-    """Rows of like length, the earliest deadline first, and sums over them."""
+    """Rows of similar length, the earliest deadline first, and sums over them."""
 
     edge: int
     layout: Layout
@@ -35,8 +35,8 @@ class _Bucket(Generic[P]):
     _costs: tuple[float, float] | None = None
 
     def count(self, ticket: Ticket[P], times: int) -> None:
-        """A row has come (1) or gone (-1)."""
-        # Not worked out here: rows come many a message, and nobody asks before the last of them.
+        """Update the sums for a row that was added (``times`` = 1) or removed (-1)."""
+        # Costs are computed on demand: many rows arrive in one message, and costs are read only after the last.
         self._costs = self._shape = None
         length = ticket.length
         self.queued_sum += times * ticket.queued_at
@@ -45,26 +45,26 @@ class _Bucket(Generic[P]):
 
     @property
     def shape(self) -> Shape:
-        """As how many rows of what length all cost; there must be one."""
+        """The shape whose cost equals that of all rows. At least one row must wait."""
         if self._shape is None:
             self._shape = self.layout.shape(Lengths(len(self.entries), self.edge, self.tokens, self.squares))
         return self._shape
 
     def costs(self, prices: Prices) -> tuple[float, float]:
-        """Predicted seconds of all its rows, and those in batches that are all of the best size."""
+        """Predicted seconds of all rows, and what they would take if every batch had the best size."""
         if self._costs is None:
             rows, length = self.shape
             self._costs = prices.group_s(rows, length), rows * prices.batched_s(length)
         return self._costs
 
     def reprice(self) -> None:
-        """Prices have changed."""
+        """Drop remembered costs, because prices have changed."""
         self._costs = None
 
 
 @dataclass(slots=True)
 class _Rate:
-    """How much comes a second: a sum that decays."""
+    """A sum that decays exponentially; divided by ``window_s`` it is a rate per second."""
 
     window_s: float
     sum: float = 0.0
@@ -79,7 +79,7 @@ class _Rate:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Waiting rows that may run together: the buckets' edges, how many rows, their table seconds, and how long all have waited."""
+    """Waiting rows that may run together: their buckets' edges, number, table seconds, and the sum of their waiting times."""
 
     edges: Sequence[int]
     rows: int
@@ -88,28 +88,28 @@ class Group:
 
     @property
     def length(self) -> int:
-        """The longest length that a row of it may have."""
+        """The longest length that a row of the group may have."""
         return self.edges[-1]
 
 
-class Lane(Generic[P]):
-    """One class's queue. Its cost figures are table seconds: the speed of the moment is the caller's to multiply."""
+class ClassQueue(Generic[P]):
+    """The queue of one priority class. Costs are table seconds; the caller multiplies them by the current speed."""
 
     def __init__(self, share: float, buckets: Sequence[int], prices: Prices, layout: Layout) -> None:
         """Start empty.
 
         Args:
-            share: part of the run time that this class keeps while others wait too.
-            buckets: the edge of each length's bucket; a longer row belongs to the last.
-            prices: what rows cost.
-            layout: what rows cost together.
+            share: this class's share of the run time while other classes wait too, 0 to 1.
+            buckets: for each length the edge of its bucket; a longer row belongs to the last.
+            prices: costs of groups of rows.
+            layout: how the graph takes the rows of a batch.
         """
         self.share = share
         self.rows = 0
-        # Run time spent on this class, over its share.
+        # Run time given to this class, divided by its share.
         self.charged_s = 0.0
         self.demand = Demand()
-        # Table seconds of all rows one by one, and of the dearest, which is not lowered before the lane is empty.
+        # Table seconds of all rows if each ran alone, and of the most expensive row. The latter falls only when the queue is empty.
         self.alone_s = 0.0
         self.dearest_s = 0.0
         self._edges = buckets
@@ -121,7 +121,7 @@ class Lane(Generic[P]):
         self._work_s: float | None = 0.0
 
     def add(self, ticket: Ticket[P]) -> None:
-        """A row waits."""
+        """Add a waiting row."""
         edge = self._edge(ticket)
         bucket = self._buckets.get(edge)
         if bucket is None:
@@ -136,21 +136,21 @@ class Lane(Generic[P]):
         self._work_s = None
 
     def remove(self, ticket: Ticket[P]) -> None:
-        """A row that waits here waits no more."""
+        """Remove a waiting row."""
         edge = self._edge(ticket)
         entries = self._buckets[edge].entries
         self._remove(edge, bisect_left(entries, (ticket.deadline_at, ticket.number)))
 
     def earliest(self) -> Ticket[P]:
-        """The row with the earliest deadline; there must be one."""
+        """The row with the earliest deadline. At least one row must wait."""
         return min(bucket.entries[0] for bucket in self._buckets.values())[2]
 
     def waiting(self) -> list[Ticket[P]]:
-        """All rows."""
+        """All waiting rows."""
         return [entry[2] for bucket in self._buckets.values() for entry in bucket.entries]
 
     def hopeless(self, now: float, speed: float) -> list[Ticket[P]]:
-        """Rows that could not finish in time if they started now."""
+        """Rows that would miss their deadline even if they started now."""
         near_at = now + speed * self.dearest_s
         if not self.rows or self.demand.first_at >= near_at:
             return []
@@ -168,28 +168,28 @@ class Lane(Generic[P]):
         return self._work_s
 
     def overhead(self) -> float:
-        """Predicted work over that of batches that are all of the best size, at least 1: what odd rows cost."""
+        """Predicted work divided by the work if all batches had the best size; at least 1."""
         best_s = sum([bucket.costs(self._prices)[1] for bucket in self._buckets.values()])
         return max(1.0, self.work_s() / best_s) if self.rows else 1.0
 
     def batch_s(self) -> float:
-        """Table seconds of the dearest batch that could be next."""
+        """Table seconds of the most expensive batch that could be next."""
         prices, shapes = self._prices, [bucket.shape for bucket in self._buckets.values()]
         return max([prices.group_s(min(rows, prices.best_rows(length)), length) for rows, length in shapes], default=0.0)
 
     def use_per_s(self, now: float) -> float:
-        """Table seconds of run time that this class was given a second, of late."""
+        """Table seconds of run time per second that this class got recently."""
         return self._use.decayed(now) / USE_WINDOW_S
 
     def reprice(self, prices: Prices) -> None:
-        """Costs have changed."""
+        """Use new prices."""
         self._prices = prices
         self._work_s = None
         for bucket in self._buckets.values():
             bucket.reprice()
 
     def plan(self, now: float) -> list[Group]:
-        """All rows, cut into groups so that their predicted time is least."""
+        """Divide all rows into groups so that their total predicted time is least."""
         buckets = [self._buckets[edge] for edge in sorted(self._buckets)]
         groups = []
         for span in split([bucket.shape[::-1] for bucket in buckets], self._prices):
@@ -202,15 +202,15 @@ class Lane(Generic[P]):
         return groups
 
     def portion(self, group: Group, within_s: float = math.inf) -> tuple[int, Shape]:
-        """How many rows of a group, those with the earliest deadlines, its next batch has, and the shape it is planned to have.
+        """The number of rows in a group's next batch, earliest deadlines first, and the planned shape of that batch.
 
-        ``within_s``: predicted seconds that it may take; one row may take longer.
+        ``within_s`` limits the batch's predicted seconds; a single row may take longer.
         """
         lengths = (entry[2].length for entry in self._in_order(group))
         return self._layout.portion(Candidates(group.rows, group.length, lengths), self._prices, within_s)
 
     def urgent(self, groups: Sequence[Group], now: float) -> tuple[Group, int, str]:
-        """The group of the row with the earliest deadline, as many of its rows as let that one finish in time, and why no more."""
+        """The group of the row with the earliest deadline, how many of its rows let that row finish in time, and the batch's reason."""
         first = self.earliest()
         group = next(group for group in groups if first.length <= group.length or group is groups[-1])
         most, _ = self.portion(group)
@@ -218,15 +218,15 @@ class Lane(Generic[P]):
         return group, rows, "tight" if rows < most else "full" if rows < group.rows else "alike"
 
     def arrivals_per_s(self, group: Group, now: float) -> float:
-        """Measured rate of rows that the group could take along. A single arrival is no rate."""
+        """Measured arrival rate of rows that could join the group. A single arrival does not count as a rate."""
         first, last = group.edges[0], group.length
         within = [rate.decayed(now) for edge, rate in self._rates.items() if first <= edge <= last and rate.sum]
         return max(0.0, sum(within) - 1) / RATE_WINDOW_S
 
     def hold_until(self, group: Group, shape: Shape, now: float) -> float | None:
-        """Until when to wait for the next arrival, if it is expected so soon that rows per second rise by it; else None.
+        """When to stop waiting for the next arrival, if it is expected so soon that waiting raises rows per second; else None.
 
-        No row waits for company longer than its batch takes, and none whose deadline is near. ``shape``: of the whole group.
+        No row is held longer than its batch takes, and no row whose deadline is near. ``shape`` is that of the whole group.
         """
         (rows, length), cost = shape, self._prices.cost
         if group.rows >= self._prices.limits.rows_at(rows * length // group.rows):
@@ -240,15 +240,15 @@ class Lane(Generic[P]):
         return until if until > now else None
 
     def charge(self, seconds: float, now: float) -> None:
-        """Table seconds of run time are given to this class."""
+        """Account ``seconds`` table seconds of run time to this class."""
         self.charged_s += seconds / self.share
         self._use.add(seconds, now)
 
     def take(self, group: Group, rows: int) -> list[Ticket[P]]:
-        """Remove and return the ``rows`` rows of a group that have the earliest deadlines."""
+        """Remove and return the ``rows`` rows of a group with the earliest deadlines."""
         taken = [entry[2] for entry in islice(self._in_order(group), rows)]
         for ticket in taken:
-            # Buckets are in order of deadlines too: what is taken of one stands at its front.
+            # Buckets are ordered by deadline too, so a row that is taken is always the first of its bucket.
             self._remove(self._edge(ticket), 0)
         return taken
 
@@ -269,12 +269,12 @@ class Lane(Generic[P]):
         self.demand.remove(ticket.deadline_at, ticket.batched_s)
         self._work_s = None
         if not self.rows:
-            # With what rounding has left over.
+            # Exactly 0, without rounding errors.
             self.alone_s = self.dearest_s = 0.0
 
 
-def next_group(lanes: Sequence[Lane[P]], now: float) -> tuple[Lane[P], list[Group], Group]:
-    """Of classes that wait the one whose turn it is, its rows in groups, and the group that relieves most waiting a second of run time."""
-    lane = min(lanes, key=lambda lane: lane.charged_s)
-    groups = lane.plan(now)
-    return lane, groups, max(groups, key=lambda group: (group.waited_s + WORTH_S * group.rows) / group.cost_s)
+def next_group(queues: Sequence[ClassQueue[P]], now: float) -> tuple[ClassQueue[P], list[Group], Group]:
+    """The waiting class whose turn it is, its rows in groups, and the group with the most waiting time per second of run time."""
+    queue = min(queues, key=lambda queue: queue.charged_s)
+    groups = queue.plan(now)
+    return queue, groups, max(groups, key=lambda group: (group.waited_s + WORTH_S * group.rows) / group.cost_s)

@@ -1,66 +1,66 @@
-"""What a batch costs: a table of seconds by rows and length, refined by every batch that runs. Pure."""
+"""The cost table: predicted seconds of a batch by rows and length, refined by every batch that runs. Pure."""
 
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
-# Rows and their length; a batch of unlike rows costs like one of that many alike: see ``layout``.
+# Number of rows and their length. A batch of rows of different lengths is costed as a batch of equal rows: see ``layout``.
 Shape = tuple[int, int]
-# The points around a shape with their shares, which sum to 1, and what is added for lying beyond them.
+# The points around a shape with their weights, which sum to 1, and what is added for a shape beyond the table's points.
 Place = tuple[list[tuple[int, float]], float]
 
-# One batch moves the machine's speed by a twentieth and the table near its shape by a fiftieth: what all shapes have in common
-# (a throttled core, a busy neighbour) is learned as speed, what remains as the table.
+# Each batch corrects the speed by a twentieth of its error and the points near its shape by a fiftieth. Errors that all shapes share
+# (a throttled core, a busy neighbour) end up in the speed, the rest in the table.
 SPEED_RATE = 0.05
 TABLE_RATE = 0.02
-# A single slow run (a page fault, a stolen core) counts no more than a batch that takes so many times its prediction.
+# The error of one run is capped at this factor, so that a single slow run (a page fault, a stolen core) does not spoil the table.
 OUTLIER = 4.0
-# Steps of about 4 up to 4,096 rows: see ``shapes_to_measure``.
+# Ratios of about 4 between steps, up to 4,096 rows: see ``shapes_to_measure``.
 GPU_STEPS = 6
-# Predictions are remembered for so many batches, in which the table moves by less than it is wrong.
+# Predictions are cached for this many batches. In that time the table changes by less than its own error.
 REMEMBERED = 256
-# Shapes whose place between the points is remembered, which never changes; all that a CPU's batches have.
+# Cached interpolation weights, which never change. Enough for every shape of a CPU's batches.
 PLACED_MAX = 8192
 
 
 class CostTable:
     """Seconds that one runner needs for a batch.
 
-    Between its points it interpolates linearly in the logarithms of rows, length and seconds, so that a power law is met exactly
-    and a fixed cost plus a cost a token within a few per cent. Beyond its most rows or tokens cost grows in proportion, and below
-    its fewest the law of its first two points goes on.
+    Interpolates linearly in the logarithms of rows, length and seconds. A power law is matched exactly, a fixed cost plus a cost per
+    token within a few per cent. Beyond the most rows or tokens the cost grows in proportion; below the fewest it extrapolates from
+    the first two points.
     """
 
     def __init__(self, points: Mapping[Shape, float]) -> None:
         """Start from measured points; not all lengths need the same rows.
 
         Args:
-            points: seconds, positive, by rows and length.
+            points: seconds by rows and length.
 
         Raises:
-            ValueError: there is no point, or one is not positive.
+            ValueError: there is no point, or one is not positive and finite.
         """
         if not points or not all(rows > 0 and length > 0 and 0 < s < math.inf for (rows, length), s in points.items()):
-            raise ValueError(f"{len(points)} points; wanted are at least 1, all of them positive and finite")
+            raise ValueError(f"a cost table needs at least one point, all positive and finite; got {len(points)} points")
         self._shapes = sorted(points, key=lambda shape: (shape[1], shape[0]))
         self._seconds = [math.log(points[shape]) for shape in self._shapes]
         self._lengths = sorted({length for _, length in points})
-        # By length: the indices of its points, in order of rows.
+        # For each length the indices of its points, in order of rows.
         self._columns = [[i for i, shape in enumerate(self._shapes) if shape[1] == length] for length in self._lengths]
-        # Measured over predicted run time now: 2 when everything takes twice as long as the table says.
+        # Current ratio of measured to predicted run time: 2 means that everything takes twice as long as the table says.
         self.speed = 1.0
         self._remembered: dict[Shape, float] = {}
         self._placed: dict[Shape, Place] = {}
         self._observed = 0
-        # Changes whenever remembered predictions are forgotten.
+        # Incremented when cached predictions are dropped.
         self.version = 0
 
     def points(self) -> dict[Shape, float]:
-        """The table as it is now, without the speed of the moment."""
+        """The current points, without the current speed."""
         return {shape: math.exp(seconds) for shape, seconds in zip(self._shapes, self._seconds, strict=True)}
 
     def table_s(self, rows: int, length: int) -> float:
-        """Seconds by the table alone, before the speed of the moment."""
+        """Table seconds: the prediction without the current speed."""
         shape = (rows, length)
         found = self._remembered.get(shape)
         if found is None:
@@ -109,7 +109,7 @@ class CostTable:
 
 
 def _between(value: int, knots: Sequence[int]) -> tuple[tuple[int, float], tuple[int, float]]:
-    """The knots below and above a value with their shares by its logarithm, which sum to 1; beyond the last, the last alone."""
+    """The knots below and above a value with weights by its logarithm, which sum to 1. Beyond the last knot, the last alone."""
     above = max(1, bisect_right(knots, value))
     if above == len(knots):
         return (above - 1, 1.0), (above - 1, 0.0)
@@ -119,13 +119,13 @@ def _between(value: int, knots: Sequence[int]) -> tuple[tuple[int, float], tuple
 
 
 def shapes_to_measure(rows_at: Sequence[tuple[int, int]], steps: int = 2) -> list[Shape]:
-    """The shapes whose cost is measured at warm-up, the largest first: from one row to the most in equal ratios.
+    """The shapes to measure at warm-up, the largest first: from one row to the most, in equal ratios.
 
     Args:
-        rows_at: lengths with the most rows that a batch of that length may have.
-        steps: of each length. 2 do for a CPU, where cost grows with the tokens; a GPU's cost is flat before it grows, and where it
-            bends nobody knows beforehand: GPU_STEPS.
+        rows_at: lengths, each with the most rows that a batch of that length may have.
+        steps: number of ratios for each length. 2 are enough for a CPU, where cost grows with the tokens. A GPU's cost is flat at
+            first, and where it starts to grow is not known beforehand: use GPU_STEPS.
     """
-    # Whole numbers of rows are met in spite of rounding.
+    # The small term makes exact powers survive rounding.
     shapes = {(int(most ** (step / steps) + 1e-9), length) for length, most in rows_at for step in range(steps + 1)}
     return sorted(shapes, key=lambda shape: (-shape[0] * shape[1], shape))

@@ -1,4 +1,4 @@
-"""Work by deadline: what must be done by when, and which instants that leaves tight. Pure."""
+"""Queued work by deadline: how many seconds of work are due by each instant. Pure."""
 
 from array import array
 from bisect import bisect_left
@@ -10,13 +10,13 @@ Times = npt.NDArray[np.float64]
 
 
 class Demand:
-    """Seconds of work by deadline. Rows that share a deadline, as those of a batch call do, are one entry."""
+    """Seconds of work by deadline. Rows with the same deadline, such as those of one batch call, share an entry."""
 
     def __init__(self) -> None:
         self._deadlines = array("d")
         self._work = array("d")
         self._rows = array("L")
-        # The dearest row of each entry; while an entry lives it is not lowered again.
+        # The most expensive row of each entry. It never falls while the entry exists.
         self._dearest = array("d")
         self.total_s = 0.0
         self._curve: tuple[Times, Times, Times] | None = None
@@ -26,11 +26,11 @@ class Demand:
 
     @property
     def first_at(self) -> float:
-        """The earliest deadline; there must be one."""
+        """The earliest deadline. There must be an entry."""
         return self._deadlines[0]
 
     def add(self, deadline_at: float, work_s: float, alone_s: float) -> None:
-        """A row waits that is ``work_s`` seconds of work among others and ``alone_s`` alone."""
+        """Add a row that takes ``work_s`` seconds as part of a batch and ``alone_s`` seconds alone."""
         self._curve = None
         place = bisect_left(self._deadlines, deadline_at)
         if place < len(self._deadlines) and self._deadlines[place] == deadline_at:
@@ -45,7 +45,7 @@ class Demand:
         self.total_s += work_s
 
     def remove(self, deadline_at: float, work_s: float) -> None:
-        """A row that was added waits no more."""
+        """Remove a row that was added before."""
         self._curve = None
         place = bisect_left(self._deadlines, deadline_at)
         assert place < len(self._deadlines) and self._deadlines[place] == deadline_at, "removed a row that was not added"
@@ -55,12 +55,12 @@ class Demand:
         if not self._rows[place]:
             del self._deadlines[place], self._work[place], self._rows[place], self._dearest[place]
         if not self._deadlines:
-            # What rounding has left over.
+            # Exactly 0, without rounding errors.
             self.total_s = 0.0
 
     def curve(self) -> tuple[Times, Times, Times]:
-        """Deadlines in order, the seconds of work due by each, and those of the dearest row of each, alone."""
+        """Deadlines in order, the seconds of work due by each, and the seconds that each one's most expensive row takes alone."""
         if self._curve is None:
-            # Copied: a view would keep the arrays from growing.
+            # Copied, because a view would prevent the arrays from growing.
             self._curve = np.array(self._deadlines), np.cumsum(np.array(self._work)), np.array(self._dearest)
         return self._curve

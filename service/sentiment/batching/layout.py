@@ -1,4 +1,4 @@
-"""How a graph takes the rows of a batch, padded or packed: which may go together, and what they cost together. Pure."""
+"""The two batch layouts, padded and packed: which rows may share a batch, and what they cost together. Pure."""
 
 import math
 from bisect import bisect_right
@@ -10,15 +10,15 @@ from sentiment.batching.cost import Shape
 from sentiment.batching.plan import BatchLimits, Prices, edges
 from sentiment.batching.ticket import P, Ticket
 
-# Attention over packed rows takes workspace as if they were padded to the longest, yet computes nothing there: a batch may have so many
-# times its limit of tokens with that padding. 256 rows of at most 512 tokens have 8 times 16,384.
+# Attention over packed rows allocates workspace as if rows were padded to the longest, but computes nothing there. With that padding
+# a batch may have this many times its token limit: 256 rows of at most 512 tokens are 8 times 16,384.
 PADDED = 8
-# A packed batch is full when the parts that its rows take of one sum to 1, give or take what rounding adds.
+# A packed batch is full when its rows' parts (see ``Prices.part``) sum to 1, up to rounding errors.
 FULL = 1 + 1e-9
 
 
 class Lengths(NamedTuple):
-    """What of rows' lengths decides their cost: how many, the longest, their sum, and the sum of their squares."""
+    """What determines the cost of rows: their number, the longest length, the sum of lengths and the sum of squared lengths."""
 
     rows: int
     longest: int
@@ -27,12 +27,12 @@ class Lengths(NamedTuple):
 
     @classmethod
     def of(cls, lengths: Sequence[int]) -> "Lengths":
-        """Of at least one row."""
+        """Summarize the lengths of at least one row."""
         return cls(len(lengths), max(lengths), sum(lengths), sum([length * length for length in lengths]))
 
 
 class Candidates(NamedTuple):
-    """Rows that may run together: how many, a length that none exceeds, and their lengths in the order in which they should go."""
+    """Rows that may run together: their number, an upper bound of their lengths, and the lengths in the order of preference."""
 
     rows: int
     longest: int
@@ -40,118 +40,119 @@ class Candidates(NamedTuple):
 
 
 class Layout(Protocol):
-    """What the scheduler asks of a layout."""
+    """What the scheduler needs of a layout."""
 
     def edges(self, length_max: int) -> list[int]:
-        """The longest lengths of the buckets in which rows wait, ascending, the last of them ``length_max``."""
+        """The largest length of each bucket of waiting rows, ascending; the last is ``length_max``."""
 
     def within(self, limits: BatchLimits) -> BatchLimits:
-        """Limits on rows' own lengths that keep what is computed for them within ``limits``."""
+        """Limits on the rows' own lengths that keep the computed tokens within ``limits``."""
 
     def shape(self, lengths: Lengths) -> Shape:
-        """As how many rows of what length these cost, in one batch or in several; there is at least 1."""
+        """The shape of equal rows that costs the same as these, in one batch or several. At least one row."""
 
     def computed(self, lengths: Lengths) -> tuple[int, int]:
-        """Tokens that one batch of these computes, and its rows' squared lengths in sum; both with what is padded."""
+        """The tokens that one batch of these rows computes, and the sum of squared lengths, both including padding."""
 
     def portion(self, group: Candidates, prices: Prices, within_s: float) -> tuple[int, Shape]:
-        """The first rows of a group that make one batch: as many as pay and take no more than ``within_s`` seconds, at least 1.
+        """The first rows of a group that make one batch: the best size, at most ``within_s`` seconds, at least 1 row.
 
         Args:
             group: at least one row.
-            prices: which batches pay.
-            within_s: predicted seconds.
+            prices: give the best batch size.
+            within_s: limit of the predicted seconds.
 
         Returns:
-            How many, and the shape that their batch is planned to have.
+            The number of rows, and the planned shape of their batch.
         """
 
     def halves(self, tickets: Sequence[Ticket[P]]) -> tuple[list[Ticket[P]], list[Ticket[P]]]:
-        """A batch cut in two, the dearer half last."""
+        """Divide a batch in two; the more expensive half is the second."""
 
     def mixture(self, limits: BatchLimits, length_max: int) -> list[int]:
-        """Lengths of the rows that take most memory together, the longest first."""
+        """Lengths of the batch that takes the most memory, the longest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Rows are padded to the longest of their batch, so that like goes with like.
+    """Rows are padded to the longest of their batch, so rows of similar lengths run together.
 
     Args:
-        lengths: to one of these batches are padded, ascending; empty: to the longest row.
+        lengths: the lengths to which batches are padded, ascending. Empty: each batch is padded to its longest row.
     """
 
     lengths: Sequence[int] = ()
 
     def edges(self, length_max: int) -> list[int]:
-        """Buckets by length: see ``plan.edges``."""
+        """As in Layout: the given lengths, or ``plan.edges``."""
         return list(self.lengths) or edges(length_max)
 
     def within(self, limits: BatchLimits) -> BatchLimits:
-        """The limits as they are."""
+        """As in Layout: unchanged."""
         return limits
 
     def shape(self, lengths: Lengths) -> Shape:
-        """That many of the longest."""
+        """As in Layout: every row counts as the longest."""
         return lengths.rows, lengths.longest
 
     def computed(self, lengths: Lengths) -> tuple[int, int]:
-        """Every row counts like the longest."""
+        """As in Layout: every row counts as the longest."""
         return lengths.rows * lengths.longest, lengths.rows * lengths.longest**2
 
     def portion(self, group: Candidates, prices: Prices, within_s: float) -> tuple[int, Shape]:
-        """By number alone: every row may be as long as the longest."""
+        """As in Layout. Only the number of rows matters: each row counts as the longest of the group."""
         most = min(group.rows, prices.best_rows(group.longest))
         number = next((number for number in range(most, 1, -1) if prices.cost.run_s(number, group.longest) <= within_s), 1)
         return number, (number, group.longest)
 
     def halves(self, tickets: Sequence[Ticket[P]]) -> tuple[list[Ticket[P]], list[Ticket[P]]]:
-        """The shorter rows and the longer ones, so that the shorter lose their padding."""
+        """The shorter rows, then the longer ones, so that the shorter rows lose their padding."""
         ordered = sorted(tickets, key=lambda ticket: ticket.length)
         middle = len(ordered) // 2
         return ordered[:middle], ordered[middle:]
 
     def mixture(self, limits: BatchLimits, length_max: int) -> list[int]:
-        """As many as may go of the longest: memory is taken for all as for that."""
+        """As many rows of the longest length as fit, because memory is allocated for that length."""
         return [length_max] * limits.rows_at(length_max)
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Rows lie end to end without padding, and rows of any lengths go together.
+    """Rows lie end to end without padding, and rows of any lengths may share a batch.
 
-    The work of such a batch is in proportion to its tokens, but for attention, which is to the sum of its rows' squared lengths. So it
-    costs what rows of one length do that agree with it in both, and one cost table, measured with such rows, serves it.
+    The work of a packed batch grows with its tokens, and that of attention with the sum of squared lengths. So the batch costs as much
+    as equal rows with the same two sums. One cost table, measured with equal rows, therefore serves all packed batches.
 
     Args:
-        multiple: the tokens of a batch are rounded up to a multiple of this. What that costs is in what was measured.
+        multiple: the tokens of a batch are rounded up to a multiple of this. The measured costs include the rounding.
     """
 
     multiple: int = 64
 
     def edges(self, length_max: int) -> list[int]:
-        """One bucket."""
+        """As in Layout: a single bucket."""
         return [length_max]
 
     def within(self, limits: BatchLimits) -> BatchLimits:
-        """Tokens rounded down, for those of a batch are rounded up."""
+        """As in Layout: the token limit is rounded down, because the tokens of a batch are rounded up."""
         return replace(limits, tokens=max(1, limits.tokens // self.multiple * self.multiple))
 
     def shape(self, lengths: Lengths) -> Shape:
-        """All the tokens, in as many like rows as have nearly the same squares: to within a third for one long row and few short
-        ones, closer for more.
+        """As in Layout: equal rows with the same tokens and nearly the same sum of squares.
+
+        The sum of squares is off by up to a third for one long row with few short ones, and by less for more rows.
         """
         rows = round(lengths.tokens**2 / lengths.squares)
         return rows, math.ceil(lengths.tokens / rows)
 
     def computed(self, lengths: Lengths) -> tuple[int, int]:
-        """Their own, the tokens rounded up."""
+        """As in Layout: the rows' own tokens, rounded up, and their own squares."""
         return math.ceil(lengths.tokens / self.multiple) * self.multiple, lengths.squares
 
     def portion(self, group: Candidates, prices: Prices, within_s: float) -> tuple[int, Shape]:
-        """Row by row until the budget is spent, of which each takes its part of the best batch of its length.
+        """As in Layout. Adds rows until their parts sum to 1; a row's part is its part of the best batch of its length.
 
-        So batches have the tokens at which the time a token is near its least, and no limit is broken whatever the mixture.
+        Batches then have about the number of tokens at which the time per token is least, and keep every limit for any mixture.
         """
         own: list[int] = []
         spent, longest, most = 0.0, 0, 0
@@ -172,16 +173,16 @@ class Packed:
         return number, self.shape(Lengths.of(own[:number]))
 
     def halves(self, tickets: Sequence[Ticket[P]]) -> tuple[list[Ticket[P]], list[Ticket[P]]]:
-        """Every other row by length, so that both halves have about the same tokens."""
+        """Every other row by length, so that both halves have about equally many tokens."""
         ordered = sorted(tickets, key=lambda ticket: ticket.length, reverse=True)
         return ordered[1::2], ordered[::2]
 
     def mixture(self, limits: BatchLimits, length_max: int) -> list[int]:
-        """A single row of the longest, and as many short ones as may go with it."""
+        """One row of the longest length and as many short rows as fit with it."""
         others = max(0, min(_roomy(limits).rows_at(length_max) - 1, limits.tokens - length_max))
         return [length_max, *[min(length_max, (limits.tokens - length_max) // max(1, others))] * others]
 
 
 def _roomy(limits: BatchLimits) -> BatchLimits:
-    """What a packed batch may be with the padding that it does not have."""
+    """Limits for a packed batch when padding that is not computed counts too: see PADDED."""
     return replace(limits, tokens=PADDED * limits.tokens)

@@ -1,4 +1,4 @@
-"""How waiting rows are best cut into batches, by what batches cost. Pure."""
+"""Divides waiting rows into batches so that the total predicted time is least. Pure."""
 
 import math
 from bisect import bisect_left
@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 
 from sentiment.batching.cost import CostTable
 
-# A batch is no larger than it must be to come so near to the least time a row: smaller batches answer sooner.
+# A batch is the smallest whose time per row is within this factor of the least, because smaller batches answer sooner.
 NEAR_BEST = 1.02
 EDGES_MAX = 32
-# Steps of 2 tokens up to here: a batch of short texts loses little to padding. Longer rows gain little from company on a CPU.
+# Buckets are 2 tokens wide up to this length, so that short texts lose little to padding. On a CPU longer rows gain little from batching.
 FINE_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What one batch may be. A single row that breaks a limit by itself runs alone.
+    """The limits of one batch. A single row that exceeds a limit by itself runs alone.
 
     Args:
-        rows: rows in a batch.
-        tokens: computed tokens, with what is padded.
-        scores_bytes: rows x heads x length^2 x 4, the size of one layer's attention scores in fp32.
+        rows: the most rows.
+        tokens: the most computed tokens, including padding.
+        scores_bytes: the most bytes of one layer's attention scores in fp32: rows x heads x length^2 x 4.
         heads: attention heads of the model.
     """
 
@@ -31,22 +31,22 @@ class BatchLimits:
     heads: int
 
     def rows_at(self, length: int) -> int:
-        """How many rows of this length fit one batch, at least 1."""
+        """How many rows of this length fit in one batch, at least 1."""
         by_scores = self.scores_bytes // (4 * self.heads * length * length)
         return max(1, min(self.rows, self.tokens // length, by_scores))
 
     def part(self, length: int) -> float:
-        """The part of a batch that one row of this length takes: rows whose parts sum to 1 at most keep every limit together."""
+        """The part of a batch that one row of this length takes. Rows whose parts sum to at most 1 keep every limit."""
         return max(1 / self.rows, length / self.tokens, 4 * self.heads * length * length / self.scores_bytes)
 
     def below(self, tokens: int, squares: int) -> "BatchLimits":
-        """Limits that allow half of a batch that was too large for the memory; ``squares``: of its rows' lengths, in sum."""
+        """Limits that allow half of a batch that did not fit in memory; ``squares`` is the sum of its rows' squared lengths."""
         scores_bytes = max(1, self.heads * squares * 4 // 2)
         return replace(self, tokens=min(self.tokens, max(1, tokens // 2)), scores_bytes=min(self.scores_bytes, scores_bytes))
 
 
 def edges(length_max: int) -> list[int]:
-    """The longest lengths of at most EDGES_MAX buckets: even numbers up to FINE_MAX, then steps of equal ratio."""
+    """The largest lengths of at most EDGES_MAX buckets: even numbers up to FINE_MAX, then equal ratios."""
     fine = list(range(2, min(FINE_MAX, length_max) + 1, 2))
     if length_max <= FINE_MAX:
         return fine if fine and fine[-1] == length_max else [*fine, length_max]
@@ -56,7 +56,7 @@ def edges(length_max: int) -> list[int]:
 
 
 class Prices:
-    """What groups of rows cost under the limits, by the cost table without the speed of the moment."""
+    """Costs of groups of rows under the batch limits, in table seconds (without the current speed)."""
 
     def __init__(self, cost: CostTable, limits: BatchLimits) -> None:
         self.cost = cost
@@ -66,15 +66,15 @@ class Prices:
         self._parts: dict[int, float] = {}
 
     def stale(self) -> bool:
-        """Whether the table has moved since these were worked out."""
+        """Whether the table has changed since these costs were computed."""
         return self._version != self.cost.version
 
     def best_rows(self, length: int) -> int:
-        """The fewest rows of this length that come within NEAR_BEST of the least time a row."""
+        """The fewest rows of this length whose time per row is within NEAR_BEST of the least."""
         return len(self.column(length)) - 1
 
     def part(self, length: int) -> float:
-        """The part of the best batch that one row of this length takes where rows of other lengths may fill the rest."""
+        """The part of a batch of the best size that one row of this length takes, if rows of other lengths may fill the rest."""
         found = self._parts.get(length)
         if found is None:
             best = self.best_rows(length)
@@ -82,7 +82,7 @@ class Prices:
         return found
 
     def column(self, length: int) -> list[float | None]:
-        """Seconds of 0 to ``best_rows`` rows; None where nobody has asked yet: see ``group_s``."""
+        """Seconds of 0 to ``best_rows`` rows; None where ``group_s`` has not needed the value yet."""
         found = self._columns.get(length)
         if found is None:
             most = self.limits.rows_at(length)
@@ -93,12 +93,12 @@ class Prices:
         return found
 
     def batched_s(self, length: int) -> float:
-        """Seconds of one row in a batch of ``best_rows``."""
+        """Seconds per row in a batch of ``best_rows``."""
         column = self.column(length)
         return (column[-1] or 0.0) / (len(column) - 1)
 
     def group_s(self, rows: int, length: int) -> float:
-        """Seconds of any number of rows padded to one length, cut into batches of ``best_rows``."""
+        """Seconds of any number of rows padded to one length, divided into batches of ``best_rows``."""
         column = self.column(length)
         whole, rest = divmod(rows, len(column) - 1)
         part = column[rest]
@@ -107,13 +107,13 @@ class Prices:
         return whole * (column[-1] or 0.0) + part
 
 
-# Numbers of rows that are compared, in steps of about 1.4.
+# The batch sizes that are compared, in ratios of about 1.4.
 _SIZES = sorted({round(2 ** (exponent / 2)) for exponent in range(21)})
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A group: buckets ``first`` to ``last`` of those that were split, padded to the longest, and its cost in table seconds."""
+    """A group of adjacent buckets, ``first`` to ``last``, padded to the longest row, and its cost in table seconds."""
 
     first: int
     last: int
@@ -121,17 +121,17 @@ class Span:
 
 
 def split(buckets: Sequence[tuple[int, int]], prices: Prices) -> list[Span]:
-    """Cut buckets into groups that are padded together so that the predicted time of all is least.
+    """Divide buckets into groups that are padded together so that the total predicted time is least.
 
-    A dynamic programme over at most EDGES_MAX buckets, whatever the number of rows. It looks no further back from a bucket than
-    padding costs a whole batch more than the best group found: what joining rows saves is at most a part of one.
+    A dynamic program over at most EDGES_MAX buckets, whatever the number of rows. From a bucket it stops looking back as soon as
+    padding costs a whole batch more than the best group found, because joining rows saves at most a part of one batch.
 
     Args:
-        buckets: longest length and number of rows of each bucket that has any, by length.
-        prices: what a group costs.
+        buckets: the largest length and the number of rows of each bucket that has rows, by length.
+        prices: costs of groups.
 
     Returns:
-        Groups that cover all buckets, in their order.
+        Groups that cover all buckets, in order.
     """
     least, first_of = [0.0], [0]
     for last, (length, _) in enumerate(buckets):
@@ -140,7 +140,7 @@ def split(buckets: Sequence[tuple[int, int]], prices: Prices) -> list[Span]:
         rows, best, at = 0, math.inf, last
         for first in range(last, -1, -1):
             rows += buckets[first][1]
-            # group_s, without its call: this line runs up to 528 times a plan.
+            # group_s inlined: this line runs up to 528 times per plan.
             part = column[rows % size]
             total = least[first] + (rows // size * whole_s + part if part is not None else prices.group_s(rows, length))
             if total < best:
@@ -159,5 +159,5 @@ def split(buckets: Sequence[tuple[int, int]], prices: Prices) -> list[Span]:
 
 
 def bucket_by_length(ladder: Sequence[int]) -> list[int]:
-    """The edge of the bucket that each length from 0 on belongs to."""
+    """For each length from 0 on the edge of its bucket."""
     return [ladder[bisect_left(ladder, length)] for length in range(ladder[-1] + 1)]

@@ -1,4 +1,4 @@
-"""Rows of batches that failed, or were not begun: they run again before all others, together as they come here. Pure."""
+"""Rows to run before all others, each set as one batch: halves of failed batches, and batches that never began. Pure."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from sentiment.batching.ticket import P, State, Ticket
 
 
 class Retries(Generic[P]):
-    """Sets of rows, first come first served. ``rows``: how many of them wait."""
+    """Sets of rows in the order of arrival. ``rows`` is the number of waiting rows."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -18,7 +18,7 @@ class Retries(Generic[P]):
         return bool(self.rows)
 
     def add(self, tickets: Sequence[Ticket[P]], began: bool = True) -> None:
-        """Rows wait again; they are to run together, if there are any. ``began``: their batch did, else they have never run."""
+        """Add rows that are to run together; there may be none. ``began``: whether their batch has started to run."""
         for ticket in tickets:
             ticket.state, ticket.retrying = State.WAITING, True
             if not began:
@@ -28,7 +28,7 @@ class Retries(Generic[P]):
             self._sets.append(list(tickets))
 
     def take(self) -> tuple[list[Ticket[P]], str] | None:
-        """The rows of the first set of which any still wait, and why they run together; None where none wait."""
+        """Take the waiting rows of the first set that has any, and the batch's reason; None if no row waits."""
         while self._sets:
             waiting = [ticket for ticket in self._sets.popleft() if ticket.state is State.WAITING]
             if waiting:
@@ -37,9 +37,9 @@ class Retries(Generic[P]):
         return None
 
     def left(self) -> None:
-        """One of them has a fate."""
+        """Count one row less: it expired, failed or was cancelled."""
         self.rows -= 1
 
     def waiting(self) -> Iterator[Ticket[P]]:
-        """All of them."""
+        """All waiting rows."""
         return (ticket for tickets in self._sets for ticket in tickets if ticket.state is State.WAITING)

@@ -1,6 +1,7 @@
-"""The queue as a text sees it: in as one row or as the rows of its windows, all or none, and out with one outcome.
+"""The queue of texts. A text enters as one row or as the rows of its windows, all or none, and leaves with one outcome.
 
-``HereQueue`` is the one of this process; a front end's leads to the process that has the model (front_ends.executor_client).
+``HereQueue`` is the queue of this process. A front-end process has another, which leads to the process with the model
+(``front_ends.executor_client``).
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ Reading = Row | Windows
 
 @dataclass(frozen=True, slots=True)
 class NotLetIn:
-    """The text was refused at the door, where that is known only after a while: in another process."""
+    """The text was not admitted. This outcome exists where another process decides, so that ``submit`` cannot raise."""
 
     error: Refused | Expired | Unavailable
 
@@ -32,15 +33,15 @@ class Pending(Protocol):
 
     @property
     def deadline_at(self) -> float:
-        """Instant of ``time.monotonic`` at which its answer is worth nothing."""
+        """Instant of ``time.monotonic`` after which the answer has no use."""
 
     @property
     def rows(self) -> int:
-        """How many rows it is."""
+        """The number of its rows."""
 
 
 class RowQueue(Protocol):
-    """Where texts wait for their batch."""
+    """A queue in which texts wait for their batch."""
 
     def submit(
         self,
@@ -50,18 +51,20 @@ class RowQueue(Protocol):
         priority: Priority,
         trace: Trace | None = None,
     ) -> Pending:
-        """Queue a text. ``tell`` is called once, later and in the event loop, unless it is cancelled before. ``trace``: of its request.
+        """Queue a text. ``tell`` is called once, later and in the event loop, unless the text is cancelled first.
+
+        ``trace`` is the request's trace, if it is sampled.
 
         Raises:
-            Refused, Expired, Unavailable: it is not let in; ``tell`` will not be called.
+            Refused, Expired, Unavailable: the text is not admitted; ``tell`` will not be called.
         """
 
     def cancel(self, pending: Pending) -> bool:
-        """Forget a text; its ``tell`` will not be called. False, and nothing happens, if it already was."""
+        """Withdraw a text, so that ``tell`` is not called. Returns False without any effect if ``tell`` already was."""
 
 
 class HereQueue:
-    """The queue before this process's batcher."""
+    """The queue of this process's batcher."""
 
     def __init__(self, batcher: Batcher) -> None:
         self._batcher = batcher
@@ -74,13 +77,13 @@ class HereQueue:
         priority: Priority,
         trace: Trace | None = None,
     ) -> Pending:
-        """Queue a text; see RowQueue. Its outcome is never NotLetIn."""
+        """As in RowQueue. The outcome is never NotLetIn."""
         if isinstance(reading, Windows):
             return Joint(self._batcher, reading.rows, deadline_at, tell, priority, trace)
         return self._batcher.submit(reading, deadline_at, tell, priority, trace)
 
     def cancel(self, pending: Pending) -> bool:
-        """Forget a text; see RowQueue."""
+        """As in RowQueue."""
         if isinstance(pending, Joint):
             return pending.cancel()
         assert isinstance(pending, Ticket)

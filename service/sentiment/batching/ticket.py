@@ -1,4 +1,4 @@
-"""A row that waits, a batch of them, and what a step of the scheduler decides. Pure."""
+"""A waiting row, a batch of rows, and a decision of the scheduler. Pure."""
 
 import enum
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ P = TypeVar("P")
 
 
 class Priority(enum.Enum):
-    """Who waits for the row: somebody, or a program that scores many."""
+    """The class of a row: a person waits for it, or a program that scores many texts."""
 
     INTERACTIVE = "interactive"
     BULK = "bulk"
 
 
 class State(enum.Enum):
-    """Where a ticket stands. WAITING and RUNNING are live; the others are fates."""
+    """State of a ticket. WAITING and RUNNING are live; the others are final."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -32,7 +32,7 @@ LIVE = (State.WAITING, State.RUNNING)
 
 @dataclass(slots=True, eq=False)
 class Ticket(Generic[P]):
-    """One waiting row. The scheduler alone writes its fields; ``payload`` is the driver's."""
+    """One row in the scheduler. Only the scheduler writes its fields; ``payload`` belongs to the driver."""
 
     length: int
     queued_at: float
@@ -40,24 +40,24 @@ class Ticket(Generic[P]):
     payload: P
     priority: Priority
     number: int
-    # Table seconds that it costs alone, and in a batch of the best size.
+    # Table seconds of the row alone, and as part of a batch of the best size.
     alone_s: float
     batched_s: float
-    # Admitted to an idle server although the table denies that it can finish: tried, so that the table can be corrected.
+    # Admitted by an idle server although the cost table says that it cannot finish in time, so that the table can be corrected.
     probe: bool = False
     state: State = State.WAITING
     started_at: float = 0.0
-    # Seconds that it was predicted to wait when it was let in; None where no prediction was needed.
+    # Predicted wait in seconds when the row was admitted; None where no prediction was needed.
     ahead_s: float | None = None
     retrying: bool = False
 
     @property
     def rows(self) -> int:
-        """How many rows it is, as of a text that is read in windows."""
+        """Always 1; a text in windows has more."""
         return 1
 
     def hopeless(self, now: float, speed: float) -> bool:
-        """Whether it could not finish in time alone if it started now, when everything takes ``speed`` times its table seconds."""
+        """Whether it would miss its deadline even alone and started now. ``speed``: see CostTable.speed."""
         return not self.probe and self.deadline_at - now < speed * self.alone_s
 
 
@@ -65,22 +65,22 @@ class Ticket(Generic[P]):
 class Batch(Generic[P]):
     """Rows to run together now.
 
-    ``reason`` says why it is not larger: full (larger ones are no cheaper a row), alike (no more rows worth running together),
-    spread (the others run on another runner), tight (a deadline allows no more), retry (half of one that failed).
+    ``reason`` says why the batch is not larger: full (more rows would not be cheaper per row), alike (no other rows are worth adding),
+    spread (the other rows run on another runner), tight (a deadline allows no more), retry (half of a failed batch).
     """
 
     tickets: list[Ticket[P]]
     reason: str
-    # As how many rows of what length it costs.
+    # The shape of equal rows with the same cost.
     shape: Shape
-    # Computed tokens and squared lengths of its rows in sum, with what is padded.
+    # Computed tokens, and the sum of squared lengths, both including padding.
     tokens: int
     squares: int
     predicted_s: float
 
     @property
     def length(self) -> int:
-        """The longest row's."""
+        """The length of the longest row."""
         return max([ticket.length for ticket in self.tickets])
 
 
@@ -89,7 +89,10 @@ Entry = tuple[float, int, Ticket[P]]
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[P]):
-    """What to do now: tell the expired and the hopeless, start the batches, ask again at ``wake_at`` (None: at the next event)."""
+    """What to do now: answer the expired and hopeless rows, start the batches, and call ``step`` again at ``wake_at``.
+
+    ``wake_at`` is None if the next event is early enough.
+    """
 
     expired: list[Ticket[P]] = field(default_factory=list)
     hopeless: list[Ticket[P]] = field(default_factory=list)

@@ -1,6 +1,6 @@
-"""The rows of one text that is read in windows: let in all or none, told once, withdrawn together.
+"""The rows of one text that is read in windows: admitted all or none, answered once, withdrawn together.
 
-Each is a row like any other to the scheduler, with the text's deadline and priority.
+To the scheduler each is an ordinary row, with the text's deadline and priority.
 """
 
 import time
@@ -17,7 +17,7 @@ from sentiment.observability.tracing.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class RowsResult:
-    """Every row's raw logits, in order. The other figures are those of the row that was answered last."""
+    """The raw logits of every row, in order. The other values are those of the row that was answered last."""
 
     logits: list[list[float]]
     queue_s: float
@@ -29,7 +29,7 @@ JointOutcome = RowsResult | RequestError
 
 
 class Joint:
-    """Rows that are worth something only together."""
+    """The rows of one text in windows. An answer needs all of them."""
 
     def __init__(
         self,
@@ -40,11 +40,12 @@ class Joint:
         priority: Priority,
         trace: Trace | None = None,
     ) -> None:
-        """Queue all rows. ``tell`` is called once, later and in the event loop, unless they are cancelled before; when one row
-        fails the others are withdrawn, and not told of in ``trace``.
+        """Queue all rows. ``tell`` is called once, later and in the event loop, unless the text is cancelled first.
+
+        When one row fails, the others are withdrawn and do not appear in ``trace``.
 
         Raises:
-            Refused, Expired or Unavailable: as Batcher.submit, for one of them; none is queued.
+            Refused, Expired or Unavailable: as Batcher.submit, for one of the rows; then no row is queued.
         """
         self.deadline_at = deadline_at
         self._batcher = batcher
@@ -58,21 +59,21 @@ class Joint:
             for number, row in enumerate(rows):
                 self._tickets.append(batcher.submit(row, deadline_at, partial(self._row_ended, number), priority, trace, checked=idle))
         except RequestError as error:
-            # None of them has begun: that is decided in a later turn of the loop.
+            # No row has started to run: that is decided in a later turn of the loop.
             self._withdraw(left=False)
             if isinstance(error, Refused):
-                message = f"{error}; all {len(rows)} windows of this text are let in or none"
-                # Its own rows are no work that a retry could wait for.
+                message = f"{error}; a text is admitted only with all its windows, this one has {len(rows)}"
+                # The backlog is read after the text's own rows are withdrawn: a retry need not wait for those.
                 raise Refused(message, self._batcher.backlog_s, error.reason, self._needs_s(rows)) from error
             raise
 
     @property
     def rows(self) -> int:
-        """How many they are."""
+        """The number of windows."""
         return len(self._tickets)
 
     def cancel(self) -> bool:
-        """Forget all; ``tell`` will not be called. False, and nothing happens, if it already was."""
+        """Withdraw all rows, so that ``tell`` is not called. Returns False without any effect if ``tell`` already was."""
         if self._told:
             return False
         self._withdraw(left=True)
@@ -97,10 +98,10 @@ class Joint:
             self._tell(RowsResult(self._logits, outcome.queue_s, outcome.run_s, outcome.batch_rows))
 
     def _check_idle(self, rows: Sequence[Row]) -> bool:
-        """Whether nothing else is there. Then all rows are looked at together, and tried now and then whatever the table says.
+        """Whether the server is idle. Then the rows' deadline is checked together, and the text may be a probe: see ``may_probe``.
 
         Raises:
-            Expired: even so they need more time than there is.
+            Expired: even on the idle server the rows need more time than is left.
         """
         scheduler, now = self._batcher.scheduler, time.monotonic()
         if scheduler.rows_waiting or not scheduler.forecast.idle or not scheduler.runners:
@@ -113,7 +114,7 @@ class Joint:
         return True
 
     def _needs_s(self, rows: Sequence[Row]) -> float:
-        """Predicted seconds of all rows, one at a time on each runner, at most."""
+        """Upper bound of the predicted seconds of all rows, one at a time on each runner."""
         scheduler = self._batcher.scheduler
         each_s = [scheduler.cost.run_s(1, row.tokens) for row in rows]
         return (sum(each_s) - max(each_s)) / max(1, scheduler.runners) + max(each_s)

@@ -1,1 +1,1 @@
-"""``sentiment loadtest``: client processes that load a server by a law, and what they saw."""
+"""Load testing: client processes that send calls by an arrival law, and the measurements."""

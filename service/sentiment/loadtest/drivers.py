@@ -1,4 +1,4 @@
-"""The protocols that a load is sent by. A driver makes one call at a time, many at once, and never raises what the server did."""
+"""Common parts of the protocol drivers. A driver makes single calls, many of them at once. It reports server errors as answers."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ from sentiment.loadtest.mix import Call
 from sentiment.security.client_credentials import Credentials
 
 CONNECT_S_MAX = 5.0
-# A load tester wants each answer as it is: no retry, no connection shared with another channel, and no pause after a lost one that
-# is longer than a second of the run.
+# Each answer must be measured as it is: no retry, no connection shared between channels, and at most a second until the next attempt
+# to connect after a lost connection.
 CHANNEL_OPTIONS = [
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
@@ -24,12 +24,12 @@ CHANNEL_OPTIONS = [
 
 
 class LoadFailed(SentimentError):
-    """A load cannot be made, or not measured; the message says why."""
+    """A load cannot be sent or measured; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Seconds of a call in the server's stages, as it told."""
+    """Seconds of a call in the server's stages, as the server reports them."""
 
     tokenize_s: float
     queue_s: float
@@ -38,7 +38,7 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a call ended: a status code's name, the server's words if it is not OK, and what the answer told."""
+    """How a call ended: the name of its status code, the server's message if it is not OK, and counts from the answer."""
 
     code: str
     message: str = ""
@@ -49,7 +49,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server: its address, how to speak to it and how many connections each process opens."""
+    """A server: its address, protocol and credentials, and how many connections each process opens."""
 
     address: str
     protocol: str = "grpc"
@@ -58,16 +58,16 @@ class Target:
     credentials: Credentials = field(default_factory=Credentials)
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Self:  # Any: JSON
-        """What ``dataclasses.asdict`` made."""
-        return cls(**{**told, "credentials": Credentials(**told["credentials"])})
+    def from_json(cls, values: dict[str, Any]) -> Self:  # Any: JSON
+        """Decode what ``dataclasses.asdict`` returned."""
+        return cls(**{**values, "credentials": Credentials(**values["credentials"])})
 
     def channel(self) -> grpc.aio.Channel:
-        """A gRPC connection of its own.
+        """Open a new gRPC channel.
 
         Raises:
-            ValueError: the address is none.
-            BadSettings: a file of the credentials cannot be used.
+            ValueError: the address is not valid.
+            BadSettings: a credentials file cannot be used.
         """
         credentials = self.credentials.for_grpc()
         if credentials is None:
@@ -76,24 +76,24 @@ class Target:
 
 
 class Driver(Protocol):
-    """One way to call a server."""
+    """Calls a server by one protocol."""
 
     async def connect(self) -> dict[str, str]:
-        """Open the connections; returns what the server says of itself, by name, such as its model and digest.
+        """Open the connections. Returns what the server says about itself by name, such as its model and digest.
 
         Raises:
-            LoadFailed: nobody answers there, or not by this protocol.
+            LoadFailed: no server answers there, or not by this protocol.
         """
 
     async def call(self, call: Call, timeout_s: float) -> Answer:
-        """Make a call; cancelling this cancels it. Raises nothing that a server or network can cause."""
+        """Make a call; cancelling this coroutine cancels the call. Errors of server and network are answers, not exceptions."""
 
     async def close(self) -> None:
         """Close the connections, after the last call."""
 
 
 def failure(error: grpc.aio.AioRpcError) -> Answer:
-    """The answer that gRPC gives as an exception."""
+    """Convert a gRPC exception to an answer."""
     return Answer(error.code().name, error.details() or "")
 
 
@@ -101,7 +101,7 @@ async def wait_ready(channel: grpc.aio.Channel, address: str) -> None:
     """Wait until a channel is connected.
 
     Raises:
-        LoadFailed: it cannot be, or is not within CONNECT_S_MAX.
+        LoadFailed: it cannot connect within CONNECT_S_MAX.
     """
     try:
         async with asyncio.timeout(CONNECT_S_MAX):

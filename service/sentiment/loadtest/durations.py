@@ -1,4 +1,4 @@
-"""Durations as an HDR histogram: microseconds to ten minutes, to three digits."""
+"""Durations as an HDR histogram: from one microsecond to ten minutes, with three significant digits."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,20 +10,20 @@ DIGITS = 3
 
 
 class Durations:
-    """Counts of durations (Tene's HdrHistogram). What is longer than ten minutes counts as that long."""
+    """Counts of durations (Tene's HdrHistogram). Longer durations count as ten minutes."""
 
     def __init__(self, encoded: str = "") -> None:
-        """Empty, or as ``encode`` wrote it.
+        """Start empty, or from what ``encode`` returned.
 
         Raises:
-            ValueError: that is no encoded histogram.
+            ValueError: the text is not an encoded histogram.
         """
         self._histogram: Any = HdrHistogram(1, LONGEST_US, DIGITS)  # Any: hdrh has no types
         if encoded:
             try:
                 self._histogram.decode_and_add(encoded)
             except Exception as error:  # hdrh's own, zlib's and base64's
-                raise ValueError(f"no HDR histogram in {len(encoded)} characters: {error}") from error
+                raise ValueError(f"expected an encoded HDR histogram, got {len(encoded)} other characters: {error}") from error
 
     def __len__(self) -> int:
         return int(self._histogram.total_count)
@@ -31,38 +31,38 @@ class Durations:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Durations) and self.encode() == other.encode()
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def record(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         self._histogram.record_value(min(LONGEST_US, max(0, round(seconds * 1e6))))
 
     def add(self, other: "Durations") -> None:
-        """Count all of the other's too."""
+        """Add all counts of another histogram."""
         self._histogram.add(other._histogram)
 
     def percentile(self, percentile: float) -> float:
-        """Seconds that so many per cent (0 to 100) do not exceed; 0 where nothing was counted."""
+        """The percentile (0 to 100) in seconds; 0 if nothing was counted."""
         return float(self._histogram.get_value_at_percentile(percentile)) / 1e6 if len(self) else 0.0
 
     def percentiles(self, percentiles: Iterable[float]) -> dict[float, float]:
-        """Many at once, for what one takes."""
+        """Several percentiles in one pass."""
         wanted = list(percentiles)
         found = self._histogram.get_percentile_to_value_dict(wanted) if len(self) else {}
         return {percentile: float(found.get(percentile, 0)) / 1e6 for percentile in wanted}
 
     @property
     def mean_s(self) -> float:
-        """The mean; 0 where nothing was counted."""
+        """The mean; 0 if nothing was counted."""
         return float(self._histogram.get_mean_value()) / 1e6
 
     @property
     def longest_s(self) -> float:
-        """The longest; 0 where nothing was counted."""
+        """The longest duration; 0 if nothing was counted."""
         return float(self._histogram.get_max_value()) / 1e6
 
     def encode(self) -> str:
-        """HdrHistogram's V2 form, compressed and in base64, which its tools in other languages read."""
+        """Encode in HdrHistogram's V2 format, compressed and in base64, which HdrHistogram tools in other languages can read."""
         encoded: bytes = self._histogram.encode()
         return encoded.decode()
 

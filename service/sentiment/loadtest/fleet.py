@@ -1,4 +1,4 @@
-"""The client processes of a load test: started once, told each load to hold, their counts merged."""
+"""The client processes of a load test. They start once, hold one load after the other, and their counts are merged."""
 
 import asyncio
 import itertools
@@ -21,26 +21,26 @@ from sentiment.traffic import arrivals
 from sentiment.traffic.arrivals import Law
 
 T = TypeVar("T")
-# Of all processes together. A call takes about 30 KiB of the client.
+# Open calls of all processes together. An open call takes about 30 KiB in the client.
 OPEN_MAX = 10_000
-# A process imports gRPC and connects.
+# Time for a process to import gRPC and connect.
 START_S_MAX = 30.0
-# From the command to the first call, so that all processes have heard it.
+# Time between a command and the first call, so that all processes have read the command.
 HEAD_START_S = 0.2
-# What a process may need beyond the load, the deadlines and their grace before it is given up.
+# How long a process may take beyond the load, the deadlines and their grace period before it is given up.
 LATE_S_MAX = 15.0
 
 
 def default_processes() -> int:
-    """One for two cores: the others are the server's, if it runs here, and one process makes thousands of calls a second."""
+    """One process for two cores. The other cores are for a server on this machine; one process makes thousands of calls a second."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(16, cores // 2))
 
 
 class Fleet:
-    """Processes that load one server. Use it as an async context manager; ``measure`` as often as you like, one at a time.
+    """Client processes that load one server. An async context manager; call ``measure`` any number of times, one at a time.
 
-    ``server`` is what the server says of itself, once it is entered.
+    ``server`` is what the server says about itself, after the context is entered.
     """
 
     def __init__(
@@ -56,22 +56,22 @@ class Fleet:
         open_max: int = OPEN_MAX,
         on_second: Callable[[Second], None] = lambda _: None,
     ) -> None:
-        """Start nothing yet.
+        """Create a fleet without starting processes.
 
         Args:
-            target: the server; each process opens its channels.
-            mix: what is sent.
-            texts: to choose from.
-            objective_s: an answer after it is late.
-            percentile: per cent of the calls that are to be answered within it, so as many this client has to send in time.
-            processes: None for ``default_processes``.
-            seed: the same gives the same calls at the same instants, however many processes there are.
-            open_max: the most calls that are open at once; those that are due beyond are counted as unsent.
-            on_second: told of each second of a load, when all processes have reported it.
+            target: the server; each process opens its own channels.
+            mix: the kinds of calls to send.
+            texts: the texts to choose from.
+            objective_s: seconds after which an answer is late.
+            percentile: percentage of calls that must meet the objective. This client must send as many in time.
+            processes: number of processes; None for ``default_processes``.
+            seed: the same seed gives the same calls at the same instants with any number of processes.
+            open_max: the most calls open at once. Calls that are due beyond this count as unsent.
+            on_second: called for each second of a load, when all processes have reported it.
         """
         self.server: dict[str, str] = {}
         self.processes = processes or default_processes()
-        self._told = {"target": asdict(target), "mix": mix.to_json(), "texts": list(texts)}
+        self._setup = {"target": asdict(target), "mix": mix.to_json(), "texts": list(texts)}
         self._mix, self._objective_s, self._percentile = mix, objective_s, percentile
         self._open_max, self._on_second = open_max, on_second
         self._seeds = itertools.count(seed)
@@ -82,16 +82,16 @@ class Fleet:
         """Start the processes and connect them.
 
         Raises:
-            LoadFailed: nobody answers at the target, or not by its protocol.
+            LoadFailed: no server answers at the target, or not by its protocol.
         """
         try:
             for number in range(self.processes):
                 self._workers.append(await _Worker.start(number))
             async with asyncio.timeout(START_S_MAX):
-                found = await _all(worker.connect(self._told) for worker in self._workers)
+                found = await _all(worker.connect(self._setup) for worker in self._workers)
         except TimeoutError as error:
             await self._end()
-            raise LoadFailed(f"a client process has not connected within {START_S_MAX:g} s") from error
+            raise LoadFailed(f"a client process did not connect within {START_S_MAX:g} s") from error
         except BaseException:
             await self._end()
             raise
@@ -105,10 +105,10 @@ class Fleet:
         await asyncio.gather(*(worker.end() for worker in self._workers))
 
     def stop(self) -> None:
-        """End the load that is held, in order: ``measure`` gives what was seen so far. Hold no other afterwards."""
+        """End the current load early: ``measure`` returns what was measured so far. Do not call ``measure`` again."""
         self._stopped = True
         for worker in self._workers:
-            worker.tell(stop=True)
+            worker.send(stop=True)
 
     @property
     def stopped(self) -> bool:
@@ -116,20 +116,20 @@ class Fleet:
         return self._stopped
 
     async def measure(self, load: Law | int, seconds: float, warm_up_s: float = 1.0) -> Point:
-        """Hold a load and see.
+        """Hold a load and measure.
 
         Args:
             load: an arrival law (open loop: calls are sent when they are due), or a number of callers that each wait for their answer
-                (closed loop: hides what users would have waited).
-            seconds: how long it is held and counted; of a law whose rate changes or that ends, as long as it lasts or whole periods,
-                else it is not held at its mean rate.
-            warm_up_s: before that, at the law's mean rate, uncounted.
+                (closed loop: hides the waiting time of real users).
+            seconds: how long the load is held and counted. For a law that changes or ends, use its whole duration or whole periods;
+                otherwise the load does not have the law's mean rate.
+            warm_up_s: duration of a load before that at the law's mean rate, which is not counted.
 
         Raises:
-            LoadFailed: a client process died or does not answer. What the server does is counted, not raised.
+            LoadFailed: a client process died or does not respond. Errors of the server are counted, not raised.
         """
         begins_at = time.monotonic() + HEAD_START_S + warm_up_s
-        asked = {
+        command = {
             "begins_at": begins_at,
             "seconds": seconds,
             "warm_up_s": warm_up_s,
@@ -143,9 +143,9 @@ class Fleet:
         limit_s = HEAD_START_S + warm_up_s + seconds + self._mix.timeout_s_max + DRAIN_GRACE_S + LATE_S_MAX
         try:
             async with asyncio.timeout(limit_s):
-                parts = await _all(worker.hold(asked, seen) for worker in self._workers)
+                parts = await _all(worker.hold(command, seen) for worker in self._workers)
         except TimeoutError as error:
-            raise LoadFailed(f"a client process has not answered within {limit_s:.0f} s of a load of {seconds:g} s") from error
+            raise LoadFailed(f"a client process did not report within {limit_s:.0f} s about a load of {seconds:g} s") from error
         point = merge(
             parts,
             offered_per_s=0.0 if isinstance(load, int) else load.rate,
@@ -156,7 +156,7 @@ class Fleet:
         )
         point = replace(point, series=tuple(seen.whole), interrupted=self._stopped)
         if point.interrupted and not point.closed_loop and point.seconds:
-            # Of a law whose rate changes only a part was held.
+            # Only a part of the law was held, whose rate may differ from the mean.
             point = replace(point, offered_per_s=(point.sent + point.unsent) / point.seconds)
         return point
 
@@ -164,13 +164,13 @@ class Fleet:
 async def measure(
     target: Target, mix: Mix, texts: Sequence[str], load: Law | int, seconds: float, objective_s: float, warm_up_s: float = 1.0
 ) -> Point:
-    """Hold one load with a fleet of its own; arguments as of ``Fleet`` and its ``measure``."""
+    """Hold one load with a new fleet; arguments as for ``Fleet`` and ``Fleet.measure``."""
     async with Fleet(target, mix, texts, objective_s) as fleet:
         return await fleet.measure(load, seconds, warm_up_s)
 
 
 class _Worker:
-    """A process and the lines to and from it."""
+    """A client process, with its commands and reports as lines of JSON."""
 
     def __init__(self, number: int, process: Process) -> None:
         self._number, self._process = number, process
@@ -178,39 +178,39 @@ class _Worker:
     @classmethod
     async def start(cls, number: int) -> Self:
         command = (sys.executable, "-m", "sentiment.loadtest.worker")
-        # In a session of its own, for Ctrl-C at the terminal is the fleet's to understand.
+        # In a session of its own, so that only the fleet handles Ctrl-C.
         process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=LINE_BYTES_MAX, start_new_session=True)
         return cls(number, process)
 
-    def tell(self, **line: Any) -> None:  # Any: JSON
+    def send(self, **line: Any) -> None:  # Any: JSON
         assert self._process.stdin is not None
         if not self._process.stdin.is_closing():
             self._process.stdin.write(json.dumps(line).encode() + b"\n")
 
-    async def _hear(self) -> dict[str, Any]:  # Any: JSON
+    async def _receive(self) -> dict[str, Any]:  # Any: JSON
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
         if not line:
-            raise LoadFailed(f"client process {self._number} ended with {await self._process.wait()}")
-        heard: dict[str, Any] = json.loads(line)
-        if "error" in heard:
-            raise LoadFailed(heard["error"])
-        return heard
+            raise LoadFailed(f"client process {self._number} ended with exit code {await self._process.wait()}")
+        report: dict[str, Any] = json.loads(line)
+        if "error" in report:
+            raise LoadFailed(report["error"])
+        return report
 
-    async def connect(self, told: dict[str, Any]) -> dict[str, str]:  # Any: JSON
-        """What the server says of itself."""
-        self.tell(**told)
-        server: dict[str, str] = (await self._hear())["ready"]
+    async def connect(self, setup: dict[str, Any]) -> dict[str, str]:  # Any: JSON
+        """Connect the process. Returns what the server says about itself."""
+        self.send(**setup)
+        server: dict[str, str] = (await self._receive())["ready"]
         return server
 
-    async def hold(self, asked: dict[str, Any], seen: "_Seconds") -> Part:  # Any: JSON
-        self.tell(**asked, worker=self._number)
-        while "part" not in (heard := await self._hear()):
-            seen.add(heard["second"])
-        return Part.from_json(heard["part"])
+    async def hold(self, command: dict[str, Any], seen: "_Seconds") -> Part:  # Any: JSON
+        self.send(**command, worker=self._number)
+        while "part" not in (report := await self._receive()):
+            seen.add(report["second"])
+        return Part.from_json(report["part"])
 
     async def end(self) -> None:
-        """Let it close its connections; what has not ended within DRAIN_GRACE_S and a little is killed."""
+        """Let the process close its connections; kill it if it does not end within three times DRAIN_GRACE_S."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -221,7 +221,7 @@ class _Worker:
 
 
 class _Seconds:
-    """Adds up what the processes report of each second; a second is whole when all have."""
+    """Adds up the processes' reports of each second. A second is complete when all processes have reported it."""
 
     def __init__(self, workers: int, on_second: Callable[[Second], None]) -> None:
         self._workers, self._on_second = workers, on_second
@@ -242,8 +242,8 @@ class _Seconds:
         self._on_second(self.whole[-1])
 
 
-async def _all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:  # Any: what a coroutine is sent, which is nothing
-    """All results, or the first failure: then the others are cancelled."""
+async def _all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:  # Any: a coroutine's send type, which is not used
+    """All results, or the first failure; then the others are cancelled."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         return await asyncio.gather(*tasks)

@@ -1,4 +1,4 @@
-"""What the answers of our API tell."""
+"""Converts responses of our API to answers."""
 
 from collections.abc import Sequence
 
@@ -14,14 +14,14 @@ CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 def answer_of(responses: Sequence[pb.ClassifyResponse]) -> Answer:
-    """The answer of a call whose texts were answered so; of many, the stages are those of the one that took longest."""
+    """The answer of a call whose texts have these responses. The stages are those of the text that took longest."""
     last = max((response.timing for response in responses), key=lambda timing: _seconds(timing.total), default=pb.Timing())
     stages = Stages(_seconds(last.tokenize), _seconds(last.queue), _seconds(last.run))
     return Answer(OK, texts_ok=len(responses), tokens=sum(response.tokens for response in responses), stages=stages)
 
 
 def failure_of(error: Status, rest: Answer | None = None) -> Answer:
-    """The answer of a call of which a text was not answered; ``rest`` is that of its other texts."""
+    """The answer of a call with a text that failed; ``rest`` is the answer of its other texts."""
     code = CODES.get(error.code, "UNKNOWN")
     return Answer(code, error.message, rest.texts_ok, rest.tokens) if rest else Answer(code, error.message)
 

@@ -15,12 +15,12 @@ from sentiment.loadtest.results import OK
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 
-# A slow reader takes a message of at most 64 KiB, then rests so long: slower than any server gives them.
+# A slow reader reads a message of at most 64 KiB, then pauses this long, so that it is slower than any server.
 SLOW_PAUSE_S = 0.2
 
 
 class GrpcDriver:
-    """Calls in turn over the target's channels; slow readers have one of their own, whose full window stops nobody else."""
+    """Calls in turn over the target's channels. Slow readers have a channel of their own, so that its full window blocks no other call."""
 
     def __init__(self, target: Target, stream: bool) -> None:
         self._target = target
@@ -38,7 +38,7 @@ class GrpcDriver:
         try:
             found = await next(self._stubs).GetModel(pb.GetModelRequest(model=self._target.model), timeout=CONNECT_S_MAX)
         except grpc.aio.AioRpcError as error:
-            raise LoadFailed(f"{self._target.address} does not describe its model: {error.code().name}: {error.details()}") from error
+            raise LoadFailed(f"GetModel fails at {self._target.address}: {error.code().name}: {error.details()}") from error
         model: pb.Model = found.model
         return {
             "model": f"{model.id.name}/{model.id.version}",
@@ -78,15 +78,15 @@ class GrpcDriver:
         if error is not None:
             return failure_of(error, answer)
         if answer.texts_ok < len(items):
-            return replace(answer, code="UNKNOWN", message=f"{answer.texts_ok} of {len(items)} texts have an answer")
+            return replace(answer, code="UNKNOWN", message=f"the response has results for {answer.texts_ok} of {len(items)} texts")
         return answer
 
     async def _explain(self, call: Call, timeout_s: float) -> Answer:
-        """An explanation by the model's default method, read as fast as it comes."""
+        """Read an explanation by the model's default method as fast as it comes."""
         return await self._read(next(self._stubs), pb.ExplainRequest(text=call.texts[0], model=self._target.model), timeout_s, 0.0)
 
     async def _read_slowly(self, call: Call, timeout_s: float) -> Answer:
-        """All attention maps in fp32, which fill the connection's window."""
+        """Read all attention maps in fp32 slowly; they fill the connection's window."""
         attention = pb.AttentionOptions(encoding=pb.ATTENTION_ENCODING_FP32)
         request = pb.ExplainRequest(text=call.texts[0], model=self._target.model, options=pb.ExplainOptions(attention=attention))
         return await self._read(self._slow, request, timeout_s, SLOW_PAUSE_S)
@@ -102,7 +102,7 @@ class GrpcDriver:
                     await asyncio.sleep(pause_s)
             return Answer(OK, texts_ok=1, tokens=tokens)
         finally:
-            # Whoever leaves early, such as a client that cancels, must not leave the call open.
+            # Also when this coroutine is cancelled: the call must not stay open.
             messages.cancel()
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Our POST /v1/classify in JSON, which other servers can answer too."""
+"""Our POST /v1/classify with JSON, which other servers can implement too."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from sentiment.loadtest.results import OK
 from sentiment.security.client_credentials import may_send_token
 
 PATH = "/v1/classify"
-# The codes that our HTTP side makes these statuses of, and what other servers mean by them.
+# Status codes by HTTP status: those that our HTTP API uses, and the closest for other servers.
 CODES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -35,20 +35,20 @@ MESSAGE_CHARACTERS_MAX = 300
 
 
 class HttpDriver:
-    """One text a request, as many connections as requests are open. The deadline goes along as Grpc-Timeout."""
+    """Sends one text per request, over as many connections as requests are open. Grpc-Timeout carries the deadline."""
 
     def __init__(self, target: Target) -> None:
         self._tls, self._authorization = target.credentials.for_http(), target.credentials.authorization()
         address = target.address if "://" in target.address else f"{'http' if self._tls is None else 'https'}://{target.address}"
         self._url = address if urlsplit(address).path.strip("/") else address.rstrip("/") + PATH
         if self._authorization is not None and not may_send_token(self._url):
-            raise BadSettings(f"{self._url} is another machine, to which a token is sent over https only")
+            raise BadSettings(f"{self._url} is on another machine: a token is sent there over https only")
         self._model = target.model
         self._session: aiohttp.ClientSession | None = None
 
     async def connect(self) -> dict[str, str]:
         """As in Driver."""
-        # Bounded by the load tester's own limit of open calls.
+        # No limit here: the load tester limits open calls.
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=True if self._tls is None else self._tls))
         answer = await self.call(Call(("good",), "", CONNECT_S_MAX), CONNECT_S_MAX)
         if answer.code != OK:
@@ -58,24 +58,24 @@ class HttpDriver:
     async def call(self, call: Call, timeout_s: float) -> Answer:
         """As in Driver."""
         assert self._session is not None, "not connected"
-        asked = {"text": call.texts[0]}
+        content = {"text": call.texts[0]}
         if self._model:
-            asked["model"] = self._model
+            content["model"] = self._model
         if call.kind == BULK:
-            asked["priority"] = "PRIORITY_BULK"
+            content["priority"] = "PRIORITY_BULK"
         headers = {"Content-Type": "application/json", "Grpc-Timeout": f"{math.ceil(timeout_s * 1e3)}m"}
         limit = aiohttp.ClientTimeout(total=timeout_s)
         try:
             if self._authorization is not None:
                 headers["Authorization"] = self._authorization()
-            # A redirected POST would come as a GET, in the time of two.
-            asking = self._session.post(self._url, data=json.dumps(asked), headers=headers, timeout=limit, allow_redirects=False)
-            async with asking as response:
+            # A redirected POST would be repeated as a GET, and take the time of two requests.
+            posted = self._session.post(self._url, data=json.dumps(content), headers=headers, timeout=limit, allow_redirects=False)
+            async with posted as response:
                 body = await response.read()
         except TimeoutError:
             return Answer("DEADLINE_EXCEEDED", f"no answer within {timeout_s:g} s")
         except aiohttp.ClientResponseError as error:
-            return Answer("UNKNOWN", f"what answers is no HTTP server: {' '.join(str(error).split())}")
+            return Answer("UNKNOWN", f"the server does not speak HTTP: {' '.join(str(error).split())}")
         except (aiohttp.ClientError, OSError, BadSettings) as error:
             return Answer("UNAVAILABLE", str(error) or type(error).__name__)
         if response.status != 200:
@@ -90,20 +90,20 @@ class HttpDriver:
         """As in Driver."""
         if self._session is not None:
             await self._session.close()
-            # aiohttp closes its transports a turn later.
+            # aiohttp closes its transports in the next turn of the loop.
             await asyncio.sleep(0)
 
 
 def _answer_of(values: Mapping[str, Any]) -> Answer:
-    """Only prediction.label and prediction.score must be there."""
+    """Read an answer. Only prediction.label and prediction.score are required."""
     prediction = values["prediction"]
     if not isinstance(prediction["score"], float | int) or not isinstance(prediction["label"], str):
-        raise TypeError("of other types")
+        raise TypeError("prediction.label must be a string and prediction.score a number")
     timing = values.get("timing")
     stages = Stages(*(_seconds(timing.get(name, "0s")) for name in ("tokenize", "queue", "run"))) if timing else None
     return Answer(OK, texts_ok=1, tokens=int(values.get("tokens", 0)), stages=stages)
 
 
 def _seconds(duration: str) -> float:
-    """Of a protobuf Duration in JSON, such as 0.0031s."""
+    """Seconds of a protobuf Duration in JSON, such as 0.0031s."""
     return float(duration.removesuffix("s"))

@@ -1,4 +1,4 @@
-"""One ClassifyStream that carries items of many callers, for as long as the server keeps it open."""
+"""One ClassifyStream that carries the items of many callers, as long as the server keeps it open."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,12 +10,12 @@ from sentiment.loadtest.drivers import Answer, failure
 from sentiment.loadtest.grpc_answers import answer_of, failure_of
 from sentiment.v1 import sentiment_pb2 as pb
 
-# Beyond the item's own deadline, which the server keeps: a stream that has stopped moving must not hold its callers.
+# Time after an item's deadline. The server answers by the deadline; without an answer then, the stream is stuck.
 GRACE_S = 1.0
 
 
 class ItemStream:
-    """Sends items as they come and gives each caller its answer. A stream that ended fails its items; the next item opens another."""
+    """Sends items and gives each caller its answer. When the stream ends, its open items fail; the next item opens a new stream."""
 
     def __init__(self, method: Any) -> None:  # Any: types-grpcio's stubs differ
         self._method = method
@@ -25,7 +25,7 @@ class ItemStream:
         self._sent = 0
 
     async def ask(self, item: pb.ClassifyStreamRequest, timeout_s: float) -> Answer:
-        """Send an item, to which this gives id and time limit, and wait for its answer."""
+        """Set the item's id and timeout, send it, and wait for its answer."""
         if self._reader is None or self._reader.done():
             self._outbox = asyncio.Queue()
             self._reader = asyncio.create_task(self._read(self._outbox))
@@ -37,7 +37,7 @@ class ItemStream:
         try:
             return await asyncio.wait_for(answered, timeout_s + GRACE_S)
         except TimeoutError:
-            return Answer("DEADLINE_EXCEEDED", f"the item has no answer {GRACE_S:g} s after its deadline")
+            return Answer("DEADLINE_EXCEEDED", f"no answer to the item {GRACE_S:g} s after its deadline")
         finally:
             self._waiting.pop(item.id, None)
 
@@ -60,7 +60,7 @@ class ItemStream:
             self._waiting.clear()
 
     async def close(self) -> None:
-        """End the stream after its last answer, or after GRACE_S."""
+        """End the stream after its last answer, at the latest after GRACE_S."""
         if self._reader is not None:
             self._outbox.put_nowait(None)
             done, _ = await asyncio.wait({self._reader}, timeout=GRACE_S)

@@ -1,8 +1,7 @@
-"""Where the curve of latency against load bends: the knee.
+"""The knee of the curve of latency against load: the highest rate up to which the tail stays within twice its value at the lowest rate.
 
-It is the highest rate up to which the tail stays within twice its value on the idle server. Kneedle (Satopaa and others, 2011),
-which looks for the point furthest from a straight line, is not used: how far it lies depends on how far into overload one happened
-to measure, while this rule does not change when a rate is added above.
+Kneedle (Satopaa and others, 2011), which looks for the point furthest from a straight line, is not used: its result depends on how
+far into overload the curve was measured. The rule here does not change when a higher rate is added.
 """
 
 import itertools
@@ -18,7 +17,7 @@ FACTOR = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """``rate``: calls a second, 0 if the curve has none; ``low_s``: the percentile at the lowest rate, in seconds; ``why``: a sentence."""
+    """``rate`` in calls per second, 0 if there is no knee; ``low_s``, the percentile at the lowest rate in seconds; ``why``, a sentence."""
 
     rate: float
     low_s: float
@@ -26,28 +25,28 @@ class Knee:
 
 
 def find_knee(points: Sequence[Point], percentile: float) -> Knee:
-    """Find it on measurements in any order; of one rate's the median counts.
+    """Find the knee. The points may have any order; of several measurements at one rate the median counts.
 
-    A percentile is of all judged calls: one that was refused or late never comes, so where more are than the percentile
-    leaves room for it is infinite. Between two rates the curve is taken as straight.
+    The percentile is that of all judged calls. A refused or late call counts as infinite latency, so the percentile is infinite where
+    more calls failed than it leaves room for. Between two rates the curve is taken as straight.
     """
     curve = _curve(points, percentile)
     name = f"p{percentile:g}"
     if not curve or math.isinf(curve[0][1]):
-        return Knee(0.0, math.inf, f"no knee: at the lowest rate too few calls are answered for a {name}")
+        return Knee(0.0, math.inf, f"no knee: too few calls were answered at the lowest rate to give a {name}")
     low_s = curve[0][1]
     limit_s = FACTOR * low_s
-    stays = f"the {name} stays within {FACTOR:g} times the {low_s * 1e3:.3g} ms that it is at {curve[0][0]:.4g}"
+    stays = f"the {name} stays within {FACTOR:g} times its value at {curve[0][0]:.4g} calls/s, {low_s * 1e3:.3g} ms"
     for (rate, before_s), (above, after_s) in itertools.pairwise(curve):
         if after_s > limit_s:
             part = 0.0 if math.isinf(after_s) else (limit_s - before_s) / (after_s - before_s)
             knee = rate + part * (above - rate)
-            return Knee(knee, low_s, f"up to {knee:.4g} calls/s {stays}")
+            return Knee(knee, low_s, f"knee at {knee:.4g} calls/s: up to there {stays}")
     return Knee(0.0, low_s, f"no knee up to {curve[-1][0]:.4g} calls/s: {stays}")
 
 
 def _curve(points: Sequence[Point], percentile: float) -> list[tuple[float, float]]:
-    """(rate, percentile in seconds) by rising rate, made to rise: a single slow moment at a low rate is not the bend."""
+    """(rate, percentile in seconds) by rate, made monotonic: a single slow moment at a low rate is not the knee."""
     by_rate: dict[float, list[float]] = {}
     for point in points:
         if not point.client_limited:
@@ -61,5 +60,5 @@ def _curve(points: Sequence[Point], percentile: float) -> list[tuple[float, floa
 def of_sent(point: Point, percentile: float) -> float:
     """The percentile, in seconds, of all judged calls; infinite if fewer were answered."""
     wanted, answered = percentile * point.judged, len(point.latency)
-    # Not as a share: 0.999 * 1000 is above 999.
+    # Compared without division: 0.999 * 1000 is above 999.
     return point.percentile(min(100.0, wanted / answered)) if answered and wanted <= 100 * answered else math.inf

@@ -1,4 +1,4 @@
-"""What is sent: texts, deadlines, cancels, priorities and kinds of calls, drawn from a seed. Pure."""
+"""The mix of calls: texts, deadlines, cancellations, priorities and kinds, drawn from a seed. Pure."""
 
 import itertools
 import math
@@ -8,18 +8,18 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 INTERACTIVE, BULK, EXPLAIN, SLOW_READER = "interactive", "bulk", "explain", "slow_reader"
-# The class of calls whose client does not wait for their deadline, of whatever kind. Not judged: which of them are answered before
-# their client leaves depends on how fast the answer is, so what is answered of them looks faster than the server is.
+# The class of calls of any kind that the client cancels before their deadline. They are not judged: only fast answers come before the
+# client leaves, so their latency looks better than the server's.
 LEAVER = "leaver"
-# Of explanations and slow readers: they run when classification leaves the processor free.
+# Deadline of explanations and slow readers, which run when classification leaves the processor free.
 EXPLAIN_TIMEOUT_S = 30.0
-# A client that cancels does so after this at the earliest; sooner, and the call might not have been sent.
+# The earliest cancellation; before that the call might not have been sent.
 CANCEL_AFTER_S_MIN = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call to make: ``cancel_after_s`` is when the client gives up, None if it waits for its deadline."""
+    """One call. ``cancel_after_s`` is when the client cancels it; None if the client waits until the deadline."""
 
     texts: tuple[str, ...]
     kind: str
@@ -28,16 +28,16 @@ class Call:
 
     @property
     def group(self) -> str:
-        """The class that it is counted in."""
+        """The class in which the call is counted."""
         return self.kind if self.cancel_after_s is None else LEAVER
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What calls are made of. Shares are of all calls, from 0 to 1; bulk, explain and slow readers together are at most 1.
+    """The composition of the calls. Shares are of all calls, 0 to 1; bulk, explain and slow_readers sum to at most 1.
 
-    ``cancel`` is a share of the classifications. ``timeout_s`` is the shortest and longest deadline of a classification, drawn
-    evenly in the logarithm between them.
+    ``cancel`` is a share of the classifications. ``timeout_s`` is the shortest and the longest deadline of a classification;
+    deadlines between them are uniform in the logarithm.
     """
 
     timeout_s: tuple[float, float]
@@ -50,19 +50,19 @@ class Mix:
 
     @property
     def timeout_s_max(self) -> float:
-        """The longest that a classification may take."""
+        """The longest deadline of a classification."""
         return self.timeout_s[1]
 
     @property
     def judged(self) -> bool:
-        """Whether the objective is asked of any of its calls."""
+        """Whether any of its calls is judged by the objective."""
         return self.cancel < 1 and self.explain + self.slow_readers < 1
 
     def calls(self, texts: Sequence[str], seed: int) -> Iterator[Call]:
-        """Calls without an end. However many processes share them, the same seed gives the same."""
+        """Endless calls. The same seed gives the same calls, for any number of processes that share them."""
         rng = random.Random(seed)
         for _ in itertools.count():
-            # Each is drawn for every call, so that a share changes its own calls and no others.
+            # All values are drawn for every call, so that changing one share leaves the other calls as they are.
             kind = self._kind(rng.random())
             place, cancels, patience = rng.random(), rng.random(), rng.random()
             chosen = tuple(rng.choice(texts) for _ in range(self.per_call))
@@ -81,16 +81,16 @@ class Mix:
         return INTERACTIVE
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Encode as JSON."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Back from ``to_json``."""
+        """Decode what ``to_json`` returned."""
         shortest, longest = values["timeout_s"]
         return cls(**{**values, "timeout_s": (shortest, longest)})
 
 
 def _between(low: float, high: float, place: float) -> float:
-    """Evenly in the logarithm: of patience as of much that people do, the order of magnitude varies."""
+    """Uniform in the logarithm, because people's patience varies by orders of magnitude."""
     return low * math.exp(place * math.log(high / low))

@@ -14,7 +14,7 @@ from sentiment.oip import inference_pb2_grpc as oip_grpc
 
 
 class OipDriver:
-    """Calls in turn over the target's channels. Priorities, explanations and slow readers are not of this protocol."""
+    """Calls in turn over the target's channels. The protocol has no priorities, explanations or slow readers."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -26,7 +26,7 @@ class OipDriver:
         self._column = False
 
     async def connect(self) -> dict[str, str]:
-        """As in Driver. Of the model's first input it takes the name, and whether texts are a column ([n, 1]) or a row ([n])."""
+        """As in Driver. Takes the name and shape of the model's first input: texts are a column ([n, 1]) or a row ([n])."""
         for channel in self._channels:
             await wait_ready(channel, self._target.address)
         name = self._target.model
@@ -34,7 +34,7 @@ class OipDriver:
             model = await next(self._stubs).ModelMetadata(oip.ModelMetadataRequest(name=name), timeout=CONNECT_S_MAX)
         except grpc.aio.AioRpcError as error:
             raise LoadFailed(
-                f"{self._target.address} does not describe the model {name!r}: {error.code().name}: {error.details()}"
+                f"ModelMetadata of {name!r} fails at {self._target.address}: {error.code().name}: {error.details()}"
             ) from error
         if model.inputs:
             self._input, self._column = model.inputs[0].name, len(model.inputs[0].shape) == 2
@@ -55,7 +55,7 @@ class OipDriver:
             return failure(error)
         shapes = [list(output.shape) for output in response.outputs]
         if not shapes or any(shape[:1] != [len(data)] for shape in shapes):
-            return Answer("UNKNOWN", f"the outputs have the shapes {shapes}; wanted are {len(data)} rows")
+            return Answer("UNKNOWN", f"expected outputs with {len(data)} rows, got the shapes {shapes}")
         return Answer(OK, texts_ok=len(data))
 
     async def close(self) -> None:

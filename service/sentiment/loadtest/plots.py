@@ -1,4 +1,4 @@
-"""The plots of a load test: latency against load, percentiles, stages, outcomes, and how a load went on over time."""
+"""The plots of a load test: latency against load, percentiles, stages, outcomes, and single loads over time."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from sentiment.loadtest.results import CANCELLED_BY_US, JUDGED, OK, STAGES, Poin
 from sentiment.loadtest.search import Search, Slo
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
-# Each has its colour on every plot; what else there is counts as other.
+# Each code has the same colour on every plot; all other codes count as other.
 CODES = ("RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "UNAVAILABLE", CANCELLED_BY_US)
 # More lines cannot be told apart.
 LINES_MAX = 6
@@ -19,7 +19,7 @@ _STEPS_A_DECADE = 12
 
 
 def one_a_load(points: Sequence[Point]) -> list[Point]:
-    """By rising load, for each the measurement whose share in time is the median of its own."""
+    """One measurement for each load, by rising load: the one with the median share in time."""
     loads: dict[tuple[int, float], list[Point]] = {}
     for point in points:
         loads.setdefault((point.callers, point.offered_per_s), []).append(point)
@@ -28,7 +28,7 @@ def one_a_load(points: Sequence[Point]) -> list[Point]:
 
 
 def by_load(points: Sequence[Point], slo: Slo, search: Search | None) -> str:
-    """Percentiles of all judged calls against the load; a line ends where a percentile is not answered any more."""
+    """Percentiles of all judged calls against the load. A line ends where too few calls are answered for its percentile."""
     shown = one_a_load(points)
     place = _load_axis(shown)
     series = {f"p{percentile:g}": [(_load(point), 1e3 * of_sent(point, percentile)) for point in shown] for percentile in PERCENTILES}
@@ -40,7 +40,7 @@ def by_load(points: Sequence[Point], slo: Slo, search: Search | None) -> str:
 
 
 def by_percentile(points: Sequence[Point], slo: Slo) -> str:
-    """Latency of the answers against the percentile, whose distance from 100 % is the scale."""
+    """Latency of the answers against the percentile, on a logarithmic scale of the distance from 100 %."""
     shown = [point for point in _spread(one_a_load(points)) if len(point.latency)]
     series = {load_of(point): _percentiles(point) for point in shown}
     ticks = [(1 / (1 - percent / 100), f"{percent:g} %") for percent in (0, 50, 90, 99, 99.9, 99.99, 99.999)]
@@ -51,7 +51,7 @@ def by_percentile(points: Sequence[Point], slo: Slo) -> str:
 
 
 def by_stage(points: Sequence[Point]) -> str:
-    """Mean time of the answers in each stage, a bar a load; empty where the server told no stages."""
+    """Mean time of the answers in each stage, one bar per load; empty if the server reports no stages."""
     shown = [point for point in one_a_load(points) if any(len(stage) for stage in point.stages.values())]
     if not shown:
         return ""
@@ -61,7 +61,7 @@ def by_stage(points: Sequence[Point]) -> str:
 
 
 def by_outcome(points: Sequence[Point]) -> str:
-    """What became of the calls of all classes in per cent, a bar a load."""
+    """Outcomes of the calls of all classes in per cent, one bar per load."""
     shown = one_a_load(points)
     counted = [outcomes(point) for point in shown]
     parts = {name: [100 * each[name] / max(1, point.sent) for each, point in zip(counted, shown, strict=True)] for name in counted[0]}
@@ -71,9 +71,9 @@ def by_outcome(points: Sequence[Point]) -> str:
 
 
 def outcomes(point: Point) -> dict[str, int]:
-    """Calls of all classes by what became of them; always the same names, in the same order.
+    """Counts of the calls of all classes by outcome; always the same names, in the same order.
 
-    In time or late are the answers of which the objective is asked.
+    "in time" and "late" count judged answers only.
     """
     ok = sum(group.outcomes[OK] for name, group in point.by_class.items() if name in JUDGED) if point.by_class else point.ok
     in_time = sum(group.in_time for name, group in point.by_class.items() if name in JUDGED) if point.by_class else point.in_time
@@ -83,9 +83,9 @@ def outcomes(point: Point) -> dict[str, int]:
 
 
 def over_time(point: Point) -> tuple[str, str]:
-    """One load second by second: what was sent and answered, and the latency of what was answered."""
+    """Two plots of one load second by second: calls sent and answered, and latency of the answers."""
     seconds = Axis("s since the load began")
-    # A part of a second at the end would look like a fall.
+    # An incomplete last second would look like a drop.
     shown = [second for second in point.series if second.at_s + 1 <= point.seconds + 0.01]
     rates = {
         "sent": [(second.at_s, float(second.sent)) for second in shown],
@@ -93,7 +93,7 @@ def over_time(point: Point) -> tuple[str, str]:
         "late": [(second.at_s, float(second.late)) for second in shown],
         "not answered": [(second.at_s, float(second.failed)) for second in shown],
     }
-    # A second in which nothing was answered has no latency, and the line goes on without it.
+    # A second without answers has no latency; the line skips it.
     answered = [second for second in shown if second.ok]
     latency = {
         "p50": [(second.at_s, 1e3 * second.p50_s) for second in answered],
@@ -119,14 +119,14 @@ def _load_axis(points: Sequence[Point]) -> Axis:
 
 
 def _spread(points: Sequence[Point]) -> list[Point]:
-    """At most LINES_MAX of them, the first and the last among them."""
+    """At most LINES_MAX of the points, including the first and the last."""
     if len(points) <= LINES_MAX:
         return list(points)
     return [points[round(number * (len(points) - 1) / (LINES_MAX - 1))] for number in range(LINES_MAX)]
 
 
 def _percentiles(point: Point) -> list[tuple[float, float]]:
-    """(1 / (1 - share), ms) as far as the answers are many enough for it: the last is the longest of all."""
+    """(1 / (1 - share), ms), as far as there are enough answers; the last is the longest answer."""
     count = len(point.latency)
     steps = max(1, math.ceil(_STEPS_A_DECADE * math.log10(count))) if count > 1 else 0
     places = [count ** (number / steps) for number in range(steps + 1)] if steps else [1.0]

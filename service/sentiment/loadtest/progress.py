@@ -1,4 +1,4 @@
-"""What a load test says while it runs, on standard error, and its table at the end."""
+"""Progress lines of a load test on standard error, and the table at the end."""
 
 import statistics
 import sys
@@ -8,7 +8,7 @@ from typing import TextIO
 
 from sentiment.loadtest.results import JUDGED, OK, STAGES, Group, Point, Second
 
-# Where nobody watches, a log has a line for so many seconds.
+# If standard error is not a terminal, one line covers this many seconds.
 QUIET_EVERY_S = 10
 LIMITED = "*"
 _LATENCY = ("load", "answered/s", "goodput/s", "in time", "p50", "p90", "p99", "p99.9", "longest", "")
@@ -16,16 +16,16 @@ _STAGES = ("load", "tokenize", "queue", "run", "rest", "sent late p99", "client 
 
 
 class Progress:
-    """A line a second on a terminal, else one for QUIET_EVERY_S seconds."""
+    """One line per second on a terminal, else one line per QUIET_EVERY_S seconds."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        # None where standard error is closed: then nobody is told.
+        # None where standard error is closed; then nothing is printed.
         self._stream = sys.stderr if stream is None else stream
         self._every = 1 if self._stream and self._stream.isatty() else QUIET_EVERY_S
         self._waiting: list[Second] = []
 
     def begin(self, load: str, seconds: float) -> None:
-        """A load is held from now on."""
+        """A load begins."""
         self._waiting.clear()
         self.say(f"holding {load} for {seconds:g} s")
 
@@ -40,10 +40,10 @@ class Progress:
         if self._waiting:
             self._show()
         if point.client_limited:
-            self.say(f"{LIMITED} the client was the limit: {point.client_limited}")
+            self.say(f"{LIMITED} client limited: {point.client_limited}")
 
     def say(self, line: str) -> None:
-        """One line; a reader that is gone ends no test."""
+        """Print a line. A reader that has gone away does not end the test."""
         if self._stream:
             with suppress(OSError):
                 print(line, file=self._stream, flush=True)
@@ -61,19 +61,19 @@ class Progress:
 
 
 def show_s(seconds: float) -> str:
-    """Nine columns of milliseconds or seconds; nothing where nothing was counted."""
+    """Nine columns of milliseconds or seconds; a dash if nothing was counted."""
     if not seconds:
         return f"{'-':>9}"
     return f"{seconds * 1e3:6.4g} ms" if seconds < 1 else f"{seconds:6.4g} s "
 
 
 def load_of(point: Point) -> str:
-    """The load in a few words."""
+    """A short name of the load."""
     return f"{point.callers} callers" if point.closed_loop else f"{point.offered_per_s:.4g}/s"
 
 
 def table(points: Sequence[Point]) -> str:
-    """Latency and stages of each load, a line each, and below what else there is to know.
+    """Latency and stages of each load, one line each, then server messages, classes and client limits.
 
     Loads at which the client was the limit are marked.
     """
@@ -81,11 +81,11 @@ def table(points: Sequence[Point]) -> str:
     messages: dict[str, str] = {}
     for point in points:
         messages = {**point.messages, **messages}
-    lines += [f"{code}, for one: {message}" for code, message in sorted(messages.items())]
+    lines += [f"{code}, for example: {message}" for code, message in sorted(messages.items())]
     mixed = [point for point in points if len(point.by_class) > 1]
     lines += [_class_line(load_of(point), name, group) for point in mixed for name, group in sorted(point.by_class.items())]
     if limited := [point for point in points if point.client_limited]:
-        lines.append(f"{LIMITED} the client was the limit, at {load_of(limited[-1])} for one: {limited[-1].client_limited}")
+        lines.append(f"{LIMITED} client limited, for example at {load_of(limited[-1])}: {limited[-1].client_limited}")
     return "\n".join(lines)
 
 
@@ -109,7 +109,7 @@ def _latency_row(point: Point) -> tuple[str, ...]:
 
 
 def _stages_row(point: Point) -> tuple[str, ...]:
-    """Stages that the server told of, how late calls were sent, and what became of those that have no answer."""
+    """The server's stages, how late calls were sent, and the outcomes of calls without an answer."""
     stages = (point.stages[name].percentile(50) if name in point.stages else 0.0 for name in STAGES)
     others = ", ".join(f"{count} {code}" for code, count in sorted(point.outcomes.items()) if code != OK)
     lag_s = point.lag.percentile(99)

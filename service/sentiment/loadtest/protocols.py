@@ -1,4 +1,4 @@
-"""Which driver speaks a target's protocol."""
+"""Selects the driver for a target's protocol."""
 
 from collections.abc import Callable
 
@@ -7,21 +7,21 @@ from sentiment.loadtest.drivers import Driver, LoadFailed, Target
 
 
 def open_driver(target: Target, stream: bool) -> Driver:
-    """The driver of a target's protocol, not yet connected.
+    """The driver for a target's protocol, not yet connected.
 
     Raises:
-        LoadFailed: the target is no address, or a file of its credentials cannot be used.
+        LoadFailed: the address is not valid, or a credentials file cannot be used.
     """
     try:
         return _DRIVERS[target.protocol](target, stream)
     except ValueError as error:
-        raise LoadFailed(f"target {target.address!r} is no address: {error}") from error
+        raise LoadFailed(f"target {target.address!r} is not a valid address: {error}") from error
     except BadSettings as error:
         raise LoadFailed(str(error)) from error
 
 
 def _grpc(target: Target, stream: bool) -> Driver:
-    from sentiment.loadtest.grpc_driver import GrpcDriver  # noqa: PLC0415  # a process loads what it speaks
+    from sentiment.loadtest.grpc_driver import GrpcDriver  # noqa: PLC0415  # a process loads only the driver that it uses
 
     return GrpcDriver(target, stream)
 

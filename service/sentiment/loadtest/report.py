@@ -1,4 +1,4 @@
-"""A load test as one HTML file that loads nothing: what was run, what was found, plots, and a table of every load that was held."""
+"""The report of a load test as one self-contained HTML file: settings, results, plots, and a table of every load."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,8 +10,8 @@ from sentiment.loadtest.results import JUDGED, OK, Point
 from sentiment.loadtest.search import Search, Slo, Verdict
 
 HIDES_WAITING = (
-    "closed loop: each caller waits for its answer before it asks again, so that a slow server is asked less and the waiting of those "
-    "who would have come meanwhile is not seen (coordinated omission); read the throughput, and take latencies from an open loop"
+    "closed loop: each caller waits for its answer before it sends the next call, so a slow server gets fewer calls and the waiting time "
+    "of real users is hidden (coordinated omission); use the throughput, and take latencies from an open loop"
 )
 ANSWERED_HEADER = ("load", "answered/s", "goodput/s", "in time", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "longest ms", "tokens/s")
 CLIENT_HEADER = ("load", "seconds", "not sent", "lag p99 ms", "busiest process", "client cores", "verdict")
@@ -21,10 +21,10 @@ def compose(found: Search | Sequence[Point], facts: Mapping[str, str], slo: Slo,
     """The report as an HTML document.
 
     Args:
-        found: what a search found, or the loads that were held: at least one measurement.
-        facts: what was run, by what on what, in order: each a name and plain text.
-        slo: what was wanted.
-        warnings: what casts doubt on the figures beside what these say themselves.
+        found: the result of a search, or the loads that were held; at least one measurement.
+        facts: the settings of the run in order: names and plain text.
+        slo: the objective.
+        warnings: reasons to doubt the figures, in addition to those that the figures show.
     """
     search = found if isinstance(found, Search) else None
     points = found.points if isinstance(found, Search) else found
@@ -42,22 +42,22 @@ def compose(found: Search | Sequence[Point], facts: Mapping[str, str], slo: Slo,
 
 
 def doubts(points: Sequence[Point], slo: Slo) -> list[str]:
-    """What casts doubt on the figures, in sentences."""
-    found = [f"at {load_of(point)} the client was the limit: {point.client_limited}" for point in points if point.client_limited]
+    """Reasons to doubt the figures, as sentences."""
+    found = [f"client limited at {load_of(point)}: {point.client_limited}" for point in points if point.client_limited]
     verdicts = [slo.verdict(point) for point in points]
     if few := [load_of(point) for point, verdict in zip(points, verdicts, strict=True) if verdict is Verdict.TOO_FEW]:
-        found.append(f"fewer than {slo.calls_min} judged calls do not show whether {slo} is met: {', '.join(few)}")
+        found.append(f"too few judged calls to show whether {slo} is met, which needs {slo.calls_min}: {', '.join(few)}")
     if Verdict.GONE in verdicts:
         found.append(f"the server was gone at {load_of(points[verdicts.index(Verdict.GONE)])}: all calls were UNAVAILABLE")
     if any(point.closed_loop for point in points):
         found.append(HIDES_WAITING)
     if any(point.interrupted for point in points):
-        found.append("the test was interrupted: the last load was held for less time than was asked")
+        found.append("the test was interrupted: the last load was held for less than its full time")
     return found
 
 
 def shown_rate(search: Search) -> str:
-    """The highest rate that met the objective, in words: a lower bound where none above is known to miss it."""
+    """The highest rate that met the objective as text; "at least" if no higher rate is known to miss it."""
     if not search.slo_rate:
         return "none" if search.missed_rate else "not known"
     return f"{'' if search.missed_rate else 'at least '}{search.slo_rate:.4g} calls/s"
@@ -82,21 +82,21 @@ def _latency(points: Sequence[Point], slo: Slo, search: Search | None) -> list[t
     drawn = []
     if len(plots.one_a_load(points)) > 1:
         caption = (
-            "Percentiles of all judged calls, from when each should have been sent. What was refused or failed never comes: where "
-            "there is more of it than a percentile leaves room for, its line ends."
+            "Percentiles of all judged calls, from when each was due. A refused or failed call counts as infinite latency: a line ends "
+            "where more calls failed than its percentile leaves room for."
         )
         drawn.append((plots.by_load(points, slo, search), caption))
-    return [*drawn, (plots.by_percentile(points, slo), "Percentiles of the answers; what was refused or failed is not among them.")]
+    return [*drawn, (plots.by_percentile(points, slo), "Percentiles of the answers, without refused and failed calls.")]
 
 
 def _shares(points: Sequence[Point]) -> list[tuple[str, str]]:
     stages = plots.by_stage(points)
-    told = "Mean time of an answer in the stages that the server tells; rest: network, both ends' gRPC, and how late it was sent."
-    return [*([(stages, told)] if stages else []), (plots.by_outcome(points), "What became of the calls of all classes.")]
+    caption = "Mean time of an answer in the stages that the server reports. rest: network, gRPC on both sides, and how late it was sent."
+    return [*([(stages, caption)] if stages else []), (plots.by_outcome(points), "Outcomes of the calls of all classes.")]
 
 
 def _over_time(points: Sequence[Point], search: Search | None) -> list[Section]:
-    """Of a search the highest load that held and the highest of all, else each of the first two loads."""
+    """For a search the highest load that met the objective and the highest of all, else the first two loads."""
     shown = plots.one_a_load(points)
     if search:
         shown = [point for point in shown if point.offered_per_s in (search.slo_rate, shown[-1].offered_per_s)]
@@ -126,11 +126,11 @@ def _tables(points: Sequence[Point], slo: Slo) -> str:
     counted = [plots.outcomes(point) for point in points]
     seen = [name for name in counted[0] if any(each[name] for each in counted)]
     outcomes = [(load_of(point), point.sent, *(each[name] for name in seen)) for point, each in zip(points, counted, strict=True)]
-    note = paragraph("In order of measuring. Percentiles are of the judged answers, outcomes of the calls of all classes.")
+    note = paragraph("In the order of measurement. Percentiles are of judged answers, outcomes of calls of all classes.")
     words: dict[str, str] = {}
     for point in points:
         words = {**point.messages, **words}
-    said = table(("outcome", "what the server said first"), list(words.items())) if words else ""
+    said = table(("outcome", "first message of the server"), list(words.items())) if words else ""
     return note + table(ANSWERED_HEADER, answered) + table(("load", "sent", *seen), outcomes) + said + table(CLIENT_HEADER, client)
 
 
@@ -149,7 +149,7 @@ def answered_row(point: Point) -> tuple[str, ...]:
 
 
 def _classes(points: Sequence[Point]) -> list[Section]:
-    """What each class met, where there are several."""
+    """Results by class, if there are several."""
     rows = [
         (
             load_of(point),

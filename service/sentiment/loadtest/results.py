@@ -1,4 +1,4 @@
-"""What was seen of a server while one load was held, and its form in JSON."""
+"""The measurements of one load, and their JSON format."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -8,15 +8,15 @@ from typing import Any, Self
 from sentiment.loadtest.durations import Durations
 
 OK = "OK"
-# The outcome of a call that this client cancelled on purpose; a status code's name is that of any other.
+# The outcome of a call that this client cancelled on purpose. All other outcomes are names of status codes.
 CANCELLED_BY_US = "cancelled_by_us"
-# Classes that the objective is asked of. Explanations, slow readers and leavers are load beside them, with figures of their own.
+# The classes that are judged by the objective. Explanations, slow readers and leavers are additional load with figures of their own.
 JUDGED = ("interactive", "bulk")
 STAGES = ("tokenize", "queue", "run", "rest")
-# A worker that uses more of its core than this sends late.
+# A worker that uses more of its core than this sends calls late.
 WORKER_CPU_MAX = 0.9
-# What a late sender may add to a latency: this share of the objective, or what a busy machine's timers take if that is more, and never
-# so much of the objective that the client alone could miss it.
+# How late a call may be sent: LAG_SHARE_MAX of the objective, or LAG_S_MIN (the timers of a busy machine) if that is more, but never
+# more than LAG_SHARE_OF_TIMERS_MAX of the objective, so that the client alone cannot miss it.
 LAG_SHARE_MAX = 0.1
 LAG_S_MIN = 0.005
 LAG_SHARE_OF_TIMERS_MAX = 0.5
@@ -24,7 +24,7 @@ LAG_SHARE_OF_TIMERS_MAX = 0.5
 
 @dataclass(slots=True)
 class Group:
-    """What became of the calls of one class. ``latency`` is that of the answers, from when the call should have been sent."""
+    """The outcomes of the calls of one class. ``latency`` of the answers counts from when the call was due."""
 
     sent: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -34,7 +34,7 @@ class Group:
     latency: Durations = field(default_factory=Durations)
 
     def add(self, other: "Group") -> None:
-        """Count all of the other's too."""
+        """Add all counts of another group."""
         self.sent += other.sent
         self.outcomes.update(other.outcomes)
         self.in_time += other.in_time
@@ -61,7 +61,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """One second of a run: judged calls that were sent in it, and answers to such that came in it, whenever they were asked for."""
+    """One second of a load: judged calls sent in it, and answers to judged calls that arrived in it, whenever those were sent."""
 
     at_s: int
     sent: int = 0
@@ -73,20 +73,20 @@ class Second:
 
     @property
     def late(self) -> int:
-        """Answers that came after the objective."""
+        """Answers that took longer than the objective."""
         return self.ok - self.in_time
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was seen while one load was held.
+    """The measurements of one load.
 
-    ``offered_per_s`` is the rate at which calls were due, 0 in a closed loop, which has ``callers`` instead. ``sent``, ``outcomes`` and
-    ``texts_ok`` are of all classes; ``judged`` calls are those that the objective is asked of (JUDGED), of which ``in_time`` were
-    answered OK within it; ``latency`` is that of the judged answers. ``answered_per_s`` are the calls that were answered OK while the
-    load was held, ``texts_per_s`` their texts and ``tokens_per_s`` their tokens (0 where answers do not tell). ``unsent`` calls were
-    due and not sent, since too many were open, or (estimated) since the load was over. ``messages`` are the server's first words by
-    outcome.
+    ``offered_per_s`` is the rate at which calls were due; it is 0 in a closed loop, which has ``callers`` instead. ``sent``,
+    ``outcomes`` and ``texts_ok`` count all classes. ``judged`` counts the calls of JUDGED classes, ``in_time`` those of them that were
+    answered OK within the objective; ``latency`` is that of the judged answers. ``answered_per_s`` counts the calls answered OK while
+    the load was held, ``texts_per_s`` their texts and ``tokens_per_s`` their tokens (0 if answers do not say). ``unsent`` counts calls
+    that were due but not sent, because too many were open or (estimated) because the load was over. ``messages`` has the server's first
+    message by outcome.
     """
 
     offered_per_s: float
@@ -120,7 +120,7 @@ class Point:
 
     @property
     def goodput_per_s(self) -> float:
-        """Judged calls answered within the objective, a second."""
+        """Judged calls per second that were answered within the objective."""
         return self.in_time / self.seconds if self.seconds else 0.0
 
     @property
@@ -130,15 +130,15 @@ class Point:
 
     @property
     def closed_loop(self) -> bool:
-        """Whether each caller waited for its answer: then what users would have waited is hidden (coordinated omission)."""
+        """Whether each caller waited for its answer. Then the waiting time of real users is hidden (coordinated omission)."""
         return self.callers > 0
 
     def percentile(self, percentile: float) -> float:
-        """Seconds that so many per cent (0 to 100) of the judged answers did not exceed."""
+        """The percentile (0 to 100) of the judged answers in seconds."""
         return self.latency.percentile(percentile)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it; histograms stand in HdrHistogram's encoded form, percentiles beside them for readers without it."""
+        """Encode as JSON. Histograms are in HdrHistogram's encoding; percentiles are added for readers without a decoder."""
         plain = {name: getattr(self, name) for name in _PLAIN}
         return {
             **plain,
@@ -153,10 +153,10 @@ class Point:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Back from ``to_json``.
+        """Decode what ``to_json`` returned.
 
         Raises:
-            ValueError: it is not of that form.
+            ValueError: the values have another form.
         """
         try:
             return cls(
@@ -168,7 +168,7 @@ class Point:
                 lag=Durations(values["lag"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"no measured point: {type(error).__name__}: {error}") from error
+            raise ValueError(f"not a measured point: {type(error).__name__}: {error}") from error
 
 
 SHOWN = (50.0, 90.0, 99.0, 99.9)
@@ -181,12 +181,12 @@ _SECOND = ("at_s", "sent", "ok", "in_time", "failed", "p50_s", "p99_s")
 
 @dataclass(slots=True)
 class Part:
-    """What one worker saw, or all of them together."""
+    """The measurements of one worker, or of all workers together."""
 
     groups: dict[str, Group] = field(default_factory=dict)
     stages: dict[str, Durations] = field(default_factory=dict)
     lag: Durations = field(default_factory=Durations)
-    # While the load was held, whenever they were asked for.
+    # Counted while the load was held, whenever the calls were sent.
     answered: int = 0
     texts: int = 0
     tokens: int = 0
@@ -196,7 +196,7 @@ class Part:
     messages: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: "Part") -> None:
-        """Count all of the other's too; ``cpu`` and ``held_s`` stay one's own."""
+        """Add all counts of another part; ``cpu`` and ``held_s`` stay unchanged."""
         for name, group in other.groups.items():
             self.groups.setdefault(name, Group()).add(group)
         for name, durations in other.stages.items():
@@ -233,7 +233,7 @@ class Part:
 def merge(
     parts: Iterable[Part], *, offered_per_s: float, seconds: float, objective_s: float, callers: int = 0, percentile: float = 99.0
 ) -> Point:
-    """One point of what the workers saw while they held one load together; ``percentile`` of the calls have to be sent in time."""
+    """Merge the workers' measurements of one load. ``percentile`` per cent of the calls must have been sent in time."""
     all_of_them, cpus = Part(), [0.0]
     for part in parts:
         all_of_them.add(part)
@@ -270,11 +270,11 @@ def merge(
 
 
 def _why_limited(point: Point, percentile: float) -> str:
-    """Why the client, not the server, was the limit; empty if it was not."""
+    """Why the client was the limit and not the server; empty if it was not."""
     lag_s_max = max(LAG_SHARE_MAX * point.objective_s, min(LAG_S_MIN, LAG_SHARE_OF_TIMERS_MAX * point.objective_s))
     lag_s = point.lag.percentile(percentile)
     if point.unsent:
-        return f"{point.unsent} calls were due and not sent: too many were open, or the client was too slow"
+        return f"{point.unsent} calls were due but not sent: too many were open, or the client was too slow"
     if not point.closed_loop and lag_s > lag_s_max:
         late = f"{100 - percentile:.4g} % of the calls were sent {lag_s * 1e3:.4g} ms late or more"
         return f"{late}; the limit is {lag_s_max * 1e3:.4g} ms"

@@ -1,4 +1,4 @@
-"""``sentiment loadtest``: the loads that were asked for, one after the other, and what comes out."""
+"""``sentiment loadtest``: holds the given loads one after the other and prints the result."""
 
 import argparse
 import asyncio
@@ -32,13 +32,13 @@ from sentiment.traffic.texts import read_pool
 
 DONE, FAILED = 0, 1
 SECONDS = 10.0
-# A closed loop finds the capacity that a search begins with.
+# Callers of the closed loop that estimates the capacity before a search.
 CAPACITY_CALLERS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a test found: each load that was held, in order; of a search the first is that of its capacity.
+    """The result of a test: each load that was held, in order. In a search the first is the closed loop for the capacity.
 
     ``lost`` says why no more loads could be held.
     """
@@ -49,14 +49,14 @@ class Found:
 
 
 class Tester:
-    """Holds loads with one fleet, tells of them and keeps what was measured."""
+    """Holds loads with one fleet, reports progress and keeps the measurements."""
 
     def __init__(self, fleet: Fleet, progress: Progress, warm_up_s: float, held_s: Callable[[Law | int], float]) -> None:
         self._fleet, self._progress, self._warm_up_s, self._held_s = fleet, progress, warm_up_s, held_s
         self._points: list[Point] = []
 
     async def test(self, loads: Sequence[Law | int], slo: Slo | None) -> Found:
-        """Hold each load, or with an objective search the highest rate of the first, a law. A client that fails loses no earlier load."""
+        """Hold each load. With ``slo``, search the highest rate of the first load, a law. Earlier loads are kept if the client fails."""
         search = None
         try:
             if slo is not None:
@@ -92,9 +92,9 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
     """Run the command; returns its exit code.
 
     Raises:
-        BadSettings: an option has no acceptable value, or goes with none of the others.
+        BadSettings: an option's value is not valid, or contradicts another option.
         BadFile: an output cannot be written.
-        LoadFailed: nobody answers at the target, or a client process died in the first load.
+        LoadFailed: no server answers at the target, or a client process died in the first load.
     """
     slo = Slo(options.slo, options.slo_percentile)
     laws = _laws(options, slo)
@@ -103,14 +103,14 @@ def run(options: argparse.Namespace, credentials: Credentials) -> int:
     target = Target(options.target, options.protocol, options.model, options.channels, credentials)
     if options.html:
         svg_plots.need_plots()
-    # Opened first: an output that cannot be written is known before a long test. Each is whole before the next can fail.
+    # Opened first, so that an output that cannot be written is reported before a long test. Each is complete before the next can fail.
     with _output(options.html) as write_html:
         with _output(options.json) as write_json:
             found, facts = asyncio.run(_test(options, target, laws, mix, texts, slo))
             try:
                 write_json(_json_of(found, facts, slo))
             except BadFile:
-                # What was measured was dearer than the file.
+                # The measurements are worth more than the file: print them.
                 print(_shown(found, facts, slo))
                 raise
         print(_shown(found, facts, slo))
@@ -124,10 +124,10 @@ def _output(path: Path | None) -> AbstractContextManager[Callable[[str], None]]:
 
 
 def _laws(options: argparse.Namespace, slo: Slo) -> list[Law | int]:
-    """The loads to hold; of a search its law.
+    """The loads to hold; for a search its law.
 
     Raises:
-        BadSettings: a law is none, or cannot be held for --seconds.
+        BadSettings: a law is not valid, or cannot be held for --seconds.
     """
     loads: list[Law | int] = [Poisson(rate) for rate in options.rate or ()]
     loads += options.concurrency or ()
@@ -138,17 +138,17 @@ def _laws(options: argparse.Namespace, slo: Slo) -> list[Law | int]:
 
 
 def _mix(options: argparse.Namespace) -> Mix:
-    """What is sent.
+    """The mix of calls.
 
     Raises:
         BadSettings: the protocol cannot send it, or options contradict each other.
     """
     if options.json and options.html and options.json.resolve() == options.html.resolve():
-        raise BadSettings(f"--json and --html are both {options.json}; wanted are two files")
+        raise BadSettings(f"--json and --html are the same file, {options.json}")
     if options.protocol == "http" and options.channels > 1:
-        raise BadSettings("--channels does not go with --protocol http, which has as many connections as calls are open")
+        raise BadSettings("--channels cannot be used with --protocol http, which has as many connections as open calls")
     if options.concurrency and options.open_max:
-        raise BadSettings("--open-max does not go with --concurrency, whose callers have one call open each")
+        raise BadSettings("--open-max cannot be used with --concurrency, whose callers have one open call each")
     ours = {"--explain": options.explain, "--slow-readers": options.slow_readers, "--stream": options.stream}
     wrong = [name for name, given in ours.items() if given and options.protocol != "grpc"]
     if options.protocol == "http" and options.per_call > 1:
@@ -160,9 +160,9 @@ def _mix(options: argparse.Namespace) -> Mix:
     if options.protocol == "oip" and not options.model:
         raise BadSettings("--protocol oip needs --model NAME")
     if options.stream and (options.cancel or options.per_call > 1):
-        raise BadSettings("--stream sends single texts, which cannot be cancelled: it goes with neither --cancel nor --per-call")
-    if options.bulk + options.explain + options.slow_readers > 1:
-        raise BadSettings("--bulk, --explain and --slow-readers together are more than all calls")
+        raise BadSettings("--stream cannot be used with --cancel or --per-call: it sends single texts, which cannot be cancelled")
+    if (shares := options.bulk + options.explain + options.slow_readers) > 1:
+        raise BadSettings(f"--bulk, --explain and --slow-readers must sum to at most 1, got {shares:.4g}")
     mix = Mix(
         timeout_s=options.timeout or (options.slo, options.slo),
         per_call=options.per_call,
@@ -173,7 +173,7 @@ def _mix(options: argparse.Namespace) -> Mix:
         slow_readers=options.slow_readers,
     )
     if not mix.judged and (options.find_slo or options.require):
-        raise BadSettings("--slo is asked of classifications that are not cancelled, and of them this mix has none")
+        raise BadSettings("--slo judges classifications that are not cancelled, and this mix has none")
     return mix
 
 
@@ -193,12 +193,12 @@ async def _test(
         on_second=progress.second,
     )
     async with fleet:
-        # The first Ctrl-C ends the load in order, the second everything.
+        # The first Ctrl-C ends the load and prints the result; the second aborts.
         loop = asyncio.get_running_loop()
 
         def stop() -> None:
             loop.remove_signal_handler(signal.SIGINT)
-            progress.say("stopping: what was seen so far comes when open calls have ended; Ctrl-C again stops at once")
+            progress.say("stopping: the result follows when open calls have ended; press Ctrl-C again to abort")
             fleet.stop()
 
         with suppress(NotImplementedError):
@@ -209,14 +209,14 @@ async def _test(
 
 
 def _held_s(options: argparse.Namespace, slo: Slo, load: Law | int) -> float:
-    """How long a load is held: a law whose rate changes or that ends has its mean rate only as a whole.
+    """How long a load is held. A law that changes or ends has its mean rate only as a whole.
 
     Raises:
-        BadSettings: --seconds is another time.
+        BadSettings: --seconds does not fit the law.
     """
     if isinstance(load, Steps | Schedule):
         if options.seconds:
-            raise BadSettings(f"--seconds is {options.seconds:g}, but the law has an end, after {load.seconds:g} s; wanted is one of both")
+            raise BadSettings(f"--seconds cannot be used with a law that ends by itself, after {load.seconds:g} s")
         return load.seconds
     seconds = float(options.seconds or max(SECONDS, slo.seconds_wanted if options.find_slo else 0.0))
     if isinstance(load, Bursts):
@@ -224,12 +224,12 @@ def _held_s(options: argparse.Namespace, slo: Slo, load: Law | int) -> float:
         if not options.seconds:
             return math.ceil(periods) * load.every_s
         if not math.isclose(periods, round(periods), abs_tol=1e-6):
-            raise BadSettings(f"--seconds is {seconds:g}; wanted are whole periods of the bursts, {load.every_s:g} s each")
+            raise BadSettings(f"--seconds must be whole periods of the bursts, {load.every_s:g} s each, got {seconds:g}")
     return seconds
 
 
 def _facts(options: argparse.Namespace, fleet: Fleet, texts: int) -> dict[str, str]:
-    """What was run, by what on what."""
+    """The settings of the run, by name."""
     connections = "" if options.protocol == "http" else f" with {_many(options.channels, 'connection', 'connections')}"
     facts = {
         "command": shlex.join(["sentiment", *sys.argv[1:]]),
@@ -242,7 +242,7 @@ def _facts(options: argparse.Namespace, fleet: Fleet, texts: int) -> dict[str, s
         + f"{' each' * bool(connections and fleet.processes > 1)}, seed {options.seed}",
         "client's machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
     }
-    # A file's name may be no Unicode, which no output could hold.
+    # A file name may not be valid Unicode, which no output could hold.
     return {name: value.encode(errors="backslashreplace").decode() for name, value in facts.items()}
 
 
@@ -269,14 +269,14 @@ def _shown(found: Found, facts: Mapping[str, str], slo: Slo) -> str:
     if any(point.closed_loop for point in found.points):
         lines.append(f"note: {report.HIDES_WAITING}")
     if any(point.interrupted for point in found.points):
-        lines.append("note: interrupted; the last load was held for less time than was asked")
+        lines.append("note: interrupted; the last load was held for less than its full time")
     return "\n".join(lines)
 
 
 def _verdict(options: argparse.Namespace, found: Found, slo: Slo) -> int:
     if not any(point.ok for point in found.points):
         codes = ", ".join(f"{count} {code}" for point in found.points for code, count in sorted(point.outcomes.items()))
-        print(f"error: nothing was answered: {codes or 'no call was due'}", file=sys.stderr)
+        print(f"error: no call was answered OK: {codes or 'no call was due'}", file=sys.stderr)
         return FAILED
     why = found.lost or (_why_not_met(options, found, slo) if options.require else "")
     if why:
@@ -285,7 +285,7 @@ def _verdict(options: argparse.Namespace, found: Found, slo: Slo) -> int:
 
 
 def _why_not_met(options: argparse.Namespace, found: Found, slo: Slo) -> str:
-    """Empty if the objective is met."""
+    """Why --require fails; empty if the objective is met."""
     if options.find_slo and not found.search:
         return f"{slo} is not shown to be met: the search was interrupted"
     verdicts = {slo.verdict(point) for point in (found.search.points if found.search else found.points)}
@@ -293,4 +293,4 @@ def _why_not_met(options: argparse.Namespace, found: Found, slo: Slo) -> str:
         return ""
     if Verdict.MISSED in verdicts:
         return f"{slo} is not met"
-    return f"{slo} is not shown to be met: {', '.join(sorted(verdicts - {Verdict.MET})) or 'nothing was measured'}"
+    return f"{slo} is not shown to be met: {', '.join(sorted(verdicts - {Verdict.MET})) or 'there is no measurement'}"

@@ -1,6 +1,6 @@
 """Finds the highest rate that meets an objective, and the knee of latency against load, with a bounded number of measurements.
 
-Pure: which rate to hold next is decided here, by what was measured before; how a rate is held is an argument.
+Pure: decides from earlier measurements which rate to hold next; how a rate is held is an argument.
 """
 
 import math
@@ -14,24 +14,24 @@ from typing import Any
 from sentiment.loadtest.knee import Knee, find_knee
 from sentiment.loadtest.results import CANCELLED_BY_US, Point
 
-# Loads of the curve, as shares of the capacity: hardly loaded, the bend, and what overload does. A lower first one would have too few
-# calls for a tail.
+# Loads of the curve as shares of the capacity: a light load, the knee, and overload. A lower first load would have too few calls for a
+# tail percentile.
 CURVE = (0.2, 0.4, 0.6, 0.75, 0.9, 1.1, 1.4)
-# Rates that stand nearer than this cannot be told apart on a machine with other work: its speed wanders by more.
+# Rates closer than this cannot be distinguished on a machine with other work, because its speed varies by more.
 RESOLUTION = 0.05
 POINTS_MAX = 20
-# The first rate where the capacity is not known.
+# The first rate if the capacity is not known.
 START = 1.0
-# Below this share of the capacity nothing is looked for.
+# The search does not go below this share of the capacity.
 SHARE_MIN = 0.02
-# A rate holds, or does not, when so many measurements say so and fewer the contrary: one alone may be luck.
+# A rate is confirmed when this many measurements agree and fewer disagree; a single one may be chance.
 TIMES = 2
-# More calls than this are asked of no percentile: all calls (100) would want infinitely many.
+# The most calls that a verdict needs; the percentile 100 would otherwise need infinitely many.
 CALLS_MAX = 10_000
 
 
 class Verdict(StrEnum):
-    """What a measurement says of an objective; only the first two are the server's."""
+    """What a measurement says about an objective. Only MET and MISSED are about the server."""
 
     MET = "met"
     MISSED = "missed"
@@ -42,38 +42,44 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """So many per cent of the judged calls (see ``Point``) are answered OK within so many seconds: refused ones count as missed."""
+    """An objective: ``percentile`` per cent of the judged calls (see ``Point``) are answered OK within ``objective_s``.
+
+    Refused calls count as missed.
+    """
 
     objective_s: float
     percentile: float = 99.0
 
     @property
     def calls_min(self) -> int:
-        """The fewest judged calls that can meet it: of fewer, one late call is more than the percentile leaves room for."""
+        """The fewest judged calls that can show it is met. Among fewer, the percentile leaves room for less than one late call."""
         return round(min(CALLS_MAX, 100 / max(100 - self.percentile, 100 / CALLS_MAX)))
 
     @property
     def seconds_wanted(self) -> float:
-        """How long to hold a load: an overload whose backlog grows to the objective only later is then one of less than half RESOLUTION."""
+        """How long to hold a load, so that only an overload of less than half RESOLUTION escapes notice.
+
+        The backlog of a smaller overload takes longer to grow to the objective.
+        """
         return self.objective_s / (RESOLUTION / 2)
 
     def verdict(self, point: Point) -> Verdict:
-        """What a measurement says."""
+        """The verdict of one measurement."""
         failed = {code for code, count in point.outcomes.items() if count} - {CANCELLED_BY_US}
         if failed == {"UNAVAILABLE"}:
             return Verdict.GONE
         return Verdict.CLIENT_LIMITED if point.client_limited else self.of_calls(point.judged, point.in_time)
 
     def of_calls(self, judged: int, in_time: int) -> Verdict:
-        """What so many calls say: too few ones have missed it only if it would be missed were they enough, the rest in time."""
+        """The verdict for these counts. Too few calls are MISSED only if it is missed even with all missing calls counted as in time."""
         enough = max(judged, self.calls_min)
-        # Not as a share: 0.999 * 1000 is above 999.
+        # Compared without division: 0.999 * 1000 is above 999.
         if 100 * (enough - judged + in_time) < self.percentile * enough:
             return Verdict.MISSED
         return Verdict.MET if judged >= self.calls_min else Verdict.TOO_FEW
 
     def met(self, point: Point) -> bool:
-        """Whether a measurement shows that it is met."""
+        """Whether a measurement shows that the objective is met."""
         return self.verdict(point) is Verdict.MET
 
     def __str__(self) -> str:
@@ -82,11 +88,11 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a search found.
+    """The result of a search.
 
-    ``points`` stand in the order of measuring, ``slo_rate`` is 0 if no rate met the objective, ``missed_rate`` the lowest that
-    did not (0: none, or the client was the limit before: then ``slo_rate`` is a lower bound), ``why`` says in sentences how each
-    figure came about and what casts doubt on it.
+    ``points`` are in the order of measurement. ``slo_rate`` is 0 if no rate met the objective. ``missed_rate`` is the lowest rate that
+    missed it; 0 if there is none or the client was the limit first, and then ``slo_rate`` is a lower bound. ``why`` explains each figure
+    and gives reasons to doubt it, as sentences.
     """
 
     slo: Slo
@@ -99,11 +105,11 @@ class Search:
 
     @property
     def goodput_per_s(self) -> float:
-        """Answers in time a second at the highest rate that met the objective (median of its measurements), 0 without one."""
+        """Answers in time per second at the highest rate that met the objective (median of its measurements); 0 if there is none."""
         return statistics.median([point.goodput_per_s for point in self.points if point.offered_per_s == self.slo_rate] or [0.0])
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it; the points as in ``Point.to_json``."""
+        """Encode as JSON, with points as in ``Point.to_json``."""
         return {
             "slo": {"objective_s": self.slo.objective_s, "percentile": self.slo.percentile},
             "capacity_per_s": self.capacity_per_s,
@@ -118,7 +124,7 @@ class Search:
 
 @dataclass(slots=True)
 class _Tally:
-    """What the measurements of one rate say. Those with too few calls are taken together until they say something."""
+    """The verdicts of the measurements of one rate. Measurements with too few calls are added up until they give a verdict."""
 
     counts: Counter[Verdict] = field(default_factory=Counter)
     judged: int = 0
@@ -147,16 +153,16 @@ class _Tally:
 
 
 Steps = Generator[float, Point, Search]
-"""Yields the rate to hold next, a second; takes what was measured; returns what was found."""
+"""Yields the next rate to hold, in calls per second; takes the measurement; returns the result."""
 
 
 async def find_slo(measure: Callable[[float], Awaitable[Point]], capacity: float, slo: Slo, **limits: Any) -> Search:
     """Measure until the highest rate that meets ``slo`` is known to a resolution.
 
     Args:
-        measure: holds a rate (calls a second) for a while.
-        capacity: about the calls a second that the server answers; 0: not known, the rate is doubled from START on.
-        slo: what is wanted.
+        measure: holds a rate (calls per second) and measures.
+        capacity: approximate calls per second that the server can answer; 0 if not known: then the rate doubles from START on.
+        slo: the objective.
         limits: as for ``steps``.
     """
     search = steps(capacity, slo, **limits)
@@ -173,13 +179,13 @@ async def find_slo(measure: Callable[[float], Awaitable[Point]], capacity: float
 def steps(capacity: float, slo: Slo, resolution: float = RESOLUTION, points_max: int = POINTS_MAX) -> Steps:
     """The search itself, see ``find_slo``.
 
-    First the curve is measured, then twice the rate until one does not hold. Then the gap between the highest rate that holds and the
-    lowest that does not is halved on a log scale until it is no wider than ``resolution``, and both of its ends are measured again
-    until each was seen at least twice. It ends early where a load was interrupted, or the server is gone.
+    First it measures the curve, then doubles the rate until one misses the objective. Then it halves the gap between the highest rate
+    that meets it and the lowest that misses it, on a log scale, until the gap is no wider than ``resolution``. Finally it repeats both
+    ends until each was measured at least twice. It ends early if a load is interrupted or the server is gone.
 
     Args:
-        resolution: share of the rate.
-        points_max: measurements in all.
+        resolution: as a share of the rate.
+        points_max: the most measurements.
     """
     points: list[Point] = []
     rates = [share * capacity for share in CURVE] if capacity else [START]
@@ -188,7 +194,7 @@ def steps(capacity: float, slo: Slo, resolution: float = RESOLUTION, points_max:
         rate = rates[number] if number < len(rates) else _next_rate(_tallied(points, slo), least, resolution)
         if not rate:
             break
-        # A law that was scaled to a rate has it but for rounding, and rates are told apart by their value here.
+        # Scaling a law to a rate rounds it, and rates are compared by value here.
         points.append(replace((yield rate), offered_per_s=rate))
         if points[-1].interrupted or slo.verdict(points[-1]) is Verdict.GONE:
             break
@@ -205,17 +211,17 @@ def steps(capacity: float, slo: Slo, resolution: float = RESOLUTION, points_max:
 def _tallied(points: Sequence[Point], slo: Slo) -> dict[float, _Tally]:
     tallies: dict[float, _Tally] = {}
     for point in points:
-        # What was cut short may have met it by luck, and has not missed it yet.
+        # An interrupted load gives no verdict.
         if not point.interrupted:
             tallies.setdefault(point.offered_per_s, _Tally()).add(point, slo)
     return tallies
 
 
 def _border(tallies: Mapping[float, _Tally]) -> tuple[float, float]:
-    """The highest rate that holds and the lowest that does not: where the fewest measurements contradict; 0 and infinity if there is none.
+    """The highest rate that meets the objective and the lowest that misses it; 0 and infinity if there is none.
 
-    Noise makes verdicts cross, so no single one decides; of equally good borders the lowest is taken. A rate above the border that
-    the client could not offer bounds what can be found as one that was missed does.
+    Noise makes verdicts contradict each other, so the border is where the fewest measurements contradict it; of equally good borders
+    the lowest. A rate above it that the client could not offer is an upper bound like a rate that missed the objective.
     """
     rates = sorted(rate for rate, tally in tallies.items() if tally.met or tally.missed)
     wrong = least = sum(tally.met for tally in tallies.values())
@@ -229,7 +235,7 @@ def _border(tallies: Mapping[float, _Tally]) -> tuple[float, float]:
 
 
 def _next_rate(tallies: Mapping[float, _Tally], least: float, resolution: float) -> float:
-    """The rate whose measurement says most about the border; 0: none is needed. None is below ``least``."""
+    """The rate whose measurement says most about the border, at least ``least``; 0 if no more measurement is needed."""
     low, high = _border(tallies)
     if math.isinf(high):
         return 2 * max(tallies)
@@ -248,10 +254,10 @@ def _why_rate(points: Sequence[Point], tallies: Mapping[float, _Tally], slo: Slo
     low, high = _border(tallies)
     missed = math.isfinite(high) and tallies[high].missed
     if not low and not missed:
-        return f"whether any rate meets {slo} is not known: no load says so that was held to its end"
+        return f"it is not known whether any rate meets {slo}: no complete load gives a verdict"
     if not low:
         share = statistics.median(point.share_in_time for point in points if point.offered_per_s == high)
-        return f"no rate meets {slo}: at {high:.4g} calls/s, the lowest that tells, {share:.1%} of the calls were answered in time"
+        return f"no rate meets {slo}: at {high:.4g} calls/s, the lowest rate with a verdict, {share:.1%} of the calls were answered in time"
     held = f"{low:.4g} calls/s met {slo} in {tallies[low].met} of {tallies[low].met + tallies[low].missed} measurements"
     if missed:
         held += f", {high:.4g} calls/s missed it in {missed} of {tallies[high].met + missed}"
@@ -261,20 +267,20 @@ def _why_rate(points: Sequence[Point], tallies: Mapping[float, _Tally], slo: Slo
 
 
 def _doubts(points: Sequence[Point], tallies: Mapping[float, _Tally], slo: Slo, resolution: float) -> list[str]:
-    """What keeps the border from being known better."""
+    """Reasons why the border is not known better."""
     low, high = _border(tallies)
     found = []
     limited = [point.client_limited for point in points if point.offered_per_s == high and slo.verdict(point) is Verdict.CLIENT_LIMITED]
     if limited and not tallies[high].missed:
-        found.append(f"at {high:.4g} calls/s the client was the limit ({limited[0]}): what the server holds above {low:.4g} is not known")
+        found.append(f"client limited at {high:.4g} calls/s ({limited[0]}): whether the server meets it above {low:.4g} is not known")
     if points and slo.verdict(points[-1]) is Verdict.GONE:
-        found.append(f"the search ended at {points[-1].offered_per_s:.4g} calls/s, where the server was gone: all calls were UNAVAILABLE")
+        found.append(f"the search ended at {points[-1].offered_per_s:.4g} calls/s, because the server was gone (all UNAVAILABLE)")
     if few := sum(slo.verdict(point) is Verdict.TOO_FEW for point in points):
-        found.append(f"{few} loads had fewer than the {slo.calls_min} judged calls that p{slo.percentile:g} takes: hold loads for longer")
+        found.append(f"{few} loads had fewer than the {slo.calls_min} judged calls that p{slo.percentile:g} needs: use more --seconds")
     held_s = min((point.seconds for point in points if point.offered_per_s == low and not point.interrupted), default=math.inf)
     if (over := slo.objective_s / held_s) > resolution:
         found.append(
-            f"in loads of {held_s:.3g} s up to {over:.0%} more than what the server can do for good may pass, since a backlog that grows "
-            f"so slowly does not reach {slo.objective_s * 1e3:g} ms in them: hold loads for {slo.seconds_wanted:.3g} s"
+            f"loads of {held_s:.3g} s are short: rates up to {over:.0%} above the server's capacity may pass, because their backlog does "
+            f"not grow to {slo.objective_s * 1e3:g} ms in that time; use --seconds {slo.seconds_wanted:.3g}"
         )
     return found

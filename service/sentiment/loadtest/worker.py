@@ -1,6 +1,6 @@
-"""One client process of a load test: ``python -m sentiment.loadtest.worker``, told what to do in lines of JSON by ``fleet``.
+"""One client process of a load test: ``python -m sentiment.loadtest.worker``. ``fleet`` sends it commands as lines of JSON.
 
-It ends when its standard input does, so that nothing is left of a load test that was killed.
+It ends when its standard input ends, so that no process is left when a load test is killed.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from sentiment.loadtest.protocols import open_driver
 from sentiment.loadtest.results import CANCELLED_BY_US, JUDGED, OK, STAGES, Group, Part
 from sentiment.traffic import arrivals
 
-# After the last deadline an answer may still be on its way.
+# An answer may still arrive this long after the last deadline.
 DRAIN_GRACE_S = 1.0
-# What was due and is not sent so long after the end of the load is not sent any more: the client is too slow for it.
+# A call that is not sent this long after the end of the load is not sent any more: the client is too slow.
 OVERDUE_S_MAX = 1.0
 REFUSED_PAUSE_S = 0.1
 UNFINISHED = "unfinished"
@@ -35,16 +35,16 @@ MESSAGE_CHARACTERS_MAX = 300
 
 
 class Run:
-    """Holds one load and counts. All instants are of the machine's monotonic clock, which its processes share."""
+    """Holds one load and counts. All instants are on the machine's monotonic clock, which all its processes share."""
 
-    def __init__(self, driver: Driver, mix: Mix, asked: dict[str, Any]) -> None:  # Any: JSON
+    def __init__(self, driver: Driver, mix: Mix, command: dict[str, Any]) -> None:  # Any: JSON
         self._driver, self._mix = driver, mix
-        self._begins_at: float = asked["begins_at"]
-        self._ends_at: float = self._begins_at + asked["seconds"]
-        self._warm_up_s: float = asked["warm_up_s"]
-        self._objective_s: float = asked["objective_s"]
-        self._open_max: int = asked["open_max"]
-        self._asked = asked
+        self._begins_at: float = command["begins_at"]
+        self._ends_at: float = self._begins_at + command["seconds"]
+        self._warm_up_s: float = command["warm_up_s"]
+        self._objective_s: float = command["objective_s"]
+        self._open_max: int = command["open_max"]
+        self._command = command
         self._open: set[asyncio.Task[str]] = set()
         self._awaited = 0
         self._failed: BaseException | None = None
@@ -56,7 +56,7 @@ class Run:
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
-        """Send nothing more; what is open is waited for as at the end."""
+        """Send no more calls; open calls are waited for as at the end."""
         self._ends_at = min(self._ends_at, time.monotonic())
         self._stopped.set()
 
@@ -64,13 +64,13 @@ class Run:
         """Hold the load until its end.
 
         Raises:
-            LoadFailed: a bug of the driver; what servers do is counted, not raised.
+            LoadFailed: the driver has a bug. Errors of servers are counted, not raised.
         """
         ticking = asyncio.create_task(self._tick())
         cpu = asyncio.get_running_loop().call_at(self._begins_at, self._read_cpu)
         callers: list[asyncio.Task[None]] = []
         try:
-            if "callers" in self._asked:
+            if "callers" in self._command:
                 callers = self._callers(calls)
                 await self._until_due(self._ends_at)
             else:
@@ -93,7 +93,7 @@ class Run:
         self._cpu_s_at_begin = time.process_time()
 
     async def _until(self, at: float) -> None:
-        """Sleep until then or until the load is stopped, and at least let others run."""
+        """Sleep until ``at``. Return at once if that is past or the load is stopped, but let other tasks run."""
         delay_s = at - time.monotonic()
         if delay_s <= 0 or self._stopped.is_set():
             await asyncio.sleep(0)
@@ -101,17 +101,17 @@ class Run:
         await asyncio.sleep(delay_s)
 
     async def _open_loop(self, calls: Iterator[Call]) -> None:
-        """Send each call when it is due, whatever has become of the others."""
-        asked = self._asked
-        law = arrivals.from_json(asked["law"])
-        mine = itertools.islice(zip(self._due(law), calls, strict=False), asked["worker"], None, asked["workers"])
+        """Send each call when it is due, whether or not earlier ones are answered."""
+        command = self._command
+        law = arrivals.from_json(command["law"])
+        mine = itertools.islice(zip(self._due(law), calls, strict=False), command["worker"], None, command["workers"])
         for due_at, call in mine:
             await self._until_due(due_at)
             if due_at >= self._ends_at:
                 break
             if time.monotonic() > self._ends_at + OVERDUE_S_MAX:
-                # By the mean rate: to draw them all would take as long as what made it late.
-                self._part.unsent += max(1, round((self._ends_at - max(due_at, self._begins_at)) * law.rate / asked["workers"]))
+                # Estimated by the mean rate, because drawing the remaining calls would take too long.
+                self._part.unsent += max(1, round((self._ends_at - max(due_at, self._begins_at)) * law.rate / command["workers"]))
                 break
             if len(self._open) >= self._open_max:
                 self._part.unsent += due_at >= self._begins_at
@@ -120,23 +120,23 @@ class Run:
         await self._until_due(self._ends_at)
 
     async def _until_due(self, at: float) -> None:
-        """As ``_until``, in pieces that a stop can end."""
+        """As ``_until``, but a stop ends it early."""
         while (left_s := at - time.monotonic()) > 1 and not self._stopped.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), left_s - 0.5)
         await self._until(at)
 
     def _due(self, law: arrivals.Law) -> Iterator[float]:
-        """The instants of all workers' calls: a warm-up at the mean rate, then the law."""
-        seed = self._asked["seed"]
+        """The due times of all workers' calls: a warm-up at the mean rate, then the law."""
+        seed = self._command["seed"]
         warm_up = arrivals.Poisson(law.rate).times(seed + 1)
         yield from (self._begins_at - self._warm_up_s + at for at in itertools.takewhile(lambda at: at < self._warm_up_s, warm_up))
         yield from (self._begins_at + at for at in law.times(seed))
 
     def _callers(self, calls: Iterator[Call]) -> list[asyncio.Task[None]]:
-        """Begin callers that each wait for their answer before they send again."""
-        asked = self._asked
-        mine = itertools.islice(calls, asked["worker"], None, asked["workers"])
+        """Start callers that each wait for their answer before they send again."""
+        command = self._command
+        mine = itertools.islice(calls, command["worker"], None, command["workers"])
 
         async def caller() -> None:
             await self._until(self._begins_at - self._warm_up_s)
@@ -144,11 +144,11 @@ class Run:
                 begun_at = time.monotonic()
                 call = self._begin(next(mine), None)
                 await asyncio.wait({call})
-                # A caller that was refused at once and came back at once would spin.
+                # A caller that is refused at once and sends again at once would spin.
                 if not call.cancelled() and call.exception() is None and call.result() not in (OK, CANCELLED_BY_US):
                     await asyncio.sleep(max(0.0, begun_at + REFUSED_PAUSE_S - time.monotonic()))
 
-        return [asyncio.create_task(caller()) for _ in range(asked["worker"], asked["callers"], asked["workers"])]
+        return [asyncio.create_task(caller()) for _ in range(command["worker"], command["callers"], command["workers"])]
 
     def _begin(self, call: Call, due_at: float | None) -> asyncio.Task[str]:
         task = asyncio.create_task(self._make(call, due_at))
@@ -165,10 +165,10 @@ class Run:
             self.stop()
 
     async def _make(self, call: Call, due_at: float | None) -> str:
-        """Make a call and count it, if it was due while the load is held. Its time counts from when it should have been sent.
+        """Make a call, and count it if it is due while the load is held. Its latency counts from when it was due.
 
         Returns:
-            Its outcome.
+            The outcome.
         """
         sent_at = time.monotonic()
         begun_at = sent_at if due_at is None else due_at
@@ -229,19 +229,19 @@ class Run:
                 part.stages[name].record(seconds)
 
     async def _tick(self) -> None:
-        # The last second is told after the end: what is late to be sent is of it.
-        while self._number + 1 < self._asked["seconds"]:
+        # The last second is reported after the end, because calls that are sent late belong to it.
+        while self._number + 1 < self._command["seconds"]:
             await asyncio.sleep(self._begins_at + self._number + 1 - time.monotonic())
             self._report()
 
     def _report(self) -> None:
-        """Tell what this second was, and begin the next."""
-        say(second={"number": self._number, **self._second, "latency": self._second_latency.encode()})
+        """Report this second and begin the next."""
+        report(second={"number": self._number, **self._second, "latency": self._second_latency.encode()})
         self._number += 1
         self._second, self._second_latency = Counter(), Durations()
 
     async def _drain(self) -> None:
-        """Wait until the classifications have had their deadlines, then end what is left: slow readers and long explanations."""
+        """Wait until all classifications have reached their deadlines, then cancel the rest: slow readers and long explanations."""
         ends_at = time.monotonic() + self._mix.timeout_s_max + DRAIN_GRACE_S
         while self._awaited and self._failed is None and time.monotonic() < ends_at:
             await asyncio.wait(self._open, timeout=ends_at - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
@@ -251,53 +251,52 @@ class Run:
             await asyncio.wait(self._open)
 
 
-def say(**line: Any) -> None:  # Any: JSON
-    """A line to the fleet."""
+def report(**line: Any) -> None:  # Any: JSON
+    """Send a line to the fleet."""
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
 
 async def serve() -> None:
-    """Connect as the first line says, then hold each load that a further line asks for."""
+    """Connect as the first line says, then hold the load of each further line."""
     loop = asyncio.get_running_loop()
     lines = asyncio.StreamReader(limit=LINE_BYTES_MAX)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    told = json.loads(await lines.readline())
-    mix, texts = Mix.from_json(told["mix"]), told["texts"]
+    setup = json.loads(await lines.readline())
+    mix, texts = Mix.from_json(setup["mix"]), setup["texts"]
     try:
-        driver = open_driver(Target.from_json(told["target"]), mix.stream)
+        driver = open_driver(Target.from_json(setup["target"]), mix.stream)
         try:
-            say(ready=await driver.connect())
-            # What was loaded so far stays: a collection need not look at it.
+            report(ready=await driver.connect())
+            # Objects that exist now stay, so garbage collections can skip them.
             gc.freeze()
             while line := await lines.readline():
-                asked = json.loads(line)
-                if "stop" in asked:
-                    continue  # of a load that had ended when it came
-                await _hold_one(Run(driver, mix, asked), mix.calls(texts, asked["seed"]), lines)
+                command = json.loads(line)
+                if "stop" in command:
+                    continue  # the load had already ended
+                await _hold_one(Run(driver, mix, command), mix.calls(texts, command["seed"]), lines)
         finally:
             await driver.close()
     except LoadFailed as error:
-        say(error=str(error))
+        report(error=str(error))
 
 
 async def _hold_one(run: Run, calls: Iterator[Call], lines: asyncio.StreamReader) -> None:
-    """Hold a load; a line that comes meanwhile, or the end of them, stops it."""
-    held, told = asyncio.create_task(run.hold(calls)), asyncio.create_task(lines.readline())
-    await asyncio.wait({held, told}, return_when=asyncio.FIRST_COMPLETED)
-    if told.done():
+    """Hold a load. A line that arrives meanwhile, or the end of the input, stops it."""
+    held, stopping = asyncio.create_task(run.hold(calls)), asyncio.create_task(lines.readline())
+    await asyncio.wait({held, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if stopping.done():
         run.stop()
-        say(part=(await held).to_json())
-        return
-    # The reader holds nothing yet that its cancelling could lose.
-    told.cancel()
-    await asyncio.wait({told})
-    say(part=(await held).to_json())
+    else:
+        # The reader has no partial line that cancelling could lose.
+        stopping.cancel()
+        await asyncio.wait({stopping})
+    report(part=(await held).to_json())
 
 
 def main() -> None:
     """Run until standard input ends."""
-    # Ctrl-C at the terminal reaches every process of the group; the fleet alone decides what it means.
+    # Ctrl-C at the terminal reaches every process of the group; only the fleet handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(ValueError, OSError):
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

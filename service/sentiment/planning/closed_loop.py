@@ -1,4 +1,4 @@
-"""Callers that always wait, on virtual time: what one replica answers then, and costs corrected by what a real one does. Pure."""
+"""A closed loop in virtual time: the capacity of one replica, and costs corrected to a measured capacity. Pure."""
 
 import heapq
 import random
@@ -12,18 +12,18 @@ from sentiment.planning.replica import Replica
 from sentiment.traffic.lengths import Lengths
 
 CALLERS = 64
-# Answers are counted after the first of these: of texts that all come at once the short ones are answered first.
+# Answers are counted from SETTLE_S on. Before that short texts prevail: all callers start at once, and short texts are answered first.
 SETTLE_S, SECONDS = 5.0, 65.0
-# Nobody is refused: as many runs of the slowest machine end before.
+# Long enough that no call is refused: the slowest machine answers all callers within it.
 TIMEOUT_S = 1e6
 QUEUE_ROWS_MAX = 4096
-# Scaled so often, each time by this factor at most: each time leaves a small part of the error, or none comes near what cannot be.
+# Costs are scaled in up to ROUNDS rounds, each by at most FACTOR_MAX. Each round removes most of the error, or no round can.
 ROUNDS, FACTOR_MAX = 4, 100.0
 NEAR = 0.1
 
 
 class _Callers(Ledger):
-    """Each asks again when it is answered."""
+    """Callers that each send the next call as soon as they are answered."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -35,11 +35,11 @@ class _Callers(Ledger):
         heapq.heappush(self.ask_at, at)
 
     def ended(self, number: int, fate: Fate) -> None:
-        """A caller without an answer asks no more; there is none before TIMEOUT_S."""
+        """A caller without an answer sends no more calls. This does not happen before TIMEOUT_S."""
 
 
 def capacity_per_s(machine: Machine, lengths: Lengths, seed: int) -> float:
-    """Answers a second of one replica to CALLERS callers that always wait, after they have done so for a while."""
+    """Answers per second of one replica in a closed loop of CALLERS callers, after a settling time."""
     callers = _Callers()
     replica = Replica(machine, QUEUE_ROWS_MAX, seed, callers)
     rng = random.Random(f"callers {seed}")
@@ -53,10 +53,10 @@ def capacity_per_s(machine: Machine, lengths: Lengths, seed: int) -> float:
 
 
 def corrected(machine: Machine, measured_per_s: float, lengths: Lengths, seed: int) -> Machine:
-    """The machine with all runs faster or slower, so that its simulation has the capacity that was measured.
+    """The machine with all run times scaled by one factor, so that its simulated capacity is the measured one.
 
     Raises:
-        BadSettings: no runs are so fast that it has, because of what calls take beside them, or it is too little to be counted.
+        BadSettings: no factor gives that capacity: the event loop limits it, or it is too low to be counted.
     """
     found = capacity_per_s(machine, lengths, seed)
     for _ in range(ROUNDS):
@@ -64,8 +64,8 @@ def corrected(machine: Machine, measured_per_s: float, lengths: Lengths, seed: i
         machine = replace(machine, points={shape: run_s * factor for shape, run_s in machine.points.items()})
         found = capacity_per_s(machine, lengths, seed)
     if abs(found / measured_per_s - 1) > NEAR:
-        most = f"beside its run a call takes up to {1e3 * machine.loop_s:g} ms of the event loop"
-        least = f"{SECONDS - SETTLE_S:g} s are too short to count fewer"
+        most = f"besides its run a call takes up to {1e3 * machine.loop_s:g} ms of the event loop"
+        least = f"fewer calls cannot be counted within {SECONDS - SETTLE_S:g} s"
         why = most if found < measured_per_s else least
-        raise BadSettings(f"costs cannot be scaled to a capacity of {measured_per_s:g} calls/s, only to {found:.3g}: {why}")
+        raise BadSettings(f"costs cannot be scaled to a capacity of {measured_per_s:g} calls/s, only to {found:.3g} calls/s: {why}")
     return machine

@@ -1,4 +1,4 @@
-"""Measures what a replica is for the planner: a bundle's batches, alone and with all runners at work, as they would be served here."""
+"""Measures a replica for the planner: a bundle's batches, alone and with all runners busy, as this machine would serve them."""
 
 import math
 import os
@@ -22,12 +22,13 @@ from sentiment.traffic.lengths import MIXED, estimate_tokens
 from sentiment.traffic.texts import make_texts
 
 MEASURE_S = 15.0
-# Runs alone, after a pause, with all runners at work, and texts tokenized beside those take turns of so long, or until every shape was run.
+# Four measurements take turns: runs alone, after a pause, with all runners busy, and texts tokenized beside busy runners. A turn lasts
+# SLICE_S, or until every shape has run.
 SLICE_S = 0.5
 TEXTS = 64
-# Between two texts, so that the runs have taken the vocabulary out of the cache as they do in a server.
+# Between two texts, so that the runs evict the vocabulary from the cache as they do in a server.
 PAUSE_S = 0.003
-# Before a run that is to find its core asleep.
+# Before a run whose core should be asleep.
 REST_S = 0.03
 
 
@@ -38,15 +39,15 @@ class _Ran(NamedTuple):
 
 
 def measure(bundle: str, seconds: float = MEASURE_S, runners: int | None = None) -> Machine:
-    """Load a bundle as ``serve`` does, with its settings from the environment, and run batches for so many seconds.
+    """Load a bundle as ``serve`` does, with the settings from the environment, and run batches.
 
     Args:
         bundle: its name, "" for the default.
-        seconds: of running; each shape is run at least once, however long that takes.
-        runners: as the setting, if given.
+        seconds: how long to measure; each shape runs at least once, however long that takes.
+        runners: overrides the setting, if given.
 
     Raises:
-        BadBundle or BadSettings: it cannot be served.
+        BadBundle or BadSettings: the bundle cannot be served.
     """
     flags = {name: value for name, value in (("model", bundle), ("runners", runners)) if value}
     loaded = load(load_settings(flags, os.environ)[0])
@@ -58,14 +59,14 @@ def measure(bundle: str, seconds: float = MEASURE_S, runners: int | None = None)
 
 
 def measure_loaded(loaded: Loaded, seconds: float) -> Machine:
-    """Measure a model that is warm; nothing else runs on its runners."""
+    """Measure a warm model. Nothing else may run on its runners."""
     shapes = list(loaded.cost.points())
     alone: list[_Ran] = []
     together: list[_Ran] = []
     rested: list[_Ran] = []
     token_s: list[float] = []
     begun_at = time.monotonic()
-    # In turns: a machine whose speed wanders would make company look slow, or fast.
+    # In turns: on a machine whose speed varies, one measurement after the other would not be comparable.
     while time.monotonic() < begun_at + seconds or not token_s:
         alone += _run_all(loaded, loaded.runners[:1], shapes, _nothing)[0]
         rested += _run_all(loaded, loaded.runners[:1], [shape for shape in shapes if shape[0] == 1], _nothing, REST_S)[0]
@@ -90,7 +91,7 @@ def measure_loaded(loaded: Loaded, seconds: float) -> Machine:
 
 
 def _typical(runs: Sequence[_Ran]) -> dict[Shape, float]:
-    """The median of each shape: a single disturbance is not the machine."""
+    """The median of each shape, which ignores single disturbances."""
     times = defaultdict[Shape, list[float]](list)
     for ran in runs:
         times[ran.shape].append(ran.run_s)
@@ -98,7 +99,7 @@ def _typical(runs: Sequence[_Ran]) -> dict[Shape, float]:
 
 
 def _pace(ratios: Sequence[tuple[float, float]]) -> tuple[float, ...]:
-    """What runs took over what they usually take, in each PACE_S seconds; as before where none ran."""
+    """The median ratio in each PACE_S seconds; the previous one where nothing ran."""
     windows = defaultdict[int, list[float]](list)
     for at, ratio in ratios:
         windows[int(at / PACE_S)].append(ratio)
@@ -115,7 +116,7 @@ def _nothing() -> float:
 def _run_all(
     loaded: Loaded, runners: Sequence[Runner], shapes: Sequence[Shape], beside: Callable[[], float], rest_s: float = 0.0
 ) -> tuple[list[_Ran], float]:
-    """Let each runner run all shapes over and over, in orders of its own; returns what they took, and what ``beside`` gives."""
+    """Let each runner run all shapes repeatedly, in its own order. Returns the runs, and the result of ``beside``."""
     ends_at = time.monotonic() + SLICE_S
 
     def run(runner: Runner) -> list[_Ran]:
@@ -141,7 +142,7 @@ def _run_until(classifier: Classifier, shapes: Sequence[Shape], ends_at: float, 
 
 
 def _token_s(classifier: Classifier) -> float:
-    """Core seconds that a further token of a text takes to read: the slope of time over length."""
+    """Core seconds to tokenize one more token: the slope of time over length."""
     found = []
     for text in make_texts(MIXED, TEXTS):
         begun = time.thread_time()

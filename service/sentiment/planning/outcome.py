@@ -1,4 +1,4 @@
-"""What became of simulated requests, and what is to be said of it. Pure."""
+"""The outcomes of simulated requests, and statistics of them. Pure."""
 
 import enum
 import math
@@ -26,35 +26,35 @@ class Fate(enum.IntEnum):
 
 
 class Ledger:
-    """Fates as they come, by the request's number."""
+    """Records fates by the request's number."""
 
     def __init__(self, requests: int) -> None:
-        # Instants of the answers.
+        # Instants of the answers, NaN where there is none.
         self.answered_at = array("d", [math.nan]) * requests
         self.fates = bytearray(requests)
 
     def answered(self, number: int, at: float) -> None:
-        """An answer has left."""
+        """Record an answer."""
         self.answered_at[number] = at
 
     def ended(self, number: int, fate: Fate) -> None:
-        """There will be no answer."""
+        """Record that a request gets no answer."""
         self.fates[number] = fate
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All requests of one simulation, in the order in which they came.
+    """All requests of one simulation, in the order of arrival.
 
     Args:
-        due_at: seconds from the start at which each came.
-        latency_s: seconds until its answer had left; NaN where there is none.
-        fates: a Fate each.
-        bulk: whether it was a bulk request.
-        replicas: of the fleet.
-        runners: of each replica.
-        busy_s: run time of all runners.
-        batches: that ran.
+        due_at: arrival times in seconds from the start.
+        latency_s: seconds from arrival to answer; NaN where there is no answer.
+        fates: the Fate of each request.
+        bulk: whether each request is a bulk request.
+        replicas: number of replicas.
+        runners: runners of each replica.
+        busy_s: total run time of all runners.
+        batches: number of batches that ran.
     """
 
     due_at: Floats
@@ -68,62 +68,62 @@ class Outcome:
 
     @property
     def requests(self) -> int:
-        """How many came."""
+        """The number of requests."""
         return len(self.due_at)
 
     @property
     def ended_at(self) -> float:
-        """Seconds from the start to the last arrival or the last answer."""
+        """Seconds from the start to the last arrival or the last answer, whichever is later."""
         ends = self.due_at + np.nan_to_num(self.latency_s)
         return float(max(self.due_at[-1], ends.max()))
 
     @property
     def offered_per_s(self) -> float:
-        """Requests a second."""
+        """Requests per second."""
         return self.requests / max(float(self.due_at[-1]), 1e-9)
 
     @property
     def answered_per_s(self) -> float:
-        """Answers a second until the last one."""
+        """Answers per second until ``ended_at``."""
         return self.share(Fate.ANSWERED) * self.requests / max(self.ended_at, 1e-9)
 
     @property
     def busy_share(self) -> float:
-        """Part of the runners' time in which they ran."""
+        """Share of the time in which runners ran."""
         return self.busy_s / max(self.ended_at * self.replicas * self.runners, 1e-9)
 
     @property
     def batch_rows(self) -> float:
-        """Rows of a batch on average."""
+        """Mean rows per batch."""
         return float((self.fates == Fate.ANSWERED).sum()) / max(1, self.batches)
 
     def share(self, fate: Fate, priority: Priority | None = None) -> float:
-        """Part of the requests, of a class if one is given, that ended so; 0 of none."""
+        """Share of the requests, or of one class, that had this fate; 0 without requests."""
         fates = self.fates[self._of(priority)]
         return float((fates == fate).mean()) if len(fates) else 0.0
 
     def in_time(self, objective_s: float, priority: Priority | None = None) -> float:
-        """Part of the requests, whatever became of them, that were answered within the objective; 0 of none."""
+        """Share of all requests, refused and expired ones included, that were answered within the objective; 0 without requests."""
         latency_s = self.latency_s[self._of(priority)]
         # A comparison with NaN is false.
         return float((latency_s <= objective_s).mean()) if len(latency_s) else 0.0
 
     def goodput_per_s(self, objective_s: float) -> float:
-        """Answers within the objective a second of arrivals."""
+        """Answers within the objective per second of arrivals."""
         return self.in_time(objective_s) * self.offered_per_s
 
     def percentile_s(self, percentile: float, priority: Priority | None = None) -> float:
-        """Seconds within which so many per cent of the answers came; NaN without any. Refusals are not in it: see ``in_time``."""
+        """The percentile (0 to 100) of the answers' latency in seconds; NaN without answers. Refusals do not count: see ``in_time``."""
         latency_s = self.latency_s[self._of(priority)]
         found = latency_s[~np.isnan(latency_s)]
         return float(np.percentile(found, percentile, method="higher")) if len(found) else math.nan
 
     def classes(self) -> list[Priority]:
-        """The classes that came."""
+        """The classes that have requests."""
         return [priority for priority, there in ((Priority.INTERACTIVE, ~self.bulk), (Priority.BULK, self.bulk)) if there.any()]
 
     def requests_of(self, priority: Priority) -> int:
-        """How many of a class came."""
+        """The number of requests of a class."""
         return int(self._of(priority).sum())
 
     def _of(self, priority: Priority | None) -> Marks:
@@ -131,8 +131,8 @@ class Outcome:
             return np.ones(self.requests, bool)
         return self.bulk if priority is Priority.BULK else ~self.bulk
 
-    def summary(self, objective_s: float) -> dict[str, Any]:  # what JSON has
-        """All figures, by name with unit."""
+    def summary(self, objective_s: float) -> dict[str, Any]:  # JSON
+        """All figures as JSON, by name with unit."""
         percentiles = {f"p{percentile:g}_ms": _number(1e3 * self.percentile_s(percentile)) for percentile in PERCENTILES}
         return {
             "replicas": self.replicas,

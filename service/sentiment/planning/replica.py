@@ -1,7 +1,7 @@
-"""One replica on virtual time: the server's scheduler, its runners and the event loop between them. Pure.
+"""One replica in virtual time: the server's scheduler, its runners and the event loop between them. Pure.
 
-The event loop is one thread: what happens waits its turn there, so that instants in the scheduler never go back. Where runners use all
-cores, whatever the loop does is taken from one of them.
+The event loop is one thread: events wait for their turn there, so time in the scheduler never goes back. Where runners use all cores,
+the loop takes its time from one of them.
 """
 
 import math
@@ -12,7 +12,7 @@ from sentiment.batching.cost import CostTable
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Batch, Priority
 from sentiment.errors import Expired, Refused
-from sentiment.planning.machine import ANSWERED, ASKED, BATCHED, PACE_S, Machine
+from sentiment.planning.machine import ANSWER_PART, BATCH_PART, PACE_S, REQUEST_PART, Machine
 from sentiment.planning.outcome import Fate, Ledger
 
 
@@ -24,20 +24,21 @@ class _Run:
 
 
 class Replica:
-    """A server that is asked and answers. ``next_at``: when it next does something of its own accord, infinite if never."""
+    """A simulated server. ``next_at`` is the instant of its next event, infinite if there is none."""
 
     def __init__(self, machine: Machine, queue_rows_max: int, seed: int | str, ledger: Ledger) -> None:
         self.next_at = math.inf
-        # Predicted seconds of work that is not done: what a balancer may look at.
+        # Predicted seconds of unfinished work, which a balancer may compare.
         self.ahead_s = 0.0
         self.busy_s = 0.0
         self.batches = 0
         self._machine = machine
         self._length_max = machine.length_max
-        self._asked_s, self._answered_s = ASKED * machine.loop_s, ANSWERED * machine.loop_s
-        # Half of it is deciding and starting, half hearing of its end.
+        self._request_s, self._answered_s = REQUEST_PART * machine.loop_s, ANSWER_PART * machine.loop_s
+        # One half with the request, the other with the answer.
         self._beside_s = machine.beside_s / 2
-        self._half_s = BATCHED / 2 * machine.loop_s
+        # One half to decide and start a batch, the other to notice its end.
+        self._half_s = BATCH_PART / 2 * machine.loop_s
         self._truth = CostTable(machine.points)
         self._cost = CostTable(machine.points)
         self._scheduler: Scheduler[int] = Scheduler(
@@ -48,16 +49,16 @@ class Replica:
         self._runs: list[_Run] = []
         self._free = machine.runners
         self._loop_free_at = 0.0
-        # When the last run has ended, of those that have.
+        # The end of the run that ended last.
         self._ended_at = -math.inf
         self._wake_at: float | None = None
         self._slowed = [machine.slowed(running) for running in range(machine.runners + 1)]
         self._cores = machine.shared_cores
 
     def ask(self, number: int, at: float, length: int, deadline_at: float, priority: Priority) -> None:
-        """A request arrives, a text of ``length`` tokens; what is too long is cut."""
+        """A request arrives with a text of ``length`` tokens; longer texts than the longest row are truncated."""
         machine = self._machine
-        now = self._work(at, self._asked_s + machine.token_s * length, self._beside_s)
+        now = self._work(at, self._request_s + machine.token_s * length, self._beside_s)
         try:
             ticket = self._scheduler.add(min(length, self._length_max), now, deadline_at, number, priority)
         except Expired:
@@ -73,7 +74,7 @@ class Replica:
         self._look()
 
     def advance(self) -> None:
-        """Do what is due at ``next_at``."""
+        """Process the event at ``next_at``."""
         at = self.next_at
         run = min(self._runs, key=_ends_at, default=None)
         if run is not None and run.ends_at <= at:
@@ -90,7 +91,7 @@ class Replica:
         self.next_at = next_at
 
     def _work(self, at: float, loop_s: float, beside_s: float = 0.0) -> float:
-        """The event loop does something from ``at`` on, or when it is free. Returns when it has."""
+        """Let the event loop work for ``loop_s`` from ``at`` on, or as soon as it is free. Returns when it has finished."""
         now = self._loop_free_at = max(at, self._loop_free_at) + loop_s
         runs = self._runs
         if len(runs) >= self._cores:
@@ -123,11 +124,11 @@ class Replica:
         self.batches += 1
 
     def _crowd(self, now: float, running: int) -> None:
-        """So many run from now on: what is left of the others takes longer, or less long."""
+        """Adjust the ends of all runs, because from now on ``running`` runners run."""
         ratio = self._slowed[running] / self._slowed[len(self._runs)]
         if ratio != 1.0:
             for run in self._runs:
-                # The event loop may be behind: a run that it has not heard of has ended, and one may have begun since.
+                # The event loop may lag behind: some runs may have ended already, and some may have begun since.
                 since = max(now, run.started_at)
                 if run.ends_at > since:
                     run.ends_at = since + (run.ends_at - since) * ratio

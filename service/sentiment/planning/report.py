@@ -1,4 +1,4 @@
-"""What a simulation found, in words, tables and one HTML file that loads nothing."""
+"""The result of a capacity plan as text, tables and one self-contained HTML file."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,15 +16,15 @@ Table = tuple[Sequence[str], Sequence[Sequence[object]]]
 
 FLEET = ("replicas", "in time", "goodput/s", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "refused", "expired", "runners busy", "rows a batch")
 CLASS = ("replicas", "class", "requests", "in time", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms")
-# Numbers of replicas whose latency is drawn: more lines say nothing.
+# The most fleets whose latency is drawn; more lines are hard to read.
 DRAWN_MAX = 4
 TICKS_MAX = 10
-# One request in so many is slower: what a percentile plot shows from left to right.
+# Ticks of a percentile plot: 1 / (1 - share) and its label.
 NINES = ((2.0, "50 %"), (10.0, "90 %"), (100.0, "99 %"), (1e3, "99.9 %"), (1e4, "99.99 %"))
 
 
 def verdict(sizing: Sizing, objective: Objective) -> str:
-    """The answer, in a sentence."""
+    """The answer in a sentence."""
     if sizing.fewest is None:
         return sizing.why
     said = f"{replicas_text(sizing.fewest)} {'answers' if sizing.fewest == 1 else 'answer'} {objective}"
@@ -32,12 +32,12 @@ def verdict(sizing: Sizing, objective: Objective) -> str:
         said += "; fewer do not"
     missing = [replicas for replicas, outcome in sizing.tried.items() if replicas > sizing.fewest and not objective.met(outcome)]
     if missing:
-        said += f". Nor do {max(missing)}: only chance tells them apart, so try more --requests"
+        said += f". {max(missing)} do not either, so the difference is within random variation: use more --requests"
     return said
 
 
 def tables(sizing: Sizing, objective: Objective) -> list[Table]:
-    """Headers and rows: every fleet that was simulated, and its classes if there are two."""
+    """Header and rows of each table: every fleet that was simulated, and its classes if there are two."""
     fleets = [_fleet_row(outcome, objective) for outcome in sizing.tried.values()]
     classes = [
         (
@@ -55,22 +55,22 @@ def tables(sizing: Sizing, objective: Objective) -> list[Table]:
 
 
 def compose(sizing: Sizing, objective: Objective, facts: Mapping[str, str], cautions: Sequence[str]) -> str:
-    """The report's document: the answer and what speaks against it, plots, tables and what was simulated."""
+    """The HTML report: the answer with its warnings, plots, tables and the settings."""
     said = paragraph(verdict(sizing, objective)) if sizing.fewest else notice(verdict(sizing, objective))
     said += "".join(map(notice, cautions))
     shown = _shown(sizing)
     drawn = [
         (
             _latency(shown, objective),
-            "Latency of all requests. What was refused or expired never comes: where there is more of it, a line ends.",
+            "Latency of all requests. A line ends where the rest of the requests was refused or expired.",
         ),
         (
             _over_time(shown, objective),
-            "Requests of each twentieth of the time that were answered in time, whatever became of the others. No point where none came.",
+            "Share of the requests that were answered in time, for each twentieth of the simulated time. A gap: no request arrived.",
         ),
     ]
     if len(sizing.tried) > 1:
-        drawn.insert(0, (_by_replicas(sizing, objective), "Requests that were answered in time, against the number of replicas."))
+        drawn.insert(0, (_by_replicas(sizing, objective), "Requests answered in time, against the number of replicas."))
     sections = [
         Section("In short", said),
         Section("Plots", svg_plots.figures(drawn)),
@@ -94,7 +94,7 @@ def _fleet_row(outcome: Outcome, objective: Objective) -> tuple[object, ...]:
 
 
 def _shown(sizing: Sizing) -> list[Outcome]:
-    """The fleets nearest to the fewest."""
+    """The fleets whose size is nearest to the answer."""
     fewest = sizing.fewest or max(sizing.tried)
     nearest = sorted(sizing.tried, key=lambda replicas: abs(replicas - fewest))[:DRAWN_MAX]
     return [sizing.tried[replicas] for replicas in sorted(nearest)]
@@ -121,7 +121,7 @@ def _latency(outcomes: Sequence[Outcome], objective: Objective) -> str:
 
 
 def _tail(outcome: Outcome) -> list[tuple[float, float]]:
-    """Latency in ms against 1 / (1 - share): equal steps for each nine; NaN, which sorts last, where there was no answer."""
+    """Latency in ms against 1 / (1 - share), with equal steps for each nine. NaN, which sorts last, where there was no answer."""
     latency_s, requests = np.sort(outcome.latency_s), outcome.requests
     places = np.unique((requests * (1 - np.logspace(0, -np.log10(requests), 200))).astype(int))
     return [(requests / (requests - place), 1e3 * float(latency_s[place])) for place in places]
@@ -135,7 +135,7 @@ def _over_time(outcomes: Sequence[Outcome], objective: Objective) -> str:
 
 
 def shares_over_time(outcome: Outcome, objective: Objective) -> list[tuple[float, float]]:
-    """The middle of each twentieth of the time and per cent of its requests that were answered in time, NaN where none came."""
+    """For each twentieth of the time its middle and the per cent of its requests answered in time; NaN where no request arrived."""
     edges = np.linspace(0, float(outcome.due_at[-1]), 21)
     came, _ = np.histogram(outcome.due_at, edges)
     good, _ = np.histogram(outcome.due_at[outcome.latency_s <= objective.seconds], edges)

@@ -1,4 +1,4 @@
-"""What ``sentiment plan`` does: reads or measures a replica's costs, simulates, and says what came out."""
+"""``sentiment plan``: reads or measures a replica's costs, simulates fleets and prints the result."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ from sentiment.planning.simulation import GROUP_MAX, LEAST_BACKLOG, Fleet, Traff
 from sentiment.traffic.arrivals import parse_law
 from sentiment.traffic.lengths import parse_lengths
 
-# Fewer requests are simulated sooner than other processes start.
+# Simulating fewer requests takes less time than starting processes.
 PROCESSES_FROM = 20_000
 
 
@@ -34,19 +34,19 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; returns its exit code.
 
     Raises:
-        BadSettings: an option has no acceptable value.
-        BadBundle: what is to be measured cannot be served.
+        BadSettings: an option's value is not valid.
+        BadBundle: the bundle to measure cannot be served.
         BadFile: an output cannot be written.
     """
     law, lengths = parse_law(options.law), parse_lengths(options.lengths, options.column)
     if options.save and options.measure is None:
-        raise BadSettings("--save goes with --measure")
+        raise BadSettings("--save needs --measure")
     _check_files(options)
     if options.html:
         svg_plots.need_plots()
     objective = Objective(options.slo, options.percentile)
     with ExitStack() as stack:
-        # Opened first: an output that cannot be written is known before a long simulation.
+        # Opened first, so that an output that cannot be written is reported before a long simulation.
         outputs = {name: stack.enter_context(new_file(path)) for name in ("json", "html") if (path := getattr(options, name))}
         machine = _machine(options)
         if options.capacity:
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
         begun = time.monotonic()
         traffic = draw_traffic(law, lengths, options.requests, options.seed, options.bulk)
         if not len(traffic.due_at) or not traffic.due_at[-1]:
-            raise BadSettings(f"--law {options.law} has no arrivals over time among its first {options.requests} requests")
+            raise BadSettings(f"--law {options.law}: its first {options.requests} requests all arrive at the start, or there are none")
         executor = stack.enter_context(_executor(options)) if options.requests >= PROCESSES_FROM else None
         sizing = _simulate(options, objective, machine, traffic, executor)
         capacity = capacity_per_s(machine, lengths, options.seed)
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_files(options: argparse.Namespace) -> None:
-    """No file is written over another."""
+    """Refuse options that name the same file twice."""
     seen: dict[Path, str] = {}
     for name in ("costs", "save", "json", "html"):
         if path := getattr(options, name):
@@ -81,7 +81,7 @@ def _machine(options: argparse.Namespace) -> Machine:
     else:
         from sentiment.planning.measuring import measure  # noqa: PLC0415  # only this needs a model's runtime
 
-        # Closed before anything is simulated: who interrupts that keeps what was measured.
+        # Closed before the simulation starts, so that an interrupt does not lose the measurement.
         with new_file(options.save) if options.save else nullcontext(str) as save:
             print(f"measuring for {options.measure_for:g} s", file=sys.stderr, flush=True)
             machine = measure(options.measure, options.measure_for, options.runners)
@@ -94,7 +94,7 @@ def _executor(options: argparse.Namespace) -> Executor:
 
 
 def _simulate(options: argparse.Namespace, objective: Objective, machine: Machine, traffic: Traffic, executor: Executor | None) -> Sizing:
-    """The fewest replicas, or those that were asked for."""
+    """Find the fewest replicas, or simulate the number that was given."""
 
     def simulated(replicas: int) -> Outcome:
         fleet = Fleet(machine, replicas, options.balance, options.timeout or options.slo, options.queue_rows)
@@ -115,17 +115,17 @@ def _simulate(options: argparse.Namespace, objective: Objective, machine: Machin
 
 
 def _facts(options: argparse.Namespace, machine: Machine, traffic: Traffic, capacity: float, seconds: float) -> dict[str, str]:
-    """What was simulated."""
+    """The settings of the simulation, by name."""
     groups = ""
     if options.balance == LEAST_BACKLOG:
-        groups = f" among at most {GROUP_MAX} replicas; larger fleets are groups that get requests in turn"
+        groups = f" among at most {GROUP_MAX} replicas; a larger fleet is divided into groups, which get requests in turn"
     return {
         "command": shlex.join(["sentiment", *sys.argv[1:]]),
         "requests": f"{len(traffic.due_at):,} in {traffic.due_at[-1]:,.1f} s by {options.law}, "
         f"lengths {options.lengths} (mean {traffic.lengths.mean():.0f} tokens), {100 * options.bulk:g} % bulk, "
         f"deadline {1e3 * (options.timeout or options.slo):g} ms",
         "a replica": str(machine),
-        "capacity of a replica": f"{capacity:.1f} calls/s to {CALLERS} callers that always wait",
+        "capacity of a replica": f"{capacity:.1f} calls/s with {CALLERS} callers in a closed loop",
         "balance": options.balance + groups,
         "simulated in": f"{seconds:.1f} s, seed {options.seed}",
     }

@@ -14,13 +14,13 @@ REPLICAS_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What is wanted: ``percentile`` per cent of all requests, refused ones among them, are answered within ``seconds``."""
+    """A latency objective: ``percentile`` per cent of all requests, refused ones included, are answered within ``seconds``."""
 
     seconds: float
     percentile: float = 99.0
 
     def met(self, outcome: Outcome) -> bool:
-        """Whether a simulation has it."""
+        """Whether a simulation meets the objective."""
         return outcome.in_time(self.seconds) >= self.percentile / 100 - 1e-9
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """``fewest`` replicas that meet the objective, None if no number does; every number that was ``tried``; and ``why`` none does."""
+    """``fewest`` replicas that meet the objective (None if no number does), all outcomes that were ``tried``, and ``why`` none does."""
 
     fewest: int | None
     tried: dict[int, Outcome]
@@ -37,21 +37,21 @@ class Sizing:
 
 
 def fewest_replicas(run: Callable[[int], Outcome], objective: Objective, traffic: Traffic, machine: Machine) -> Sizing:
-    """Find the fewest replicas, from those that the work alone keeps busy: upwards in growing steps, then between.
+    """Find the fewest replicas: start at the number that the work keeps busy, go up in growing steps, then bisect.
 
-    More replicas are taken to be no worse. Beside the fewest, one fewer and one more have always been tried.
+    Assumes that more replicas are never worse. One replica fewer and one more than the result have always been tried.
 
     Args:
-        run: simulates ``traffic`` on so many replicas.
-        objective: what is wanted.
+        run: simulates ``traffic`` on a number of replicas.
+        objective: the latency objective.
         traffic: the requests.
-        machine: each replica.
+        machine: the performance model of each replica.
     """
     hopeless = _too_long(objective, traffic, machine)
     if hopeless > 1 - objective.percentile / 100:
         slowest = f"{hopeless:.1%} of the texts take longer than {1e3 * objective.seconds:g} ms alone on an idle replica"
         busy = _busy_with(traffic, machine)
-        return Sizing(None, {busy: run(busy)}, f"no number of replicas has {objective}: {slowest}")
+        return Sizing(None, {busy: run(busy)}, f"no number of replicas meets {objective}: {slowest}")
     tried: dict[int, Outcome] = {}
 
     def met(replicas: int) -> bool:
@@ -63,9 +63,9 @@ def fewest_replicas(run: Callable[[int], Outcome], objective: Objective, traffic
     low = high - 1
     while not met(high):
         if high == REPLICAS_MAX:
-            return Sizing(None, tried, f"no number of replicas up to {REPLICAS_MAX} has {objective}")
+            return Sizing(None, tried, f"no number of replicas up to {REPLICAS_MAX} meets {objective}")
         low, high, stride = high, min(REPLICAS_MAX, high + stride), 2 * stride
-    # What the work keeps busy is a guess: where batches save time, fewer may do.
+    # The start is a guess: where batches save time, fewer replicas may be enough.
     stride = 1
     while low and met(low):
         low, high, stride = max(0, low - stride), low, 2 * stride
@@ -77,15 +77,15 @@ def fewest_replicas(run: Callable[[int], Outcome], objective: Objective, traffic
 
 
 def _too_long(objective: Objective, traffic: Traffic, machine: Machine) -> float:
-    """Part of the texts that miss the objective even where nothing else is."""
+    """Share of the texts that miss the objective even on an idle replica."""
     cost = CostTable(machine.points)
-    # Longer texts are cut to the longest row.
+    # Longer texts are truncated to the longest row.
     longest_ok = max((n for n in range(1, machine.length_max + 1) if cost.table_s(1, n) <= objective.seconds), default=0)
     return float((traffic.lengths > longest_ok).mean()) if longest_ok < machine.length_max else 0.0
 
 
 def _busy_with(traffic: Traffic, machine: Machine) -> int:
-    """Replicas whose runners the texts would keep busy one by one, at least 1."""
+    """The number of replicas that the texts would keep busy without batching, at least 1."""
     costs: dict[int, float] = {}
     work_s = 0.0
     for length in traffic.lengths.tolist():

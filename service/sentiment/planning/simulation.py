@@ -1,6 +1,6 @@
-"""A fleet on virtual time: the same requests, given to replicas by a balancer, each replica the server's own scheduler. Pure.
+"""A fleet in virtual time: a balancer distributes requests among replicas, each with the server's own scheduler. Pure.
 
-Replicas that a balancer does not compare are independent of each other, and are simulated in as many processes as there are cores.
+Replicas that the balancer does not compare are independent of each other and can be simulated in several processes.
 """
 
 import heapq
@@ -23,7 +23,7 @@ from sentiment.traffic.lengths import Lengths
 
 Ints = npt.NDArray[np.int64]
 
-# Replicas that one least-backlog balancer compares; a larger fleet is groups of at most so many, which get requests in turn.
+# The most replicas that one least-backlog balancer compares. A larger fleet is divided into groups, which get requests in turn.
 GROUP_MAX = 32
 ROUND_ROBIN, RANDOM, LEAST_BACKLOG = "round-robin", "random", "least-backlog"
 BALANCES = (ROUND_ROBIN, RANDOM, LEAST_BACKLOG)
@@ -31,19 +31,19 @@ BALANCES = (ROUND_ROBIN, RANDOM, LEAST_BACKLOG)
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Requests in order: seconds from the start, tokens before anything is cut off, and whether they are bulk."""
+    """Requests in order: arrival in seconds from the start, tokens before truncation, and whether they are bulk."""
 
     due_at: Floats
     lengths: Ints
     bulk: Marks
 
     def of(self, which: Ints) -> "Traffic":
-        """Some of them, by their places."""
+        """The requests at these indices."""
         return Traffic(self.due_at[which], self.lengths[which], self.bulk[which])
 
 
 def draw_traffic(law: Law, lengths: Lengths, requests: int, seed: int, bulk_share: float = 0.0) -> Traffic:
-    """Draw at most ``requests`` requests, fewer where the law ends; the same seed draws the same."""
+    """Draw at most ``requests`` requests, fewer if the law ends earlier. The same seed gives the same requests."""
     due_at = np.array(list(itertools.islice(law.times(seed), requests)))
     rng = random.Random(f"lengths {seed}")
     drawn = np.array([lengths.draw(rng) for _ in range(len(due_at))], np.int64)
@@ -52,15 +52,15 @@ def draw_traffic(law: Law, lengths: Lengths, requests: int, seed: int, bulk_shar
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Replicas alike, and who gets which request.
+    """Equal replicas and a balancer.
 
     Args:
-        machine: each replica.
-        replicas: how many.
-        balance: round-robin (one balancer, each in turn), random (many clients that each take turns), or least-backlog (the replica with
-            the least predicted work, known at once).
+        machine: the performance model of each replica.
+        replicas: number of replicas.
+        balance: round-robin (one balancer, replicas in turn), random (many clients that each take turns), or least-backlog (the replica
+            with the least predicted work, without delay).
         timeout_s: each request's deadline.
-        queue_rows_max: rows that may wait at a replica.
+        queue_rows_max: the most rows that may wait at a replica.
     """
 
     machine: Machine
@@ -71,18 +71,18 @@ class Fleet:
 
     @property
     def groups(self) -> int:
-        """Into how many groups of replicas it falls that know nothing of each other."""
+        """The number of independent groups of replicas."""
         return math.ceil(self.replicas / GROUP_MAX) if self.balance == LEAST_BACKLOG else self.replicas
 
 
 def simulate(traffic: Traffic, fleet: Fleet, seed: int, executor: Executor | None = None) -> Outcome:
-    """Run requests through a fleet until the last has its fate; there is at least one.
+    """Simulate until every request has its fate.
 
     Args:
-        traffic: the requests.
-        fleet: who answers them.
-        seed: of what is random in replicas and balancer; whatever the executor, the same seed gives the same.
-        executor: runs the groups; None: one after the other, here.
+        traffic: at least one request.
+        fleet: replicas and balancer.
+        seed: for the replicas and the balancer. The same seed gives the same outcome with any executor.
+        executor: runs the groups in parallel. None: one after the other in this process.
     """
     slots = np.arange(len(traffic.due_at)) % fleet.replicas
     if fleet.balance == RANDOM:
@@ -101,12 +101,12 @@ def simulate(traffic: Traffic, fleet: Fleet, seed: int, executor: Executor | Non
 
 
 def _chance(what: str, seed: int) -> np.random.Generator:
-    """Random numbers for one purpose, by any whole number as the seed."""
+    """A random generator for one purpose; the seed may be any whole number."""
     return np.random.default_rng(random.Random(f"{what} {seed}").getrandbits(64))
 
 
 def members_of(group_of: Ints, groups: int) -> list[Ints]:
-    """The places of each group's requests, in order. One sort: a mask for each of thousands of groups would not fit the memory."""
+    """The indices of each group's requests, in order. One sort, because a mask for each of thousands of groups would not fit in memory."""
     return np.split(np.argsort(group_of, kind="stable"), np.cumsum(np.bincount(group_of, minlength=groups))[:-1])
 
 
@@ -122,13 +122,13 @@ def _run_group(task: tuple[Traffic, Fleet, int, str]) -> _Part:
     traffic, fleet, size, seed = task
     ledger = Ledger(len(traffic.due_at))
     replicas = [Replica(fleet.machine, fleet.queue_rows_max, f"{seed} {number}", ledger) for number in range(size)]
-    # Instants at which a replica does something; those that it has changed its mind about are passed over.
+    # Instants of the replicas' next events; outdated entries are skipped.
     due: list[tuple[float, int]] = []
     lengths = traffic.lengths.tolist()
     priorities = [Priority.BULK if bulk else Priority.INTERACTIVE for bulk in traffic.bulk]
     for number, at in enumerate(traffic.due_at.tolist()):
         _advance(replicas, due, at)
-        # Without a choice, not even a look.
+        # A group of one needs no comparison.
         index = 0 if size == 1 else min(range(size), key=lambda index: replicas[index].ahead_s)
         replica = replicas[index]
         before_at = replica.next_at
@@ -141,7 +141,7 @@ def _run_group(task: tuple[Traffic, Fleet, int, str]) -> _Part:
 
 
 def _advance(replicas: list[Replica], due: list[tuple[float, int]], until: float) -> None:
-    """Let all do what is due by then."""
+    """Process all events until ``until``."""
     while due and due[0][0] <= until:
         at, index = heapq.heappop(due)
         replica = replicas[index]

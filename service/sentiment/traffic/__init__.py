@@ -1,1 +1,1 @@
-"""What comes: when calls arrive, how long their texts are, and the texts. Pure: knows no clock, network, model or server."""
+"""Generated traffic: arrival times, text lengths and texts. Pure: knows no clock, network, model or server."""

@@ -1,4 +1,4 @@
-"""Arrival laws: the instants at which calls are due, whether or not earlier ones have been answered."""
+"""Arrival laws: the instants at which calls are due, whether or not earlier calls have been answered."""
 
 import itertools
 import math
@@ -17,26 +17,26 @@ FORMS = "poisson:200, bursts:200,factor=5,on=1,every=10, steps:100x30,200x30 or 
 
 
 class Law(Protocol):
-    """When calls arrive."""
+    """An arrival process."""
 
     @property
     def rate(self) -> float:
-        """Mean arrivals a second."""
+        """Mean arrivals per second."""
 
     @property
     def seconds(self) -> float:
-        """How long it lasts; infinite for a law without an end."""
+        """Duration; infinite for an endless law."""
 
     def times(self, seed: int) -> Iterator[float]:
-        """Ascending seconds from 0; the same seed gives the same."""
+        """Arrival times in ascending seconds from 0. The same seed gives the same times."""
 
     def scaled_to(self, rate: float) -> Self:
-        """The same law at another mean rate."""
+        """The same law with another mean rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Poisson:
-    """Independent arrivals at a constant rate, without an end."""
+    """Independent arrivals at a constant rate. Endless."""
 
     rate: float
 
@@ -56,7 +56,7 @@ class Poisson:
 
 @dataclass(frozen=True, slots=True)
 class Bursts:
-    """Poisson arrivals, ``factor`` times as fast in the last ``on_s`` of every ``every_s`` seconds. Without an end.
+    """Poisson arrivals, ``factor`` times as fast in the last ``on_s`` of every ``every_s`` seconds. Endless.
 
     ``rate`` is the mean over whole periods.
     """
@@ -83,18 +83,18 @@ class Bursts:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Poisson arrivals whose rate changes: (rate, seconds) after (rate, seconds), then the end."""
+    """Poisson arrivals whose rate changes in steps of (rate, seconds). Ends after the last step."""
 
     steps: tuple[tuple[float, float], ...]
 
     @property
     def seconds(self) -> float:
-        """All steps together."""
+        """The sum of all steps."""
         return sum(seconds for _, seconds in self.steps)
 
     @property
     def rate(self) -> float:
-        """Mean arrivals a second."""
+        """Mean arrivals per second."""
         return sum(rate * seconds for rate, seconds in self.steps) / self.seconds
 
     def times(self, seed: int) -> Iterator[float]:
@@ -102,42 +102,42 @@ class Steps:
         return _poisson(self.steps, seed)
 
     def scaled_to(self, rate: float) -> "Steps":
-        """As in Law; the steps keep their lengths."""
+        """As in Law; the steps keep their durations."""
         factor = rate / self.rate
         return Steps(tuple((step * factor, seconds) for step, seconds in self.steps))
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Recorded arrivals: at least two ascending instants in seconds, counted from the first. The seed changes nothing."""
+    """Recorded arrivals: at least two ascending instants in seconds, counted from the first. The seed has no effect."""
 
     instants: tuple[float, ...]
 
     @property
     def seconds(self) -> float:
-        """From the first arrival to a mean gap after the last, so that the last is within it."""
+        """From the first arrival to one mean gap after the last, so that the last arrival is included."""
         return len(self.instants) / self.rate
 
     @property
     def rate(self) -> float:
-        """Mean arrivals a second."""
+        """Mean arrivals per second."""
         return (len(self.instants) - 1) / (self.instants[-1] - self.instants[0])
 
-    def times(self, seed: int) -> Iterator[float]:  # noqa: ARG002  # a recording has nothing to draw
+    def times(self, seed: int) -> Iterator[float]:  # noqa: ARG002  # nothing is drawn
         """As in Law."""
         first = self.instants[0]
         return (instant - first for instant in self.instants)
 
     def scaled_to(self, rate: float) -> "Schedule":
-        """As in Law; time is stretched."""
+        """As in Law; all instants are multiplied by one factor."""
         factor = self.rate / rate
         return Schedule(tuple(instant * factor for instant in self.instants))
 
 
 def _poisson(pieces: Iterable[tuple[float, float]], seed: int) -> Iterator[float]:
-    """Arrivals of a Poisson process whose rate is constant in pieces (rate, seconds).
+    """Arrivals of a Poisson process with a piecewise constant rate, given as (rate, seconds).
 
-    By inversion of the cumulative rate (Cinlar 1975): what is left of an exponential draw at the end of a piece goes on in the next.
+    Inverts the cumulative rate (Cinlar 1975): the rest of an exponential draw at the end of a piece carries over to the next piece.
     """
     rng = random.Random(seed)
     begun, due = 0.0, rng.expovariate(1.0)
@@ -147,7 +147,7 @@ def _poisson(pieces: Iterable[tuple[float, float]], seed: int) -> Iterator[float
             at += due / rate
             yield begun + at
             due = rng.expovariate(1.0)
-        # An endless piece is left only if its rate is 0: then nothing comes any more.
+        # An endless piece ends its loop only if its rate is 0: then no call arrives any more.
         if math.isinf(seconds):
             return
         due -= rate * (seconds - at)
@@ -155,32 +155,32 @@ def _poisson(pieces: Iterable[tuple[float, float]], seed: int) -> Iterator[float
 
 
 def to_json(law: Law) -> dict[str, Any]:
-    """A law of this module for another process."""
+    """Encode a law of this module for another process."""
     kind = type(law)
     assert kind in _KINDS, kind
     return {"kind": kind.__name__, **{each.name: getattr(law, each.name) for each in fields(kind)}}  # type: ignore[arg-type]
 
 
 def from_json(values: Mapping[str, Any]) -> Law:
-    """Back from ``to_json``."""
+    """Decode what ``to_json`` returned."""
     kind = next(kind for kind in _KINDS if kind.__name__ == values["kind"])
     return kind(**{name: _tuples(value) for name, value in values.items() if name != "kind"})
 
 
-def _tuples(value: Any) -> Any:  # JSON has lists
+def _tuples(value: Any) -> Any:  # JSON has no tuples
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def parse_law(text: str) -> Law:
-    """Read a law from one of FORMS.
+    """Parse a law in one of FORMS.
 
     Raises:
-        BadSettings: it is none of them, or its file cannot be read.
+        BadSettings: the text has another form, or its file cannot be read.
     """
     kind, _, rest = text.partition(":")
     parse = _PARSERS.get(kind)
     if parse is None or not rest:
-        raise BadSettings(f"law {text!r} is unknown; wanted is {FORMS}")
+        raise BadSettings(f"unknown law {text!r}; use {FORMS}")
     return parse(rest)
 
 
@@ -191,7 +191,7 @@ def _number(text: str, what: str, least: float = 0.0, most: float = RATE_MAX) ->
         value = math.nan
     # A comparison with NaN is false.
     if not least < value <= most:
-        raise BadSettings(f"{what} is {text!r}; wanted is a number above {least:g}, at most {most:g}")
+        raise BadSettings(f"{what} must be a number above {least:g} and at most {most:g}, got {text!r}")
     return value
 
 
@@ -203,7 +203,7 @@ def _parse_bursts(text: str) -> Law:
     rate, *options = text.split(",")
     given = dict(option.partition("=")[::2] for option in options)
     if set(given) != {"factor", "on", "every"}:
-        raise BadSettings(f"bursts:{text} gives {', '.join(given) or 'nothing'} beside the rate; wanted are factor, on and every")
+        raise BadSettings(f"bursts:{text} needs the rate and exactly factor, on and every, such as bursts:200,factor=5,on=1,every=10")
     every_s = _number(given["every"], "every of bursts")
     on_s = _number(given["on"], "on of bursts", most=every_s)
     return Bursts(_number(rate, "rate of bursts"), _number(given["factor"], "factor of bursts"), on_s, every_s)
@@ -214,7 +214,7 @@ def _parse_steps(text: str) -> Law:
     for step in text.split(","):
         rate, by, seconds = step.partition("x")
         if not by:
-            raise BadSettings(f"step {step!r} is not RATExSECONDS, such as 100x30")
+            raise BadSettings(f"step must have the form RATExSECONDS, such as 100x30, got {step!r}")
         # A rate of 0 is a pause.
         steps.append((0.0 if rate == "0" else _number(rate, "rate of a step"), _number(seconds, "seconds of a step")))
     if not any(rate for rate, _ in steps):
@@ -241,17 +241,17 @@ def _instants(path: Path, lines: Iterable[str]) -> tuple[float, ...]:
         except ValueError:
             instant = math.nan
         if not math.isfinite(instant) or (instants and instant < instants[-1]):
-            raise BadSettings(f"{path}:{number}: not a number of seconds that is at least the line before's")
+            raise BadSettings(f"{path}:{number}: expected seconds, no less than in the line before")
         instants.append(instant)
         if len(instants) > SCHEDULE_ARRIVALS_MAX:
-            raise BadSettings(f"{path}: more than {SCHEDULE_ARRIVALS_MAX:,} arrivals")
+            raise BadSettings(f"{path}: more than {SCHEDULE_ARRIVALS_MAX:,} arrivals, the limit")
     _check_lasting(path, instants)
     return tuple(instants)
 
 
 def _check_lasting(path: Path, instants: Sequence[float]) -> None:
     if len(instants) < 2 or instants[-1] <= instants[0]:
-        raise BadSettings(f"{path}: {len(instants)} arrivals, all at one instant; wanted are two instants or more, a line each")
+        raise BadSettings(f"{path}: expected at least two different instants, one per line; got {len(instants)} arrivals at one instant")
 
 
 _KINDS: tuple[type[Law], ...] = (Poisson, Bursts, Steps, Schedule)

@@ -1,4 +1,4 @@
-"""How long texts are, in tokens with the two special ones: laws of sentences and reviews, one length, or those of a file."""
+"""Distributions of text lengths in tokens, including the two special tokens: built in, one fixed length, or taken from a file."""
 
 import bisect
 import itertools
@@ -11,14 +11,14 @@ from pathlib import Path
 from sentiment.errors import BadSettings
 from sentiment.files.texts import BadFile, read_texts
 
-# Tokens at the 0, 5, 10, 20 .. 90, 95, 99 and 100 % quantiles, counted with BERT's uncased WordPiece tokenizer.
+# The quantiles at which the tables below give tokens, counted with BERT's uncased WordPiece tokenizer.
 QUANTILES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 # SST-2 dev (sentences) and IMDB test (reviews).
 SHORT = (4, 10, 12, 16, 19, 21, 24, 27, 30, 34, 40, 44, 51, 55)
 LONG = (29, 81, 109, 152, 169, 191, 216, 248, 296, 390, 536, 716, 1034, 1284)
 SPECIAL_TOKENS = 2
 LENGTH_MIN, LENGTH_MAX = 3, 100_000
-# Of a file of texts; more say nothing new about its lengths.
+# The most texts read from a file; more would not change the distribution.
 FILE_TEXTS_MAX = 100_000
 _WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 
@@ -27,7 +27,7 @@ Table = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """A law of lengths: tables of (share of the texts, tokens at that quantile), each as probable as the others.
+    """A distribution of lengths: tables of (quantile, tokens), all with the same probability.
 
     Between two quantiles lengths are spread evenly.
     """
@@ -41,11 +41,11 @@ class Lengths:
 
     @property
     def longest(self) -> int:
-        """The most tokens that a draw can have."""
+        """The most tokens of a draw."""
         return round(max(table[-1][1] for table in self.tables))
 
     def at(self, share: float) -> int:
-        """The length at a place from 0 to 1; a uniform draw of the place is a draw of the law."""
+        """The length at the quantile ``share``, 0 to 1. A uniform ``share`` gives a draw of the distribution."""
         place = min(share, 1.0) * len(self.tables)
         which = min(int(place), len(self.tables) - 1)
         table = self.tables[which]
@@ -55,11 +55,11 @@ class Lengths:
         return round(shorter * (1 - part) + longer * part)
 
     def draw(self, rng: random.Random) -> int:
-        """One length in tokens."""
+        """Draw one length in tokens."""
         return self.at(rng.random())
 
     def spread(self, count: int, rng: random.Random) -> list[int]:
-        """``count`` lengths, evenly spread over the law so that few of them have its mean, in random order."""
+        """``count`` lengths in random order, spread evenly over the quantiles, so that even a few have about the distribution's mean."""
         drawn = [self.at((index + rng.random()) / count) for index in range(count)]
         rng.shuffle(drawn)
         return drawn
@@ -70,12 +70,12 @@ def _mean(table: Table) -> float:
 
 
 def of_quantiles(tokens: Sequence[int]) -> Lengths:
-    """The law with these tokens at QUANTILES."""
+    """The distribution with these tokens at QUANTILES."""
     return Lengths((tuple(zip(QUANTILES, tokens, strict=True)),))
 
 
 def of_lengths(tokens: Sequence[int]) -> Lengths:
-    """The law of some measured lengths, at least one."""
+    """The distribution of measured lengths, at least one."""
     found = sorted(tokens)
     if len(found) == 1:
         found *= 2
@@ -89,26 +89,26 @@ BUILT_IN = {"sst2": SST2, "imdb": IMDB, "mixed": MIXED}
 
 
 def count_words(text: str) -> int:
-    """Its words and punctuation marks, which BERT's tokenizers never join."""
+    """Count words and punctuation marks. BERT's tokenizers never join two of them in one token."""
     return len(_WORD_OR_MARK.findall(text))
 
 
 def first_words(text: str, count: int) -> str:
-    """The text up to the end of this one of its words and marks, or all of it."""
+    """The text up to the end of its ``count``-th word or mark, or all of it."""
     last = next(itertools.islice(_WORD_OR_MARK.finditer(text), count - 1, None), None)
     return text[: last.end()] if last else text
 
 
 def estimate_tokens(text: str) -> int:
-    """Tokens of an English text without a tokenizer: words, marks and the two special tokens.
+    """Estimate the tokens of an English text without a tokenizer: words, marks and the two special tokens.
 
-    Rare words are several tokens each, so that of real reviews this finds too few.
+    Too low for real reviews, because a rare word is several tokens.
     """
     return count_words(text) + SPECIAL_TOKENS
 
 
 def parse_built_in(text: str) -> Lengths | None:
-    """The law of ``sst2``, ``imdb``, ``mixed`` or a number of tokens; None if it is none of them.
+    """The distribution named ``sst2``, ``imdb`` or ``mixed``, or a fixed number of tokens; None for any other text.
 
     Raises:
         BadSettings: the number is out of range.
@@ -116,22 +116,24 @@ def parse_built_in(text: str) -> Lengths | None:
     if not text.isdecimal():
         return BUILT_IN.get(text)
     if not LENGTH_MIN <= int(text) <= LENGTH_MAX:
-        raise BadSettings(f"length is {text}; wanted are {LENGTH_MIN} to {LENGTH_MAX:,} tokens")
+        raise BadSettings(f"length must be {LENGTH_MIN} to {LENGTH_MAX:,} tokens, got {text}")
     return of_lengths([int(text)])
 
 
 def parse_lengths(text: str, column: str = "text") -> Lengths:
-    """Read a law: ``sst2``, ``imdb``, ``mixed`` (half of each), a number of tokens, or a file of texts or of such numbers, a line each.
+    """Parse a distribution: ``sst2``, ``imdb``, ``mixed`` (half of each), a number of tokens, or a file.
+
+    The file has texts or numbers of tokens, one per line.
 
     Raises:
-        BadSettings: it is none of them, or the file has no text.
+        BadSettings: the text is none of these, or the file has no text.
     """
     built_in = parse_built_in(text)
     if built_in is not None:
         return built_in
     path = Path(text)
     if not path.is_file():
-        raise BadSettings(f"lengths {text!r} are unknown; wanted is sst2, imdb, mixed, a number of tokens or a file")
+        raise BadSettings(f"unknown lengths {text!r}; use sst2, imdb, mixed, a number of tokens or a file")
     found: list[int] = []
     try:
         for line in read_texts(path, column):
@@ -141,5 +143,5 @@ def parse_lengths(text: str, column: str = "text") -> Lengths:
     except BadFile as error:
         raise BadSettings(str(error)) from error
     if not found:
-        raise BadSettings(f"{path}: has no text")
+        raise BadSettings(f"{path}: the file has no text")
     return of_lengths(found)

@@ -1,4 +1,4 @@
-"""Texts to send: sentences written here, cut to the lengths of a law, or those of a file."""
+"""Texts to send: generated sentences with lengths of a distribution, or the texts of a file."""
 
 import random
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from sentiment.errors import BadSettings
 from sentiment.files.texts import BadFile, read_texts
 from sentiment.traffic.lengths import SPECIAL_TOKENS, Lengths, count_words, first_words, parse_built_in
 
-# Enough that the lengths of a law are there with their tail; each process of a load test holds them.
+# Enough to represent a distribution with its tail. Each process of a load test holds all of them in memory.
 BUILT_IN_TEXTS = 1024
 FILE_TEXTS_MAX = 20_000
 FILE_BYTES_MAX = 32 * 2**20
@@ -29,7 +29,7 @@ JOINTS = (", and", ", but", "; still,", ". Then", ". Worse,", ". Better still,",
 
 
 def clauses(rng: random.Random) -> Iterator[str]:
-    """Pieces of a text that, one after the other, make as long a text as one likes."""
+    """Endless pieces that can be joined to a text of any length."""
     yield _clause(rng).capitalize()
     while True:
         clause = _clause(rng)
@@ -41,7 +41,7 @@ def _clause(rng: random.Random) -> str:
 
 
 def make_texts(lengths: Lengths, count: int, seed: int = 1) -> list[str]:
-    """Write ``count`` texts with these lengths, counted without a tokenizer; the same seed writes the same texts."""
+    """Generate ``count`` texts with these lengths, counted without a tokenizer. The same seed gives the same texts."""
     rng = random.Random(seed)
     return [_text_of(tokens, rng) for tokens in lengths.spread(count, rng)]
 
@@ -57,19 +57,19 @@ def _text_of(tokens: int, rng: random.Random) -> str:
 
 
 def read_pool(source: str, column: str = "text") -> list[str]:
-    """The texts to choose from: ``sst2``, ``imdb``, ``mixed`` or a number of tokens are built in; else the first of a file's.
+    """The texts to choose from: generated for ``sst2``, ``imdb``, ``mixed`` or a number of tokens, else read from a file.
 
-    Of a file at most FILE_TEXTS_MAX texts of FILE_BYTES_MAX together in UTF-8.
+    At most FILE_TEXTS_MAX texts, and FILE_BYTES_MAX bytes of UTF-8, are read from a file.
 
     Raises:
-        BadSettings: the source is unknown, or the file has no text, or one that is not Unicode.
+        BadSettings: the source is unknown, the file has no text, or a text is not valid Unicode.
     """
     lengths = parse_built_in(source)
     if lengths is not None:
         return make_texts(lengths, BUILT_IN_TEXTS)
     path = Path(source)
     if not path.is_file():
-        raise BadSettings(f"texts {source!r} are unknown; wanted is sst2, imdb, mixed, a number of tokens or a file")
+        raise BadSettings(f"unknown texts {source!r}; use sst2, imdb, mixed, a number of tokens or a file")
     texts: list[str] = []
     size = 0
     try:
@@ -82,7 +82,7 @@ def read_pool(source: str, column: str = "text") -> list[str]:
     except BadFile as error:
         raise BadSettings(str(error)) from error
     except UnicodeEncodeError as error:
-        raise BadSettings(f"{path}: a text has {error.object[error.start]!r}, half of a character; wanted is Unicode") from error
+        raise BadSettings(f"{path}: a text has {error.object[error.start]!r}, which is not a valid Unicode character") from error
     if not texts:
-        raise BadSettings(f"{path}: has no text")
+        raise BadSettings(f"{path}: the file has no text")
     return texts

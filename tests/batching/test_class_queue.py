@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from sentiment.batching.class_queue import RATE_WINDOW_S, USE_WINDOW_S, Group, Lane
+from sentiment.batching.class_queue import RATE_WINDOW_S, USE_WINDOW_S, ClassQueue, Group
 from sentiment.batching.cost import CostTable
 from sentiment.batching.layout import Layout, Packed, Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length, edges
@@ -19,13 +19,13 @@ WIDE = BatchLimits(rows=64, tokens=2**16, scores_bytes=2**30, heads=2)
 
 
 class Bench:
-    """A lane and the tickets that went in."""
+    """A queue and the tickets that went in."""
 
     def __init__(self, cost: CostTable | None = None, limits: BatchLimits = WIDE, layout: Layout | None = None) -> None:
         self.cost = cost or proportional()
         self.prices = Prices(self.cost, limits)
         layout = layout or Padded()
-        self.lane: Lane[str] = Lane(1.0, bucket_by_length(layout.edges(512)), self.prices, layout)
+        self.queue: ClassQueue[str] = ClassQueue(1.0, bucket_by_length(layout.edges(512)), self.prices, layout)
         self.number = 0
 
     def add(self, length: int, deadline_at: float = 9.0, queued_at: float = 0.0, probe: bool = False) -> Ticket[str]:
@@ -33,13 +33,13 @@ class Bench:
         alone_s = self.cost.table_s(1, length)
         batched_s = self.prices.batched_s(length)
         ticket = Ticket(length, queued_at, deadline_at, f"row {self.number}", Priority.BULK, self.number, alone_s, batched_s, probe)
-        self.lane.add(ticket)
+        self.queue.add(ticket)
         return ticket
 
 
-def group_of(lane: Lane[str], length: int) -> Group:
+def group_of(queue: ClassQueue[str], length: int) -> Group:
     """The planned group that rows of this length belong to."""
-    return next(group for group in lane.plan(0.0) if length <= group.length)
+    return next(group for group in queue.plan(0.0) if length <= group.length)
 
 
 def test_a_plan_has_every_row_once() -> None:
@@ -47,11 +47,11 @@ def test_a_plan_has_every_row_once() -> None:
     for length in (3, 4, 30, 200, 200, 512):
         bench.add(length)
 
-    groups = bench.lane.plan(0.0)
+    groups = bench.queue.plan(0.0)
 
     assert [list(group.edges) for group in groups] == [[edge] for edge in sorted({BUCKET_OF[n] for n in (4, 30, 200, 512)})]
     assert [group.rows for group in groups] == [2, 1, 2, 1]
-    assert sum(group.cost_s for group in groups) == pytest.approx(bench.lane.work_s())
+    assert sum(group.cost_s for group in groups) == pytest.approx(bench.queue.work_s())
 
 
 def test_a_group_has_waited_as_long_as_all_its_rows_together() -> None:
@@ -59,7 +59,7 @@ def test_a_group_has_waited_as_long_as_all_its_rows_together() -> None:
     for length, queued_at in ((4, 1.0), (300, 2.0), (4, 4.0)):
         bench.add(length, queued_at=queued_at)
 
-    (group,) = bench.lane.plan(5.0)
+    (group,) = bench.queue.plan(5.0)
 
     assert group.waited_s == pytest.approx(4 + 3 + 1)
 
@@ -68,31 +68,31 @@ def test_the_earliest_deadlines_of_a_group_are_taken_in_their_order() -> None:
     bench = Bench(fixed())
     for length, deadline_at in ((4, 7.0), (300, 3.0), (8, 5.0), (4, 1.0), (300, 9.0)):
         bench.add(length, deadline_at)
-    (group,) = bench.lane.plan(0.0)
+    (group,) = bench.queue.plan(0.0)
 
-    taken = bench.lane.take(group, 3)
+    taken = bench.queue.take(group, 3)
 
     assert [ticket.deadline_at for ticket in taken] == [1.0, 3.0, 5.0]
-    assert [ticket.deadline_at for ticket in bench.lane.take(bench.lane.plan(0.0)[0], 2)] == [7.0, 9.0]
+    assert [ticket.deadline_at for ticket in bench.queue.take(bench.queue.plan(0.0)[0], 2)] == [7.0, 9.0]
 
 
 def test_a_row_longer_than_any_bucket_waits_in_the_last() -> None:
     bench = Bench()
     longest = bench.add(10_000)
 
-    (group,) = bench.lane.plan(0.0)
+    (group,) = bench.queue.plan(0.0)
 
-    assert bench.lane.take(group, 1) == [longest]
+    assert bench.queue.take(group, 1) == [longest]
     assert group.length == 512
 
 
 def test_the_longest_row_waits_in_the_last_bucket_though_that_is_for_it_alone() -> None:
     bench = Bench()
-    lane: Lane[str] = Lane(1.0, bucket_by_length(edges(33)), bench.prices, Padded())
+    queue: ClassQueue[str] = ClassQueue(1.0, bucket_by_length(edges(33)), bench.prices, Padded())
 
-    lane.add(bench.add(33))
+    queue.add(bench.add(33))
 
-    assert [group.length for group in lane.plan(0.0)] == [33]
+    assert [group.length for group in queue.plan(0.0)] == [33]
 
 
 def test_of_rows_with_the_same_deadline_the_first_to_come_is_taken_first() -> None:
@@ -100,7 +100,7 @@ def test_of_rows_with_the_same_deadline_the_first_to_come_is_taken_first() -> No
     for _ in range(4):
         bench.add(8)
 
-    assert [ticket.payload for ticket in bench.lane.take(group_of(bench.lane, 8), 3)] == ["row 1", "row 2", "row 3"]
+    assert [ticket.payload for ticket in bench.queue.take(group_of(bench.queue, 8), 3)] == ["row 1", "row 2", "row 3"]
 
 
 def test_taking_from_one_group_leaves_the_others_alone() -> None:
@@ -108,28 +108,28 @@ def test_taking_from_one_group_leaves_the_others_alone() -> None:
     bench.add(8, 9.0)
     long = bench.add(500, 1.0)
 
-    bench.lane.take(group_of(bench.lane, 8), 1)
+    bench.queue.take(group_of(bench.queue, 8), 1)
 
-    assert bench.lane.earliest() is long
-    assert bench.lane.rows == 1
+    assert bench.queue.earliest() is long
+    assert bench.queue.rows == 1
 
 
 def test_whoever_waits_is_told_of_whatever_the_length() -> None:
     bench = Bench()
     rows = [bench.add(length) for length in (8, 500, 8)]
 
-    assert sorted(bench.lane.waiting(), key=lambda row: row.number) == rows
+    assert sorted(bench.queue.waiting(), key=lambda row: row.number) == rows
 
 
 def test_a_removed_row_is_neither_planned_nor_taken() -> None:
     bench = Bench()
     first, second = bench.add(8, 1.0), bench.add(8, 2.0)
 
-    bench.lane.remove(first)
+    bench.queue.remove(first)
 
-    (group,) = bench.lane.plan(0.0)
+    (group,) = bench.queue.plan(0.0)
     assert group.rows == 1
-    assert bench.lane.take(group, 1) == [second]
+    assert bench.queue.take(group, 1) == [second]
 
 
 def test_the_earliest_deadline_is_found_whatever_the_length() -> None:
@@ -138,17 +138,17 @@ def test_the_earliest_deadline_is_found_whatever_the_length() -> None:
     first = bench.add(500, 1.0)
     bench.add(64, 3.0)
 
-    assert bench.lane.earliest() is first
+    assert bench.queue.earliest() is first
 
 
 def test_a_row_is_hopeless_when_the_time_that_is_left_is_less_than_it_needs_at_this_speed() -> None:
     bench = Bench(proportional(1e-3))
     bench.add(100, deadline_at=1.0)
 
-    assert bench.lane.hopeless(0.9 - 1e-9, speed=1.0) == []
-    assert len(bench.lane.hopeless(0.9 + 1e-9, speed=1.0)) == 1
-    assert bench.lane.hopeless(0.8 - 1e-9, speed=2.0) == []
-    assert len(bench.lane.hopeless(0.8 + 1e-9, speed=2.0)) == 1
+    assert bench.queue.hopeless(0.9 - 1e-9, speed=1.0) == []
+    assert len(bench.queue.hopeless(0.9 + 1e-9, speed=1.0)) == 1
+    assert bench.queue.hopeless(0.8 - 1e-9, speed=2.0) == []
+    assert len(bench.queue.hopeless(0.8 + 1e-9, speed=2.0)) == 1
 
 
 def test_a_row_that_has_just_the_time_it_needs_has_hope() -> None:
@@ -162,7 +162,7 @@ def test_a_probe_has_hope_until_its_deadline() -> None:
     bench = Bench(proportional(1e-3))
     bench.add(100, deadline_at=1.0, probe=True)
 
-    assert bench.lane.hopeless(1.0 - 1e-9, speed=1.0) == []
+    assert bench.queue.hopeless(1.0 - 1e-9, speed=1.0) == []
 
 
 def test_rows_whose_deadlines_are_beyond_the_dearest_row_are_not_looked_at() -> None:
@@ -174,7 +174,7 @@ def test_rows_whose_deadlines_are_beyond_the_dearest_row_are_not_looked_at() -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Ticket, "hopeless", lambda self, *rest: looked_at.update(["row"]) or hopeless(self, *rest))
 
-        found = bench.lane.hopeless(0.0, 1.0)
+        found = bench.queue.hopeless(0.0, 1.0)
 
     assert len(found) == 5
     assert looked_at["row"] <= 6
@@ -186,20 +186,20 @@ def test_one_look_at_the_first_deadline_tells_that_nobody_is_hopeless(monkeypatc
         bench.add(length, deadline_at=9.0)
     monkeypatch.setattr(Ticket, "hopeless", lambda *_: pytest.fail("a row was looked at"))
 
-    assert bench.lane.hopeless(9.0 - 0.512 - 1e-9, 1.0) == []
+    assert bench.queue.hopeless(9.0 - 0.512 - 1e-9, 1.0) == []
 
 
 def test_arrivals_are_forgotten_within_some_windows() -> None:
     bench = Bench()
     for number in range(100):
         bench.add(8, queued_at=number * 1e-4)
-    group = group_of(bench.lane, 8)
+    group = group_of(bench.queue, 8)
 
-    rate = bench.lane.arrivals_per_s(group, 0.01)
+    rate = bench.queue.arrivals_per_s(group, 0.01)
 
     assert rate == pytest.approx(99 / RATE_WINDOW_S, rel=0.05)
-    assert bench.lane.arrivals_per_s(group, 0.01 + RATE_WINDOW_S) == pytest.approx(rate / 2.718, rel=0.03)
-    assert bench.lane.arrivals_per_s(group, 0.01 + 10 * RATE_WINDOW_S) < 0.1
+    assert bench.queue.arrivals_per_s(group, 0.01 + RATE_WINDOW_S) == pytest.approx(rate / 2.718, rel=0.03)
+    assert bench.queue.arrivals_per_s(group, 0.01 + 10 * RATE_WINDOW_S) < 0.1
 
 
 def test_a_steady_flow_is_measured_as_what_it_is() -> None:
@@ -207,14 +207,14 @@ def test_a_steady_flow_is_measured_as_what_it_is() -> None:
     for number in range(1000):
         bench.add(8, queued_at=number / 500)
 
-    assert bench.lane.arrivals_per_s(group_of(bench.lane, 8), 999 / 500) == pytest.approx(500, rel=0.01)
+    assert bench.queue.arrivals_per_s(group_of(bench.queue, 8), 999 / 500) == pytest.approx(500, rel=0.01)
 
 
 def test_a_single_arrival_is_no_rate() -> None:
     bench = Bench()
     bench.add(8)
 
-    assert bench.lane.arrivals_per_s(group_of(bench.lane, 8), 0.0) == 0.0
+    assert bench.queue.arrivals_per_s(group_of(bench.queue, 8), 0.0) == 0.0
 
 
 def test_arrivals_of_other_lengths_do_not_count() -> None:
@@ -224,47 +224,47 @@ def test_arrivals_of_other_lengths_do_not_count() -> None:
     for _ in range(50):
         bench.add(400)
 
-    assert bench.lane.arrivals_per_s(group_of(bench.lane, 8), 0.0) == pytest.approx(1 / RATE_WINDOW_S)
+    assert bench.queue.arrivals_per_s(group_of(bench.queue, 8), 0.0) == pytest.approx(1 / RATE_WINDOW_S)
 
 
 def test_odd_rows_cost_nothing_more_where_cost_is_proportional_and_much_where_it_is_fixed() -> None:
     slow, fast = Bench(proportional()), Bench(fixed(1.0, 1e-9))
     for bench in (slow, fast):
-        assert bench.lane.overhead() == 1.0
+        assert bench.queue.overhead() == 1.0
         bench.add(8)
 
-    assert slow.lane.overhead() == pytest.approx(1.0)
-    assert fast.lane.overhead() == pytest.approx(fast.prices.best_rows(8), rel=0.01)
+    assert slow.queue.overhead() == pytest.approx(1.0)
+    assert fast.queue.overhead() == pytest.approx(fast.prices.best_rows(8), rel=0.01)
 
 
 def test_what_a_class_used_is_forgotten_within_some_windows() -> None:
-    lane = Bench().lane
-    lane.charge(0.5, 1.0)
-    lane.charge(1.5, 1.0)
+    queue = Bench().queue
+    queue.charge(0.5, 1.0)
+    queue.charge(1.5, 1.0)
 
-    assert lane.use_per_s(1.0) == pytest.approx(2.0 / USE_WINDOW_S)
-    assert lane.use_per_s(1.0 + USE_WINDOW_S) == pytest.approx(2.0 / USE_WINDOW_S / math.e)
+    assert queue.use_per_s(1.0) == pytest.approx(2.0 / USE_WINDOW_S)
+    assert queue.use_per_s(1.0 + USE_WINDOW_S) == pytest.approx(2.0 / USE_WINDOW_S / math.e)
 
 
 def test_a_class_is_charged_more_for_its_run_time_the_less_its_share_is() -> None:
-    lane: Lane[str] = Lane(0.2, BUCKET_OF, Bench().prices, Padded())
+    queue: ClassQueue[str] = ClassQueue(0.2, BUCKET_OF, Bench().prices, Padded())
 
-    lane.charge(0.5, 0.0)
-    lane.charge(0.1, 0.0)
+    queue.charge(0.5, 0.0)
+    queue.charge(0.1, 0.0)
 
-    assert lane.charged_s == pytest.approx(3.0)
+    assert queue.charged_s == pytest.approx(3.0)
 
 
 def test_the_dearest_batch_that_could_be_next_is_as_many_rows_as_wait_and_pay() -> None:
     bench = Bench(fixed(1.0, 1e-3), BatchLimits(4, 2**16, 2**30, 2))
-    assert bench.lane.batch_s() == 0.0
+    assert bench.queue.batch_s() == 0.0
     for _ in range(9):
         bench.add(4)
-    assert bench.lane.batch_s() == pytest.approx(1.016)
+    assert bench.queue.batch_s() == pytest.approx(1.016)
 
     bench.add(64)
 
-    assert bench.lane.batch_s() == pytest.approx(1.064)
+    assert bench.queue.batch_s() == pytest.approx(1.064)
 
 
 def test_work_is_told_anew_when_rows_have_come_and_gone() -> None:
@@ -272,11 +272,11 @@ def test_work_is_told_anew_when_rows_have_come_and_gone() -> None:
     told = []
 
     rows = [bench.add(8)]
-    told.append(bench.lane.work_s())
+    told.append(bench.queue.work_s())
     rows.append(bench.add(32))
-    told.append(bench.lane.work_s())
-    bench.lane.remove(rows[0])
-    told.append(bench.lane.work_s())
+    told.append(bench.queue.work_s())
+    bench.queue.remove(rows[0])
+    told.append(bench.queue.work_s())
 
     assert told == pytest.approx([0.008, 0.040, 0.032])
 
@@ -284,27 +284,27 @@ def test_work_is_told_anew_when_rows_have_come_and_gone() -> None:
 def test_no_waiting_row_is_dearer_than_the_dearest_and_an_empty_lane_has_none() -> None:
     bench = Bench(proportional(1e-3))
     rows = [bench.add(length) for length in (8, 512, 100)]
-    assert bench.lane.dearest_s == pytest.approx(0.512)
+    assert bench.queue.dearest_s == pytest.approx(0.512)
 
     for row in rows:
-        bench.lane.remove(row)
+        bench.queue.remove(row)
 
-    assert bench.lane.dearest_s == 0.0
+    assert bench.queue.dearest_s == 0.0
     bench.add(8)
-    assert bench.lane.dearest_s == pytest.approx(8e-3)
+    assert bench.queue.dearest_s == pytest.approx(8e-3)
 
 
 def test_new_prices_count_for_what_already_waits() -> None:
     bench = Bench(proportional(1e-3))
     rows = [bench.add(8) for _ in range(10)]
-    assert bench.lane.work_s() == pytest.approx(0.08)
+    assert bench.queue.work_s() == pytest.approx(0.08)
 
-    bench.lane.reprice(Prices(proportional(2e-3), WIDE))
+    bench.queue.reprice(Prices(proportional(2e-3), WIDE))
 
-    assert bench.lane.work_s() == pytest.approx(0.16)
+    assert bench.queue.work_s() == pytest.approx(0.16)
     for row in rows[:9]:
-        bench.lane.remove(row)
-    assert bench.lane.work_s() == pytest.approx(0.016)
+        bench.queue.remove(row)
+    assert bench.queue.work_s() == pytest.approx(0.016)
 
 
 def test_what_came_and_went_leaves_no_work_not_even_rounding() -> None:
@@ -312,9 +312,9 @@ def test_what_came_and_went_leaves_no_work_not_even_rounding() -> None:
     rows = [bench.add(1 + 7 * number % 500, number % 9) for number in range(200)]
 
     for row in rows:
-        bench.lane.remove(row)
+        bench.queue.remove(row)
 
-    assert (bench.lane.rows, bench.lane.alone_s, bench.lane.work_s(), bench.lane.demand.total_s) == (0, 0.0, 0.0, 0.0)
+    assert (bench.queue.rows, bench.queue.alone_s, bench.queue.work_s(), bench.queue.demand.total_s) == (0, 0.0, 0.0, 0.0)
 
 
 def test_any_coming_and_going_leaves_what_a_plain_list_would() -> None:
@@ -322,30 +322,30 @@ def test_any_coming_and_going_leaves_what_a_plain_list_would() -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
     bench = Bench(fixed(1e-3, 1e-5), BatchLimits(8, 1024, 2**26, 2))
-    lane, naive = bench.lane, list[Ticket[str]]()
+    queue, naive = bench.queue, list[Ticket[str]]()
     for turn in range(250):
         now = turn * 0.01
         match rng.choice(["add", "add", "add", "remove", "take"]):
             case "add":
                 naive.append(bench.add(rng.randint(1, 512), rng.randint(1, 20) / 4, now))
             case "remove" if naive:
-                lane.remove(naive.pop(rng.randrange(len(naive))))
+                queue.remove(naive.pop(rng.randrange(len(naive))))
             case "take" if naive:
-                group, rows = rng.choice(lane.plan(now)), rng.randint(1, 10)
+                group, rows = rng.choice(queue.plan(now)), rng.randint(1, 10)
                 own = [row for row in naive if BUCKET_OF[row.length] in group.edges]
                 expected = sorted(own, key=lambda row: (row.deadline_at, row.number))[:rows]
-                assert lane.take(group, rows) == expected
+                assert queue.take(group, rows) == expected
                 naive = [row for row in naive if row not in expected]
 
         buckets = Counter(BUCKET_OF[row.length] for row in naive)
-        assert lane.rows == len(naive)
-        assert lane.work_s() == pytest.approx(sum(bench.prices.group_s(rows, edge) for edge, rows in buckets.items()))
-        assert lane.alone_s == pytest.approx(sum(row.alone_s for row in naive))
-        assert lane.demand.total_s == pytest.approx(sum(row.batched_s for row in naive))
-        assert lane.dearest_s >= max((row.alone_s for row in naive), default=0.0)
+        assert queue.rows == len(naive)
+        assert queue.work_s() == pytest.approx(sum(bench.prices.group_s(rows, edge) for edge, rows in buckets.items()))
+        assert queue.alone_s == pytest.approx(sum(row.alone_s for row in naive))
+        assert queue.demand.total_s == pytest.approx(sum(row.batched_s for row in naive))
+        assert queue.dearest_s >= max((row.alone_s for row in naive), default=0.0)
         if naive:
-            assert lane.earliest() is min(naive, key=lambda row: (row.deadline_at, row.number))
-            groups = lane.plan(now)
+            assert queue.earliest() is min(naive, key=lambda row: (row.deadline_at, row.number))
+            groups = queue.plan(now)
             assert sum(group.rows for group in groups) == len(naive)
             assert sum(group.waited_s for group in groups) == pytest.approx(sum(now - row.queued_at for row in naive), abs=1e-9)
 
@@ -358,22 +358,22 @@ def test_packed_rows_of_all_lengths_are_one_group_that_costs_what_its_tokens_do(
     for length in (3, 500, 40, 7):
         bench.add(length)
 
-    (group,) = bench.lane.plan(0.0)
+    (group,) = bench.queue.plan(0.0)
 
     assert group.rows == 4
     assert group.cost_s == pytest.approx(0.550)
-    assert bench.lane.work_s() == pytest.approx(0.550)
+    assert bench.queue.work_s() == pytest.approx(0.550)
 
 
 def test_packed_rows_go_in_the_order_of_their_deadlines_whatever_their_lengths() -> None:
     bench = Bench(fixed(), BatchLimits(3, 2**16, 2**30, 2), Packed())
     for length, deadline_at in ((500, 7.0), (3, 3.0), (200, 1.0), (40, 5.0)):
         bench.add(length, deadline_at)
-    (group,) = bench.lane.plan(0.0)
+    (group,) = bench.queue.plan(0.0)
 
-    rows, _ = bench.lane.portion(group)
+    rows, _ = bench.queue.portion(group)
 
-    assert [ticket.length for ticket in bench.lane.take(group, rows)] == [200, 3, 40]
+    assert [ticket.length for ticket in bench.queue.take(group, rows)] == [200, 3, 40]
 
 
 def test_packed_rows_that_came_and_went_leave_the_work_of_the_others() -> None:
@@ -381,6 +381,6 @@ def test_packed_rows_that_came_and_went_leave_the_work_of_the_others() -> None:
     rows = [bench.add(length) for length in (3, 500, 40, 7)]
 
     for row in rows[:3]:
-        bench.lane.remove(row)
+        bench.queue.remove(row)
 
-    assert bench.lane.work_s() == pytest.approx(0.007)
+    assert bench.queue.work_s() == pytest.approx(0.007)
