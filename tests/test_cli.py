@@ -116,7 +116,7 @@ def test_a_bundle_of_which_no_graph_passes_exits_3(capsys: Captured, tmp_path: P
     assert run("check", bundle) == 3
     out, errors = capsys.readouterr()
     assert "BAD   fp32.onnx: 0 of 1 golden labels" in out
-    assert "no graph answers its golden set" in errors
+    assert "no graph passes the golden set" in errors
 
 
 @pytest.mark.parametrize("model", ["nosuch", "tiny/9", "/nosuch/folder", "../tiny"])

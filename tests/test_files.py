@@ -149,12 +149,12 @@ def test_an_empty_table_has_no_column(kind: str, tmp_path: Path) -> None:
     [
         ('{"text": "good"', "JSONDecodeError"),
         ("", "JSONDecodeError"),
-        ('{"txt": "good"}', "no object with the key 'text'"),
-        ("[1]", "no object with the key 'text'"),
-        ("3", "no object with the key 'text'"),
-        ('"text"', "no object with the key 'text'"),
-        ('{"text": 3}', "'text' is a int; wanted a string"),
-        ('{"text": null}', "'text' is a NoneType; wanted a string"),
+        ('{"txt": "good"}', "expected a JSON object with the key 'text'"),
+        ("[1]", "expected a JSON object with the key 'text'"),
+        ("3", "expected a JSON object with the key 'text'"),
+        ('"text"', "expected a JSON object with the key 'text'"),
+        ('{"text": 3}', "'text': expected a string, got a int"),
+        ('{"text": null}', "'text': expected a string, got a NoneType"),
         ("[" * 100_000, "RecursionError"),
     ],
     ids=["cut", "blank", "key", "array", "number", "string", "int", "null", "deep"],
@@ -196,7 +196,7 @@ def test_a_carriage_return_that_a_csv_does_not_quote_is_told_by_its_line_instead
 def test_an_unknown_kind_of_file_is_refused_with_those_that_are_read(name: str, tmp_path: Path) -> None:
     message = why_not(written(tmp_path / name, "good\n"))
 
-    assert message.startswith(f"{tmp_path / name}: unsupported file type ")
+    assert message.startswith(f"{tmp_path / name}: the file type must be one of ")
     assert ".txt, .tsv, .csv, .jsonl, .parquet" in message
 
 
@@ -224,7 +224,7 @@ def test_a_parquet_column_that_holds_no_strings_is_refused(values: list[object],
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"text": values}), path)
 
-    assert f"{path}: 'text' is a {type(values[0]).__name__}; wanted a string" in why_not(path)
+    assert f"{path}: 'text': expected a string, got a {type(values[0]).__name__}" in why_not(path)
 
 
 def test_reading_a_parquet_without_the_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

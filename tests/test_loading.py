@@ -127,7 +127,7 @@ def test_a_cell_that_cannot_be_captured_keeps_no_model_off_its_device(
     with structlog.testing.capture_logs() as logs:
         found = loaded()
 
-    shapes = {entry["shape"] for entry in logs if entry["event"] == "run_not_captured"}
+    shapes = {entry["shape"] for entry in logs if entry["event"] == "shape_not_captured"}
     cells = found.classifier.session.cells
     assert shapes == {cell for cell in cells if cell[0] >= 8}
     assert shapes < set(cells)
@@ -153,14 +153,14 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> str:
 def no_right_graph(monkeypatch: pytest.MonkeyPatch) -> str:
     run = DeviceSession.run
     monkeypatch.setattr(DeviceSession, "run", lambda *arguments: run(*arguments) + 1)
-    return "fp32.onnx on cuda:0: golden[0] has logits 1.0000 off"
+    return "fp32.onnx on cuda:0: golden[0]: the logit error is 1.0000"
 
 
 def no_onnx(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setitem(sys.modules, "onnx", None)
     monkeypatch.delitem(sys.modules, "sentiment.model.gpu_graphs")
     monkeypatch.delattr("sentiment.model.gpu_graphs")
-    return "install sentiment-service[gpu]"
+    return "pip install 'sentiment-service[gpu]'"
 
 
 def lost_in_the_first_large_batch(monkeypatch: pytest.MonkeyPatch) -> None:

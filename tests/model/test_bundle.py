@@ -142,7 +142,7 @@ def test_a_missing_file_is_told_by_its_name(bundle: Path, name: str) -> None:
         (b"\xff\xfe{}", "not JSON"),
         (b"[" * 100_000, "not JSON"),
         (b" " * (MANIFEST_BYTES_MAX + 1), f"has {MANIFEST_BYTES_MAX + 1} bytes; the limit is {MANIFEST_BYTES_MAX}"),
-        (b"[]", "Manifest; found []"),
+        (b"[]", "Manifest, got []"),
         (b"{}", "format: Field required"),
     ],
     ids=["empty", "cut", "bytes", "deep", "huge", "array", "nothing"],
@@ -163,47 +163,47 @@ def graphs(manifest: Manifest) -> list[Manifest]:
 @pytest.mark.parametrize(
     ("change", "there", "wanted"),
     [
-        (lambda m: m.update(format=2), "found 2", "format: Input should be less than or equal to 1"),
-        (lambda m: m.update(format="1"), "found '1'", "format: Input should be a valid integer"),
-        (lambda m: m.update(name="../up"), "found '../up'", "name: String should match"),
-        (lambda m: m.update(version=0), "found 0", "version: Input should be greater than or equal to 1"),
-        (lambda m: m.update(max_tokens=10**6), "found 1000000", "max_tokens: Input should be less than or equal to 8192"),
-        (lambda m: m.update(padding_side="top"), "found 'top'", "padding_side: String should match"),
-        (lambda m: m.update(default_truncation="tail"), "found 'tail'", "default_truncation: String should match"),
+        (lambda m: m.update(format=2), "got 2", "format: Input should be less than or equal to 1"),
+        (lambda m: m.update(format="1"), "got '1'", "format: Input should be a valid integer"),
+        (lambda m: m.update(name="../up"), "got '../up'", "name: String should match"),
+        (lambda m: m.update(version=0), "got 0", "version: Input should be greater than or equal to 1"),
+        (lambda m: m.update(max_tokens=10**6), "got 1000000", "max_tokens: Input should be less than or equal to 8192"),
+        (lambda m: m.update(padding_side="top"), "got 'top'", "padding_side: String should match"),
+        (lambda m: m.update(default_truncation="tail"), "got 'tail'", "default_truncation: String should match"),
         (
             lambda m: m.update(windows={"size": 32, "stride": 16, "combine": "loudest"}),
-            "found 'loudest'",
+            "got 'loudest'",
             "windows.combine: String should match",
         ),
         (
             lambda m: m.update(windows={"size": 32, "stride": 16, "combine": "ends", "count_max": 65}),
-            "found 65",
+            "got 65",
             "windows.count_max: Input should be less than or equal to 64",
         ),
         (
             lambda m: m.update(windows={"size": 33, "stride": 16, "combine": "ends"}),
-            "windows have size 33 and stride 16",
-            "at most max_tokens, 32",
+            "got stride 16 and size 33",
+            "at most max_tokens (32)",
         ),
-        (lambda m: m.update(windows={"size": 16, "stride": 16, "combine": "ends"}), "windows have size 16 and stride 16", ""),
-        (lambda m: m.update(head_tail={"head": 0}), "found 0", "head_tail.head: Input should be greater than or equal to 1"),
-        (lambda m: m.update(head_tail={"head": 32}), "head_tail.head is 32; max_tokens is 32", ""),
-        (lambda m: m["graphs"].update(classify=[]), "found []", "graphs.classify: Tuple should have at least 1 item"),
-        (lambda m: m.update(golden=[]), "found []", "golden: Tuple should have at least 1 item"),
-        (lambda m: m["calibration"].update(temperature=0), "found 0", "calibration.temperature: Input should be greater than 0"),
+        (lambda m: m.update(windows={"size": 16, "stride": 16, "combine": "ends"}), "windows.stride must be less than windows.size", ""),
+        (lambda m: m.update(head_tail={"head": 0}), "got 0", "head_tail.head: Input should be greater than or equal to 1"),
+        (lambda m: m.update(head_tail={"head": 32}), "head_tail.head must be less than max_tokens (32), got 32", ""),
+        (lambda m: m["graphs"].update(classify=[]), "got []", "graphs.classify: Tuple should have at least 1 item"),
+        (lambda m: m.update(golden=[]), "got []", "golden: Tuple should have at least 1 item"),
+        (lambda m: m["calibration"].update(temperature=0), "got 0", "calibration.temperature: Input should be greater than 0"),
         (
             lambda m: m["calibration"].update(abstain_below=2),
-            "found 2",
+            "got 2",
             "calibration.abstain_below: Input should be less than or equal to 1",
         ),
-        (lambda m: graphs(m)[0].update(tolerance=0), "found 0", "graphs.classify.0.tolerance: Input should be greater than 0"),
+        (lambda m: graphs(m)[0].update(tolerance=0), "got 0", "graphs.classify.0.tolerance: Input should be greater than 0"),
         (
             lambda m: graphs(m)[0].update(tolerance=float("inf")),
-            "found inf",
+            "got inf",
             "graphs.classify.0.tolerance: Input should be a finite number",
         ),
-        (lambda m: m.update(labels=["positive"]), "found ['positive']", "labels: Tuple should have at least 2 items"),
-        (lambda m: m.update(labels=["positive", "positive"]), "labels repeat: ['positive', 'positive']", ""),
+        (lambda m: m.update(labels=["positive"]), "got ['positive']", "labels: Tuple should have at least 2 items"),
+        (lambda m: m.update(labels=["positive", "positive"]), "a label is listed twice: ['positive', 'positive']", ""),
         (lambda m: m.update(labels=["a", "b", "c"]), "golden[0] has label 'positive' and 2 logits", "the labels are ['a', 'b', 'c']"),
         (
             lambda m: m["golden"][1].update(label="neutral"),
@@ -238,19 +238,19 @@ def test_no_file_outside_the_bundles_own_folder_is_ever_read(bundle: Path, name:
     rewrite(bundle, lambda manifest: manifest["files"].update({name: {"sha256": "0" * 64, "bytes": 0}}))
 
     message = why_not(bundle)
-    assert f"files lists {name!r}; only plain names in the bundle's own folder are read" in message
+    assert f"files lists {name!r}; only plain file names in the bundle's own folder are allowed" in message
     assert "SHA-256" not in message
 
 
 @pytest.mark.parametrize(
     ("graph", "says"),
     [
-        (with_input("pixels"), "has the inputs pixels; known are input_ids, attention_mask, token_type_ids"),
-        (changed_graph(lambda table: table.repeat([1, 2], axis=1), 3), "gives 3 logits a row; the manifest has 2 labels"),
-        (one_number_a_row(), "its first output has the shape ['batch']; wanted are logits [rows, labels]"),
-        (changed_graph(lambda table: -table), "golden[0] is positive and this machine answers negative"),
-        (changed_graph(lambda table: table * 1.01), "golden[0] has logits 0.0100 off; the tolerance is 0.001"),
-        (changed_graph(lambda table: table * np.nan), "golden[0] is positive and this machine answers negative"),
+        (with_input("pixels"), "has unknown inputs: pixels; supported are input_ids, attention_mask, token_type_ids"),
+        (changed_graph(lambda table: table.repeat([1, 2], axis=1), 3), "returns 3 logits per row; the manifest has 2 labels"),
+        (one_number_a_row(), "the first output must be logits [rows, labels], got the shape ['batch']"),
+        (changed_graph(lambda table: -table), "golden[0]: expected positive, got negative"),
+        (changed_graph(lambda table: table * 1.01), "golden[0]: the logit error is 0.0100; the tolerance is 0.001"),
+        (changed_graph(lambda table: table * np.nan), "golden[0]: expected positive, got negative"),
         # The golden texts' tokens are not in the table: ONNX Runtime refuses the run.
         (changed_graph(lambda table: table[:4]), "cannot run the golden set"),
     ],
@@ -272,13 +272,13 @@ def test_logits_that_are_no_numbers_never_pass(bundle: Path) -> None:
     del manifest["golden"][0]
     write_manifest(bundle, manifest)
 
-    assert why_not(bundle, load_classifier) == f"{bundle}/fp32.onnx: golden[0] has logits nan off; the tolerance is 0.001"
+    assert why_not(bundle, load_classifier) == f"{bundle}/fp32.onnx: golden[0]: the logit error is nan; the tolerance is 0.001"
 
 
 def test_logits_of_the_golden_set_that_are_wrong_are_told(bundle: Path) -> None:
     rewrite(bundle, lambda manifest: manifest["golden"][1].update(logits=[2.5, -2.0]))
 
-    assert why_not(bundle, load_classifier) == f"{bundle}/fp32.onnx: golden[1] has logits 0.5000 off; the tolerance is 0.001"
+    assert why_not(bundle, load_classifier) == f"{bundle}/fp32.onnx: golden[1]: the logit error is 0.5000; the tolerance is 0.001"
 
 
 @pytest.mark.parametrize("name", ["fp32.onnx", "tokenizer.json"])
@@ -293,14 +293,14 @@ def test_a_provider_that_is_not_there_is_told_with_those_that_are(bundle: Path) 
     rewrite(bundle, lambda manifest: graphs(manifest)[0].update(providers=["NoSuchExecutionProvider"]))
 
     message = why_not(bundle, load_classifier)
-    assert "wants NoSuchExecutionProvider; this ONNX Runtime has" in message
+    assert "needs NoSuchExecutionProvider; this ONNX Runtime has" in message
     assert "CPUExecutionProvider" in message
 
 
 WRONG = [
-    (changed_graph(lambda table: -table), "golden[0] is positive and this machine answers negative"),
-    (changed_graph(lambda table: table * 1.01), "golden[0] has logits 0.0100 off; the tolerance is 0.001"),
-    (with_input("pixels"), "has the inputs pixels"),
+    (changed_graph(lambda table: -table), "golden[0]: expected positive, got negative"),
+    (changed_graph(lambda table: table * 1.01), "golden[0]: the logit error is 0.0100; the tolerance is 0.001"),
+    (with_input("pixels"), "has unknown inputs: pixels"),
     (changed_graph(lambda table: table[:4]), "cannot run the golden set"),
 ]
 
@@ -333,8 +333,8 @@ def test_if_no_graph_passes_every_reason_is_told(bundle: Path) -> None:
 
     message = why_not(bundle, load_classifier)
 
-    assert f"{bundle}/int8.onnx: golden[0] is positive" in message
-    assert f"; {bundle}/fp32.onnx: golden[0] has logits" in message
+    assert f"{bundle}/int8.onnx: golden[0]: expected positive" in message
+    assert f"; {bundle}/fp32.onnx: golden[0]: the logit error" in message
 
 
 def test_a_precision_that_is_asked_for_is_served_or_nothing(bundle: Path) -> None:
@@ -352,7 +352,7 @@ def test_a_check_tells_what_is_good_what_is_bad_and_what_is_served(bundle: Path)
     title, files, *verdicts, served = check_bundle(bundle)
 
     assert title.startswith("tiny/1  bag-of-words, negative, positive, 32 tokens, digest ")
-    assert files.startswith("ok    files: 5 with ")
+    assert files.startswith("ok    5 files, ")
     assert [(line[:5].strip(), line[6:].split(":")[0]) for line in verdicts] == [
         ("BAD", "int8.onnx"),
         ("ok", "fp32.onnx"),
@@ -365,7 +365,7 @@ def test_a_check_tells_what_is_good_what_is_bad_and_what_is_served(bundle: Path)
 def test_a_check_in_which_no_graph_passes_fails(bundle: Path) -> None:
     only_graph(bundle, changed_graph(lambda table: -table))
 
-    assert why_not(bundle, lambda path: list(check_bundle(path))) == f"{bundle}: no graph answers its golden set on this machine"
+    assert why_not(bundle, lambda path: list(check_bundle(path))) == f"{bundle}: no graph passes the golden set on this machine"
 
 
 def stub(root: Path, *ids: str) -> Path:
@@ -405,11 +405,11 @@ def test_a_bundle_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, 
     message = why_not(tmp_path, lambda _: find_bundle(model, roots))
 
     looked = ", ".join(map(str, roots))
-    assert message == f"no bundle {model!r} in {looked}; found there: other/3, tiny/1"
+    assert message == f"no bundle {model!r} in {looked}; the bundles there are: other/3, tiny/1"
 
 
 def test_where_nothing_is_none_is_told(tmp_path: Path) -> None:
-    assert why_not(tmp_path, lambda path: find_bundle("tiny", [path])).endswith("found there: none")
+    assert why_not(tmp_path, lambda path: find_bundle("tiny", [path])).endswith("the bundles there are: none")
 
 
 def test_roots_of_ones_own_come_before_the_others(tmp_path: Path) -> None:
@@ -424,9 +424,9 @@ def test_roots_of_ones_own_come_before_the_others(tmp_path: Path) -> None:
     [
         (
             {"windows": {"size": 20, "stride": 19, "combine": "ends"}},
-            "windows.stride is 19; the most is 18, the tokens of a text in a window",
+            "windows.stride must be at most 18 (the text tokens of a window), got 19",
         ),
-        ({"head_tail": {"head": 30}}, "head_tail.head is 30; it must be less than the 30 tokens of a text that fit"),
+        ({"head_tail": {"head": 30}}, "head_tail.head must be less than 30 (the text tokens of a row), got 30"),
     ],
 )
 def test_a_manifest_that_leaves_no_room_beside_the_special_tokens_is_told(bundle: Path, change: Manifest, says: str) -> None:

@@ -177,7 +177,7 @@ def test_a_cell_that_cannot_be_captured_is_run_as_other_batches_are_and_said_onc
 
     assert answers == [logits_of(plain, rows)] * 2
     assert recorder.graphs[1:] == ["-1", "-1"]
-    assert [(entry["event"], entry["shape"]) for entry in logs] == [("run_not_captured", (8, 16))]
+    assert [(entry["event"], entry["shape"]) for entry in logs] == [("shape_not_captured", (8, 16))]
     assert "CUDA failure 900" in logs[0]["reason"]
 
 
@@ -462,14 +462,14 @@ def test_the_model_that_proves_a_device_is_what_it_says() -> None:
 
 
 def test_a_runtime_without_the_provider_is_no_device() -> None:
-    with pytest.raises(NoDevice, match="wants NoSuchExecutionProvider; this ONNX Runtime has"):
+    with pytest.raises(NoDevice, match="needs NoSuchExecutionProvider; this ONNX Runtime has"):
         prove(Device("cuda:0", 0, Accelerator("NoSuchExecutionProvider", "cuda")))
 
 
 def test_a_graph_that_is_no_classifier_is_refused(graph: Path) -> None:
-    with pytest.raises(BadBundle, match="gives 2 logits a row; the manifest has 3 labels"):
+    with pytest.raises(BadBundle, match="returns 2 logits per row; the manifest has 3 labels"):
         DeviceSession(graph, PLAIN, labels=3)
-    with pytest.raises(BadBundle, match=r"has the inputs attention_mask; known are input_ids, position_ids"):
+    with pytest.raises(BadBundle, match=r"has unknown inputs: attention_mask; supported are input_ids, position_ids"):
         DeviceSession(graph, PLAIN, labels=2, layout="packed")
 
 

@@ -60,7 +60,7 @@ def test_auto_takes_gpus_of_one_model_the_most_there_are_and_says_which_it_leave
     small = Device("cuda:2", 2, CUDA, "NVIDIA T4", "u2")
     monkeypatch.setattr(devices, "visible_gpus", lambda: [small, *GPUS])
 
-    assert find_devices("auto", works) == devices.Found(tuple(GPUS), "cuda:2 is a NVIDIA T4 beside a NVIDIA H200")
+    assert find_devices("auto", works) == devices.Found(tuple(GPUS), "cuda:2 is a NVIDIA T4, not a NVIDIA H200")
     # As many of each: the first's.
     assert find_devices("auto", works_not("cuda:1")).devices == (small,)
     # Who names them has his reasons.
@@ -88,7 +88,7 @@ def test_a_gpu_that_is_named_where_there_is_no_driver_stops_the_start(no_gpu: No
 
 
 def test_a_gpu_that_is_not_there_stops_the_start_and_those_that_are_there_are_named(two_gpus: None) -> None:
-    with pytest.raises(BadSettings, match=r"device = cuda:1,cuda:3: cuda:3 is not there; there are cpu, cuda:0, cuda:1"):
+    with pytest.raises(BadSettings, match=r"device = cuda:1,cuda:3: this machine has no cuda:3; it has cpu, cuda:0, cuda:1"):
         find_devices("cuda:1,cuda:3", works)
 
 
@@ -99,7 +99,7 @@ def test_a_gpu_that_is_named_and_does_not_work_stops_the_start(two_gpus: None, w
 
 
 def test_a_device_cannot_be_named_twice(two_gpus: None) -> None:
-    with pytest.raises(BadSettings, match="names a device twice"):
+    with pytest.raises(BadSettings, match="a device is listed twice"):
         find_devices("cuda:0,cuda:0", works)
 
 
@@ -166,10 +166,10 @@ def test_the_driver_tells_each_gpu_with_its_name_and_uuid(driver: Callable[..., 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"cuInit": 100}, r"cuInit of the NVIDIA driver fails with CUDA_ERROR_NO_DEVICE \(100\)"),
-        ({"gpus": 0}, "the NVIDIA driver shows no GPU"),
-        ({"cuDeviceGetUuid_v2": 3}, "cuDeviceGetUuid_v2 of the NVIDIA driver fails"),
-        ({"lacks": ["cuDeviceGetUuid_v2"]}, "the NVIDIA driver has no cuDeviceGetUuid_v2; it is too old"),
+        ({"cuInit": 100}, r"the NVIDIA driver's cuInit failed: CUDA_ERROR_NO_DEVICE \(100\)"),
+        ({"gpus": 0}, "the NVIDIA driver lists no GPU"),
+        ({"cuDeviceGetUuid_v2": 3}, "the NVIDIA driver's cuDeviceGetUuid_v2 failed"),
+        ({"lacks": ["cuDeviceGetUuid_v2"]}, "the NVIDIA driver is too old: it has no cuDeviceGetUuid_v2"),
     ],
 )
 def test_a_driver_that_fails_or_shows_nothing_is_no_device(driver: Callable[..., FakeDriver], arguments: dict[str, Any], says: str) -> None:

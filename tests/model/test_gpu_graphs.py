@@ -154,7 +154,7 @@ def test_a_family_whose_embeddings_are_not_fused_is_served_padded(graphs_of: Gra
     graphs = graphs_of("roberta")
 
     assert graphs.packed is None
-    assert graphs.reason == "its embeddings are not one fused node, so where positions come from is not known"
+    assert graphs.reason == "the embeddings are not one fused node, so the source of positions is unknown"
 
 
 @pytest.mark.parametrize("family", ["bert", "electra"])
@@ -238,7 +238,7 @@ def test_two_that_make_the_same_at_once_both_get_it(bundle_of: Make, tmp_path: P
 
 
 def test_a_graph_without_attention_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadBundle, match="has no attention"):
+    with pytest.raises(BadBundle, match="has no attention layer"):
         make_graphs(make_bundle(tmp_path / "bundles"), tmp_path / "graphs", "fp32")
 
 
@@ -249,7 +249,7 @@ def test_a_graph_without_attention_is_refused(tmp_path: Path) -> None:
         # All but its first, which reads what maps the embeddings.
         ("albert", "Attention 1 of 2"),
         ("mpnet", "Attention 0 of 2"),
-        ("xlnet", "pads on the left"),
+        ("xlnet", "padding_side is left"),
     ],
 )
 def test_a_family_that_is_not_fused_is_refused_with_what_is_missing(bundle_of: Make, tmp_path: Path, family: str, missing: str) -> None:

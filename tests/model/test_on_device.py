@@ -90,12 +90,12 @@ def test_fp32_is_served_where_fp16_is_too_far_off_and_is_held_to_the_bundles_tol
     makes(fp16=0.04, fp32=0.0005)
     served = load_on_device(host, DEVICE, "auto", tmp_path)
     assert served.graph.file == "fp32-padded.onnx"
-    assert "golden[1] has logits 0.0400 off; the tolerance is 0.03" in " ".join(served.passed_over)
+    assert "golden[1]: the logit error is 0.0400; the tolerance is 0.03" in " ".join(served.passed_over)
 
     makes(fp16=0.04, fp32=0.003)
     served = load_on_device(host, DEVICE, "auto", tmp_path)
     assert served.graph.file == "fp32.onnx"
-    assert "logits 0.0015 off; the tolerance is 0.001" in " ".join(served.passed_over)
+    assert "the logit error is 0.0015; the tolerance is 0.001" in " ".join(served.passed_over)
 
 
 def test_what_cannot_be_fused_is_served_as_the_bundle_has_it(host: Classifier, makes: Callable[..., list[str]], tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_precision_that_is_named_is_served_or_nothing(host: Classifier, makes:
     makes(fp16=0.04, fp32=0.0)
 
     assert load_on_device(host, DEVICE, "fp32", tmp_path).graph.precision == "fp32"
-    with pytest.raises(BadBundle, match=r"fp16-padded.onnx on cuda:0: golden\[1\] has logits 0.0400 off"):
+    with pytest.raises(BadBundle, match=r"fp16-padded.onnx on cuda:0: golden\[1\]: the logit error is 0.0400"):
         load_on_device(host, DEVICE, "fp16", tmp_path)
 
 
@@ -123,7 +123,7 @@ def test_a_bundle_that_pads_on_the_left_has_no_fused_graph(makes: Callable[..., 
     served = load_on_device(load_classifier(path), DEVICE, "auto", tmp_path)
 
     assert served.graph.file == "fp32.onnx"
-    assert "pads them on the left" in served.passed_over[0]
+    assert "this bundle pads on the left" in served.passed_over[0]
     assert made == []
 
 
@@ -175,7 +175,7 @@ def test_a_graph_whose_runs_cannot_be_captured_is_served_without_and_the_log_say
     assert made[1]() is served.session
 
 
-@pytest.mark.parametrize(("memory_bytes", "room"), [(2**20, "device_bytes_max = 1048576"), (0, "device_bytes_max = 0, all that is free")])
+@pytest.mark.parametrize(("memory_bytes", "room"), [(2**20, "device_bytes_max = 1048576"), (0, "device_bytes_max = 0 (all free memory)")])
 def test_weights_that_do_not_fit_are_a_setting_and_nothing_larger_is_tried(
     host: Classifier, makes: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_bytes: int, room: str
 ) -> None:
@@ -215,7 +215,7 @@ def test_without_the_package_that_makes_graphs_it_is_said_what_to_install(
     monkeypatch.delitem(sys.modules, "sentiment.model.gpu_graphs")
     monkeypatch.delattr("sentiment.model.gpu_graphs")
 
-    with pytest.raises(BadSettings, match=r"a GPU's graphs cannot be made: .*onnx.*; install sentiment-service\[gpu\]"):
+    with pytest.raises(BadSettings, match=r"serving on a GPU needs the gpu extra: pip install 'sentiment-service\[gpu\]' \(.*onnx.*\)"):
         load_on_device(host, DEVICE, "auto", tmp_path)
 
 

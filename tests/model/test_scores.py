@@ -81,7 +81,7 @@ def test_a_logit_that_is_not_finite_is_never_an_answer(wrong: float, place: int)
     logits = [0.0, 0.0]
     logits[place] = wrong
 
-    with pytest.raises(ValueError, match="not all finite"):
+    with pytest.raises(ValueError, match="logits must be finite"):
         score(logits, LABELS[:2], 1.0, 0.0)
 
 
@@ -150,5 +150,5 @@ def test_windows_are_calibrated_before_probabilities_are_combined_and_after_logi
 
 @rules
 def test_a_window_that_is_not_finite_is_an_error(rule: str) -> None:
-    with pytest.raises(ValueError, match="not all finite"):
+    with pytest.raises(ValueError, match="logits must be finite"):
         score_windows([[0.0, 1.0], [0.0, math.nan]], rule, LABELS[:2], 1.0, 0.5)

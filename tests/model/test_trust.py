@@ -49,33 +49,36 @@ def test_a_bundle_of_before_has_none_and_fields_of_later_are_passed_over(tmp_pat
 
 
 DAMAGES: list[tuple[Callable[[Section], object], str]] = [
-    (lambda it: it.update(default_method="rollout"), "default_method is rollout; the attributions measured are occlusion, shapley, "),
-    (lambda it: it.update(default_method="magic"), "default_method is magic; the attributions measured are occlusion"),
+    (lambda it: it.update(default_method="rollout"), "default_method must be a measured attribution (occlusion, shapley, "),
+    (lambda it: it.update(default_method="magic"), "gradient_x_input), got magic"),
     (lambda it: it.update(default_method="Ünsinn"), "explanations.default_method: "),
     (lambda it: it.update(texts=0), "explanations.texts: "),
     (lambda it: it.update(dataset=""), "explanations.dataset: "),
     (lambda it: it.update(operators=[]), "explanations.operators: "),
     (lambda it: it.update(trust=[]), "explanations.trust: "),
-    (lambda it: it["trust"].append(it["trust"][0]), "methods repeat: ['occlusion', "),
+    (lambda it: it["trust"].append(it["trust"][0]), "a method is listed twice: occlusion, "),
     (lambda it: it.update(trust=[method(f"m{number}", "baseline", 0.1) for number in range(65)]), "explanations.trust: "),
     (
         lambda it: it["operators"].pop(),
-        "occlusion: has attention_mask, mask_token and 200 tested texts; the study has attention_mask and 400",
+        "mask_token and 200 tested texts, but the study has the operators attention_mask and 400 texts",
     ),
-    (lambda it: it["trust"][0].update(tested=401), "occlusion: has attention_mask, mask_token and 401 tested texts"),
+    (lambda it: it["trust"][0].update(tested=401), "occlusion: has the operators attention_mask, mask_token and 401 tested texts"),
     (lambda it: it["trust"][0].update(kind="bound"), "explanations.trust.0.kind: "),
     (lambda it: it["trust"][0].update(better_of_tested=1.01), "explanations.trust.0.better_of_tested: "),
-    (lambda it: it["trust"][0].update(better_of_tested=None), "occlusion: better_of_tested is None; tested is 200"),
-    (lambda it: it["trust"][6].update(better_of_tested=0.5), "position_first: better_of_tested is 0.5; tested is 0"),
+    (lambda it: it["trust"][0].update(better_of_tested=None), "occlusion: better_of_tested is None, but tested is 200"),
+    (lambda it: it["trust"][6].update(better_of_tested=0.5), "position_first: better_of_tested is 0.5, but tested is 0"),
     (lambda it: it["trust"][0].update(ms=-1), "explanations.trust.0.ms: "),
     (lambda it: it["trust"][0].update(comprehensiveness=1.5), "explanations.trust.0.comprehensiveness: "),
     (lambda it: it["trust"][0]["stability"].update(case=-1.2), "explanations.trust.0.stability.case: "),
-    (lambda it: it["trust"][0]["over_random"]["mask_token"].update(low=0.3), "the mean is 0.205; its interval is 0.3 to 0.225"),
+    (lambda it: it["trust"][0]["over_random"]["mask_token"].update(low=0.3), "the mean 0.205 is not within its interval, 0.3 to 0.225"),
     (
         lambda it: it["trust"][3].update(better_than_random=True),
-        "gradient_x_input: better_than_random is True; the intervals begin at -0.01 by attention_mask, -0.015 by mask_token",
+        "gradient_x_input: better_than_random is True, but the intervals begin at -0.01 by attention_mask, -0.015 by mask_token",
     ),
-    (lambda it: it["trust"][0].update(better_than_random=False), "occlusion: better_than_random is False; the intervals begin at 0.19 by"),
+    (
+        lambda it: it["trust"][0].update(better_than_random=False),
+        "occlusion: better_than_random is False, but the intervals begin at 0.19 by",
+    ),
 ]
 
 

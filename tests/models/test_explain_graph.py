@@ -229,7 +229,7 @@ def test_an_activation_without_a_gradient_costs_the_explain_graph_and_not_the_bu
 
 
 def test_a_classify_graph_is_no_explain_graph(made: Made) -> None:
-    with pytest.raises(BadBundle, match="not an explain graph: alpha, baseline_ids"):
+    with pytest.raises(BadBundle, match="not an explain graph: missing inputs: alpha, baseline_ids"):
         ExplainSession(made.bundle / "fp32.onnx")
 
 

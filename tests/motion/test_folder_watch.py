@@ -224,7 +224,7 @@ def test_a_way_back_from_what_the_start_loaded_is_not_undone_either(exchanging: 
 def test_a_manifest_of_nothing_but_brackets_is_not_whole(root: Path) -> None:
     (root / "tiny/1/manifest.json").write_text("[" * 100_000)
 
-    assert folders.missing(root / "tiny/1") == "manifest.json is not whole"
+    assert folders.missing(root / "tiny/1") == "manifest.json is incomplete or not a manifest"
 
 
 def test_a_start_passes_over_a_version_that_is_too_large_for_the_settings(

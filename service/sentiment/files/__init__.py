@@ -1,1 +1,1 @@
-"""Texts from files, answers to files, and reports with plots."""
+"""Reading texts from files, writing answers to files, and HTML reports with plots."""

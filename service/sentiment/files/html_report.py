@@ -1,6 +1,6 @@
-"""A report as one HTML file: sections of tables and pictures. No script, nothing loaded from anywhere, readable in light, dark and print.
+"""A report as one HTML file with sections of tables and pictures. No scripts and no external resources; for light, dark and print.
 
-Knows nothing of what is reported.
+Knows nothing about the content.
 """
 
 import html
@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# What stands right-aligned: a number, as 0.93, -1,204, +0.5 %, 1.2 to 3.4 or 12 ms. A unit has at most 8 characters.
+# Right-aligned cells: numbers such as 0.93, -1,204, +0.5 %, 1.2 to 3.4 or 12 ms. A unit has at most 8 characters.
 NUMBER = re.compile(r"[-+\u2212]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?( to [-+\u2212]?\d[\d,]*(\.\d+)?)?(\s?[%\w/]{1,8})?")
 
 STYLE = """
@@ -37,22 +37,22 @@ img { max-width: 100%; height: auto; background: #fff; border-radius: 6px; margi
   h2 { break-after: avoid; }
 }
 """
-# The browser itself then refuses whatever a text in the report might smuggle in.
+# With this policy the browser blocks any script or resource that a text in the report might inject.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part of a report. ``title`` is plain text; ``html`` goes in as it is, so make it of the functions here."""
+    """One part of a report. ``title`` is plain text. ``html`` is not escaped, so build it with the functions of this module."""
 
     title: str
     html: str
 
 
 def page(title: str, sections: Sequence[Section], style: str = "") -> str:
-    """Return a whole HTML document with the sections in order, and links to them where there are at least three.
+    """Return a whole HTML document with the sections in order, and links to them if there are at least three.
 
-    ``style``: rules that its sections need beside those of every page.
+    ``style``: additional CSS rules for the sections.
     """
     links = "".join(f'<li><a href="#s{number}">{html.escape(section.title)}</a></li>' for number, section in enumerate(sections, 1))
     parts = [
@@ -80,10 +80,10 @@ def page(title: str, sections: Sequence[Section], style: str = "") -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Lay out rows of cells as HTML; everything is escaped, columns of numbers stand to the right.
+    """Lay out rows of cells as an HTML table. Everything is escaped; columns of numbers are right-aligned.
 
-    A whole number gets commas, a float 4 decimals, None stays empty; give text where that is not wanted. Text that is a
-    number with a unit, such as 12.5 % or 3 ms, stands to the right too.
+    An int gets thousands separators, a float 4 decimals, and None is empty; pass text for any other format. Text that is a number with
+    a unit, such as 12.5 % or 3 ms, counts as a number.
 
     Raises:
         ValueError: a row has another number of cells than the header.
@@ -98,7 +98,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def plain(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Lay out the same for a terminal.
+    """Lay out the same table for a terminal.
 
     Raises:
         ValueError: a row has another number of cells than the header.
@@ -113,7 +113,7 @@ def plain(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Lay out the same as a table of Markdown; a bar in a cell is escaped, a line break becomes a space.
+    """Lay out the same table in Markdown. A vertical bar in a cell is escaped; a line break becomes a space.
 
     Raises:
         ValueError: a row has another number of cells than the header.
@@ -129,12 +129,12 @@ def paragraph(text: str) -> str:
 
 
 def notice(text: str) -> str:
-    """Return a paragraph that must not be overlooked, escaped."""
+    """Return a highlighted paragraph of plain text, escaped."""
     return f'<p class="notice">{html.escape(text)}</p>'
 
 
 def _laid_out(header: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[list[list[str]], list[bool]]:
-    """Cells as text, and which columns hold nothing but numbers."""
+    """The cells as text, and which columns have only numbers."""
     cells = [[_cell(value) for value in row] for row in rows]
     for row in cells:
         if len(row) != len(header):

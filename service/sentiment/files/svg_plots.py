@@ -1,7 +1,7 @@
-"""Plots as SVG to stand inside an HTML page, whose style sheet gives them their colours, in light and dark. Equal input, equal output.
+"""Plots as inline SVG for an HTML page, whose style sheet sets their colours for light and dark. Equal input gives equal output.
 
-Needs the ``plots`` extra. Uses no state of matplotlib's (no pyplot). Colours are those of Okabe and Ito, which people with any kind
-of colour vision tell apart; lines differ in dash and marker as well. Knows nothing of what is drawn.
+Needs the ``plots`` extra. Does not use matplotlib's global state (no pyplot). The colours are those of Okabe and Ito, which people with
+any kind of colour vision can distinguish; lines also differ in dash and marker. Knows nothing about the data.
 """
 
 import html
@@ -15,7 +15,7 @@ from typing import Any
 
 from sentiment.errors import BadSettings
 
-# (light, dark): on a dark page the darker ones of Okabe and Ito are lifted to the same contrast.
+# (light, dark): for dark pages, the dark colours of Okabe and Ito are lightened to the same contrast.
 COLOURS = (
     ("#0072b2", "#5bb4ec"),
     ("#d55e00", "#f58a3c"),
@@ -29,10 +29,10 @@ COLOURS = (
 INK, SOFT = "#010203", "#040506"
 LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "X", "P")
-# A line of more points has no markers.
+# A line with more points has no markers.
 MARKED_MAX = 20
-# What of a log scale is between them gets names at 2 and 5 as well.
-NEAR = 100
+# A log axis has ticks at 2 and 5 as well if its ends differ by at most this factor.
+FINE_TICKS_RATIO_MAX = 100
 WIDTH_IN, HEIGHT_IN = 5.2, 3.6
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 
@@ -47,14 +47,14 @@ STYLE = (
 .plots figcaption { font-size: .88rem; max-width: 36rem; }
 """
 )
-"""What a page with plots adds to its style sheet."""
+"""The additional style of a page with plots."""
 
 Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """``label`` with its unit; ``log``: the scale; ``ticks``: (place, name) instead of the usual; ``least``, ``most``: where it ends."""
+    """One axis. ``label`` includes the unit. ``ticks``: (value, name); empty: the default. ``least``, ``most``: the ends."""
 
     label: str
     log: bool = False
@@ -65,7 +65,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A thin line across the plot with a name: upright at a place of the horizontal axis, or level at one of the vertical."""
+    """A thin line with a name across the plot: vertical at a value of the x axis (``upright``), or horizontal at a value of the y axis."""
 
     name: str
     at: float
@@ -73,7 +73,7 @@ class Mark:
 
 
 def need_plots() -> None:
-    """Refuse at once where plots could not be drawn at the end.
+    """Check at the start of a command that plots can be drawn at its end.
 
     Raises:
         BadSettings: matplotlib is not installed.
@@ -83,13 +83,13 @@ def need_plots() -> None:
 
 
 def lines(series: Mapping[str, Points], x: Axis, y: Axis, alt: str, marks: Sequence[Mark] = ()) -> str:
-    """Draw a line through the points of each name; infinite and missing values are left out.
+    """Draw a line through the points of each series. Points that are not finite are left out.
 
     Args:
-        series: at most 28 lines.
+        series: at most 28 lines, by name.
         x: the horizontal axis.
-        y: the vertical one.
-        alt: what the plot shows, in words, for those who do not see it.
+        y: the vertical axis.
+        alt: a text alternative to the plot, for screen readers.
         marks: thin lines with names.
     """
 
@@ -105,7 +105,7 @@ def lines(series: Mapping[str, Points], x: Axis, y: Axis, alt: str, marks: Seque
 
 
 def stacked(parts: Mapping[str, Sequence[float]], names: Sequence[str], x: Axis, y: Axis, alt: str) -> str:
-    """Draw a bar for each of ``names``, made of its value in each of ``parts`` one above the other."""
+    """Draw a stacked bar for each of ``names``, of its values in ``parts``."""
 
     def draw(axes: Any) -> None:  # matplotlib's, which has no types here
         places = range(len(names))
@@ -113,9 +113,9 @@ def stacked(parts: Mapping[str, Sequence[float]], names: Sequence[str], x: Axis,
         for number, (name, values) in enumerate(parts.items()):
             axes.bar(places, values, 0.72, bottom=below, color=_colour(number), label=name, linewidth=0)
             below = [low + value for low, value in zip(below, values, strict=True)]
-        # More names than that would stand in each other.
+        # More than 10 names would overlap.
         step = -(-len(names) // 10)
-        # One bar alone must not look like a wall.
+        # Keeps a single bar narrow.
         axes.set_xlim(-0.6, max(len(names), 4) - 0.4)
         axes.set_xticks(list(places)[::step], list(names)[::step])
 
@@ -123,7 +123,7 @@ def stacked(parts: Mapping[str, Sequence[float]], names: Sequence[str], x: Axis,
 
 
 def figures(drawn: Sequence[tuple[str, str]]) -> str:
-    """Set plots beside each other as wide as the page is: (SVG, caption as plain text)."""
+    """Lay plots out side by side across the page. ``drawn``: pairs of SVG and a caption in plain text."""
     parts = [f"<figure>{svg}<figcaption>{html.escape(text)}</figcaption></figure>" for svg, text in drawn]
     return f'<div class="plots">{"".join(parts)}</div>'
 
@@ -133,11 +133,11 @@ def _colour(number: int) -> str:
 
 
 def _drawn(draw: Callable[[Any], None], x: Axis, y: Axis, alt: str, marks: Sequence[Mark], named: bool) -> str:
-    import matplotlib as mpl  # noqa: PLC0415  # an extra, which what draws nothing does without
+    import matplotlib as mpl  # noqa: PLC0415  # an extra, loaded only if needed
     from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415  # as above
     from matplotlib.figure import Figure  # noqa: PLC0415  # as above
 
-    # Text stays text, in the page's font; the salt keeps the ids of two plots on one page apart.
+    # Text remains text, in the font of the page. The salt keeps the ids of two plots on one page distinct.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": alt, "font.size": 10}):
         figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
         FigureCanvasSVG(figure)
@@ -175,8 +175,8 @@ def _set_axis(axes: Any, axis: Axis, side: str) -> None:
         getattr(axes, f"set_{side}scale")("log")
         drawn = getattr(axes, f"{side}axis")
         low, high = getattr(axes, f"get_{side}lim")()
-        drawn.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high <= NEAR * low else (1.0,)))
-        # 0.1, 10, 1000 rather than powers of ten.
+        drawn.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high <= FINE_TICKS_RATIO_MAX * low else (1.0,)))
+        # 0.1, 10, 1000 instead of powers of ten.
         drawn.set_major_formatter(lambda value, _: f"{value:,g}")
         drawn.set_minor_formatter(NullFormatter())
     if axis.ticks:
@@ -207,7 +207,7 @@ def _plain(axes: Any) -> None:
 
 
 def _inline(document: str, alt: str) -> str:
-    """The drawing as an element of a page: no names that two plots share, colours by the page's style sheet, its meaning in words."""
+    """The SVG as an element of a page: without ids that could clash, with the colours of the page's style sheet and an aria-label."""
     ET.register_namespace("", _SVG)
     ET.register_namespace("xlink", _XLINK)
     root = ET.fromstring(document)  # noqa: S314  # written by matplotlib just now

@@ -1,4 +1,4 @@
-"""Texts from files and answers to files, a row at a time, in bounded memory. Knows neither client nor server."""
+"""Reads texts from files and writes answers to files, row by row, in bounded memory. Knows neither client nor server."""
 
 import csv
 import errno
@@ -16,50 +16,53 @@ from sentiment.errors import BadSettings, SentimentError
 
 READABLE = (".txt", ".tsv", ".csv", ".jsonl", ".parquet")
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-# A field may hold a whole document; the csv module's own limit is 128 KiB.
+# A field may hold a whole document; the default limit of the csv module is 128 KiB.
 csv.field_size_limit(2**26)
 
 
 class BadFile(SentimentError):
-    """A file cannot be used; the message names file, line and what is wanted."""
+    """A file cannot be used. The message has the file, the line and what was expected."""
 
 
 def reason(error: OSError) -> str:
-    """Why a file cannot be written; where its disk is full, what to do besides."""
-    said = error.strerror or str(error)
-    return f"{said}; make room and repeat the command" if error.errno in DISK_FULL else said
+    """Why a file cannot be written and, if the disk is full, what to do."""
+    message = error.strerror or str(error)
+    return f"{message}; make room and repeat the command" if error.errno in DISK_FULL else message
 
 
 def claim(file: int | IO[bytes]) -> bool:
-    """Lock an open file or folder until it is closed; False if another process has locked it. Not all file systems have locks."""
+    """Lock an open file or folder until it is closed. Returns False if another process holds the lock.
+
+    Returns True on a file system without locks.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
-        # Such as a folder on NFS.
+        # For example, a folder on NFS.
         return True
     return True
 
 
-def difference(begun: Mapping[str, object], asked: Mapping[str, object]) -> str:
-    """How what was asked when something was begun differs from what is asked now, as plain JSON both; empty if it does not."""
-    for name in sorted({*begun, *asked}):
-        before, now = begun.get(name), asked.get(name)
+def difference(recorded: Mapping[str, object], current: Mapping[str, object]) -> str:
+    """The first option whose recorded value differs from the current one, as a message; empty if there is none. Both are plain JSON."""
+    for name in sorted({*recorded, *current}):
+        before, now = recorded.get(name), current.get(name)
         if before != now:
             return f"was begun with {name} = {before!r}; now it is {now!r}"
     return ""
 
 
 def read_texts(path: Path, column: str = "text") -> Iterator[str]:
-    """Read texts lazily: a line each of a .txt, else the ``column`` of a .tsv or .csv with header, a .jsonl or a .parquet.
+    """Read texts lazily: each line of a .txt file, or the ``column`` of a .tsv or .csv with header, a .jsonl or a .parquet file.
 
     Raises:
-        BadFile: it cannot be read so.
+        BadFile: the file cannot be read in this way.
     """
     kind = path.suffix
     if kind not in READABLE:
-        raise BadFile(f"{path}: unsupported file type {kind!r}; use {', '.join(READABLE)}")
+        raise BadFile(f"{path}: the file type must be one of {', '.join(READABLE)}, got {kind!r}")
     try:
         if kind == ".parquet":
             yield from _parquet(path, column)
@@ -80,7 +83,7 @@ def read_texts(path: Path, column: str = "text") -> Iterator[str]:
 
 
 def _lines(stream: IO[bytes], path: Path) -> Iterator[str]:
-    """Lines with their ends. Only a line feed ends one: a text may hold U+2028 or a carriage return."""
+    """Lines with their line ends. Only a line feed ends a line: a text may contain U+2028 or a carriage return."""
     for number, line in enumerate(stream, 1):
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -89,12 +92,12 @@ def _lines(stream: IO[bytes], path: Path) -> Iterator[str]:
 
 
 def bare(line: str) -> str:
-    """A line without its end."""
+    """A line without its line end."""
     return line.removesuffix("\n").removesuffix("\r")
 
 
 def _tab_separated(lines: Iterator[str], path: Path, column: str) -> Iterator[str]:
-    # Not the csv module's: it knows no field with a carriage return but a quoted one, and here nothing is quoted.
+    # Not the csv module: it allows a carriage return only in a quoted field, and here nothing is quoted.
     place = place_of(bare(next(lines, "")).split("\t"), path, column)
     for line in lines:
         if fields := bare(line):
@@ -111,10 +114,10 @@ def _comma_separated(lines: Iterator[str], path: Path, column: str) -> Iterator[
 
 
 def place_of(header: list[str], path: Path | str, column: str) -> int:
-    """Which field of a record is the column.
+    """The index of a column.
 
     Raises:
-        BadFile: the header has none of that name.
+        BadFile: the header does not have the column.
     """
     if column not in header:
         raise BadFile(f"{path}:1: no column {column!r}; the header has {', '.join(header) or 'none'} (choose with --column)")
@@ -122,7 +125,7 @@ def place_of(header: list[str], path: Path | str, column: str) -> int:
 
 
 def field_at(row: list[str], place: int) -> str:
-    """A field of a record; empty where the record is shorter."""
+    """A field of a record; empty if the record is too short."""
     return row[place] if place < len(row) else ""
 
 
@@ -135,27 +138,27 @@ def _json_lines(lines: Iterator[str], path: Path, column: str) -> Iterator[str]:
 
 
 def row_of_json(line: str, column: str) -> Mapping[str, object]:
-    """An object whose ``column`` is a string.
+    """The JSON object of a line, whose ``column`` is a string.
 
     Raises:
-        BadFile: it is not; the message names no file.
+        BadFile: it is not; the message does not have the file.
     """
     try:
         row: Mapping[str, object] = json.loads(line)
         text = row[column]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadFile(f"no object with the key {column!r} (choose with --column): {type(error).__name__}") from error
+        raise BadFile(f"expected a JSON object with the key {column!r} (choose with --column): {type(error).__name__}") from error
     if not isinstance(text, str):
-        raise BadFile(f"{column!r} is a {type(text).__name__}; wanted a string")
+        raise BadFile(f"{column!r}: expected a string, got a {type(text).__name__}")
     return row
 
 
 def _parquet(path: Path, column: str) -> Iterator[str]:
     try:
-        import pyarrow  # noqa: PLC0415  # an extra: loaded only if it is needed
+        import pyarrow  # noqa: PLC0415  # an extra, loaded only if needed
         from pyarrow import parquet  # noqa: PLC0415  # as above
     except ImportError as error:
-        raise BadFile(f"{path}: reading .parquet needs the extra: pip install 'sentiment-service[parquet]'") from error
+        raise BadFile(f"{path}: .parquet needs the parquet extra: pip install 'sentiment-service[parquet]'") from error
     try:
         with parquet.ParquetFile(path) as file:
             if column not in file.schema_arrow.names:
@@ -163,29 +166,30 @@ def _parquet(path: Path, column: str) -> Iterator[str]:
             for batch in file.iter_batches(1024, columns=[column]):
                 for text in batch.column(0).to_pylist():
                     if not isinstance(text, str | None):
-                        raise BadFile(f"{path}: {column!r} is a {type(text).__name__}; wanted a string")
+                        raise BadFile(f"{path}: {column!r}: expected a string, got a {type(text).__name__}")
                     yield text or ""
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: not a Parquet file: {error}") from error
 
 
 class LineOutput:
-    """Whole lines into ``PATH.part``, renamed to PATH when complete. One that was interrupted is continued.
+    """Writes whole lines to ``PATH.part`` and renames it to PATH when complete. Continues an interrupted part.
 
-    ``PATH.part.json`` says meanwhile what the lines depend on. Use it as a context manager; only ``complete`` renames.
+    Meanwhile ``PATH.part.json`` records the input and options that the lines depend on. Use it as a context manager; only ``complete``
+    renames the part.
 
     Attributes:
-        lines: how many the part had when it was opened.
+        lines: the number of lines in the part when it was opened.
     """
 
     def __init__(self, path: Path) -> None:
         """Open or continue.
 
         Raises:
-            BadFile: PATH exists already, cannot be written, or another process writes to it.
+            BadFile: PATH exists, cannot be written, or another process writes to it.
         """
         if not path.name:
-            raise BadFile(f"{path}: is a folder; wanted is a file")
+            raise BadFile(f"{path}: expected a file, got a folder")
         self.path = path
         self._part = path.with_name(path.name + ".part")
         self._record = path.with_name(path.name + ".part.json")
@@ -209,14 +213,14 @@ class LineOutput:
         if not claim(self._stream):
             raise BadFile(f"{self._part}: another process writes to it; wait until it ends or choose another output")
         try:
-            # Another process may have completed it since: then the stream is of PATH itself, or of a new part.
+            # Another process may have completed the part since it was opened. The stream is then that of PATH, or of a new part.
             self._refuse_existing()
         except BadFile:
             self._part.unlink(missing_ok=True)
             raise
 
     def _keep_whole_lines(self) -> int:
-        """Cut a half-written last line off and count the rest."""
+        """Remove a half-written last line and count the other lines."""
         self._stream.seek(0)
         lines, end = 0, 0
         while block := self._stream.read(2**20):
@@ -227,15 +231,15 @@ class LineOutput:
         self._stream.truncate(end)
         return lines
 
-    def begin(self, asked: Mapping[str, str], restart: bool = False) -> None:
-        """Before anything is written, record what the lines depend on. If there are lines already, check that it is the same.
+    def begin(self, options: Mapping[str, str], restart: bool = False) -> None:
+        """Record the options that the lines depend on or, if the part has lines, check them. Call it before the first write.
 
         Args:
-            asked: what they depend on.
-            restart: drop the lines that are there.
+            options: everything that the lines depend on.
+            restart: drop the existing lines.
 
         Raises:
-            BadSettings: they were begun with something else.
+            BadSettings: the lines were written with other options.
             BadFile: the record cannot be written.
         """
         if restart:
@@ -243,11 +247,11 @@ class LineOutput:
             self._stream.truncate(0)
         if not self.lines:
             with new_file(self._record) as write:
-                write(json.dumps(asked) + "\n")
+                write(json.dumps(options) + "\n")
             return
         try:
-            begun = json.loads(self._record.read_bytes())
-            differs = difference(begun, asked)
+            recorded = json.loads(self._record.read_bytes())
+            differs = difference(recorded, options)
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise self.other(
                 f"has {self.lines} lines, but {self._record.name}, which records their input and options, cannot be read"
@@ -256,20 +260,20 @@ class LineOutput:
             raise self.other(differs)
 
     def kept(self) -> Iterator[bytes]:
-        """The lines that the part had when it was opened."""
+        """The lines that were in the part when it was opened."""
         with self._part.open("rb") as stream:
             yield from itertools.islice(stream, self.lines)
 
     def other(self, fact: str, line: int = 0) -> BadSettings:
-        """The error of a part that does not belong to what is asked now; ``line``: the first that does not, counted from 1."""
+        """The error of a part that does not match the current input or options. ``line``: the first line that differs, from 1."""
         place = f"{self._part}:{line}" if line else f"{self._part}"
         return BadSettings(f"{place}: {fact}; use --restart to start over, or another --output to keep this one")
 
     def write(self, line: str) -> None:
-        """Append a line; what it holds of line feeds must be escaped already.
+        """Append a line, which must not contain a line feed.
 
         Raises:
-            BadFile: the disk is full or the like; the lines so far stay.
+            BadFile: the line cannot be written, for example because the disk is full. The lines so far are kept.
         """
         try:
             self._stream.write(line.encode() + b"\n")
@@ -277,7 +281,7 @@ class LineOutput:
             raise BadFile(f"{self._part}: cannot be written: {error.strerror}; repeat the command to continue") from error
 
     def complete(self) -> None:
-        """Make it durable and give it its name."""
+        """Flush the part to disk and rename it to PATH."""
         try:
             self._stream.flush()
             os.fsync(self._stream.fileno())
@@ -293,7 +297,7 @@ class LineOutput:
         try:
             with self._stream:
                 self._stream.flush()
-                # Completed it has another name by now; with nothing in it there is nothing to continue.
+                # An empty part is removed. After ``complete`` the part is gone.
                 if self._part.exists() and not self._part.stat().st_size:
                     self._part.unlink()
                     self._record.unlink(missing_ok=True)
@@ -304,15 +308,15 @@ class LineOutput:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Callable[[str], None]]:
-    """Gives a function that writes text to ``PATH.part``, which takes the place of PATH at the end; after any error nothing is left of it.
+    """Yields a function that writes text to ``PATH.part``, which replaces PATH at the end. After an error the part is removed.
 
-    Opened at once, so that what cannot be written is known before there is something to write.
+    The part is opened at once, so that an output that cannot be written is reported before the work starts.
 
     Raises:
-        BadFile: it cannot be written.
+        BadFile: the file cannot be written.
     """
     if not path.name or path.is_dir():
-        raise BadFile(f"{path}: is a folder; must be a file")
+        raise BadFile(f"{path}: expected a file, got a folder")
     part = path.with_name(path.name + ".part")
     try:
         stream = part.open("wb")
@@ -326,18 +330,18 @@ def new_file(path: Path) -> Iterator[Callable[[str], None]]:
         except OSError as error:
             raise BadFile(f"{path}: cannot be replaced: {reason(error)}") from error
     finally:
-        # There is none if all went well.
+        # Gone already after success.
         part.unlink(missing_ok=True)
 
 
 def _write(stream: BinaryIO, text: str, shown: Path) -> None:
-    """Write and make durable."""
+    """Write and flush to disk."""
     try:
         stream.write(text.encode())
         stream.flush()
         os.fsync(stream.fileno())
     except OSError as error:
-        # What is still buffered would be tried again on closing.
+        # Close here and ignore the error: closing tries to write the buffer again.
         with suppress(OSError):
             stream.close()
         raise BadFile(f"{shown}: cannot be written: {reason(error)}") from error

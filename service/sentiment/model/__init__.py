@@ -2,5 +2,5 @@
 
 import os
 
-# From 1.29 on, ONNX Runtime reports sessions and graph hashes to its maker unless told otherwise before any module here loads it.
+# From 1.29 on, ONNX Runtime sends telemetry (sessions and graph hashes) to its maker. It reads this switch when it is first imported.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -1,4 +1,4 @@
-"""Bundles on disk: finding one, reading its manifest, checking every byte before it is used."""
+"""Bundles on disk: finds one, reads its manifest, and checks every byte before it is used."""
 
 import hashlib
 import json
@@ -17,17 +17,17 @@ from sentiment.model.trust import ExplanationsMeasured
 MANIFEST = "manifest.json"
 CARD = "MODEL_CARD.md"
 CONFIG = "config.json"
-# The whole bundle is a few dozen MB; a manifest beyond this is not one.
+# A whole bundle has a few dozen MB, so no manifest is larger than this.
 MANIFEST_BYTES_MAX = 2**22
-# A window is a row: 16 of 512 tokens every 256 read about 20,000 characters of English, for the time of 16 texts.
+# Each window is a row, so 16 windows cost as much as 16 texts. With 512 tokens every 256 they cover about 20,000 characters of English.
 WINDOWS_MAX = 16
-# One spelling a version: neither 01 nor the other digits of Unicode.
+# Each version has one spelling: no leading zero, no Unicode digits.
 VERSION = re.compile(r"[1-9][0-9]{0,8}")
 CHECKOUT_BUNDLES = Path(__file__).resolve().parents[3] / "models" / "bundles"
 
 
 class _Part(BaseModel):
-    # Manifests of later versions may say more; what this version does not know it does not use.
+    # Manifests of later releases may have more fields; unknown ones are ignored.
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
@@ -39,14 +39,14 @@ class GraphSpec(_Part):
     providers: tuple[str, ...] = Field(min_length=1, strict=False)
     inputs: tuple[str, ...] = Field(min_length=1, strict=False)
     outputs: tuple[str, ...] = Field(min_length=1, strict=False)
-    # The most that a probability may differ with the row's batch mates.
+    # The greatest change of a probability with the other rows of the batch.
     invariance: float
-    # The most that a logit of the golden set may differ from the recorded one on this machine.
+    # The greatest difference between a logit of the golden set on this machine and the recorded one.
     tolerance: float = Field(gt=0)
 
 
 class Graphs(_Part):
-    """The graphs by use; of ``classify`` the first one that answers the golden set is served."""
+    """The graphs by use. The first one of ``classify`` that passes the golden set is served."""
 
     classify: tuple[GraphSpec, ...] = Field(min_length=1, strict=False)
     explain: GraphSpec | None = None
@@ -60,40 +60,40 @@ class Calibration(_Part):
 
 
 class HeadTail(_Part):
-    """How a text that does not fit is read by truncation head_tail: its first ``head`` tokens, and as many last ones as fit."""
+    """Truncation head_tail of a text longer than a row: its first ``head`` tokens, and as many of its last tokens as still fit."""
 
     head: int = Field(ge=1)
 
     @classmethod
     def default(cls, max_tokens: int) -> "HeadTail":
-        """A quarter: 128 of 512 tokens (Sun et al. 2019)."""
+        """A quarter of the tokens: 128 of 512 (Sun et al. 2019)."""
         return cls(head=max(1, max_tokens // 4))
 
 
 class WindowsSpec(_Part):
-    """How a text that does not fit is read by truncation windows. Here, not in a setting: the same digest means the same answers."""
+    """Truncation windows of a text longer than a row. In the manifest, not in a setting: the same digest means the same answers."""
 
-    # Tokens of a window with its special ones.
+    # Tokens of a window, special tokens included.
     size: int = Field(ge=8)
-    # From one window's beginning to the next one's, at most.
+    # The greatest distance, in tokens, from the start of a window to the start of the next.
     stride: int = Field(ge=1)
-    # How their answers make one; see scores.COMBINATIONS.
+    # How the answers of the windows are combined; see scores.COMBINATIONS.
     combine: str = Field(pattern=f"^({'|'.join(COMBINATIONS)})$")
-    # What lies behind so many windows is not read.
+    # The greatest number of windows; the text after them is not read.
     count_max: int = Field(WINDOWS_MAX, ge=1, le=64)
 
     @classmethod
     def default(cls, max_tokens: int) -> "WindowsSpec":
-        """As long as the model reads, each half over the one before; the surest answers it.
+        """Windows of the model's full length that overlap by half; the most confident one decides.
 
-        On IMDB reviews over 512 tokens as accurate as any rule, with the least calibration error (sentiment-models long-texts).
-        Never another: the same digest means the same answers.
+        On IMDB reviews over 512 tokens this is as accurate as any other rule and has the least calibration error (measured by
+        ``sentiment-models long-texts``). Do not change it: the same digest means the same answers.
         """
         return cls(size=max_tokens, stride=max_tokens // 2, combine="most_confident")
 
 
 class Golden(_Part):
-    """A text with its known answer; ``logits`` are raw, one per label."""
+    """A text with its known answer. ``logits`` are raw, one per label."""
 
     text: str
     text_pair: str | None = None
@@ -102,7 +102,7 @@ class Golden(_Part):
 
 
 class Measured(_Part):
-    """Accuracy of the served graph on one data set, by the bundle's maker."""
+    """Accuracy of the served graph on one data set, measured by the bundle's maker."""
 
     accuracy: float
     macro_f1: float
@@ -111,7 +111,7 @@ class Measured(_Part):
 
 
 class FileSpec(_Part):
-    """What a file must be."""
+    """The expected digest and size of a file."""
 
     sha256: str
     bytes: int
@@ -131,7 +131,7 @@ class Manifest(_Part):
     graphs: Graphs
     calibration: Calibration
     padding_side: str = Field(pattern="^(left|right)$")
-    # None: as their ``default`` says.
+    # None: their ``default``.
     head_tail: HeadTail | None = None
     windows: WindowsSpec | None = None
     golden: tuple[Golden, ...] = Field(min_length=1, strict=False)
@@ -144,18 +144,18 @@ class Manifest(_Part):
     def _agree(self) -> "Manifest":
         labels = set(self.labels)
         if len(labels) != len(self.labels):
-            raise ValueError(f"labels repeat: {list(self.labels)}")
+            raise ValueError(f"a label is listed twice: {list(self.labels)}")
         for number, golden in enumerate(self.golden):
             if golden.label not in labels or len(golden.logits) != len(labels):
                 raise ValueError(
                     f"golden[{number}] has label {golden.label!r} and {len(golden.logits)} logits; the labels are {list(self.labels)}"
                 )
         if self.head_tail and self.head_tail.head >= self.max_tokens:
-            raise ValueError(f"head_tail.head is {self.head_tail.head}; max_tokens is {self.max_tokens}")
+            raise ValueError(f"head_tail.head must be less than max_tokens ({self.max_tokens}), got {self.head_tail.head}")
         if self.windows and not self.windows.stride < self.windows.size <= self.max_tokens:
             raise ValueError(
-                f"windows have size {self.windows.size} and stride {self.windows.stride}; a stride is less than a size and that at most "
-                f"max_tokens, {self.max_tokens}"
+                f"windows.stride must be less than windows.size, and windows.size at most max_tokens ({self.max_tokens}); got stride "
+                f"{self.windows.stride} and size {self.windows.size}"
             )
         graphs = [*self.graphs.classify, *([self.graphs.explain] if self.graphs.explain else ())]
         for wanted in ("tokenizer.json", *(graph.file for graph in graphs)):
@@ -163,18 +163,18 @@ class Manifest(_Part):
                 raise ValueError(f"files does not list {wanted}")
         for path in self.files:
             if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", path):
-                raise ValueError(f"files lists {path!r}; only plain names in the bundle's own folder are read")
+                raise ValueError(f"files lists {path!r}; only plain file names in the bundle's own folder are allowed")
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle whose files are what its manifest says. ``digest`` is the manifest's SHA-256 in hex."""
+    """A bundle whose files match its manifest. ``digest`` is the SHA-256 of the manifest, in hex."""
 
     path: Path
     manifest: Manifest
     digest: str
-    # config.json, empty if there is none that can be read.
+    # The content of config.json; empty if it is missing or cannot be read.
     config: Mapping[str, object]
 
     @property
@@ -184,19 +184,19 @@ class Bundle:
 
     @property
     def attention_heads(self) -> int:
-        """Heads of a layer, as config.json says under one of its families' names; 16, the most of them, if it does not."""
+        """Attention heads of a layer, from config.json, whose key depends on the model family. 16, the largest usual number, by default."""
         return max(1, self._configured("num_attention_heads", "n_heads", "n_head") or 16)
 
     @property
     def attention_layers(self) -> int:
-        """Layers of attention, likewise; 0 if it does not say."""
+        """Attention layers, from config.json; 0 if it does not have the number."""
         return self._configured("num_hidden_layers", "n_layers", "n_layer")
 
     def check(self, name: str) -> None:
-        """Check a file again: after it was read by its name, or long after the bundle was loaded.
+        """Check a file again: after it was opened by name, or long after the bundle was loaded.
 
         Raises:
-            BadBundle: it is not what the manifest says.
+            BadBundle: the file differs from the manifest.
         """
         try:
             _check_file(self.path / name, self.manifest.files[name])
@@ -204,13 +204,13 @@ class Bundle:
             raise BadBundle(f"{error.filename}: {error.strerror}") from error
 
     def outside(self, graph: str) -> dict[str, bytes]:
-        """The files that a graph refers to, by name, read and checked; the graph's own is checked too.
+        """The content of the external files of a graph, by name. The graph file and its external files are checked.
 
-        ONNX Runtime would map them into memory, and keep them so: one that is written over changes answers, one that is cut short kills
+        ONNX Runtime would keep external files mapped into memory. Overwriting a mapped file changes answers, and truncating it kills
         the process.
 
         Raises:
-            BadBundle: one of them is not what the manifest says.
+            BadBundle: a file differs from the manifest.
         """
         self.check(graph)
         try:
@@ -224,19 +224,19 @@ class Bundle:
         return found
 
     def _configured(self, *keys: str) -> int:
-        """The number that config.json has under one of the keys; 0 without one."""
+        """The number that config.json has under the first of these keys that it has; 0 if it has none."""
         numbers = (self.config.get(key) for key in keys)
         return next((number for number in numbers if isinstance(number, int)), 0)
 
     @property
     def card(self) -> str:
-        """The model card in Markdown, empty if there is none."""
+        """The model card in Markdown; empty if there is none."""
         path = self.path / CARD
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def digest_of(manifest: bytes) -> str:
-    """The digest of a bundle by its manifest's bytes."""
+    """The digest of a bundle, from the bytes of its manifest."""
     return hashlib.sha256(manifest).hexdigest()
 
 
@@ -249,10 +249,10 @@ def _config(file: Path) -> Mapping[str, object]:
 
 
 def load_bundle(path: Path, execute: Execute = here) -> Bundle:
-    """Read a bundle directory and check size and SHA-256 of every file it lists. ``execute`` reads the files.
+    """Read a bundle directory and check the size and SHA-256 of every file it lists. ``execute`` runs the hashing.
 
     Raises:
-        BadBundle: names the first thing that is wrong, what stands there and what should.
+        BadBundle: the message has the first difference: what was found and what was expected.
     """
     file = path / MANIFEST
     try:
@@ -267,8 +267,8 @@ def load_bundle(path: Path, execute: Execute = here) -> Bundle:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        # Missing fields have no value of their own, and our own messages tell it.
-        found = "" if first["type"] in ("missing", "value_error") else f"; found {first['input']!r:.200}"
+        # A missing field has no value, and our own messages include the value.
+        found = "" if first["type"] in ("missing", "value_error") else f", got {first['input']!r:.200}"
         raise BadBundle(f"{file}: {where + ': ' if where else ''}{first['msg']}{found}") from error
     except (ValueError, RecursionError) as error:
         raise BadBundle(f"{file}: not JSON: {error}") from error
@@ -278,7 +278,7 @@ def load_bundle(path: Path, execute: Execute = here) -> Bundle:
 def _check_file(path: Path, spec: FileSpec, execute: Execute = here) -> None:
     size = path.stat().st_size
     with path.open("rb") as stream:
-        # One of another size is not read: it may be of any.
+        # A file of another size is not read, since it may be of any size.
         found = result_of(execute, lambda: hashlib.file_digest(stream, "sha256").hexdigest()) if size == spec.bytes else ""
     _check_bytes(path, spec, size, found)
 
@@ -294,7 +294,7 @@ def find_bundle(model: str, roots: Sequence[Path]) -> Path:
     """Find ``name`` (its highest version) or ``name/version`` in the first root that has it.
 
     Raises:
-        BadBundle: no root has it; names the roots and what they hold.
+        BadBundle: no root has it; the message lists the roots and the bundles in them.
     """
     name, _, version = model.partition("/")
     for root in roots:
@@ -304,8 +304,8 @@ def find_bundle(model: str, roots: Sequence[Path]) -> Path:
         if not version and versions:
             return root / name / str(max(versions))
     held = sorted(f"{path.parent.name}/{path.name}" for root in roots for path in root.glob("*/*") if (path / MANIFEST).is_file())
-    looked = ", ".join(str(root) for root in roots)
-    raise BadBundle(f"no bundle {model!r} in {looked}; found there: {', '.join(held) or 'none'}")
+    searched = ", ".join(str(root) for root in roots)
+    raise BadBundle(f"no bundle {model!r} in {searched}; the bundles there are: {', '.join(held) or 'none'}")
 
 
 def _versions(folder: Path) -> list[int]:
@@ -315,5 +315,5 @@ def _versions(folder: Path) -> list[int]:
 
 
 def bundle_roots(configured: Sequence[Path]) -> list[Path]:
-    """Where bundles are looked for: the configured roots, then /models, then the checkout this package runs from."""
+    """The folders that are searched for bundles: the configured roots, then /models, then the checkout that this package runs from."""
     return [*configured, Path("/models"), CHECKOUT_BUNDLES]

@@ -1,4 +1,4 @@
-"""Everything that can be said of a bundle before it is served."""
+"""Checks of a bundle before it is served: its files, and each graph on the golden set."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,22 +11,22 @@ from sentiment.model.tokenizer import Tokenizer
 
 
 def check_bundle(path: Path) -> Iterator[str]:
-    """Check files, then every graph on the golden set; yields a line for each finding.
+    """Check the files, then every graph on the golden set. Yields one line per finding.
 
     Raises:
-        BadBundle: the files are not what the manifest says, or no graph can be served here.
+        BadBundle: the files differ from the manifest, or no graph passes on this machine.
     """
     bundle = load_bundle(path)
     manifest = bundle.manifest
     size = sum(spec.bytes for spec in manifest.files.values())
     yield f"{bundle.id}  {manifest.architecture}, {', '.join(manifest.labels)}, {manifest.max_tokens} tokens, digest {bundle.digest}"
-    yield f"ok    files: {len(manifest.files)} with {size / 1e6:.1f} MB have the size and SHA-256 of the manifest"
+    yield f"ok    {len(manifest.files)} files, {size / 1e6:.1f} MB: size and SHA-256 match the manifest"
     tokenizer = Tokenizer(path / "tokenizer.json", manifest.max_tokens)
     bundle.check("tokenizer.json")
     served = None
     for graph in manifest.graphs.classify:
         try:
-            # As it is loaded to be served.
+            # Loaded in the same way as for serving.
             session = Session(path / graph.file, graph.providers[0], len(manifest.labels), bundle.outside(graph.file))
             bundle.check(graph.file)
             classifier = Classifier(bundle, graph, tokenizer, session)
@@ -39,9 +39,9 @@ def check_bundle(path: Path) -> Iterator[str]:
         good = not wrong and largest <= graph.tolerance
         served = served or (graph.file if good else None)
         yield (
-            f"{'ok   ' if good else 'BAD  '} {graph.file}: {len(results) - len(wrong)} of {len(results)} golden labels, logits at most "
-            f"{largest:.4f} off (tolerance {graph.tolerance}) with ONNX Runtime {RUNTIME_VERSION}"
+            f"{'ok   ' if good else 'BAD  '} {graph.file}: {len(results) - len(wrong)} of {len(results)} golden labels match, "
+            f"largest logit error {largest:.4f} (tolerance {graph.tolerance}), ONNX Runtime {RUNTIME_VERSION}"
         )
     if served is None:
-        raise BadBundle(f"{path}: no graph answers its golden set on this machine")
+        raise BadBundle(f"{path}: no graph passes the golden set on this machine")
     yield f"serves {served}"

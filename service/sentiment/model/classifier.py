@@ -1,4 +1,4 @@
-"""A bundle made ready to answer: the first of its graphs that computes the golden set rightly on this machine."""
+"""Loads a bundle for serving: the first of its graphs that passes the golden set on this machine."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,11 @@ from sentiment.model.session import Fed, Session
 from sentiment.model.tokenizer import Row, Tokenizer, Windows, tokenizer_of
 
 READ_ON = ("head_tail", "windows")
-"""Truncations that read more of a text that does not fit than its first tokens."""
+"""Truncations that read more than the first tokens of a text longer than a row."""
 
 
 class Classifier:
-    """Tokenizer, session and calibration of one bundle. Immutable. From any thread, but ``feeds`` and ``run`` as the session allows."""
+    """Tokenizer, session and calibration of one bundle. Immutable, for any thread; the session may restrict ``feeds`` and ``run``."""
 
     def __init__(self, bundle: Bundle, graph: GraphSpec, tokenizer: Tokenizer, session: Session, passed_over: Sequence[str] = ()) -> None:
         self.bundle = bundle
@@ -27,11 +27,11 @@ class Classifier:
         self.session = session
         self.head_tail = self.manifest.head_tail or HeadTail.default(self.manifest.max_tokens)
         self.windows = self.manifest.windows or WindowsSpec.default(self.manifest.max_tokens)
-        # Why graphs that the bundle prefers are not served here; empty if the first one is.
+        # Why the graphs that the bundle prefers are not served; empty if its first graph is.
         self.passed_over = tuple(passed_over)
 
     def read_on(self, text: str, truncation: str) -> Row | Windows:
-        """Read a text that does not fit, one whose row of ``tokenizer.encode`` is truncated, by one of READ_ON."""
+        """Read a text that ``tokenizer.encode`` truncates. ``truncation`` is one of READ_ON."""
         if truncation == "head_tail":
             return self.tokenizer.encode_head_tail(text, self.head_tail.head)
         return self.tokenizer.encode_windows(text, self.windows.size, self.windows.stride, self.windows.count_max)
@@ -46,26 +46,26 @@ class Classifier:
         return logits
 
     def score(self, logits: Sequence[float]) -> Scored:
-        """Calibrated answer of one row's raw logits."""
+        """The calibrated answer for the raw logits of one row."""
         calibration = self.manifest.calibration
         return score(logits, self.manifest.labels, calibration.temperature, calibration.abstain_below)
 
     def score_windows(self, windows: Sequence[Sequence[float]]) -> Scored:
-        """Calibrated answer of one text from the raw logits of its windows."""
+        """The calibrated answer for one text from the raw logits of its windows."""
         calibration = self.manifest.calibration
         return score_windows(windows, self.windows.combine, self.manifest.labels, calibration.temperature, calibration.abstain_below)
 
 
 def load_classifier(path: Path, precision: str | None = None, execute: Execute = here) -> Classifier:
-    """Load a bundle and prove it on its golden set.
+    """Load a bundle and check it on its golden set.
 
     Args:
         path: the bundle's directory.
-        precision: serve this graph or none; None: the first that passes, in the manifest's order.
-        execute: reads files, loads graphs and runs them; only that.
+        precision: of the graph to serve; None: the first graph that passes, in the manifest's order.
+        execute: runs the heavy parts: hashing files, loading graphs and running them.
 
     Raises:
-        BadBundle: no graph can be served here; names every graph's reason.
+        BadBundle: no graph can be served here; the message has the reason of each.
     """
     bundle = load_bundle(path, execute)
     manifest = bundle.manifest
@@ -86,44 +86,44 @@ def load_classifier(path: Path, precision: str | None = None, execute: Execute =
         except BadBundle as error:
             reasons.append(str(error))
     if not reasons:
-        held = ", ".join(graph.precision for graph in manifest.graphs.classify)
-        raise BadBundle(f"{path}: has no {precision} graph; it has {held}")
+        available = ", ".join(graph.precision for graph in manifest.graphs.classify)
+        raise BadBundle(f"{path}: has no {precision} graph; it has {available}")
     raise BadBundle("; ".join(reasons))
 
 
 def _load_session(bundle: Bundle, graph: GraphSpec) -> Session:
     session = Session(bundle.path / graph.file, graph.providers[0], len(bundle.manifest.labels), bundle.outside(graph.file))
-    # What is served is what was checked, also if somebody exchanged it between the two.
+    # Checked again after loading, in case the file was replaced between the first check and the load.
     bundle.check(graph.file)
     return session
 
 
 def _check_long_texts(path: Path, manifest: Manifest, special_tokens: int) -> None:
-    """Refuse what the manifest alone cannot be seen to lack: room beside the special tokens."""
+    """Check the limits that depend on the number of special tokens, which the manifest does not have."""
     head_tail, windows = manifest.head_tail, manifest.windows
     if head_tail and head_tail.head >= manifest.max_tokens - special_tokens:
         room = manifest.max_tokens - special_tokens
-        raise BadBundle(f"{path}: head_tail.head is {head_tail.head}; it must be less than the {room} tokens of a text that fit")
+        raise BadBundle(f"{path}: head_tail.head must be less than {room} (the text tokens of a row), got {head_tail.head}")
     if windows and windows.stride > windows.size - special_tokens:
         room = windows.size - special_tokens
-        raise BadBundle(f"{path}: windows.stride is {windows.stride}; the most is {room}, the tokens of a text in a window")
+        raise BadBundle(f"{path}: windows.stride must be at most {room} (the text tokens of a window), got {windows.stride}")
 
 
 def golden_failures(classifier: Classifier) -> Iterator[str]:
-    """Compare the classifier with its golden set, one text at a time, and tell each difference."""
+    """Run the golden set, one text at a time, and yield a message for each difference."""
     for number, golden in enumerate(classifier.manifest.golden):
         label, error = golden_error(classifier, golden)
         if label != golden.label:
-            yield f"golden[{number}] is {golden.label} and this machine answers {label}"
+            yield f"golden[{number}]: expected {golden.label}, got {label}"
         elif not error <= classifier.graph.tolerance:  # also true for NaN
-            yield f"golden[{number}] has logits {error:.4f} off; the tolerance is {classifier.graph.tolerance}"
+            yield f"golden[{number}]: the logit error is {error:.4f}; the tolerance is {classifier.graph.tolerance}"
 
 
 def golden_error(classifier: Classifier, golden: Golden) -> tuple[str, float]:
-    """Label and the largest distance to the recorded logits.
+    """The label, and the largest difference from the recorded logits.
 
     Raises:
-        BadBundle: the graph cannot run, or gives another number of logits.
+        BadBundle: the graph cannot run, or returns another number of logits.
     """
     file = classifier.bundle.path / classifier.graph.file
     try:
@@ -131,7 +131,7 @@ def golden_error(classifier: Classifier, golden: Golden) -> tuple[str, float]:
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         raise BadBundle(f"{file}: cannot run the golden set: {error}") from error
     if len(logits) != len(golden.logits):
-        raise BadBundle(f"{file}: gives {len(logits)} logits a row; the manifest has {len(golden.logits)} labels")
+        raise BadBundle(f"{file}: returns {len(logits)} logits per row; the manifest has {len(golden.logits)} labels")
     errors = [abs(found - known) for found, known in zip(logits, golden.logits, strict=True)]
     label = classifier.manifest.labels[max(range(len(logits)), key=logits.__getitem__)]
     return label, max(errors, key=lambda error: (math.isnan(error), error))

@@ -1,13 +1,13 @@
-"""How many cores this process may use. A container's quota counts, the host's core count never does."""
+"""How many cores this process may use. A container's CPU quota counts; the number of cores of the host does not."""
 
 import os
 from pathlib import Path
 
 
 def cores_granted(root: Path = Path("/")) -> int:
-    """Whole cores granted by affinity and by the cgroup's quota (v2 cpu.max or v1 cpu.cfs_quota_us), at least 1.
+    """Whole cores granted by CPU affinity and by the cgroup quota (v2 cpu.max or v1 cpu.cfs_quota_us), at least 1.
 
-    A quota of 2.5 cores gives 2: a third runner would be throttled while it holds a batch.
+    A quota of 2.5 cores counts as 2: a third runner would be throttled in the middle of a batch.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     quotas = [quota for quota in (_quota_v2(root), _quota_v1(root)) if quota is not None]
@@ -33,7 +33,7 @@ def _quota_v1(root: Path) -> float | None:
 
 
 def _folders(base: Path, group: str) -> list[Path]:
-    """The cgroup that this process is in and those above it: the smallest of their quotas counts."""
+    """The cgroup of this process and its ancestors. The smallest of their quotas applies."""
     own = base / group.lstrip("/")
     return [folder for folder in (own, *own.parents) if folder == base or base in folder.parents]
 

@@ -1,4 +1,4 @@
-"""Memory that a device computes in, and pinned memory of the host from which it copies. Knows neither rows nor graphs."""
+"""Device memory for inputs and outputs, and the pinned host memory that inputs are copied from. Knows neither rows nor graphs."""
 
 import contextlib
 import math
@@ -16,17 +16,17 @@ from sentiment.observability.logs import logger
 Bytes = npt.NDArray[np.uint8]
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
-# Every array begins at a multiple of it, as what CUDA allocates does.
+# In bytes, as in CUDA's own allocations.
 ALIGNMENT = 256
-# Sizes are powers of two from here on, so that there are few.
+# The smallest allocation. All sizes are powers of two, so that there are few.
 LEAST_BYTES = 4096
 
 
 class DeviceMemory:
-    """What one session's batches are copied to and computed from, in the session's thread.
+    """The memory of one session's batches. Used in the session's thread only.
 
-    For each size there is one piece, which stays where it is as long as the session lives: a captured run finds its inputs there. The
-    arrays of a batch lie in it one behind the other, so that they are one copy.
+    There is one buffer for each size. It keeps its address as long as the session lives, since a captured run reads its inputs there. The
+    arrays of a batch are contiguous in one buffer, so that one copy transfers all of them.
     """
 
     def __init__(self, device: Device, accelerator: Accelerator) -> None:
@@ -36,7 +36,7 @@ class DeviceMemory:
         self._outputs: dict[int, onnxruntime.OrtValue] = {}
 
     def put(self, arrays: Arrays) -> dict[str, int]:
-        """Copy arrays to the device; they are there when this returns. Returns their addresses."""
+        """Copy arrays to the device and wait for the copy. Returns their device addresses."""
         begins, end = {}, 0
         for name, array in arrays.items():
             begins[name] = end
@@ -49,7 +49,7 @@ class DeviceMemory:
         return {name: address + begin for name, begin in begins.items()}
 
     def output(self, size: int) -> onnxruntime.OrtValue:
-        """At least so many bytes for what a run computes."""
+        """A buffer of at least ``size`` bytes for the output of a run."""
         size = _size(size)
         if size not in self._outputs:
             self._outputs[size] = self._allocate(size)
@@ -69,8 +69,8 @@ class DeviceMemory:
 
 Pin = Callable[[int, int, int], bool]
 
-# Pinned memory that no session uses, by its size and by what pinned it. It is never unmapped: the driver would go on to copy from its
-# address, whatever is there by then.
+# Pinned memory that no session uses, by size and pin function. It is never unmapped: the driver would still copy from its address,
+# whatever is there by then.
 _idle: dict[tuple[int, Pin | None], list[Bytes]] = {}
 
 

@@ -1,4 +1,4 @@
-"""A session on a device with a memory of its own: memory that stays, captured runs, and what its failures mean."""
+"""A session on an accelerator: persistent device memory, captured runs (CUDA graphs), and the classification of its failures."""
 
 import contextlib
 import ctypes
@@ -24,19 +24,19 @@ from sentiment.model.tensors import pack, pad
 from sentiment.model.tokenizer import Row
 from sentiment.observability.logs import logger
 
-# A batch is launched as some hundred kernels of 2 to 4 microseconds each. Up to so many tokens computing takes no longer than that:
-# there a run is captured and replayed as one launch, and padding it to a cell of the grid costs next to nothing.
+# A batch launches about a hundred kernels, at 2 to 4 microseconds each. Up to this many tokens, launching takes longer than computing.
+# Such a run is captured and replayed as one launch. It is padded to a cell of the grid (GRAPH_ROWS x GRAPH_LENGTHS), which costs little.
 GRAPH_TOKENS_MAX = 1024
 GRAPH_ROWS = (1, 2, 4, 8, 16, 32)
 GRAPH_LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
-# Beyond the grid: tensor cores work on 8 x 8 or more, and packed tokens are rounded to what attention's kernels take at once.
+# Outside the grid. Tensor cores work on blocks of 8 x 8 or more; packed tokens are rounded up to the block size of the attention kernels.
 LENGTH_STEP = 8
 TOKENS_STEP = 64
-# Rows of a padded batch are rounded up until here, whatever the limits.
+# The row counts of padded batches are rounded up to this many rows; larger batches are not rounded.
 ROWS_MAX = 1024
-# The compute capability of its GPUs.
+# The compute capability of Hopper GPUs.
 HOPPER = (9, 0)
-# What a run is asked for that is not to be captured.
+# The value of gpu_graph_id for a run that is not captured.
 _NO_GRAPH = "-1"
 _TYPES: dict[str, npt.DTypeLike] = {
     "tensor(int32)": np.int32,
@@ -45,7 +45,7 @@ _TYPES: dict[str, npt.DTypeLike] = {
     "tensor(float16)": np.float16,
 }
 _PACKED_INPUTS = ("input_ids", "position_ids", "token_type_ids", "token_offset", "cumulative_lengths")
-# y = x x, [2, 2] in fp32, as ONNX writes it (a test makes it again): the least that needs the device, its runtime and cuBLAS.
+# The ONNX graph y = x x, [2, 2] in fp32; a test rebuilds it. It is the smallest graph that needs the device, its runtime and cuBLAS.
 SQUARE = bytes.fromhex(
     "080a3a450a110a01780a017812017922064d61744d756c12067371756172655a130a0178120e0a0c080112080a0208020a02080262130a0179120e"
     "0a0c080112080a0208020a02080242040a001012"
@@ -53,29 +53,29 @@ SQUARE = bytes.fromhex(
 
 
 def prove(device: Device) -> None:
-    """Multiply two small matrices on a device.
+    """Test a device: multiply two small matrices on it.
 
     Raises:
-        NoDevice: it could not, or the product is wrong.
+        NoDevice: the run failed, or the product is wrong.
     """
     accelerator = _accelerator(device)
-    said = _preload()
+    preload_messages = _preload()
     values = np.array([[1, 2], [3, 4]], np.float32)
     try:
         session = load_graph(SQUARE, _providers(device, 0, graphs=False))
         product = session.run(["y"], {"x": values})[0]
     except Exception as error:  # ONNX Runtime's exceptions share no base class
-        raise NoDevice("; ".join(filter(None, (str(error), *said)))) from error
+        raise NoDevice("; ".join(filter(None, (str(error), *preload_messages)))) from error
     if not np.array_equal(product, values @ values):
-        raise NoDevice(f"{accelerator.provider} multiplies wrongly: {product.tolist()}")
+        raise NoDevice(f"{accelerator.provider} computed a wrong product: {product.tolist()}")
 
 
 class DeviceSession(Session):
-    """A classify graph on one device. Every method but the constructor and ``feeds`` belongs to one thread, and always the same.
+    """A classify graph on one device. Call every method except the constructor and ``feeds`` from one thread, always the same.
 
-    CUDA captures a run for the thread that made it. A batch goes from the host to the device, runs, and its logits come back, one
-    after the other; docs/internals/gpu.md says what that costs. While one session captures, nothing else of the process may
-    take memory of a device: capture all before the first batch.
+    CUDA ties a captured run to the thread that captured it. ``run`` copies a batch to the device, runs it, and copies the logits back, in
+    sequence; docs/internals/gpu.md has the cost. While a session captures, nothing else in the process may allocate device memory:
+    capture all shapes before the first batch.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class DeviceSession(Session):
         """Load the graph.
 
         Args:
-            path: the .onnx file; it reads what ``tensors.pad`` or ``tensors.pack`` makes.
+            path: the .onnx file; its inputs are those of ``tensors.pad`` or ``tensors.pack``.
             device: where it runs.
-            labels: how many logits a row has.
+            labels: the number of logits of a row.
             layout: padded or packed.
-            length_max: tokens of the longest row.
-            memory_bytes: the most that the session's arena may take of the device's memory, 0 for all of it.
-            captures: capture runs of small batches, where the device can.
+            length_max: the tokens of the longest row.
+            memory_bytes: the limit of the session's memory arena on the device; 0 for all of the memory.
+            captures: capture the runs of small batches, if the device supports it.
 
         Raises:
-            BadBundle: not a graph this service can run, or the device's provider is not there; or, of a session that captures, some
-                nodes would run on the processor.
+            BadBundle: the service cannot run the graph, or the device's provider is missing; or, if the session captures, some nodes
+                would run on the CPU.
         """
         self.layout, self.labels, self.device = layout, labels, device
         self.hardware = device.model or device.name
@@ -114,7 +114,7 @@ class DeviceSession(Session):
         session = load_graph(path, _providers(device, memory_bytes, self._captures))
         self._take(path, session, labels)
         self._types = {entry.name: _TYPES[entry.type] for entry in [*session.get_inputs(), *session.get_outputs()]}
-        # What the graph reads as shapes stays on the host, and would be part of a captured run.
+        # Inputs that the graph reads as shapes stay on the host. A captured run would freeze their values.
         places = zip(self.inputs, session.get_input_memory_infos(), strict=True)
         self._on_host = [name for name, place in places if place.name.lower() != accelerator.memory]
         lengths = [*(length for length in GRAPH_LENGTHS if length < length_max), length_max]
@@ -129,14 +129,14 @@ class DeviceSession(Session):
         self._lost = False
 
     def within(self, rows_at: Callable[[int], int]) -> None:
-        """Lay out no batch larger than it must be beyond the most rows of a length."""
+        """Set the row limit of each length, so that padding never exceeds it."""
         self._rows_at = rows_at
         self.cells = [(rows, length) for rows, length in self.cells if rows <= rows_at(length)]
         shapes = {(min(rows, rows_at(length)), length) for rows in self._rows for length in self.lengths}
         self.ladder = sorted((shape for shape in shapes if not self._cell(*shape)), key=math.prod, reverse=True)
 
     def feeds(self, rows: Sequence[Row], pad_id: int, left: bool) -> Fed:
-        """Lay rows out, as large as a cell of the grid or as a shape of the ladder, by tokens and rows that nobody reads."""
+        """Lay rows out in the shape of a grid cell or of the ladder. Filler tokens and rows make up the difference."""
         longest = max(row.tokens for row in rows)
         cell = self._cell(len(rows), longest)
         if self.layout == "packed":
@@ -146,26 +146,26 @@ class DeviceSession(Session):
         return pad(filled, self.inputs, pad_id, left, length)
 
     def _cell(self, rows: int, length: int) -> tuple[int, int] | None:
-        """The smallest cell that holds so many rows of at most this length."""
+        """The smallest cell for so many rows of at most this length; None if no cell is large enough."""
         return min((cell for cell in self.cells if cell[0] >= rows and cell[1] >= length), key=math.prod, default=None)
 
     def _rung(self, rows: int, length: int) -> tuple[int, int]:
-        """The smallest shape of the ladder: cuDNN's attention makes a plan for each shape, once, and keeps it."""
+        """The smallest shape of the ladder. Few shapes are used, since cuDNN's attention builds and keeps a plan for each."""
         length = self.lengths[bisect_left(self.lengths, length)]
         rung = self._rows[bisect_left(self._rows, rows)] if rows <= ROWS_MAX else rows
         return max(rows, min(rung, self._rows_at(length))), length
 
     def _shapes_of(self, cell: tuple[int, int]) -> tuple[tuple[int, ...], ...]:
-        """The shapes by which a cell is known again: of input_ids, and of token_offset if that is read."""
+        """The input shapes that identify a cell: those of input_ids and, in the packed layout, of token_offset."""
         rows, length = cell
         return ((rows * length,), (2 * rows, length)) if self.layout == "packed" else (cell,)
 
     def run(self, feeds: Fed, stop: Stop | None = None) -> npt.NDArray[np.float32]:
-        """Copy, run, copy back; the logits, float32 [rows, labels]. The GIL is free during the run.
+        """Copy to the device, run, and copy the logits back, float32 [rows, labels]. The GIL is free during the run.
 
         Raises:
-            OutOfMemory: the device has not enough for this batch.
-            DeviceLost: it failed, and the smallest batch fails too.
+            OutOfMemory: the device has too little memory for this batch.
+            DeviceLost: the run failed, and the smallest batch fails too.
         """
         if self._lost:
             raise DeviceLost(f"{self.device.name} is lost")
@@ -174,14 +174,14 @@ class DeviceSession(Session):
             return self._run(feeds, options)
         except Exception as error:  # ONNX Runtime's exceptions share no base class
             if options.terminate or is_out_of_memory(error) or not self._end_capture(feeds, error):
-                self._explain(error, asked_to_end=options.terminate)
+                self._raise(error, stopped=options.terminate)
         return self.run(feeds, stop)
 
     def _end_capture(self, feeds: Fed, error: Exception) -> bool:
-        """Whether it was a captured run that failed, or the capture: from now on batches of its shape run as others do."""
+        """Stop to capture batches of this shape. Returns whether they were captured, that is, whether the run may be tried again."""
         if self._graphs.pop(self._shapes_fed(feeds), None) is None:
             return False
-        logger().warning("run_not_captured", device=self.device.name, shape=feeds["input_ids"].shape, reason=str(error))
+        logger().warning("shape_not_captured", device=self.device.name, shape=feeds["input_ids"].shape, reason=str(error))
         return True
 
     def _shapes_fed(self, feeds: Fed) -> tuple[tuple[int, ...], ...]:
@@ -192,7 +192,7 @@ class DeviceSession(Session):
         memory, index = _accelerator(self.device).memory, self.device.index
         given = {name: np.ascontiguousarray(feeds[name], self._types[name]) for name in self.inputs}
         addresses = self._memory.put({name: array for name, array in given.items() if name not in self._on_host})
-        # After the copy: what ONNX Runtime wants elsewhere it takes there when it is bound.
+        # After the copy: when an input is bound, ONNX Runtime may copy it to where the graph needs it.
         for name, array in given.items():
             if name in self._on_host:
                 self._binding.bind_cpu_input(name, array)
@@ -207,27 +207,27 @@ class DeviceSession(Session):
         copied = time.perf_counter()
         self._session.run_with_iobinding(self._binding, options)
         ran = time.perf_counter()
-        # Copied once more: on a host they would be the memory itself, which the next batch overwrites.
+        # astype copies: on a device that shares host memory, numpy() is a view that the next batch overwrites.
         logits: npt.NDArray[np.float32] = output.numpy()[: math.prod(shape) * kind.itemsize].view(kind).reshape(shape).astype(np.float32)
         self.copied_s = copied - begun + time.perf_counter() - ran
         return logits
 
-    def _explain(self, error: Exception, asked_to_end: bool) -> NoReturn:
-        """Say what a failure means: a device that cannot run one token any more is lost, whatever it said."""
-        if not asked_to_end and not self._answers():
+    def _raise(self, error: Exception, stopped: bool) -> NoReturn:
+        """Raise the error that a failure means. A device that cannot run one token is lost, whatever its error says."""
+        if not stopped and not self._works():
             self._lost = True
-            _keep_for_ever(self)
+            _keep_alive(self)
             raise DeviceLost(f"{self.device.name} fails every run: {error}") from error
         if is_out_of_memory(error):
             raise OutOfMemory(str(error)) from error
         raise error
 
-    def _answers(self) -> bool:
-        # Without captured runs: what cannot be captured may run all the same.
+    def _works(self) -> bool:
+        # Without captured runs: a run that cannot be captured may still work.
         graphs, self._graphs = self._graphs, {}
         try:
             self._run(self.feeds([Row([0], None, False)], 0, left=False), Stop().options)
-        except Exception:  # whatever it is: the device did not answer
+        except Exception:  # any error means that the device does not work
             return False
         finally:
             self._graphs = graphs
@@ -235,7 +235,7 @@ class DeviceSession(Session):
 
 
 def ladder(most: int, least_step: int = 1) -> tuple[int, ...]:
-    """Numbers up to ``most`` of which the next is never more than a quarter larger, but for the first steps of ``least_step``."""
+    """Numbers up to ``most``. Each is at most a quarter larger than the one before, except for the first steps of ``least_step``."""
     rungs = [0]
     while rungs[-1] < most:
         step = max(least_step, 1 << max(0, rungs[-1].bit_length() - 3))
@@ -243,21 +243,23 @@ def ladder(most: int, least_step: int = 1) -> tuple[int, ...]:
     return tuple(rungs[1:])
 
 
-def _keep_for_ever(lost: object) -> None:
-    """Not even the interpreter's end destroys it: that would call CUDA, whose failure in a destructor ends the process with SIGABRT."""
+def _keep_alive(lost: object) -> None:
+    """Never destroy the session, not even at interpreter exit: its destructor calls CUDA, and a failure there aborts the process."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(lost))
 
 
 def _choose_attention(device: Device) -> None:
-    """Of a query, key and value that lie side by side ONNX Runtime takes flash attention from 513 tokens on, since below that TensorRT's
-    kernels are faster; but those stop short of Hopper. Read when a session is made.
+    """Use flash attention for all lengths on Hopper and later.
+
+    By default, ONNX Runtime runs packed query, key and value through flash attention only from 513 tokens on, since the TensorRT kernels
+    are faster below that. Hopper has no such kernels. ONNX Runtime reads the variable when a session is created.
     """
     if device.capability >= HOPPER:
         os.environ.setdefault("ORT_MIN_SEQ_LEN_FLASH_ATTENTION_PACKED_QKV", "0")
 
 
 def _accelerator(device: Device) -> Accelerator:
-    assert device.accelerator is not None, f"{device.name} is no accelerator"
+    assert device.accelerator is not None, f"{device.name} is not an accelerator"
     return device.accelerator
 
 
@@ -269,16 +271,16 @@ def _providers(device: Device, memory_bytes: int, graphs: bool) -> list[str | tu
     if graphs:
         options["enable_cuda_graph"] = "1"
     own = (accelerator.provider, options)
-    # What works on shapes alone runs on the host.
+    # Nodes that compute shapes run on the host.
     return [own] if accelerator.provider == "CPUExecutionProvider" else [own, "CPUExecutionProvider"]
 
 
 @functools.cache
 def _preload() -> tuple[str, ...]:
-    """Load the CUDA libraries of the Python environment; returns what was said of those that are missing."""
-    # The libraries print, and log lines that are no JSON; what fails is raised.
+    """Load the CUDA libraries of the Python environment. Returns the messages about libraries that are missing."""
+    # ONNX Runtime prints, and writes log lines that are not JSON. Failures are raised anyway.
     onnxruntime.set_default_logger_severity(4)
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         onnxruntime.preload_dlls()
-    return tuple(said.getvalue().splitlines())
+    return tuple(printed.getvalue().splitlines())

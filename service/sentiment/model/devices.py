@@ -1,4 +1,4 @@
-"""Which devices there are: the CPU, and the GPUs that the NVIDIA driver shows. Whether one works is tried by ``device_session.prove``."""
+"""The devices of this machine: the CPU, and the GPUs that the NVIDIA driver lists. ``device_session.prove`` tests whether one works."""
 
 import ctypes
 import uuid
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sentiment.errors import BadSettings, NoDevice
 
-# CUDA_VISIBLE_DEVICES counts: the driver shows no others.
+# The driver lists only the GPUs that CUDA_VISIBLE_DEVICES allows.
 _DRIVER = "libcuda.so.1"
 # CU_MEMHOSTREGISTER_PORTABLE: pinned for every context of the process.
 _PORTABLE = 1
@@ -18,14 +18,14 @@ _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """How ONNX Runtime is asked for a kind of device.
+    """How ONNX Runtime uses one kind of device.
 
     Args:
-        provider: its execution provider.
-        memory: what its memory is called in an OrtValue.
-        options: of the provider; the device's number and the memory limit are added.
-        graphs: the provider can capture a run once and replay it.
-        pin: makes host memory (address, bytes, device number) one that the device copies from by itself; False: it could not.
+        provider: the name of its execution provider.
+        memory: the name of its memory in an OrtValue.
+        options: of the provider; the device index and the memory limit are added to them.
+        graphs: whether the provider can capture a run and replay it.
+        pin: pins host memory (address, bytes, device index), so that the device can copy from it directly. Returns False on failure.
     """
 
     provider: str
@@ -42,10 +42,10 @@ class Device:
     Args:
         name: cpu, or cuda:N.
         index: N.
-        accelerator: how ONNX Runtime is asked for it; None: it is the CPU.
-        model: what its maker calls it.
-        uuid: the driver's, by which NVML knows it too.
-        capability: CUDA's compute capability, major and minor.
+        accelerator: how ONNX Runtime uses it; None for the CPU.
+        model: its product name.
+        uuid: its UUID in the driver and in NVML.
+        capability: its CUDA compute capability, major and minor.
     """
 
     name: str
@@ -61,21 +61,22 @@ CPU = Device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The devices to serve on. ``not_cuda`` says why ``auto`` takes the CPU, or not every GPU; else it is empty."""
+    """The devices to serve on. ``not_cuda``: why ``auto`` uses the CPU or only some of the GPUs; otherwise empty."""
 
     devices: tuple[Device, ...]
     not_cuda: str = ""
 
 
 def find_devices(wanted: str, prove: Callable[[Device], None]) -> Found:
-    """Find the devices that a setting names.
+    """Find the devices that the setting ``device`` selects.
 
     Args:
-        wanted: cpu, cuda (every GPU), GPUs such as cuda:0,cuda:1, or auto: those of one model that work, the most there are of one.
-        prove: runs something on a device and raises NoDevice where that fails.
+        wanted: cpu; cuda (every GPU); a list of GPUs such as cuda:0,cuda:1; or auto. ``auto`` selects the working GPUs of one product,
+            the one with the most GPUs, and the CPU if no GPU works.
+        prove: runs a computation on a device; raises NoDevice if that fails.
 
     Raises:
-        BadSettings: a GPU that is asked for by name is not there or does not work.
+        BadSettings: a GPU that the setting requires is missing or does not work.
     """
     if wanted == "cpu":
         return Found((CPU,))
@@ -89,18 +90,18 @@ def find_devices(wanted: str, prove: Callable[[Device], None]) -> Found:
         broken = _broken(there, prove)
         working = [device for device in there if device.name not in broken]
         models = Counter(device.model for device in working)
-        # One queue with one cost table is in front of all.
+        # All devices share one queue and one cost table, so they must be equally fast.
         model = max(models, key=models.__getitem__, default="")
-        others = [f"{device.name} is a {device.model} beside a {model}" for device in working if device.model != model]
+        others = [f"{device.name} is a {device.model}, not a {model}" for device in working if device.model != model]
         taken = tuple(device for device in working if device.model == model)
         return Found(taken or (CPU,), "; ".join([*broken.values(), *others]))
     named = {device.name: device for device in there}
     names = list(named) if wanted == "cuda" else wanted.split(",")
     if len(set(names)) < len(names):
-        raise BadSettings(f"device = {wanted}: names a device twice")
+        raise BadSettings(f"device = {wanted}: a device is listed twice; list each device once")
     missing = [name for name in names if name not in named]
     if missing:
-        raise BadSettings(f"device = {wanted}: {', '.join(missing)} is not there; there are cpu, {', '.join(named)}")
+        raise BadSettings(f"device = {wanted}: this machine has no {', '.join(missing)}; it has cpu, {', '.join(named)}")
     chosen = tuple(named[name] for name in names)
     broken = _broken(chosen, prove)
     if broken:
@@ -109,7 +110,7 @@ def find_devices(wanted: str, prove: Callable[[Device], None]) -> Found:
 
 
 def _broken(devices: Sequence[Device], prove: Callable[[Device], None]) -> dict[str, str]:
-    """Why devices do not work, by their names."""
+    """The devices that do not work, by name, and why."""
     reasons = {}
     for device in devices:
         try:
@@ -120,16 +121,16 @@ def _broken(devices: Sequence[Device], prove: Callable[[Device], None]) -> dict[
 
 
 def visible_gpus() -> list[Device]:
-    """The GPUs that the driver shows this process, at least one.
+    """The GPUs that the driver lists for this process, at least one.
 
     Raises:
-        NoDevice: there is no driver, it does not start, or it shows no GPU.
+        NoDevice: there is no driver, it does not initialize, or it lists no GPU.
     """
     driver = _driver()
     count = ctypes.c_int()
     _call(driver, "cuDeviceGetCount", ctypes.byref(count))
     if not count.value:
-        raise NoDevice("the NVIDIA driver shows no GPU")
+        raise NoDevice("the NVIDIA driver lists no GPU")
     return [_gpu(driver, index) for index in range(count.value)]
 
 
@@ -146,9 +147,9 @@ def _gpu(driver: ctypes.CDLL, index: int) -> Device:
 
 
 def pin_for_cuda(address: int, size: int, index: int) -> bool:
-    """Pin ``size`` bytes at a page's ``address`` for the life of the process; False where the driver will not.
+    """Pin ``size`` bytes at a page-aligned ``address`` for the life of the process. Returns False if the driver refuses.
 
-    ONNX Runtime's own pinned allocator cannot be reached from Python for its CUDA provider, hence the driver's call.
+    Calls the driver directly: Python has no access to the pinned allocator of ONNX Runtime's CUDA provider.
     """
     context = ctypes.c_void_p()
     try:
@@ -177,22 +178,22 @@ def _call(driver: ctypes.CDLL, function: str, *arguments: object) -> None:
     try:
         code = getattr(driver, function)(*arguments)
     except AttributeError as error:
-        raise NoDevice(f"the NVIDIA driver has no {function}; it is too old") from error
+        raise NoDevice(f"the NVIDIA driver is too old: it has no {function}") from error
     if code:
         name = ctypes.c_char_p()
         driver.cuGetErrorName(code, ctypes.byref(name))
-        raise NoDevice(f"{function} of the NVIDIA driver fails with {(name.value or b'an unknown error').decode()} ({code})")
+        raise NoDevice(f"the NVIDIA driver's {function} failed: {(name.value or b'unknown error').decode()} ({code})")
 
 
 CUDA = Accelerator(
     provider="CUDAExecutionProvider",
     memory="cuda",
     options={
-        # Doubling, the default, would take the memory of the next step that never comes.
+        # The default doubles the arena at each step and so reserves memory that is never used.
         "arena_extend_strategy": "kSameAsRequested",
-        # BERT has no convolution to search for.
+        # BERT has no convolutions, so a search for the best algorithm is wasted.
         "cudnn_conv_algo_search": "DEFAULT",
-        # fp32 is served where fp16 is off, and means fp32.
+        # fp32 is served when fp16 is not accurate enough, so it must not be rounded to TF32.
         "use_tf32": "0",
     },
     graphs=True,

@@ -1,4 +1,4 @@
-"""The folders of bundles on disk, as they are now: which versions there are, whether one is all there, and whether it still changes."""
+"""The bundle folders on disk: which versions exist, whether a bundle is complete, and whether it is still changing."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -6,15 +6,15 @@ from pathlib import Path
 
 from sentiment.model.bundle import MANIFEST, MANIFEST_BYTES_MAX, VERSION, digest_of
 
-# More than anybody has; a listing must end.
+# Bounds the listing; far more than any deployment has.
 LISTED_MAX = 1000
 
 Signature = tuple[tuple[str, int, int, int], ...]
-"""Name, size, time of change (ns) and inode of each file of a folder: another one if anything was written or exchanged there."""
+"""Name, size, modification time (ns) and inode of each file of a folder. It changes when a file is written or replaced."""
 
 
 def on_disk(roots: Sequence[Path]) -> dict[str, Path]:
-    """The folder of each ``name/version`` that has a manifest, that of the first root which has it; at most LISTED_MAX."""
+    """The folder of each ``name/version`` that has a manifest, at most LISTED_MAX. The first root with a version takes precedence."""
     found: dict[str, Path] = {}
     for path in (path for root in roots for path in _folders(root)):
         if len(found) == LISTED_MAX:
@@ -25,7 +25,7 @@ def on_disk(roots: Sequence[Path]) -> dict[str, Path]:
 
 
 def versions_of(name: str, roots: Sequence[Path]) -> dict[int, Path]:
-    """The folders of a model's versions, the highest first, in the first root that has any; also those without a manifest yet."""
+    """The version folders of a model, highest version first, in the first root that has any. A folder may lack its manifest still."""
     for root in roots:
         versions = {int(path.name): path for path in _versions(root / name)}
         if versions:
@@ -34,7 +34,7 @@ def versions_of(name: str, roots: Sequence[Path]) -> dict[int, Path]:
 
 
 def missing(path: Path) -> str:
-    """What of a bundle is not there, by its manifest's sizes; empty if all of it is. Cheap: contents are not looked at."""
+    """The first file that is missing or too short by the manifest; empty if there is none. Cheap: reads no file contents."""
     try:
         with (path / MANIFEST).open("rb") as stream:
             files = json.loads(stream.read(MANIFEST_BYTES_MAX))["files"].items()
@@ -43,16 +43,16 @@ def missing(path: Path) -> str:
             if size < wanted:
                 return f"{name} has {size} of {wanted} bytes"
     except FileNotFoundError as error:
-        return f"{Path(str(error.filename)).name} is not there"
+        return f"{Path(str(error.filename)).name} is missing"
     except OSError as error:
         return f"{Path(str(error.filename)).name} cannot be read: {error.strerror}"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return f"{MANIFEST} is not whole"
+        return f"{MANIFEST} is incomplete or not a manifest"
     return ""
 
 
 def signature(path: Path) -> Signature:
-    """What the folder's files look like now; empty if it cannot be read."""
+    """The signature of a folder now; empty if it cannot be read."""
     try:
         stats = [(file.name, file.stat()) for file in sorted(path.iterdir())]
         return tuple((name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in stats)
@@ -61,12 +61,12 @@ def signature(path: Path) -> Signature:
 
 
 def size(path: Path) -> int:
-    """Bytes of the files of a folder; 0 if it cannot be read."""
+    """Total bytes of the files of a folder; 0 if it cannot be read."""
     return sum(size for _, size, _, _ in signature(path))
 
 
 def digest(path: Path) -> str:
-    """The digest of the bundle that stands there now; empty if there is none."""
+    """The digest of the bundle in a folder now; empty if there is none."""
     try:
         return digest_of((path / MANIFEST).read_bytes())
     except OSError:

@@ -1,7 +1,7 @@
-"""The graphs that a GPU is served with, made on the machine that serves them: fused, in fp16 or fp32, padded and packed.
+"""Builds the graphs that a GPU serves, on the serving machine: fused, in fp16 or fp32, padded and packed.
 
-They hang on the runtime's version, and in fp32 they would double a bundle: so they are no part of it. Needs the ``gpu`` extra's
-onnx, and neither torch nor sympy nor a GPU. Import it where a GPU is served, not before.
+They are not part of a bundle, since they depend on the version of ONNX Runtime, and in fp32 they would double the size of a bundle.
+Needs onnx from the ``gpu`` extra, and neither torch nor sympy nor a GPU. Import this module only where a GPU is served.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ from sentiment.model.bundle import MANIFEST
 from sentiment.model.packed_graph import NotPackable, pack_graph
 from sentiment.model.session import RUNTIME_VERSION
 
-# It warns that shape inference is off; that is meant, see ``_fused``.
+# It warns that shape inference is off, which is intended; see ``_fused``.
 logging.getLogger("fusion_skiplayernorm").setLevel(logging.ERROR)
 
 Precision = Literal["fp16", "fp32"]
 
 RECIPE = 1
-"""Counts the changes of what is made here, so that graphs which an older release kept are not taken for today's."""
+"""The version of the graphs built here. Increase it when they change, so that graphs of an older release are not reused."""
 
 PLAIN = "fp32.onnx"
 _PADDED, _PACKED, _FACTS = "padded.onnx", "packed.onnx", "graphs.json"
@@ -39,10 +39,10 @@ _GELUS = ("Gelu", "BiasGelu", "FastGelu")
 
 @dataclass(frozen=True, slots=True)
 class GpuGraphs:
-    """Graphs of one bundle and precision. Both read int32 and give float32 logits [rows, labels].
+    """The graphs of one bundle and precision. Both read int32 and return float32 logits [rows, labels].
 
-    ``padded`` reads the bundle's inputs [rows, longest], padded on the right: attention is told each row's length, not its mask.
-    ``packed`` reads what ``tensors.pack`` makes; None where ``reason`` says why there is none. ``fused``: nodes by operator.
+    ``padded`` reads the bundle's inputs [rows, longest], padded on the right: its attention uses the length of each row, not a mask.
+    ``packed`` reads the output of ``tensors.pack``; if it is None, ``reason`` says why. ``fused``: the number of nodes by operator.
     """
 
     padded: Path
@@ -52,24 +52,24 @@ class GpuGraphs:
 
 
 def make_graphs(bundle: Path, folder: Path, precision: Precision) -> GpuGraphs:
-    """Make a bundle's graphs in ``folder``, or find them there: made once for each bundle, runtime version and precision.
+    """Build a bundle's graphs in ``folder``, or reuse them: they are built once per bundle, runtime version and precision.
 
-    They are written whole or not at all, and several processes may make the same at once. Making them takes 3.3 times the fp32 weights
-    in memory (MiniLM-L6: 0.3 GB, 3 to 5 s on a CPU of 2 cores), and what is kept has the weights twice, in the graphs' precision.
-    What another release, runtime or bundle made stays there until somebody removes it.
+    Writing is atomic, and several processes may build the same graphs at once. Building needs memory for 3.3 times the fp32 weights
+    (MiniLM-L6: 0.3 GB, 3 to 5 s on 2 CPU cores). On disk the weights are stored twice, in the precision of the graphs. Graphs of other
+    releases, runtimes or bundles stay in ``folder`` until somebody removes them.
 
     Args:
-        bundle: the bundle's folder, whose files are as its manifest says.
-        folder: where they are kept; made if it is not there.
-        precision: of weights and activations; in fp16 the last product's result is turned to fp32.
+        bundle: the bundle's folder, already checked against its manifest.
+        folder: where the graphs are stored; created if missing.
+        precision: of weights and activations; in fp16 the logits are converted to fp32.
 
     Raises:
-        BadBundle: the graph is not fused as a GPU needs it, and says what was and what was not; or the bundle pads on the left.
-        OSError: they cannot be written.
+        BadBundle: a layer could not be fused (the message has the counts), or the bundle pads on the left.
+        OSError: the graphs cannot be written.
     """
     manifest = (bundle / MANIFEST).read_bytes()
     if json.loads(manifest)["padding_side"] != "right":
-        raise BadBundle(f"{bundle}: pads on the left; attention that is told lengths needs its padding on the right")
+        raise BadBundle(f"{bundle}: padding_side is left; fused attention needs padding on the right")
     digest = hashlib.sha256(manifest).hexdigest()
     place = folder / f"gpu-{digest[:32]}-{RUNTIME_VERSION}-{precision}-{RECIPE}"
     if not place.exists():
@@ -81,7 +81,7 @@ def make_graphs(bundle: Path, folder: Path, precision: Precision) -> GpuGraphs:
             try:
                 made.rename(place)
             except OSError:
-                # Another process was faster, and its graphs are as good.
+                # Another process built the same graphs first.
                 if not place.exists():
                     raise
     facts = json.loads((place / _FACTS).read_bytes())
@@ -93,7 +93,7 @@ def _make(plain: Path, folder: Path, precision: Precision) -> None:
     folded = _folded(plain, folder)
     layers = sum(node.op_type == "Softmax" for node in folded.graph.node)
     if layers == 0:
-        raise BadBundle(f"{plain}: has no attention that could be fused for a GPU")
+        raise BadBundle(f"{plain}: the graph has no attention layer to fuse for a GPU")
     model = _fused(folded)
     fused = Counter(node.op_type for node in model.graph.node)
     _check_fused(plain, fused, layers)
@@ -103,7 +103,7 @@ def _make(plain: Path, folder: Path, precision: Precision) -> None:
     _save(model, folder / _PADDED)
     reason = ""
     try:
-        # Saving took the weights out of it.
+        # Saving moved the weights out of the model.
         model = onnx.load(folder / _PADDED)
         pack_graph(model)
         _save(model, folder / _PACKED)
@@ -113,9 +113,9 @@ def _make(plain: Path, folder: Path, precision: Precision) -> None:
 
 
 def _folded(plain: Path, folder: Path) -> ModelProto:
-    """The graph with its weights, and with constants computed: casts of fp16 weights, and their transposes.
+    """The graph with constants folded: casts of fp16 weights, and their transposes.
 
-    What ``optimizer.optimize_model`` does first; but that imports torch.
+    ``optimizer.optimize_model`` does the same first, but it imports torch.
     """
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -124,7 +124,7 @@ def _folded(plain: Path, folder: Path) -> ModelProto:
     options.optimized_model_filepath = str(file)
     options.add_session_config_entry("session.optimized_model_external_initializers_file_name", weights)
     try:
-        # Tensors that two nodes share would hide from the patterns of the fusions.
+        # The fusion patterns do not match tensors that two nodes share.
         onnxruntime.InferenceSession(str(plain), options, providers=["CPUExecutionProvider"], disabled_optimizers=["ConstantSharing"])
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         raise BadBundle(f"{plain}: ONNX Runtime cannot load it: {error}") from error
@@ -136,9 +136,9 @@ def _folded(plain: Path, folder: Path) -> ModelProto:
 
 def _fused(model: ModelProto) -> ModelProto:
     options = fusion_options.FusionOptions("bert")
-    # It needs sympy, and the fusions of BERT do not need it.
+    # Shape inference needs sympy; the fusions of BERT do not need shape inference.
     options.enable_shape_inference = False
-    # The lengths of rows in place of their masks: on Hopper attention with a mask runs on the slowest kernel.
+    # Row lengths in place of masks: on Hopper, attention with a mask uses the slowest kernel.
     options.attention_mask_format = fusion_options.AttentionMaskFormat.MaskIndexEnd
     made = optimizer.optimize_by_fusion(model, "bert", optimization_options=options)
     made.change_graph_inputs_to_int32()
@@ -148,9 +148,9 @@ def _fused(model: ModelProto) -> ModelProto:
 
 
 def _check_fused(plain: Path, fused: Mapping[str, int], layers: int) -> None:
-    """Every layer must have been fused: a pattern that the optimizer does not know leaves a slow graph without a word.
+    """Check that every layer is fused. If the optimizer does not know a pattern, it silently leaves a slow graph.
 
-    There may be more: ELECTRA's classifier has a Gelu, too.
+    There may be more fused nodes than layers: ELECTRA's classifier has a Gelu too.
     """
     found = {
         "Attention": fused.get("Attention", 0),
@@ -160,9 +160,9 @@ def _check_fused(plain: Path, fused: Mapping[str, int], layers: int) -> None:
     wanted = {"Attention": layers, "SkipLayerNormalization": 2 * layers, "Gelu": layers}
     if any(found[name] < count for name, count in wanted.items()):
         missing = ", ".join(f"{name} {found[name]} of {count}" for name, count in wanted.items())
-        raise BadBundle(f"{plain}: is not fused for a GPU by ONNX Runtime {RUNTIME_VERSION}: {missing}")
+        raise BadBundle(f"{plain}: ONNX Runtime {RUNTIME_VERSION} did not fuse every layer for a GPU: {missing}")
 
 
 def _save(model: ModelProto, file: Path) -> None:
-    # Weights lie beside the graph, since a protobuf message has at most 2 GB.
+    # The weights go to a file of their own, since a protobuf message is limited to 2 GB.
     onnx.save(model, file, save_as_external_data=True, location=f"{file.stem}.weights")

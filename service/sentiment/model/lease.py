@@ -1,10 +1,10 @@
-"""How long something is needed: it is closed when nobody is under way with it any more."""
+"""Counts the users of a resource, so that it is closed only when nobody uses it any more."""
 
 import asyncio
 
 
 class InUse:
-    """Counts who is under way with something: each ``with`` is one. Lives on one event loop."""
+    """Counts the users of a resource: each ``with`` block is one. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -21,9 +21,9 @@ class InUse:
             self._nobody.set()
 
     def __bool__(self) -> bool:
-        """Whether somebody is under way."""
+        """Whether there is a user."""
         return bool(self._count)
 
     async def over(self) -> None:
-        """Wait until nobody is."""
+        """Wait until there is no user."""
         await self._nobody.wait()

@@ -1,8 +1,8 @@
-"""Which tokens of a text or pair that does not fit are read: spans of its tokens, cut between words where that can be. Pure."""
+"""Which tokens of a text or pair longer than a row are read: spans of its tokens, cut between words if possible. Pure."""
 
 from collections.abc import Sequence
 
-# The word that each token of the text belongs to, in order; None: a word of its own.
+# The number of the word that each token of a text belongs to, in order; None: the token is a word of its own.
 Words = Sequence[int | None]
 Span = tuple[int, int]
 
@@ -10,17 +10,17 @@ Span = tuple[int, int]
 def window_spans(words: Words, room: int, stride: int, count_max: int) -> list[Span]:
     """Cover a text's tokens with overlapping windows.
 
-    A window begins at most ``stride`` tokens after the one before. It begins and ends between two words; only words longer than
-    half a stride may be cut.
+    A window begins at most ``stride`` tokens after the one before. It begins and ends between two words. Only words longer than half a
+    stride may be cut.
 
     Args:
-        words: one a token, at least one.
-        room: the most tokens of a window.
+        words: one entry per token, at least one.
+        room: the greatest number of tokens of a window.
         stride: at most ``room``.
-        count_max: the most windows; tokens beyond the last one are in no span.
+        count_max: the greatest number of windows; tokens after the last one are in no span.
 
     Returns:
-        Half-open spans whose first begins at 0, without a gap between them.
+        Half-open spans without gaps; the first begins at 0.
     """
     spans: list[Span] = []
     start = 0
@@ -28,7 +28,7 @@ def window_spans(words: Words, room: int, stride: int, count_max: int) -> list[S
         if len(words) - start <= room:
             return [*spans, (start, len(words))]
         following = _last_break(words, start + (stride + 1) // 2, start + stride)
-        # A window reads on where the one before ended, even if no word ends in between.
+        # Each window must end after the one before it, even if no word ends in between.
         low = max(following, spans[-1][1] + 1) if spans else following
         spans.append((start, _last_break(words, low, start + room)))
         if len(spans) == count_max:
@@ -37,20 +37,20 @@ def window_spans(words: Words, room: int, stride: int, count_max: int) -> list[S
 
 
 def head_end(words: Words, head: int) -> int:
-    """Where the first ``head`` of more tokens end: after a word, unless that drops more than half of them."""
+    """The end of the first ``head`` tokens, of more: after a word, unless that drops more than half of them."""
     return _last_break(words, (head + 1) // 2, head)
 
 
 def tail_start(words: Words, tail: int) -> int:
-    """Where the last ``tail`` of more tokens begin: before a word, unless that drops more than half of them."""
+    """The start of the last ``tail`` tokens, of more: before a word, unless that drops more than half of them."""
     first = len(words) - tail
     return next((place for place in range(first, first + tail // 2 + 1) if breaks(words, place)), first)
 
 
 def pair_shares(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many of the tokens of two texts are read: the longer one is cut, and both to halves if that is not enough.
+    """How many tokens of each text of a pair are read. The longer text is truncated first; if that is not enough, each gets half.
 
-    As tokenizers' strategy "longest_first" has it, by which models for pairs are trained.
+    The same as strategy "longest_first" of the tokenizers library, with which pair models are trained.
     """
     shorter, longer = min(first, second), max(first, second)
     if first + second > room:

@@ -1,4 +1,4 @@
-"""What the NVIDIA management library says of the GPUs that are served on; nothing where nvidia-ml-py is not installed."""
+"""Memory use and utilization of the GPUs, read from the NVIDIA management library. No readings without nvidia-ml-py."""
 
 import math
 import threading
@@ -8,28 +8,28 @@ from typing import Any
 
 from sentiment.model.devices import Device
 
-# A driver in trouble may take seconds to answer: meters are read so often by a thread of their own, and scraped without waiting.
-EVERY_S = 1.0
+# A thread reads the meters at this interval, so that a scrape never waits: a faulty driver may take seconds to respond.
+READ_INTERVAL_S = 1.0
 
 
 class Meter:
-    """One GPU's memory and utilisation as they were last read. NaN where it cannot be read, as of a GPU that has gone."""
+    """The last readings of one GPU. NaN if they cannot be read, for example when the GPU is lost."""
 
     def __init__(self, library: Any, handle: Any) -> None:  # Any: nvidia-ml-py has no types
         self._library, self._handle = library, handle
         self.read()
 
     def read(self) -> None:
-        """Ask the library."""
+        """Read the values from the library."""
         self._memory = self._read(lambda: self._library.nvmlDeviceGetMemoryInfo(self._handle).used)
         self._busy = self._read(lambda: self._library.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100)
 
     def memory_bytes(self) -> float:
-        """Bytes that are taken of its memory, by whomever."""
+        """Bytes of device memory in use, by all processes."""
         return self._memory
 
     def busy_ratio(self) -> float:
-        """Part of the driver's last sampling period (a sixth of a second to one) in which a kernel ran, 0 to 1."""
+        """Fraction of the driver's last sampling period (1/6 s to 1 s) in which a kernel ran, 0 to 1."""
         return self._busy
 
     def _read(self, read: Callable[[], float]) -> float:
@@ -40,7 +40,7 @@ class Meter:
 
 
 def meters(devices: Sequence[Device]) -> dict[str, Meter]:
-    """A meter for each device that NVML knows, by the device's name, read again and again until the process ends. May block."""
+    """A meter for each device that NVML knows, by device name. A thread reads them until the process ends. May block."""
     found = _find(devices)
     if found:
         threading.Thread(target=_keep_reading, args=(tuple(found.values()),), name="meters", daemon=True).start()
@@ -49,7 +49,7 @@ def meters(devices: Sequence[Device]) -> dict[str, Meter]:
 
 def _keep_reading(found: Sequence[Meter]) -> None:
     while True:
-        time.sleep(EVERY_S)
+        time.sleep(READ_INTERVAL_S)
         for meter in found:
             meter.read()
 
@@ -63,7 +63,7 @@ def _find(devices: Sequence[Device]) -> dict[str, Meter]:
     try:
         pynvml.nvmlInit()
         for device in devices:
-            # A part of a GPU has a UUID of its own kind.
+            # The UUID of a MIG partition has another prefix.
             for kind in ("GPU", "MIG") if device.uuid else ():
                 try:
                     found[device.name] = Meter(pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"{kind}-{device.uuid}"))

@@ -1,8 +1,8 @@
-"""A fused BERT-type graph without padding: a batch is one run of tokens, and attention stays within each text.
+"""Turns a fused BERT-type graph into one without padding: a batch is one sequence of tokens, and attention stays within each text.
 
-The graph's token-wise part does not care how its tokens are laid out. So the packed graph is the fused one with three kinds of
-nodes replaced: embeddings look up positions that come from outside, attention is told where each text ends, and the classifier
-reads the tokens at which texts begin. Knows graphs alone: no files, no runtime, no rows.
+Most nodes compute each token on its own, so their layout does not matter. Three kinds of nodes are replaced: embeddings read positions
+from an input, attention reads where each text ends, and the classifier reads the first token of each text. Knows only graphs: no files,
+no runtime, no rows.
 """
 
 from collections.abc import Iterator
@@ -12,31 +12,31 @@ import numpy.typing as npt
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 MICROSOFT = "com.microsoft"
-# Of each token on its own, in two dimensions as in three.
+# Operators that compute each token on its own, with two dimensions as with three.
 _TOKENWISE = {"Add", "BiasGelu", "FastGelu", "Gelu", "LayerNormalization", "MatMul", "SkipLayerNormalization"}
-# What an Attention node may have beside its heads: where a padding token's score is put does not matter without padding.
+# The allowed attributes of an Attention node. mask_filter_value has no effect without padding.
 _ATTENTION_ATTRIBUTES = {"num_heads", "mask_filter_value", "scale"}
-# Inputs of EmbedLayerNormalization and Attention.
+# Input indices of EmbedLayerNormalization; then the first one of Attention that is not supported.
 _IDS, _TYPES, _MASK, _POSITIONS = 0, 1, 7, 8
 _PAST = 4
 
 
 class NotPackable(Exception):
-    """The graph has something that is not understood well enough to be packed; the message says what."""
+    """The graph has a part that cannot be packed safely; the message says which."""
 
 
 def pack_graph(model: ModelProto) -> None:
-    """Turn a fused graph into its packed form, in place; it may be left half changed by an error.
+    """Turn a fused graph into its packed form, in place. After an error the graph may be half changed.
 
-    It then reads, all int32, ``input_ids``, ``position_ids`` (from 0 in each text) and, where it did before, ``token_type_ids``
-    [tokens], ``token_offset`` [rows, longest] and ``cumulative_lengths`` [rows + 1] as ``tensors.pack`` makes them, and gives
-    ``logits`` [rows, labels]. Attention is ONNX Runtime's PackedMultiHeadAttention, of which only CUDA has a kernel.
+    The packed graph reads the int32 arrays of ``tensors.pack``: ``input_ids`` and ``position_ids`` (from 0 in each text) [tokens],
+    ``token_type_ids`` [tokens] if it had that input before, ``token_offset`` [rows, longest] and ``cumulative_lengths`` [rows + 1]. It
+    returns ``logits`` [rows, labels]. Its attention is ONNX Runtime's PackedMultiHeadAttention, which has a kernel for CUDA only.
 
-    PackedMultiHeadAttention and not PackedAttention, since of the two it alone runs flash attention. It reads query, key and value
-    of a head side by side, so that they are one product. RemovePadding is not used: it makes the host wait for the device.
+    PackedMultiHeadAttention is used instead of PackedAttention because it alone supports flash attention. It reads query, key and value
+    of a head side by side, so one product computes all three. RemovePadding is not used, since it makes the host wait for the device.
 
     Raises:
-        NotPackable: the graph is not wholly understood.
+        NotPackable: the graph has a part that cannot be packed safely.
     """
     _Packing(model.graph).run()
 
@@ -53,9 +53,9 @@ class _Packing:
     def run(self) -> None:
         nodes = [made for node in self.graph.node for made in self._packed(node)]
         if not self.deep:
-            raise NotPackable("its embeddings are not one fused node, so where positions come from is not known")
+            raise NotPackable("the embeddings are not one fused node, so the source of positions is unknown")
         if not self.deep.isdisjoint(value.name for value in self.graph.output):
-            raise NotPackable("it gives a result for each token")
+            raise NotPackable("the graph returns a result for each token")
         del self.graph.node[:], self.graph.input[:], self.graph.value_info[:]
         self.graph.node.extend(nodes)
         self.graph.input.extend(self._inputs())
@@ -72,7 +72,7 @@ class _Packing:
         return (helper.make_tensor_value_info(name, TensorProto.INT32, shape) for name, shape in shapes.items())
 
     def _packed(self, node: NodeProto) -> list[NodeProto]:
-        """What stands in the place of a node."""
+        """The nodes that replace a node."""
         if node.op_type == "EmbedLayerNormalization":
             return self._embeddings(node)
         if self.deep.isdisjoint(node.input):
@@ -82,17 +82,17 @@ class _Packing:
         if node.op_type == "Gather":
             return self._first_tokens(node)
         if node.op_type not in _TOKENWISE or any(name and name not in self.deep and not self._is_flat(name) for name in node.input):
-            raise NotPackable(f"{node.op_type} reads tokens in a way that is not known to be the same for each")
+            raise NotPackable(f"{node.op_type} may not compute each token on its own")
         self.deep.update(node.output)
         return [node]
 
     def _embeddings(self, node: NodeProto) -> list[NodeProto]:
         ids, types = node.input[_IDS], node.input[_TYPES]
         if self.deep or ids not in self.inputs or (types and types not in self.inputs) or any(node.input[_POSITIONS:]):
-            raise NotPackable("its embeddings are looked up by more than ids, types and positions from 0")
+            raise NotPackable("the embeddings have inputs other than ids, types and positions from 0")
         self.types = bool(types)
         given = {_IDS: ids, _POSITIONS: "position_ids"} | ({_TYPES: types} if types else {})
-        # The operator wants [rows, tokens]; all tokens are one row to it.
+        # The operator needs [rows, tokens]; it gets all tokens as one row.
         lifted = [helper.make_node("Unsqueeze", [name, "packed.first"], [f"packed.{name}"]) for name in given.values()]
         names = [*node.input, *[""] * (_POSITIONS + 1)][: _POSITIONS + 1]
         names[_MASK] = ""
@@ -107,7 +107,7 @@ class _Packing:
         source, weight, bias = node.input[:3]
         odd = [each.name for each in node.attribute if each.name not in _ATTENTION_ATTRIBUTES]
         if odd or any(node.input[_PAST:]) or source not in self.deep or not (weight in self.tensors and bias in self.tensors):
-            raise NotPackable(f"its attention has {', '.join(odd) or 'inputs'} that packed attention has not")
+            raise NotPackable(f"packed attention does not support the {', '.join(odd) or 'inputs'} of the attention")
         heads = next(each.i for each in node.attribute if each.name == "num_heads")
         wide = self._array(weight)
         width = wide.shape[1] // 3
@@ -129,11 +129,11 @@ class _Packing:
     def _first_tokens(self, node: NodeProto) -> list[NodeProto]:
         index = self._array(node.input[1]) if node.input[1] in self.tensors else None
         if node.input[0] not in self.deep or _axis(node) != 1 or index is None or index.ndim or index.item():
-            raise NotPackable("something but the first token of each text is picked out")
+            raise NotPackable("a Gather selects something other than the first token of each text")
         first, last = "packed.first", "packed.last"
         return [
             helper.make_node("Slice", ["cumulative_lengths", first, last, first], ["packed.begins"]),
-            # Empty rows at the end begin behind the last token: they get its logits, which nobody reads.
+            # Empty rows at the end begin after the last token. They get its logits, which are discarded.
             helper.make_node("Gather", ["cumulative_lengths", last], ["packed.end"]),
             helper.make_node("Sub", ["packed.end", "packed.one"], ["packed.last_token"]),
             helper.make_node("Min", ["packed.begins", "packed.last_token"], ["packed.first_tokens"]),
@@ -155,7 +155,7 @@ def _axis(node: NodeProto) -> int:
 
 
 def _prune(graph: GraphProto) -> None:
-    """Drop the nodes and tensors that no output needs."""
+    """Remove the nodes and tensors that no output needs."""
     needed = {value.name for value in graph.output}
     for repeated in (graph.node, graph.initializer):
         for place in reversed(range(len(repeated))):

@@ -1,6 +1,6 @@
-"""A runner: one thread that runs one batch at a time. One with a device lays out the next batch meanwhile, in another thread.
+"""A runner: one thread that runs one batch at a time. A runner with a device also prepares the next batch, in a second thread.
 
-Whatever a batch does, its outcome is reported exactly once: somebody is waiting for it.
+The outcome of each batch is reported exactly once, whatever happens: the callers of its rows wait for it.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a batch's run gave: raw logits per row in order, and the seconds it took to pad, to run, and to copy to a device and back.
+    """The result of a batch: the raw logits of each row, in order, and the seconds of padding, running, and copying to and from a device.
 
-    ``tokens``: how many were computed, with what was padded. ``overlapped_s``: of ``pad_s``, while another batch ran.
+    ``tokens``: the number of computed tokens, padding included. ``overlapped_s``: the part of ``pad_s`` in which another batch ran.
     """
 
     logits: list[list[float]]
@@ -38,7 +38,7 @@ class Ran:
 
     @property
     def total_s(self) -> float:
-        """Seconds in which the runner could do nothing else."""
+        """Seconds in which this batch occupied the runner."""
         return self.pad_s - self.overlapped_s + self.copy_s + self.run_s
 
 
@@ -47,7 +47,7 @@ Report = Callable[[Outcome], None]
 
 
 class _Job:
-    """A batch for a runner's thread. It is laid out once, by whichever thread comes first."""
+    """A batch for a runner's thread. The first thread that calls ``lay_out`` does it, once."""
 
     def __init__(self, classifier: Classifier, rows: Sequence[Row], report: Report) -> None:
         self.report = report
@@ -59,19 +59,19 @@ class _Job:
         self._pad_s = 0.0
 
     def lay_out(self) -> Fed | BaseException:
-        """What the graph reads, or why there is none."""
+        """The inputs of the graph, or the error of laying them out."""
         with self._lock:
             if self._laid_out is None:
                 begun = time.perf_counter()
                 try:
                     self._laid_out = self._classifier.feeds(self._rows)
-                except BaseException as error:  # in whatever thread: the run is to fail with it
+                except BaseException as error:  # raised by ``run``, in the runner's thread
                     self._laid_out = error
                 self._pad_s = time.perf_counter() - begun
             return self._laid_out
 
     def run(self) -> Ran:
-        """Run it in the calling thread."""
+        """Run the batch in the calling thread."""
         begun = time.perf_counter()
         feeds = self.lay_out()
         waited_s = time.perf_counter() - begun
@@ -79,7 +79,7 @@ class _Job:
             raise feeds
         session = self._classifier.session
         laid_out_at = time.perf_counter()
-        # A device may be given more rows than there are.
+        # A device session may have added filler rows.
         logits: list[list[float]] = session.run(feeds, self.stop)[: len(self._rows)].tolist()
         run_s = time.perf_counter() - laid_out_at - session.copied_s
         overlapped_s = max(0.0, self._pad_s - waited_s)
@@ -87,10 +87,10 @@ class _Job:
 
 
 class Runner:
-    """One thread over a classifier's session. ``start`` hands it a batch; the report is called in the runner's thread.
+    """One thread that runs batches. ``start`` hands it a batch; the report is called in the runner's thread.
 
-    After a run that raised, a new thread takes the old one's place: nothing that the failed run left in it lives on. But a runner
-    with a classifier of its own, on a device, keeps its thread, to which what the device has captured belongs.
+    After a failed run a new thread replaces the old one, so that no thread-local state of the failed run remains. A runner with a
+    classifier of its own, on a device, keeps its thread, since the device's captured runs belong to it.
     """
 
     def __init__(self, name: str, niceness: int = 0) -> None:
@@ -98,51 +98,51 @@ class Runner:
 
         Args:
             name: of the runner and its thread.
-            niceness: how much the thread gives way to the others of the process where cores are scarce, 0 to 19 (Linux only).
+            niceness: added to the niceness of the process, 0 to 19 (Linux only).
         """
         self.name = name
-        # A thread that replaces one of this runner's would inherit that one's.
+        # Computed once: a replacement thread would inherit the niceness of the thread it replaces.
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0) + niceness
-        # What runs its batches; None: the classifier that comes with each of them.
+        # Runs all batches of this runner; None: each batch brings its classifier.
         self.classifier: Classifier | None = None
-        # A job says whether another thread has taken this one's place.
+        # A job returns whether another thread has replaced this one.
         self._jobs: queue.SimpleQueue[Callable[[], bool] | None] = queue.SimpleQueue()
         self._beside = ThreadPoolExecutor(1, f"{name}-next")
         self._begin()
 
     @property
     def ahead(self) -> bool:
-        """Whether it gains by taking a batch while one runs: where that leaves the processor to who lays it out."""
+        """Whether it accepts a second batch while one runs. Useful only on a device, where the CPU is free to lay the batch out."""
         return self.classifier is not None
 
     def start(self, classifier: Classifier, rows: Sequence[Row], report: Report, ahead: bool = False) -> Callable[[], None]:
-        """Run ``rows`` as one batch and call ``report`` with the outcome. The caller sees to it that the runner is free.
+        """Run ``rows`` as one batch and call ``report`` with the outcome. Call it only when the runner is free, unless ``ahead``.
 
         Args:
-            classifier: what runs them, unless the runner has one of its own.
+            classifier: runs the rows, unless the runner has a classifier of its own.
             rows: at least one.
             report: called once.
-            ahead: it is not free: lay them out now, and run them after the batch that runs.
+            ahead: the runner is busy: lay the rows out now, and run them after the current batch.
 
         Returns:
-            What asks this run to end: it fails at the next node of its graph. A kernel that does not return does not hear.
+            A function that stops this run: it fails before the next node of its graph. A kernel that hangs cannot be stopped.
         """
         job = _Job(self.classifier or classifier, rows, report)
         if ahead:
-            # Where no thread can be started, the runner's own does it later.
+            # If no thread can be started, the runner's own thread lays the rows out later.
             with contextlib.suppress(RuntimeError):
                 self._beside.submit(job.lay_out)
         self._jobs.put(partial(self._batch, job))
         return job.stop.ask
 
     def call(self, work: Callable[[], T]) -> T:
-        """Do something in the runner's thread and wait for it; before the first batch."""
+        """Call ``work`` in the runner's thread and wait for its result. Only before the first batch."""
         done: Future[T] = Future()
 
         def job() -> bool:
             try:
                 done.set_result(work())
-            except BaseException as error:  # whoever waits gets it
+            except BaseException as error:  # raised again in the calling thread
                 done.set_exception(error)
             return False
 
@@ -150,7 +150,7 @@ class Runner:
         return done.result()
 
     def close(self, wait_s: float) -> None:
-        """End the thread after the batch it runs; wait for that at most ``wait_s`` seconds, twice that if another takes its place."""
+        """End the thread after its current batch. Waits at most ``wait_s`` seconds, or twice that if another thread replaces it."""
         self._beside.shutdown(wait=False)
         self._jobs.put(None)
         thread = self._thread
@@ -159,13 +159,13 @@ class Runner:
             self._thread.join(wait_s)
 
     def _begin(self) -> None:
-        # A daemon: a kernel that never returns cannot be ended from Python and must not keep the process alive.
+        # A daemon thread: Python cannot end a kernel that hangs, and it must not keep the process alive.
         thread = threading.Thread(target=self._loop, name=self.name, daemon=True)
         thread.start()
         self._thread = thread
 
     def _replaced(self) -> bool:
-        """Let a new thread take this one's place. False where none can be started: then this one goes on."""
+        """Start a thread that replaces this one. Returns False if none can be started; this one then continues."""
         try:
             self._begin()
             return True
@@ -174,21 +174,21 @@ class Runner:
 
     def _loop(self) -> None:
         if sys.platform == "linux":
-            # There it concerns the calling thread alone.
+            # On Linux the priority applies to the calling thread only.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
         while (job := self._jobs.get()) is not None:
             if job():
                 return
-            del job  # or the last batch would live until the next one comes
+            del job  # otherwise this batch would stay in memory until the next one arrives
 
     def _batch(self, job: _Job) -> bool:
         outcome: Outcome
         try:
             outcome = job.run()
-        except BaseException as error:  # rows wait for this outcome, whatever it is
+        except BaseException as error:  # the callers of the rows wait for the outcome
             outcome = error
-        # Before the report, which may bring the next batch. One that takes batches ahead has that already, and the new thread would run it
-        # before this one has been reported; and what its device has captured belongs to this thread.
+        # Before the report, since the report may hand over the next batch. A runner with a device keeps its thread: it may have the next
+        # batch already, which a new thread would run before this one is reported, and its captured runs belong to this thread.
         replaced = isinstance(outcome, BaseException) and not self.ahead and self._replaced()
         job.report(outcome)
         return replaced

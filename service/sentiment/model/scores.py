@@ -1,4 +1,4 @@
-"""Logits to a calibrated answer. Pure."""
+"""Turns logits into a calibrated answer. Pure."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """An answer: ``scores`` are in the order of the labels and sum to 1."""
+    """An answer. ``scores`` are in the order of the labels and sum to 1."""
 
     label: str
     score: float
@@ -27,7 +27,7 @@ def probabilities(logits: Sequence[float], temperature: float = 1.0) -> list[flo
 
 
 def score(logits: Sequence[float], labels: Sequence[str], temperature: float, abstain_below: float) -> Scored:
-    """Make the answer of one row.
+    """The answer for the logits of one row.
 
     Raises:
         ValueError: a logit is not finite.
@@ -37,7 +37,7 @@ def score(logits: Sequence[float], labels: Sequence[str], temperature: float, ab
 
 
 def score_windows(windows: Sequence[Sequence[float]], rule: str, labels: Sequence[str], temperature: float, abstain_below: float) -> Scored:
-    """Make the answer of one text from the logits of its windows, in their order, by one of the COMBINATIONS.
+    """The answer for one text from the logits of its windows, in their order. ``rule`` is a key of COMBINATIONS.
 
     Raises:
         ValueError: a logit is not finite.
@@ -48,7 +48,7 @@ def score_windows(windows: Sequence[Sequence[float]], rule: str, labels: Sequenc
 
 
 def combine(windows: Sequence[Sequence[float]], rule: str, temperature: float = 1.0) -> list[float]:
-    """One distribution over the labels from the logits of a text's windows; of a single window its own by every rule."""
+    """One distribution over the labels from the logits of a text's windows. For a single window, all rules give the same."""
     return COMBINATIONS[rule](windows, temperature)
 
 
@@ -82,14 +82,16 @@ COMBINATIONS: dict[str, Callable[[Sequence[Sequence[float]], float], list[float]
     "most_confident": _most_confident,
     "ends": _ends,
 }
-"""How windows make one answer: the mean of their calibrated probabilities; the mean of their logits, then calibrated; the one
-with the highest calibrated probability; the mean of calibrated probabilities in which the first and the last count twice.
+"""The rules that combine the windows of a text.
+
+mean_probability: the mean of the calibrated probabilities. mean_logit: the mean of the logits, then calibrated. most_confident: the window
+with the highest calibrated probability. ends: as mean_probability, but the first and the last window count twice.
 """
 
 
 def _check_finite(logits: Sequence[float]) -> None:
     if not all(map(math.isfinite, logits)):
-        raise ValueError(f"the logits {list(logits)} are not all finite")
+        raise ValueError(f"logits must be finite, got {list(logits)}")
 
 
 def _answer(scores: tuple[float, ...], labels: Sequence[str], abstain_below: float) -> Scored:

@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions over a bundle's graphs. Only the modules of sessions and devices know onnxruntime."""
+"""ONNX Runtime sessions over a bundle's graphs. Only the session and device modules import onnxruntime."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,11 +15,11 @@ from sentiment.model.tokenizer import Row
 
 RUNTIME_VERSION: str = onnxruntime.__version__
 _KNOWN_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-# What an explain graph reads beside them.
+# The further inputs of an explain graph.
 _SWITCHES = ("label", "alpha", "baseline_ids", "head_gate", "head_uniform")
 
-# How ONNX Runtime, cuBLAS and cuDNN say that an allocation failed; there is no exception of its own for it. The fifth is the arena's at
-# its limit.
+# Parts of the messages of ONNX Runtime, cuBLAS and cuDNN after a failed allocation, which has no exception type of its own. The fifth
+# comes from an arena at its limit.
 _OUT_OF_MEMORY = (
     *("failed to allocate memory", "bad_alloc", "bad allocation", "out of memory"),
     *("is smaller than requested bytes", "status_alloc_failed"),
@@ -27,33 +27,33 @@ _OUT_OF_MEMORY = (
 
 
 Fed = Mapping[str, npt.NDArray[np.generic]]
-"""What a run is given: Feeds, or PackedFeeds."""
+"""The inputs of a run by name: Feeds or PackedFeeds."""
 
 
 class Stop:
-    """Asks a run to end. Heard between two nodes of the graph; the session stays good. For one job only: it cannot be taken back."""
+    """Stops a run between two nodes of its graph. The session stays usable. For one run only: it cannot be reset."""
 
     def __init__(self) -> None:
         self.options = onnxruntime.RunOptions()
 
     def ask(self) -> None:
-        """End soon; from any thread."""
+        """Request the stop. May be called from any thread."""
         self.options.terminate = True
 
 
 class Session:
-    """A classify graph, ready to run. ``run`` may be called from several threads at once; each run uses its own thread only."""
+    """A loaded classify graph. ``run`` may be called from several threads at once; each run computes in the calling thread only."""
 
-    # The device that it runs on; empty for the processor.
+    # The device that it runs on; empty for the CPU.
     hardware = ""
-    # How rows are laid out for it: padded to the longest, or packed one behind the other.
+    # How rows are laid out: padded to the longest, or packed one after the other.
     layout = "padded"
-    # Seconds in which the last run copied to a device and back; there is none here.
+    # Seconds that the last run spent on copies to and from a device; always 0 on the CPU.
     copied_s = 0.0
-    # Rows and lengths that must be run once before texts are served, and those that should be, the largest first.
+    # Shapes (rows, length), the largest first: those that must run once before the first request, and those that should.
     cells: Sequence[tuple[int, int]] = ()
     ladder: Sequence[tuple[int, int]] = ()
-    # To one of these rows are padded at least; empty: to any.
+    # The lengths that rows are padded to; empty: any length.
     lengths: Sequence[int] = ()
     _known_inputs: tuple[str, ...] = _KNOWN_INPUTS
 
@@ -69,41 +69,41 @@ class Session:
         Args:
             path: the .onnx file.
             provider: an ONNX Runtime execution provider.
-            labels: how many logits a row must have, None to accept any.
-            outside: files that it refers to, by name; what is not given is mapped into memory.
+            labels: the number of logits that a row must have; None accepts any.
+            outside: the content of its external files, by name. ONNX Runtime maps any others into memory.
 
         Raises:
-            BadBundle: not a graph this service can run, or the provider is not there.
+            BadBundle: the service cannot run the graph, or the provider is missing.
         """
         self._take(path, load_graph(path, [provider], outside), labels)
         self.provider = provider
 
     def _take(self, path: Path, session: onnxruntime.InferenceSession, labels: int | None) -> None:
-        """Use a loaded graph, if its inputs and its first output are a classifier's."""
+        """Check that a loaded graph has the inputs and the first output of a classifier, and use it."""
         self._session = session
         self.inputs = [entry.name for entry in self._session.get_inputs()]
         self.output = self._session.get_outputs()[0].name
         unknown = set(self.inputs) - set(self._known_inputs)
         if unknown:
-            raise BadBundle(f"{path}: has the inputs {', '.join(sorted(unknown))}; known are {', '.join(self._known_inputs)}")
+            raise BadBundle(f"{path}: has unknown inputs: {', '.join(sorted(unknown))}; supported are {', '.join(self._known_inputs)}")
         shape = self._session.get_outputs()[0].shape
         if len(shape) != 2:
-            raise BadBundle(f"{path}: its first output has the shape {shape}; wanted are logits [rows, labels]")
+            raise BadBundle(f"{path}: the first output must be logits [rows, labels], got the shape {shape}")
         width = shape[-1]
         if labels is not None and isinstance(width, int) and width != labels:
-            raise BadBundle(f"{path}: gives {width} logits a row; the manifest has {labels} labels")
+            raise BadBundle(f"{path}: returns {width} logits per row; the manifest has {labels} labels")
 
     def within(self, rows_at: Callable[[int], int]) -> None:
-        """Hear the most rows of a length that batches will have. What has no memory of its own need not care."""
+        """Set the row limit of each length. Only a session on a device needs it, to limit padding."""
 
     def close(self) -> None:
-        """Give back the graph and its memory; nothing is run here any more."""
+        """Release the graph and its memory. The session cannot run after that."""
         self._session = None
 
     def feeds(self, rows: Sequence[Row], pad_id: int, left: bool) -> Fed:
-        """Lay rows out as the graph reads them; ``left``: padding stands before a text.
+        """Lay rows out as the graph reads them. ``left``: padding stands before the text.
 
-        There may be more rows than those that are given, which come first.
+        The result may have more rows than ``rows``; the given rows come first.
         """
         return pad(rows, self.inputs, pad_id, left)
 
@@ -111,7 +111,7 @@ class Session:
         """Compute the logits, float32 [rows, labels]. The GIL is free meanwhile.
 
         Raises:
-            OutOfMemory: there is not enough for this many rows of this length.
+            OutOfMemory: too little memory for this many rows of this length.
         """
         options = stop.options if stop is not None else None
         try:
@@ -124,17 +124,17 @@ class Session:
 
 
 class ExplainSession:
-    """An explain graph, ready to run; docs/internals/bundle-format.md says what it reads and gives. For several threads, as ``Session``.
+    """A loaded explain graph; docs/internals/bundle-format.md has its inputs and outputs. For several threads, as ``Session``.
 
-    ``layers`` and ``heads`` are those of its attention, ``labels`` how many logits a row has.
+    ``layers`` and ``heads`` are those of its attention, ``labels`` the number of logits of a row.
     """
 
     def __init__(self, path: Path, provider: str = "CPUExecutionProvider", outside: Mapping[str, bytes] = MappingProxyType({})) -> None:
-        """Load the graph; ``outside`` as ``Session``.
+        """Load the graph. ``outside``: see ``Session``.
 
         Raises:
-            BadBundle: not an explain graph, or the provider is not there.
-            OutOfMemory: there is not enough for it now.
+            BadBundle: not an explain graph, or the provider is missing.
+            OutOfMemory: too little memory for it now.
         """
         try:
             self._session = load_graph(path, [provider], outside)
@@ -148,8 +148,9 @@ class ExplainSession:
         missing = {*_SWITCHES} - shapes.keys()
         unknown = shapes.keys() - {*_SWITCHES, *_KNOWN_INPUTS}
         if missing or unknown or not {"logits", "embedding_dots"} <= given.keys():
-            odd = ", ".join(sorted(missing | unknown)) or "no logits or embedding_dots"
-            raise BadBundle(f"{path}: not an explain graph: {odd}; it reads {', '.join(shapes)} and gives {', '.join(given)}")
+            facts = {"missing inputs": missing, "unknown inputs": unknown, "missing outputs": {"logits", "embedding_dots"} - given.keys()}
+            wrong = "; ".join(f"{fact}: {', '.join(sorted(names))}" for fact, names in facts.items() if names)
+            raise BadBundle(f"{path}: not an explain graph: {wrong}")
         self.inputs = [name for name in shapes if name in _KNOWN_INPUTS]
         _, self.layers, self.heads = shapes["head_gate"]
         self.labels = given["logits"][1]
@@ -169,18 +170,18 @@ class ExplainSession:
         """Compute ``outputs`` by name. The GIL is free meanwhile.
 
         Args:
-            feeds: the rows' ``inputs``, each [rows, tokens].
-            outputs: which of ``self.outputs``.
-            label: whose logit is differentiated, [rows].
-            alpha: how far word embeddings have gone from the baseline's to the text's, [rows]; None: 1, all of the way.
-            baseline_ids: ids of the baseline, [rows, tokens]; None: those of the text.
-            head_gate: what each head's attention is multiplied with, [rows, layers, heads]; None: 1.
-            head_uniform: how much of it is made uniform, 0 to 1, likewise; None: 0.
-            stop: ends the run when asked.
-            execute: does the run, and only that, maybe in another thread; what has to be done for it with the GIL held is done here.
+            feeds: the ``inputs`` of the rows, each [rows, tokens].
+            outputs: some of ``self.outputs``.
+            label: the index of the label whose logit is differentiated, [rows].
+            alpha: the interpolation of word embeddings between the baseline (0) and the text (1), [rows]; None: 1.
+            baseline_ids: token ids of the baseline, [rows, tokens]; None: those of the text.
+            head_gate: the factor of each head's attention, [rows, layers, heads]; None: 1.
+            head_uniform: the part of each head's attention that is replaced by uniform attention, 0 to 1, same shape; None: 0.
+            stop: can stop the run.
+            execute: calls the run, possibly in another thread. Preparation that needs the GIL stays in the calling thread.
 
         Raises:
-            OutOfMemory: there is not enough for this many rows of this length.
+            OutOfMemory: too little memory for this many rows of this length.
         """
         rows = len(feeds["input_ids"])
         switches = (rows, self.layers, self.heads)
@@ -195,7 +196,7 @@ class ExplainSession:
         for name, array in {**feeds, **given}.items():
             binding.bind_cpu_input(name, np.ascontiguousarray(array))
         for name in outputs:
-            # The run allocates it: the width of a head's queries is known to the graph alone.
+            # The run allocates the output: only the graph knows the width of a head's queries.
             binding.bind_output(name)
         options = stop.options if stop is not None else None
         try:
@@ -210,34 +211,34 @@ class ExplainSession:
 def load_graph(
     path: Path | bytes, providers: Sequence[str | tuple[str, dict[str, str]]], outside: Mapping[str, bytes] = MappingProxyType({})
 ) -> onnxruntime.InferenceSession:
-    """Load a graph from a file or from its bytes, for the first of ``providers``; what that lacks, the others do.
+    """Load a graph from a file or from its bytes, for the first of ``providers``. The others run the nodes that it does not support.
 
-    ``outside``: as ``Session``.
+    ``outside``: see ``Session``.
 
     Raises:
-        BadBundle: it cannot be loaded, or ONNX Runtime would do without the first provider.
+        BadBundle: the graph cannot be loaded, or ONNX Runtime would not use the first provider.
     """
-    named = "a trial" if isinstance(path, bytes) else str(path)
+    named = "test graph" if isinstance(path, bytes) else str(path)
     provider = providers[0] if isinstance(providers[0], str) else providers[0][0]
     options = onnxruntime.SessionOptions()
-    # One thread a run, several runs at once: 1.8 times two cores' work, without the barriers of a shared pool.
+    # One thread per run and several runs at once: 1.8 times the throughput of a shared pool on two cores, since there are no barriers.
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # On x86 without VNNI the faster products of int8 sum pairs in 16 bits, which overflow in silence; elsewhere this changes nothing.
+    # On x86 without VNNI, the faster int8 products sum pairs in 16 bits, which overflows silently. Elsewhere this has no effect.
     options.add_session_config_entry("session.x64quantprecision", "1")
-    # Memory patterns are kept for every new shape and never dropped.
+    # ONNX Runtime keeps a memory pattern for each new shape and never frees it.
     options.enable_mem_pattern = False
-    # What fails is raised, and logged by us; its own lines on standard error are no JSON.
+    # Failures are raised, and the service logs them. The library's own lines on standard error are not JSON.
     options.log_severity_level = 4
     if outside:
         sizes = [len(content) for content in outside.values()]
         options.add_external_initializers_from_files_in_memory(list(outside), list(outside.values()), sizes)
     if provider not in onnxruntime.get_available_providers():
-        raise BadBundle(f"{named}: wants {provider}; this ONNX Runtime has {', '.join(onnxruntime.get_available_providers())}")
+        raise BadBundle(f"{named}: needs {provider}; this ONNX Runtime has {', '.join(onnxruntime.get_available_providers())}")
     given = path if isinstance(path, bytes) else str(path)
     try:
-        # Without its fallback, which prints to standard output and serves by another provider.
+        # Without its fallback, which prints to standard output and uses another provider.
         session = onnxruntime.InferenceSession(given, options, providers=list(providers), enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         raise BadBundle(f"{named}: ONNX Runtime cannot load it: {error}") from error
@@ -247,5 +248,5 @@ def load_graph(
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether a run or a load failed for want of memory."""
+    """Whether a run or a load failed because of too little memory."""
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY)

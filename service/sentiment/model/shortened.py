@@ -1,10 +1,10 @@
-"""Shortens a text without changing its tokens, so that a long text costs no more to tokenize than the tokens that are read of it.
+"""Shortens a text without changing its tokens, so that tokenizing costs in proportion to the tokens, not to the length of the text.
 
-A tokenizer takes 0.3 to 0.5 microseconds a character, whatever comes of it: a megabyte of blanks, of accents or of one endless word holds
-a core for half a second and gives one token. Here characters that the tokenizer drops, repeated blanks, and words that it reads as one
-unknown token are found in NumPy arrays, at about 10 nanoseconds a character.
+A tokenizer takes 0.3 to 0.5 microseconds a character, however few tokens result. A megabyte of blanks, of accents or of one endless word
+occupies a core for half a second and gives one token. This module removes characters that the tokenizer drops, repeated blanks, and
+words that become one unknown token. It finds them with NumPy, at about 10 nanoseconds a character.
 
-Knows kinds of characters, and nothing of models. ``tokenizer`` calls it for each text that is not plain.
+Knows kinds of characters, not models. ``tokenizer`` calls it for each text that is not plain.
 """
 
 import functools
@@ -19,39 +19,39 @@ import tokenizers
 from numpy.typing import NDArray
 
 # Kinds of characters.
-# Nothing is known of it, so it always stays.
+# Unknown, so it is always kept.
 OTHER = 0
-# Part of a word. Normalized, it is at least one character.
+# Part of a word. The normalizer keeps it, as one character or more.
 WORD = 1
 # The normalizer drops it.
 DROPPED = 2
-# White space: it ends a word, and several in a row are read as one.
+# White space: ends a word; several in a row count as one.
 BLANK = 3
-# It ends a word and is a token of its own: punctuation and Chinese characters.
+# Ends a word and is a token of its own: punctuation and Chinese characters.
 APART = 4
-# The normalizer drops it, but tokens that were added to the vocabulary have it, such as joined emoji.
+# The normalizer drops it, but tokens added to the vocabulary contain it, such as joined emoji.
 JOINER = 5
-# Added to the kind of a sign by which an added token is known.
+# Added to the kind of a character that identifies an added token.
 _SIGN = 8
 
-# A word of so many characters costs no more than its characters do. WordPiece tries every end of a word at each of its characters: so many
-# tries cost as much as one character.
+# A word of at most EASY_WORD characters costs no more than its characters. For longer words the cost is quadratic: at each character,
+# WordPiece tries every possible end of the piece. TRIES_PER_CHARACTER tries cost as much as one character.
 EASY_WORD = 24
 TRIES_PER_CHARACTER = 6
 
-# The tokenizer's tables of Unicode are older than Python's: where Unicode 3.2 and Python's agree, the tokenizer's does too.
+# The tokenizer's Unicode tables are older than Python's. Where Unicode 3.2 and Python's version agree, the tokenizer's agrees too.
 _OLD = unicodedata.ucd_3_2_0
 _PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 _CHINESE = (
     *(range(0x3400, 0x4DC0), range(0x4E00, 0xA000), range(0xF900, 0xFB00)),
     *(range(0x20000, 0x2A6E0), range(0x2A700, 0x2B820), range(0x2B920, 0x2CEB0), range(0x2F800, 0x2FA20)),
 )
-# Characters that are looked at one by one. All others are parts of words: Hangul, and what is not assigned.
+# Characters that are classified one by one. All others, Hangul and unassigned code points, are parts of words.
 _MIXED = (
     *(range(0x3400), range(0x4DC0, 0x4E00), range(0xA000, 0xAC00), range(0xD7A4, 0xD800), range(0xFB00, 0x20000)),
     range(0xE0000, 0xE0200),
 )
-# Rare letters: the first that the vocabulary lacks stands in for each unknown word.
+# Rare letters. The first one that is not in the vocabulary replaces each unknown word.
 _RARE = "\u1200\u1401\ua000\u13a0\u1780\u10a0"
 
 Kinds = NDArray[np.uint8]
@@ -59,16 +59,16 @@ Places = NDArray[np.intp]
 
 
 class Shortener(Protocol):
-    """Shortens texts for one tokenizer. From any thread."""
+    """Shortens texts for one tokenizer. May be called from any thread."""
 
     def shorten(self, text: str) -> "Shortened":
-        """Shorten a text, or a part that was cut out of one: then do not trust its first and its last word."""
+        """Shorten a text, or a part of one. The first and the last word of a part are not certain."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Heavy:
-    """A word [start, end) that costs as much as its characters and ``extra`` more."""
+    """A word [start, end) that costs ``extra`` more than its characters."""
 
     start: int
     end: int
@@ -77,10 +77,10 @@ class Heavy:
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """A text with the same tokens as a longer one.
+    """A text with the same tokens as the original, longer text.
 
-    ``tokens``: how many they are at the least. ``starts`` and ``ends``: the code points [start, end) of the longer text that each character
-    stands for; ``starts`` is None where nothing was left out, ``ends`` where each stands for one.
+    ``tokens``: a lower bound of their number. ``starts`` and ``ends``: the code points [start, end) of the original that each character
+    stands for. ``starts`` is None if nothing was removed; ``ends`` is None if each character stands for one code point.
     """
 
     text: str
@@ -91,11 +91,11 @@ class Shortened:
 
     @property
     def cost(self) -> int:
-        """What it costs to tokenize, in characters of easy words."""
+        """The cost of tokenizing it, in characters of easy words."""
         return len(self.text) + sum(word.extra for word in self.heavy)
 
     def head(self, cost: int) -> "Shortened":
-        """The beginning that costs ``cost``, and the rest of a heavy word."""
+        """The beginning that costs ``cost``, extended to the end of a heavy word."""
         left = cost
         for word in self.heavy:
             left -= word.extra
@@ -104,7 +104,7 @@ class Shortened:
         return self._between(0, left)
 
     def tail(self, cost: int) -> "Shortened":
-        """The end that costs ``cost``, and the rest of a heavy word."""
+        """The end that costs ``cost``, extended to the start of a heavy word."""
         left, size = cost, len(self.text)
         for word in reversed(self.heavy):
             left -= word.extra
@@ -119,7 +119,7 @@ class Shortened:
         return Shortened(self.text[start:end], starts=starts, ends=None if self.ends is None else self.ends[start:end])
 
     def moved(self, offset: int) -> "Shortened":
-        """The same, where ``offset`` characters precede the longer text."""
+        """The same text, if ``offset`` more characters precede the original."""
         if not offset:
             return self
         return replace(self, starts=self._starts() + offset, ends=None if self.ends is None else self.ends + offset)
@@ -128,7 +128,7 @@ class Shortened:
         return np.arange(len(self.text)) if self.starts is None else self.starts
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """The code points of the longer text that some of this one stand for."""
+        """The code points of the original that the characters [start, end) stand for."""
         if self.starts is None:
             return start, end
         first = int(self.starts[start]) if start < len(self.text) else int(self.starts[-1]) + 1
@@ -138,10 +138,10 @@ class Shortened:
 
 
 class Unchanged:
-    """Shortens nothing, for a tokenizer of which nothing is known."""
+    """Shortens nothing: for a tokenizer of an unknown kind."""
 
     def shorten(self, text: str) -> Shortened:
-        """The text as it is."""
+        """Return the text unchanged."""
         return Shortened(text)
 
 
@@ -151,17 +151,17 @@ class ByKind:
     def __init__(self, kinds: Kinds, signs: NDArray[np.bool_], added: int, unknown: "UnknownWords | None" = None) -> None:
         """Args:
         kinds: the kind of each code point.
-        signs: whether each code point is a sign of an added token: each added token of several characters has one.
-        added: how many characters the longest added token has.
-        unknown: None where no word is read as one unknown token.
+        signs: whether each code point identifies an added token. Each added token of several characters contains such a sign.
+        added: the length of the longest added token, in characters.
+        unknown: None if the tokenizer has no words that become one unknown token.
         """
-        # One table, for a look-up of a million characters takes a millisecond.
+        # One table for both: a look-up of a million characters takes a millisecond.
         self._table = kinds + _SIGN * signs.astype(np.uint8)
         self._added = added
         self._unknown = unknown
 
     def shorten(self, text: str) -> Shortened:
-        """Leave out what is dropped, repeated blanks and unknown words."""
+        """Remove dropped characters, repeated blanks and unknown words."""
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
         kinds = self._table.take(codes)
         keep = self._kept(kinds)
@@ -183,13 +183,13 @@ class ByKind:
         )
 
     def _kept(self, kinds: Kinds) -> NDArray[np.bool_]:
-        """Which characters are not dropped."""
+        """Which characters to keep."""
         signs = kinds >= _SIGN
         plain = kinds & (_SIGN - 1)
         dropped = plain == DROPPED
         keep: NDArray[np.bool_] = ~dropped
         if dropped.any() and signs.any():
-            # Without its zero "[SE\0P]" would become an added token, so that near a sign of one the ends of what is dropped stay.
+            # Without its NUL, "[SE\0P]" would become an added token. So near a sign, the ends of a run of dropped characters are kept.
             keep |= (np.diff(dropped, prepend=False) | np.diff(dropped, append=False)) & _within(signs, self._added)
         for start, end in _runs(plain == JOINER, 2 * self._added):
             keep[start + self._added : end - self._added] = False
@@ -201,16 +201,16 @@ def _without_unknown(text: str, starts: Places | None, kinds: Kinds, unknown: "U
     word = kinds == WORD
     apart = kinds == APART
     joined = ~(apart | (kinds == BLANK))
-    # Each character that stands apart is a token, and each word that begins after such a character or a blank has one.
+    # Each APART character is a token, and each word that begins after an APART character or a blank has at least one.
     tokens = int(np.count_nonzero(apart)) + int(np.count_nonzero(word[1:] & ~joined[:-1])) + int(word[:1].sum())
     certain = bool(unknown.stand_in) and np.array_equal(word, joined)
     heavy: list[Heavy] = []
-    # What is left out, and what stands there instead.
+    # The removed spans, each with its replacement.
     gaps: list[tuple[int, int, str]] = []
     gone = 0
     for start, end in _runs(joined, EASY_WORD):
         if not (certain or (unknown.stand_in and word[start:end].all())):
-            # Where words end here is not known, but a word with so many characters in a row is an unknown one: its middle goes.
+            # The word boundaries here are uncertain, but a run of so many WORD characters is an unknown word: remove its middle.
             for first, last in _runs(word[start:end], unknown.length + 1 + added):
                 gaps.append((start + first + unknown.length + 1, start + last - added, ""))
                 gone += last - first - unknown.length - 1 - added
@@ -241,7 +241,7 @@ def _without_unknown(text: str, starts: Places | None, kinds: Kinds, unknown: "U
 
 @dataclass(frozen=True, slots=True)
 class UnknownWords:
-    """The words that WordPiece reads as one unknown token: longer than ``length``, or with a character that no vocabulary entry has."""
+    """The words that WordPiece maps to one unknown token: longer than ``length``, or with a character that no vocabulary entry has."""
 
     length: int
     alphabet: frozenset[str]
@@ -254,7 +254,7 @@ class UnknownWords:
 
 
 def shortener_of(tokenizer: tokenizers.Tokenizer, content: str) -> Shortener:
-    """The shortener for a tokenizer: one that shortens only what is certain to change no token.
+    """The shortener for a tokenizer. It removes only characters that are certain not to affect the tokens.
 
     Args:
         tokenizer: without padding and truncation.
@@ -262,7 +262,7 @@ def shortener_of(tokenizer: tokenizers.Tokenizer, content: str) -> Shortener:
     """
     added = list(tokenizer.get_added_tokens_decoder().values())
     if any(token.single_word for token in added):
-        # Whether such a token is found depends on the characters beside it.
+        # Such a token is recognized only beside certain characters.
         return Unchanged()
     longest = max((len(token.content) for token in added), default=1)
     normalizer, model = tokenizer.normalizer, tokenizer.model
@@ -284,7 +284,7 @@ def shortener_of(tokenizer: tokenizers.Tokenizer, content: str) -> Shortener:
 
 @functools.cache
 def bert_kinds(strips_accents: bool) -> Kinds:
-    """The kind of each code point for BERT's normalizer and pre-tokenizer, where it is certain. Not to be written to."""
+    """The kind of each code point for BERT's normalizer and pre-tokenizer; OTHER if it is not certain. Do not modify the result."""
     kinds = np.full(0x110000, WORD, np.uint8)
     for codes in _PRIVATE:
         kinds[codes.start : codes.stop] = DROPPED
@@ -306,19 +306,19 @@ def _kind(sign: str, strips_accents: bool) -> int:
         return DROPPED
     if sign.isascii() or (category[0] == "P" and old[0] == "P"):
         return APART
-    # A sign that is decomposed may be punctuation in part, as U+2260 is.
+    # A character that is decomposed may contain punctuation, as U+2260 does.
     decomposed = unicodedata.decomposition(sign)
     certain = category[0] in "MS" and (old == category or (old == "Cn" and not accent))
     return WORD if certain and (not decomposed or decomposed.startswith("<")) else OTHER
 
 
 def _silent_kinds(tokenizer: tokenizers.Tokenizer) -> Kinds:
-    """What a tokenizer drops, and what it reads as white space: each control character, accent and white space is tried."""
+    """The characters that a tokenizer drops or reads as white space. Tries each control character, accent and white space character."""
     known = bert_kinds(True)
     kinds = np.zeros(len(known), np.uint8)
     unknown = {tokenizer.token_to_id(name) for name in ("[UNK]", "<unk>")}
     if not unknown.isdisjoint(chain.from_iterable(tokenizer.encode(text).ids for text in ("ab", "a b"))):
-        # Beside unknown letters nothing can be told.
+        # The trials use these letters, so they must be in the vocabulary.
         return kinds
     candidates = [
         code for code in np.flatnonzero((known == DROPPED) | (known == BLANK)).tolist() if not any(code in codes for codes in _PRIVATE)
@@ -326,7 +326,7 @@ def _silent_kinds(tokenizer: tokenizers.Tokenizer) -> Kinds:
     tried = [_trials(chr(code), known[code] == BLANK) for code in candidates]
     ids = iter([encoding.ids for encoding in tokenizer.encode_batch_fast([text for pairs in tried for pair in pairs for text in pair])])
     for code, pairs in zip(candidates, tried, strict=True):
-        # Not all() of a generator: each pair has to be taken from the iterator.
+        # A list, not a generator: all() would stop early and leave pairs in the iterator.
         alike = [next(ids) == next(ids) for _ in pairs]
         if all(alike):
             kinds[code] = known[code]
@@ -334,7 +334,7 @@ def _silent_kinds(tokenizer: tokenizers.Tokenizer) -> Kinds:
 
 
 def _trials(sign: str, blank: bool) -> list[tuple[str, str]]:
-    """Pairs of texts that have the same ids if the sign is dropped, or if it is read as a blank and several blanks as one."""
+    """Pairs of texts that have the same ids if the character is dropped (``blank``: if it is a blank, and several blanks count as one)."""
     if blank:
         beside = (("a", "b"), ("", "a"), ("a", ""))
         return [
@@ -349,9 +349,9 @@ def _trials(sign: str, blank: bool) -> list[tuple[str, str]]:
 
 
 def _with_added(kinds: Kinds, added: Iterable[tokenizers.AddedToken]) -> tuple[Kinds, NDArray[np.bool_]] | None:
-    """Kinds that keep added tokens, which are looked for before the text is normalized; and the signs of those of several characters.
+    """Kinds that preserve added tokens, and the signs of those that have several characters.
 
-    None if one could be lost all the same.
+    The tokenizer searches for added tokens before it normalizes the text. None if one of them could still be lost.
     """
     marked, signs = kinds.copy(), np.zeros(len(kinds), np.bool_)
     for token in added:
@@ -364,9 +364,9 @@ def _with_added(kinds: Kinds, added: Iterable[tokenizers.AddedToken]) -> tuple[K
         edges = codes[[0, -1]][own[[0, -1]] == WORD]
         if len(edges) and not letters.all():
             if token.normalized:
-                # Each letter that is normalized to one of these may begin or end it.
+                # Any letter that normalizes to one of these may begin or end the token.
                 return None
-            # Else a word beside the token would take them along.
+            # Otherwise a word beside the token would include them.
             marked[edges] = OTHER
         marked[codes[own == DROPPED]] = JOINER
         marked[codes[(own == WORD) & ~letters]] = OTHER
@@ -382,7 +382,7 @@ def _unknown_words(tokenizer: tokenizers.Tokenizer, content: str, kinds: Kinds) 
     if "\\u" in content:
         alphabet = frozenset("".join(tokenizer.get_vocab()))
     else:
-        # A superset of the vocabulary's characters, and much quicker to find than those.
+        # A superset of the vocabulary's characters, and much faster to collect.
         there = np.zeros(0x110000, np.bool_)
         there[np.frombuffer(content.encode("utf-32-le"), np.uint32)] = True
         alphabet = frozenset(map(chr, np.flatnonzero(there).tolist()))
@@ -398,14 +398,14 @@ def _unknown_words(tokenizer: tokenizers.Tokenizer, content: str, kinds: Kinds) 
 
 
 def _within(mask: NDArray[np.bool_], reach: int) -> NDArray[np.bool_]:
-    """Which places have a True at most ``reach`` places away."""
+    """Which positions have a True at most ``reach`` positions away."""
     counts = np.concatenate(([0], np.cumsum(mask)))
     places = np.arange(len(mask))
     return counts[np.minimum(places + reach + 1, len(mask))] > counts[np.maximum(places - reach, 0)]
 
 
 def _runs(mask: NDArray[np.bool_], longer_than: int) -> Iterator[tuple[int, int]]:
-    """Half-open runs of True of more than so many."""
+    """Half-open runs of more than ``longer_than`` True values."""
     edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
     starts, ends = edges[::2], edges[1::2]
     long = ends - starts > longer_than

@@ -1,4 +1,4 @@
-"""Rows to arrays: padded to the longest, or packed one after the other."""
+"""Rows to input arrays: padded to the longest row, or packed one after the other."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
@@ -13,7 +13,7 @@ PackedFeeds = dict[str, npt.NDArray[np.int32]]
 
 
 def pad(rows: Sequence[Row], inputs: Sequence[str], pad_id: int, left: bool, length: int = 0) -> Feeds:
-    """Pad rows to the longest of them, or to ``length`` if that is more.
+    """Pad rows to the longest of them, or to ``length`` if that is greater. ``left``: padding stands before the text.
 
     Returns:
         ``inputs`` among input_ids, attention_mask, token_type_ids, each int64 [rows, longest].
@@ -34,24 +34,25 @@ def pad(rows: Sequence[Row], inputs: Sequence[str], pad_id: int, left: bool, len
 
 
 def pack(rows: Sequence[Row], inputs: Sequence[str], multiple: int = 64, longest_min: int = 0, rows_min: int = 0) -> PackedFeeds:
-    """Put rows one behind the other, without padding between them, as the graph of ``packed_graph.pack_graph`` reads them.
+    """Concatenate rows without padding between them, as the graph of ``packed_graph.pack_graph`` reads them.
 
-    The tokens are filled up to a multiple of ``multiple`` by rows of their own, at the end and no longer than the longest: attention's
-    kernels write beyond their memory where a token is in no row. The graph gives logits for those rows too; the first ``len(rows)``
-    are those of ``rows``.
+    Filler rows at the end bring the number of tokens to a multiple of ``multiple``. Each is at most as long as the longest row. Every
+    token must belong to a row: otherwise the attention kernels write out of bounds. The graph returns logits for the filler rows too;
+    the first ``len(rows)`` belong to ``rows``.
 
     Args:
         rows: at least one.
-        inputs: what the graph reads.
-        multiple: the number of tokens is a multiple of it, so that few shapes come up.
-        longest_min: columns of token_offset, at least.
-        rows_min: rows of token_offset, at least, empty ones if need be. With T = ``multiple`` tokens of at most R rows of at most
-            S = ``longest_min`` tokens, R + T / S rows always do: that gives batches of many shapes one and the same, for a CUDA graph.
+        inputs: the names of the graph's inputs.
+        multiple: the number of tokens is a multiple of it, so that there are few distinct shapes.
+        longest_min: the least number of columns of token_offset.
+        rows_min: the least number of rows of token_offset; empty rows are added. With T = ``multiple`` tokens in at most R rows of at
+            most S = ``longest_min`` tokens, R + T / S rows are always enough. Batches of many shapes then share one shape, which a
+            CUDA graph needs.
 
     Returns:
-        ``inputs`` among input_ids, position_ids, token_type_ids, each int32 [tokens]; token_offset, int32 [rows, longest]: where each
-        token would stand if the rows were padded, then, in order, the places that are padding; cumulative_lengths, int32 [rows + 1]:
-        where each row begins, and the number of tokens.
+        ``inputs`` among input_ids, position_ids, token_type_ids, each int32 [tokens]; token_offset, int32 [rows, longest]: the index of
+        each token in the padded layout, then the indices of the padding in ascending order; cumulative_lengths, int32 [rows + 1]: the
+        start of each row, then the number of tokens.
     """
     own = [row.tokens for row in rows]
     used = sum(own)
@@ -87,9 +88,9 @@ def _types(rows: Sequence[Row], used: int, tokens: int) -> npt.NDArray[np.int32]
 
 
 def _offsets(begins: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32], tokens: int, longest: int) -> npt.NDArray[np.int32]:
-    """Where tokens stand in padded rows, and then the places of the padding; [rows, longest]."""
+    """The indices of the tokens in the padded layout, then those of the padding; [rows, longest]."""
     rows = len(lengths)
-    # A row's tokens stand that much further than they lie.
+    # By row: index in the padded layout minus index in the packed one.
     shift = np.arange(rows, dtype=np.int32) * np.int32(longest) - begins[:-1]
     offsets = np.empty(rows * longest, np.int32)
     np.add(np.arange(tokens, dtype=np.int32), np.repeat(shift, lengths), out=offsets[:tokens])

@@ -1,7 +1,7 @@
-"""Text to token ids. Of a text no more is tokenized than its row can hold, in a way that changes no id.
+"""Text to token ids. The work is bounded by the tokens that a row can hold, not by the length of the text; no id changes.
 
-A text is made shorter first (``shortened``), then its beginning is tokenized, and more of it if that was not enough. What is read of a
-text that does not fit is cut out of the ids of the whole text.
+``shortened`` first removes characters that do not affect the tokens. Then the beginning of the text is tokenized, and more of it if
+that gave too few tokens. Truncation selects from the token ids of the text; it never cuts the text before it is tokenized.
 """
 
 import os
@@ -17,26 +17,26 @@ from sentiment.model.long_texts import head_end, pair_shares, tail_start, window
 from sentiment.model.shortened import EASY_WORD, Shortened, shortener_of
 from sentiment.model.words import Encoded, Piece, Token, group
 
-# Its own thread pool would take the cores from the runners; read by the library at each call.
+# The library's own thread pool would compete with the runners for cores. It reads this variable at each call.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-# English needs about 4.7 characters a token: at 8, hardly a text that fits the model is cut, and one that does not costs
-# at most about twice the tokens that are read.
+# The characters of text that are tokenized first for each token needed. English has about 4.7 characters a token. With 8, nearly every
+# text that fits the model is tokenized at once, and a longer text costs at most about twice the tokens that are read.
 CUT_CHARACTERS_PER_TOKEN = 8
-# At most so much is tokenized, in characters of plain text (0.3 to 0.5 microseconds each), and twice the above: what stands behind it
-# is not read, however few tokens there are.
+# The cost limit of a text, in characters of plain text (0.3 to 0.5 microseconds each). The limit is at least twice the first cost, if
+# that is greater. Text beyond it is not read, even if it gave too few tokens.
 CUT_CHARACTERS_MAX = 2**15
-# More is tokenized if that was not enough: at least and at most so many times as much.
+# Factors of the cost after an attempt that gave too few tokens.
 GROWTH_MIN, GROWTH_MAX = 2, 16
-# So many times as many tokens of both texts of a pair are read to find the longer one, if neither ends where it is cut.
+# Factor of the tokens read of both texts of a pair, to find the longer one when both go on after the first attempt.
 PAIR_GROWTH = 4
-# So many times as much is made shorter, a hundredth of the work, if less than was wanted is left.
-LOOK_GROWTH = 4
+# Factor of the characters passed to the shortener when it leaves too few. Shortening costs a hundredth of tokenizing.
+SHORTEN_GROWTH = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One tokenized text as the model reads it. ``type_ids`` is None where all are 0."""
+    """One tokenized text as the model reads it. ``type_ids`` is None if all are 0."""
 
     ids: Sequence[int]
     type_ids: Sequence[int] | None
@@ -44,16 +44,16 @@ class Row:
 
     @property
     def tokens(self) -> int:
-        """Tokens with the special ones."""
+        """The number of tokens, special tokens included."""
         return len(self.ids)
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """One long text in overlapping rows, in order.
+    """One long text as overlapping rows, in order.
 
-    ``tokens`` counts each token of the text that is in some row once, and the special tokens of one row; ``truncated``: the text
-    goes on after the last row.
+    ``tokens`` counts each token of the text that is in any row once, plus the special tokens of one row. ``truncated``: the text
+    continues after the last row.
     """
 
     rows: tuple[Row, ...]
@@ -63,7 +63,10 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """What the template puts before a text, behind it and, of a pair, between both: ids and types; and the type of each text."""
+    """The special tokens of the template: before the first text, between the two texts of a pair, and after the last text.
+
+    ``ids`` and ``types`` have one list for each of these positions; ``text_types`` has the type of each text.
+    """
 
     ids: tuple[list[int], ...]
     types: tuple[list[int], ...]
@@ -71,7 +74,7 @@ class _Frame:
 
     @classmethod
     def of(cls, encoding: tokenizers.Encoding) -> "_Frame":
-        """The frame of one text or two, of some tokens each, that do not spell special ones."""
+        """The frame of an encoding of one or two texts. Each text has at least one token, and none spells a special token."""
         ids: list[list[int]] = [[]]
         types: list[list[int]] = [[]]
         text_types: list[int] = []
@@ -92,11 +95,11 @@ class _Frame:
 
     @property
     def typed(self) -> bool:
-        """Whether some token has another type than 0. Of a single text only special ones may, as the last one of XLNet."""
+        """Whether a token has a type other than 0. In a single text only special tokens may have one, such as XLNet's last token."""
         return any(map(any, self.types)) or any(self.text_types)
 
     def row(self, texts: Sequence[Sequence[int]], truncated: bool) -> Row:
-        """The row of the tokens of each text."""
+        """The row made of the tokens of each text."""
         ids, types = [*self.ids[0]], [*self.types[0]]
         for own, own_type, around, around_types in zip(texts, self.text_types, self.ids[1:], self.types[1:], strict=True):
             ids += [*own, *around]
@@ -106,9 +109,9 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """Tokens of a text without special ones and the word of each; ``more``: the text has others beside them.
+    """Tokens of a text without special tokens, and the word of each. ``more``: the text has tokens that are not in here.
 
-    ``pieces``: the tokens as explanations see them; none unless they were asked for.
+    ``pieces``: the tokens with their offsets; empty unless the caller needs them for an explanation.
     """
 
     ids: list[int]
@@ -117,19 +120,19 @@ class _Content:
     pieces: list[Piece] = field(default_factory=list)
 
     def between(self, start: int, end: int) -> "_Content":
-        """Some of the tokens."""
+        """The tokens [start, end)."""
         more = self.more or start > 0 or end < len(self.ids)
         return _Content(self.ids[start:end], self.words[start:end], more, self.pieces[start:end])
 
 
 class Tokenizer:
-    """The bundle's tokenizer. All methods may be called from any thread."""
+    """A bundle's tokenizer. All methods may be called from any thread."""
 
     def __init__(self, path: Path, max_tokens: int) -> None:
         """Load tokenizer.json.
 
         Raises:
-            BadBundle: the file is no tokenizer.
+            BadBundle: the file is not a tokenizer.
         """
         try:
             content = path.read_text(encoding="utf-8")
@@ -149,18 +152,21 @@ class Tokenizer:
         self._unknown_id = self._id_of("[UNK]", "<unk>")
 
     def _id_of(self, *names: str) -> int | None:
-        """The id of the first of these tokens that there is."""
+        """The id of the first of these tokens that is in the vocabulary."""
         return next((int(found) for name in names if (found := self._tokenizer.token_to_id(name)) is not None), None)
 
     def is_plain(self, text: str, characters_max: int | None = None) -> bool:
-        """Whether it costs no more than its characters: it has at most so many (8 a token that fits), and no word that is hard to read."""
+        """Whether a text can be tokenized whole at a cost in proportion to its characters.
+
+        It must have at most ``characters_max`` characters (default: 8 per token of a row), and no word longer than EASY_WORD.
+        """
         limit = CUT_CHARACTERS_PER_TOKEN * self.max_tokens if characters_max is None else characters_max
         return len(text) <= EASY_WORD or (len(text) <= limit and all(len(word) <= EASY_WORD for word in text.split()))
 
     def encode(self, text: str, pair: str | None = None) -> Row:
-        """Tokenize one text or pair into at most ``max_tokens`` ids, the first ones of the text; of a pair the longer text is cut first.
+        """Tokenize one text or pair into at most ``max_tokens`` ids, the first ones. In a pair the longer text is truncated first.
 
-        The work is bounded by what is read, not by the text. Other threads run meanwhile, but for a plain text.
+        The work is bounded by the tokens that are read, not by the length of the text. Holds the GIL only for a plain text.
         """
         if pair is not None:
             read, truncated = self._read_pair(text, pair)
@@ -171,14 +177,14 @@ class Tokenizer:
         return self._single.row([read_first.ids], read_first.more)
 
     def encode_many(self, texts: Sequence[str]) -> list[Row]:
-        """Tokenize texts; the same rows as ``encode`` one by one, about a sixth cheaper, and other threads run meanwhile."""
+        """Tokenize texts into the same rows as ``encode``. About a sixth cheaper than one by one, and the GIL is free meanwhile."""
         plain = [self.is_plain(text) for text in texts]
         together = self._tokenizer.encode_batch_fast([text for text, is_plain in zip(texts, plain, strict=True) if is_plain])
         rows = map(self._row, together)
         return [next(rows) if is_plain else self.encode(text) for text, is_plain in zip(texts, plain, strict=True)]
 
     def _row(self, encoding: tokenizers.Encoding) -> Row:
-        """The row of a whole text that was encoded with its special tokens."""
+        """The row of a text that was encoded whole, with its special tokens."""
         ids = encoding.ids
         if len(ids) <= self.max_tokens:
             return Row(ids, encoding.type_ids if self._single.typed else None, False)
@@ -186,12 +192,12 @@ class Tokenizer:
         return self._single.row([ids[before : before + self._room]], True)
 
     def encode_explained(self, text: str, pair: str | None = None, head: int | None = None) -> Encoded:
-        """The row of ``encode``, or with ``head`` that of ``encode_head_tail``, and where its tokens and words stand in the texts.
+        """The row of ``encode`` (with ``head``: of ``encode_head_tail``), and the positions of its tokens and words in the texts.
 
         Args:
-            text: the text; with ``head`` one that does not fit.
-            pair: the second text; none with ``head``.
-            head: as by ``encode_head_tail``.
+            text: the text; with ``head`` it must be longer than a row.
+            pair: the second text; must be None with ``head``.
+            head: see ``encode_head_tail``.
         """
         if head is not None:
             return self._explained_head_tail(text, head)
@@ -213,23 +219,23 @@ class Tokenizer:
 
     def _explained_head_tail(self, text: str, head: int) -> Encoded:
         first, last = self._head_tail(text, head, explained=True)
-        # The tail's words are counted anew: none of them is one of the head's.
+        # Negative numbers keep the words of the tail apart from those of the head.
         tail = [replace(piece, word=None if piece.word is None else -1 - piece.word) for piece in last.pieces]
         read = _Content(first.ids + last.ids, [], True, first.pieces + tail)
         gap = (0, first.pieces[-1].end if first.pieces else 0, tail[0].start if tail else len(text))
         return replace(self._explained(self._single, [text], [read], True), unseen=(gap,))
 
     def encode_windows(self, text: str, size: int, stride: int, count_max: int) -> Windows:
-        """Read a text in windows of at most ``size`` tokens with the special ones, as ``window_spans`` places them.
+        """Read a text in windows of at most ``size`` tokens, special tokens included, placed by ``window_spans``.
 
         Args:
-            text: what is read, no further than ``count_max`` windows reach; the work is bounded by that as in ``encode``.
-            size: more than the special tokens, at most ``max_tokens``.
-            stride: tokens from a window's beginning to the next one's, at most those of the text in a window.
-            count_max: the most windows.
+            text: read as far as ``count_max`` windows reach; the work is bounded by that, as in ``encode``.
+            size: greater than the number of special tokens, at most ``max_tokens``.
+            stride: tokens from the start of a window to the start of the next; at most ``size`` less the special tokens.
+            count_max: the greatest number of windows.
         """
         room = size - self.special_tokens
-        # One more than they can reach, so that the last one too ends between words.
+        # One token more than the windows can reach, so that the last window can also end between words.
         read = self._first(text, room + (count_max - 1) * stride + 1)
         spans = window_spans(read.words, room, stride, count_max)
         last = spans[-1][1]
@@ -238,13 +244,13 @@ class Tokenizer:
         return Windows(rows, last + self.special_tokens, truncated)
 
     def encode_head_tail(self, text: str, head: int) -> Row:
-        """Read the first ``head`` tokens of a text and the last ones, as many as fit, up to and from a break between words.
+        """Read the first ``head`` tokens of a text, and as many of its last tokens as still fit. Both parts are cut between words.
 
         Sun et al. 2019, "How to Fine-Tune BERT for Text Classification?"
 
         Args:
-            text: one that does not fit: its row of ``encode`` is truncated. What lies between need not be tokenized.
-            head: fewer than the tokens of a text that fit.
+            text: longer than a row: ``encode`` truncates it. Its middle is not tokenized.
+            head: less than the number of text tokens in a row.
         """
         first, last = self._head_tail(text, head)
         return self._single.row([first.ids + last.ids], True)
@@ -253,13 +259,16 @@ class Tokenizer:
         tail = self._room - head
         first = self._first(text, head + 1, explained)
         last = self._last(text, tail + 1, explained)
-        # They are fewer only where no more is tokenized.
+        # Fewer tokens than requested are there only when the cost limit was reached.
         first_end = head_end(first.words, head) if len(first.ids) > head else len(first.ids)
         last_start = tail_start(last.words, tail) if len(last.ids) > tail else 0
         return first.between(0, first_end), last.between(last_start, len(last.ids))
 
     def _read_pair(self, text: str, pair: str, explained: bool = False) -> tuple[list[_Content], bool]:
-        """What the row of a pair has of each, and whether they have more. Of two texts without an end in sight none counts as longer."""
+        """The tokens of each text of a pair that are in its row, and whether the texts have more.
+
+        Neither counts as longer if both go on after the last attempt.
+        """
         room = self.max_tokens - self._pair.tokens
         for wanted in (room + 1, PAIR_GROWTH * room):
             read = [self._first(one, wanted, explained) for one in (text, pair)]
@@ -278,7 +287,7 @@ class Tokenizer:
             encoding, words = self._read(short)
             sure = len(words)
             if not whole and cost < most:
-                # The cut can have changed the last word, and an added token that it went through.
+                # The cut may have changed the last word, or an added token that it went through.
                 certain = len(short.text) - self._added_characters
                 ends = enumerate(end for _, end in reversed(encoding.offsets))
                 sure -= next((place for place, end in ends if end <= certain and words[-1 - place] != words[-1]), sure)
@@ -303,9 +312,9 @@ class Tokenizer:
             cost = min(most, _more(cost, sure, wanted))
 
     def _part(self, text: str, wanted: int, cost: int, final: bool, from_end: bool) -> tuple[Shortened, bool]:
-        """The beginning or the end of a text that costs about ``cost``, in few characters, and whether it is the whole text.
+        """The beginning or the end of a text that costs about ``cost``, shortened, and whether it is the whole text.
 
-        ``final``: what its words cost beside their characters does not count.
+        ``final``: this is the last attempt; the extra cost of long words is ignored.
         """
         if self.is_plain(text):
             return Shortened(text), True
@@ -315,14 +324,14 @@ class Tokenizer:
             short = self._shortener.shorten(text[offset : offset + size])
             if final:
                 short = replace(short, heavy=())
-            # The words at the cuts do not count.
+            # The words at the two cuts are not certain.
             if size >= len(text) or short.cost >= cost or short.tokens > wanted + 2 + self._added_characters:
                 part = short.tail(cost) if from_end else short.head(cost)
                 return part.moved(offset), size >= len(text) and part is short
-            size *= LOOK_GROWTH
+            size *= SHORTEN_GROWTH
 
     def _read(self, short: Shortened) -> tuple[tokenizers.Encoding, list[int | None]]:
-        # Other threads run during encode_batch, and stand still during encode.
+        # encode_batch releases the GIL; encode does not.
         encoding = self._tokenizer.encode_batch([short.text], add_special_tokens=False)[0]
         return encoding, encoding.word_ids
 
@@ -341,33 +350,33 @@ class Tokenizer:
 
 
 def _costs(wanted: int) -> tuple[int, int]:
-    """How much to tokenize for so many tokens, at first and at the most."""
+    """The cost of the first attempt to read so many tokens, and the cost limit."""
     cost = CUT_CHARACTERS_PER_TOKEN * wanted
     return cost, max(CUT_CHARACTERS_MAX, 2 * cost)
 
 
 def _more(cost: int, found: int, wanted: int) -> int:
-    """How much to tokenize where ``cost`` gave too few tokens."""
+    """The cost of the next attempt, after one of ``cost`` found too few tokens."""
     return cost * min(GROWTH_MAX, max(GROWTH_MIN, -(-3 * wanted // (2 * found + 1))))
 
 
 def _rests(texts: Sequence[str], tokens: Sequence[Token]) -> Iterator[tuple[int, int, int]]:
-    """What follows the last token of each text, unless it is white space."""
+    """The spans after the last token of each text, unless they are white space."""
     for source, text in enumerate(texts):
         end = max((token.end for token in tokens if not token.special and token.pair == bool(source)), default=0)
         if not text[end:].isspace() and end < len(text):
             yield source, end, len(text)
 
 
-# By content. Reading one holds up every other thread for a tenth to a third of a second, and versions of a model mostly have the same.
+# By content. Loading a tokenizer holds the GIL for 0.1 to 0.3 seconds, and most versions of a model share one.
 _shared: weakref.WeakValueDictionary[tuple[str, int], Tokenizer] = weakref.WeakValueDictionary()
 
 
 def tokenizer_of(path: Path, max_tokens: int, sha256: str) -> Tokenizer:
-    """The tokenizer of a file, the same for all files of this content. ``sha256``: of the file, which has been checked.
+    """The tokenizer of a file, shared by all files with the same content. ``sha256``: the verified digest of the file.
 
     Raises:
-        BadBundle: the file is no tokenizer.
+        BadBundle: the file is not a tokenizer.
     """
     found = _shared.get((sha256, max_tokens))
     if found is None:

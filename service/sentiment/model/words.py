@@ -1,4 +1,4 @@
-"""A tokenized text as explanations see it: pieces, words, and where both stand in the text that the caller sent. Pure."""
+"""The pieces and words of a tokenized text, and their positions in the caller's text. Used by explanations. Pure."""
 
 import functools
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from unicodedata import category
 
 import numpy as np
 
-# Apostrophes and hyphens, which stand within words.
+# Apostrophes and hyphens, which may be inside words.
 _LINKS = "'\u2019-\u2010\u2011"
-# Accents, joiners and variation selectors: parts of the character before.
+# Accents, joiners and variation selectors belong to the character before them.
 _MARKS = {"Mn", "Me", "Mc", "Cf"}
 _SKIN = range(0x1F3FB, 0x1F400)
 _FEW, _BLOCK = 64, 1024
@@ -17,9 +17,9 @@ _FEW, _BLOCK = 64, 1024
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One piece as the tokenizer gives it: code points [start, end) of text ``source``, the number of its word there.
+    """One piece as the tokenizer returns it: code points [start, end) of text ``source``, and the number of its word.
 
-    ``source`` is 0, 1 for the second text of a pair, None for a special token.
+    ``source`` is 0, 1 for the second text of a pair, or None for a special token.
     """
 
     text: str
@@ -34,7 +34,7 @@ class Piece:
 class Token:
     """One piece that the model reads. ``start`` and ``end`` are code points of its text, both 0 for a special token.
 
-    ``word`` is the index of its word in ``Encoded.words``, -1 for a special token; ``pair``: it is of the second text.
+    ``word`` is the index of its word in ``Encoded.words``, -1 for a special token. ``pair``: it belongs to the second text.
     """
 
     piece: str
@@ -64,10 +64,10 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A text or pair as the model reads it, with the words that its tokens make.
+    """A text or pair as the model reads it, with the words that its tokens form.
 
-    ``unseen``: code points [start, end) of the text ``source`` (0, or 1 for the second of a pair) that were not read, as
-    (source, start, end); none unless ``truncated``.
+    ``unseen``: the parts that the model does not read, as (source, start, end): code points [start, end) of text ``source`` (0, or 1
+    for the second of a pair). Empty unless ``truncated``.
     """
 
     ids: tuple[int, ...]
@@ -88,11 +88,11 @@ class Span:
 
 
 class Units:
-    """Translates code points of one text into UTF-16 code units and UTF-8 bytes."""
+    """Converts code point offsets of one text into offsets in UTF-16 code units and UTF-8 bytes."""
 
     def __init__(self, text: str) -> None:
         self._ascii = text.isascii()
-        # Of the text up to each place: surrogates, and bytes beyond the first of each character.
+        # Cumulative, up to each code point: the extra UTF-16 code units, and the extra UTF-8 bytes.
         codes = np.frombuffer(b"" if self._ascii else text.encode("utf-32-le", "surrogatepass"), np.uint32)
         astral = codes > 0xFFFF
         self._utf16 = np.cumsum(astral)
@@ -109,10 +109,10 @@ class Units:
 
 
 def group(texts: Sequence[str], pieces: Sequence[Piece]) -> tuple[tuple[Token, ...], tuple[Word, ...]]:
-    """The tokens of pieces, and the words that they make.
+    """The tokens of pieces, and the words that they form.
 
-    A word is what the tokenizer takes for one, without the punctuation beside it, joined across an apostrophe or hyphen that stands between
-    letters or digits: "didn't" and "well-made" are one word each. Accents and joiners that the tokenizer drops are part of the word before.
+    A word is one word of the tokenizer without the punctuation beside it. An apostrophe or hyphen between letters or digits joins its two
+    sides: "didn't" and "well-made" are one word each. Accents and joiners that the tokenizer drops belong to the word before them.
 
     Args:
         texts: the text, and the second one of a pair.
@@ -142,12 +142,12 @@ def group(texts: Sequence[str], pieces: Sequence[Piece]) -> tuple[tuple[Token, .
 
 
 def _with_marks(text: str, word: Word, limit: int) -> Word:
-    """The word with the accents and joiners behind it that the tokenizer drops: they are part of its last character."""
+    """The word, extended by the dropped accents and joiners after it, which belong to its last character."""
     if word.start == word.end:
         return word
     end = word.end
     while end < limit and _is_mark(text[end]):
-        # Of many, a block at a time: a text may consist of them.
+        # Long runs are checked in blocks, since a text may consist of nothing else.
         block = set(text[end : min(end + _BLOCK, limit)]) if end - word.end > _FEW else ()
         end = min(end + _BLOCK, limit) if block and all(map(_is_mark, block)) else end + 1
     return word if end == word.end else replace(word, end=end)
@@ -159,7 +159,7 @@ def _is_mark(sign: str) -> bool:
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """Without the white space that some tokenizers count to a piece."""
+    """The span without the white space that some tokenizers include in a piece."""
     while start < end and text[start].isspace():
         start += 1
     while start < end and text[end - 1].isspace():
@@ -168,9 +168,9 @@ def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _joined(text: str, word: Word, start: int, same: bool) -> bool:
-    """Whether a piece that begins at ``start`` goes on with a word. ``same``: the tokenizer takes both for one word."""
+    """Whether a piece that begins at ``start`` continues a word. ``same``: both are one word for the tokenizer."""
     if start < word.end or word.start == word.end:
-        # Several pieces of one character, or a piece of nothing before.
+        # Several pieces share one character, or the piece before is empty.
         return same
     if start > word.end or start >= len(text):
         return False

@@ -78,11 +78,11 @@ def _without(found: Findings, method: str) -> Findings:
         ),
         (lambda found: found.model_copy(update={"graph": "fp16.onnx"}), None, "the bundle has none"),
         (lambda found: found, "rollout", "the default method is 'rollout'; the service gives integrated_gradients, "),
-        (lambda found: found, "shapley", "default_method is shapley; the attributions measured are integrated_gradients, "),
+        (lambda found: found, "shapley", "default_method must be a measured attribution (integrated_gradients, "),
         (
             lambda found: _without(found, "integrated_gradients"),
             None,
-            "default_method is integrated_gradients; the attributions measured are ",
+            "default_method must be a measured attribution (",
         ),
     ],
 )
