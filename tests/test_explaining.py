@@ -15,7 +15,7 @@ from sentiment.errors import Expired, InvalidInput, ModelFailed, OutOfMemory, Re
 from sentiment.explain import queue as explaining
 from sentiment.explain import thread as explain_thread
 from sentiment.explain.encoding import Encoding, encode
-from sentiment.explain.parts import Aggregation, Asked, AttentionTile, Part, Summary
+from sentiment.explain.parts import Aggregation, AttentionTile, ExplanationRequest, Part, Summary
 from sentiment.explain.queue import CUT, Explaining, ExplainLimits
 from sentiment.explain.thread import AHEAD_BYTES, RESERVE_S
 from sentiment.model.execute import Execute
@@ -41,7 +41,7 @@ class Scripted:
         self.begun: list[str] = []
         self.thread = self.runs_in = 0
 
-    def explain(self, asked: Asked, left_s: Callable[[], float], stop: Stop, execute: Execute) -> Iterator[Part]:
+    def explain(self, asked: ExplanationRequest, left_s: Callable[[], float], stop: Stop, execute: Execute) -> Iterator[Part]:
         self.begun.append(asked.text)
         self.thread = threading.get_native_id()
         execute(lambda: setattr(self, "runs_in", threading.get_native_id()))
@@ -66,7 +66,7 @@ def _queue(scripted: Scripted, **more: Any) -> Explaining:
 
 
 async def _all(queue: Explaining, text: str, allowed_s: float = LONG_S) -> list[Part]:
-    return [part async for part in queue.explain(Asked(text), time.monotonic() + allowed_s)]
+    return [part async for part in queue.explain(ExplanationRequest(text), time.monotonic() + allowed_s)]
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -137,7 +137,7 @@ async def test_no_more_wait_than_the_limit_and_the_refusal_says_so(scripted: Scr
     under_way += [asyncio.create_task(_all(queue, "more")) for _ in range(2)]
     await asyncio.sleep(0.02)
 
-    with pytest.raises(Refused, match="2 explanations wait; the limit is 2") as caught:
+    with pytest.raises(Refused, match="2 explanations are waiting; the limit is 2") as caught:
         await _all(queue, "one too many")
 
     assert caught.value.retry_after_s > 0
@@ -152,7 +152,7 @@ async def test_who_could_not_be_served_in_time_is_refused_at_once(scripted: Scri
     second = asyncio.create_task(_all(queue, "second"))
     await asyncio.sleep(0.02)
 
-    with pytest.raises(Refused, match=r"1 explanations wait, about 1\.0 s of work; 0\.1 s are left"):
+    with pytest.raises(Refused, match=r"1 explanations are waiting, about 1\.0 s of work; the deadline of this one is in 0\.1 s"):
         await _all(queue, "hurried", allowed_s=0.1)
 
     gate.open.set()
@@ -164,9 +164,9 @@ async def test_at_the_deadline_it_is_over_whether_or_not_its_turn_has_come(scrip
     first = asyncio.create_task(_all(queue, "begun", 0.6))
     await _until(gate.entered.is_set)
 
-    with pytest.raises(Expired, match=r"it waited 0\.1\d s for its turn"):
+    with pytest.raises(Expired, match=r"it waited 0\.1\d s in the queue"):
         await _all(queue, "waiting", 0.1)
-    with pytest.raises(Expired, match=r"it was begun after 0\.0\d s and not done 0\.[56]\d s later"):
+    with pytest.raises(Expired, match=r"it started after 0\.0\d s and was not finished 0\.[56]\d s later"):
         await first
 
     assert len(await _all(queue, "next")) == 2
@@ -210,7 +210,7 @@ async def test_a_slow_reader_does_not_hold_up_others_and_loses_nothing(scripted:
     # Each tile has a quarter of a MiB.
     many = 4 * AHEAD_BYTES // 2**18
     scripted.scripts["slow"] = _tiles(many)
-    slow = queue.explain(Asked("slow"), time.monotonic() + LONG_S)
+    slow = queue.explain(ExplanationRequest("slow"), time.monotonic() + LONG_S)
     first = await anext(slow)
 
     assert len(await _all(queue, "quick")) == 2
@@ -225,13 +225,13 @@ async def test_readers_who_are_too_slow_lose_their_place_to_one_who_waits(
 ) -> None:
     monkeypatch.setattr(explaining, "READ_S", 0.2)
     scripted.scripts["stands"] = _tiles(40)
-    stands = [queue.explain(Asked("stands"), time.monotonic() + LONG_S) for _ in range(2)]
+    stands = [queue.explain(ExplanationRequest("stands"), time.monotonic() + LONG_S) for _ in range(2)]
     for one in stands:
         await anext(one)
 
     assert len(await _all(queue, "quick")) == 2
 
-    with pytest.raises(Refused, match="less than 65536 bytes/s were read for"):
+    with pytest.raises(Refused, match="read less than 65536 bytes/s for"):
         async for _ in stands[0]:
             pass
     assert len([part async for part in stands[1]]) == 40
@@ -248,7 +248,7 @@ async def test_readers_who_keep_up_a_little_keep_their_places(
     async def read_slowly() -> None:
         count = 0
         # Each tile has a quarter of a MiB: far more than the least.
-        async for _ in queue.explain(Asked("slow"), time.monotonic() + LONG_S):
+        async for _ in queue.explain(ExplanationRequest("slow"), time.monotonic() + LONG_S):
             count += 1
             await asyncio.sleep(0.05)
         got.append(count)
@@ -263,10 +263,10 @@ async def test_readers_who_keep_up_a_little_keep_their_places(
 
 async def test_looking_again_for_a_slow_reader_takes_one_timer(scripted: Scripted, queue: Explaining) -> None:
     scripted.scripts["stands"] = _tiles(40)
-    stands = [queue.explain(Asked("stands"), time.monotonic() + LONG_S) for _ in range(2)]
+    stands = [queue.explain(ExplanationRequest("stands"), time.monotonic() + LONG_S) for _ in range(2)]
     for one in stands:
         await anext(one)
-    await _until(lambda: all(call.job.behind and not call.job.working for call in queue._begun) and len(queue._begun) == 2)
+    await _until(lambda: all(call.job.behind and not call.job.working for call in queue._started) and len(queue._started) == 2)
     waits = asyncio.create_task(_all(queue, "waits"))
     await asyncio.sleep(0.02)
     before = len(asyncio.get_running_loop()._scheduled)
@@ -286,9 +286,9 @@ async def test_looking_again_for_a_slow_reader_takes_one_timer(scripted: Scripte
 
 async def test_one_that_stood_still_gets_its_turn_again_before_the_other_is_done(scripted: Scripted, queue: Explaining) -> None:
     scripted.scripts["stood"] = _tiles(8)
-    stood = queue.explain(Asked("stood"), time.monotonic() + LONG_S)
+    stood = queue.explain(ExplanationRequest("stood"), time.monotonic() + LONG_S)
     await anext(stood)
-    await _until(lambda: any(call.job.behind and not call.job.working for call in queue._begun))
+    await _until(lambda: any(call.job.behind and not call.job.working for call in queue._started))
     going = threading.Event()
 
     def small_parts(left_s: Callable[[], float], stop: Stop) -> Iterator[Part]:
@@ -311,7 +311,7 @@ async def test_one_that_stood_still_gets_its_turn_again_before_the_other_is_done
     [
         (InvalidInput("label", "is 'x'"), InvalidInput, "label: is 'x'"),
         (ValueError("secret"), ModelFailed, "^the explanation could not be computed$"),
-        (OutOfMemory("bad_alloc"), ModelFailed, "it needs more memory than there is"),
+        (OutOfMemory("bad_alloc"), ModelFailed, "not enough memory"),
     ],
 )
 async def test_what_fails_is_told_and_the_next_is_served(
@@ -345,9 +345,9 @@ async def test_nobody_waits_for_a_run_that_does_not_end_and_when_it_does_all_is_
 
     queue.watch(stall_s=0.05)
 
-    with pytest.raises(Unavailable, match="was asked to end and has not"):
+    with pytest.raises(Unavailable, match="does not stop"):
         await waits
-    with pytest.raises(Unavailable, match="was asked to end and has not"):
+    with pytest.raises(Unavailable, match="does not stop"):
         await _all(queue, "later")
     free.set()
     await _until(lambda: queue._current is None)
@@ -390,7 +390,7 @@ async def test_it_works_no_more_than_its_share_and_rests_in_between(scripted: Sc
     scripted.scripts["works"] = script
     queue = _queue(scripted, share=lambda: 0.1)
     monkeypatch.setattr(explain_thread, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
-    parts = [part async for part in queue.explain(Asked("works"), now + LONG_S)]
+    parts = [part async for part in queue.explain(ExplanationRequest("works"), now + LONG_S)]
     monkeypatch.undo()
     queue.close(5)
 

@@ -204,7 +204,7 @@ async def test_cancelling_a_caller_cancels_on_the_server_and_touches_nobody_else
 
 
 def test_an_unknown_truncation_is_a_mistake_of_the_caller(client: Client) -> None:
-    with pytest.raises(ValueError, match="known are refuse, head"):
+    with pytest.raises(ValueError, match="truncation must be one of refuse, head"):
         client.classify("good", truncation="middle")
 
 

@@ -173,16 +173,16 @@ def test_a_pair_is_explained_with_the_words_of_both(bert: RunningServer) -> None
 
 
 BAD = [
-    ({"methods": ["magic"]}, "methods[0]", "is 'magic'; known are integrated_gradients, gradient_x_input, occlusion, shapley"),
-    ({"methods": ["occlusion", "occlusion"]}, "methods[1]", "is occlusion, as methods[0] is"),
+    ({"methods": ["magic"]}, "methods[0]", "is 'magic'; the methods are integrated_gradients, gradient_x_input, occlusion, shapley"),
+    ({"methods": ["occlusion", "occlusion"]}, "methods[1]", "is occlusion, the same as methods[0]"),
     ({"attention": {"layers": [0, 99]}}, "attention.layers[1]", "is 99; the layers are 0 to 1"),
     ({"attention": {"heads": [-1]}}, "attention.heads[0]", "is -1; the heads are 0 to 3"),
-    ({"attention": {"layers": [0], "aggregation": 4}}, "attention.layers", "has 1; a rollout goes through all layers"),
+    ({"attention": {"layers": [0], "aggregation": 4}}, "attention.layers", "has 1 entries; it must be empty for a rollout"),
     ({"attention": {"aggregation": 99}}, "attention.aggregation", "is 99; known are 0 to 6"),
     ({"attention": {"encoding": 99}}, "attention.encoding", "is 99; known are 0 to 4"),
     ({"attention": {"top_p": 2}}, "attention.top_p", "is 2"),
     ({"attention": {"top_p": math.nan}}, "attention.top_p", "is nan"),
-    ({"attribution": {"steps": 1000}}, "attribution.steps", "is 1000; the limits are 0, for the default, and 256"),
+    ({"attribution": {"steps": 1000}}, "attribution.steps", "is 1000; it must be from 0 (the method's default) to 256"),
     ({"neuron": {"layer": 99}}, "neuron.layer", "is 99; the layers are 0 to 1"),
     ({"neuron": {"token": 512}}, "neuron.token", "is 512; the tokens are 0 to "),
     ({"bytes_max": 100}, "bytes_max", "is 100; "),
