@@ -123,7 +123,9 @@ def test_attention_that_a_server_has_no_room_for_is_left_out_and_the_page_says_s
     assert kinds_of(lines) == ["header", "neuron", "attribution", "evidence", "counterfactual", "heads", "summary"]
     summary = lines[-1]["summary"]
     assert summary["complete"] is False
-    assert any(note.startswith("attention was left out: options.bytes_max is 65536; what is asked can take") for note in summary["notes"])
+    assert any(
+        note.startswith("attention was left out: options.bytes_max is 65536; this explanation can take") for note in summary["notes"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
-"""The clients against real servers: what they keep, retry, and give up."""
+"""The clients against real servers: order, retries, deadlines, cancellation, keepalive."""
 
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent import futures
+from contextlib import asynccontextmanager
 from typing import NoReturn
 
 import grpc
@@ -39,9 +40,9 @@ def test_texts_are_read_no_further_ahead_than_a_few_calls(client: Client) -> Non
     read = itertools.count()
     results = client.classify_all("good" for _ in iter(lambda: next(read), -1))
 
-    for taken, result in enumerate(itertools.islice(results, 20_000)):
+    for taken, result in enumerate(itertools.islice(results, 4_000)):
         assert isinstance(result, Classification)
-        if taken % 1000 == 0:
+        if taken % 200 == 0:
             ahead = next(read) - taken
             assert ahead <= CHUNK * (CALLS_AHEAD + 1) + 25, ahead
 
@@ -50,7 +51,7 @@ def test_what_a_full_queue_refuses_is_sent_again_and_nothing_is_lost(start: Call
     # Fewer than the rows of a call that are tokenized, and so queued, together.
     server = start(queue_rows_max=CHUNK_TOKENIZED - 14)
     with server.client() as client:
-        results = list(client.classify_all(["good"] * 1000))
+        results = list(client.classify_all(["good"] * 300))
 
     assert {result.label if isinstance(result, Classification) else result.code for result in results} == {"positive"}
     assert server.metric("sentiment_refused_total", reason="queue_full", model="tiny/1") > 0
@@ -125,18 +126,16 @@ def dropper() -> Iterator[tuple[Dropper, str]]:
 UNCHECKED = [*NO_RETRIES, ("grpc.service_config", "{}")]
 
 
-def test_a_cancel_that_nobody_asked_for_is_retried(dropper: tuple[Dropper, str]) -> None:
+async def test_a_cancel_that_nobody_asked_for_is_retried(dropper: tuple[Dropper, str]) -> None:
     handler, target = dropper
     with Client(target, options=UNCHECKED) as client:
         assert client.classify("good").label == "positive"
     assert handler.calls == 2
 
-
-async def test_a_cancel_that_nobody_asked_for_is_retried_in_asyncio_too(dropper: tuple[Dropper, str]) -> None:
-    handler, target = dropper
+    handler.left = 1
     async with AsyncClient(target, options=UNCHECKED) as client:
         assert (await client.classify("good")).label == "positive"
-    assert handler.calls == 2
+    assert handler.calls == 4
 
 
 def test_a_cancel_that_goes_on_counts_as_unavailable(dropper: tuple[Dropper, str]) -> None:
@@ -204,7 +203,7 @@ async def test_cancelling_a_caller_cancels_on_the_server_and_touches_nobody_else
 
 
 def test_an_unknown_truncation_is_a_mistake_of_the_caller(client: Client) -> None:
-    with pytest.raises(ValueError, match="known are refuse, head"):
+    with pytest.raises(ValueError, match="truncation must be one of refuse, head"):
         client.classify("good", truncation="middle")
 
 
@@ -215,38 +214,39 @@ def test_the_client_pings_no_more_often_than_the_server_accepts() -> None:
     assert json.loads(str(options["grpc.service_config"]))["healthCheckConfig"]["serviceName"] == SERVICE == "sentiment.v1.SentimentService"
 
 
-async def sent_away(server: RunningServer) -> bool:
-    """Whether a client that calls once and then pings every second, the least that gRPC allows, has to leave within 2.4 s."""
+@asynccontextmanager
+async def pinging(server: RunningServer) -> AsyncIterator[asyncio.Task[None]]:
+    """A client that calls once and then pings every second, the least that gRPC allows. The task ends when the server sends it away."""
     options = {**dict(channel_options()), "grpc.keepalive_time_ms": 1000, "grpc.use_local_subchannel_pool": 1}
     async with grpc.aio.insecure_channel(server.target, list(options.items())) as channel:
         answer = await pb_grpc.SentimentServiceStub(channel).Classify(pb.ClassifyRequest(text="good"))
         assert answer.prediction.label == "positive"
         ready = channel.get_state()
         assert ready is grpc.ChannelConnectivity.READY
-        left = asyncio.create_task(channel.wait_for_state_change(ready))
-        await asyncio.wait({left}, timeout=2.4)
-        left.cancel()
-        return channel.get_state() is not ready
+        leaves = asyncio.create_task(channel.wait_for_state_change(ready))
+        yield leaves
+        leaves.cancel()
 
 
 async def test_a_client_that_pings_as_clients_are_told_to_is_not_sent_away(
     start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten times as fast as usual on both sides. The other server shows that one would notice."""
+    """Faster than usual on both sides. One server finds the same pings too frequent: when it sends its client away, the other has not."""
     options = rpc_server.channel_options
-    # Two pings that come too early are too many; usually three are.
+    # The second early ping is one too many; usually the third is.
     monkeypatch.setattr(rpc_server, "channel_options", lambda given: [*options(given), ("grpc.http2.max_ping_strikes", 1)])
     usual = Settings().keepalive_min_ping_s
 
-    found = await asyncio.gather(sent_away(start(keepalive_min_ping_s=usual / 10)), sent_away(start(keepalive_min_ping_s=usual)))
+    async with pinging(start(keepalive_min_ping_s=usual / 20)) as patient, pinging(start(keepalive_min_ping_s=usual)) as strict:
+        await asyncio.wait_for(strict, 60)
 
-    assert found == [False, True]
+        assert not patient.done()
 
 
 async def test_a_connections_age_ends_it_without_a_failed_call(start: Callable[..., RunningServer]) -> None:
     server = start(connection_age_max_s=0.2)
     async with AsyncClient(server.target, options=[("grpc.use_local_subchannel_pool", 1)]) as client:
-        end = asyncio.get_running_loop().time() + 1.0
+        end = asyncio.get_running_loop().time() + 0.5
         while asyncio.get_running_loop().time() < end:
             assert (await client.classify("good")).label == "positive"
 

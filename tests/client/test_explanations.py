@@ -1,4 +1,4 @@
-"""Explanations as the clients return them, and as other tools read them."""
+"""Explanations as the clients return them, and their exports for other tools."""
 
 import html
 import json
@@ -38,7 +38,7 @@ def explained(*parts: pb.ExplainResponse) -> Explanation:
     return explanation_of(messages(*parts), TEXT)
 
 
-def test_the_header_is_read_with_words_and_their_places_in_three_units() -> None:
+def test_the_header_has_words_with_their_offsets_in_three_units() -> None:
     found = explained()
 
     assert (found.label, found.score, dict(found.scores)) == ("positive", 0.875, {"negative": 0.125, "positive": 0.875})
@@ -54,7 +54,7 @@ def test_the_header_is_read_with_words_and_their_places_in_three_units() -> None
     assert (found.summary.complete, found.summary.notes, found.summary.run_s) == (False, ("shapley drew 10 of 20 orders",), 1.5)
 
 
-def test_an_attribution_is_arrays_that_cannot_be_written() -> None:
+def test_an_attribution_has_read_only_arrays() -> None:
     found = explained(*ALL).attributions["shapley"]
 
     assert found.words.dtype == np.float32
@@ -67,7 +67,7 @@ def test_an_attribution_is_arrays_that_cannot_be_written() -> None:
         found.words[0] = 1
 
 
-def test_values_by_embedding_come_as_three_columns() -> None:
+def test_values_by_embedding_have_three_columns() -> None:
     part = attribution("integrated_gradients")
     part.tokens.extend([1] * TOKENS)
     for name, share in (("token", 0.5), ("segment", 0.125), ("position", 0.375)):
@@ -83,7 +83,7 @@ def test_values_by_embedding_come_as_three_columns() -> None:
 
 @pytest.mark.parametrize("bytes_max", [60_000, 40, 14])
 @pytest.mark.parametrize("encoding", list(Encoding))
-def test_maps_are_put_together_from_tiles_of_any_size(encoding: Encoding, bytes_max: int) -> None:
+def test_maps_are_assembled_from_tiles_of_any_size(encoding: Encoding, bytes_max: int) -> None:
     found = explained(*attention(encoding, bytes_max)).attention
 
     assert found is not None
@@ -98,69 +98,55 @@ def test_maps_are_put_together_from_tiles_of_any_size(encoding: Encoding, bytes_
         assert np.allclose(found.dropped[layer, head], missing if encoding == Encoding.TOP_P else 0, atol=0.01)
 
 
-def test_a_map_with_a_missing_tile_is_left_out_of_an_unfinished_explanation_and_an_error_in_a_finished_one() -> None:
+def test_a_map_with_a_missing_or_repeated_tile_is_left_out_unless_the_explanation_is_complete() -> None:
     parts = list(attention(Encoding.FP32, 48))[1:]
 
-    found = explained(*parts).attention
-    assert found is not None
-    assert sorted(found.maps) == [(0, 1), (1, 0), (1, 1)]
+    for incomplete in (parts, [*attention(Encoding.FP32, 48), parts[0]]):
+        found = explained(*incomplete).attention
+        assert found is not None
+        assert sorted(found.maps) == [(0, 1), (1, 0), (1, 1)]
     end = summary()
     end.summary.complete = True
-    with pytest.raises(CallFailed, match="the tiles of layer 0, head 0 do not make a map"):
+    with pytest.raises(CallFailed, match="the tiles of layer 0, head 0 do not cover the map exactly once"):
         explanation_of([*messages(*parts)[:-1], end], TEXT)
 
 
-def test_a_tile_that_comes_twice_makes_no_map() -> None:
-    parts = list(attention(Encoding.TOP_P))
-
-    found = explained(parts[0], *parts).attention
-
-    assert found is not None
-    assert (0, 0) not in found.maps
-
-
-def test_tiles_beyond_the_text_are_refused_before_they_take_memory() -> None:
+def test_tiles_larger_than_the_text_are_refused_before_they_take_memory() -> None:
     tile = next(attention(Encoding.U8))
     tile.tile.rows = 65_535
 
-    with pytest.raises(CallFailed, match="INTERNAL: the explanation cannot be read: a tile is 65535 by 6; the text has 6 tokens"):
+    with pytest.raises(
+        CallFailed, match="INTERNAL: cannot read the explanation: a tile has 65535 rows and 6 columns, but the text has 6 tokens"
+    ):
         explained(tile)
 
 
-def test_an_explanation_without_its_end_is_unavailable() -> None:
+def test_an_explanation_without_summary_is_unavailable() -> None:
     with pytest.raises(CallFailed, match="UNAVAILABLE: the explanation ended before its summary"):
         explanation_of(messages(*ALL)[:-1], TEXT)
 
 
 @pytest.mark.parametrize("parts", [[*ALL, summary()], [pb.ExplainResponse(header=header())] * 2])
-def test_an_explanation_has_one_header_and_it_comes_first(parts: list[pb.ExplainResponse]) -> None:
-    with pytest.raises(CallFailed, match="it has not one header, in its first message") as caught:
+def test_an_explanation_has_one_header_in_its_first_message(parts: list[pb.ExplainResponse]) -> None:
+    with pytest.raises(CallFailed, match="the first message must be the header") as caught:
         explanation_of(parts, TEXT)
     assert caught.value.code is grpc.StatusCode.INTERNAL
 
 
-def test_an_attribution_of_other_words_is_an_error() -> None:
+def test_an_attribution_with_another_number_of_words_is_an_error() -> None:
     part = attribution()
     del part.words[0]
 
-    with pytest.raises(CallFailed, match="INTERNAL: the explanation cannot be read"):
+    with pytest.raises(CallFailed, match="INTERNAL: cannot read the explanation"):
         explained(pb.ExplainResponse(attribution=part))
 
 
-def test_a_neuron_view_is_put_together_from_its_parts() -> None:
+def test_a_neuron_view_is_assembled_from_its_parts() -> None:
     views = []
     for start, keys in ((0, 4), (4, 2)):
         view = pb.NeuronView(layer=1, head=0, token=2, scale=0.5, query=[1, 2], key_start=start, keys=keys, max_abs_error=1e-7)
-        for name, width in (
-            ("key", 2),
-            ("product", 2),
-            ("dot", 1),
-            ("scaled", 1),
-            ("bias", 1),
-            ("score", 1),
-            ("softmax", 1),
-            ("attention", 1),
-        ):
+        for name in ("key", "product", "dot", "scaled", "bias", "score", "softmax", "attention"):
+            width = 2 if name in ("key", "product") else 1
             getattr(view, name).extend(range(start * width, (start + keys) * width))
         views.append(pb.ExplainResponse(neuron=view))
 
@@ -169,11 +155,11 @@ def test_a_neuron_view_is_put_together_from_its_parts() -> None:
     assert found is not None
     assert found.key.tolist() == [[2 * key, 2 * key + 1] for key in range(6)]
     assert found.attention.tolist() == list(range(6))
-    with pytest.raises(CallFailed, match="parts of its neuron view are missing"):
+    with pytest.raises(CallFailed, match="parts of the neuron view are missing"):
         explained(views[0], *views[:1])
 
 
-def test_classify_gives_the_same_explanation_in_its_message() -> None:
+def test_classify_returns_the_same_explanation_in_one_message() -> None:
     response = pb.ClassifyResponse()
     response.explanation.header.CopyFrom(header())
     response.explanation.attributions.append(attribution())
@@ -188,10 +174,10 @@ def test_classify_gives_the_same_explanation_in_its_message() -> None:
     assert explained_of(pb.ClassifyResponse(), TEXT, None).explanation is None
 
 
-# what can be asked
+# options
 
 
-def test_options_are_written_as_they_are_named() -> None:
+def test_options_become_the_fields_of_their_names() -> None:
     asked = ExplainOptions(
         methods=["occlusion"],
         steps=7,
@@ -226,22 +212,26 @@ def test_every_encoding_and_aggregation_of_the_proto_has_a_name() -> None:
     assert set(AGGREGATIONS.values()) == set(pb.AttentionAggregation.values())
 
 
-@pytest.mark.parametrize("wrong", [{"encoding": "u16"}, {"aggregation": ""}])
-def test_an_unknown_name_is_an_error_at_once(wrong: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="known are"):
-        AttentionOptions(**wrong)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AttentionOptions(encoding="u16"), "encoding must be one of u8, fp16, fp32, top_p, got 'u16'"),
+        (lambda: AttentionOptions(aggregation=""), "aggregation must be one of"),
+        (lambda: ExplainOptions(methods="occlusion"), "methods must be a sequence of str, got 'occlusion'"),
+        (lambda: AttentionOptions(layers=5), "layers must be a sequence of int, got 5"),
+        (lambda: AttentionOptions(heads=(0, 2**40)), "heads must have integers from .* got 1099511627776"),
+        *((lambda sets=sets: ExplainOptions(without=sets), "without") for sets in ("12", (3,), ("3",), ((1, "2"),), (3.0,), ((2**31,),))),
+    ],
+)
+def test_invalid_options_are_refused_where_they_are_created(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
-@pytest.mark.parametrize("wrong", ["12", (3,), ("3",), ((1, "2"),), (3.0,), ((2**31,),)])
-def test_word_sets_that_are_none_are_an_error_at_once(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="without"):
-        ExplainOptions(without=wrong)
+# pages
 
 
-# as a page
-
-
-def test_an_explanation_keeps_the_messages_it_was_read_from() -> None:
+def test_an_explanation_keeps_its_source_messages() -> None:
     sent = messages(*ALL, *attention(Encoding.U8))
 
     found = explanation_of(sent, TEXT)
@@ -250,7 +240,7 @@ def test_an_explanation_keeps_the_messages_it_was_read_from() -> None:
     assert "messages" not in repr(found)
 
 
-def test_notes_are_added_to_an_explanation_and_its_messages() -> None:
+def test_notes_are_added_to_the_explanation_and_to_its_messages() -> None:
     end = summary()
     end.summary.ClearField("notes")
     end.summary.complete = True
@@ -264,7 +254,7 @@ def test_notes_are_added_to_an_explanation_and_its_messages() -> None:
     assert not pb.ExplainResponse.FromString(shortened.messages[-1]).summary.complete
 
 
-def test_a_page_has_the_explanation_and_a_notebook_frames_it() -> None:
+def test_a_page_contains_the_explanation_and_a_notebook_shows_it_in_a_frame() -> None:
     found = explained(*ALL)
 
     page, frame = found.to_html(), found._repr_html_()
@@ -284,14 +274,14 @@ def test_a_page_too_large_for_a_notebook_is_shown_without_attention(monkeypatch:
     assert '{"tile": ' in found.to_html()
     assert '{"tile": ' not in page
     assert '{"attribution": ' in page
-    assert "attention is left out here: with it the page has 0 MB, notebooks show up to 0; to_html() has it" in page
+    assert "attention is left out here: the page would have 0 MB, and the limit in notebooks is 0 MB; use to_html() to see it" in page
     assert found.attention is not None
 
 
-# for other tools
+# exports
 
 
-def test_json_has_every_field_and_nothing_that_is_not_json() -> None:
+def test_json_is_strict_and_has_every_field() -> None:
     found = explained(*ALL, *attention(Encoding.U8))
 
     told = json.loads(json.dumps(found.to_json(), allow_nan=False))
@@ -307,13 +297,13 @@ def test_json_has_every_field_and_nothing_that_is_not_json() -> None:
 
 
 def drawn(html: str) -> list[dict[str, Any]]:
-    """What bertviz gives its script."""
+    """The parameters in bertviz's page."""
     parameters, _ = json.JSONDecoder().raw_decode(html, html.index('{"attention": ['))
     return parameters["attention"]
 
 
 @pytest.mark.parametrize("view", ["head_view", "model_view"])
-def test_bertviz_draws_our_numbers(view: str) -> None:
+def test_bertviz_shows_the_weights_of_the_explanation(view: str) -> None:
     """The real package, which is in the dev extra."""
     import bertviz
 
@@ -326,7 +316,7 @@ def test_bertviz_draws_our_numbers(view: str) -> None:
     assert np.array_equal(np.array(shown["attn"], np.float32), [[weights(layer, head) for head in range(HEADS)] for layer in range(LAYERS)])
 
 
-def test_bertviz_parts_the_texts_of_a_pair() -> None:
+def test_bertviz_separates_the_texts_of_a_pair() -> None:
     import bertviz
 
     start = header()
@@ -342,16 +332,16 @@ def test_bertviz_parts_the_texts_of_a_pair() -> None:
     assert (within["name"], within["left_text"]) == ("Sentence A -> Sentence A", ["[CLS]", *READ[:2]])
 
 
-def test_bertviz_is_not_given_half_a_model() -> None:
+def test_bertviz_needs_the_maps_of_all_layers_and_heads() -> None:
     with pytest.raises(ValueError, match="no attention maps"):
         explained().to_bertviz()
-    with pytest.raises(ValueError, match="1 of 4 maps are missing, the first of layer 0, head 1"):
+    with pytest.raises(ValueError, match="1 of 4 are missing; the first is layer 0, head 1"):
         explained(*[part for part in attention(Encoding.U8) if (part.tile.layer, part.tile.head) != (0, 1)]).to_bertviz()
-    with pytest.raises(ValueError, match="aggregated to head_mean"):
+    with pytest.raises(ValueError, match="maps or words, got head_mean"):
         explained(*attention(Encoding.U8, aggregation=3)).to_bertviz()
 
 
-def test_neat_vision_gets_a_sample_as_its_reader_takes_it() -> None:
+def test_a_neat_vision_sample_has_the_form_that_its_reader_expects() -> None:
     """cbaziotis/neat-vision 2018: Sentence.vue colours by weights "always" summing to 1, PredClf.vue takes the softmax of posterior."""
     found = explained(*ALL).to_neat_vision("sample_99", label="negative")
 
@@ -365,29 +355,16 @@ def test_neat_vision_gets_a_sample_as_its_reader_takes_it() -> None:
     assert shown.tolist() == pytest.approx([0.125, 0.875])
 
 
-def test_neat_vision_bears_words_without_any_value() -> None:
+def test_a_neat_vision_sample_of_words_without_value_has_zeros() -> None:
     part = attribution(values=(0.0,) * 4)
 
     assert explained(pb.ExplainResponse(attribution=part)).to_neat_vision("x")["attention"] == [0.0] * 4
 
 
-def test_neat_vision_wants_an_attribution_and_a_label_that_there_are() -> None:
-    with pytest.raises(ValueError, match="no attribution by any method; the explanation has none"):
+def test_a_neat_vision_sample_needs_an_existing_attribution_and_label() -> None:
+    with pytest.raises(ValueError, match="no attribution by any method; it has none"):
         explained().to_neat_vision("x")
-    with pytest.raises(ValueError, match="no attribution by occlusion; the explanation has shapley"):
+    with pytest.raises(ValueError, match="no attribution by occlusion; it has shapley"):
         explained(*ALL).to_neat_vision("x", method="occlusion")
-    with pytest.raises(ValueError, match="label is 'meh'"):
+    with pytest.raises(ValueError, match=r"label must be one of .*, got 'meh'"):
         explained(*ALL).to_neat_vision("x", label="meh")
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ExplainOptions(methods="occlusion"), "methods is 'occlusion'; wanted is a sequence of str"),
-        (lambda: AttentionOptions(layers=5), "layers is 5; wanted is a sequence of int"),
-        (lambda: AttentionOptions(heads=(0, 2**40)), "heads has 1099511627776; the limits are"),
-    ],
-)
-def test_options_of_another_kind_are_refused_where_they_are_made(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()

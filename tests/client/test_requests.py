@@ -1,4 +1,4 @@
-"""Texts that no message can carry: each fails alone, as the server would have said it."""
+"""Texts that are not valid Unicode, which protobuf cannot encode: each fails alone, with the message that the server would give."""
 
 from collections.abc import AsyncIterator
 
@@ -10,75 +10,63 @@ from tests.conftest import RunningServer
 
 NO_UNICODE = "caf\udce9"
 REASON = "text: has a lone surrogate at code point 3; Unicode text has none"
+FAILED = f"INVALID_ARGUMENT {REASON}"
+# A batch and its results; one of invalid texts alone is not sent.
+BATCHES = [([NO_UNICODE, "good", NO_UNICODE, "bad"], [FAILED, "positive", FAILED, "negative"]), ([NO_UNICODE] * 2, [FAILED] * 2)]
 
 
 def kinds(results: list[Result]) -> list[str]:
     return [result.label if isinstance(result, Classification) else f"{result.code.name} {result.message}" for result in results]
 
 
-def test_a_call_with_such_a_text_is_invalid(client: Client) -> None:
-    for text, pair in ((NO_UNICODE, None), ("good", NO_UNICODE)):
-        with pytest.raises(CallFailed) as caught:
-            client.classify(text, pair)
+@pytest.mark.parametrize("texts", [(NO_UNICODE,), ("good", NO_UNICODE)], ids=["text", "text_pair"])
+async def test_a_call_with_an_invalid_text_fails_as_invalid_argument(client: Client, server: RunningServer, texts: tuple[str, ...]) -> None:
+    with pytest.raises(CallFailed) as caught:
+        client.classify(*texts)
+    async with AsyncClient(server.target) as asyncio_client:
+        with pytest.raises(CallFailed) as caught_in_asyncio:
+            await asyncio_client.classify(*texts)
 
-        assert (caught.value.code, caught.value.message) == (grpc.StatusCode.INVALID_ARGUMENT, REASON)
-        assert [violation.field for violation in caught.value.violations] == ["text"]
-
-
-def test_in_a_batch_it_leaves_the_others_alone(client: Client) -> None:
-    results = client.classify_batch([NO_UNICODE, "good", NO_UNICODE, "bad"])
-
-    assert kinds(results) == [f"INVALID_ARGUMENT {REASON}", "positive", f"INVALID_ARGUMENT {REASON}", "negative"]
+    for error in (caught.value, caught_in_asyncio.value):
+        assert (error.code, error.message) == (grpc.StatusCode.INVALID_ARGUMENT, REASON)
+        assert [violation.field for violation in error.violations] == ["text"]
 
 
-def test_a_batch_of_nothing_else_is_answered_too(client: Client) -> None:
-    assert kinds(client.classify_batch([NO_UNICODE] * 2)) == [f"INVALID_ARGUMENT {REASON}"] * 2
+@pytest.mark.parametrize(("texts", "expected"), BATCHES, ids=["among others", "alone"])
+async def test_an_invalid_text_of_a_batch_fails_in_its_place(
+    client: Client, server: RunningServer, texts: list[str], expected: list[str]
+) -> None:
+    assert kinds(client.classify_batch(texts)) == expected
+    async with AsyncClient(server.target) as asyncio_client:
+        assert kinds(await asyncio_client.classify_batch(texts)) == expected
 
 
-def test_an_empty_batch_is_still_the_servers_to_refuse(client: Client) -> None:
+def test_an_empty_batch_is_sent_and_refused_by_the_server(client: Client) -> None:
     with pytest.raises(CallFailed, match="items: has 0 items"):
         client.classify_batch([])
 
 
-def test_among_any_number_of_texts_it_stays_in_its_place(client: Client) -> None:
+def test_classify_all_keeps_invalid_texts_in_their_places(client: Client) -> None:
     texts = [NO_UNICODE if number % 100 == 50 else "good" for number in range(400)]
 
     labels = kinds(list(client.classify_all(texts)))
 
-    assert labels == [f"INVALID_ARGUMENT {REASON}" if number % 100 == 50 else "positive" for number in range(400)]
+    assert labels == [FAILED if text == NO_UNICODE else "positive" for text in texts]
 
 
-async def test_the_asyncio_client_does_the_same(server: RunningServer) -> None:
-    async with AsyncClient(server.target) as client:
-        mixed = await client.classify_batch([NO_UNICODE, "good"])
-        alone = await client.classify_batch([NO_UNICODE])
-        with pytest.raises(CallFailed) as caught:
-            await client.classify(NO_UNICODE)
-
-    assert kinds(mixed) == [f"INVALID_ARGUMENT {REASON}", "positive"]
-    assert kinds(alone) == [f"INVALID_ARGUMENT {REASON}"]
-    assert caught.value.message == REASON
-
-
-async def test_in_a_stream_it_ends_the_stream_and_is_no_cancelling(server: RunningServer) -> None:
+@pytest.mark.parametrize(
+    ("error", "text", "message"), [(CallFailed, NO_UNICODE, REASON), (KeyError, None, "raised by the items")], ids=["text", "exception"]
+)
+async def test_an_error_of_the_items_ends_the_stream_and_reaches_the_caller(
+    server: RunningServer, error: type[Exception], text: str | None, message: str
+) -> None:
     async def items() -> AsyncIterator[tuple[str, str]]:
         yield "1", "good"
-        yield "2", NO_UNICODE
+        if text is None:
+            raise KeyError(message)
+        yield "2", text
 
     async with AsyncClient(server.target) as client:
-        with pytest.raises(CallFailed) as caught:
-            async for _ in client.classify_stream(items(), timeout_s=10):
-                pass
-
-    assert caught.value.message == REASON
-
-
-async def test_what_the_items_of_a_stream_raise_is_raised_to_its_caller(server: RunningServer) -> None:
-    async def items() -> AsyncIterator[tuple[str, str]]:
-        yield "1", "good"
-        raise KeyError("the caller's own")
-
-    async with AsyncClient(server.target) as client:
-        with pytest.raises(KeyError, match="the caller's own"):
+        with pytest.raises(error, match=message):
             async for _ in client.classify_stream(items(), timeout_s=10):
                 pass

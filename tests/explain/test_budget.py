@@ -10,7 +10,7 @@ from sentiment.errors import InvalidInput
 from sentiment.explain.budget import NOTE_BYTES_MAX, bytes_most, check_bytes
 from sentiment.explain.encoding import Encoding, tiles
 from sentiment.explain.methods.heads import PATTERNS
-from sentiment.explain.parts import ROLLOUTS, Aggregation, Asked, AttentionAsked, NeuronAsked
+from sentiment.explain.parts import ROLLOUTS, Aggregation, AttentionRequest, ExplanationRequest, NeuronRequest
 from sentiment.model.words import Encoded, Token, Word
 from sentiment.v1 import sentiment_pb2 as pb
 
@@ -18,14 +18,14 @@ MOST, LEAST, NUMBER = 2**31 - 1, -1, 1.5
 GRPC_FRAME = 5
 METHODS = ("integrated_gradients", "gradient_x_input", "occlusion", "shapley")
 LABELS = ("sehr schön", "neutral")
-EVERYTHING = Asked(
+EVERYTHING = ExplanationRequest(
     "",
     methods=METHODS,
     by_embedding=True,
     counterfactuals=True,
     heads=True,
-    attention=AttentionAsked(encoding=Encoding.TOP_P, top_p=1.0),
-    neuron=NeuronAsked(),
+    attention=AttentionRequest(encoding=Encoding.TOP_P, top_p=1.0),
+    neuron=NeuronRequest(),
     without=((0,), (0,)),
 )
 SPAN = pb.Span(code_point_start=MOST, code_point_end=MOST, utf16_start=MOST, utf16_end=MOST, byte_start=MOST, byte_end=MOST)
@@ -127,7 +127,7 @@ def _neuron(tokens: int, width: int) -> list[pb.NeuronView]:
     return found
 
 
-def _tiles(asked: AttentionAsked, encoded: Encoded, layers: int, heads: int) -> list[pb.AttentionTile]:
+def _tiles(asked: AttentionRequest, encoded: Encoded, layers: int, heads: int) -> list[pb.AttentionTile]:
     tokens = len(encoded.tokens)
     side = len(encoded.words) + 2 if asked.aggregation == Aggregation.WORDS else tokens
     shape = (heads if asked.aggregation == Aggregation.CLS_ROWS else side, side)
@@ -152,7 +152,7 @@ def _summary(methods: int) -> pb.ExplanationSummary:
     return pb.ExplanationSummary(complete=True, notes=notes, served_rows=MOST, explanation_rows=MOST, queue=wait, run=wait)
 
 
-def _largest(asked: Asked, encoded: Encoded, layers: int, heads: int, width: int) -> int:
+def _largest(asked: ExplanationRequest, encoded: Encoded, layers: int, heads: int, width: int) -> int:
     """Bytes of the largest messages that there can be, with their frames."""
     tokens, words = len(encoded.tokens), len(encoded.words)
     count = len(asked.methods) if asked.attributions else int(asked.counterfactuals)
@@ -187,7 +187,7 @@ def test_no_messages_are_larger_than_the_bound(tokens: int, words: int, left_out
 
 
 def test_words_left_out_count_with_their_note() -> None:
-    asked = Asked("", attributions=False, without=((0, 1), (0,)))
+    asked = ExplanationRequest("", attributions=False, without=((0, 1), (0,)))
     encoded = _encoded(6, 4)
 
     added = bytes_most(asked, encoded, LABELS, 0, 0, 0) - bytes_most(replace(asked, without=()), encoded, LABELS, 0, 0, 0)
@@ -199,7 +199,7 @@ def test_words_left_out_count_with_their_note() -> None:
 @pytest.mark.parametrize("encoding", Encoding)
 @pytest.mark.parametrize("aggregation", Aggregation)
 def test_no_attention_is_larger_than_the_bound(encoding: Encoding, aggregation: Aggregation) -> None:
-    asked = Asked("", attributions=False, attention=AttentionAsked(encoding=encoding, aggregation=aggregation))
+    asked = ExplanationRequest("", attributions=False, attention=AttentionRequest(encoding=encoding, aggregation=aggregation))
     encoded = _encoded(180, 100)
 
     largest = _largest(asked, encoded, 2, 3, 0)
@@ -208,34 +208,34 @@ def test_no_attention_is_larger_than_the_bound(encoding: Encoding, aggregation: 
 
 
 def test_chosen_layers_and_heads_alone_count() -> None:
-    def most(attention: AttentionAsked) -> int:
-        return bytes_most(Asked("", attributions=False, attention=attention), _encoded(50, 40), LABELS, 6, 12, 32)
+    def most(attention: AttentionRequest) -> int:
+        return bytes_most(ExplanationRequest("", attributions=False, attention=attention), _encoded(50, 40), LABELS, 6, 12, 32)
 
-    nothing = bytes_most(Asked("", attributions=False), _encoded(50, 40), LABELS, 6, 12, 32)
-    assert (most(AttentionAsked()) - nothing) == 36 * (most(AttentionAsked((3,), (7, 8))) - nothing)
+    nothing = bytes_most(ExplanationRequest("", attributions=False), _encoded(50, 40), LABELS, 6, 12, 32)
+    assert (most(AttentionRequest()) - nothing) == 36 * (most(AttentionRequest((3,), (7, 8))) - nothing)
 
 
 @pytest.mark.parametrize(
     ("attention", "budget", "offer"),
     [
-        (AttentionAsked(encoding=Encoding.FP32), 1_000_000, "with encoding u8 up to"),
-        (AttentionAsked(encoding=Encoding.FP32), 500_000, "with aggregation head_mean up to"),
-        (AttentionAsked(encoding=Encoding.FP32), 150_000, "with encoding u8 and aggregation head_mean up to"),
-        (AttentionAsked(encoding=Encoding.FP32), 40_000, "with encoding u8 and aggregation cls_rows up to"),
-        (AttentionAsked(), 33_000, "without attention up to"),
-        (AttentionAsked(), 1000, None),
+        (AttentionRequest(encoding=Encoding.FP32), 1_000_000, "with encoding u8 up to"),
+        (AttentionRequest(encoding=Encoding.FP32), 500_000, "with aggregation head_mean up to"),
+        (AttentionRequest(encoding=Encoding.FP32), 150_000, "with encoding u8 and aggregation head_mean up to"),
+        (AttentionRequest(encoding=Encoding.FP32), 40_000, "with encoding u8 and aggregation cls_rows up to"),
+        (AttentionRequest(), 33_000, "without attention up to"),
+        (AttentionRequest(), 1000, None),
         (None, 1000, None),
     ],
 )
-def test_a_budget_that_may_not_do_is_refused_with_what_would_do(attention: AttentionAsked | None, budget: int, offer: str | None) -> None:
-    asked = Asked("", methods=METHODS[:1], attention=attention, bytes_max=budget)
+def test_a_budget_that_may_not_do_is_refused_with_what_would_do(attention: AttentionRequest | None, budget: int, offer: str | None) -> None:
+    asked = ExplanationRequest("", methods=METHODS[:1], attention=attention, bytes_max=budget)
     encoded, sizes = _encoded(100, 98), (6, 12, 32)
 
     with pytest.raises(InvalidInput) as caught:
         check_bytes(asked, encoded, LABELS, *sizes)
 
     most = bytes_most(asked, encoded, LABELS, *sizes)
-    told = f"options.bytes_max: is {budget}; what is asked can take up to {most}"
+    told = f"options.bytes_max: is {budget}; this explanation can take up to {most}"
     assert str(caught.value).startswith(told)
     assert (offer or "up to") in str(caught.value)
     assert ("up to" in str(caught.value).removeprefix(told)) == (offer is not None)

@@ -33,7 +33,7 @@ def test_a_path_lies_between_its_ends_and_integrates_polynomials_exactly(steps: 
 
 
 def test_a_path_without_a_step_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 steps"):
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
         Path.of(0)
 
 

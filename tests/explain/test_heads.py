@@ -360,9 +360,9 @@ def test_attention_and_sentences_of_another_text_are_refused() -> None:
     text = Text("a bad film")
     attention = np.zeros((1, 1, 5, 5), np.float32)
 
-    with pytest.raises(ValueError, match=r"attention is \[1, 1, 4, 5\]; of this text it is \[layers, heads, 5, 5\]"):
+    with pytest.raises(ValueError, match=r"attention must be \[layers, heads, 5, 5\] for this text, got \[1, 1, 4, 5\]"):
         head_patterns(attention[:, :, 1:], text.encoded, text.texts, text.sentence)
-    with pytest.raises(ValueError, match=r"sentence is \[4\]; of this text it is \[5\]"):
+    with pytest.raises(ValueError, match=r"sentence must be \[5\] for this text, got \[4\]"):
         head_patterns(attention, text.encoded, text.texts, text.sentence[1:])
 
 
@@ -490,7 +490,11 @@ def test_of_heads_with_equal_effects_the_lower_one_comes_first(seed: int) -> Non
 
 @pytest.mark.parametrize(
     ("numbers", "message"),
-    [((0, 2, 8), "layers is 0; the least is 1"), ((2, -1, 8), "heads is -1"), ((2, 2, 0), "rows_max is 0; the least is 1")],
+    [
+        ((0, 2, 8), "layers must be at least 1, got 0"),
+        ((2, -1, 8), "heads must be at least 1, got -1"),
+        ((2, 2, 0), "rows_max must be at least 1, got 0"),
+    ],
 )
 def test_a_plan_of_nothing_is_refused(numbers: tuple[int, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -503,12 +507,12 @@ def test_logits_that_do_not_belong_to_the_plan_are_refused() -> None:
     broken = logits.copy()
     broken[4, 1] = np.nan
 
-    with pytest.raises(ValueError, match=r"logits are \[5, 3\]; of this plan they are \[6, labels\]"):
+    with pytest.raises(ValueError, match=r"logits must be \[6, labels\] for this plan, got \[5, 3\]"):
         effects_from(plan, logits[1:], 0)
     for label in (-1, 3):
-        with pytest.raises(ValueError, match=f"label is {label}; the labels are 0 to 2"):
+        with pytest.raises(ValueError, match=f"label must be from 0 to 2, got {label}"):
             effects_from(plan, logits, label)
-    with pytest.raises(ValueError, match="the logits of 1 of 6 rows are not all finite"):
+    with pytest.raises(ValueError, match="logits must be finite, but 1 of 6 rows are not"):
         effects_from(plan, broken, 0)
-    with pytest.raises(ValueError, match=r"attention is \[1, 2, 3, 3\], gradients are \[1, 2, 3, 4\]"):
+    with pytest.raises(ValueError, match=r"got \[1, 2, 3, 3\] and \[1, 2, 3, 4\]"):
         first_order_effects(np.zeros((1, 2, 3, 3), np.float32), np.zeros((1, 2, 3, 4), np.float32))

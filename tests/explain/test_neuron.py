@@ -124,10 +124,10 @@ def test_all_arrays_of_numbers_are_float32() -> None:
 @pytest.mark.parametrize(
     ("token", "top", "message"),
     [
-        (7, 3, "token is 7; the tokens are 0 to 6"),
-        (-1, 3, "token is -1; the tokens are 0 to 6"),
-        (0, 0, "top is 0; the dimensions are 1 to 16"),
-        (0, 17, "top is 17; the dimensions are 1 to 16"),
+        (7, 3, "token must be from 0 to 6, got 7"),
+        (-1, 3, "token must be from 0 to 6, got -1"),
+        (0, 0, r"top must be from 1 to 16 \(the dimensions\), got 0"),
+        (0, 17, r"top must be from 1 to 16 \(the dimensions\), got 17"),
     ],
 )
 def test_a_token_or_dimension_that_does_not_exist_is_refused(token: int, top: int, message: str) -> None:
@@ -140,7 +140,7 @@ def test_scores_that_are_not_numbers_are_refused(wrong: float) -> None:
     head = Head(0)
     head.score[2, 1] = wrong
 
-    with pytest.raises(ValueError, match=f"the highest score of token 2 is {wrong}"):
+    with pytest.raises(ValueError, match=f"the highest score of token 2 must be finite, got {wrong}"):
         head.view(2)
 
 
@@ -148,16 +148,16 @@ def test_a_query_whose_keys_are_all_masked_is_refused() -> None:
     head = Head(0)
     head.score[2] = -math.inf
 
-    with pytest.raises(ValueError, match="the highest score of token 2 is -inf"):
+    with pytest.raises(ValueError, match="the highest score of token 2 must be finite, got -inf"):
         head.view(2)
 
 
 def test_matrices_of_different_texts_are_refused() -> None:
     head = Head(0)
 
-    with pytest.raises(ValueError, match=r"query is \[7, 16\], key \[6, 16\]"):
+    with pytest.raises(ValueError, match=r"both be \[tokens, width\], got \[7, 16\] and \[6, 16\]"):
         neuron_view(head.query, head.key[1:], head.score, head.attention, scale=SCALE, token=0, top=1)
-    with pytest.raises(ValueError, match=r"score is \[7, 6\]; for this query it is \[7, 7\]"):
+    with pytest.raises(ValueError, match=r"score must be \[7, 7\] for this query, got \[7, 6\]"):
         neuron_view(head.query, head.key, head.score[:, 1:], head.attention, scale=SCALE, token=0, top=1)
-    with pytest.raises(ValueError, match=r"attention is \[6, 7\]; for this query it is \[7, 7\]"):
+    with pytest.raises(ValueError, match=r"attention must be \[7, 7\] for this query, got \[6, 7\]"):
         neuron_view(head.query, head.key, head.score, head.attention[1:], scale=SCALE, token=0, top=1)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from sentiment.explain.engine import Explainer
-from sentiment.explain.parts import Asked, Header, Part, Summary
+from sentiment.explain.parts import ExplanationRequest, Header, Part, Summary
 from sentiment.model.classifier import Classifier
 from sentiment.model.tokenizer import Row
 
@@ -14,7 +14,7 @@ ALL = ("integrated_gradients", "gradient_x_input", "occlusion", "shapley")
 Wanted = TypeVar("Wanted")
 
 
-def explained(explainer: Explainer, asked: Asked) -> tuple[Header, list[Part], Summary]:
+def explained(explainer: Explainer, asked: ExplanationRequest) -> tuple[Header, list[Part], Summary]:
     """The header, what comes between, and the summary."""
     header, *parts, summary = explainer.explain(asked)
     assert isinstance(header, Header)

@@ -9,7 +9,7 @@ import pytest
 
 from sentiment.explain.engine import Explainer
 from sentiment.explain.methods.evidence import Evidence, Verdict
-from sentiment.explain.parts import Asked, Attribution, Counterfactuals, Heads, Neuron, NeuronAsked
+from sentiment.explain.parts import Attribution, Counterfactuals, ExplanationRequest, Heads, Neuron, NeuronRequest
 from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.classifier import load_classifier
 from tests.explainer.explained import ALL, explained, one_of
@@ -18,7 +18,7 @@ TEXT = "The acting is superb, but the story is so dull that I wanted to leave."
 # The largest request: a text of 512 tokens, of which all attention, gradients, queries and keys are kept at once.
 LARGEST = """
 import json, resource, time
-from sentiment.explain.parts import Aggregation, Asked, AttentionAsked, NeuronAsked
+from sentiment.explain.parts import Aggregation, ExplanationRequest, AttentionRequest, NeuronRequest
 from sentiment.explain.engine import Explainer
 from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.classifier import load_classifier
@@ -31,9 +31,9 @@ served = peak_mb()
 explainer.load()
 loaded = peak_mb()
 end = time.monotonic() + 2
-asked = Asked(
+asked = ExplanationRequest(
     "The film was not good at all, but I liked the end. " * 60, methods=explainer.methods, by_embedding=True, counterfactuals=True,
-    heads=True, attention=AttentionAsked(aggregation=Aggregation.ROLLOUT_GRADIENT), neuron=NeuronAsked(3, 2, 5)
+    heads=True, attention=AttentionRequest(aggregation=Aggregation.ROLLOUT_GRADIENT), neuron=NeuronRequest(3, 2, 5)
 )
 header, *_, summary = explainer.explain(asked, lambda: end - time.monotonic())
 print(json.dumps([len(header.encoded.tokens), served, loaded, peak_mb(), list(summary.notes)]))
@@ -46,7 +46,9 @@ def english() -> Explainer:
 
 
 def test_what_speaks_for_and_against_an_answer_is_what_a_reader_would_say(english: Explainer) -> None:
-    header, parts, summary = explained(english, Asked(TEXT, methods=ALL, counterfactuals=True, heads=True, neuron=NeuronAsked(5, 0, 0)))
+    header, parts, summary = explained(
+        english, ExplanationRequest(TEXT, methods=ALL, counterfactuals=True, heads=True, neuron=NeuronRequest(5, 0, 0))
+    )
 
     words = [TEXT[word.start : word.end] for word in header.encoded.words]
     assert header.agrees

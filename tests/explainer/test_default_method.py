@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sentiment.explain.engine import Explainer
-from sentiment.explain.parts import Asked, Attribution, Evidence
+from sentiment.explain.parts import Attribution, Evidence, ExplanationRequest
 from sentiment.model.classifier import load_classifier
 from tests.explainer.explained import ALL, TEXT, all_of, explained, one_of
 from tests.trusted import explanations, trust
@@ -33,8 +33,8 @@ def test_the_recorded_default_comes_first_and_the_rest_keep_their_order(bundle: 
 def test_it_is_given_with_its_evidence_where_none_is_asked_for(bundle: Path, tmp_path: Path) -> None:
     explainer = explainer_of(bundle, tmp_path, "shapley")
 
-    _, parts, _ = explained(explainer, Asked(TEXT, counterfactuals=True))
-    _, chosen, _ = explained(explainer, Asked(TEXT, methods=("occlusion",)))
+    _, parts, _ = explained(explainer, ExplanationRequest(TEXT, counterfactuals=True))
+    _, chosen, _ = explained(explainer, ExplanationRequest(TEXT, methods=("occlusion",)))
 
     assert [one_of(parts, Attribution).method, one_of(parts, Evidence).method] == ["shapley", "shapley"]
     assert [part.method for part in all_of(chosen, Attribution)] == ["occlusion"]
@@ -44,13 +44,13 @@ def test_a_text_longer_than_any_studied_gets_the_services_own_first_and_is_told_
     explainer = explainer_of(bundle, tmp_path, "shapley", words_max=11)
     longer = TEXT + " a lot"
 
-    _, studied, whole = explained(explainer, Asked(" ".join(TEXT.split()[:11]), evidence=False))
-    _, parts, summary = explained(explainer, Asked(longer, evidence=False))
-    _, chosen, silent = explained(explainer, Asked(longer, evidence=False, methods=("shapley",)))
-    _, other, still = explained(explainer, Asked(longer, attributions=False, heads=True))
+    _, studied, whole = explained(explainer, ExplanationRequest(" ".join(TEXT.split()[:11]), evidence=False))
+    _, parts, summary = explained(explainer, ExplanationRequest(longer, evidence=False))
+    _, chosen, silent = explained(explainer, ExplanationRequest(longer, evidence=False, methods=("shapley",)))
+    _, other, still = explained(explainer, ExplanationRequest(longer, attributions=False, heads=True))
 
     assert [one_of(found, Attribution).method for found in (studied, parts, chosen)] == ["shapley", "integrated_gradients", "shapley"]
-    remark = "it is explained by integrated_gradients: shapley was studied on texts of up to 11 words, this one has 15"
+    remark = "the method is integrated_gradients: shapley was studied on texts of up to 11 words, and this text has 15"
     assert remark in summary.notes
     assert summary.complete
     assert not any("was studied" in note for note in (*whole.notes, *silent.notes, *still.notes))
@@ -61,7 +61,7 @@ def test_one_that_needs_the_graph_that_is_not_there_is_passed_over(bundle: Path,
     without = explainer_of(bundle, tmp_path / "without", "integrated_gradients", graph=False)
     possible = explainer_of(bundle, tmp_path / "possible", "shapley", graph=False)
     failed = explainer_of(bundle, tmp_path / "failed", "gradient_x_input")
-    failed.failure = "it is not sound here"
+    failed.failure = "it failed its check"
 
     assert without.methods == failed.methods == ("occlusion", "shapley")
     assert possible.methods == ("shapley", "occlusion")

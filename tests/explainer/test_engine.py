@@ -14,15 +14,15 @@ from sentiment.explain.methods.evidence import Evidence, Verdict
 from sentiment.explain.methods.heads import gate_plan
 from sentiment.explain.parts import (
     Aggregation,
-    Asked,
-    AttentionAsked,
+    AttentionRequest,
     AttentionTile,
     Attribution,
     Counterfactuals,
+    ExplanationRequest,
     Header,
     Heads,
     Neuron,
-    NeuronAsked,
+    NeuronRequest,
     Without,
 )
 from sentiment.model.bundle import Graphs
@@ -32,8 +32,8 @@ from sentiment.v1 import sentiment_pb2 as pb
 from tests.explainer.explained import ALL, TEXT, all_of, explained, logit, one_of
 from tests.models.tiny_families import MAX_TOKENS
 
-EVERYTHING = Asked(
-    TEXT, methods=ALL, counterfactuals=True, heads=True, attention=AttentionAsked(), neuron=NeuronAsked(), by_embedding=True,
+EVERYTHING = ExplanationRequest(
+    TEXT, methods=ALL, counterfactuals=True, heads=True, attention=AttentionRequest(), neuron=NeuronRequest(), by_embedding=True,
     without=((3,), (5, 2)),
 )  # fmt: skip
 
@@ -50,7 +50,7 @@ def _without_graph(bundle: Path) -> Explainer:
 
 @pytest.mark.parametrize("label", [None, "negative", "positive"])
 def test_the_header_gives_the_served_answer_and_the_explained_label(explainer: Explainer, label: str | None) -> None:
-    header, _, _ = explained(explainer, Asked(TEXT, label=label))
+    header, _, _ = explained(explainer, ExplanationRequest(TEXT, label=label))
 
     classifier = explainer.classifier
     row = classifier.tokenizer.encode(TEXT)
@@ -85,7 +85,7 @@ def test_one_run_of_the_explain_graph_serves_attention_neuron_heads_and_gradient
 
 
 def test_evidence_is_of_the_served_graph_and_names_the_agreement(explainer: Explainer) -> None:
-    _, parts, _ = explained(explainer, Asked(TEXT, methods=ALL))
+    _, parts, _ = explained(explainer, ExplanationRequest(TEXT, methods=ALL))
 
     for part in all_of(parts, Evidence):
         assert part.random_sets == 19
@@ -95,7 +95,9 @@ def test_evidence_is_of_the_served_graph_and_names_the_agreement(explainer: Expl
 
 
 def test_integrated_gradients_conserve_the_difference_to_the_baseline(explainer: Explainer) -> None:
-    found = one_of(explained(explainer, Asked(TEXT, methods=ALL[:1], steps=64, evidence=False, by_embedding=True))[1], Attribution)
+    found = one_of(
+        explained(explainer, ExplanationRequest(TEXT, methods=ALL[:1], steps=64, evidence=False, by_embedding=True))[1], Attribution
+    )
 
     assert found.tokens is not None
     assert found.by_embedding is not None
@@ -109,7 +111,7 @@ def test_integrated_gradients_conserve_the_difference_to_the_baseline(explainer:
 
 
 def test_occlusion_is_what_the_served_graph_says_without_each_word(explainer: Explainer) -> None:
-    header, parts, _ = explained(explainer, Asked(TEXT, methods=("occlusion",), evidence=False))
+    header, parts, _ = explained(explainer, ExplanationRequest(TEXT, methods=("occlusion",), evidence=False))
 
     row = explainer.classifier.tokenizer.encode(TEXT)
     whole = logit(explainer.classifier, row, header.label)
@@ -119,7 +121,9 @@ def test_occlusion_is_what_the_served_graph_says_without_each_word(explainer: Ex
 
 def test_shapley_values_sum_to_what_all_words_do_and_depend_on_the_seed_alone(explainer: Explainer) -> None:
     def found(seed: int) -> Attribution:
-        return one_of(explained(explainer, Asked(TEXT, methods=("shapley",), steps=8, seed=seed, evidence=False))[1], Attribution)
+        return one_of(
+            explained(explainer, ExplanationRequest(TEXT, methods=("shapley",), steps=8, seed=seed, evidence=False))[1], Attribution
+        )
 
     assert found(1).residual == pytest.approx(0, abs=1e-6)
     assert found(1).words.tolist() == found(1).words.tolist() != found(2).words.tolist()
@@ -128,14 +132,14 @@ def test_shapley_values_sum_to_what_all_words_do_and_depend_on_the_seed_alone(ex
 
 
 def test_shapley_values_of_few_words_are_exact(explainer: Explainer) -> None:
-    found = one_of(explained(explainer, Asked("not good at all", methods=("shapley",)))[1], Attribution)
+    found = one_of(explained(explainer, ExplanationRequest("not good at all", methods=("shapley",)))[1], Attribution)
 
     assert found.standard_errors.tolist() == [0] * 4
     assert (found.steps, found.steps_asked) == (0, 0)
 
 
 def test_a_counterfactual_is_a_fact_about_the_served_model(explainer: Explainer) -> None:
-    header, parts, _ = explained(explainer, Asked(TEXT, attributions=False, counterfactuals=True, evidence=False))
+    header, parts, _ = explained(explainer, ExplanationRequest(TEXT, attributions=False, counterfactuals=True, evidence=False))
 
     # Its seed is given, too.
     assert [type(part) for part in parts] == [Attribution, Counterfactuals]
@@ -151,7 +155,7 @@ def test_a_counterfactual_is_a_fact_about_the_served_model(explainer: Explainer)
 
 def test_the_answer_without_words_is_that_of_the_served_model(explainer: Explainer) -> None:
     sets = ((3,), (11, 0, 5), tuple(range(13)), (3,))
-    header, parts, summary = explained(explainer, Asked(TEXT, attributions=False, without=sets))
+    header, parts, summary = explained(explainer, ExplanationRequest(TEXT, attributions=False, without=sets))
 
     classifier = explainer.classifier
     found = all_of(parts, Without)
@@ -171,7 +175,7 @@ def test_the_answer_without_words_is_that_of_the_served_model(explainer: Explain
 def test_the_answer_without_words_is_calibrated(classifier: Classifier) -> None:
     calibration = classifier.manifest.calibration
     plain, hot = (
-        one_of(explained(_changed(classifier, calibration=told), Asked(TEXT, attributions=False, without=((3,),)))[1], Without)
+        one_of(explained(_changed(classifier, calibration=told), ExplanationRequest(TEXT, attributions=False, without=((3,),)))[1], Without)
         for told in (calibration, calibration.model_copy(update={"temperature": 4 * calibration.temperature}))
     )
 
@@ -181,13 +185,15 @@ def test_the_answer_without_words_is_calibrated(classifier: Classifier) -> None:
 
 
 def test_attributions_are_given_only_where_they_are_asked_for(explainer: Explainer) -> None:
-    _, parts, _ = explained(explainer, Asked(TEXT, attributions=False, attention=AttentionAsked(aggregation=Aggregation.ROLLOUT)))
+    _, parts, _ = explained(
+        explainer, ExplanationRequest(TEXT, attributions=False, attention=AttentionRequest(aggregation=Aggregation.ROLLOUT))
+    )
 
     assert [type(part) for part in parts] == [AttentionTile]
 
 
 def test_a_pair_is_explained_in_the_words_of_both_texts(explainer: Explainer) -> None:
-    header, parts, _ = explained(explainer, Asked("good film", "bad end", evidence=False, heads=True))
+    header, parts, _ = explained(explainer, ExplanationRequest("good film", "bad end", evidence=False, heads=True))
 
     assert [word.pair for word in header.encoded.words] == [False, False, True, True]
     assert len(one_of(parts, Attribution).words) == 4
@@ -195,7 +201,7 @@ def test_a_pair_is_explained_in_the_words_of_both_texts(explainer: Explainer) ->
 
 
 def test_a_truncated_text_is_explained_as_far_as_it_is_read(explainer: Explainer) -> None:
-    header, parts, _ = explained(explainer, Asked(TEXT * 20, methods=("occlusion",), evidence=False))
+    header, parts, _ = explained(explainer, ExplanationRequest(TEXT * 20, methods=("occlusion",), evidence=False))
 
     assert header.encoded.truncated
     assert len(header.encoded.tokens) == MAX_TOKENS
@@ -206,7 +212,7 @@ def test_without_an_explain_graph_there_is_erasure_alone(bundle: Path) -> None:
     explainer = _without_graph(bundle)
 
     assert explainer.methods == ("occlusion", "shapley")
-    header, parts, summary = explained(explainer, Asked(TEXT, counterfactuals=True, without=((0,),)))
+    header, parts, summary = explained(explainer, ExplanationRequest(TEXT, counterfactuals=True, without=((0,),)))
     assert (header.agrees, header.logit_error) == (True, None)
     assert [type(part) for part in parts] == [Attribution, Evidence, Counterfactuals, Without]
     assert one_of(parts, Evidence).agreement is None
@@ -217,47 +223,61 @@ def test_without_an_explain_graph_there_is_erasure_alone(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "what"),
     [
-        (Asked(TEXT, methods=("integrated_gradients",)), "integrated_gradients needs"),
-        (Asked(TEXT, attention=AttentionAsked()), "attention needs"),
-        (Asked(TEXT, heads=True, neuron=NeuronAsked()), "neuron, heads need"),
+        (ExplanationRequest(TEXT, methods=("integrated_gradients",)), "integrated_gradients needs"),
+        (ExplanationRequest(TEXT, attention=AttentionRequest()), "attention needs"),
+        (ExplanationRequest(TEXT, heads=True, neuron=NeuronRequest()), "neuron, heads need"),
     ],
 )
-def test_what_needs_the_explain_graph_is_unsupported_without_it(bundle: Path, asked: Asked, what: str) -> None:
+def test_what_needs_the_explain_graph_is_unsupported_without_it(bundle: Path, asked: ExplanationRequest, what: str) -> None:
     with pytest.raises(Unsupported, match=f"{what} an explain graph; bundle tiny/1 has none"):
         next(_without_graph(bundle).explain(asked))
 
 
-def _attention(**chosen: object) -> Asked:
-    return Asked(TEXT, attention=replace(AttentionAsked(), **chosen))  # type: ignore[arg-type]  # wrong ones are asked for
+def _attention(**chosen: object) -> ExplanationRequest:
+    return ExplanationRequest(TEXT, attention=replace(AttentionRequest(), **chosen))  # type: ignore[arg-type]  # wrong ones are asked for
 
 
 @pytest.mark.parametrize(
     ("asked", "field", "message"),
     [
-        (Asked(TEXT, label="meh"), "label", "is 'meh'; the model's labels are negative, positive"),
-        (Asked(TEXT, methods=("occlusion", "magic")), r"options.methods\[1\]", "is 'magic'; known are integrated_gradients, "),
-        (Asked(TEXT, methods=("shapley", "shapley")), r"options.methods\[1\]", r"is shapley, as methods\[0\] is"),
-        (Asked(TEXT, steps=257), "options.attribution.steps", "is 257; the limits are 0, for the default, and 256"),
-        (Asked(TEXT, steps=-1), "options.attribution.steps", "is -1"),
+        (ExplanationRequest(TEXT, label="meh"), "label", "is 'meh'; the model's labels are negative, positive"),
+        (
+            ExplanationRequest(TEXT, methods=("occlusion", "magic")),
+            r"options.methods\[1\]",
+            "is 'magic'; the methods are integrated_gradients, ",
+        ),
+        (ExplanationRequest(TEXT, methods=("shapley", "shapley")), r"options.methods\[1\]", r"is shapley, the same as methods\[0\]"),
+        (ExplanationRequest(TEXT, steps=257), "options.attribution.steps", "is 257; it must be from 0 .* to 256"),
+        (ExplanationRequest(TEXT, steps=-1), "options.attribution.steps", "is -1"),
         (_attention(layers=(0, 99)), r"options.attention.layers\[1\]", "is 99; the layers are 0 to 1"),
-        (_attention(layers=(1, 1)), r"options.attention.layers\[1\]", r"is 1, as layers\[0\] is"),
+        (_attention(layers=(1, 1)), r"options.attention.layers\[1\]", r"is 1, the same as layers\[0\]"),
         (_attention(heads=(-1,)), r"options.attention.heads\[0\]", "is -1; the heads are 0 to 3"),
-        (_attention(heads=(2, 0, 2)), r"options.attention.heads\[2\]", r"is 2, as heads\[0\] is"),
-        (_attention(layers=(0,), aggregation=Aggregation.ROLLOUT), "options.attention.layers", "has 1; a rollout goes through all layers"),
-        (_attention(top_p=0.0), "options.attention.top_p", "is 0; it is above 0 and at most 1"),
+        (_attention(heads=(2, 0, 2)), r"options.attention.heads\[2\]", r"is 2, the same as heads\[0\]"),
+        (
+            _attention(layers=(0,), aggregation=Aggregation.ROLLOUT),
+            "options.attention.layers",
+            "has 1 entries; it must be empty for a rollout",
+        ),
+        (_attention(top_p=0.0), "options.attention.top_p", "is 0; it must be above 0 and at most 1"),
         (_attention(top_p=float("nan")), "options.attention.top_p", "is nan"),
-        (Asked(TEXT, neuron=NeuronAsked(layer=2)), "options.neuron.layer", "is 2; the layers are 0 to 1"),
-        (Asked(TEXT, neuron=NeuronAsked(head=4)), "options.neuron.head", "is 4; the heads are 0 to 3"),
-        (Asked(TEXT, neuron=NeuronAsked(token=99)), "options.neuron.token", "is 99; the tokens are 0 to "),
-        (Asked(TEXT, without=((0,), (1,), (13,))), r"options.without\[2\].words\[0\]", "is 13; the words are 0 to 12"),
-        (Asked(TEXT, without=((0, -1),)), r"options.without\[0\].words\[1\]", "is -1; the words are 0 to 12"),
-        (Asked(TEXT, without=((0,), (4, 2, 4))), r"options.without\[1\].words\[2\]", r"is 4, as words\[0\] is"),
-        (Asked(TEXT, without=((0,), ())), r"options.without\[1\].words", "has 0; the limits are 1 and 13, the words that are read"),
-        (Asked(TEXT, without=((0,) * 14,)), r"options.without\[0\].words", "has 14; the limits are 1 and 13"),
-        (replace(EVERYTHING, bytes_max=1000), "options.bytes_max", "is 1000; what is asked can take up to"),
+        (ExplanationRequest(TEXT, neuron=NeuronRequest(layer=2)), "options.neuron.layer", "is 2; the layers are 0 to 1"),
+        (ExplanationRequest(TEXT, neuron=NeuronRequest(head=4)), "options.neuron.head", "is 4; the heads are 0 to 3"),
+        (ExplanationRequest(TEXT, neuron=NeuronRequest(token=99)), "options.neuron.token", "is 99; the tokens are 0 to "),
+        (ExplanationRequest(TEXT, without=((0,), (1,), (13,))), r"options.without\[2\].words\[0\]", "is 13; the words are 0 to 12"),
+        (ExplanationRequest(TEXT, without=((0, -1),)), r"options.without\[0\].words\[1\]", "is -1; the words are 0 to 12"),
+        (ExplanationRequest(TEXT, without=((0,), (4, 2, 4))), r"options.without\[1\].words\[2\]", r"is 4, the same as words\[0\]"),
+        (
+            ExplanationRequest(TEXT, without=((0,), ())),
+            r"options.without\[1\].words",
+            r"has 0 entries; it must have from 1 to 13 \(the words that the model reads\)",
+        ),
+        (ExplanationRequest(TEXT, without=((0,) * 14,)), r"options.without\[0\].words", "has 14 entries; it must have from 1 to 13"),
+        (replace(EVERYTHING, bytes_max=1000), "options.bytes_max", "is 1000; this explanation can take up to"),
     ],
 )
-def test_what_there_is_not_is_refused_by_field_before_the_header(explainer: Explainer, asked: Asked, field: str, message: str) -> None:
+def test_what_there_is_not_is_refused_by_field_before_the_header(
+    explainer: Explainer, asked: ExplanationRequest, field: str, message: str
+) -> None:
     with pytest.raises(InvalidInput, match=f"{field}: {message}"):
         next(explainer.explain(asked))
 
@@ -284,4 +304,4 @@ def test_a_run_that_is_stopped_ends_with_an_error(explainer: Explainer) -> None:
     stop.ask()
 
     with pytest.raises(Exception, match="terminate"):
-        list(explainer.explain(Asked(TEXT), stop=stop))
+        list(explainer.explain(ExplanationRequest(TEXT), stop=stop))

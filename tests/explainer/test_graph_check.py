@@ -19,7 +19,7 @@ from sentiment.cli.main import main
 from sentiment.errors import CannotRead, Unsupported
 from sentiment.explain.engine import Explainer
 from sentiment.explain.methods.evidence import Evidence
-from sentiment.explain.parts import Asked, Attribution, Header
+from sentiment.explain.parts import Attribution, ExplanationRequest, Header
 from sentiment.model.bundle import Bundle, FileSpec
 from sentiment.model.classifier import load_classifier
 from tests.explainer.explained import TEXT, explained
@@ -46,11 +46,14 @@ def _turned(graph: Graph) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Graph], None], str]] = {
-    "logits": (lambda graph: _after(graph, "logits", "Add", 2e-4), r"has logits 0.0002\d* off; the tolerance is 0.0001"),
-    "nan": (lambda graph: _after(graph, "logits", "Mul", float("nan")), "has logits nan off"),
-    "turned": (_turned, "has logits"),
-    "rows": (lambda graph: _after(graph, "attention.1", "Mul", 0.99), r"layer 1 of golden\[\d+\]: a row of attention sums to 0.01 more or"),
-    "padding": (lambda graph: _after(graph, "attention.0", "Add", 1e-6), "padding has attention, up to 1e-06"),
+    "logits": (lambda graph: _after(graph, "logits", "Add", 2e-4), r"logits of golden\[\d+\] differ by 0.0002\d*; the tolerance is 0.0001"),
+    "nan": (lambda graph: _after(graph, "logits", "Mul", float("nan")), r"differ by nan"),
+    "turned": (_turned, "logits of golden"),
+    "rows": (
+        lambda graph: _after(graph, "attention.1", "Mul", 0.99),
+        r"layer 1 of golden\[\d+\]: the sum of an attention row differs from 1 by 0.01",
+    ),
+    "padding": (lambda graph: _after(graph, "attention.0", "Add", 1e-6), "attention to padding must be 0, got 1e-06"),
     "gradient": (lambda graph: _after(graph, "attention_gradient.0", "Mul", float("inf")), "attention x gradient are not all finite"),
     "dots": (lambda graph: _after(graph, "embedding_dots", "Div", 0.0), "embedding_dots of golden"),
     "norms": (lambda graph: _after(graph, "value_norm.1", "Div", 0.0), "value norms are not all finite"),
@@ -79,15 +82,15 @@ def test_a_wrong_graph_is_found_and_erasure_goes_on(bundle: Path, tmp_path: Path
     _listed(explainer, file)
 
     assert explainer.methods[0] == "integrated_gradients"
-    header, parts, summary = explained(explainer, Asked(TEXT))
+    header, parts, summary = explained(explainer, ExplanationRequest(TEXT))
 
     assert isinstance(header, Header)
     assert header.logit_error is None
     assert [type(part) for part in parts] == [Attribution, Evidence]
     assert explainer.methods == ("occlusion", "shapley")
     assert summary.explained_rows == 0
-    with pytest.raises(Unsupported, match=r"heads needs an explain graph; that of bundle tiny/1 is not sound here, the log says why$"):
-        next(explainer.explain(Asked(TEXT, heads=True)))
+    with pytest.raises(Unsupported, match=r"heads needs an explain graph; that of bundle tiny/1 failed its check, see the server's log$"):
+        next(explainer.explain(ExplanationRequest(TEXT, heads=True)))
     # Of which a client sees neither path nor runtime's words.
     assert re.search(message, explainer.failure)
 
@@ -115,7 +118,7 @@ def test_a_file_that_cannot_be_read_now_is_tried_again(bundle: Path, tmp_path: P
         faulty.setattr(Path, "read_bytes", fail)
         for _ in range(2):
             with pytest.raises(CannotRead, match=os.strerror(fault)):
-                next(explainer.explain(Asked(TEXT)))
+                next(explainer.explain(ExplanationRequest(TEXT)))
 
     assert explainer.failure == ""
     assert explainer.load() is not None

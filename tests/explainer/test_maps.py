@@ -10,7 +10,17 @@ from sentiment.explain.engine.maps import _scale, map_count
 from sentiment.explain.methods.attention import rollout, rollout_gradient, rollout_value_norms, to_words
 from sentiment.explain.methods.heads import HeadEffects, first_order_effects, head_patterns
 from sentiment.explain.methods.sentences import sentence_numbers
-from sentiment.explain.parts import Aggregation, Asked, AttentionAsked, AttentionTile, Header, Heads, Neuron, NeuronAsked, Part
+from sentiment.explain.parts import (
+    Aggregation,
+    AttentionRequest,
+    AttentionTile,
+    ExplanationRequest,
+    Header,
+    Heads,
+    Neuron,
+    NeuronRequest,
+    Part,
+)
 from sentiment.model.classifier import Classifier
 from tests.explainer.explained import TEXT, all_of, explained, one_of
 
@@ -43,14 +53,14 @@ def _decoded(parts: list[Part]) -> dict[tuple[int, int], Floats]:
     return found
 
 
-def _given(explainer: Explainer, asked: AttentionAsked, text: str = TEXT) -> tuple[Header, dict[tuple[int, int], Floats]]:
-    header, parts, _ = explained(explainer, Asked(text, attributions=False, attention=asked))
+def _given(explainer: Explainer, asked: AttentionRequest, text: str = TEXT) -> tuple[Header, dict[tuple[int, int], Floats]]:
+    header, parts, _ = explained(explainer, ExplanationRequest(text, attributions=False, attention=asked))
     assert {part.aggregation for part in all_of(parts, AttentionTile)} == {asked.aggregation}
     return header, _decoded(parts)
 
 
 def test_maps_are_those_of_the_layers_and_heads_asked_for_in_that_order(plain: Explainer) -> None:
-    header, found = _given(plain, AttentionAsked((1, 0), (3, 1), Encoding.FP32))
+    header, found = _given(plain, AttentionRequest((1, 0), (3, 1), Encoding.FP32))
 
     attention = _graph(plain, TEXT, header.label)["attention"]
     assert list(found) == [(1, 3), (1, 1), (0, 3), (0, 1)]
@@ -60,7 +70,7 @@ def test_maps_are_those_of_the_layers_and_heads_asked_for_in_that_order(plain: E
 
 @pytest.mark.parametrize("encoding", Encoding)
 def test_every_encoding_gives_what_it_says(plain: Explainer, encoding: Encoding) -> None:
-    header, parts, _ = explained(plain, Asked(TEXT, attributions=False, attention=AttentionAsked(encoding=encoding)))
+    header, parts, _ = explained(plain, ExplanationRequest(TEXT, attributions=False, attention=AttentionRequest(encoding=encoding)))
 
     attention = _graph(plain, TEXT, header.label)["attention"]
     tiles = all_of(parts, AttentionTile)
@@ -74,9 +84,9 @@ def test_every_encoding_gives_what_it_says(plain: Explainer, encoding: Encoding)
 
 def test_words_cls_rows_and_head_means_are_of_the_heads_asked_for(plain: Explainer) -> None:
     heads, text = (2, 0), "unforgettable film , didn't like"
-    header, words = _given(plain, AttentionAsked((1,), heads, Encoding.FP32, Aggregation.WORDS), text)
-    _, rows = _given(plain, AttentionAsked((1,), heads, Encoding.FP32, Aggregation.CLS_ROWS), text)
-    _, means = _given(plain, AttentionAsked((), heads, Encoding.FP32, Aggregation.HEAD_MEAN), text)
+    header, words = _given(plain, AttentionRequest((1,), heads, Encoding.FP32, Aggregation.WORDS), text)
+    _, rows = _given(plain, AttentionRequest((1,), heads, Encoding.FP32, Aggregation.CLS_ROWS), text)
+    _, means = _given(plain, AttentionRequest((), heads, Encoding.FP32, Aggregation.HEAD_MEAN), text)
 
     attention = _graph(plain, text, header.label)["attention"]
     assert list(words) == [(1, 2), (1, 0)]
@@ -93,7 +103,7 @@ def test_rollouts_are_of_all_layers_and_the_heads_asked_for(plain: Explainer, he
     kinds = (Aggregation.ROLLOUT, Aggregation.ROLLOUT_VALUE_NORMS, Aggregation.ROLLOUT_GRADIENT)
     maps = {}
     for kind in kinds:
-        header, found = _given(plain, AttentionAsked((), heads, Encoding.FP32, kind))
+        header, found = _given(plain, AttentionRequest((), heads, Encoding.FP32, kind))
         assert list(found) == [(-1, -1)]
         maps[kind] = found[-1, -1]
 
@@ -111,13 +121,13 @@ def test_rollouts_are_of_all_layers_and_the_heads_asked_for(plain: Explainer, he
 
 @pytest.mark.parametrize("aggregation", Aggregation)
 def test_as_many_maps_are_told_as_there_are(plain: Explainer, aggregation: Aggregation) -> None:
-    asked = AttentionAsked((), (1, 2, 3), aggregation=aggregation)
+    asked = AttentionRequest((), (1, 2, 3), aggregation=aggregation)
 
     assert len(_given(plain, asked)[1]) == map_count(asked, 2, 4)
 
 
 def test_the_neuron_view_explains_the_attention_that_the_model_used(plain: Explainer) -> None:
-    header, parts, _ = explained(plain, Asked(TEXT, attributions=False, neuron=NeuronAsked(1, 2, 3)))
+    header, parts, _ = explained(plain, ExplanationRequest(TEXT, attributions=False, neuron=NeuronRequest(1, 2, 3)))
 
     found = one_of(parts, Neuron)
     attention = _graph(plain, TEXT, header.label)["attention"]
@@ -138,7 +148,7 @@ def test_the_scale_is_the_one_that_makes_the_scores(scale: float) -> None:
 
 
 def test_heads_are_those_of_all_layers_together(plain: Explainer) -> None:
-    header, parts, _ = explained(plain, Asked(TWO, attributions=False, heads=True))
+    header, parts, _ = explained(plain, ExplanationRequest(TWO, attributions=False, heads=True))
 
     found = one_of(parts, Heads)
     whole = _graph(plain, TWO, header.label)
@@ -152,7 +162,7 @@ def test_heads_are_those_of_all_layers_together(plain: Explainer) -> None:
 
 
 def test_measured_effects_are_those_of_switching_heads_off(plain: Explainer) -> None:
-    header, parts, _ = explained(plain, Asked(TEXT, attributions=False, heads=True))
+    header, parts, _ = explained(plain, ExplanationRequest(TEXT, attributions=False, heads=True))
     graph = plain.load()
     assert graph is not None
     feeds = plain.classifier.feeds([plain.classifier.tokenizer.encode(TEXT)])

@@ -9,7 +9,7 @@ import pytest
 from sentiment.errors import InvalidInput
 from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.reading import read
-from sentiment.explain.parts import Asked
+from sentiment.explain.parts import ExplanationRequest
 from sentiment.model.classifier import Classifier
 from sentiment.model.tokenizer import Tokenizer
 from tests.explainer.explained import explained
@@ -64,53 +64,61 @@ def test_head_and_tail_have_the_ids_that_are_served_and_stand_where_the_text_has
 
 
 def test_what_is_not_read_is_told(classifier: Classifier) -> None:
-    def unseen(asked: Asked) -> list[str]:
+    def unseen(asked: ExplanationRequest) -> list[str]:
         header, _, _ = explained(Explainer(classifier), replace(asked, attributions=False))
         return [header.texts[source][start:end] for source, start, end in header.unseen]
 
-    assert unseen(Asked(SENTENCE)) == []
-    (rest,) = unseen(Asked(LONG, truncation="head"))
+    assert unseen(ExplanationRequest(SENTENCE)) == []
+    (rest,) = unseen(ExplanationRequest(LONG, truncation="head"))
     assert LONG.endswith(rest)
     assert len(rest) > 1000
-    (gap,) = unseen(Asked(LONG, truncation="head_tail"))
+    (gap,) = unseen(ExplanationRequest(LONG, truncation="head_tail"))
     assert gap in LONG
     assert not LONG.endswith(gap)
-    assert len(unseen(Asked(LONG, LONG))) == 2
+    assert len(unseen(ExplanationRequest(LONG, LONG))) == 2
     # Of a short text beside a long one everything is read.
-    header, _, _ = explained(Explainer(classifier), Asked("good", LONG, attributions=False))
+    header, _, _ = explained(Explainer(classifier), ExplanationRequest("good", LONG, attributions=False))
     assert [source for source, _, _ in header.unseen] == [1]
 
 
 @pytest.mark.parametrize(("default", "as_by"), [("head", "head"), ("head_tail", "head_tail"), ("windows", "head_tail")])
 def test_a_text_that_does_not_fit_is_read_by_the_default(classifier: Classifier, default: str, as_by: str) -> None:
-    assert read(_default(classifier, default), Asked(LONG)) == read(classifier, Asked(LONG, truncation=as_by))
-    assert any(token.pair for token in read(_default(classifier, default), Asked(LONG, LONG)).tokens)
+    assert read(_default(classifier, default), ExplanationRequest(LONG)) == read(classifier, ExplanationRequest(LONG, truncation=as_by))
+    assert any(token.pair for token in read(_default(classifier, default), ExplanationRequest(LONG, LONG)).tokens)
 
 
 @pytest.mark.parametrize("truncation", ["refuse", "head", "head_tail", "windows", None])
 def test_a_text_that_fits_is_read_whole(classifier: Classifier, truncation: str | None) -> None:
-    assert read(classifier, Asked(SENTENCE, truncation=truncation)) == read(classifier, Asked(SENTENCE))
+    assert read(classifier, ExplanationRequest(SENTENCE, truncation=truncation)) == read(classifier, ExplanationRequest(SENTENCE))
 
 
 @pytest.mark.parametrize(
     ("asked", "field", "message"),
     [
-        (Asked(LONG, truncation="refuse"), "text", "has more tokens than the model reads; the limit is 64 and truncation is refuse"),
-        (Asked(LONG, LONG, truncation="head_tail"), "text", "has with its pair more tokens than .* head_tail is for single texts"),
         (
-            Asked(LONG, truncation="windows"),
-            "truncation",
-            "is windows, which have an answer each, and the text has more than the 64 tokens",
+            ExplanationRequest(LONG, truncation="refuse"),
+            "text",
+            "has more tokens than the model reads; the limit is 64 and truncation is refuse",
         ),
-        (Asked(LONG, truncation="tail"), "truncation", "is 'tail'; known are refuse, head, head_tail"),
-        (Asked("\u200b\u0000"), "text", "has 2 characters and none that the model reads"),
+        (
+            ExplanationRequest(LONG, LONG, truncation="head_tail"),
+            "text",
+            "has more tokens than .* together with text_pair; .* head_tail is for single texts",
+        ),
+        (
+            ExplanationRequest(LONG, truncation="windows"),
+            "truncation",
+            r"is windows; the text has more tokens than one window \(64\)",
+        ),
+        (ExplanationRequest(LONG, truncation="tail"), "truncation", "is 'tail'; it must be one of refuse, head, head_tail"),
+        (ExplanationRequest("\u200b\u0000"), "text", "has 2 characters, and the model reads none of them"),
     ],
 )
-def test_what_cannot_be_read_is_refused(classifier: Classifier, asked: Asked, field: str, message: str) -> None:
+def test_what_cannot_be_read_is_refused(classifier: Classifier, asked: ExplanationRequest, field: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=f"^{field}: {message}"):
         read(classifier, asked)
 
 
 def test_a_default_of_refuse_refuses(classifier: Classifier) -> None:
     with pytest.raises(InvalidInput, match="truncation is refuse"):
-        read(_default(classifier, "refuse"), Asked(LONG))
+        read(_default(classifier, "refuse"), ExplanationRequest(LONG))

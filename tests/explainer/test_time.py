@@ -13,7 +13,17 @@ from sentiment.explain.engine.maps import Map, map_tiles
 from sentiment.explain.engine.runs import Pace
 from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.methods.heads import gate_plan
-from sentiment.explain.parts import Asked, AttentionAsked, AttentionTile, Attribution, Counterfactuals, Heads, Part, Summary, Without
+from sentiment.explain.parts import (
+    AttentionRequest,
+    AttentionTile,
+    Attribution,
+    Counterfactuals,
+    ExplanationRequest,
+    Heads,
+    Part,
+    Summary,
+    Without,
+)
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tensors import Feeds
@@ -36,7 +46,7 @@ class Time:
         return self.end_s - self.now_s
 
 
-Explained = Callable[[Asked, float], tuple[list[Part], Summary]]
+Explained = Callable[[ExplanationRequest, float], tuple[list[Part], Summary]]
 
 
 @pytest.fixture
@@ -60,7 +70,7 @@ def explained_in(classifier: Classifier, time: Time) -> Explained:
     explainer = Explainer(classifier, lambda: time.now_s)
     explainer.load()
 
-    def explained(asked: Asked, seconds: float) -> tuple[list[Part], Summary]:
+    def explained(asked: ExplanationRequest, seconds: float) -> tuple[list[Part], Summary]:
         time.end_s = time.now_s + seconds
         _, *parts, summary = explainer.explain(asked, time.left_s)
         assert isinstance(summary, Summary)
@@ -75,7 +85,7 @@ def _noted(notes: tuple[str, ...], about: str) -> str:
 
 
 def test_integrated_gradients_take_as_many_steps_as_there_is_time_for(explained_in: Explained) -> None:
-    asked = Asked(LONG, methods=("integrated_gradients",), evidence=False, steps=64)
+    asked = ExplanationRequest(LONG, methods=("integrated_gradients",), evidence=False, steps=64)
     taken = {}
     for seconds in (0.007, 0.03, 0.06, 1.0):
         parts, summary = explained_in(asked, seconds)
@@ -98,7 +108,7 @@ def test_integrated_gradients_take_as_many_steps_as_there_is_time_for(explained_
 
 
 def test_time_for_evidence_is_kept_where_that_leaves_enough_steps(explained_in: Explained) -> None:
-    asked = Asked(LONG, methods=("integrated_gradients",), steps=64)
+    asked = ExplanationRequest(LONG, methods=("integrated_gradients",), steps=64)
     parts, summary = explained_in(asked, 0.09)
 
     assert 4 <= one_of(parts, Attribution).steps < 64
@@ -110,7 +120,7 @@ def test_time_for_evidence_is_kept_where_that_leaves_enough_steps(explained_in: 
 def test_evidence_takes_fewer_random_sets_or_is_left_out(explained_in: Explained) -> None:
     found = set()
     for milliseconds in range(4, 60, 4):
-        parts, summary = explained_in(Asked(LONG, methods=("gradient_x_input",)), milliseconds / 1000)
+        parts, summary = explained_in(ExplanationRequest(LONG, methods=("gradient_x_input",)), milliseconds / 1000)
         sets = [part.random_sets for part in all_of(parts, Evidence)]
         assert one_of(parts, Attribution).method == "gradient_x_input"
         if not sets:
@@ -128,7 +138,7 @@ def test_evidence_takes_fewer_random_sets_or_is_left_out(explained_in: Explained
 
 @pytest.mark.parametrize("seconds", [0.02, 0.12, 0.5, 5.0])
 def test_shapley_draws_fewer_orders_or_is_left_out(explained_in: Explained, seconds: float) -> None:
-    parts, summary = explained_in(Asked(LONG, methods=("shapley",), evidence=False, steps=20), seconds)
+    parts, summary = explained_in(ExplanationRequest(LONG, methods=("shapley",), evidence=False, steps=20), seconds)
     found = all_of(parts, Attribution)
 
     if seconds == 0.02:
@@ -142,7 +152,7 @@ def test_shapley_draws_fewer_orders_or_is_left_out(explained_in: Explained, seco
     assert np.isinf(found[0].standard_errors).all() == (orders == 2)
     assert summary.complete == (orders == 20)
     if orders < 20:
-        assert f"drew {orders} of 20 orders" in _noted(summary.notes, "shapley")
+        assert f"sampled {orders} of 20 orders" in _noted(summary.notes, "shapley")
 
 
 def test_a_default_that_there_is_no_time_for_gives_way(classifier: Classifier, time: Time, tmp_path: Path) -> None:
@@ -151,7 +161,7 @@ def test_a_default_that_there_is_no_time_for_gives_way(classifier: Classifier, t
     explainer.load()
     for seconds, given in ((0.03, "integrated_gradients"), (0.3, "shapley")):
         time.end_s = time.now_s + seconds
-        _, *parts, summary = explainer.explain(Asked(LONG, evidence=False, counterfactuals=True), time.left_s)
+        _, *parts, summary = explainer.explain(ExplanationRequest(LONG, evidence=False, counterfactuals=True), time.left_s)
 
         assert one_of(parts, Attribution).method == given
         assert isinstance(summary, Summary)
@@ -160,7 +170,7 @@ def test_a_default_that_there_is_no_time_for_gives_way(classifier: Classifier, t
 
 
 def test_shapley_keeps_time_for_its_evidence_but_for_the_first_pair_of_orders(explained_in: Explained) -> None:
-    asked = Asked(LONG, methods=("shapley",))
+    asked = ExplanationRequest(LONG, methods=("shapley",))
     (parts, _), (hurried, summary) = explained_in(asked, 0.165), explained_in(asked, 0.08)
 
     assert (one_of(parts, Attribution).steps, one_of(parts, Evidence).random_sets) == (2, 19)
@@ -170,7 +180,7 @@ def test_shapley_keeps_time_for_its_evidence_but_for_the_first_pair_of_orders(ex
 
 
 def test_occlusion_is_left_out_where_there_is_no_time_for_every_word(explained_in: Explained) -> None:
-    parts, summary = explained_in(Asked(LONG, methods=("occlusion",), evidence=False), 0.03)
+    parts, summary = explained_in(ExplanationRequest(LONG, methods=("occlusion",), evidence=False), 0.03)
 
     assert parts == []
     assert f"occlusion was left out: {WORDS} rows take about" in _noted(summary.notes, "occlusion")
@@ -179,7 +189,7 @@ def test_occlusion_is_left_out_where_there_is_no_time_for_every_word(explained_i
 
 def test_occlusion_that_another_method_was_compared_with_is_free(explained_in: Explained) -> None:
     methods = ("gradient_x_input", "occlusion")
-    parts, summary = explained_in(Asked(LONG, methods=methods), 0.1)
+    parts, summary = explained_in(ExplanationRequest(LONG, methods=methods), 0.1)
 
     assert [part.method for part in all_of(parts, Attribution)] == list(methods)
     assert summary.complete
@@ -190,7 +200,7 @@ def test_occlusion_that_another_method_was_compared_with_is_free(explained_in: E
 
 
 def test_the_effects_of_heads_are_estimated_where_there_is_no_time_to_measure_them(explained_in: Explained) -> None:
-    asked = Asked(LONG, attributions=False, heads=True)
+    asked = ExplanationRequest(LONG, attributions=False, heads=True)
     parts, summary = explained_in(asked, 0.02)
 
     found = one_of(parts, Heads)
@@ -202,29 +212,29 @@ def test_the_effects_of_heads_are_estimated_where_there_is_no_time_to_measure_th
 
 
 def test_attention_maps_are_given_as_long_as_there_is_time(explained_in: Explained, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(one: Map, asked: AttentionAsked) -> Iterator[AttentionTile]:
+    def slow(one: Map, asked: AttentionRequest) -> Iterator[AttentionTile]:
         time.now_s += 0.001
         return map_tiles(one, asked)
 
     monkeypatch.setattr("sentiment.explain.engine.explainer.map_tiles", slow)
-    parts, summary = explained_in(Asked(LONG, attributions=False, attention=AttentionAsked()), 0.007)
+    parts, summary = explained_in(ExplanationRequest(LONG, attributions=False, attention=AttentionRequest()), 0.007)
 
     assert [(part.layer, part.head) for part in all_of(parts, AttentionTile)] == [(0, 0), (0, 1), (0, 2), (0, 3)]
-    assert summary.notes == ("4 of 8 attention maps were given: one takes about 0.00 s, and 0.00 s were left",)
+    assert summary.notes == ("4 of 8 attention maps were returned: one takes about 0.00 s, and 0.00 s were left",)
     assert not summary.complete
 
 
 def test_counterfactuals_that_were_ended_say_so(explained_in: Explained) -> None:
-    asked = Asked(LONG, methods=("gradient_x_input",), evidence=False, counterfactuals=True)
+    asked = ExplanationRequest(LONG, methods=("gradient_x_input",), evidence=False, counterfactuals=True)
     parts, summary = explained_in(asked, 0.003)
 
     found = one_of(parts, Counterfactuals)
     assert found.flip.stopped
-    assert "the search for words that flip the answer was ended: no time was left" in summary.notes
+    assert "the search for words that flip the answer was stopped: no time was left" in summary.notes
 
 
 def test_counterfactuals_without_an_attribution_are_left_out(explained_in: Explained) -> None:
-    parts, summary = explained_in(Asked(LONG, methods=("occlusion",), counterfactuals=True), 0.02)
+    parts, summary = explained_in(ExplanationRequest(LONG, methods=("occlusion",), counterfactuals=True), 0.02)
 
     assert parts == []
     assert [note.split(" were")[0].split(" was")[0] for note in summary.notes] == ["occlusion", "counterfactuals"]
@@ -232,7 +242,7 @@ def test_counterfactuals_without_an_attribution_are_left_out(explained_in: Expla
 
 def test_answers_without_words_are_given_as_long_as_there_is_time(explained_in: Explained) -> None:
     sets = tuple((word,) for word in range(10))
-    parts, summary = explained_in(Asked(LONG, attributions=False, without=sets), 0.0075)
+    parts, summary = explained_in(ExplanationRequest(LONG, attributions=False, without=sets), 0.0075)
 
     # The served text and the explained one are run before.
     assert [part.words for part in all_of(parts, Without)] == [(0,), (1,), (2,), (3,), (4,)]
@@ -242,7 +252,7 @@ def test_answers_without_words_are_given_as_long_as_there_is_time(explained_in: 
 
 @pytest.mark.parametrize("milliseconds", [0, 3, 7, 15, 40, 100, 400])
 def test_nothing_is_left_out_silently_and_time_is_kept(explained_in: Explained, time: Time, milliseconds: int) -> None:
-    asked = Asked(LONG, methods=ALL, counterfactuals=True, heads=True, attention=AttentionAsked(heads=(1,)))
+    asked = ExplanationRequest(LONG, methods=ALL, counterfactuals=True, heads=True, attention=AttentionRequest(heads=(1,)))
     parts, summary = explained_in(asked, milliseconds / 1000)
 
     missing = {name for name in ALL if name not in [part.method for part in all_of(parts, Attribution)]}
@@ -257,14 +267,14 @@ def test_nothing_is_left_out_silently_and_time_is_kept(explained_in: Explained, 
 def test_one_run_that_had_to_wait_does_not_set_the_price() -> None:
     pace = Pace(usual_s=0.01)
 
-    pace.tell(2, 10.0)
+    pace.record(2, 10.0)
     assert pace.row_s == 0.02
-    pace.tell(2, 0.02)
-    pace.tell(2, 0.02)
+    pace.record(2, 0.02)
+    pace.record(2, 0.02)
     assert pace.row_s == 0.01
     assert (pace.rows, pace.seconds(3), pace.rows_in(1.2 * 0.05)) == (6, pytest.approx(0.03), 5)
     assert (pace.rows_in(-1.0), pace.rows_in(float("inf")) > 10**6, Pace().rows_in(1.0) > 10**6) == (0, True, True)
     # What lasts is believed.
-    pace.tell(1, 1.0)
-    pace.tell(1, 1.0)
+    pace.record(1, 1.0)
+    pace.record(1, 1.0)
     assert pace.row_s == 1.0

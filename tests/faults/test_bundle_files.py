@@ -202,7 +202,7 @@ def test_the_default_bundles_files_are_damaged_while_it_is_served(tmp_path: Path
                         callers.wait(10)
                     if not loaded_before and name == "model.safetensors":
                         assert explained(client) == "FAILED_PRECONDITION"
-                        said = server.wait_for("explain_graph_passed_over")
+                        said = server.wait_for("explain_graph_rejected")
                         assert "model.safetensors: has 0 bytes; the manifest says" in said["reason"]
             if loaded_before:
                 assert explained(client) == before

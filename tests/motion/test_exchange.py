@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.client import AsyncClient, CallFailed, Classification, ExplainOptions
 from sentiment.errors import BadBundle, BadSettings
-from sentiment.explain.parts import Asked, Summary
+from sentiment.explain.parts import ExplanationRequest, Summary
 from sentiment.settings import Settings
 from tests.conftest import PLAIN
 from tests.motion.conftest import TOKEN, Exchanging, break_golden, make_version, run_in_vain, score_of_good
@@ -271,7 +271,7 @@ def test_a_model_is_unloaded_only_when_what_began_with_it_is_answered(exchanging
     async def read_while_it_is_unloaded() -> tuple[bool, bool]:
         repository = server.app._repository
         old = server.app._models.find("tiny/1")
-        asked = Asked("good film", methods=("occlusion",), attributions=True)
+        asked = ExplanationRequest("good film", methods=("occlusion",), attributions=True)
         parts = old.explaining.explain(asked, asyncio.get_running_loop().time() + 60)
         await anext(parts)
         await repository.load("tiny/2")

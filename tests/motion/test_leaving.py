@@ -12,7 +12,7 @@ import pytest
 
 from sentiment.api.grpc.calls import CallLimits, Calls
 from sentiment.client import CallFailed
-from sentiment.explain.parts import Asked, Part, Summary
+from sentiment.explain.parts import ExplanationRequest, Part, Summary
 from sentiment.explain.thread import ExplainThread, Job
 from sentiment.observability.metrics import Metrics
 from tests.motion.conftest import Exchanging, make_version
@@ -103,7 +103,7 @@ def test_a_load_that_finds_no_room_while_another_leaves_may_come_again(exchangin
         repository = server.app._repository
         await repository.load("tiny/2")
         old = server.app._models.find("tiny/1")
-        asked = Asked("good film", methods=("occlusion",), attributions=True)
+        asked = ExplanationRequest("good film", methods=("occlusion",), attributions=True)
         parts = old.explaining.explain(asked, asyncio.get_running_loop().time() + 60)
         await anext(parts)
         unloading = asyncio.create_task(repository.unload("tiny/1"))
@@ -156,14 +156,16 @@ def test_the_explain_thread_ends_although_it_was_still_at_work_when_it_was_close
     works, let_go = threading.Event(), threading.Event()
 
     class Slow:
-        def explain(self, _asked: Asked, _left_s: object, _stop: object, execute: Callable[[Callable[[], None]], None]) -> Iterator[Part]:
+        def explain(
+            self, _asked: ExplanationRequest, _left_s: object, _stop: object, execute: Callable[[Callable[[], None]], None]
+        ) -> Iterator[Part]:
             works.set()
             let_go.wait(60)
             execute(lambda: None)
             yield Summary(True, (), 0, 0, 0.0)
 
     thread = ExplainThread(Slow(), lambda *_: None, lambda *_: None, lambda _: False, lambda: 1.0)
-    thread.work_on(Job(Asked("good"), time.monotonic() + 60))
+    thread.work_on(Job(ExplanationRequest("good"), time.monotonic() + 60))
     assert works.wait(60)
 
     thread.close(0.0)

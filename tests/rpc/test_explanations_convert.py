@@ -17,15 +17,15 @@ from sentiment.explain.methods.heads import PATTERNS, HeadEffects, HeadPattern, 
 from sentiment.explain.methods.neuron import neuron_view
 from sentiment.explain.parts import (
     Aggregation,
-    Asked,
-    AttentionAsked,
+    AttentionRequest,
     AttentionTile,
     Attribution,
     Counterfactuals,
+    ExplanationRequest,
     Header,
     Heads,
     Neuron,
-    NeuronAsked,
+    NeuronRequest,
     Part,
     Summary,
     Without,
@@ -76,9 +76,9 @@ def _units(span: pb.Span) -> list[tuple[int, int]]:
     [
         ({}, {}),
         ({"evidence": False}, {"evidence": False}),
-        ({"attention": {}}, {"attributions": False, "attention": AttentionAsked()}),
+        ({"attention": {}}, {"attributions": False, "attention": AttentionRequest()}),
         ({"heads": True}, {"attributions": False, "heads": True}),
-        ({"neuron": {"token": 3}}, {"attributions": False, "neuron": NeuronAsked(token=3)}),
+        ({"neuron": {"token": 3}}, {"attributions": False, "neuron": NeuronRequest(token=3)}),
         ({"heads": True, "methods": ["occlusion"]}, {"heads": True, "methods": ("occlusion",)}),
         ({"heads": True, "counterfactuals": True}, {"heads": True, "counterfactuals": True}),
         ({"heads": True, "attribution": {"steps": 5, "by_embedding": True}}, {"heads": True, "steps": 5, "by_embedding": True}),
@@ -89,12 +89,12 @@ def _units(span: pb.Span) -> list[tuple[int, int]]:
         ({"bytes_max": LIMIT}, {"bytes_max": LIMIT}),
         (
             {"attention": {"layers": [1], "heads": [2, 0], "encoding": "ATTENTION_ENCODING_TOP_P", "aggregation": 4, "top_p": 0.5}},
-            {"attributions": False, "attention": AttentionAsked((1,), (2, 0), Encoding.TOP_P, Aggregation.ROLLOUT, 0.5)},
+            {"attributions": False, "attention": AttentionRequest((1,), (2, 0), Encoding.TOP_P, Aggregation.ROLLOUT, 0.5)},
         ),
     ],
 )
 def test_options_are_converted(options: dict[str, Any], wanted: dict[str, Any]) -> None:
-    asked = Asked("good", bytes_max=LIMIT)
+    asked = ExplanationRequest("good", bytes_max=LIMIT)
 
     assert asked_of(pb.ExplainRequest(text="good", options=options), LIMIT) == replace(asked, **wanted)
     assert asked_of(pb.ClassifyRequest(text="good", explain=options), LIMIT) == replace(asked, **wanted)
@@ -103,7 +103,7 @@ def test_options_are_converted(options: dict[str, Any], wanted: dict[str, Any]) 
 def test_text_pair_truncation_and_label_are_those_of_the_request() -> None:
     request = pb.ExplainRequest(text="good", text_pair="bad", truncation="TRUNCATION_HEAD_TAIL", label="negative")
 
-    assert asked_of(request, LIMIT) == Asked("good", "bad", "head_tail", "negative", bytes_max=LIMIT)
+    assert asked_of(request, LIMIT) == ExplanationRequest("good", "bad", "head_tail", "negative", bytes_max=LIMIT)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from sentiment.explain.engine.maps import heads_seen, outputs
 from sentiment.explain.methods.heads import PATTERNS
-from sentiment.explain.parts import Asked
+from sentiment.explain.parts import ExplanationRequest
 from sentiment_models.errors import ModelsError
 from sentiment_models.explanations.drawing import drawn
 from sentiment_models.explanations.findings import HeadsFound
@@ -43,7 +43,7 @@ def heads_found(subject: Subject, readings: Sequence[Reading]) -> HeadsFound:
     session = subject.session
     if session is None:
         raise ModelsError(f"{subject.bundle}: has no explain graph")
-    names = outputs(Asked("", heads=True), session.layers)
+    names = outputs(ExplanationRequest("", heads=True), session.layers)
     places = drawn([reading.tokens for reading in readings], TEXTS_MAX, TOKENS_MAX, np.random.default_rng(SEED))
     chosen = [readings[place] for place in places]
     effect = np.zeros((session.layers, session.heads))

@@ -17,7 +17,7 @@ from sentiment.errors import InvalidInput
 from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.reading import read
 from sentiment.explain.methods.erasure import Answers, Floats, Masks, Result, Steps, run
-from sentiment.explain.parts import Asked, Attribution, Summary
+from sentiment.explain.parts import Attribution, ExplanationRequest, Summary
 from sentiment.model.classifier import load_classifier
 from sentiment.model.session import ExplainSession
 from sentiment.model.tensors import Feeds, pad
@@ -266,9 +266,9 @@ class Subject:
     def _pad(self, rows: Sequence[Row], inputs: Sequence[str]) -> Feeds:
         return pad(rows, inputs, self.classifier.tokenizer.pad_id, self.classifier.manifest.padding_side == "left")
 
-    def _asked(self, texts: tuple[str, ...]) -> Asked:
+    def _asked(self, texts: tuple[str, ...]) -> ExplanationRequest:
         refuses = self.classifier.manifest.default_truncation == "refuse"
-        return Asked(texts[0], texts[1] if len(texts) > 1 else None, "head" if refuses else None, evidence=False)
+        return ExplanationRequest(texts[0], texts[1] if len(texts) > 1 else None, "head" if refuses else None, evidence=False)
 
 
 def rows_of(tokens: int) -> int:

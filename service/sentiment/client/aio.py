@@ -22,12 +22,12 @@ from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 
 R = TypeVar("R")
-# What grpc.aio makes of a server's end of a stream that meets a write of the client's; servers do not send it.
+# The message that grpc.aio reports if the server ends a stream while the client writes; servers never send it.
 ENDED_WHILE_WRITING = "Internal error from Core"
 
 
 class AsyncClient:
-    """As ``Client``, for asyncio. Must be made and used in one event loop."""
+    """Like ``Client``, for asyncio. Create and use it in one event loop."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections; calls under way fail."""
+        """Close the connections. Calls in progress fail."""
         await self._channel.close()
 
     async def classify(
@@ -69,14 +69,14 @@ class AsyncClient:
         explain: ExplainOptions | None = None,
         timeout_s: float | None = None,
     ) -> Classification:
-        """Classify one text or pair. Cancelling withdraws it from the server's queue.
+        """Classify one text or pair. Cancelling the task removes the request from the server's queue.
 
-        ``model``: name or name/version; ``truncation``: refuse, head, head_tail or windows; ``priority``: interactive or bulk; empty:
-        the default. ``explain``: what else to tell of the answer, within one message (see ``explain`` for more); the call then has 30 s
-        unless told.
+        ``model``: name or name/version. ``truncation``: refuse, head, head_tail or windows. ``priority``: interactive or bulk. Empty
+        strings mean the default. ``explain``: explanation to add to the answer, which must fit one message (``explain`` has no such limit);
+        the default timeout is then 30 s.
 
         Raises:
-            CallFailed: there is no answer; ``code`` says why.
+            CallFailed: the call failed; ``code`` says why.
         """
         item = text if text_pair is None else (text, text_pair)
         request = requests.one(item, requests.Options(model, truncation, priority), explain)
@@ -95,13 +95,14 @@ class AsyncClient:
         truncation: str = "",
         timeout_s: float = EXPLAIN_TIMEOUT_S,
     ) -> Explanation:
-        """Explain the answer to one text or pair, in time that the server's other callers leave.
+        """Explain the answer to one text or pair. The server gives classification requests priority over explanations.
 
-        ``label``: whose logit is explained; empty: the answer's. ``options``: what to tell; None: an attribution with evidence. What there
-        is no time for is left out, and ``Explanation.summary`` says so. ``truncation``: refuse, head or head_tail; empty: the model's.
+        ``label``: the label whose logit is explained; empty: the predicted label. ``options``: what to explain; None: an attribution with
+        evidence. Parts that do not fit into the timeout are left out, and ``Explanation.summary`` says so. ``truncation``: refuse, head or
+        head_tail; empty: the model's default.
 
         Raises:
-            CallFailed: there is no whole explanation; ``code`` says why.
+            CallFailed: the explanation is not complete; ``code`` says why.
         """
         item = text if text_pair is None else (text, text_pair)
         request = requests.explanation(item, requests.Options(model, truncation), label, options)
@@ -114,10 +115,10 @@ class AsyncClient:
     async def classify_batch(
         self, texts: Sequence[TextOrPair], *, model: str = "", truncation: str = "", priority: str = "", timeout_s: float | None = None
     ) -> list[Result]:
-        """Classify up to 1,024 texts in one call; results come in order, an item that failed as a CallFailed.
+        """Classify up to 1,024 texts in one call. Results are in input order; the result of a failed item is a CallFailed.
 
         Raises:
-            CallFailed: the call as a whole failed.
+            CallFailed: the whole call failed.
         """
         batch = requests.Batch(texts, requests.Options(model, truncation, priority))
         if texts and not batch.sent:
@@ -135,22 +136,22 @@ class AsyncClient:
         timeout_s: float | None = None,
         item_timeout_s: float | None = None,
     ) -> AsyncIterator[tuple[str, Result]]:
-        """Classify (id, text) items as they come; yields (id, result) as they finish, out of order.
+        """Classify (id, text) items as they arrive. Yields (id, result) in the order of completion, not of input.
 
-        A stream belongs to one server and is not retried: when it ends early, as it does when that server is stopped, send what
-        is unanswered again.
+        A stream stays on one server and is not retried. If it ends early, for example because the server stops, send the unanswered items
+        again.
 
         Args:
-            items: ids are the caller's and at most 256 bytes.
+            items: pairs of an id that you choose (at most 256 bytes) and a text or pair.
             model: as in ``classify``.
             truncation: as in ``classify``.
-            priority: interactive for items that somebody waits for; bulk unless told.
-            timeout_s: of the whole stream; None for no limit.
-            item_timeout_s: of each item, from its arrival; None for the server's default (5 s), which long texts may exceed
-                where 256 of them are under way on few cores.
+            priority: interactive if a user waits for the items; default: bulk.
+            timeout_s: of the whole stream; None: no limit.
+            item_timeout_s: of each item, from its arrival at the server. None: the server's default (5 s). 256 long texts at a time may
+                exceed it on few cores.
 
         Raises:
-            CallFailed: the stream ended early, or a text is no Unicode. What ``items`` raises comes out here too.
+            CallFailed: the stream ended early, or a text is not valid Unicode. Exceptions of ``items`` are passed on.
         """
         options = pb.StreamOptions()
         requests.Options(model, truncation, priority).write(options)
@@ -168,7 +169,7 @@ class AsyncClient:
                         request.timeout.FromNanoseconds(int(item_timeout_s * 1e9))
                     yield request
                 complete = True
-            except Exception as error:  # whatever it is, the caller is told below
+            except Exception as error:  # raised to the caller below
                 failed.append(error)
                 raise
 
@@ -179,12 +180,12 @@ class AsyncClient:
                 yield response.id, result_of(response)
             if not complete or received < sent:
                 raise CallFailed(
-                    grpc.StatusCode.UNAVAILABLE, f"the server ended the stream: {received} of at least {sent} items are answered"
+                    grpc.StatusCode.UNAVAILABLE, f"the server ended the stream after {received} answers to at least {sent} items"
                 )
         except grpc.aio.AioRpcError as error:
             raise failure(error) from error
         except asyncio.CancelledError:
-            # grpc.aio cancels a call whose requests fail to come, and the caller would take it for a cancelling of its own.
+            # grpc.aio cancels the call if its request iterator raises. Without this, the caller sees only a cancellation.
             if failed:
                 raise failed[0] from None
             raise
@@ -192,11 +193,11 @@ class AsyncClient:
             call.cancel()
 
     async def list_models(self, *, timeout_s: float | None = None) -> pb.ListModelsResponse:
-        """The loaded models as the server describes them."""
+        """List the loaded models."""
         return cast(pb.ListModelsResponse, await self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s))
 
     async def get_model(self, model: str = "", *, timeout_s: float | None = None) -> pb.Model:
-        """One loaded model with its card."""
+        """Get one loaded model with its card."""
         return cast(pb.GetModelResponse, await self._call(self._stub.GetModel, pb.GetModelRequest(model=model), timeout_s)).model
 
     async def _explained(self, request: pb.ExplainRequest, timeout_s: float) -> AsyncGenerator[pb.ExplainResponse, None]:
@@ -210,7 +211,7 @@ class AsyncClient:
                     yield message
                 return
             except grpc.aio.AioRpcError as error:
-                # As in ``_call``; what has begun is not repeated.
+                # As in ``_call``, but an explanation that has begun to arrive is not repeated.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if begun or not stopped:
                     raise failure(error) from error
@@ -224,8 +225,8 @@ class AsyncClient:
             try:
                 return await method(request, timeout=max(0.0, deadline_at - time.monotonic()))
             except grpc.aio.AioRpcError as error:
-                # A server that stops, or has no time to look at it, can drop a call that it had just been given and say CANCELLED
-                # (grpc.aio). Our caller's own cancelling arrives as asyncio.CancelledError.
+                # A stopping or overloaded grpc.aio server can drop a new call with CANCELLED. A cancellation by our own caller is an
+                # asyncio.CancelledError instead.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if not stopped:
                     raise failure(error) from error
@@ -234,7 +235,7 @@ class AsyncClient:
 
 
 def failure(error: grpc.aio.AioRpcError) -> CallFailed:
-    """Our error of a failed call."""
+    """Convert the error of a call to ``CallFailed``."""
     code, message = error.code(), error.details() or ""
     if code is grpc.StatusCode.INTERNAL and message == ENDED_WHILE_WRITING:
         code, message = grpc.StatusCode.UNAVAILABLE, "the server ended the stream"

@@ -1,4 +1,4 @@
-"""What can be asked of an explanation, in plain Python."""
+"""Options of an explanation, as Python dataclasses."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ ENCODINGS = {
     "fp32": pb.ATTENTION_ENCODING_FP32,
     "top_p": pb.ATTENTION_ENCODING_TOP_P,
 }
-# The verdict, in the proto's words without their prefix.
+# Names of verdicts, as in the proto without the prefix.
 VERDICTS = {number: name.removeprefix("VERDICT_") for name, number in pb.Verdict.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
-    """Which attention maps. ``layers`` and ``heads`` count from 0; empty: all. The proto's AttentionAggregation says what each is.
+    """Which attention maps to return. ``layers`` and ``heads`` count from 0; empty: all. The proto describes each AttentionAggregation.
 
     Raises:
-        ValueError: ``encoding`` or ``aggregation`` is not one of ENCODINGS or AGGREGATIONS, or ``layers`` or ``heads`` no sequence of
-            numbers of 32 bits.
+        ValueError: ``encoding`` is not one of ENCODINGS, ``aggregation`` is not one of AGGREGATIONS, or ``layers`` or ``heads`` is not a
+            sequence of 32-bit integers.
     """
 
     layers: Sequence[int] = ()
@@ -48,7 +48,7 @@ class AttentionOptions:
 
 @dataclass(frozen=True, slots=True)
 class NeuronOptions:
-    """Which token of which head to take apart; all count from 0."""
+    """The layer, head and query token of a neuron view; all count from 0."""
 
     layer: int = 0
     head: int = 0
@@ -57,16 +57,19 @@ class NeuronOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExplainOptions:
-    """What to explain. Nothing set: an attribution by the model's default method, with evidence.
+    """What to explain. By default: an attribution by the model's default method, with evidence.
 
-    A text that is longer than any the default was studied on, or too long for the time, gets another method; ``summary.notes`` say so.
-    ``methods``: as ``get_model`` lists them; empty: the default one, but none where attention, heads, neuron or without is asked for.
-    ``attribution``: the default one all the same. ``steps``: of integrated_gradients, or orders of shapley; 0: the method's own.
-    ``by_embedding``: values split by token, segment and position embedding too. ``bytes_max``: of the whole explanation; 0: the server's.
-    ``without``: sets of words, by their indices in ``Explanation.words``: the answer without each, among ``Explanation.counterfactuals``.
+    If the text is longer than those on which the default method was studied, or too long for the timeout, another method is used and
+    ``summary.notes`` says so.
+
+    ``methods``: names as listed by ``get_model``. Empty: the default method, or none if attention, heads, neuron or without is requested.
+    ``attribution``: the default method in any case. ``steps``: steps of integrated_gradients, or orders of shapley; 0: the method's
+    default. ``by_embedding``: also split values by token, segment and position embedding. ``bytes_max``: limit on the whole explanation; 0:
+    the server's limit. ``without``: sets of word indices in ``Explanation.words``; ``Explanation.counterfactuals`` then has the answer
+    without each set.
 
     Raises:
-        ValueError: ``methods`` is no sequence of names, or ``without`` none of sequences of numbers of 32 bits.
+        ValueError: ``methods`` is not a sequence of strings, or ``without`` is not a sequence of sequences of 32-bit integers.
     """
 
     methods: Sequence[str] = ()
@@ -88,10 +91,10 @@ class ExplainOptions:
             _check_all(f"without[{number}]", words, int)
 
     def message(self) -> pb.ExplainOptions:
-        """The options on the wire.
+        """Convert the options to protobuf.
 
         Raises:
-            ValueError: a number does not fit 32 bits.
+            ValueError: an integer does not fit 32 bits.
         """
         message = pb.ExplainOptions(
             methods=self.methods,
@@ -104,14 +107,14 @@ class ExplainOptions:
         if self.attribution or self.steps or self.by_embedding:
             message.attribution.CopyFrom(pb.AttributionOptions(steps=self.steps, by_embedding=self.by_embedding))
         if self.attention is not None:
-            asked = self.attention
+            attention = self.attention
             message.attention.CopyFrom(
                 pb.AttentionOptions(
-                    layers=asked.layers,
-                    heads=asked.heads,
-                    encoding=ENCODINGS[asked.encoding],
-                    aggregation=AGGREGATIONS[asked.aggregation],
-                    top_p=asked.top_p,
+                    layers=attention.layers,
+                    heads=attention.heads,
+                    encoding=ENCODINGS[attention.encoding],
+                    aggregation=AGGREGATIONS[attention.aggregation],
+                    top_p=attention.top_p,
                 )
             )
         if self.neuron is not None:
@@ -121,12 +124,12 @@ class ExplainOptions:
 
 def _check(name: str, value: str, known: Mapping[str, object]) -> None:
     if value not in known:
-        raise ValueError(f"{name} is {value!r}; known are {', '.join(known)}")
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
 
 def _check_all(name: str, values: object, kind: type) -> None:
     if isinstance(values, str) or not isinstance(values, Sequence) or not all(isinstance(value, kind) for value in values):
-        raise ValueError(f"{name} is {values!r}; wanted is a sequence of {kind.__name__}")
+        raise ValueError(f"{name} must be a sequence of {kind.__name__}, got {values!r}")
     for value in values:
         if isinstance(value, int) and not -(2**31) <= value < 2**31:
-            raise ValueError(f"{name} has {value}; the limits are {-(2**31)} and {2**31 - 1}")
+            raise ValueError(f"{name} must have integers from {-(2**31)} to {2**31 - 1}, got {value}")

@@ -1,4 +1,4 @@
-"""Explanations from their messages."""
+"""Reads explanations from protobuf messages."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ _ENCODINGS: dict[int, str] = {number: name for name, number in ENCODINGS.items()
 
 
 def messages_of(explanation: pb.Explanation) -> Iterator[pb.ExplainResponse]:
-    """The messages of a stream that would say the same."""
+    """The explanation as the messages of an Explain stream."""
     yield pb.ExplainResponse(header=explanation.header)
     yield from (pb.ExplainResponse(tile=part) for part in explanation.tiles)
     yield from (pb.ExplainResponse(attribution=part) for part in explanation.attributions)
@@ -37,10 +37,10 @@ def messages_of(explanation: pb.Explanation) -> Iterator[pb.ExplainResponse]:
 
 
 def explanation_of(messages: Iterable[pb.ExplainResponse], text: str, text_pair: str | None = None) -> ex.Explanation:
-    """Read an explanation of the text, or pair, that was sent.
+    """Read an explanation of the text or pair that was sent.
 
     Raises:
-        CallFailed: the messages end before the summary (UNAVAILABLE), or do not fit each other (INTERNAL).
+        CallFailed: the messages end before the summary (UNAVAILABLE), or contradict each other (INTERNAL).
     """
     reader = Reader(text, text_pair)
     for message in messages:
@@ -52,7 +52,7 @@ def explained_of(response: pb.ClassifyResponse, text: str, text_pair: str | None
     """Read an answer with its explanation, if it has one.
 
     Raises:
-        CallFailed: as ``explanation_of``.
+        CallFailed: as in ``explanation_of``.
     """
     answer = classification_of(response)
     if not response.HasField("explanation"):
@@ -61,7 +61,7 @@ def explained_of(response: pb.ClassifyResponse, text: str, text_pair: str | None
 
 
 class Reader:
-    """Takes the messages of one explanation in their order; attention is decoded as it comes."""
+    """Reads the messages of one explanation in order. Decodes attention as it arrives."""
 
     def __init__(self, text: str, text_pair: str | None = None) -> None:
         self._texts = (text, text_pair)
@@ -71,16 +71,16 @@ class Reader:
         self._messages: list[bytes] = []
 
     def take(self, message: pb.ExplainResponse) -> None:
-        """The next message.
+        """Add the next message.
 
         Raises:
-            CallFailed: it does not fit those before it.
+            CallFailed: the message contradicts earlier ones.
         """
         kind = message.WhichOneof("part")
         if kind is None:
             return
         if (kind == "header") == ("header" in self._parts):
-            raise _unreadable("it has not one header, in its first message")
+            raise _unreadable("the first message must be the header, and no other message may be one")
         self._messages.append(message.SerializeToString())
         if kind != "tile":
             self._parts.setdefault(kind, []).append(getattr(message, kind))
@@ -90,7 +90,7 @@ class Reader:
         self._kinds.add((part.aggregation, encoding))
         tokens = len(self._header.tokens)
         if part.columns > tokens or (part.rows > tokens and part.aggregation != pb.ATTENTION_AGGREGATION_CLS_ROWS):
-            raise _unreadable(f"a tile is {part.rows} by {part.columns}; the text has {tokens} tokens")
+            raise _unreadable(f"a tile has {part.rows} rows and {part.columns} columns, but the text has {tokens} tokens")
         try:
             values = np.array(part.row_values, np.float32)
             sides = (part.row_start, part.rows, part.column_start, part.columns)
@@ -100,10 +100,10 @@ class Reader:
             raise _unreadable(str(error)) from error
 
     def explanation(self) -> ex.Explanation:
-        """What the messages say together.
+        """Assemble the explanation from all messages.
 
         Raises:
-            CallFailed: as ``explanation_of``.
+            CallFailed: as in ``explanation_of``.
         """
         if "summary" not in self._parts:
             raise CallFailed(grpc.StatusCode.UNAVAILABLE, "the explanation ended before its summary")
@@ -166,7 +166,7 @@ class Reader:
         if not self._tiles:
             return None
         if len(self._kinds) > 1:
-            raise ValueError("its attention tiles are of several aggregations or encodings")
+            raise ValueError("the attention tiles must have one aggregation and one encoding")
         aggregation, encoding = next(iter(self._kinds))
         maps: dict[tuple[int, int], Floats] = {}
         dropped: dict[tuple[int, int], Floats] = {}
@@ -175,17 +175,17 @@ class Reader:
             if found is not None:
                 maps[place], dropped[place] = found
             elif complete:
-                raise ValueError(f"the tiles of layer {place[0]}, head {place[1]} do not make a map")
+                raise ValueError(f"the tiles of layer {place[0]}, head {place[1]} do not cover the map exactly once")
         error_max = max((tile.error_max for place in maps for tile, _ in self._tiles[place]), default=0.0)
         return ex.Attention(_AGGREGATIONS[aggregation], _ENCODINGS[encoding], MappingProxyType(maps), MappingProxyType(dropped), error_max)
 
 
 def _unreadable(reason: str) -> CallFailed:
-    return CallFailed(grpc.StatusCode.INTERNAL, f"the explanation cannot be read: {reason}")
+    return CallFailed(grpc.StatusCode.INTERNAL, f"cannot read the explanation: {reason}")
 
 
 def _assembled(tiles: Sequence[tuple[Tile, Floats]]) -> tuple[Floats, Floats] | None:
-    """A map and what was dropped of its rows; None where tiles are missing or overlap."""
+    """A map and the dropped mass of its rows; None if tiles are missing or overlap."""
     rows = max(tile.row_start + tile.rows for tile, _ in tiles)
     columns = max(tile.column_start + tile.columns for tile, _ in tiles)
     if sum(weights.size for _, weights in tiles) != rows * columns:
@@ -299,7 +299,7 @@ def _neuron(parts: Sequence[pb.NeuronView]) -> ex.Neuron | None:
     parts = sorted(parts, key=lambda part: part.key_start)
     first, keys = parts[0], sum(part.keys for part in parts)
     if any(after.key_start != before.key_start + before.keys for before, after in pairwise(parts)):
-        raise ValueError("parts of its neuron view are missing")
+        raise ValueError("parts of the neuron view are missing")
 
     def joined(name: str, *width: int) -> Floats:
         return _floats(np.concatenate([np.array(getattr(part, name), np.float32) for part in parts]), keys, *width)

@@ -1,7 +1,7 @@
-"""An explanation as the clients return it: frozen dataclasses with NumPy arrays that cannot be written, no protobuf.
+"""Explanations as the clients return them: frozen dataclasses with read-only NumPy arrays, without protobuf.
 
-Values are logits of the explained label on an absolute scale; nothing is normalised per text. Attention says where heads look,
-attribution what moved the answer.
+Values are logits of the explained label; nothing is normalised per text. Attention shows where heads look; attributions show what moved the
+answer.
 """
 
 import math
@@ -17,13 +17,13 @@ from sentiment.client.model_id import ModelId
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.viewer.page import notebook_frame, saved_page
 
-# What a notebook keeps of every answer that it shows.
+# A notebook file stores the whole page of each explanation that it shows.
 NOTEBOOK_BYTES_MAX = 20_000_000
-# Characters a byte of attention takes in a page.
+# Characters in a page per byte of attention.
 BASE64 = 4 / 3
-# float32 has no more to tell of most numbers, and the encodings of attention less.
+# Precision of float32; encoded attention has less.
 _DIGITS = 7
-# exp of it is what neat-vision shows of a probability of 0; JSON has no infinity.
+# Stands for the logarithm of a probability of 0: JSON has no infinity.
 _LOG_MIN = -100.0
 
 Floats = npt.NDArray[np.float32]
@@ -40,7 +40,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One piece that the model reads. ``span`` and ``word``, an index in ``Explanation.words``, are None for special tokens."""
+    """One token of the model. ``word`` is an index in ``Explanation.words``. ``span`` and ``word`` are None for special tokens."""
 
     piece: str
     span: Span | None
@@ -52,7 +52,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word, its place in the text (``pair``: in the second one), and its tokens [token_start, token_end)."""
+    """A word, its place in the text (``pair``: in the second text), and its tokens [token_start, token_end)."""
 
     text: str
     span: Span
@@ -63,7 +63,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A part of the text (``pair``: of the second one) that the model did not read."""
+    """A part of the text (``pair``: of the second text) that the model did not read."""
 
     text: str
     span: Span
@@ -74,9 +74,10 @@ class Unseen:
 class Attribution:
     """How much each word moved the explained label's logit, signed.
 
-    ``words`` [words]; ``standard_errors`` [words], 0 where exact, nan where nothing says; ``tokens`` [tokens] and ``by_embedding`` [tokens,
-    3], by token, segment and position embedding, None where the method or the request gives none. ``residual``: the sum less what
-    it should be, None where nothing says what. ``unknown_total`` is part of the words' values, ``special_total`` of no word's.
+    ``words`` [words]. ``standard_errors`` [words]: 0 where exact, nan where unknown. ``tokens`` [tokens] and ``by_embedding`` [tokens, 3]
+    (by token, segment and position embedding): None if the method does not compute them or they are not requested. ``residual``: the sum
+    of the values minus the sum that they should have; None if that is unknown. ``unknown_total``: sum of unknown tokens, which are part of
+    words. ``special_total``: sum of special tokens, which belong to no word.
     """
 
     method: str
@@ -94,10 +95,10 @@ class Attribution:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Whether one attribution can be trusted; in calibrated probability of the explained label.
+    """Whether one attribution can be trusted. Values are calibrated probabilities of the explained label.
 
-    ``verdict``: BETTER_THAN_RANDOM, INCONCLUSIVE, NOT_FAITHFUL or FLAT. ``words``: how many were left out at a time. ``agreement``:
-    Kendall's tau-b with an unrelated method, None where there was none. The rest as in the proto's Evidence.
+    ``verdict``: BETTER_THAN_RANDOM, INCONCLUSIVE, NOT_FAITHFUL or FLAT. ``words``: how many words were erased at a time. ``agreement``:
+    Kendall's tau-b with an unrelated method; None without one. Other fields: see the proto's Evidence.
     """
 
     method: str
@@ -118,12 +119,13 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Counterfactual:
-    """A fact about the served model.
+    """A set of words with the answer that the served model gives for it.
 
-    ``kind``: flip (without these words the answer changes), keep (these alone make the label) or asked (the answer without these words).
+    ``kind``: flip (the answer changes without these words), keep (these words alone give the label) or asked (the answer without words that
+    you named).
 
-    ``words``: indices in ``Explanation.words``; none: the empty text does it. ``label`` and ``score``: the answer then. Without
-    ``found`` these say nothing. The rest as in the proto's Counterfactual.
+    ``words``: indices in ``Explanation.words``; empty: the empty text is enough. ``label`` and ``score``: the resulting answer. If
+    ``found`` is false, these three have no meaning. Other fields: see the proto's Counterfactual.
     """
 
     kind: str
@@ -139,7 +141,7 @@ class Counterfactual:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadPattern:
-    """How far heads follow one pattern; ``score`` and ``lift`` [layers, heads], None where this text cannot show it."""
+    """How well heads match one pattern. ``score`` and ``lift`` are [layers, heads], or None if this text cannot show the pattern."""
 
     name: str
     score: Floats | None
@@ -149,11 +151,11 @@ class HeadPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heads:
-    """What each head does with this text, in logits of the explained label.
+    """The effect and the pattern of each head on this text, in logits of the explained label.
 
-    ``gated`` and ``uniform`` [layers, heads]: change when the head alone is switched off, or looks everywhere alike. Not ``exact``:
-    ``gated`` is a slope, and ``uniform``, ``all_uniform`` and ``all_uniform_changes_label`` are None. ``labels[layer][head]``: the name of
-    one of ``patterns``, or mixed.
+    ``gated`` and ``uniform`` [layers, heads]: change of the logit when the head is switched off, or gets uniform attention. If ``exact`` is
+    false, ``gated`` is an estimate (a slope), and ``uniform``, ``all_uniform`` and ``all_uniform_changes_label`` are None.
+    ``labels[layer][head]``: the name of one of ``patterns``, or mixed.
     """
 
     gated: Floats
@@ -167,10 +169,10 @@ class Heads:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Neuron:
-    """One token's attention in one head, taken apart: the proto's NeuronView, put together.
+    """How one token's attention in one head comes about: the proto's NeuronView, assembled.
 
     ``query`` [width]; ``key`` and ``product`` [tokens, width]; ``dot``, ``scaled``, ``bias``, ``score``, ``softmax`` and ``attention``
-    [tokens], over the tokens from ``key_start`` on.
+    [tokens]. The first of these tokens is ``key_start``.
     """
 
     layer: int
@@ -192,10 +194,10 @@ class Neuron:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attention:
-    """Attention maps by (layer, head), [rows, columns]; -1 where a map combines layers or heads, or has heads as rows.
+    """Attention maps [rows, columns] by (layer, head). A key is -1 if the map combines layers or heads, or if its rows are heads.
 
-    ``error_max``: the most by which a weight differs from the one computed; ``dropped`` [rows] of each map: the sum of a row's weights
-    that are given as 0, all 0 unless ``encoding`` is top_p.
+    ``error_max``: the largest difference between a weight and the computed one. ``dropped`` [rows] per map: sum of the weights of a row
+    that were dropped and read as 0; always 0 unless ``encoding`` is top_p.
     """
 
     aggregation: str
@@ -207,7 +209,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How the explanation ended. Not ``complete``: ``notes`` say what was left out or shortened, and why."""
+    """How the explanation ended. If ``complete`` is false, ``notes`` says what was left out or shortened, and why."""
 
     complete: bool
     notes: tuple[str, ...]
@@ -219,12 +221,12 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
-    """One answer explained.
+    """The explanation of one answer.
 
-    ``label`` to ``model``: the answer, as in Classification; ``explained``: the label whose ``logit`` is explained. Not ``labels_agree``:
-    the explanation graph decides otherwise on this text. ``logit_error``: the most that a logit of it differs, None without one.
-    ``attributions`` and ``evidence`` are by method, in the order asked for. ``messages``: what it was read from, each a serialized
-    ExplainResponse.
+    ``label`` to ``model``: the answer, as in Classification. ``explained``: the label whose ``logit`` is explained. ``labels_agree``:
+    whether the explain graph predicts the same label for this text. ``logit_error``: the largest difference between the logits of both
+    graphs; None without an explain graph. ``attributions`` and ``evidence``: by method, in the requested order. ``messages``: the source
+    messages, each a serialized ExplainResponse.
     """
 
     text: str
@@ -253,7 +255,7 @@ class Explanation:
 
     @property
     def units(self) -> tuple[tuple[str, bool, bool], ...]:
-        """Words and special tokens in the order of the text, as (text, special, pair)."""
+        """Words and special tokens in text order, as (text, special, pair)."""
         found: list[tuple[str, bool, bool]] = []
         last: int | None = None
         for token in self.tokens:
@@ -266,13 +268,13 @@ class Explanation:
 
     @property
     def sides(self) -> tuple[tuple[str, bool, bool], ...]:
-        """What the columns of the attention maps stand for, and the rows but of CLS rows: ``units``, or tokens where not of words."""
+        """Columns of the attention maps (and rows, except for cls_rows), as (text, special, pair): ``units`` for words, else tokens."""
         if self.attention is not None and self.attention.aggregation == "words":
             return self.units
         return tuple((token.piece, token.special, token.pair) for token in self.tokens)
 
     def to_json(self) -> dict[str, Any]:  # JSON's values are of many kinds
-        """Plain strict JSON, without nan or infinity; see ``json_of``."""
+        """The explanation as strict JSON, without nan or infinity; see ``json_of``."""
         return json_of(self)
 
     def to_bertviz(self) -> dict[str, Any]:  # torch's tensors, of which the client knows nothing
@@ -284,46 +286,48 @@ class Explanation:
         return neat_vision_of(self, sample_id, method=method, label=label)
 
     def to_html(self, model: Mapping[str, Any] | None = None) -> str:  # as to_json
-        """The viewer with this explanation as one file, which needs no network. ``model``: as ``model_json`` gives it, for its scorecard.
+        """The viewer page with this explanation, as a single file that needs no network.
 
-        Only what the explanation has can be looked at: ask for attention, heads and neuron, too.
+        ``model``: the result of ``model_json``, for the scorecard.
+
+        The page shows only what the explanation has: also request attention, heads and neuron.
 
         Raises:
-            ValueError: it was not read from messages.
+            ValueError: the explanation has no ``messages``.
         """
         return saved_page(self.messages, self.text, self.text_pair, model)
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the viewer in a frame; of a long text without attention, which is most of a page."""
+        """The viewer in a frame, for notebooks. Without attention if the page would be too large."""
         size = sum(map(len, self.messages)) * BASE64
         if size <= NOTEBOOK_BYTES_MAX:
             return notebook_frame(self.to_html())
-        sizes = f"with it the page has {size / 1e6:.0f} MB, notebooks show up to {NOTEBOOK_BYTES_MAX / 1e6:.0f}"
-        return notebook_frame(without_attention(self, f"attention is left out here: {sizes}; to_html() has it").to_html())
+        sizes = f"the page would have {size / 1e6:.0f} MB, and the limit in notebooks is {NOTEBOOK_BYTES_MAX / 1e6:.0f} MB"
+        return notebook_frame(without_attention(self, f"attention is left out here: {sizes}; use to_html() to see it").to_html())
 
 
 def without_attention(explanation: Explanation, why: str) -> Explanation:
-    """The explanation without its maps, and the note why."""
+    """The explanation without attention maps, with a note that says why."""
     kept = tuple(message for message in explanation.messages if not pb.ExplainResponse.FromString(message).HasField("tile"))
     return with_notes(replace(explanation, attention=None, messages=kept), [why])
 
 
 def with_notes(explanation: Explanation, notes: Sequence[str]) -> Explanation:
-    """The explanation, which is not complete any more, and says why."""
-    told = (*explanation.summary.notes, *notes)
+    """The explanation with more notes, marked as incomplete."""
+    all_notes = (*explanation.summary.notes, *notes)
     last = pb.ExplainResponse.FromString(explanation.messages[-1])
     last.summary.complete = False
     last.summary.notes.extend(notes)
-    summary = replace(explanation.summary, complete=False, notes=told)
+    summary = replace(explanation.summary, complete=False, notes=all_notes)
     return replace(explanation, summary=summary, messages=(*explanation.messages[:-1], last.SerializeToString()))
 
 
 def json_of(explanation: Explanation) -> dict[str, Any]:  # JSON's values are of many kinds
-    """What ``sentiment explain --json`` prints: the dataclasses' fields by their names, nested as they are.
+    """The JSON that ``sentiment explain --json`` prints: the fields of the dataclasses by name, nested alike.
 
-    Arrays become nested lists, their numbers rounded to 7 significant digits; what is not finite or not there is null. ``attributions``
-    is a list, each with its ``evidence``; ``words`` of one are objects with the word's index, text, value and standard error. The
-    maps of ``attention`` are a list of objects with layer, head, weights [rows][columns] and dropped [rows].
+    Arrays become nested lists, with numbers rounded to 7 significant digits; missing and non-finite values are null. ``attributions`` is a
+    list, each with its ``evidence``; their ``words`` are objects with index, text, value and standard error of the word. The maps of
+    ``attention`` are a list of objects with layer, head, weights [rows][columns] and dropped [rows].
     """
     return _fields(explanation, without=("attributions", "evidence", "attention", "messages")) | {
         "attributions": [
@@ -337,16 +341,16 @@ def json_of(explanation: Explanation) -> dict[str, Any]:  # JSON's values are of
 def bertviz_of(explanation: Explanation) -> dict[str, Any]:  # torch's tensors, of which the client knows nothing
     """The arguments of ``bertviz.head_view`` and ``bertviz.model_view``: ``head_view(**explanation.to_bertviz())``.
 
-    ``attention``: for each layer a tensor [1, heads, tokens, tokens]; ``tokens``: the pieces; ``sentence_b_start``: the first token of the
-    second text, None without one. Of maps aggregated to words, the tokens are words. Needs torch, whose tensors bertviz takes; it is
-    there where bertviz is. bertviz writes every weight as text into its page, of a pair twice: it is made for short texts.
+    ``attention``: a tensor [1, heads, tokens, tokens] per layer. ``tokens``: the pieces, or words if maps are aggregated to words.
+    ``sentence_b_start``: the first token of the second text; None without a pair. Needs torch, which comes with bertviz. Use it for short
+    texts: bertviz writes each weight as text into its page, and twice for a pair.
 
     Raises:
-        ValueError: the explanation has no maps of every layer and head, tokens by tokens or words by words.
+        ValueError: the explanation does not have maps of all layers and heads, over tokens or words.
         ModuleNotFoundError: torch is not installed.
     """
     layers, heads = _whole_maps(explanation)
-    # Not imported with the client, which needs it nowhere else.
+    # Imported here: the client does not need torch otherwise.
     torch = import_module("torch")
     maps = explanation.attention.maps if explanation.attention is not None else {}
     sides = explanation.sides
@@ -359,21 +363,21 @@ def bertviz_of(explanation: Explanation) -> dict[str, Any]:  # torch's tensors, 
 
 
 def neat_vision_of(explanation: Explanation, sample_id: str, *, method: str = "", label: str = "") -> dict[str, Any]:  # as json_of
-    """One sample of a data file of neat-vision's classification task: the file is a JSON list of them.
+    """One sample of a data file for neat-vision's classification task. Such a file is a JSON list of samples.
 
-    ``text``: the words. ``attention``: one weight a word, the size of its attribution by ``method`` (empty: the first) as a share of
-    the sum over all words, because neat-vision's colours take for granted that weights are not negative and sum to 1: its pictures
-    tell neither direction nor scale. ``posterior``: the natural logarithm of each label's probability, of which neat-vision takes the
-    softmax, which gives the probabilities back. ``label``: the true one's number, where empty the answer's; ``prediction``: the answer's.
+    ``text``: the words. ``attention``: one weight per word: the absolute attribution by ``method`` (empty: the first), divided by the sum
+    over all words. neat-vision needs weights that are not negative and sum to 1, so its pictures show neither direction nor scale.
+    ``posterior``: the natural logarithm of each label's probability; neat-vision takes the softmax, which gives the probabilities.
+    ``label``: index of the true label; empty: the predicted one. ``prediction``: index of the predicted label.
 
     Raises:
-        ValueError: there is no such attribution or label.
+        ValueError: the explanation has no such attribution, or the model no such label.
     """
     labels = list(explanation.scores)
     found = _by_method(explanation, method)
     sizes = np.abs(found.words.astype(np.float64))
     if label and label not in labels:
-        raise ValueError(f"label is {label!r}; the model's labels are {', '.join(labels)}")
+        raise ValueError(f"label must be one of {', '.join(labels)}, got {label!r}")
     return {
         "text": [word.text for word in explanation.words],
         "label": labels.index(label or explanation.label),
@@ -387,28 +391,29 @@ def neat_vision_of(explanation: Explanation, sample_id: str, *, method: str = ""
 def _by_method(explanation: Explanation, method: str) -> Attribution:
     there = explanation.attributions
     if not there or (method and method not in there):
-        raise ValueError(f"no attribution by {method or 'any method'}; the explanation has {', '.join(there) or 'none'}")
+        raise ValueError(f"the explanation has no attribution by {method or 'any method'}; it has {', '.join(there) or 'none'}")
     return there[method] if method else next(iter(there.values()))
 
 
 def _whole_maps(explanation: Explanation) -> tuple[int, int]:
-    """How many layers and heads there are.
+    """The numbers of layers and heads.
 
     Raises:
-        ValueError: not all of them, or maps of another kind.
+        ValueError: maps are missing or have another aggregation.
     """
     attention = explanation.attention
     if attention is None:
-        raise ValueError("the explanation has no attention maps; ask for them with ExplainOptions(attention=AttentionOptions())")
+        raise ValueError("the explanation has no attention maps; request them with ExplainOptions(attention=AttentionOptions())")
     if attention.aggregation not in ("maps", "words"):
-        raise ValueError(f"the attention is aggregated to {attention.aggregation}; bertviz shows maps or words of every layer and head")
+        raise ValueError(f"bertviz needs attention with aggregation maps or words, got {attention.aggregation}")
     layers, heads = (1 + max(place[axis] for place in attention.maps) for axis in (0, 1))
     if explanation.heads is not None:
         layers, heads = explanation.heads.gated.shape
     missing = [place for place in np.ndindex(layers, heads) if place not in attention.maps]
     if missing:
         layer, head = missing[0]
-        raise ValueError(f"{len(missing)} of {layers * heads} maps are missing, the first of layer {layer}, head {head}; bertviz shows all")
+        first = f"the first is layer {layer}, head {head}"
+        raise ValueError(f"bertviz needs the maps of all layers and heads, but {len(missing)} of {layers * heads} are missing; {first}")
     return layers, heads
 
 

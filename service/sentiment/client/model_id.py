@@ -1,11 +1,11 @@
-"""Which model answered."""
+"""Identity of a model."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ModelId:
-    """Who answered; the same digest means the same answers."""
+    """The model that answered. Models with the same digest give the same answers."""
 
     name: str
     version: int

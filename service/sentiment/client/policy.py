@@ -1,4 +1,4 @@
-"""How our clients behave by default: balancing, retries, keepalive, message sizes. docs/guide/grpc.md has it for other languages."""
+"""Default behaviour of the clients: load balancing, retries, keepalive, message sizes. See docs/guide/grpc.md for other languages."""
 
 import json
 import random
@@ -8,19 +8,21 @@ from sentiment.v1 import sentiment_pb2 as pb
 SERVICE = pb.DESCRIPTOR.services_by_name["SentimentService"].full_name
 ATTEMPTS_MAX = 4
 BACKOFF_S = 0.05
-# A failed attempt costs one, an answer gives a tenth of one back, and below the half nothing is tried again: an overload that lasts is not
-# fed. The half is what a channel may lose at once, by a server that dies, and still have every call answered: with 10, 60 of 64 failed.
+# Retry throttling of gRPC: a failed attempt costs one token, a success returns 0.1, and below half there are no retries. So retries do not
+# feed a lasting overload. Half is also how many calls a channel can lose at once to a dying server and still retry all: with 10, 60 of 64
+# failed.
 TOKENS_MAX = 200
-# Of a call that explains and names no other limit: it waits for others and runs when classification leaves the processor free.
+# Default timeout of calls that explain: they wait in a queue, and run when classification leaves CPU time.
 EXPLAIN_TIMEOUT_S = 30.0
 
 SERVICE_CONFIG = {
-    # One connection a server address, calls in turn; pick_first would send everything to one.
+    # One connection per server address, used in turn; pick_first would send all calls to one.
     "loadBalancingConfig": [{"round_robin": {}}],
-    # A server that drains says NOT_SERVING first and gets no new calls.
+    # A draining server first reports NOT_SERVING, and then gets no new calls.
     "healthCheckConfig": {"serviceName": SERVICE},
     "methodConfig": [
-        # gRPC forgets the deadline of a stream that it may retry when the server dies (grpcio 1.85): the client would wait for ever.
+        # No retry policy for streams: if the server dies, gRPC forgets the deadline of a retryable stream (grpcio 1.85), and the client
+        # waits forever.
         {"name": [{"service": SERVICE, "method": method} for method in ("Explain", "ClassifyStream")]},
         {
             "name": [{"service": SERVICE}],
@@ -29,7 +31,7 @@ SERVICE_CONFIG = {
                 "initialBackoff": f"{BACKOFF_S}s",
                 "maxBackoff": "1s",
                 "backoffMultiplier": 2,
-                # The server's pushback sets the delay, but only for codes that stand here.
+                # The server's pushback sets the delay, but only for these codes.
                 "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
             },
         },
@@ -39,23 +41,24 @@ SERVICE_CONFIG = {
 
 
 def backoff_s(attempt: int, left_s: float) -> float:
-    """Seconds to wait after a call's ``attempt``-th attempt that the server dropped, as gRPC waits after others; at most ``left_s``."""
+    """Seconds to wait after attempt number ``attempt`` that the server dropped, as gRPC does for other failures; at most ``left_s``."""
     return max(0.0, min(left_s, random.uniform(0, BACKOFF_S * 2 ** (attempt - 1))))  # noqa: S311 - spreads retries
 
 
 def channel_options() -> list[tuple[str, str | int]]:
-    """Channel arguments of our clients."""
+    """Channel arguments of the clients."""
     return [
         ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
-        # A peer that vanished is noticed within 15 s; without pings a call would wait for its whole deadline.
+        # Detects a vanished peer within 15 s; without pings a call waits until its deadline.
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
-        # The former is only how long bytes may stay without TCP's acknowledgement (grpcio 1.85): a frozen process, whose kernel gives that,
-        # would be waited for for a minute.
+        # The option above only limits the wait for TCP acknowledgements (grpcio 1.85). The kernel of a frozen process still sends those, so
+        # without this option the client waits a minute.
         ("grpc.http2.ping_timeout_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        # A server that was away is found again within 0.1 to 5 s, not 1 to 120; and as long is waited for one that does not even refuse.
+        # Reconnects to a server that was away within 0.1 to 5 s instead of 1 to 120 s, and gives up on an address that does not respond in
+        # 5 s.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 5_000),
         ("grpc.min_reconnect_backoff_ms", 5_000),

@@ -1,4 +1,4 @@
-"""Requests as both clients send them."""
+"""Builds the requests of both clients."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ PRIORITIES = {"": pb.PRIORITY_UNSPECIFIED, "interactive": pb.PRIORITY_INTERACTIV
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How texts are to be answered: by which model, what of an over-long text is read, and who waits.
+    """Options that apply to all texts of a call: model, truncation and priority.
 
     Raises:
-        ValueError: truncation is not refuse, head, head_tail, windows or empty (the model's default), or priority not interactive,
+        ValueError: truncation is not refuse, head, head_tail, windows or empty (the model's default), or priority is not interactive,
             bulk or empty (the call's default).
     """
 
@@ -36,12 +36,12 @@ class Options:
     def __post_init__(self) -> None:
         if self.truncation not in TRUNCATIONS:
             known = ", ".join(filter(None, TRUNCATIONS))
-            raise ValueError(f"truncation is {self.truncation!r}; known are {known} and the empty string for the model's default")
+            raise ValueError(f"truncation must be one of {known}, or empty for the model's default, got {self.truncation!r}")
         if self.priority not in PRIORITIES:
-            raise ValueError(f"priority is {self.priority!r}; known are interactive, bulk and the empty string for the call's default")
+            raise ValueError(f"priority must be interactive, bulk, or empty for the call's default, got {self.priority!r}")
 
     def write(self, message: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.StreamOptions) -> None:
-        """Set a message's fields."""
+        """Write the options to a message."""
         message.model = self.model
         message.truncation = TRUNCATIONS[self.truncation]
         message.priority = PRIORITIES[self.priority]
@@ -51,7 +51,7 @@ def item_of(text: TextOrPair) -> pb.Item:
     """An item of a batch or stream.
 
     Raises:
-        CallFailed: the text is no Unicode, so that no message can carry it.
+        CallFailed: the text is not valid Unicode, so protobuf cannot encode it.
     """
     try:
         return pb.Item(text=text) if isinstance(text, str) else pb.Item(text=text[0], text_pair=text[1])
@@ -63,8 +63,8 @@ def one(text: TextOrPair, options: Options, explain: ExplainOptions | None = Non
     """A Classify request.
 
     Raises:
-        CallFailed: as ``item_of``.
-        ValueError: a number of ``explain`` does not fit 32 bits.
+        CallFailed: as in ``item_of``.
+        ValueError: an integer of ``explain`` does not fit 32 bits.
     """
     item = item_of(text)
     pair = item.text_pair if item.HasField("text_pair") else None
@@ -77,8 +77,8 @@ def explanation(text: TextOrPair, options: Options, label: str, explain: Explain
     """An Explain request.
 
     Raises:
-        CallFailed: as ``item_of``.
-        ValueError: as ``one``.
+        CallFailed: as in ``item_of``; also if the label is not valid Unicode.
+        ValueError: as in ``one``.
     """
     item = item_of(text)
     pair = item.text_pair if item.HasField("text_pair") else None
@@ -102,7 +102,7 @@ def _no_unicode(field: str, error: UnicodeEncodeError) -> CallFailed:
 
 
 class Batch:
-    """A ClassifyBatch request of those texts that a message can carry; the others fail here, each on its own."""
+    """A ClassifyBatch request. Texts that are not valid Unicode fail here, and the others are sent."""
 
     def __init__(self, texts: Sequence[TextOrPair], options: Options) -> None:
         self.request = pb.ClassifyBatchRequest()
@@ -117,10 +117,10 @@ class Batch:
 
     @property
     def sent(self) -> int:
-        """How many texts the server is asked about."""
+        """How many texts are in the request."""
         return len(self.request.items)
 
     def results(self, answers: Iterable[Result]) -> list[Result]:
-        """One result a text, in order, from the server's answers."""
+        """One result per text, in order, from the server's answers and the failures here."""
         given = iter(answers)
         return [failed or next(given) for failed in self._failed]

@@ -1,4 +1,4 @@
-"""What the clients return and raise: frozen dataclasses, no protobuf."""
+"""Results and errors of the clients: frozen dataclasses, without protobuf."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _REQUEST_ID = "x-request-id"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Where the server's time went, in seconds."""
+    """How the server spent its time, in seconds."""
 
     total_s: float
     tokenize_s: float
@@ -32,9 +32,9 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """An answer. ``scores`` are calibrated probabilities by label, in the model's order, and sum to 1.
+    """The answer to one text. ``scores``: calibrated probabilities by label, in the model's order; they sum to 1.
 
-    ``explanation``: where it was asked for.
+    ``explanation``: set if it was requested.
     """
 
     label: str
@@ -48,7 +48,7 @@ class Classification:
     explanation: Explanation | None = None
 
     def to_json(self, text: str) -> dict[str, object]:
-        """The flat object that ``sentiment classify --json`` prints."""
+        """The object that ``sentiment classify --json`` prints."""
         return {
             "text": text,
             "label": self.label,
@@ -63,21 +63,21 @@ class Classification:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What is wrong with a request: the field's path, and fact, value and limit."""
+    """An error in a request: the path of the field, and a description with value and limit."""
 
     field: str
     description: str
 
 
 class CallFailed(SentimentError):
-    """A call or an item ended without an answer.
+    """A call or an item failed.
 
     Attributes:
         code: the gRPC status code.
-        message: what the server, or the transport, says.
-        violations: what is wrong with the request, for INVALID_ARGUMENT.
-        retry_after_s: when the server expects room again, for RESOURCE_EXHAUSTED.
-        request_id: under which the server logged it, empty if unknown.
+        message: message of the server or the transport.
+        violations: errors in the request, for INVALID_ARGUMENT.
+        retry_after_s: when to retry, in seconds from now, for RESOURCE_EXHAUSTED.
+        request_id: id of the request in the server's log; empty if unknown.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ Result = Classification | CallFailed
 
 
 def classification_of(response: pb.ClassifyResponse) -> Classification:
-    """Read an answer."""
+    """Convert an answer from protobuf."""
     prediction, timing = response.prediction, response.timing
     return Classification(
         label=prediction.label,
@@ -115,14 +115,14 @@ def classification_of(response: pb.ClassifyResponse) -> Classification:
 
 
 def result_of(result: pb.ClassifyResult | pb.ClassifyStreamResponse) -> Result:
-    """Read one item's result of a batch or stream."""
+    """Convert the result of one item of a batch or stream."""
     if result.WhichOneof("result") == "error":
         return failure_of_status(result.error)
     return classification_of(result.response)
 
 
 def failure_of_status(status: Status, request_id: str = "") -> CallFailed:
-    """Read a google.rpc.Status and its details."""
+    """Convert a google.rpc.Status with its details."""
     codes = {code.value[0]: code for code in grpc.StatusCode}
     violations: list[Violation] = []
     retry_after_s = None
@@ -136,19 +136,19 @@ def failure_of_status(status: Status, request_id: str = "") -> CallFailed:
 
 
 def failure_of_rpc(code: grpc.StatusCode, message: str, trailers: Sequence[tuple[str, str | bytes]]) -> CallFailed:
-    """Read a failed call's status and trailers. A CANCELLED that the caller did not ask for counts as UNAVAILABLE."""
+    """Convert status and trailers of a failed call. CANCELLED by the server, not by the caller, counts as UNAVAILABLE."""
     found = dict(trailers)
     request_id = str(found.get(_REQUEST_ID, ""))
     details = found.get(_DETAILS)
     if isinstance(details, bytes):
         return failure_of_status(Status.FromString(details), request_id)
     if code is grpc.StatusCode.CANCELLED:
-        return CallFailed(grpc.StatusCode.UNAVAILABLE, f"the server stopped or is too busy: {message}", request_id=request_id)
+        return CallFailed(grpc.StatusCode.UNAVAILABLE, f"the server stopped or is overloaded: {message}", request_id=request_id)
     return CallFailed(code, message, request_id=request_id)
 
 
 def retryable(result: Result) -> bool:
-    """Whether the same item may be answered later."""
+    """Whether a retry of the item may succeed."""
     return isinstance(result, CallFailed) and result.code.name in (
         Code.Name(Code.UNAVAILABLE),
         Code.Name(Code.RESOURCE_EXHAUSTED),
@@ -157,5 +157,5 @@ def retryable(result: Result) -> bool:
 
 
 def seconds(duration: Duration) -> float:
-    """A duration in seconds."""
+    """Convert a protobuf duration to seconds."""
     return duration.seconds + duration.nanos / 1e9

@@ -22,15 +22,15 @@ from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 
 R = TypeVar("R")
 DEFAULT_TARGET = "127.0.0.1:50051"
-# classify_all sends so many texts a call and so many calls at once: enough to keep a server's runners busy.
+# classify_all sends CHUNK texts per call and CALLS_AHEAD calls at once: enough to keep a server's runners busy.
 CHUNK = 128
 CALLS_AHEAD = 4
-# Well under the server's limit for a message: one long text must not make its neighbours' call too large.
+# Well under the server's message limit, so that a long text does not make a call with other texts too large.
 CHUNK_BYTES = 2**21
 
 
 class Client:
-    """Calls the service with deadlines, retries, round-robin balancing and keepalive. Safe to share between threads.
+    """Client with deadlines, retries, round-robin load balancing and keepalive. Safe to share between threads.
 
     Use it as a context manager, or call ``close``.
     """
@@ -46,13 +46,13 @@ class Client:
         """Connect lazily.
 
         Args:
-            target: ``host:port`` or any gRPC target; a name with several addresses is balanced over all of them.
-            timeout_s: deadline of each call that names none.
-            credentials: TLS and token as ``Credentials`` or as gRPC's own, such as ``grpc.ssl_channel_credentials``; None for plaintext.
-            options: channel arguments beside and over the default ones.
+            target: ``host:port`` or any gRPC target. If the name has several addresses, calls are balanced over all of them.
+            timeout_s: default timeout of a call.
+            credentials: ``Credentials`` (TLS and token) or gRPC's own, such as ``grpc.ssl_channel_credentials``; None: plaintext.
+            options: channel arguments, added to the defaults or replacing them.
 
         Raises:
-            BadSettings: a file of the credentials cannot be used.
+            BadSettings: a credentials file cannot be used.
         """
         if isinstance(credentials, Credentials):
             credentials = credentials.for_grpc()
@@ -69,7 +69,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; calls under way fail."""
+        """Close the connections. Calls in progress fail."""
         self._channel.close()
 
     def classify(
@@ -85,12 +85,12 @@ class Client:
     ) -> Classification:
         """Classify one text or pair.
 
-        ``model``: name or name/version; ``truncation``: refuse, head, head_tail or windows; ``priority``: interactive or bulk; empty:
-        the default. ``explain``: what else to tell of the answer, within one message (see ``explain`` for more); the call then has 30 s
-        unless told.
+        ``model``: name or name/version. ``truncation``: refuse, head, head_tail or windows. ``priority``: interactive or bulk. Empty
+        strings mean the default. ``explain``: explanation to add to the answer, which must fit one message (``explain`` has no such limit);
+        the default timeout is then 30 s.
 
         Raises:
-            CallFailed: there is no answer; ``code`` says why.
+            CallFailed: the call failed; ``code`` says why.
         """
         item = text if text_pair is None else (text, text_pair)
         request = requests.one(item, requests.Options(model, truncation, priority), explain)
@@ -109,13 +109,14 @@ class Client:
         truncation: str = "",
         timeout_s: float = EXPLAIN_TIMEOUT_S,
     ) -> Explanation:
-        """Explain the answer to one text or pair, in time that the server's other callers leave.
+        """Explain the answer to one text or pair. The server gives classification requests priority over explanations.
 
-        ``label``: whose logit is explained; empty: the answer's. ``options``: what to tell; None: an attribution with evidence. What there
-        is no time for is left out, and ``Explanation.summary`` says so. ``truncation``: refuse, head or head_tail; empty: the model's.
+        ``label``: the label whose logit is explained; empty: the predicted label. ``options``: what to explain; None: an attribution with
+        evidence. Parts that do not fit into the timeout are left out, and ``Explanation.summary`` says so. ``truncation``: refuse, head or
+        head_tail; empty: the model's default.
 
         Raises:
-            CallFailed: there is no whole explanation; ``code`` says why.
+            CallFailed: the explanation is not complete; ``code`` says why.
         """
         item = text if text_pair is None else (text, text_pair)
         request = requests.explanation(item, requests.Options(model, truncation), label, options)
@@ -125,10 +126,10 @@ class Client:
     def classify_batch(
         self, texts: Sequence[TextOrPair], *, model: str = "", truncation: str = "", priority: str = "", timeout_s: float | None = None
     ) -> list[Result]:
-        """Classify up to 1,024 texts in one call; results come in order, an item that failed as a CallFailed.
+        """Classify up to 1,024 texts in one call. Results are in input order; the result of a failed item is a CallFailed.
 
         Raises:
-            CallFailed: the call as a whole failed.
+            CallFailed: the whole call failed.
         """
         batch = requests.Batch(texts, requests.Options(model, truncation, priority))
         if texts and not batch.sent:
@@ -146,17 +147,17 @@ class Client:
         timeout_s: float = 60.0,
         attempts_max: int = 8,
     ) -> Iterator[Result]:
-        """Classify any number of texts, lazily, in order and in bounded memory: at most ``CHUNK * CALLS_AHEAD`` at a time.
+        """Classify any number of texts, lazily, in input order and in bounded memory: at most ``CHUNK * CALLS_AHEAD`` texts at a time.
 
-        What the server refuses for lack of room or time is sent again, up to ``attempts_max`` times; what fails for good comes
-        as a CallFailed in its place.
+        Texts that the server refuses for lack of capacity or time are sent again, up to ``attempts_max`` times. The result of a text that
+        still fails is a CallFailed.
         """
         under_way: deque[tuple[Sequence[TextOrPair], requests.Batch, Any]] = deque()
         source = chunks(texts)
         try:
             yield from self._in_order(source, under_way, requests.Options(model, truncation, priority), timeout_s, attempts_max)
         finally:
-            # The caller may stop early.
+            # The caller may close the iterator early.
             for *_, future in under_way:
                 future.cancel()
 
@@ -193,11 +194,11 @@ class Client:
         return results
 
     def list_models(self, *, timeout_s: float | None = None) -> pb.ListModelsResponse:
-        """The loaded models as the server describes them."""
+        """List the loaded models."""
         return cast(pb.ListModelsResponse, self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s))
 
     def get_model(self, model: str = "", *, timeout_s: float | None = None) -> pb.Model:
-        """One loaded model with its card."""
+        """Get one loaded model with its card."""
         return cast(pb.GetModelResponse, self._call(self._stub.GetModel, pb.GetModelRequest(model=model), timeout_s)).model
 
     def _explained(self, request: pb.ExplainRequest, timeout_s: float) -> Generator[pb.ExplainResponse, None, None]:
@@ -211,7 +212,7 @@ class Client:
                     yield message
                 return
             except grpc.RpcError as error:
-                # As in ``_call``; what has begun is not repeated.
+                # As in ``_call``, but an explanation that has begun to arrive is not repeated.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if begun or not stopped:
                     raise failure(error) from error
@@ -225,8 +226,7 @@ class Client:
             try:
                 return method(request, timeout=max(0.0, deadline_at - time.monotonic()))
             except grpc.RpcError as error:
-                # A server that stops, or has no time to look at it, can drop a call that it had just been given and say CANCELLED
-                # (grpc.aio): nobody here did.
+                # A stopping or overloaded grpc.aio server can drop a new call with CANCELLED. Nothing here cancels calls.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at
                 if not stopped:
                     raise failure(error) from error
@@ -235,11 +235,11 @@ class Client:
 
 
 def chunks(texts: Iterable[TextOrPair]) -> Iterator[list[TextOrPair]]:
-    """Cut texts into lists of at most CHUNK texts and, but for a single text, CHUNK_BYTES bytes."""
+    """Cut texts into lists of at most CHUNK texts and CHUNK_BYTES bytes. A longer text gets a list of its own."""
     chunk: list[TextOrPair] = []
     size = 0
     for text in texts:
-        # At most four bytes a character; exact sizes would cost an encoding.
+        # Upper bound of four bytes per character; exact sizes need an encoding.
         added = sum(len(part) * (1 if part.isascii() else 4) for part in ([text] if isinstance(text, str) else text))
         if chunk and (len(chunk) == CHUNK or size + added > CHUNK_BYTES):
             yield chunk
@@ -251,8 +251,8 @@ def chunks(texts: Iterable[TextOrPair]) -> Iterator[list[TextOrPair]]:
 
 
 def failure(error: grpc.RpcError) -> CallFailed:
-    """Our error of a failed call."""
-    # At run time the error of a call is the call itself, with its status.
+    """Convert the error of a call to ``CallFailed``."""
+    # At run time the error is the call itself, with its status.
     call = cast(grpc.Call, error)
     return failure_of_rpc(call.code(), call.details() or "", tuple(call.trailing_metadata() or ()))
 
@@ -265,5 +265,5 @@ def _results(call: Callable[[], pb.ClassifyBatchResponse], count: int) -> list[R
 
 
 def _pause_s(failures: Sequence[Result], attempt: int) -> float:
-    told_s = max(failed.retry_after_s or 0.0 for failed in failures if isinstance(failed, CallFailed))
-    return min(10.0, max(told_s, 0.05 * 2.0**attempt))
+    retry_after_s = max(failed.retry_after_s or 0.0 for failed in failures if isinstance(failed, CallFailed))
+    return min(10.0, max(retry_after_s, 0.05 * 2.0**attempt))

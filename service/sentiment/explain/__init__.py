@@ -1,1 +1,1 @@
-"""Why an answer is what it is: attention, attribution, evidence, counterfactuals, heads. Pure; the engine runs the graphs."""
+"""Explanations of answers: attention, attributions, evidence, counterfactuals, heads. ``methods`` is pure; ``engine`` runs the graphs."""

@@ -1,22 +1,22 @@
-"""Tiles of an attention map as bytes, each with the error that its encoding made. The client decodes with this too. Pure.
+"""Encoding of attention maps as tiles of bytes, each with its encoding error. The client decodes with this module too. Pure.
 
-All numbers are little-endian. A tile's weights lie row after row; ``row_values`` belong to the rows in their order. By encoding:
+All numbers are little-endian. A tile's weights are in row-major order; ``row_values`` are in row order. By encoding:
 
-- FP32, FP16: a float for each weight; no row values.
-- U8: a byte for each weight, which is the byte x the row's scale; one row value, the scale: a 255th of the row's largest weight.
-- TOP_P: for each row a uint16, how many of its weights are kept; then as many uint16, their columns, ascending and counted from the
-  tile's first; then as many bytes, their weights as by U8. Two row values, the row's scale and then its dropped mass: the sum of the
-  tile's weights that are not kept. Those are decoded as 0; none of them is larger than a kept one of its row. Takes less than U8 where
-  fewer than a third of the weights are kept.
+- FP32, FP16: one float per weight; no row values.
+- U8: one byte per weight; the weight is byte x scale of the row. One row value: the scale, which is the row's largest weight / 255.
+- TOP_P: per row a uint16, the number of kept weights; then their columns as uint16, ascending and counted from the tile's first column;
+  then their weights as bytes, as in U8. Two row values: the row's scale, and its dropped mass (the sum of the tile's weights that are not
+  kept). Dropped weights decode as 0, and none is larger than a kept weight of its row. Smaller than U8 if fewer than a third of the weights
+  are kept.
 
-Kept are the largest weights of a row until they make up ``top_p`` of its sum. Of equal weights the first come first, here and in
-rounding. Scales, choices and rounding are those of whole rows, so that a map decodes to the same weights however it is cut into tiles. A
+TOP_P keeps the largest weights of a row until they make up ``top_p`` of its sum. Of equal weights the first is taken first, here and in
+rounding. Scales, kept weights and rounding are computed on whole rows, so a map decodes to the same weights however it is cut into tiles. A
 decoded weight is a float32 product.
 
-Bytes are rounded down or up such that a row keeps its sum to half a byte's step, at most 0.2 % of it (largest remainders, as seats are
-given to parties). To the nearest, each weight would be wrong by half a step at most, not by one; but the many small weights of a long
-text's row would all become 0: of this repository's README and changelog, cut to 512 tokens, the default model's rows lost up to 22 % of
-their sum, half of the rows more than 0.5 %.
+Bytes are rounded down or up so that a row keeps its sum to half a byte step, at most 0.2 % (largest remainder method). Rounding to the
+nearest would limit the error of a weight to half a step instead of one, but the many small weights in a row of a long text would all become
+0: on this repository's README and changelog, cut to 512 tokens, rows of the default model lost up to 22 % of their sum, and half of them
+more than 0.5 %.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Encoding(IntEnum):
-    """How weights become bytes; the numbers are those of the proto's AttentionEncoding."""
+    """How weights become bytes. Values are those of the proto's AttentionEncoding."""
 
     FP32 = 1
     FP16 = 2
@@ -39,16 +39,16 @@ class Encoding(IntEnum):
 
 
 TOP_P_DEFAULT = 0.9
-# A column must fit a uint16, and so must a count of columns.
+# A column index and a number of columns must fit a uint16.
 SIDE_MAX = 65_535
-# The largest fp16. Attention lies in [0, 1], and what is aggregated of it stays far below.
+# The largest fp16. Attention is in [0, 1], and aggregated attention stays far below.
 WEIGHT_MAX = 65_504.0
 _SUM_MAX = SIDE_MAX * WEIGHT_MAX
-# A message of 64 KiB is what streams bear well; this leaves room for its other fields.
+# Messages of a stream should be about 64 KiB; this leaves room for the other fields.
 BYTES_MAX = 60_000
-# The most that the other fields of a tile's message take, with the gRPC frame around it: 8 integers, 2 lengths, 1 float, 3 envelopes.
+# Upper bound on the other fields of a tile's message with its gRPC frame: 8 integers, 2 lengths, 1 float, 3 envelopes.
 MESSAGE_BYTES = 90
-# Bytes of a row beside its weights, row values included, and the most of a weight.
+# Bytes of a row besides its weights, row values included; and the maximum per weight.
 _ROW_BYTES = {Encoding.FP32: 0, Encoding.FP16: 0, Encoding.U8: 4, Encoding.TOP_P: 10}
 _WEIGHT_BYTES = {Encoding.FP32: 4, Encoding.FP16: 2, Encoding.U8: 1, Encoding.TOP_P: 3}
 _ROW_VALUES = {Encoding.FP32: 0, Encoding.FP16: 0, Encoding.U8: 1, Encoding.TOP_P: 2}
@@ -59,8 +59,8 @@ _FLOATS = {Encoding.FP32: "<f4", Encoding.FP16: "<f2"}
 class Tile:
     """A rectangle of a map: rows from ``row_start``, columns from ``column_start``.
 
-    ``error_max`` is the most by which a decoded weight differs from its float32 original, measured on this tile and rounded up to a
-    float32; of TOP_P among the weights that are kept.
+    ``error_max``: the largest difference between a decoded weight and its float32 original, measured on this tile and rounded up to a
+    float32. With TOP_P only kept weights count.
     """
 
     row_start: int
@@ -80,7 +80,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class _Coded:
-    """A whole map before it is cut: ``kept`` and ``codes`` are [rows, columns], ``scales`` [rows]; None where the encoding has none."""
+    """A whole map before it is cut into tiles: ``kept`` and ``codes`` [rows, columns], ``scales`` [rows]; None if the encoding has none."""
 
     weights: Floats
     encoding: Encoding
@@ -90,33 +90,33 @@ class _Coded:
 
 
 def encode(attention_map: Floats, encoding: Encoding, top_p: float = TOP_P_DEFAULT) -> Tile:
-    """Encode a map [rows, columns] as one tile of whatever size.
+    """Encode a map [rows, columns] as one tile of any size.
 
     Raises:
-        ValueError: the map is not one of 1 to 65,535 rows and columns; a weight is not finite, negative or above 65,504; ``top_p`` is
-            asked for and not in (0, 1].
+        ValueError: the map does not have 1 to 65,535 rows and columns; a weight is not finite, negative or above 65,504; with TOP_P,
+            ``top_p`` is not in (0, 1].
     """
     coded = _code(attention_map, encoding, top_p)
     return _tile(coded, slice(0, attention_map.shape[0]), slice(0, attention_map.shape[1]))
 
 
 def tiles(attention_map: Floats, encoding: Encoding, top_p: float = TOP_P_DEFAULT, bytes_max: int = BYTES_MAX) -> Iterator[Tile]:
-    """Encode a map as tiles whose weights and row values take at most ``bytes_max``: as many whole rows as fit, from the top.
+    """Encode a map as tiles, from the top. Each has as many whole rows as fit: weights and row values take at most ``bytes_max``.
 
-    A row that does not fit alone is cut into parts; the parts' dropped masses sum to the row's.
+    A row that is too large for one tile is split; the dropped masses of its parts add up to that of the row.
 
     Raises:
-        ValueError: as by ``encode``; ``bytes_max`` does not hold one weight. Raised before the first tile.
+        ValueError: as in ``encode``; or ``bytes_max`` is too small for one weight. Raised before the first tile.
     """
     columns_max = _columns_max(encoding, bytes_max)
     return _cut(_code(attention_map, encoding, top_p), bytes_max, columns_max)
 
 
 def encoded_bytes(rows: int, columns: int, encoding: Encoding, bytes_max: int = BYTES_MAX) -> int:
-    """The most that the ``tiles`` of a map take in messages, everything included.
+    """Upper bound in bytes on all messages of a map's ``tiles``, everything included.
 
     Raises:
-        ValueError: there is no such map; ``bytes_max`` does not hold one weight.
+        ValueError: rows or columns are out of range, or ``bytes_max`` is too small for one weight.
     """
     _check_sides(rows, columns)
     columns_max = _columns_max(encoding, bytes_max)
@@ -128,10 +128,10 @@ def encoded_bytes(rows: int, columns: int, encoding: Encoding, bytes_max: int = 
 
 
 def decode(tile: Tile) -> Floats:
-    """The weights of a tile, [rows, columns], as good as its encoding kept them.
+    """Decode the weights of a tile, [rows, columns].
 
     Raises:
-        ValueError: the tile's sizes, bytes and row values do not fit each other, or a weight is not one that ``encode`` takes.
+        ValueError: the tile's sizes, bytes and row values do not match, or a weight is out of the range of ``encode``.
     """
     _check_sides(tile.rows, tile.columns)
     _check_row_values(tile)
@@ -148,7 +148,7 @@ def decode(tile: Tile) -> Floats:
 
 def _code(attention_map: Floats, encoding: Encoding, top_p: float) -> _Coded:
     if attention_map.ndim != 2:
-        raise ValueError(f"the map has {attention_map.ndim} dimensions; a map has 2")
+        raise ValueError(f"the map must have 2 dimensions, got {attention_map.ndim}")
     _check_sides(*attention_map.shape)
     _check_weights(attention_map)
     weights = attention_map.astype(np.float32, copy=False)
@@ -160,35 +160,35 @@ def _code(attention_map: Floats, encoding: Encoding, top_p: float) -> _Coded:
 
 
 def _kept(weights: Floats, top_p: float) -> npt.NDArray[np.bool_]:
-    """Which weights are kept, [rows, columns]: of each row the fewest that make up ``top_p`` of its sum; of a row of zeros none."""
+    """Which weights TOP_P keeps, [rows, columns]: the fewest that make up ``top_p`` of a row's sum; none in a row of zeros."""
     if not 0 < top_p <= 1:
-        raise ValueError(f"top_p is {top_p}; it is above 0 and at most 1")
+        raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
     sums = np.cumsum(np.sort(weights, axis=1)[:, ::-1], axis=1, dtype=np.float64)
-    wanted = 1 + np.count_nonzero(sums < top_p * sums[:, -1:], axis=1)
-    return _largest(weights, np.where(sums[:, -1] > 0, wanted, 0))
+    counts = 1 + np.count_nonzero(sums < top_p * sums[:, -1:], axis=1)
+    return _largest(weights, np.where(sums[:, -1] > 0, counts, 0))
 
 
 def _bytes(weights: Floats, scales: Floats) -> npt.NDArray[np.uint8]:
-    """Weights in steps of their row's scale, rounded such that each row keeps its sum (Hamilton's method of largest remainders)."""
+    """Weights in steps of their row's scale, rounded so that each row keeps its sum (Hamilton's largest remainder method)."""
     steps = scales[:, np.newaxis]
-    # A row of zeros has no scale, nor has one whose largest weight is the smallest of float32: their bytes are 0.
+    # The scale is 0 in a row of zeros, and if the largest weight is the smallest float32: the bytes of that row are 0.
     shares = np.divide(weights, steps, out=np.zeros_like(weights), where=steps > 0)
     down = np.floor(shares)
     remainders = shares - down
     missing = np.rint(remainders.sum(axis=1, dtype=np.float64)).astype(np.int64)
-    # The scale of such a tiny row is itself rounded, and its largest weight may come to more than 255 of it.
+    # The scale of a row with tiny weights is rounded itself, so its largest weight may exceed 255 steps.
     rounded: Floats = np.minimum(down + _largest(remainders, missing), 255)
     return rounded.astype(np.uint8)
 
 
 def _largest(values: Floats, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Where the largest ``counts`` [rows] values of each row stand, the first of equal ones."""
-    wanted = counts[:, np.newaxis]
-    places = np.minimum(values.shape[1] - wanted, values.shape[1] - 1)
+    """Mask of the ``counts`` [rows] largest values of each row; of equal values the first."""
+    count = counts[:, np.newaxis]
+    places = np.minimum(values.shape[1] - count, values.shape[1] - 1)
     last = np.take_along_axis(np.sort(values, axis=1), places, axis=1)
     above = values > last
     equal = values == last
-    room = wanted - np.count_nonzero(above, axis=1, keepdims=True)
+    room = count - np.count_nonzero(above, axis=1, keepdims=True)
     found: npt.NDArray[np.bool_] = above | (equal & (np.cumsum(equal, axis=1) <= room))
     return found
 
@@ -227,10 +227,10 @@ def _tile(coded: _Coded, rows: slice, columns: slice) -> Tile:
 
 
 def _error(decoded: Floats, original: Floats, kept: npt.NDArray[np.bool_] | None) -> float:
-    """The largest difference where weights are kept, as a float32 that is not less."""
+    """The largest difference among kept weights, rounded up to a float32."""
     error = float(np.abs(decoded.astype(np.float64) - original).max(initial=0, where=True if kept is None else kept))
     rounded = np.float32(error)
-    # As Python's floats: NumPy would first round ``error`` to a float32.
+    # Compared as Python floats: NumPy would first round ``error`` to a float32.
     return float(rounded if float(rounded) >= error else np.nextafter(rounded, np.float32(np.inf)))
 
 
@@ -250,10 +250,11 @@ def _decode_top_p(tile: Tile) -> Floats:
         middle = place + 2 + 2 * count
         end = middle + count
         if end > len(tile.weights):
-            raise ValueError(f"row {index} of the tile ends at byte {end}; the tile has {len(tile.weights)} bytes")
+            raise ValueError(f"row {index} of the tile ends at byte {end}, but the tile has {len(tile.weights)} bytes")
         columns = np.frombuffer(tile.weights, "<u2", count, place + 2)
         if count and (columns[-1] >= tile.columns or (columns[1:] <= columns[:-1]).any()):
-            raise ValueError(f"row {index} of the tile has the columns {columns.tolist()[:8]}...; they ascend and are below {tile.columns}")
+            found = columns.tolist()[:8]
+            raise ValueError(f"columns in row {index} of the tile must ascend and be below {tile.columns}, got {found}...")
         weights[index, columns] = np.frombuffer(tile.weights, np.uint8, count, middle) * scale
         place = end
     _check_length(tile, place)
@@ -261,34 +262,34 @@ def _decode_top_p(tile: Tile) -> Floats:
 
 
 def _columns_max(encoding: Encoding, bytes_max: int) -> int:
-    """The most columns of a row that fit for certain."""
+    """How many columns of a row fit in any case."""
     least = _ROW_BYTES[encoding] + _WEIGHT_BYTES[encoding]
     if bytes_max < least:
-        raise ValueError(f"bytes_max is {bytes_max}; one weight takes {least}")
+        raise ValueError(f"bytes_max must be at least {least} (one weight), got {bytes_max}")
     return (bytes_max - _ROW_BYTES[encoding]) // _WEIGHT_BYTES[encoding]
 
 
 def _check_sides(rows: int, columns: int) -> None:
     if not (1 <= rows <= SIDE_MAX and 1 <= columns <= SIDE_MAX):
-        raise ValueError(f"there are {rows} rows and {columns} columns; each is from 1 to {SIDE_MAX}")
+        raise ValueError(f"rows and columns must be from 1 to {SIDE_MAX}, got {rows} rows and {columns} columns")
 
 
 def _check_weights(weights: Floats) -> None:
     wrong = ~((weights >= 0) & (weights <= WEIGHT_MAX))
     if wrong.any():
         row, column = np.argwhere(wrong)[0].tolist()
-        raise ValueError(f"the weight at row {row}, column {column} is {weights[row, column]}; it is from 0 to {WEIGHT_MAX:.0f}")
+        raise ValueError(f"the weight at row {row}, column {column} must be from 0 to {WEIGHT_MAX:.0f}, got {weights[row, column]}")
 
 
 def _check_row_values(tile: Tile) -> None:
     expected = tile.rows * _ROW_VALUES[tile.encoding]
     if tile.row_values.shape != (expected,):
-        raise ValueError(f"the tile has row values of shape {list(tile.row_values.shape)}; {expected} belong to its {tile.rows} rows")
+        raise ValueError(f"a tile of {tile.rows} rows must have {expected} row values, got shape {list(tile.row_values.shape)}")
     wrong = tile.row_values[~((tile.row_values >= 0) & (tile.row_values <= _SUM_MAX))]
     if wrong.size:
-        raise ValueError(f"the tile has the row value {wrong[0]}; it is from 0 to {_SUM_MAX:.0f}")
+        raise ValueError(f"row values must be from 0 to {_SUM_MAX:.0f}, got {wrong[0]}")
 
 
 def _check_length(tile: Tile, expected: int) -> None:
     if len(tile.weights) != expected:
-        raise ValueError(f"the tile has {len(tile.weights)} bytes; {expected} belong to its {tile.rows} rows and {tile.columns} columns")
+        raise ValueError(f"a tile of {tile.rows} rows and {tile.columns} columns must have {expected} bytes, got {len(tile.weights)}")

@@ -1,4 +1,4 @@
-"""What can be asked of an explanation, and the parts that it is given in. Pure."""
+"""The request for an explanation, and the parts of its answer. Pure."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Aggregation(IntEnum):
-    """What attention maps are made into; the numbers are those of the proto's AttentionAggregation, which says what each is."""
+    """How attention maps are aggregated. Values are those of the proto's AttentionAggregation, which describes each."""
 
     MAPS = 0
     WORDS = 1
@@ -33,8 +33,8 @@ ROLLOUTS = (Aggregation.ROLLOUT, Aggregation.ROLLOUT_VALUE_NORMS, Aggregation.RO
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionAsked:
-    """Which attention maps; ``layers`` and ``heads``: empty for all."""
+class AttentionRequest:
+    """Which attention maps to return. Empty ``layers`` or ``heads``: all."""
 
     layers: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
@@ -44,8 +44,8 @@ class AttentionAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class NeuronAsked:
-    """Which token of which head to take apart."""
+class NeuronRequest:
+    """The query token and the head of a neuron view."""
 
     layer: int = 0
     head: int = 0
@@ -53,12 +53,12 @@ class NeuronAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What shall be explained, and how.
+class ExplanationRequest:
+    """What to explain, and how.
 
-    ``truncation``: None for the model's default, or refuse, head, head_tail; ``label``: None for the answer; ``methods``: none for the
-    default one; ``attributions``: whether there are any; ``steps``: 0 for the method's own; ``seed``: of what is drawn;
-    ``bytes_max``: how large all messages together may become, None for no limit; ``without``: sets of words to erase, by their indices.
+    ``truncation``: refuse, head or head_tail; None: the model's default. ``label``: None: the predicted label. ``methods``: empty: the
+    default method. ``attributions``: whether to return any. ``steps``: 0: the method's default. ``seed``: of random samples.
+    ``bytes_max``: limit on all messages together; None: no limit. ``without``: sets of words to erase, by word index.
     """
 
     text: str
@@ -71,8 +71,8 @@ class Asked:
     by_embedding: bool = False
     counterfactuals: bool = False
     heads: bool = False
-    attention: AttentionAsked | None = None
-    neuron: NeuronAsked | None = None
+    attention: AttentionRequest | None = None
+    neuron: NeuronRequest | None = None
     steps: int = 0
     seed: int = 0
     bytes_max: int | None = None
@@ -80,7 +80,7 @@ class Asked:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The text, or both of a pair."""
+        """The text, or both texts of a pair."""
         return (self.text,) if self.text_pair is None else (self.text, self.text_pair)
 
 
@@ -88,9 +88,10 @@ class Asked:
 class Header:
     """The answer that is explained.
 
-    ``texts``: what ``encoded`` is of; ``logit``: the explained label's, served; ``agrees``: the explain graph gives the same answer, true
-    without one; ``logit_error``: the most that a logit of it differs, None without one; ``unseen``: code points [start, end) of the
-    text ``source`` (0, or 1 for the second of a pair) that were not read, as (source, start, end).
+    ``texts``: the texts that ``encoded`` holds. ``logit``: the explained label's logit from the served graph. ``agrees``: whether the
+    explain graph predicts the same label; true without an explain graph. ``logit_error``: the largest difference between the logits of both
+    graphs; None without an explain graph. ``unseen``: ranges that the model did not read, as (source, start, end): code points [start, end)
+    of text ``source`` (0, or 1 for the second text of a pair).
     """
 
     texts: tuple[str, ...]
@@ -105,11 +106,11 @@ class Header:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attribution:
-    """How much each word moved the explained label's logit, signed; nothing is normalised.
+    """How much each word moved the explained label's logit: signed, not normalised.
 
-    ``words`` [n]; ``tokens`` [tokens] and ``by_embedding`` [tokens, 3] where the method tells, else None; ``standard_errors`` [n], 0 where
-    exact, infinite where nothing says; ``residual``: their sum less what it should be, nan where nothing says; ``steps``: of the path, or
-    orders that were drawn; ``steps_asked``: more, where time was short.
+    ``words`` [n]. ``tokens`` [tokens] and ``by_embedding`` [tokens, 3]: None if the method does not compute them. ``standard_errors`` [n]:
+    0 where values are exact, infinite where unknown. ``residual``: the sum of the values minus the sum that they should have; nan if that
+    is unknown. ``steps``: steps of the path, or sampled orders. ``steps_asked``: the number requested, larger if time ran out.
     """
 
     method: str
@@ -126,7 +127,7 @@ class Attribution:
 
 @dataclass(frozen=True, slots=True)
 class Counterfactuals:
-    """The fewest words whose removal changes the answer, and the fewest that alone keep it."""
+    """The fewest words whose removal changes the answer (flip), and the fewest that alone preserve it (keep)."""
 
     flip: Counterfactual
     keep: Counterfactual
@@ -134,7 +135,7 @@ class Counterfactuals:
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """The served answer when ``words``, indices in the order of the text, are erased; ``probability`` is that of ``label``."""
+    """The served answer when ``words`` (ascending word indices) are erased. ``probability`` is that of ``label``."""
 
     words: tuple[int, ...]
     label: int
@@ -143,7 +144,7 @@ class Without:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionTile:
-    """A rectangle of one map; ``layer`` and ``head`` are -1 where a map combines them or has them as rows."""
+    """A rectangle of one map. ``layer`` or ``head`` is -1 if the map combines layers or heads, or if its rows are heads."""
 
     layer: int
     head: int
@@ -155,7 +156,7 @@ class AttentionTile:
 class Heads:
     """Effect and pattern of every head.
 
-    ``effects``: measured, None where time was short; ``first_order`` [layers, heads]: estimated, see ``first_order_effects``.
+    ``effects``: measured; None if there was no time. ``first_order`` [layers, heads]: estimated, see ``first_order_effects``.
     """
 
     patterns: HeadPatterns
@@ -165,7 +166,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Neuron:
-    """One token's attention in one head, taken apart."""
+    """How one token's attention in one head comes about."""
 
     layer: int
     head: int
@@ -174,7 +175,7 @@ class Neuron:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How the explanation ended. ``notes``: what was left out or shortened, and why; ``run_s``: seconds of work."""
+    """How the explanation ended. ``notes``: what was left out or shortened, and why. ``run_s``: seconds of work."""
 
     complete: bool
     notes: tuple[str, ...]

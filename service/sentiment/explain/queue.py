@@ -1,8 +1,9 @@
-"""Explanations beside classification: a queue of their own, one thread that works on them, and one of the lowest priority for the graphs.
+"""Queue of explanations, separate from classification.
 
-The event loop decides which explanation goes on; the thread works on that until it is done, its reader is behind or another wants a turn,
-and has the runs of the graphs done when nothing else wants the core. Only runs are worth that, and only they bear it: a thread of the
-lowest priority that held the GIL while it waits for a core would hold up everything (half a second was seen).
+One thread computes explanations; another one, of the lowest priority, runs the graphs. The event loop decides which explanation continues.
+The thread works on it until it is finished, its reader falls behind, or another explanation is due. Graph runs use only CPU time that
+nothing else needs. Nothing but graph runs may have the lowest priority: a thread that holds the GIL while it waits for a core blocks the
+whole process (0.5 s was measured).
 """
 
 import asyncio
@@ -13,27 +14,27 @@ from dataclasses import dataclass, field, replace
 
 from sentiment.errors import Expired, ModelFailed, OutOfMemory, Refused, RequestError, Unavailable
 from sentiment.explain.engine import Explainer
-from sentiment.explain.parts import Asked, Part, Summary
+from sentiment.explain.parts import ExplanationRequest, Part, Summary
 from sentiment.explain.thread import RESERVE_S, ExplainThread, Job, size_of
 from sentiment.model.lease import InUse
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import ModelMetrics
 
-# Explanations that are begun and not read to their end; each may hold the attention of a long text.
-BEGUN_MAX = 2
-# A reader that is behind and slower than that for so long loses its place to one that waits.
+# Explanations that are started and not yet read to their end; each may hold the attention maps of a long text.
+STARTED_MAX = 2
+# A reader that is behind, and slower than this for READ_S, loses its place if another explanation waits.
 READ_BYTES_PER_S = 2**16
 READ_S = 2.0
-# So long before the deadline what has come is all, for the summary's way to the client; the engine stops a little before.
+# The stream ends with a summary this long before the deadline, so that it reaches the client in time. The engine stops a little earlier.
 CUT_S = RESERVE_S / 2
-CUT = "time was up in the middle of a run: what does not stand above was left out"
-# What an explanation is thought to take before one was given.
+CUT = "the deadline passed during a run: the parts that are missing were left out"
+# Estimate for an explanation before the first one has finished.
 EXPECTED_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainLimits:
-    """How many explanations may wait, and the bytes of one that is streamed or part of a ClassifyResponse."""
+    """Limits: how many explanations may wait, and bytes of one explanation, streamed or as part of a ClassifyResponse."""
 
     calls_max: int
     bytes_max: int
@@ -42,28 +43,28 @@ class ExplainLimits:
 
 @dataclass(eq=False)
 class _Call:
-    """Somebody who waits for a job's parts."""
+    """A caller that waits for the parts of a job."""
 
     job: Job
     arrived_at: float
     ready: "asyncio.Queue[Part | BaseException | None]" = field(default_factory=asyncio.Queue)
-    begun_at: float | None = None
-    asked_to_end_at: float | None = None
-    # Whether a part was given, and whether a summary took the place of what was missing when time was up.
+    started_at: float | None = None
+    stop_requested_at: float | None = None
+    # Whether the caller received a part, and whether the deadline ended the stream with a summary in place of missing parts.
     answered: bool = False
     cut: bool = False
-    # When its reader fell behind, and what that had taken by then.
+    # When the reader fell behind, and how many bytes it had read by then.
     behind_since: tuple[float, int] | None = None
 
     def read_bytes_per_s(self, now: float) -> float:
-        """How fast its reader has been since it fell behind; infinite if it has not, or not for READ_S."""
+        """How fast the reader has been since it fell behind; infinite if it is not behind, or for less than READ_S."""
         if self.behind_since is None or now - self.behind_since[0] < READ_S:
             return float("inf")
         return (self.job.taken - self.behind_since[1]) / (now - self.behind_since[0])
 
 
 class Explaining:
-    """Explains one classifier's answers. Lives on one event loop."""
+    """Explains the answers of one classifier. Belongs to one event loop."""
 
     def __init__(
         self, explainer: Explainer, metrics: ModelMetrics, limits: ExplainLimits, share: Callable[[], float] = lambda: 1.0
@@ -71,55 +72,55 @@ class Explaining:
         """Start the threads; must be called in the event loop.
 
         Args:
-            explainer: does the work.
-            metrics: of the model.
-            limits: of the queue and of answers.
-            share: the part of the time that the thread may work now, above 0 and at most 1; asked by the thread.
+            explainer: computes the explanations.
+            metrics: metrics of the model.
+            limits: limits of the queue and of explanations.
+            share: the share of time that the thread may work now, above 0 and at most 1. The thread calls it.
         """
         self.limits = limits
-        # Whoever reads an explanation, to its end.
+        # Callers that are reading an explanation.
         self.readers = InUse()
         self._explainer = explainer
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Call] = deque()
-        self._begun: list[_Call] = []
+        self._started: list[_Call] = []
         self._current: _Call | None = None
-        self._look_again: asyncio.TimerHandle | None = None
+        self._retry_timer: asyncio.TimerHandle | None = None
         self._slow_average_s = EXPECTED_S
-        self._hangs = False
-        self._told_failure = False
+        self._hung = False
+        self._failure_logged = False
         self._closed = False
         self._thread = ExplainThread(
             explainer,
-            lambda job, part: self._tell(self._gave, job, part),
-            lambda job, outcome: self._tell(self._worked, job, outcome),
-            lambda job: any(call.job is not job and not call.job.behind for call in self._begun),
+            lambda job, part: self._call_on_loop(self._on_part, job, part),
+            lambda job, outcome: self._call_on_loop(self._on_paused, job, outcome),
+            lambda job: any(call.job is not job and not call.job.behind for call in self._started),
             share,
         )
-        metrics.watch_explanations(lambda: len(self._waiting) + len(self._begun))
+        metrics.watch_explanations(lambda: len(self._waiting) + len(self._started))
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """What can be asked for, the default first."""
+        """The methods that a request can name, the default first."""
         return self._explainer.methods
 
-    async def explain(self, asked: Asked, deadline_at: float) -> AsyncGenerator[Part, None]:
-        """Give an explanation part by part: the header first, the summary last. Closing the iterator withdraws it.
+    async def explain(self, request: ExplanationRequest, deadline_at: float) -> AsyncGenerator[Part, None]:
+        """Yield an explanation part by part: the header first, the summary last. Closing the iterator withdraws the request.
 
         Args:
-            asked: what to explain.
-            deadline_at: instant of ``time.monotonic`` by which the summary must be there; what there is no time for is left out.
+            request: what to explain.
+            deadline_at: instant of ``time.monotonic`` by which the summary must be sent. Parts that do not fit are left out.
 
         Raises:
-            InvalidInput, Unsupported: it cannot be explained so.
-            Refused: too many wait, or what waits leaves it no time; or its reader is too slow while others wait.
-            Expired: its turn did not come in time, or a run lasted too long.
-            ModelFailed: it could not be computed.
-            Unavailable: the thread hangs, or the server drains.
+            InvalidInput, Unsupported: the request is invalid, or the model does not support it.
+            Refused: too many explanations wait, or they leave no time for this one; or the reader is too slow while others wait.
+            Expired: the explanation did not start in time, or a run took too long.
+            ModelFailed: the computation failed.
+            Unavailable: the thread hangs, or the server is draining.
         """
         with self.readers:
-            call = self._submit(asked, deadline_at)
+            call = self._submit(request, deadline_at)
             try:
                 while (part := await self._next(call)) is not None:
                     yield part
@@ -127,54 +128,56 @@ class Explaining:
                 self._withdraw(call)
 
     def unload(self, for_good: bool = False) -> None:
-        """Give the explain graph's memory back, once no explanation needs it. The next one loads it again, and if it could not it stays,
-        unless ``for_good``.
+        """Release the memory of the explain graph once no explanation uses it.
+
+        The next explanation loads the graph again. If it cannot be loaded again, it is kept, unless ``for_good``.
         """
         self._explainer.unload(for_good)
 
     def watch(self, stall_s: float) -> None:
-        """Find a thread that does not come back, although asked to end ``stall_s`` ago: nobody is kept waiting for it."""
+        """Detect a hung thread: a run that was told to stop more than ``stall_s`` seconds ago. All waiting callers then fail."""
         call = self._current
-        if self._hangs or call is None or call.asked_to_end_at is None:
+        if self._hung or call is None or call.stop_requested_at is None:
             return
-        seconds = time.monotonic() - call.asked_to_end_at
+        seconds = time.monotonic() - call.stop_requested_at
         if seconds > stall_s:
-            self._hangs = True
-            logger().error("explaining_hangs", model=self._metrics.model, seconds=round(seconds, 1))
-            for other in [*self._waiting, *self._begun]:
-                other.ready.put_nowait(self._hanging())
+            self._hung = True
+            logger().error("explain_thread_hung", model=self._metrics.model, seconds=round(seconds, 1))
+            for other in [*self._waiting, *self._started]:
+                other.ready.put_nowait(self._hung_error())
 
     def close(self, wait_s: float) -> None:
-        """Withdraw everything and end the threads; wait for that at most ``wait_s`` seconds. After ``withdraw_all`` from any thread."""
+        """Withdraw all requests and end the threads, waiting at most ``wait_s`` seconds. After ``withdraw_all``: from any thread."""
         if not self._closed:
             self.withdraw_all()
         self._thread.close(wait_s)
 
     def withdraw_all(self) -> None:
-        """Withdraw everything and take nothing more; in the event loop."""
+        """Withdraw all requests and accept no more. Call it in the event loop."""
         self._closed = True
-        calls = [*self._waiting, *self._begun]
+        calls = [*self._waiting, *self._started]
         self._waiting.clear()
         for call in calls:
             call.ready.put_nowait(self._draining())
             self._withdraw(call)
 
-    def _submit(self, asked: Asked, deadline_at: float) -> _Call:
-        if self._hangs:
-            raise self._hanging()
+    def _submit(self, request: ExplanationRequest, deadline_at: float) -> _Call:
+        if self._hung:
+            raise self._hung_error()
         if self._closed:
             raise self._draining()
         now = time.monotonic()
         ahead, left_s = len(self._waiting), max(0.0, deadline_at - now)
         expected_s = self._slow_average_s * (ahead + (self._current is not None))
         if ahead >= self.limits.calls_max:
-            # There is room as soon as one is done.
-            raise self._refused(f"{ahead} explanations wait; the limit is {self.limits.calls_max}", self._slow_average_s)
+            # There is room as soon as one explanation has finished.
+            raise self._refused(f"{ahead} explanations are waiting; the limit is {self.limits.calls_max}", self._slow_average_s)
         if ahead and expected_s > left_s:
-            raise self._refused(f"{ahead} explanations wait, about {expected_s:.1f} s of work; {left_s:.1f} s are left", expected_s)
-        call = _Call(Job(asked, deadline_at), now)
+            work = f"{ahead} explanations are waiting, about {expected_s:.1f} s of work"
+            raise self._refused(f"{work}; the deadline of this one is in {left_s:.1f} s", expected_s)
+        call = _Call(Job(request, deadline_at), now)
         self._waiting.append(call)
-        self._go_on()
+        self._start_next()
         return call
 
     def _refused(self, message: str, retry_after_s: float) -> Refused:
@@ -184,8 +187,8 @@ class Explaining:
     def _draining(self) -> Unavailable:
         return Unavailable("the server is draining")
 
-    def _hanging(self) -> Unavailable:
-        return Unavailable("an earlier explanation was asked to end and has not: nothing is explained here until it does")
+    def _hung_error(self) -> Unavailable:
+        return Unavailable("an earlier explanation does not stop: this server explains nothing until it does")
 
     async def _next(self, call: _Call) -> Part | None:
         job = call.job
@@ -196,14 +199,16 @@ class Explaining:
                 found = await call.ready.get()
         except TimeoutError as error:
             now = time.monotonic()
-            if call.answered and call.begun_at is not None:
+            if call.answered and call.started_at is not None:
                 call.cut = True
-                return Summary(False, (CUT,), 0, 0, now - call.begun_at, call.begun_at - call.arrived_at)
-            if call.begun_at is None:
-                reason = f"it waited {now - call.arrived_at:.2f} s for its turn"
+                return Summary(False, (CUT,), 0, 0, now - call.started_at, call.started_at - call.arrived_at)
+            if call.started_at is None:
+                reason = f"it waited {now - call.arrived_at:.2f} s in the queue"
             else:
-                reason = f"it was begun after {call.begun_at - call.arrived_at:.2f} s and not done {now - call.begun_at:.2f} s later"
-            raise Expired(f"no whole explanation within the deadline: {reason}") from error
+                reason = (
+                    f"it started after {call.started_at - call.arrived_at:.2f} s and was not finished {now - call.started_at:.2f} s later"
+                )
+            raise Expired(f"the explanation did not finish within the deadline: {reason}") from error
         if isinstance(found, BaseException):
             raise found
         call.answered = True
@@ -211,11 +216,11 @@ class Explaining:
             job.taken += size_of(found)
             if call.behind_since is not None and not job.behind:
                 call.behind_since = None
-                self._go_on()
+                self._start_next()
         return found
 
     def _withdraw(self, call: _Call) -> None:
-        """Nobody reads it any more. Harmless when it is over."""
+        """Stop working for a caller that has left. Does nothing if the explanation has finished."""
         job = call.job
         if job.withdrawn:
             return
@@ -223,79 +228,82 @@ class Explaining:
         if call in self._waiting:
             self._waiting.remove(call)
         if job.working:
-            call.asked_to_end_at = time.monotonic()
+            call.stop_requested_at = time.monotonic()
             job.stop.ask()
-        elif call in self._begun:
+        elif call in self._started:
             self._end(call)
-        self._go_on()
+        self._start_next()
 
     def _end(self, call: _Call) -> None:
-        """Give its place and its memory to the next."""
-        self._begun.remove(call)
-        # Its attention may be held in there.
+        """Free the place and the memory of an explanation."""
+        self._started.remove(call)
+        # The iterator may hold attention maps.
         call.job.parts = None
 
-    def _go_on(self) -> None:
-        """Give the thread something to do, if it is free: of those begun the most urgent whose reader keeps up, or who waits first."""
-        if self._current is not None or self._hangs:
+    def _start_next(self) -> None:
+        """Give the thread its next job, if it is free.
+
+        That is the started explanation with the earliest deadline whose reader keeps up; without one, the first that waits.
+        """
+        if self._current is not None or self._hung:
             return
-        able = [call for call in self._begun if not call.job.behind]
+        able = [call for call in self._started if not call.job.behind]
         call = min(able, key=lambda call: call.job.deadline_at, default=None)
         if call is None and self._waiting:
-            if len(self._begun) >= BEGUN_MAX:
+            if len(self._started) >= STARTED_MAX:
                 self._make_room()
                 return
             call = self._waiting.popleft()
-            call.begun_at = time.monotonic()
-            self._begun.append(call)
+            call.started_at = time.monotonic()
+            self._started.append(call)
         if call is not None:
             self._current = call
             call.job.working = True
             self._thread.work_on(call.job)
 
     def _make_room(self) -> None:
-        """End the explanation with the slowest reader, if that is too slow; look again later."""
+        """End the explanation with the slowest reader, if that reader is too slow. Otherwise check again later."""
         now = time.monotonic()
-        slowest = min(self._begun, key=lambda call: call.read_bytes_per_s(now))
+        slowest = min(self._started, key=lambda call: call.read_bytes_per_s(now))
         if slowest.read_bytes_per_s(now) >= READ_BYTES_PER_S:
-            if self._look_again is None:
-                self._look_again = self._loop.call_later(READ_S / 2, self._looked_again)
+            if self._retry_timer is None:
+                self._retry_timer = self._loop.call_later(READ_S / 2, self._retry)
             return
         while not slowest.ready.empty():
             slowest.ready.get_nowait()
-        message = f"less than {READ_BYTES_PER_S} bytes/s were read for {READ_S:.0f} s while other explanations wait"
+        message = f"the caller read less than {READ_BYTES_PER_S} bytes/s for {READ_S:.0f} s while other explanations were waiting"
         slowest.ready.put_nowait(self._refused(message, self._slow_average_s))
         self._withdraw(slowest)
 
-    def _looked_again(self) -> None:
-        self._look_again = None
-        self._go_on()
+    def _retry(self) -> None:
+        self._retry_timer = None
+        self._start_next()
 
-    def _tell(self, function: Callable[..., None], *arguments: object) -> None:
-        """From the thread to the event loop."""
+    def _call_on_loop(self, function: Callable[..., None], *arguments: object) -> None:
+        """Call a function in the event loop; from the thread."""
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            # The loop is closed: nobody waits any more.
+            # The loop is closed: no caller is left.
             return
 
-    def _gave(self, job: Job, part: Part) -> None:
-        """A part has come."""
+    def _on_part(self, job: Job, part: Part) -> None:
+        """Pass a part on to its caller."""
         call = self._current
         if call is None or call.job is not job or job.withdrawn:
             return
-        if isinstance(part, Summary) and call.begun_at is not None:
-            part = replace(part, queue_s=call.begun_at - call.arrived_at)
+        if isinstance(part, Summary) and call.started_at is not None:
+            part = replace(part, queue_s=call.started_at - call.arrived_at)
         call.ready.put_nowait(part)
 
-    def _worked(self, job: Job, outcome: BaseException | bool) -> None:
-        """The thread is free again. ``outcome``: whether the explanation is done, or why it failed."""
+    def _on_paused(self, job: Job, outcome: BaseException | bool) -> None:
+        """Take the thread back. ``outcome``: whether the explanation has finished, or why it failed."""
         call, self._current = self._current, None
         assert call is not None
         job.working = False
-        if self._hangs:
-            self._hangs = False
-            logger().info("explaining_again", model=self._metrics.model)
+        if self._hung:
+            self._hung = False
+            logger().info("explain_thread_recovered", model=self._metrics.model)
         for name, seconds in job.seconds:
             if name:
                 self._metrics.explain_seconds[name](seconds)
@@ -308,17 +316,17 @@ class Explaining:
         else:
             if outcome is True:
                 self._slow_average_s += 0.1 * (job.worked_s - self._slow_average_s)
-            call.ready.put_nowait(None if outcome is True else self._told(job, outcome))
+            call.ready.put_nowait(None if outcome is True else self._client_error(job, outcome))
             self._end(call)
-        if self._explainer.failure and not self._told_failure:
-            self._told_failure = True
-            logger().error("explain_graph_passed_over", model=self._metrics.model, reason=self._explainer.failure)
-        self._go_on()
+        if self._explainer.failure and not self._failure_logged:
+            self._failure_logged = True
+            logger().error("explain_graph_rejected", model=self._metrics.model, reason=self._explainer.failure)
+        self._start_next()
 
-    def _told(self, job: Job, error: BaseException) -> RequestError:
-        """What the client is told; the log says all."""
+    def _client_error(self, job: Job, error: BaseException) -> RequestError:
+        """The error that the client receives; the log has the details."""
         if isinstance(error, RequestError):
             return error
-        logger().error("explain_failed", model=self._metrics.model, characters=len(job.asked.text), exc_info=error)
-        memory = ": it needs more memory than there is" if isinstance(error, OutOfMemory) else ""
+        logger().error("explain_failed", model=self._metrics.model, characters=len(job.request.text), exc_info=error)
+        memory = ": not enough memory" if isinstance(error, OutOfMemory) else ""
         return ModelFailed(f"the explanation could not be computed{memory}")

@@ -1,4 +1,4 @@
-"""The thread that works on explanations, one at a time, and has their runs done at the lowest priority."""
+"""The thread that computes explanations, one at a time. A second thread of the lowest priority runs the graphs."""
 
 import queue
 import threading
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 from sentiment.explain.engine import Explainer
 from sentiment.explain.methods.evidence import Evidence
-from sentiment.explain.parts import Asked, AttentionTile, Attribution, Counterfactuals, Header, Heads, Neuron, Part, Without
+from sentiment.explain.parts import AttentionTile, Attribution, Counterfactuals, ExplanationRequest, Header, Heads, Neuron, Part, Without
 from sentiment.model.lowest_priority import LowestPriority
 from sentiment.model.session import Stop
 
-# What an explanation may be ahead of its reader: enough that nobody waits for a network's round trip.
+# How many bytes may be ready that the reader has not taken: enough to hide a network round trip.
 AHEAD_BYTES = 2**20
-# Kept of the time that is left, for the summary's way to the client.
+# Reserved before the deadline, so that the summary reaches the client in time.
 RESERVE_S = 0.05
-# A rest is cut into so much, to hear that it need not go on.
+# Longest single sleep while resting, so that a withdrawn job ends soon.
 REST_S = 0.05
 
 _NAMES = {Header: "header", AttentionTile: "attention", Neuron: "neuron", Evidence: "evidence", Heads: "heads"}
@@ -25,13 +25,13 @@ _NAMES |= dict.fromkeys((Counterfactuals, Without), "counterfactuals")
 
 @dataclass(eq=False)
 class Job:
-    """One explanation under way.
+    """One explanation in progress.
 
-    The thread alone touches ``parts``, ``given`` (bytes), ``worked_s`` and ``seconds`` (of each part, by its name) while ``working``, the
-    event loop the rest.
+    While ``working``, only the thread uses ``parts``, ``given`` (bytes), ``worked_s`` and ``seconds`` (per part, by name). The event loop
+    uses the rest.
     """
 
-    asked: Asked
+    request: ExplanationRequest
     deadline_at: float
     stop: Stop = field(default_factory=Stop)
     parts: Iterator[Part] | None = None
@@ -44,28 +44,30 @@ class Job:
 
     @property
     def behind(self) -> bool:
-        """Whether its reader has too much to read."""
+        """Whether the reader has more than AHEAD_BYTES left to read."""
         return self.given - self.taken > AHEAD_BYTES
 
 
-Gave = Callable[[Job, Part], None]
-Worked = Callable[[Job, BaseException | bool], None]
+OnPart = Callable[[Job, Part], None]
+OnPaused = Callable[[Job, BaseException | bool], None]
 
 
 class ExplainThread:
-    """Works on the job that it is given, until that is done, its reader is behind, or others want a turn."""
+    """Works on one job until it is finished, its reader falls behind, or another explanation is due."""
 
-    def __init__(self, explainer: Explainer, gave: Gave, worked: Worked, others: Callable[[Job], bool], share: Callable[[], float]) -> None:
-        """Start.
+    def __init__(
+        self, explainer: Explainer, on_part: OnPart, on_paused: OnPaused, others_due: Callable[[Job], bool], share: Callable[[], float]
+    ) -> None:
+        """Start the threads.
 
         Args:
-            explainer: does the work.
-            gave: told each part, in this thread.
-            worked: told that the thread is free again, with whether the explanation is done or why it failed; in this thread.
-            others: whether another explanation wants a turn; asked after each part.
-            share: the part of its time that it may work now, above 0 and at most 1; it rests for the others. Asked again and again.
+            explainer: computes the explanations.
+            on_part: called with each part, in this thread.
+            on_paused: called when the thread is free again, with whether the explanation has finished or why it failed; in this thread.
+            others_due: whether another explanation is due; called after each part.
+            share: the share of time that the thread may work now, above 0 and at most 1; called between runs. It rests the other time.
         """
-        self._explainer, self._gave, self._worked, self._others, self._share = explainer, gave, worked, others, share
+        self._explainer, self._on_part, self._on_paused, self._others_due, self._share = explainer, on_part, on_paused, others_due, share
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._runs = LowestPriority("explain-run")
         self._rested_at = 0.0
@@ -73,11 +75,11 @@ class ExplainThread:
         self.thread.start()
 
     def work_on(self, job: Job) -> None:
-        """Go on with a job. The caller sees to it that the thread is free."""
+        """Start or continue a job. The thread must be free."""
         self._inbox.put(job)
 
     def close(self, wait_s: float) -> None:
-        """End after the job at hand; wait for that at most ``wait_s`` seconds."""
+        """End after the current job; wait at most ``wait_s`` seconds for that."""
         self._inbox.put(None)
         self.thread.join(wait_s)
 
@@ -85,7 +87,7 @@ class ExplainThread:
         try:
             self._work()
         finally:
-            # Not before: a job whose run nobody does would wait for it for ever.
+            # Not earlier: a job would wait forever for its run.
             self._runs.close()
 
     def _work(self) -> None:
@@ -94,17 +96,17 @@ class ExplainThread:
             begun = time.monotonic()
             try:
                 outcome = self._advance(job)
-            except BaseException as error:  # somebody waits for this outcome, whatever it is
+            except BaseException as error:  # a caller waits for the outcome, whatever it is
                 outcome = error
             job.worked_s += time.monotonic() - begun
-            self._worked(job, outcome)
-            del job, outcome  # or the last explanation would live until the next one comes
+            self._on_paused(job, outcome)
+            del job, outcome  # otherwise the last explanation stays in memory until the next one starts
 
     def _advance(self, job: Job) -> bool:
-        """Whether the explanation is done."""
+        """Work on a job. Returns whether the explanation has finished."""
         self._rested_at = begun = time.monotonic()
         if job.parts is None:
-            job.parts = self._explainer.explain(job.asked, lambda: self._left_s(job), job.stop, self._runs.run)
+            job.parts = self._explainer.explain(job.request, lambda: self._left_s(job), job.stop, self._runs.run)
         while not job.withdrawn:
             part = next(job.parts, None)
             if part is None:
@@ -113,13 +115,13 @@ class ExplainThread:
             job.seconds.append((_name(part), now - begun))
             begun = now
             job.given += size_of(part)
-            self._gave(job, part)
-            if job.behind or self._others(job):
+            self._on_part(job, part)
+            if job.behind or self._others_due(job):
                 return False
         return True
 
     def _left_s(self, job: Job) -> float:
-        """Seconds that the explanation may still take; asked between runs, and rests if it has to."""
+        """Seconds of work that the explanation has left. Called between runs; rests first if the thread has used its share."""
         ends_at = job.deadline_at - RESERVE_S
         begun = time.monotonic()
         worked_s = begun - self._rested_at
@@ -129,17 +131,17 @@ class ExplainThread:
                 break
             time.sleep(min(rest_s, REST_S))
         self._rested_at = time.monotonic()
-        # Of that the rest will be rested.
+        # The thread rests for the remaining share.
         return (ends_at - self._rested_at) * self._share()
 
 
 def size_of(part: Part) -> int:
-    """Bytes of a part, as far as they matter to a reader who is slow."""
+    """Bytes of a part; 0 for small parts, which do not matter to a slow reader."""
     return len(part.tile.weights) if isinstance(part, AttentionTile) else 0
 
 
 def _name(part: Part) -> str:
-    """How a part's time is counted; empty for the summary, which takes none."""
+    """The metric label under which a part's time is counted; empty for the summary."""
     if isinstance(part, Attribution):
         return part.method
     return _NAMES.get(type(part), "")

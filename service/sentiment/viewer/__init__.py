@@ -1,1 +1,1 @@
-"""The page on which people look at explanations: served live, or saved as one file that needs no network."""
+"""The viewer: a web page that shows explanations, served live or saved as one file that needs no network."""

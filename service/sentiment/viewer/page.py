@@ -1,4 +1,4 @@
-"""The viewer's files, and the page as one file with an explanation in it. Pure but for reading its own files; knows no server."""
+"""The viewer's files, and the viewer page as one file that contains an explanation. Reads only its own files; knows no server."""
 
 import hashlib
 import html
@@ -24,19 +24,19 @@ CONTENT_TYPES = {
     ".svg": "image/svg+xml",
 }
 _COMMON_POLICY = "img-src data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-# Of the page that is served. A page cannot say of itself who may frame it: that works in a header alone.
+# Policy of the served page. frame-ancestors works only as a header, so a saved page cannot have it.
 POLICY = f"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'; {_COMMON_POLICY}"
 FRAME_HEIGHT = 800
 _STYLE_LINK = re.compile(r'<link rel="stylesheet" href="viewer/([a-z_]+\.css)">')
 _ROOT_SCRIPT = f'<script type="module" src="viewer/{ROOT}"></script>'
-# What would end a style element, or fetch something, or be another sign in another character set.
+# Styles that would end the style element, fetch something, or depend on the character set.
 _STYLE_REFUSED = re.compile(r"</style|@import|url\((?!\"?data:)|\r|[^\x00-\x7f]", re.IGNORECASE)
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file as it is served; ``etag`` with its quotes."""
+    """One served file. ``etag`` includes its quotes."""
 
     body: bytes
     content_type: str
@@ -50,7 +50,7 @@ class Asset:
 
 @cache
 def assets() -> Mapping[str, Asset]:
-    """The viewer's files by their names, read once."""
+    """The viewer's files by name, read once."""
     found = {}
     for file in sorted(files("sentiment.viewer").joinpath("assets").iterdir(), key=lambda file: file.name):
         content_type = CONTENT_TYPES.get(file.name[file.name.rfind(".") :])
@@ -67,23 +67,23 @@ def saved_page(
     model: Mapping[str, Any] | None = None,  # JSON's values are of many kinds
     parts: Mapping[str, Asset] | None = None,
 ) -> str:
-    """The viewer with one explanation as a single page that fetches nothing.
+    """The viewer page with one explanation, as a single file that makes no requests.
 
     Args:
-        messages: of the explanation, each a serialized ExplainResponse: the header first, the summary last.
-        text: what is explained.
+        messages: messages of the explanation, each a serialized ExplainResponse: the header first, the summary last.
+        text: the explained text.
         text_pair: the second text of a pair.
-        model: the proto's Model in its JSON form, with its card, or None.
-        parts: the viewer's files, if not its own.
+        model: the proto's Model with its card, as JSON; or None.
+        parts: files to use instead of the viewer's own.
 
     Raises:
-        ValueError: there are no messages, the model is not JSON, or a file of the viewer has not the form that a single page needs.
+        ValueError: there are no messages, the model is not JSON, or a viewer file cannot be part of a single page.
     """
     if not messages:
-        raise ValueError("there is no message of an explanation to show")
+        raise ValueError("the explanation has no messages to show")
     parts = assets() if parts is None else parts
     scripts = {name: asset.text for name, asset in parts.items() if name.endswith(".js")}
-    # In ASCII, so that it is the script of the policy in whatever character set a notebook is kept.
+    # ASCII, so that the script matches the digest in the policy whatever the character set of the notebook.
     script = _NOT_ASCII.sub(_escaped, f"\n{joined(scripts, ROOT)}")
     page = parts[INDEX].text
     style = "\n" + "\n".join(_style(name, parts) for name in _STYLE_LINK.findall(page))
@@ -95,13 +95,13 @@ def saved_page(
     )
     lines = [json.dumps({"page": {"text": text, "text_pair": text_pair, "model": model}}, allow_nan=False)]
     lines += [json_line(pb.ExplainResponse.FromString(message)) for message in messages]
-    # All is ASCII: of what HTML or a line may see something in, only this sign is left.
-    told = "\n".join(lines).replace("<", r"\u003c")
-    return _filled(page, "data", lambda _: f'<script type="application/x-ndjson" id="explanation">\n{told}\n</script>')
+    # The lines are ASCII JSON: "<" is the only character with a meaning in HTML here.
+    content = "\n".join(lines).replace("<", r"\u003c")
+    return _filled(page, "data", lambda _: f'<script type="application/x-ndjson" id="explanation">\n{content}\n</script>')
 
 
 def notebook_frame(page: str) -> str:
-    """A page in a frame that can run its script and save files, and reach nothing around it."""
+    """A page in a sandboxed frame: it can run its script and save files, but cannot access the page around it."""
     return (
         f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(page)}" title="Explanation" width="100%" '
         f'height="{FRAME_HEIGHT}" style="border: 0"></iframe>'
@@ -114,12 +114,12 @@ def _style(name: str, parts: Mapping[str, Asset]) -> str:
     style = parts[name].text
     found = _STYLE_REFUSED.search(style)
     if found:
-        raise ValueError(f"{name}: has {found[0]!r}, which cannot stand in a page that is one file")
+        raise ValueError(f"{name}: has {found[0]!r}, which a page in one file must not have")
     return style
 
 
 def _escaped(found: re.Match[str]) -> str:
-    """As JavaScript writes it in strings, templates and regular expressions; code has it nowhere else but in comments."""
+    """A JavaScript escape. It is valid in strings, templates and regular expressions; other code has such characters only in comments."""
     units = found[0].encode("utf-16-be")
     return "".join(f"\\u{units[place : place + 2].hex()}" for place in range(0, len(units), 2))
 
@@ -129,16 +129,16 @@ def _digest(content: str) -> str:
 
 
 def _filled(page: str, name: str, content: Callable[[str], str]) -> str:
-    """The page with something else between two markers, which go."""
+    """The page with new content in place of two markers and the text between them."""
     before, opened, rest = page.partition(f"<!-- {name} -->")
     inside, closed, after = rest.partition(f"<!-- /{name} -->")
     if not (opened and closed):
-        raise ValueError(f"{INDEX}: has no <!-- {name} --> and <!-- /{name} -->")
+        raise ValueError(f"{INDEX}: must have <!-- {name} --> and <!-- /{name} -->")
     return f"{before}{content(inside)}{after}"
 
 
 def _instead(inside: str, known: re.Pattern[str], content: str) -> str:
-    """The content, if there is nothing inside but what is known."""
+    """The content, if the text between the markers has the expected form."""
     if not known.search(inside) or known.sub("", inside).strip():
-        raise ValueError(f"{INDEX}: has {inside.strip()!r} between its markers; wanted is {known.pattern}")
+        raise ValueError(f"{INDEX}: expected {known.pattern} between the markers, got {inside.strip()!r}")
     return content

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sentiment.explain.methods.heads import MIXED, PATTERNS
-from sentiment.explain.parts import Asked, Heads
+from sentiment.explain.parts import ExplanationRequest, Heads
 from sentiment_models.errors import ModelsError
 from sentiment_models.explanations import corpus_heads
 from sentiment_models.explanations.corpus_heads import heads_found
@@ -24,7 +24,9 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 
 
 def _told(subject: Subject, text: str) -> Heads:
-    (found,) = (part for part in subject.explainer.explain(Asked(text, attributions=False, heads=True)) if isinstance(part, Heads))
+    (found,) = (
+        part for part in subject.explainer.explain(ExplanationRequest(text, attributions=False, heads=True)) if isinstance(part, Heads)
+    )
     return found
 
 

@@ -175,7 +175,7 @@ def test_a_file_without_a_word_is_refused(make_bundle: Callable[[str], Path], tm
 
 def test_verdicts_are_those_of_the_service(subject: Subject) -> None:
     from sentiment.explain.methods.evidence import Evidence
-    from sentiment.explain.parts import Asked
+    from sentiment.explain.parts import ExplanationRequest
 
     text = next(text for text in TEXTS if len(text.split()) > 7)
     reading = subject.read(text)
@@ -184,7 +184,7 @@ def test_verdicts_are_those_of_the_service(subject: Subject) -> None:
     found = study_text(subject, reading, 0, counts, counts, True, (5, 0), False)
 
     for method in ("occlusion", "integrated_gradients"):
-        parts = subject.explainer.explain(Asked(text, methods=(method,), seed=5))
+        parts = subject.explainer.explain(ExplanationRequest(text, methods=(method,), seed=5))
         (evidence,) = (part for part in parts if isinstance(part, Evidence))
         assert found.methods[method].verdict == int(evidence.verdict)
         assert found.methods[method].random_sets == evidence.random_sets

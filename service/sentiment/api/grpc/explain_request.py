@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sentiment.api.grpc import convert
 from sentiment.errors import InvalidInput
 from sentiment.explain.encoding import TOP_P_DEFAULT, Encoding
-from sentiment.explain.parts import Aggregation, Asked, AttentionAsked, NeuronAsked
+from sentiment.explain.parts import Aggregation, AttentionRequest, ExplanationRequest, NeuronRequest
 from sentiment.v1 import sentiment_pb2 as pb
 
 # The prefix of the options' field names in ExplainRequest and in ClassifyRequest. The explainer's errors use the former.
@@ -15,8 +15,8 @@ WINDOWS = "windows"
 SETS_MAX = 64
 
 
-def asked_of(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) -> Asked:
-    """The explanation that a request asks for. Only values that ``Asked`` cannot hold are checked here; ``Explainer`` checks the rest.
+def asked_of(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) -> ExplanationRequest:
+    """The explanation that a request asks for. Only values that ``ExplanationRequest`` cannot hold are checked here; ``Explainer`` checks the rest.
 
     Args:
         request: an ExplainRequest, or a ClassifyRequest with ``explain`` set.
@@ -37,7 +37,7 @@ def asked_of(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) 
             raise InvalidInput("truncation", "must be refuse, head or head_tail with explain, got windows: an explanation has one row")
     others = options.HasField("attention") or options.HasField("neuron") or options.heads or options.without
     attributed = options.methods or options.HasField("attribution") or options.counterfactuals
-    return Asked(
+    return ExplanationRequest(
         text=request.text,
         text_pair=request.text_pair if request.HasField("text_pair") else None,
         truncation=truncation,
@@ -49,7 +49,7 @@ def asked_of(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) 
         counterfactuals=options.counterfactuals,
         heads=options.heads,
         attention=_attention_asked(options.attention, field + "attention.") if options.HasField("attention") else None,
-        neuron=NeuronAsked(options.neuron.layer, options.neuron.head, options.neuron.token) if options.HasField("neuron") else None,
+        neuron=NeuronRequest(options.neuron.layer, options.neuron.head, options.neuron.token) if options.HasField("neuron") else None,
         steps=options.attribution.steps,
         bytes_max=_bytes_max(options.bytes_max, bytes_limit, field + "bytes_max"),
         without=_sets(options.without, field + "without"),
@@ -63,14 +63,14 @@ def in_classify(error: InvalidInput) -> InvalidInput:
     return InvalidInput(CLASSIFY_OPTIONS + error.field.removeprefix(EXPLAIN_OPTIONS), error.description)
 
 
-def _attention_asked(options: pb.AttentionOptions, field: str) -> AttentionAsked:
+def _attention_asked(options: pb.AttentionOptions, field: str) -> AttentionRequest:
     for name, value, known in (
         ("encoding", options.encoding, pb.AttentionEncoding.values()),
         ("aggregation", options.aggregation, pb.AttentionAggregation.values()),
     ):
         if value not in known:
             raise InvalidInput(field + name, f"must be 0 to {max(known)}, got {value}")
-    return AttentionAsked(
+    return AttentionRequest(
         tuple(options.layers),
         tuple(options.heads),
         Encoding(options.encoding or pb.ATTENTION_ENCODING_U8),

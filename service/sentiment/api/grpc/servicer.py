@@ -14,7 +14,7 @@ from sentiment.api.grpc.explain_request import asked_of, in_classify
 from sentiment.api.grpc.status import code_of, set_seconds
 from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput, RequestError, Unsupported
-from sentiment.explain.parts import Asked, Header
+from sentiment.explain.parts import ExplanationRequest, Header
 from sentiment.explain.queue import Explaining
 from sentiment.observability.metrics import CallMetrics
 from sentiment.observability.tracing.trace import StageSpan
@@ -155,7 +155,7 @@ def _explaining(served: Served) -> Explaining:
     return served.explaining
 
 
-async def _add_explanation(response: pb.ClassifyResponse, served: Served, asked: Asked, call: Call) -> None:
+async def _add_explanation(response: pb.ClassifyResponse, served: Served, asked: ExplanationRequest, call: Call) -> None:
     try:
         async with aclosing(_messages(served, asked, call)) as messages:
             async for message in messages:
@@ -165,7 +165,7 @@ async def _add_explanation(response: pb.ClassifyResponse, served: Served, asked:
     set_seconds(response.timing.total, time.monotonic() - call.arrived_at)
 
 
-async def _messages(served: Served, asked: Asked, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
+async def _messages(served: Served, asked: ExplanationRequest, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
     """The messages of an explanation. Closing the generator withdraws the explanation from its queue."""
     converter = explain_response.Messages(convert.model_id(served), served.classifier.manifest.labels)
     # The span covers the time from the request to the last part that the client read.

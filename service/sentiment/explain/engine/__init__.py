@@ -1,4 +1,4 @@
-"""Explains answers of one classifier, in the calling thread. What decides is pure and lies in ``sentiment.explain``."""
+"""Explains the answers of one classifier, in the calling thread. The methods themselves are pure: ``sentiment.explain.methods``."""
 
 from sentiment.explain.engine.explainer import Explainer
 

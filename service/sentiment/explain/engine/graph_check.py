@@ -1,4 +1,4 @@
-"""Loads a bundle's explain graph and proves it on the golden set, before anything is said of an answer with it."""
+"""Loads a bundle's explain graph and checks it on the golden set before it is used."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from sentiment.model.session import ExplainSession
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row
 
-# Far above rounding (1e-6), far below what a wrong axis or a score in place of its softmax makes of it.
+# Far above rounding (1e-6), and far below the error of a wrong axis or of scores without softmax.
 ROW_SUM_ERROR_MAX = 1e-3
 
 Floats = npt.NDArray[np.float32]
@@ -22,27 +22,27 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class ExplainGraph:
-    """A proven explain graph; ``width``: numbers of a head's query."""
+    """An explain graph that passed its check. ``width``: length of a head's query vector."""
 
     session: ExplainSession
     width: int
 
 
 def load_graph(classifier: Classifier, spec: GraphSpec, execute: Execute = here) -> ExplainGraph:
-    """Load the explain graph and run the golden set through it, each text in one batch with a shorter or longer one.
+    """Load the explain graph and run the golden set through it, each text in a batch with a shorter or longer one.
 
-    The logits must be those of the manifest, which are the fp32 reference's, within ``spec.tolerance``, and so give the label that the
-    served graph gives; attention must be shares of what is read; and everything must be finite.
+    Logits must match those of the manifest (from the fp32 reference) within ``spec.tolerance``, and give the same label. Attention rows
+    must be non-negative, sum to 1 and give padding nothing. All outputs must be finite.
 
     Raises:
         BadBundle: says what is wrong.
         CannotRead: its files cannot be read now.
-        OutOfMemory: there is not enough for the golden set.
+        OutOfMemory: there is not enough memory for the golden set.
     """
     file = classifier.bundle.path / spec.file
     bundle = classifier.bundle
     try:
-        # Its files may have changed since the bundle was loaded: it is loaded when the first explanation is asked for.
+        # The files may have changed since the bundle was loaded: this happens at the first request for an explanation.
         session = ExplainSession(file, spec.providers[0], bundle.outside(spec.file))
         bundle.check(spec.file)
     except BadBundle as error:
@@ -59,16 +59,16 @@ def load_graph(classifier: Classifier, spec: GraphSpec, execute: Execute = here)
 
 
 def _may_pass(error: BadBundle) -> bool:
-    """Whether it is no damage: a file that is there could not be read."""
+    """Whether the error may be temporary: an existing file could not be read."""
     cause = error.__cause__
     if isinstance(cause, OSError):
         return not isinstance(cause, FileNotFoundError)
-    # ONNX Runtime's word for the system's fault, of which its exceptions have no kind.
+    # ONNX Runtime has no exception class for errors of the operating system, only this text.
     return "system error number" in str(cause)
 
 
 def _pairs(classifier: Classifier) -> Iterator[list[int]]:
-    """The golden texts in pairs of different lengths, the shortest with the longest; -1 is the empty text."""
+    """Indices of golden texts in pairs of different lengths, the shortest with the longest; -1 is the empty text."""
     golden = classifier.manifest.golden
     order = sorted(range(len(golden)), key=lambda number: classifier.tokenizer.encode(golden[number].text, golden[number].text_pair).tokens)
     order = [-1, *order]
@@ -77,7 +77,7 @@ def _pairs(classifier: Classifier) -> Iterator[list[int]]:
 
 
 def _check(classifier: Classifier, session: ExplainSession, spec: GraphSpec, numbers: Sequence[int], execute: Execute) -> Iterator[int]:
-    """Check a batch of golden texts; gives the width of each layer's heads."""
+    """Check a batch of golden texts. Yields the head width of each layer."""
     manifest = classifier.manifest
     texts = [(golden.text, golden.text_pair) for golden in manifest.golden]
     rows: list[Row] = [classifier.tokenizer.encode(*(texts[number] if number >= 0 else ("", None))) for number in numbers]
@@ -87,7 +87,7 @@ def _check(classifier: Classifier, session: ExplainSession, spec: GraphSpec, num
     for place, number in enumerate(numbers):
         if number >= 0:
             _check_logits(classifier, spec, number, found["logits"][place])
-        # The mask of padding, as the session pads.
+        # The tokens of the row without the session's padding.
         length, longest = rows[place].tokens, max(row.tokens for row in rows)
         read = slice(longest - length, longest) if manifest.padding_side == "left" else slice(0, length)
         if not np.isfinite(found["embedding_dots"][place, read]).all():
@@ -101,24 +101,24 @@ def _check(classifier: Classifier, session: ExplainSession, spec: GraphSpec, num
 def _check_logits(classifier: Classifier, spec: GraphSpec, number: int, logits: Floats) -> None:
     golden, labels = classifier.manifest.golden[number], classifier.manifest.labels
     if len(logits) != len(labels):
-        raise BadBundle(f"{spec.file}: gives {len(logits)} logits a row; the manifest has {len(labels)} labels")
+        raise BadBundle(f"{spec.file}: has {len(logits)} logits per row, but the manifest has {len(labels)} labels")
     error = float(np.abs(logits - np.array(golden.logits)).max())
     if not error <= spec.tolerance:  # also true for NaN
-        raise BadBundle(f"{spec.file}: golden[{number}] has logits {error:.6f} off; the tolerance is {spec.tolerance}")
+        raise BadBundle(f"{spec.file}: logits of golden[{number}] differ by {error:.6f}; the tolerance is {spec.tolerance}")
     if labels[int(logits.argmax())] != golden.label:
-        raise BadBundle(f"{spec.file}: golden[{number}] is {golden.label} and this graph answers {labels[int(logits.argmax())]}")
+        raise BadBundle(f"{spec.file}: golden[{number}] must have the label {golden.label}, got {labels[int(logits.argmax())]}")
 
 
 def _check_layer(where: str, attention: Floats, gradient: Floats, norms: Floats, queries: Floats, keys: Floats, *, read: slice) -> None:
     weights = attention[:, read]
     error = float(np.abs(weights.sum(axis=2) - 1).max())
     if not error <= ROW_SUM_ERROR_MAX:
-        raise BadBundle(f"{where}: a row of attention sums to {error:.3g} more or less than 1; the limit is {ROW_SUM_ERROR_MAX}")
+        raise BadBundle(f"{where}: the sum of an attention row differs from 1 by {error:.3g}; the limit is {ROW_SUM_ERROR_MAX}")
     padding = np.delete(weights, np.arange(attention.shape[2])[read], axis=2)
     if padding.any():
-        raise BadBundle(f"{where}: padding has attention, up to {float(np.abs(padding).max()):.3g}")
+        raise BadBundle(f"{where}: attention to padding must be 0, got {float(np.abs(padding).max()):.3g}")
     if weights.min() < 0:
-        raise BadBundle(f"{where}: attention is {float(weights.min()):.3g}; the least is 0")
+        raise BadBundle(f"{where}: attention must be at least 0, got {float(weights.min()):.3g}")
     slopes = weights[:, :, read] * gradient[:, read, read]
     for name, numbers in (("attention x gradient", slopes), ("value norms", norms[:, read]), ("queries", queries), ("keys", keys)):
         part = numbers[:, read] if name in ("queries", "keys") else numbers

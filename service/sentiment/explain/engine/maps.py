@@ -1,7 +1,7 @@
-"""What the explain graph says of attention, out of one run: maps in tiles, the neuron view, and what each head looks at.
+"""Attention maps as tiles, the neuron view and the head patterns, from one run of the explain graph.
 
-The arrays of a text of 512 tokens take 3 MB for each head of each layer, in three kinds. Only what is asked for is taken from the graph,
-and each is dropped as soon as nothing needs it.
+For a text of 512 tokens each head of each layer has up to three arrays of 1 MB. Only the requested outputs are fetched from the graph, and
+each array is freed as soon as nothing needs it.
 """
 
 import math
@@ -16,7 +16,7 @@ from sentiment.explain.methods.attention import cls_rows, head_mean, rollout, ro
 from sentiment.explain.methods.heads import HeadPattern, HeadPatterns, first_order_effects, head_patterns
 from sentiment.explain.methods.neuron import neuron_view
 from sentiment.explain.methods.sentences import sentence_numbers
-from sentiment.explain.parts import ROLLOUTS, Aggregation, Asked, AttentionAsked, AttentionTile, Neuron, NeuronAsked
+from sentiment.explain.parts import ROLLOUTS, Aggregation, AttentionRequest, AttentionTile, ExplanationRequest, Neuron, NeuronRequest
 from sentiment.model.words import Encoded
 
 # Dimensions of a head that the neuron view names for each key.
@@ -24,35 +24,38 @@ NEURON_TOP = 8
 
 Floats = npt.NDArray[np.float32]
 Map = tuple[int, int, Floats]
-"""Layer, head (-1 where it has none) and [rows, columns]."""
+"""Layer and head (-1 if the map has none), and weights [rows, columns]."""
 
 
-def outputs(asked: Asked, layers: int) -> list[str]:
-    """The outputs of the explain graph that ``asked`` needs for attention, neuron view and heads."""
-    wanted: dict[str, None] = {}
-    if asked.attention is not None:
+def outputs(request: ExplanationRequest, layers: int) -> list[str]:
+    """The outputs of the explain graph that ``request`` needs for attention, neuron view and heads."""
+    names: dict[str, None] = {}
+    if request.attention is not None:
         also = {Aggregation.ROLLOUT_VALUE_NORMS: ("value_norm",), Aggregation.ROLLOUT_GRADIENT: ("attention_gradient",)}
-        kinds = ("attention", *also.get(asked.attention.aggregation, ()))
-        wanted |= dict.fromkeys(f"{kind}.{layer}" for kind in kinds for layer in asked.attention.layers or range(layers))
-    if asked.heads:
-        wanted |= dict.fromkeys(f"{kind}.{layer}" for kind in ("attention", "attention_gradient") for layer in range(layers))
-    if asked.neuron is not None:
-        wanted |= dict.fromkeys(f"{kind}.{asked.neuron.layer}" for kind in ("attention", "score", "query", "key"))
-    return list(wanted)
+        kinds = ("attention", *also.get(request.attention.aggregation, ()))
+        names |= dict.fromkeys(f"{kind}.{layer}" for kind in kinds for layer in request.attention.layers or range(layers))
+    if request.heads:
+        names |= dict.fromkeys(f"{kind}.{layer}" for kind in ("attention", "attention_gradient") for layer in range(layers))
+    if request.neuron is not None:
+        names |= dict.fromkeys(f"{kind}.{request.neuron.layer}" for kind in ("attention", "score", "query", "key"))
+    return list(names)
 
 
-def neuron(arrays: Arrays, asked: NeuronAsked) -> Neuron:
-    """Take one token's attention apart."""
-    query, key, score, attention = (arrays[f"{kind}.{asked.layer}"][0, asked.head] for kind in ("query", "key", "score", "attention"))
+def neuron(arrays: Arrays, request: NeuronRequest) -> Neuron:
+    """The neuron view of the requested token and head."""
+    query, key, score, attention = (arrays[f"{kind}.{request.layer}"][0, request.head] for kind in ("query", "key", "score", "attention"))
     width = query.shape[1]
-    scale = _scale(query[asked.token], key, score[asked.token])
-    # A copy, or the view would keep all heads' arrays.
-    view = neuron_view(query.copy(), key.copy(), score, attention, scale=scale, token=asked.token, top=min(NEURON_TOP, width))
-    return Neuron(asked.layer, asked.head, view)
+    scale = _scale(query[request.token], key, score[request.token])
+    # A copy; otherwise the view keeps the arrays of all heads in memory.
+    view = neuron_view(query.copy(), key.copy(), score, attention, scale=scale, token=request.token, top=min(NEURON_TOP, width))
+    return Neuron(request.layer, request.head, view)
 
 
 def _scale(query: Floats, keys: Floats, score: Floats) -> float:
-    """What makes scores of dot products: 1 / sqrt(width), or 1 where queries come scaled. Relative positions may be added to either."""
+    """The factor between dot products and scores: 1 / sqrt(width), or 1 if the queries are already scaled.
+
+    The model may add relative positions to either, so the factor with the smaller variance of the rest is chosen.
+    """
     dots = keys.astype(np.float64) @ query.astype(np.float64)
     usual = 1 / math.sqrt(len(query))
     errors = [float(np.var(score - scale * dots)) for scale in (usual, 1.0)]
@@ -80,57 +83,57 @@ def heads_seen(arrays: Arrays, layers: int, encoded: Encoded, texts: tuple[str, 
     return HeadPatterns(patterns, tuple(labels for one in found for labels in one.labels)), np.concatenate(slopes)
 
 
-def map_count(asked: AttentionAsked, layers: int, heads: int) -> int:
-    """How many maps ``maps`` gives."""
-    if asked.aggregation in ROLLOUTS:
+def map_count(request: AttentionRequest, layers: int, heads: int) -> int:
+    """How many maps ``maps`` yields."""
+    if request.aggregation in ROLLOUTS:
         return 1
-    chosen = len(asked.layers or range(layers))
-    return chosen * len(asked.heads or range(heads)) if asked.aggregation in (Aggregation.MAPS, Aggregation.WORDS) else chosen
+    chosen = len(request.layers or range(layers))
+    return chosen * len(request.heads or range(heads)) if request.aggregation in (Aggregation.MAPS, Aggregation.WORDS) else chosen
 
 
-def maps(arrays: Arrays, asked: AttentionAsked, layers: int, encoded: Encoded) -> Iterator[Map]:
-    """The maps that are asked for, in the order of the layers and heads asked for; what has been used is dropped from ``arrays``."""
-    if asked.aggregation in ROLLOUTS:
-        yield -1, -1, _rolled_out(arrays, asked, layers)
+def maps(arrays: Arrays, request: AttentionRequest, layers: int, encoded: Encoded) -> Iterator[Map]:
+    """The requested maps, in the requested order of layers and heads. Removes used arrays from ``arrays``."""
+    if request.aggregation in ROLLOUTS:
+        yield -1, -1, _rolled_out(arrays, request, layers)
         return
-    for layer in asked.layers or range(layers):
-        attention = _chosen(arrays.pop(f"attention.{layer}"), asked)
-        if asked.aggregation == Aggregation.CLS_ROWS:
+    for layer in request.layers or range(layers):
+        attention = _chosen(arrays.pop(f"attention.{layer}"), request)
+        if request.aggregation == Aggregation.CLS_ROWS:
             yield layer, -1, cls_rows(attention)[0]
-        elif asked.aggregation == Aggregation.HEAD_MEAN:
+        elif request.aggregation == Aggregation.HEAD_MEAN:
             yield layer, -1, head_mean(attention)[0]
         else:
-            for place, head in enumerate(asked.heads or range(attention.shape[1])):
+            for place, head in enumerate(request.heads or range(attention.shape[1])):
                 weights = attention[0, place]
-                yield layer, head, to_words(weights, encoded) if asked.aggregation == Aggregation.WORDS else weights
+                yield layer, head, to_words(weights, encoded) if request.aggregation == Aggregation.WORDS else weights
 
 
-def map_tiles(one: Map, asked: AttentionAsked) -> Iterator[AttentionTile]:
-    """A map's tiles."""
+def map_tiles(one: Map, request: AttentionRequest) -> Iterator[AttentionTile]:
+    """The tiles of one map."""
     layer, head, weights = one
-    for tile in tiles(weights, asked.encoding, asked.top_p):
-        yield AttentionTile(layer, head, asked.aggregation, tile)
+    for tile in tiles(weights, request.encoding, request.top_p):
+        yield AttentionTile(layer, head, request.aggregation, tile)
 
 
-def _chosen(array: Floats, asked: AttentionAsked) -> Floats:
-    """The heads asked for of [1, heads, ...]; a copy only if they are not all."""
-    return array[:, list(asked.heads)] if asked.heads else array
+def _chosen(array: Floats, request: AttentionRequest) -> Floats:
+    """The requested heads of [1, heads, ...]; copied only if some heads are left out."""
+    return array[:, list(request.heads)] if request.heads else array
 
 
-def _rolled_out(arrays: Arrays, asked: AttentionAsked, layers: int) -> Floats:
-    attention = _stacked(arrays, "attention", asked, layers)
-    if asked.aggregation == Aggregation.ROLLOUT_VALUE_NORMS:
-        return rollout_value_norms(attention, _stacked(arrays, "value_norm", asked, layers))
-    if asked.aggregation == Aggregation.ROLLOUT_GRADIENT:
-        return rollout_gradient(attention, _stacked(arrays, "attention_gradient", asked, layers))
+def _rolled_out(arrays: Arrays, request: AttentionRequest, layers: int) -> Floats:
+    attention = _stacked(arrays, "attention", request, layers)
+    if request.aggregation == Aggregation.ROLLOUT_VALUE_NORMS:
+        return rollout_value_norms(attention, _stacked(arrays, "value_norm", request, layers))
+    if request.aggregation == Aggregation.ROLLOUT_GRADIENT:
+        return rollout_gradient(attention, _stacked(arrays, "attention_gradient", request, layers))
     return rollout(attention)
 
 
-def _stacked(arrays: Arrays, kind: str, asked: AttentionAsked, layers: int) -> Floats:
-    """[layers, heads, ...] of the heads asked for; each layer's own array is dropped once it is copied, so that one is there twice."""
+def _stacked(arrays: Arrays, kind: str, request: AttentionRequest, layers: int) -> Floats:
+    """The requested heads as [layers, heads, ...]. Each layer's array is freed once copied, so only one layer is in memory twice."""
     first = arrays[f"{kind}.0"]
-    result = np.empty((layers, len(asked.heads) or first.shape[1], *first.shape[2:]), np.float32)
+    result = np.empty((layers, len(request.heads) or first.shape[1], *first.shape[2:]), np.float32)
     del first
     for layer in range(layers):
-        result[layer] = _chosen(arrays.pop(f"{kind}.{layer}"), asked)[0]
+        result[layer] = _chosen(arrays.pop(f"{kind}.{layer}"), request)[0]
     return result

@@ -1,9 +1,9 @@
-"""Whether what is asked of an explanation can be given, before anything is run for it."""
+"""Checks a request for an explanation before anything runs."""
 
 from collections.abc import Sequence
 
 from sentiment.errors import InvalidInput, Unsupported
-from sentiment.explain.parts import ROLLOUTS, Asked, AttentionAsked, NeuronAsked
+from sentiment.explain.parts import ROLLOUTS, AttentionRequest, ExplanationRequest, NeuronRequest
 from sentiment.model.classifier import Classifier
 from sentiment.model.session import ExplainSession
 from sentiment.model.words import Encoded
@@ -14,55 +14,55 @@ METHODS = GRADIENT_METHODS + ERASURE_METHODS
 STEPS_MAX = 256
 
 
-def check_asked(asked: Asked, classifier: Classifier, session: ExplainSession | None, failure: str) -> None:
-    """Refuse what there is not.
+def check_request(request: ExplanationRequest, classifier: Classifier, session: ExplainSession | None, failure: str) -> None:
+    """Check everything that does not depend on the text.
 
     Args:
-        asked: what shall be explained.
-        classifier: whose answer.
-        session: of the explain graph, if there is one that is sound.
-        failure: why the explain graph that there is, is not.
+        request: what to explain.
+        classifier: gives the answer.
+        session: session of the explain graph; None without one, or if it failed its check.
+        failure: why the explain graph failed its check; empty if it did not.
 
     Raises:
         InvalidInput: names the field.
-        Unsupported: it needs an explain graph, or a model that reads pairs.
+        Unsupported: the request needs an explain graph, or a model that reads pairs.
     """
     labels = classifier.manifest.labels
-    if asked.label is not None and asked.label not in labels:
-        raise InvalidInput("label", f"is {asked.label[:64]!r}; the model's labels are {', '.join(labels)}")
+    if request.label is not None and request.label not in labels:
+        raise InvalidInput("label", f"is {request.label[:64]!r}; the model's labels are {', '.join(labels)}")
     known = METHODS if session is not None else ERASURE_METHODS
-    if len(asked.methods) > len(known):
-        raise InvalidInput("options.methods", f"has {len(asked.methods)}; known are {', '.join(known)}")
-    for number, method in enumerate(asked.methods):
+    if len(request.methods) > len(known):
+        raise InvalidInput("options.methods", f"has {len(request.methods)} entries; the methods are {', '.join(known)}")
+    for number, method in enumerate(request.methods):
         if method not in METHODS:
-            raise InvalidInput(f"options.methods[{number}]", f"is {method[:64]!r}; known are {', '.join(known)}")
-    _check_once("options.methods", asked.methods)
-    if not 0 <= asked.steps <= STEPS_MAX:
-        raise InvalidInput("options.attribution.steps", f"is {asked.steps}; the limits are 0, for the default, and {STEPS_MAX}")
-    if asked.attention is not None and not 0 < asked.attention.top_p <= 1:
-        raise InvalidInput("options.attention.top_p", f"is {asked.attention.top_p:.6g}; it is above 0 and at most 1")
-    if asked.text_pair is not None and not classifier.manifest.pairs:
+            raise InvalidInput(f"options.methods[{number}]", f"is {method[:64]!r}; the methods are {', '.join(known)}")
+    _check_once("options.methods", request.methods)
+    if not 0 <= request.steps <= STEPS_MAX:
+        raise InvalidInput("options.attribution.steps", f"is {request.steps}; it must be from 0 (the method's default) to {STEPS_MAX}")
+    if request.attention is not None and not 0 < request.attention.top_p <= 1:
+        raise InvalidInput("options.attention.top_p", f"is {request.attention.top_p:.6g}; it must be above 0 and at most 1")
+    if request.text_pair is not None and not classifier.manifest.pairs:
         raise Unsupported(f"model {classifier.bundle.id} reads one text; a pair was given")
     if session is None:
-        _check_without_graph(asked, classifier.bundle.id, failure)
+        _check_without_graph(request, classifier.bundle.id, failure)
         return
-    if asked.attention is not None:
-        _check_attention(asked.attention, session)
-    if asked.neuron is not None:
-        _check_neuron(asked.neuron, session)
+    if request.attention is not None:
+        _check_attention(request.attention, session)
+    if request.neuron is not None:
+        _check_neuron(request.neuron, session)
 
 
-def check_token(asked: NeuronAsked, encoded: Encoded) -> None:
-    """Refuse a token that the text has not.
+def check_token(request: NeuronRequest, encoded: Encoded) -> None:
+    """Check that the text has the token of a neuron view.
 
     Raises:
         InvalidInput: names the field.
     """
-    _check_index("options.neuron.token", asked.token, len(encoded.tokens), "tokens")
+    _check_index("options.neuron.token", request.token, len(encoded.tokens), "tokens")
 
 
 def check_sets(sets: Sequence[Sequence[int]], encoded: Encoded) -> None:
-    """Refuse sets of words that the text has not.
+    """Check that the text has the words of each set.
 
     Raises:
         InvalidInput: names the field.
@@ -71,39 +71,41 @@ def check_sets(sets: Sequence[Sequence[int]], encoded: Encoded) -> None:
     for number, words in enumerate(sets):
         field = f"options.without[{number}].words"
         if not 0 < len(words) <= count:
-            raise InvalidInput(field, f"has {len(words)}; the limits are 1 and {count}, the words that are read")
+            raise InvalidInput(field, f"has {len(words)} entries; it must have from 1 to {count} (the words that the model reads)")
         for place, word in enumerate(words):
             _check_index(f"{field}[{place}]", word, count, "words")
         _check_once(field, words)
 
 
-def _check_without_graph(asked: Asked, bundle: str, failure: str) -> None:
-    wanted = [method for method in asked.methods if method in GRADIENT_METHODS]
-    parts = (("attention", asked.attention is not None), ("neuron", asked.neuron is not None), ("heads", asked.heads))
-    wanted += [name for name, is_asked in parts if is_asked]
-    if wanted:
-        reason = f"that of bundle {bundle} is not sound here, the log says why" if failure else f"bundle {bundle} has none"
-        verb = "needs" if len(wanted) == 1 else "need"
-        raise Unsupported(f"{', '.join(wanted)} {verb} an explain graph; {reason}")
+def _check_without_graph(request: ExplanationRequest, bundle: str, failure: str) -> None:
+    needing = [method for method in request.methods if method in GRADIENT_METHODS]
+    parts = (("attention", request.attention is not None), ("neuron", request.neuron is not None), ("heads", request.heads))
+    needing += [name for name, requested in parts if requested]
+    if needing:
+        reason = f"that of bundle {bundle} failed its check, see the server's log" if failure else f"bundle {bundle} has none"
+        verb = "needs" if len(needing) == 1 else "need"
+        raise Unsupported(f"{', '.join(needing)} {verb} an explain graph; {reason}")
 
 
-def _check_attention(asked: AttentionAsked, session: ExplainSession) -> None:
-    for name, chosen, count in (("layers", asked.layers, session.layers), ("heads", asked.heads, session.heads)):
+def _check_attention(request: AttentionRequest, session: ExplainSession) -> None:
+    for name, chosen, count in (("layers", request.layers, session.layers), ("heads", request.heads, session.heads)):
         if len(chosen) > count:
-            raise InvalidInput(f"options.attention.{name}", f"has {len(chosen)}; the model has {count}")
-    for number, layer in enumerate(asked.layers):
+            raise InvalidInput(f"options.attention.{name}", f"has {len(chosen)} entries; the model has {count} {name}")
+    for number, layer in enumerate(request.layers):
         _check_index(f"options.attention.layers[{number}]", layer, session.layers, "layers")
-    for number, head in enumerate(asked.heads):
+    for number, head in enumerate(request.heads):
         _check_index(f"options.attention.heads[{number}]", head, session.heads, "heads")
-    _check_once("options.attention.layers", asked.layers)
-    _check_once("options.attention.heads", asked.heads)
-    if asked.layers and asked.aggregation in ROLLOUTS:
-        raise InvalidInput("options.attention.layers", f"has {len(asked.layers)}; a rollout goes through all layers, so none can be chosen")
+    _check_once("options.attention.layers", request.layers)
+    _check_once("options.attention.heads", request.heads)
+    if request.layers and request.aggregation in ROLLOUTS:
+        raise InvalidInput(
+            "options.attention.layers", f"has {len(request.layers)} entries; it must be empty for a rollout, which uses all layers"
+        )
 
 
-def _check_neuron(asked: NeuronAsked, session: ExplainSession) -> None:
-    _check_index("options.neuron.layer", asked.layer, session.layers, "layers")
-    _check_index("options.neuron.head", asked.head, session.heads, "heads")
+def _check_neuron(request: NeuronRequest, session: ExplainSession) -> None:
+    _check_index("options.neuron.layer", request.layer, session.layers, "layers")
+    _check_index("options.neuron.head", request.head, session.heads, "heads")
 
 
 def _check_index(field: str, value: int, count: int, what: str) -> None:
@@ -115,4 +117,4 @@ def _check_once(field: str, values: Sequence[str | int]) -> None:
     for number, value in enumerate(values):
         first = values.index(value)
         if first < number:
-            raise InvalidInput(f"{field}[{number}]", f"is {value}, as {field.rpartition('.')[2]}[{first}] is")
+            raise InvalidInput(f"{field}[{number}]", f"is {value}, the same as {field.rpartition('.')[2]}[{first}]; name each once")

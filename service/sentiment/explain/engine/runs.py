@@ -1,4 +1,4 @@
-"""One text's runs through the served graph and the explain graph: counted, and timed, so that the next ones can be foretold."""
+"""Runs of one text through the served graph and the explain graph. Counts and times them to predict how long the next runs take."""
 
 import time
 from collections import deque
@@ -16,14 +16,13 @@ from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row
 from sentiment.model.words import Encoded
 
-# Tokens of a run that has several rows: a stop is heard, the time looked at and the core left to others after so many at the latest,
-# or after one row.
+# Maximum tokens of a run with several rows. Between runs the engine checks for a stop and for the time left, and yields the core.
 RUN_TOKENS_MAX = 128
-# Of the time left: runs take uneven time beside others, and something must be left for the way back.
+# Safety factor on predicted times: runs take longer beside other load, and the answer must still be sent.
 MARGIN = 1.2
-# A first run may take so much longer than usual.
+# A first run counts as at most this many times the usual time.
 SLOW_MAX = 2.0
-# More than can be asked for.
+# More rows than any request needs.
 _ROWS_ANY = 2**31
 
 SERVED, EXPLAINED = "served", "explained"
@@ -34,28 +33,28 @@ Arrays = dict[str, npt.NDArray[np.float32]]
 
 
 class Pace:
-    """Seconds that a row takes through one graph: the median of the latest three runs, so that one that had to wait decides nothing."""
+    """Seconds per row of one graph: the median of the latest three runs, so that one delayed run does not matter."""
 
     def __init__(self, usual_s: float = float("inf")) -> None:
-        """``usual_s``: what a row like these took before; a first run that takes more than twice as long is taken for one that waited."""
+        """``usual_s``: seconds per row of earlier, similar texts. The first runs count as at most SLOW_MAX times that."""
         self.rows = 0
         self.row_s = 0.0
         self._usual_s = usual_s
         self._latest: deque[float] = deque(maxlen=3)
 
-    def tell(self, rows: int, seconds: float) -> None:
-        """Take the time of a run."""
+    def record(self, rows: int, seconds: float) -> None:
+        """Add the time of a run."""
         self._latest.append(seconds / rows)
         found_s = median(self._latest)
         self.row_s = found_s if len(self._latest) == self._latest.maxlen else min(found_s, SLOW_MAX * self._usual_s)
         self.rows += rows
 
     def seconds(self, rows: int) -> float:
-        """What so many rows will take; 0 before the first run."""
+        """Predicted time for so many rows; 0 before the first run."""
         return rows * self.row_s
 
     def rows_in(self, seconds: float) -> int:
-        """How many rows have time, with a margin."""
+        """How many rows fit into the time, with MARGIN."""
         if self.row_s == 0 or seconds == float("inf"):
             return _ROWS_ANY
         return max(0, min(_ROWS_ANY, int(seconds / (self.row_s * MARGIN))))
@@ -64,8 +63,8 @@ class Pace:
 class Runs:
     """Runs one text.
 
-    ``left_s`` gives the seconds that are left; ``stop`` ends a run that is under way, with an error; ``execute`` does the runs;
-    ``usual`` is what a row of a text so long took before, in seconds, by SERVED and EXPLAINED.
+    ``left_s`` returns the seconds that are left. ``stop`` ends the current run with an error. ``execute`` runs the graphs. ``usual``:
+    seconds per row of earlier texts of similar length, by SERVED and EXPLAINED.
     """
 
     def __init__(
@@ -87,12 +86,12 @@ class Runs:
         known = usual or {}
         self.served_pace, self.explained_pace = (Pace(known.get(name, float("inf"))) for name in (SERVED, EXPLAINED))
         self.answers = Answers(self.rows_max)
-        # True once a search was ended because time was up.
+        # Whether the latest ``drive`` ended because there was no time left.
         self.short = False
 
     @property
     def count(self) -> int:
-        """Words of the text."""
+        """Number of words of the text."""
         return len(self.encoded.words)
 
     def whole(self) -> Floats:
@@ -104,11 +103,11 @@ class Runs:
         return first
 
     def fits(self, seconds: float) -> bool:
-        """Whether there is time for work of so many seconds."""
+        """Whether work of so many seconds fits into the time left."""
         return seconds * MARGIN <= self.left_s()
 
     def drive(self, steps: Steps[Result]) -> Result | None:
-        """Run an explanation's masks while there is time; None when it had nothing to say by then, and ``short`` if time was up."""
+        """Run an explanation's masks as long as there is time. None if it has no result by then; ``short`` is set if time ran out."""
 
         def value(masks: Masks) -> Floats:
             if not self.fits(self.served_pace.seconds(len(masks))):
@@ -132,7 +131,7 @@ class Runs:
         logits: list[npt.NDArray[np.float32]] = []
         begun = self.clock()
         self._execute(lambda: logits.append(self._classifier.session.run(feeds, self._stop)))
-        self.served_pace.tell(len(masks), self.clock() - begun)
+        self.served_pace.record(len(masks), self.clock() - begun)
         return logits[0].astype(np.float64)
 
     def explained(
@@ -144,14 +143,14 @@ class Runs:
         gate: npt.NDArray[np.float32] | None = None,
         uniform: npt.NDArray[np.float32] | None = None,
     ) -> Arrays:
-        """The explain graph's ``outputs`` for one row for each ``alpha``; arguments as of ``ExplainSession.run``, ``baseline`` [tokens]."""
+        """The explain graph's ``outputs``, one row per ``alpha``. Arguments as in ``ExplainSession.run``; ``baseline`` is [tokens]."""
         assert self._session is not None
         rows = len(alpha)
         ids = None if baseline is None else np.repeat(baseline[None], rows, axis=0)
         feeds = self._feeds(rows, self._session.inputs)
         begun = self.clock()
         found = self._session.run(feeds, outputs, np.full(rows, label), alpha, ids, gate, uniform, self._stop, self._execute)
-        self.explained_pace.tell(rows, self.clock() - begun)
+        self.explained_pace.record(rows, self.clock() - begun)
         return found
 
     def _feeds(self, rows: int, inputs: Sequence[str]) -> Feeds:

@@ -1,1 +1,1 @@
-"""How explanations are computed. Pure."""
+"""The methods that compute explanations. Pure."""

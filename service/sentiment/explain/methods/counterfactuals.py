@@ -1,8 +1,8 @@
-"""Small sets of words that decide the answer, each verified on the served model. Pure.
+"""Searches for small sets of words that decide the answer, each verified on the served model. Pure.
 
-A flip: words without which the answer is another (Martens and Provost 2014, "Explaining Data-Driven Document Classifications").
-A keep: words that alone give the answer (Carter, Mueller, Jain and Gifford 2019, "What Made You Do This? Understanding Black-Box
-Decisions with Sufficient Input Subsets").
+Flip: words whose removal changes the answer (Martens and Provost 2014, "Explaining Data-Driven Document Classifications").
+Keep: words that give the answer alone (Carter, Mueller, Jain and Gifford 2019, "What Made You Do This? Understanding Black-Box Decisions
+with Sufficient Input Subsets").
 """
 
 from collections.abc import Sequence, Set
@@ -15,9 +15,9 @@ from sentiment.explain.methods.erasure import Answers, Enough, Floats, Masks, St
 from sentiment.model.scores import probabilities
 
 ROWS_BUDGET = 256
-# Pairs are tried among so many words: 66 rows, and all pairs of a short sentence.
+# Pairs are tried among the first 12 words: 66 rows, and all pairs of a short sentence.
 PAIR_WORDS = 12
-# Of a longer text not every prefix of the ranking is tried: those between cost as much as shrinking and find nothing smaller.
+# Maximum prefixes of the ranking to try. More cost as much as shrinking and find nothing smaller.
 PREFIXES = 32
 
 Words = tuple[int, ...]
@@ -25,12 +25,12 @@ Words = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Counterfactual:
-    """What a search found. Without a find ``words``, ``label`` and ``probability`` are None.
+    """Result of a search. If nothing was found, ``words``, ``label`` and ``probability`` are None.
 
-    ``words`` are indices in the order of the text; ``label`` is the answer that they make, ``probability`` its calibrated one.
-    ``rows``: masks that the search asked for. ``minimal``: the model has been asked without each single word, and no word can
-    be left out. ``exhaustive_below``: no set of fewer words than this does it, all were tried; if that is the size of ``words``,
-    none is smaller. ``stopped``: the budget or ``Enough`` ended the search, and more might have been found.
+    ``words``: word indices, ascending. ``label``: the resulting answer; ``probability``: its calibrated probability. ``rows``: masks that
+    the search ran. ``minimal``: the search tried to leave out each single word, and none can be. ``exhaustive_below``: all sets with fewer
+    words were tried and none reaches the goal; if it equals the number of ``words``, no smaller set exists. ``stopped``: the budget or
+    ``Enough`` ended the search, so a smaller set may exist.
     """
 
     words: Words | None
@@ -43,21 +43,21 @@ class Counterfactual:
 
 
 def flip(n: int, scores: Floats, label: int, temperature: float, answers: Answers, rows_budget: int = ROWS_BUDGET) -> Steps[Counterfactual]:
-    """Look for the fewest words whose removal takes the answer away from ``label``.
+    """Search for the fewest words whose removal changes the answer from ``label`` to another.
 
-    If ``label`` is not the answer, for the fewest whose removal makes it so. Tries the words in order of their scores together,
-    leaves out of those what is not needed, then tries every word alone and pairs of the first.
+    If ``label`` is not the answer: the fewest whose removal makes it the answer. The search removes words in the order of their scores
+    until the answer changes, keeps only the words that are needed, then tries single words and pairs of the first words.
 
     Args:
-        n: words of the text.
-        scores: [n], the larger the more a word speaks for the label.
-        label: the explained one.
+        n: number of words of the text.
+        scores: [n]; a larger score means more support for the label.
+        label: index of the explained label.
         temperature: of the calibration.
-        answers: what is known of this text.
-        rows_budget: the most masks it may ask for, at least 1; those that have an answer are free.
+        answers: known logits of this text.
+        rows_budget: maximum number of new masks, at least 1. Masks with known logits are free.
 
     Raises:
-        Enough: it was thrown before the whole text had an answer; later the best set so far is the result.
+        Enough: if thrown before the logits of the whole text are known. Later the best set so far is returned.
     """
     search = _Search(n, label, answers, rows_budget, erases=True)
     whole = yield from answers.ask(np.ones((1, n), np.bool_))
@@ -67,9 +67,9 @@ def flip(n: int, scores: Floats, label: int, temperature: float, answers: Answer
 
 
 def keep(n: int, scores: Floats, label: int, temperature: float, answers: Answers, rows_budget: int = ROWS_BUDGET) -> Steps[Counterfactual]:
-    """Look for the fewest words that alone make ``label`` the answer: none if the empty text does.
+    """Search for the fewest words that alone make ``label`` the answer; no words if the empty text does.
 
-    Arguments and way as of ``flip``. Whenever ``Enough`` is thrown, there is a result, if only that nothing was found.
+    Arguments and search as in ``flip``. Always returns a result when ``Enough`` is thrown, which may be that nothing was found.
     """
     search = _Search(n, label, answers, rows_budget, erases=False)
     yield from search.run(ranked(scores))
@@ -77,9 +77,9 @@ def keep(n: int, scores: Floats, label: int, temperature: float, answers: Answer
 
 
 class _Search:
-    """A search for the smallest set of words that reaches its aim; what it has found is kept when it is stopped.
+    """Searches for the smallest set of words that reaches the goal. A stopped search keeps its best set.
 
-    A set's words are erased or are all that is kept; the aim is that the label is the answer then (``wanted``), or that it is not.
+    The words of a set are either erased or the only ones kept. The goal is that the label is then the answer (``wanted``), or is not.
     """
 
     def __init__(self, n: int, label: int, answers: Answers, rows_budget: int, erases: bool) -> None:
@@ -96,7 +96,7 @@ class _Search:
         self._stopped = False
 
     def run(self, order: Sequence[int]) -> Steps[None]:
-        """Search by a ranking of the words; on ``Enough`` and at the end of the budget keep what there is."""
+        """Search in the order of a word ranking. Keeps the best set on ``Enough`` and when the budget is used up."""
         try:
             yield from self._grow(order)
             yield from self._shrink()
@@ -105,7 +105,7 @@ class _Search:
             self._stopped = True
 
     def result(self, temperature: float) -> Counterfactual:
-        """What has been found."""
+        """The best set so far."""
         rows = self._answers.rows - self._rows_before
         if self._best is None:
             return Counterfactual(None, None, None, rows, self._minimal, self._exhaustive_below, self._stopped)
@@ -116,7 +116,7 @@ class _Search:
         return Counterfactual(words, label, probability, rows, self._minimal, self._exhaustive_below, self._stopped)
 
     def _grow(self, order: Sequence[int]) -> Steps[None]:
-        """Take the shortest prefix of the order that reaches the aim, of a long text among PREFIXES of them: what is too much shrinks."""
+        """Find the shortest prefix of the order that reaches the goal, among at most PREFIXES prefixes. ``_shrink`` removes the excess."""
         sizes = list(range(self._n + 1))
         if self._n >= PREFIXES:
             sizes = [0, *(int(size) for size in np.unique(np.geomspace(1, self._n, PREFIXES - 1).round()))]
@@ -124,7 +124,7 @@ class _Search:
         self._exhaustive_below = 0 if self._best == () else 1
 
     def _shrink(self) -> Steps[None]:
-        """Leave words out of the best set, the last of the order first, until not one of them can be."""
+        """Drop words from the best set, the last of the order first, until each remaining word is needed."""
         while self._best is not None and not self._minimal:
             best = self._best
             words = best[::-1]
@@ -135,25 +135,25 @@ class _Search:
             self._minimal = not spare
             if spare:
                 self._best = _less(best, {spare[0]})
-                # What can be left out alone can mostly be left out together: that saves a round for each.
+                # Words that can be left out one by one can mostly be left out together, which saves rounds.
                 together = [_less(best, set(spare[:count])) for count in range(len(spare), 1, -1)]
                 self._best = (yield from self._first(together)) or self._best
 
     def _try_small(self, order: Sequence[int]) -> Steps[None]:
-        """Try each word, then pairs of the first words, where that would be fewer words than the best set has."""
+        """Try single words, then pairs of the first words, as long as the best set is larger."""
         for size, among in ((1, order), (2, order[:PAIR_WORDS])):
             if self._best is not None and len(self._best) <= size:
                 return
             found = yield from self._first(list(combinations(among, size)))
             if found:
-                # All sets of fewer words have failed by now.
+                # All smaller sets have failed.
                 self._best, self._minimal = found, True
                 return
             if len(among) == self._n:
                 self._exhaustive_below = size + 1
 
     def _first(self, sets: Sequence[Words]) -> Steps[Words | None]:
-        """The first of the sets that reaches the aim, asked for batch by batch."""
+        """The first of the sets that reaches the goal. Runs them in batches."""
         for start in range(0, len(sets), self._answers.rows_max):
             part = sets[start : start + self._answers.rows_max]
             reached = yield from self._ask(part)
@@ -164,7 +164,7 @@ class _Search:
         return None
 
     def _ask(self, sets: Sequence[Words]) -> Steps[list[bool]]:
-        """Whether sets reach the aim; of the leading ones alone when the budget does not suffice for all."""
+        """Whether each set reaches the goal; only for the leading sets if the budget is too small for all."""
         masks = self._masks(sets)
         count = self._answers.affordable(masks, self._rows_budget - (self._answers.rows - self._rows_before))
         if not count:

@@ -1,9 +1,8 @@
-"""What a text's answer becomes when words of it are erased, and two attributions made of that. Pure.
+"""Answers of a text with words erased, and two attributions based on them: occlusion and Shapley values. Pure.
 
-Nothing here runs a model. Each explanation is a generator that yields masks of words, bool [rows, n] for a text of n words
-(True: the word is kept; special tokens always are), and is sent the served model's logits for them, float64 [rows, labels];
-what it returns is the explanation. Whoever drives it runs the masks where and when there is room, and throws ``Enough`` into it
-when time is up.
+Nothing here runs a model. Each explanation is a generator. It yields word masks, bool [rows, n] for a text of n words (True: the word is
+kept; special tokens always are). It receives the served model's logits for them, float64 [rows, labels], and returns the explanation. The
+driver runs the masks when there is capacity, and throws ``Enough`` into the generator when time runs out.
 """
 
 import math
@@ -20,19 +19,19 @@ Result = TypeVar("Result")
 Steps: TypeAlias = Generator[Masks, Floats, Result]
 
 ROWS_MAX = 32
-# All sets of so many words fill one batch; sampling would ask for most of them too.
+# All 2^5 sets fit one batch; sampling would run most of them too.
 EXACT_WORDS_MAX = 5
 
 
 class Enough(Exception):
-    """Thrown into an explanation when it may ask for nothing more; it returns what it has, or lets this pass if that is nothing."""
+    """Thrown into an explanation to stop it. The explanation returns what it has, or lets this exception pass if it has nothing."""
 
 
 def run(steps: Steps[Result], value: Callable[[Masks], Floats]) -> Result:
-    """Drive an explanation with a function that answers its masks at once, and that may raise ``Enough``.
+    """Drive an explanation with a function that returns the logits of masks, or raises ``Enough``.
 
     Raises:
-        Enough: it ended before there was anything to return.
+        Enough: the explanation was stopped before it had a result.
     """
     try:
         masks = next(steps)
@@ -49,41 +48,41 @@ def run(steps: Steps[Result], value: Callable[[Masks], Floats]) -> Result:
 
 
 class Answers:
-    """The model's logits for the masks of one text, so that its explanations, one after the other, never ask for a mask twice."""
+    """Cache of the model's logits for the masks of one text. Explanations of the text share it, so that no mask runs twice."""
 
     def __init__(self, rows_max: int = ROWS_MAX) -> None:
-        """Ask for at most ``rows_max`` masks at a time, at least 1."""
+        """``rows_max``: maximum masks per batch, at least 1."""
         self.rows_max = rows_max
         self._logits: dict[bytes, Floats] = {}
 
     @property
     def rows(self) -> int:
-        """How many masks have an answer."""
+        """How many masks have known logits."""
         return len(self._logits)
 
     def tell(self, masks: Masks, logits: Floats) -> None:
-        """Take the answers of masks, such as that of the whole text when it has been classified already.
+        """Store the logits of masks, for example of the whole text after its classification.
 
         Raises:
-            ValueError: there are not as many answers as masks, or one is not finite.
+            ValueError: the numbers of masks and logits differ, or a logit is not finite.
         """
         if len(logits) != len(masks):
-            raise ValueError(f"{len(logits)} answers to {len(masks)} masks")
+            raise ValueError(f"expected {len(masks)} rows of logits, one per mask, got {len(logits)}")
         if not np.isfinite(logits).all():
-            raise ValueError("the logits of a masked text are not all finite")
+            raise ValueError("the logits of a masked text must be finite")
         self._logits.update(zip(_keys(masks), np.array(logits, np.float64), strict=True))
 
     def ask(self, masks: Masks) -> Steps[Floats]:
-        """Ask for those masks that have no answer yet, in their order.
+        """Yield those masks that have no logits yet, in their order.
 
         Args:
             masks: [rows, n], at least one row.
 
         Returns:
-            Logits [rows, labels] of all.
+            Logits [rows, labels] of all masks.
 
         Raises:
-            ValueError: as ``tell``.
+            ValueError: as in ``tell``.
         """
         new = self._new(masks)
         for start in range(0, len(new), self.rows_max):
@@ -92,7 +91,7 @@ class Answers:
         return self.known(masks)
 
     def known(self, masks: Masks) -> Floats:
-        """The logits of the leading masks that have an answer; [0, 0] if the first has none."""
+        """The known logits of the leading masks, up to the first without; [0, 0] if that is the first."""
         found = []
         for key in _keys(masks):
             if key not in self._logits:
@@ -101,12 +100,12 @@ class Answers:
         return np.array(found) if found else np.zeros((0, 0))
 
     def affordable(self, masks: Masks, rows: int) -> int:
-        """How many of the leading masks could be asked for if at most ``rows`` of them may be new."""
+        """How many leading masks can be run if at most ``rows`` of them may be new."""
         new = self._new(masks)
         return new[rows] if len(new) > rows else len(masks)
 
     def _new(self, masks: Masks) -> list[int]:
-        """The rows of masks without an answer, in order; of equal ones the first."""
+        """Indices of masks without known logits, in order; of equal masks the first."""
         rows: dict[bytes, int] = {}
         for row, key in enumerate(_keys(masks)):
             if key not in self._logits:
@@ -115,12 +114,12 @@ class Answers:
 
 
 def ranked(scores: Floats) -> list[int]:
-    """The words from the largest score to the smallest, those of equal score in the order of the text."""
+    """Word indices by descending score; words with equal scores in text order."""
     return [int(word) for word in np.argsort(-scores, kind="stable")]
 
 
 def without(n: int, sets: Sequence[Sequence[int]]) -> Masks:
-    """Masks [sets, n] of a text of n words, each without the words of one set."""
+    """Masks [sets, n] of a text of n words; each erases the words of one set."""
     masks = np.ones((len(sets), n), np.bool_)
     for mask, words in zip(masks, sets, strict=True):
         mask[list(words)] = False
@@ -128,12 +127,12 @@ def without(n: int, sets: Sequence[Sequence[int]]) -> Masks:
 
 
 def occlusion(n: int, label: int, answers: Answers) -> Steps[Floats]:
-    """Leave each word out alone: Li, Monroe and Jurafsky 2016, "Understanding Neural Networks through Representation Erasure".
+    """Erase each word alone: Li, Monroe and Jurafsky 2016, "Understanding Neural Networks through Representation Erasure".
 
-    Asks for n + 1 masks. Has nothing to return before the last.
+    Runs n + 1 masks, and has no result before the last.
 
     Returns:
-        [n]: the label's logit on the whole text less that without the word; signed, in logits.
+        [n]: the label's logit for the whole text minus that without the word; signed.
     """
     if n == 0:
         return np.zeros(0)
@@ -144,9 +143,9 @@ def occlusion(n: int, label: int, answers: Answers) -> Steps[Floats]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShapleyValues:
-    """Shapley values [n] in logits; they sum to the label's logit on the whole text less that on the empty one, up to rounding.
+    """Shapley values [n] in logits. Up to rounding, they sum to the label's logit for the whole text minus that for the empty text.
 
-    ``standard_errors`` [n] are those of sampling: 0 where ``exact``, infinite after a single pair of ``permutations``.
+    ``standard_errors`` [n]: of sampling; 0 if ``exact``, infinite after a single pair of ``permutations``.
     """
 
     values: Floats
@@ -156,21 +155,21 @@ class ShapleyValues:
 
 
 def shapley(n: int, label: int, samples: int, rng: np.random.Generator, answers: Answers) -> Steps[ShapleyValues]:
-    """Share the label's logit out among the words: Shapley 1953; sampled over orders as Castro, Gomez and Tejada 2009.
+    """Distribute the label's logit over the words: Shapley 1953, with orders sampled as in Castro, Gomez and Tejada 2009.
 
-    Every order is followed by its reverse (antithetic sampling: Mitchell, Cooper, Frank and Holmes 2022, "Sampling Permutations
-    for Shapley Value Estimation"), which makes effects of single words and of pairs exact. A pair of orders asks for at most
-    2 (n - 1) masks, beside the whole and the empty text. Up to EXACT_WORDS_MAX words all 2^n sets are asked for instead.
+    Each order is followed by its reverse (antithetic sampling: Mitchell, Cooper, Frank and Holmes 2022, "Sampling Permutations for Shapley
+    Value Estimation"), which makes the effects of single words and of pairs exact. A pair of orders runs at most 2 (n - 1) masks, besides
+    the whole and the empty text. Up to EXACT_WORDS_MAX words, all 2^n sets are run instead.
 
     Args:
-        n: words of the text.
-        label: whose logit is shared out.
-        samples: orders, at least 1; an odd number is raised by one.
-        rng: draws the orders.
-        answers: what is known of this text.
+        n: number of words of the text.
+        label: index of the explained label.
+        samples: number of orders, at least 1; rounded up to an even number.
+        rng: samples the orders.
+        answers: known logits of this text.
 
     Raises:
-        Enough: it was thrown before the first pair of orders was complete; later the pairs so far are the result.
+        Enough: if thrown before the first pair of orders is complete. Later the result uses the pairs so far.
     """
     if n <= EXACT_WORDS_MAX:
         values = yield from _exact(n, label, answers)
@@ -189,7 +188,7 @@ def shapley(n: int, label: int, samples: int, rng: np.random.Generator, answers:
 
 
 def _pair(order: npt.NDArray[np.int64], label: int, answers: Answers) -> Steps[Floats]:
-    """The mean of what each word adds to the words before it in an order and in its reverse."""
+    """The contribution of each word to the words before it, averaged over an order and its reverse."""
     n = len(order)
     place = np.argsort(order)
     counts = np.arange(n + 1)[:, None]
@@ -208,7 +207,7 @@ def _exact(n: int, label: int, answers: Answers) -> Steps[Floats]:
     logits = yield from answers.ask(masks)
     weights = np.array([1 / (n * math.comb(n - 1, size)) for size in range(n)])
     sizes = masks.sum(axis=1)
-    # As S + word a set has one word more than S; the clipped sizes are never chosen by where.
+    # A set that has the word counts as S + word, with |S| one smaller. Clipped sizes are never selected.
     signed = np.where(masks, weights[np.maximum(sizes - 1, 0), None], -weights[np.minimum(sizes, n - 1), None])
     values: Floats = signed.T @ logits[:, label]
     return values

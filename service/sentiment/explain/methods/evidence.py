@@ -1,7 +1,7 @@
-"""Whether one attribution can be trusted: what erasing its first words does, against erasing other words. Pure.
+"""Evidence whether an attribution can be trusted: compares erasing its top words with erasing other words. Pure.
 
-Comprehensiveness and sufficiency: DeYoung et al. 2020, "ERASER". Words are erased by the attention mask, among five ways the one
-or two that disturb the model least: Hase, Xie and Bansal 2021, "The Out-of-Distribution Problem in Explainability".
+Comprehensiveness and sufficiency: DeYoung et al. 2020, "ERASER". Words are erased with the attention mask, which is among the operators
+that disturb the model least: Hase, Xie and Bansal 2021, "The Out-of-Distribution Problem in Explainability".
 """
 
 import math
@@ -17,18 +17,18 @@ from sentiment.explain.methods.erasure import Answers, Enough, Floats, Steps, ra
 from sentiment.model.scores import probabilities
 
 OPERATOR = "attention_mask"
-# 19 others make the best p-value 1/20. A text of WORDS_MIN words has 3; fewer, after ``Enough``, decide nothing.
+# With 19 other sets the best p-value is 1/20. A text of WORDS_MIN words has 3; fewer (after ``Enough``) are inconclusive.
 RANDOM_SETS_MAX = 19
 RANDOM_SETS_MIN = 3
-# With fewer words, or a text that moves the probability by less, there is nothing to tell a good ranking by.
+# With fewer words, or a smaller effect of the text on the probability, rankings cannot be compared.
 WORDS_MIN = 4
 EFFECT_MIN = 0.05
-# Probabilities nearer than that are equal: a row's float32 logits may differ by as much with its batch mates.
+# Probabilities that differ by less are equal: a row's float32 logits may vary that much with the other rows of its batch.
 TIE = 1e-6
 
 
 class Verdict(IntEnum):
-    """What the evidence says; numbers as in the proto."""
+    """Verdict of the evidence. Values are those of the proto."""
 
     BETTER_THAN_RANDOM = 1
     INCONCLUSIVE = 2
@@ -38,11 +38,11 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Measurements of one attribution on one text, in calibrated probability unless said otherwise.
+    """Measurements of one attribution on one text, in calibrated probability unless stated otherwise.
 
-    ``words``: size of the sets. ``rank``: 1 + the ``random_sets`` that do at least as well. ``random_median``, ``random_mean`` and
-    ``random_max``: of their comprehensiveness, 0 if there is no other set. ``empty_text_logit``: of the explained label. ``agreement``:
-    Kendall's tau-b with an unrelated attribution, None where there was none.
+    ``words``: size of each set. ``rank``: 1 + the number of the ``random_sets`` that do at least as well. ``random_median``,
+    ``random_mean`` and ``random_max``: of the comprehensiveness of these sets; 0 without such sets. ``empty_text_logit``: logit of the
+    explained label. ``agreement``: Kendall's tau-b with an unrelated attribution; None without one.
     """
 
     method: str
@@ -66,28 +66,28 @@ def evidence(
 ) -> Steps[Evidence]:
     """Measure the word ranking of one attribution on the served model.
 
-    With r the first fifth of the words by score, and f the probability of the explained label: comprehensiveness is f(text) -
-    f(text without r), sufficiency f(text) - f(r alone). Other sets of as many words are erased too, drawn by ``seed``.
+    Let r be the top fifth of the words by score, and f the probability of the explained label. Comprehensiveness is f(text) - f(text
+    without r); sufficiency is f(text) - f(r alone). Random sets of the same size are erased for comparison.
 
-    The words that speak for a label which is not the answer have little to take away from it. For such a label f is therefore the
-    probability that it is *not* the answer, and the ranking is turned round: r are the words that speak most against it. With two
-    labels and scores that are each other's negative, both labels get the same evidence.
+    If the label is not the answer, removing words that support it has little effect. Then f is the probability that the label is *not* the
+    answer, and the ranking is reversed: r are the words that speak most against the label. With two labels and opposite scores, both labels
+    get the same evidence.
 
     The verdict is FLAT if f(text) - f(empty text) < EFFECT_MIN or n < WORDS_MIN; BETTER_THAN_RANDOM if no other set does as well;
-    NOT_FAITHFUL if the median of the others is better; INCONCLUSIVE otherwise. Asks for at most 4 + RANDOM_SETS_MAX masks.
+    NOT_FAITHFUL if the median of the other sets is better; otherwise INCONCLUSIVE. Runs at most 4 + RANDOM_SETS_MAX masks.
 
     Args:
-        n: words of the text.
-        scores: [n], the larger the more a word speaks for the label.
-        label: the explained one.
+        n: number of words of the text.
+        scores: [n]; a larger score means more support for the label.
+        label: index of the explained label.
         temperature: of the calibration.
-        answers: what is known of this text.
-        method: the attribution's name.
+        answers: known logits of this text.
+        method: name of the attribution.
         seed: of the random sets.
-        other: scores [n] of an unrelated attribution to compare with; without it there is no agreement.
+        other: scores [n] of an unrelated attribution, to compute the agreement; None for no agreement.
 
     Raises:
-        Enough: it was thrown before the ranking's own masks had answers; later the random sets so far are the result.
+        Enough: if thrown before the logits of the ranking's own masks are known. Later the result uses the random sets so far.
     """
     whole = yield from answers.ask(np.ones((1, n), np.bool_))
     wins = int(whole[0].argmax()) == label
@@ -114,7 +114,7 @@ def evidence(
         # Phipson and Smyth 2010, "Permutation P-values Should Never Be Zero".
         p_value=rank / (len(others) + 1),
         empty_text_logit=float(logits[0, label]),
-        # Of a single word there is no order.
+        # A single word has no order.
         agreement=None if other is None or n < 2 else kendall_tau_b(scores, other),
         words=len(chosen),
         rank=rank,
@@ -125,16 +125,16 @@ def evidence(
 
 
 def other_word_sets(n: int, chosen: tuple[int, ...], count_max: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
-    """Different sets of as many of n words as ``chosen``, which is in rising order; never ``chosen`` itself.
+    """Different sets of the same size as ``chosen`` (ascending indices of n words), without ``chosen`` itself.
 
     Returns:
-        ``count_max`` random ones, each as likely as any other; all of them if there are no more.
+        ``count_max`` sets, sampled uniformly; all sets if there are no more.
     """
     size = len(chosen)
     if math.comb(n, size) - 1 <= count_max:
         return [words for words in combinations(range(n), size) if words != chosen]
     found: dict[tuple[int, ...], None] = {}
-    # At least two are always left, so that this ends: a draw is new with a probability of at least 2 / (count_max + 2).
+    # This ends, because at least two sets are left: a sample is new with a probability of at least 2 / (count_max + 2).
     while len(found) < count_max:
         words = tuple(sorted(int(word) for word in rng.choice(n, size, replace=False)))
         if words != chosen:
@@ -145,7 +145,7 @@ def other_word_sets(n: int, chosen: tuple[int, ...], count_max: int, rng: np.ran
 def kendall_tau_b(first: Floats, second: Floats) -> float:
     """Rank agreement in [-1, 1] with ties: Kendall 1945, "The Treatment of Ties in Ranking Problems".
 
-    0 if it is undefined: fewer than two words, or one of the two gives all words the same score. Takes memory for n^2 bytes.
+    0 if undefined: with fewer than two words, or if one of the two gives all words the same score. Needs n^2 bytes of memory.
     """
     above = _comparisons(first)
     beside = _comparisons(second)
@@ -154,7 +154,7 @@ def kendall_tau_b(first: Floats, second: Floats) -> float:
 
 
 def _comparisons(scores: Floats) -> npt.NDArray[np.int8]:
-    """[n, n]: 1 where the row's score is the larger, -1 where the column's is, 0 where they are equal."""
+    """[n, n]: 1 if the row's score is larger, -1 if the column's is, 0 if they are equal."""
     return (scores[:, None] > scores).astype(np.int8) - (scores[:, None] < scores)
 
 

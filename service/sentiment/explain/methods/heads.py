@@ -1,4 +1,4 @@
-"""What each attention head does with one text: the pattern it looks in, and how much the answer depends on it. Pure."""
+"""The attention pattern of each head on one text, and how much the answer depends on the head. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,31 +14,31 @@ Flags = npt.NDArray[np.bool_]
 
 PATTERNS = ("next", "previous", "self", "sep", "cls", "punctuation", "identical_word", "sentence_internal", "broad")
 MIXED = "mixed"
-# A head has the pattern with the highest lift if that is so high, and the next one so much lower.
+# A head has the pattern with the highest lift if that lift is at least LIFT_MIN and exceeds the next by MARGIN_MIN.
 LIFT_MIN = 0.3
 MARGIN_MIN = 0.1
-# Clark et al. 2019 call a head broad above 3.8 nats on at most 128 tokens: 0.78 of the most that there can be.
+# Clark et al. 2019 call a head broad above 3.8 nats on at most 128 tokens: 0.78 of the maximum.
 BROAD_ENTROPY_MIN = 0.78
-# Entropy that comes from looking at special tokens is no bag of words.
+# Above this share on SEP and CLS, the entropy comes from special tokens and not from a broad look at words.
 BROAD_SPECIAL_MAX = 0.3
-# With fewer a token has no two others to choose between.
+# With fewer tokens, a token has no two others to choose between.
 TOKENS_MIN = 3
 
 _CLS = {"[CLS]", "<cls>", "<s>"}
 _SEP = {"[SEP]", "<sep>", "</s>"}
-# Uniform attention has a broad lift of 1, and BROAD_ENTROPY_MIN one of LIFT_MIN.
+# Zero of the broad lift: uniform attention has a lift of 1, and BROAD_ENTROPY_MIN a lift of LIFT_MIN.
 _BROAD_ZERO = (BROAD_ENTROPY_MIN - LIFT_MIN) / (1 - LIFT_MIN)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadPattern:
-    """How far the attention of each head follows one pattern, on one text.
+    """How well the attention of each head matches one pattern, on one text.
 
-    ``score`` and ``lift`` are [layers, heads], ``uniform`` is the score of a head that looks everywhere alike. ``lift`` is
-    (score - uniform) / (1 - uniform): 0 for such a head, 1 for the pure pattern. Only for broad, where such a head is the pure pattern, it
-    is (score - z) / (1 - z) with a z that gives LIFT_MIN at BROAD_ENTROPY_MIN.
+    ``score`` and ``lift`` are [layers, heads]. ``uniform``: the score of a head with uniform attention. ``lift`` is (score - uniform) /
+    (1 - uniform): 0 for uniform attention, 1 for the pure pattern. For broad, uniform attention is the pure pattern, so the lift is
+    (score - z) / (1 - z), with z such that BROAD_ENTROPY_MIN has the lift LIFT_MIN.
 
-    Not ``defined``: the text cannot show this pattern. Then all numbers are 0.
+    ``defined``: whether the text can show the pattern. If not, all numbers are 0.
     """
 
     name: str
@@ -50,7 +50,7 @@ class HeadPattern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadPatterns:
-    """All PATTERNS in their order; ``labels[layer][head]`` is one of them or MIXED."""
+    """All PATTERNS, in their order. ``labels[layer][head]`` is one of them, or MIXED."""
 
     patterns: tuple[HeadPattern, ...]
     labels: tuple[tuple[str, ...], ...]
@@ -58,11 +58,11 @@ class HeadPatterns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadEffects:
-    """Measured changes of the explained logit, against the untouched model.
+    """Measured changes of the explained logit against the unchanged model.
 
-    ``gated`` [layers, heads]: of each head switched off; ``uniform`` likewise: of each made to look everywhere alike. ``all_uniform``: of
-    making all so at once, that is of having no learned attention (Wiegreffe and Pinter 2019, test 1, without training anew);
-    ``label_changed``: whether that makes another label the first. ``rows``: how many rows were run for it.
+    ``gated`` [layers, heads]: with each head switched off. ``uniform`` [layers, heads]: with uniform attention in each head.
+    ``all_uniform``: with uniform attention in all heads, that is without learned attention (Wiegreffe and Pinter 2019, test 1, without
+    retraining). ``label_changed``: whether the latter changes the label. ``rows``: how many rows were run.
     """
 
     gated: Floats
@@ -74,10 +74,10 @@ class HeadEffects:
 
 @dataclass(frozen=True, slots=True)
 class GatePlan:
-    """The rows that measure every head of a model, in batches of at most ``rows_max``; made by ``gate_plan``.
+    """The rows that measure every head of a model, in batches of at most ``rows_max``. Made by ``gate_plan``.
 
-    Iterating gives (head_gate, head_uniform), each [rows, layers, heads]. Over all batches the rows are: one untouched, one with all heads
-    uniform, one with each head gated off (all of the first layer first), and one with each made uniform.
+    Iteration yields (head_gate, head_uniform), each [rows, layers, heads]. The rows of all batches are: one unchanged, one with all heads
+    uniform, one per head switched off (layer by layer), and one per head made uniform.
     """
 
     layers: int
@@ -86,7 +86,7 @@ class GatePlan:
 
     @property
     def rows(self) -> int:
-        """Rows of all batches together."""
+        """Total rows of all batches."""
         return 2 + 2 * self.layers * self.heads
 
     def __iter__(self) -> Iterator[tuple[Floats, Floats]]:
@@ -100,38 +100,39 @@ class GatePlan:
 
 
 def head_patterns(attention: Floats, encoded: Encoded, texts: Sequence[str], sentence: npt.NDArray[np.integer]) -> HeadPatterns:
-    """Score every head against every pattern, and label those that follow one.
+    """Score every head against every pattern, and label the heads that follow one.
 
-    All but broad are shares of attention: what a token that is not special gives on average to
+    Except for broad, a score is the mean share of attention that a token (not special) gives to:
 
-    - next, previous, self: the token after it, the one before it, itself (Clark et al. 2019, who call a head positional above 0.5);
+    - next, previous, self: the token after it, the token before it, itself (Clark et al. 2019, who call a head positional above 0.5);
     - sep, cls, punctuation: such tokens; a head that looks there often does nothing (Clark et al. 2019, Kobayashi et al. 2020);
-    - identical_word: other places of its word, in upper or lower case (Vig 2019), in the mean of the tokens that have any;
-    - sentence_internal: tokens of its sentence but itself and its neighbours, in the mean of the tokens that have any.
+    - identical_word: other occurrences of its word, ignoring case (Vig 2019), averaged over the tokens that have any;
+    - sentence_internal: tokens of its sentence except itself and its neighbours, averaged over the tokens that have any.
 
-    The last leaves neighbours out and is a share of all attention, not of that on words: else every head that looks at the token before it,
-    and every one that gives all but a thousandth to SEP, would be one of sentences, too.
+    sentence_internal excludes neighbours, and is a share of all attention. Otherwise each head that looks at the previous token, and each
+    that gives almost everything to SEP, would match it.
 
-    broad is the mean entropy of a token's attention divided by ln(tokens), without lift if SEP and CLS get BROAD_SPECIAL_MAX or more.
+    The score of broad is the mean entropy of a token's attention divided by ln(tokens). Its lift is at most 0 if SEP and CLS get
+    BROAD_SPECIAL_MAX or more.
 
-    Not defined are: every pattern, with fewer than TOKENS_MIN tokens or without a word; next and previous, if no two words stand side by
-    side; identical_word, if none comes twice; sentence_internal, in a single sentence; sep, cls and punctuation, without such tokens;
-    broad, if even uniform attention gives BROAD_SPECIAL_MAX to SEP and CLS, as it does between these on up to 4 tokens.
+    Patterns are undefined in these cases: all, with fewer than TOKENS_MIN tokens or without a word; next and previous, if no two words are
+    adjacent; identical_word, if no word occurs twice; sentence_internal, in a single sentence; sep, cls and punctuation, without such
+    tokens; broad, if uniform attention gives BROAD_SPECIAL_MAX to SEP and CLS, as with both of them among up to 4 tokens.
 
     Args:
         attention: [layers, heads, tokens, tokens], rows sum to 1, no padding.
         encoded: the tokens.
-        texts: what was encoded: a text, or both of a pair.
-        sentence: the number of each token's sentence, [tokens], -1 for special ones; those of the two texts of a pair never count as one.
+        texts: the encoded text, or both texts of a pair.
+        sentence: sentence number of each token, [tokens]; -1 for special tokens. The two texts of a pair never share a sentence.
 
     Raises:
-        ValueError: the shapes do not fit.
+        ValueError: the shapes do not match.
     """
     tokens = len(encoded.tokens)
     if attention.ndim != 4 or attention.shape[2:] != (tokens, tokens):
-        raise ValueError(f"attention is {list(attention.shape)}; of this text it is [layers, heads, {tokens}, {tokens}]")
+        raise ValueError(f"attention must be [layers, heads, {tokens}, {tokens}] for this text, got {list(attention.shape)}")
     if sentence.shape != (tokens,):
-        raise ValueError(f"sentence is {list(sentence.shape)}; of this text it is [{tokens}]")
+        raise ValueError(f"sentence must be [{tokens}] for this text, got {list(sentence.shape)}")
     content = _content(encoded)
     if tokens < TOKENS_MIN or not content.any():
         found = {name: _undefined(name, attention) for name in PATTERNS}
@@ -143,48 +144,48 @@ def head_patterns(attention: Floats, encoded: Encoded, texts: Sequence[str], sen
 
 
 def first_order_effects(attention: Floats, gradients: Floats) -> Floats:
-    """Estimate for every head how the explained logit changes when it is gated off: -sum(A * dA), [layers, heads].
+    """Estimate how the explained logit changes when each head is switched off: -sum(A * dA), [layers, heads].
 
-    It is the slope of the logit in the head's gate (Michel et al. 2019, here with its sign), so exact only for a small part of the head.
+    This is the slope of the logit with respect to the head's gate (Michel et al. 2019, here signed). It is exact only for small changes.
 
     Args:
         attention: [layers, heads, tokens, tokens].
-        gradients: of the explained logit by it, likewise.
+        gradients: of the explained logit with respect to ``attention``, same shape.
 
     Raises:
         ValueError: the shapes differ.
     """
     if attention.ndim != 4 or attention.shape != gradients.shape:
-        shapes = f"attention is {list(attention.shape)}, gradients are {list(gradients.shape)}"
-        raise ValueError(f"{shapes}; both are [layers, heads, tokens, tokens]")
+        shapes = f"{list(attention.shape)} and {list(gradients.shape)}"
+        raise ValueError(f"attention and gradients must both be [layers, heads, tokens, tokens], got {shapes}")
     slopes: Floats = np.einsum("lhij,lhij->lh", attention, gradients, dtype=np.float64).astype(np.float32)
     return -slopes
 
 
 def gate_plan(layers: int, heads: int, rows_max: int) -> GatePlan:
-    """Plan the rows that measure every head exactly.
+    """Plan the rows that measure the effect of every head.
 
     Raises:
         ValueError: a number is below 1.
     """
     for name, value in (("layers", layers), ("heads", heads), ("rows_max", rows_max)):
         if value < 1:
-            raise ValueError(f"{name} is {value}; the least is 1")
+            raise ValueError(f"{name} must be at least 1, got {value}")
     return GatePlan(layers, heads, rows_max)
 
 
 def effects_from(plan: GatePlan, logits: Floats, label: int) -> HeadEffects:
-    """Assemble the exact changes from the logits of all rows of a plan, [rows, labels] in its order.
+    """Compute the measured changes from the logits of all rows of a plan, [rows, labels] in the plan's order.
 
     Raises:
-        ValueError: logits are missing or not finite, or there is no such label.
+        ValueError: logits are missing or not finite, or ``label`` is out of range.
     """
     if logits.ndim != 2 or len(logits) != plan.rows:
-        raise ValueError(f"logits are {list(logits.shape)}; of this plan they are [{plan.rows}, labels]")
+        raise ValueError(f"logits must be [{plan.rows}, labels] for this plan, got {list(logits.shape)}")
     if not 0 <= label < logits.shape[1]:
-        raise ValueError(f"label is {label}; the labels are 0 to {logits.shape[1] - 1}")
+        raise ValueError(f"label must be from 0 to {logits.shape[1] - 1}, got {label}")
     if not np.isfinite(logits).all():
-        raise ValueError(f"the logits of {np.count_nonzero(~np.isfinite(logits).all(1))} of {plan.rows} rows are not all finite")
+        raise ValueError(f"logits must be finite, but {np.count_nonzero(~np.isfinite(logits).all(1))} of {plan.rows} rows are not")
     explained = logits[:, label].astype(np.float64)
     changes = explained[1:] - explained[0]
     gated, uniform = changes[1:].reshape(2, plan.layers, plan.heads).astype(np.float32)
@@ -193,7 +194,7 @@ def effects_from(plan: GatePlan, logits: Floats, label: int) -> HeadEffects:
 
 
 def rank_heads(effects: Floats) -> tuple[tuple[int, int], ...]:
-    """All (layer, head) by the size of their effect, [layers, heads], the largest first; the lower one first where equal."""
+    """All (layer, head) by descending absolute effect; ``effects`` is [layers, heads]. Of equal effects the lower index comes first."""
     order = np.argsort(-np.abs(effects), axis=None, kind="stable")
     return tuple((int(place) // effects.shape[1], int(place) % effects.shape[1]) for place in order)
 
@@ -203,7 +204,7 @@ def _content(encoded: Encoded) -> Flags:
 
 
 def _cells(encoded: Encoded, texts: Sequence[str], sentence: npt.NDArray[np.integer]) -> dict[str, Flags]:
-    """Which attention counts for each pattern, [tokens, tokens]. Rows without any do not count in its mean."""
+    """Which attention weights count for each pattern, [tokens, tokens]. Rows without any are left out of the mean."""
     tokens = encoded.tokens
     content = _content(encoded)
     places = np.arange(len(tokens))
@@ -228,9 +229,9 @@ def _cells(encoded: Encoded, texts: Sequence[str], sentence: npt.NDArray[np.inte
 
 
 def _spellings(encoded: Encoded, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], Flags]:
-    """A number for the spelling of each token's word, -1 if it has no letter or digit; and which tokens are punctuation, both [tokens].
+    """A number for the spelling of each token's word (-1 without a letter or digit), and which tokens are punctuation; both [tokens].
 
-    They are read in the text: the pieces of different unknown words are equal, those of a word after a space and without one are not.
+    Uses the text and not the pieces: different unknown words have the same piece, and a word after a space has other pieces than without.
     """
     written = [texts[word.pair][word.start : word.end].casefold() for word in encoded.words]
     numbers = {text: number for number, text in enumerate(written) if any(map(str.isalnum, text))}
@@ -244,13 +245,13 @@ def _is_punctuation(text: str) -> bool:
 
 
 def _share(name: str, attention: Floats, cells: Flags) -> HeadPattern:
-    """The attention on ``cells`` [tokens, tokens], in the mean of the rows that have any."""
+    """The attention on ``cells`` [tokens, tokens], averaged over the rows that have any."""
     rows = int(np.count_nonzero(cells.any(1)))
-    # Where all tokens count, as in a text of punctuation without special tokens, every head follows the pattern.
+    # If all tokens count, as in a text of punctuation without special tokens, every head follows the pattern.
     if rows == 0 or np.count_nonzero(cells) == rows * len(cells):
         return _undefined(name, attention)
     uniform = np.count_nonzero(cells) / (rows * len(cells))
-    # A layer at a time, and not as a product of matrices: 512 tokens have 150 MB of attention, and NumPy's products take all cores.
+    # One layer at a time, and no matrix product: the attention of 512 tokens takes 150 MB, and NumPy's matrix products use all cores.
     score = np.array([layer[:, cells].sum(1, dtype=np.float64) for layer in attention]) / rows
     return HeadPattern(name, True, score.astype(np.float32), uniform, ((score - uniform) / (1 - uniform)).astype(np.float32))
 
@@ -265,7 +266,7 @@ def _broad(attention: Floats, content: Flags, sep: HeadPattern, cls: HeadPattern
 
 
 def _entropy(rows: Floats) -> npt.NDArray[np.float64]:
-    """Mean entropy in nats of rows [heads, rows, tokens] that sum to 1."""
+    """Mean entropy in nats, [heads], of rows [heads, rows, tokens] that sum to 1."""
     logarithms = np.log(np.maximum(rows, np.finfo(np.float32).tiny))
     entropy: npt.NDArray[np.float64] = -(rows * logarithms).sum(2, dtype=np.float64).mean(1)
     return entropy
@@ -277,10 +278,10 @@ def _undefined(name: str, attention: Floats) -> HeadPattern:
 
 
 def _labels(patterns: Sequence[HeadPattern]) -> tuple[tuple[str, ...], ...]:
-    """The pattern of each head that has the highest lift, if that is high enough and no other comes near."""
+    """The pattern with the highest lift of each head, or MIXED if that lift is too low or another pattern is close."""
     names = [pattern.name for pattern in patterns if pattern.defined]
     nothing = np.full_like(patterns[0].lift, -np.inf)
-    # Two that never win, so that there always is a second.
+    # Two placeholders that never win, so that there is always a second.
     lifts = np.stack([*(pattern.lift for pattern in patterns if pattern.defined), nothing, nothing])
     second, best = np.sort(lifts, axis=0)[-2:]
     clear = (best >= LIFT_MIN) & (best >= second + MARGIN_MIN)

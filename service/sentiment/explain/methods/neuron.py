@@ -1,4 +1,4 @@
-"""How one token's attention in one head comes about, number by number: the data of a neuron view (Vig 2019). Pure."""
+"""The data of a neuron view: the numbers that one head computes for one query token (Vig 2019). Pure."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NeuronView:
-    """What one head computes for query token ``token``; arrays over the ``tokens`` that it may look at.
+    """What one head computes for the query token ``token``. Arrays run over the key tokens.
 
-    ``query`` [width], ``key`` [tokens, width]; ``product`` [tokens, width] is query x key in each dimension and ``dot`` its sum;
-    ``scaled`` is ``scale`` x dot. ``bias`` is score - scaled: relative positions and the mask, else 0 but for rounding. ``score`` is what
-    softmax was given, ``softmax`` what it gives in float64, ``attention`` what the model used, and ``max_abs_error`` the largest difference
-    between these two: above 1e-5 or so, the view does not show what the model did.
+    ``query`` [width]; ``key`` [tokens, width]. ``product`` [tokens, width]: query x key per dimension; ``dot``: its sum; ``scaled``:
+    ``scale`` x dot. ``bias``: score - scaled, which is relative positions and the mask, and otherwise 0 except for rounding. ``score``: the
+    input of softmax. ``softmax``: its output in float64. ``attention``: what the model used. ``max_abs_error``: the largest difference
+    between the last two; above about 1e-5, the view does not show what the model did.
 
-    ``top_dimensions`` int32 [tokens, n]: where |product| is largest, the largest first.
+    ``top_dimensions`` int32 [tokens, n]: the dimensions with the largest |product|, the largest first.
     """
 
     token: int
@@ -36,25 +36,25 @@ class NeuronView:
 
 
 def neuron_view(query: Floats, key: Floats, score: Floats, attention: Floats, *, scale: float, token: int, top: int) -> NeuronView:
-    """Take the attention of ``token`` in one layer and head apart.
+    """Compute the neuron view of ``token`` in one layer and head.
 
     Args:
         query: [tokens, width of the head].
-        key: likewise.
-        score: what softmax was given, [tokens, tokens], rows belong to queries; may have -inf where the mask is.
-        attention: what it gave, likewise.
-        scale: what query . key is multiplied with: 1 / sqrt(width) in BERT (Vaswani et al. 2017), 1 if queries come scaled.
-        token: which query.
-        top: how many dimensions to name for each key.
+        key: [tokens, width of the head].
+        score: input of softmax, [tokens, tokens], one row per query; may be -inf where masked.
+        attention: output of softmax, [tokens, tokens].
+        scale: factor of query . key: 1 / sqrt(width) in BERT (Vaswani et al. 2017), 1 if the queries are already scaled.
+        token: index of the query token.
+        top: how many dimensions to return per key.
 
     Raises:
-        ValueError: the shapes do not fit, there is no such token, there are fewer dimensions, or the scores of the token are not numbers.
+        ValueError: the shapes do not match, ``token`` or ``top`` is out of range, or the highest score of the token is not finite.
     """
     tokens, width = _check_shapes(query, key, score, attention)
     if not 0 <= token < tokens:
-        raise ValueError(f"token is {token}; the tokens are 0 to {tokens - 1}")
+        raise ValueError(f"token must be from 0 to {tokens - 1}, got {token}")
     if not 1 <= top <= width:
-        raise ValueError(f"top is {top}; the dimensions are 1 to {width}")
+        raise ValueError(f"top must be from 1 to {width} (the dimensions), got {top}")
     product = query[token].astype(np.float64) * key
     dot = product.sum(1)
     given = score[token].astype(np.float64)
@@ -68,7 +68,7 @@ def neuron_view(query: Floats, key: Floats, score: Floats, attention: Floats, *,
         dot=dot.astype(np.float32),
         scaled=(scale * dot).astype(np.float32),
         bias=(given - scale * dot).astype(np.float32),
-        # Copies, or the view would keep the whole matrices.
+        # Copies; otherwise the view keeps the whole matrices in memory.
         score=score[token].copy(),
         softmax=softmax.astype(np.float32),
         attention=attention[token].copy(),
@@ -79,19 +79,19 @@ def neuron_view(query: Floats, key: Floats, score: Floats, attention: Floats, *,
 
 def _check_shapes(query: Floats, key: Floats, score: Floats, attention: Floats) -> tuple[int, int]:
     if query.ndim != 2 or key.shape != query.shape:
-        raise ValueError(f"query is {list(query.shape)}, key {list(key.shape)}; both are [tokens, width]")
+        raise ValueError(f"query and key must both be [tokens, width], got {list(query.shape)} and {list(key.shape)}")
     square = (len(query), len(query))
     for name, matrix in (("score", score), ("attention", attention)):
         if matrix.shape != square:
-            raise ValueError(f"{name} is {list(matrix.shape)}; for this query it is {list(square)}")
+            raise ValueError(f"{name} must be {list(square)} for this query, got {list(matrix.shape)}")
     return query.shape[0], query.shape[1]
 
 
 def _softmax(score: npt.NDArray[np.float64], token: int) -> npt.NDArray[np.float64]:
     top = score.max()
-    # NaN if any score is, -inf if all are masked.
+    # NaN if any score is NaN, -inf if all are masked.
     if not np.isfinite(top):
-        raise ValueError(f"the highest score of token {token} is {top}; it is finite")
+        raise ValueError(f"the highest score of token {token} must be finite, got {top}")
     weights = np.exp(score - top)
     softmax: npt.NDArray[np.float64] = weights / weights.sum()
     return softmax

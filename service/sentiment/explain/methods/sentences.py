@@ -1,4 +1,4 @@
-"""Which sentence each token stands in: a small splitter for texts with punctuation. Pure."""
+"""Finds the sentence of each token: a small sentence splitter for texts with punctuation. Pure."""
 
 import re
 from bisect import bisect_right
@@ -12,24 +12,24 @@ from sentiment.model.words import Encoded
 Codes = npt.NDArray[np.uint32]
 Places = npt.NDArray[np.intp]
 
-# A mark with the closing quotes and brackets after it, before white space or the end; those of Chinese and Japanese need no space.
-# Never looks at a sign twice: a text may be a million full stops.
+# An end mark with closing quotes and brackets, before white space or the end of the text. Chinese and Japanese marks need no space.
+# Possessive quantifiers: linear time even for a text of a million full stops.
 _END = re.compile(r"[.!?\u2026]++[\"'\u2019\u201d\u00bb)\]]*+(?=\s|$)|[\u3002\uff01\uff1f]++[\u300d\u300f\u201d\uff09]*+")
-# What it begins with. That is found first: a search would not let other threads run until it is at the end of the text.
+# End marks. NumPy finds them first: a regular expression search over the whole text would hold the GIL until its end.
 _MARKS = tuple(np.array([ord(sign) for sign in signs], np.uint32) for signs in (".!?\u2026", "\u3002\uff01\uff1f"))
 _SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], np.uint32)
-# Marks that are looked at between two looks for what else is to be done: a list of a million takes 20 ms to make.
+# Positions converted at a time, so that other threads can run in between: converting a million at once takes 20 ms.
 _SOME = 4096
 _BEFORE = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]+$")
 _ABBREVIATIONS = frozenset(("mr", "mrs", "ms", "dr", "prof", "st", "vs", "e.g", "i.e", "cf", "no", "fig", "inc", "ltd", "jr", "sr"))
-# "no." is far more often an answer than a number.
+# "no." is an abbreviation only before a number.
 _BEFORE_DIGITS = frozenset(("no", "fig"))
 
 
 def sentence_starts(text: str, until: int | None = None) -> list[int]:
-    """The code points at which the sentences of a text begin, the first of them 0; white space belongs to the sentence before it.
+    """Offsets in code points at which sentences start; the first is 0. White space belongs to the sentence before it.
 
-    ``until``: those that begin behind this code point may be missing.
+    ``until``: starts after this code point may be missing.
     """
     codes = np.frombuffer(text[:until].encode("utf-32-le", "surrogatepass"), np.uint32)
     starts, end = [0], 0
@@ -44,7 +44,7 @@ def sentence_starts(text: str, until: int | None = None) -> list[int]:
 
 
 def sentence_numbers(encoded: Encoded, texts: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The number of each token's sentence, [tokens]; -1 for special tokens. The second text of a pair counts on from the first."""
+    """The sentence number of each token, [tokens]; -1 for special tokens. The second text of a pair continues the count of the first."""
     untils = [max((token.start for token in encoded.tokens if token.pair == bool(pair)), default=0) for pair in range(len(texts))]
     starts = [sentence_starts(text, until) for text, until in zip(texts, untils, strict=True)]
     before = [0, len(starts[0])]
@@ -53,7 +53,7 @@ def sentence_numbers(encoded: Encoded, texts: Sequence[str]) -> npt.NDArray[np.i
 
 
 def _marks(codes: Codes) -> Places:
-    """Where marks begin: of several in a row the first."""
+    """Offsets of end marks; of several in a row the first."""
     found = np.zeros(len(codes), np.bool_)
     for signs in _MARKS:
         marks = np.isin(codes, signs)
@@ -63,10 +63,10 @@ def _marks(codes: Codes) -> Places:
 
 
 def _empty_lines(codes: Codes) -> Places:
-    """Where empty lines end: of several in a row the last."""
+    """Offsets of the ends of empty lines; of several in a row the last."""
     lines = np.flatnonzero(codes == ord("\n"))
     written = np.cumsum(~np.isin(codes, _SPACES))[lines]
-    # With nothing but white space before, up to the line break before.
+    # Only white space between this line break and the one before.
     empty = np.diff(written, prepend=-1) == 0
     last = empty & ~np.append(empty[1:], False)
     ends: Places = lines[last] + 1
@@ -74,7 +74,7 @@ def _empty_lines(codes: Codes) -> Places:
 
 
 def _in_turns(places: Places) -> Iterator[int]:
-    """Some at a time, so that others run in between."""
+    """Yields the offsets in chunks, so that other threads run in between."""
     return (place for start in range(0, len(places), _SOME) for place in places[start : start + _SOME].tolist())
 
 
@@ -82,7 +82,7 @@ def _abbreviates(text: str, mark: re.Match[str]) -> bool:
     """Whether a full stop belongs to an abbreviation or an initial."""
     if mark.group() != ".":
         return False
-    # No abbreviation is longer than a few letters: what stands far before is not looked at.
+    # Abbreviations are short: 16 code points before the mark are enough.
     found = _BEFORE.search(text[max(0, mark.start() - 16) : mark.start()])
     if found is None:
         return False
