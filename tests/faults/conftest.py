@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults.english import ENGLISH
 from tests.faults.evidence import FOLDER, Evidence
 from tests.faults.own_process import OwnProcess
 from tests.front_ends.servers import Server
@@ -35,6 +36,14 @@ def serve(bundles: Path) -> Iterator[Callable[..., Server]]:
     yield begin
     for server in servers:
         server.end()
+
+
+@pytest.fixture(scope="session")
+def english(bundles: Path) -> Iterator[Server]:
+    """One process with the default bundle, shared by tests that leave it as they found it."""
+    server = Server(bundles, "--front-ends", "0", *ENGLISH).wait_ready()
+    yield server
+    server.end()
 
 
 @pytest.fixture

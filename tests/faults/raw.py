@@ -31,11 +31,13 @@ def literal(name: str, value: str) -> bytes:
     return b"\x00" + b"".join(bytes([len(part)]) + part.encode() for part in (name, value))
 
 
-def request_headers(path: str = CLASSIFY, timeout: str = "") -> bytes:
+def request_headers(path: str = CLASSIFY, timeout: str = "", request_id: str = "") -> bytes:
     """The header block of a gRPC call; ``timeout`` is in gRPC's format, or empty for none."""
     fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "a", "te": "trailers", "content-type": "application/grpc"}
     if timeout:
         fields["grpc-timeout"] = timeout
+    if request_id:
+        fields["x-request-id"] = request_id
     return b"".join(literal(name, value) for name, value in fields.items())
 
 
@@ -43,6 +45,12 @@ def message(text: str = "good") -> bytes:
     """A gRPC message: a ClassifyRequest with one text."""
     content = pb.ClassifyRequest(text=text).SerializeToString()
     return b"\x00" + struct.pack(">I", len(content)) + content
+
+
+def call_and_reset(stream: int) -> bytes:
+    """A whole call, followed by its reset."""
+    begin = frame(HEADERS, END_HEADERS, stream, request_headers())
+    return begin + frame(DATA, END_STREAM, stream, message()) + frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL))
 
 
 def settings(values: dict[int, int]) -> bytes:
@@ -120,7 +128,7 @@ class Peer:
                 if (one, on) == (kind, stream):
                     return payload
             assert not self.ended and time.monotonic() < end, f"no frame {kind} on {stream}: {self.frames}"
-            self.read(0.1)
+            self.read(0.01)
 
     def _parse(self) -> Iterable[Frame]:
         frames, self._rest = parse(self._rest)

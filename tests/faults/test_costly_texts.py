@@ -3,16 +3,14 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from subprocess import PIPE, Popen
 
-from tests.faults.english import ENGLISH
 from tests.faults.evidence import Evidence
 from tests.faults.fates import Callers, Fates
 from tests.front_ends.servers import PATIENCE_S, Server
 
-Serve = Callable[..., Server]
 CALLERS = 8
 SECONDS = 2.0
 # Three words each.
@@ -72,13 +70,12 @@ def costly_callers(target: str, model: str = "") -> Iterator[list[int]]:
             process.kill()
 
 
-def test_megabytes_of_one_word_beside_others(serve: Serve, evidence: Evidence) -> None:
+def test_megabytes_of_one_word_beside_others(english: Server, evidence: Evidence) -> None:
     """Eight callers send texts of a megabyte in a closed loop: one word, accents, blanks or zeros. Another caller, whose texts have three
     words, waits little longer than beside eight callers whose megabytes are refused unread (they name an unknown model). All share two
     cores.
     """
-    server = serve(*ENGLISH)
-    with server.client() as client:
+    with english.client() as client:
         texts = [(text, client.classify(text).scores["positive"]) for text in TEXTS]
     found: dict[str, Fates] = {}
 
@@ -87,11 +84,11 @@ def test_megabytes_of_one_word_beside_others(serve: Serve, evidence: Evidence) -
         time.sleep(SECONDS)
         found[name] = caller.fates.between(begun, time.monotonic())
 
-    with Callers(server.target, callers=1, texts=texts, pause_s=0.005) as caller:
+    with Callers(english.target, callers=1, texts=texts, pause_s=0.005) as caller:
         caller.wait(20)
-        with costly_callers(server.target, "nobody") as unread:
+        with costly_callers(english.target, "nobody") as unread:
             watch("where they are refused")
-        with costly_callers(server.target) as read:
+        with costly_callers(english.target) as read:
             watch("beside them")
 
     evidence.judge(caller.fates, may=["DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"])

@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,13 +24,12 @@ from sentiment.traffic.texts import read_pool
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import PLAIN
-from tests.faults.english import ENGLISH, capacity, texts_with_scores
+from tests.faults.english import capacity, texts_with_scores
 from tests.faults.evidence import Evidence
 from tests.faults.fates import ANSWERED, HUNG, Callers, Fates
 from tests.faults.seen import Seen, nothing_waits, until
 from tests.front_ends.servers import PATIENCE_S, Server
 
-Serve = Callable[..., Server]
 OBJECTIVE_S = 0.5
 TIMES = 3.0
 REFUSALS = {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
@@ -89,7 +88,7 @@ def ask(channel: grpc.Channel, found: Watched) -> None:
 
 async def load(server: Server, rate: float, seconds: float) -> Point:
     async with Fleet(Target(server.target), Mix((OBJECTIVE_S, OBJECTIVE_S)), read_pool("mixed"), OBJECTIVE_S, processes=1) as fleet:
-        return await fleet.measure(Poisson(rate), seconds)
+        return await fleet.measure(Poisson(rate), seconds, warm_up_s=0.5)
 
 
 def fates_of(point: Point) -> Fates:
@@ -98,10 +97,9 @@ def fates_of(point: Point) -> Fates:
     return Fates([(0.0, 0.0, names.get(code, code)) for code, number in point.outcomes.items() for _ in range(number)])
 
 
-def overload(serve: Serve, evidence: Evidence, seconds: float) -> None:
-    server = serve(*ENGLISH)
+def overload(server: Server, evidence: Evidence, seconds: float) -> None:
     checked = texts_with_scores(server.target, 32)
-    can = capacity(server.target, read_pool("mixed"), max(1.5, seconds / 6))
+    can = capacity(server.target, read_pool("mixed"), max(1.0, seconds / 6))
     with watching(server) as watched, Callers(server.target, callers=2, timeout_s=OBJECTIVE_S, texts=checked, pause_s=0.05) as callers:
         before = watched.rss_mb[0] if watched.rss_mb else Seen(server.process.pid).rss_mb
         point = asyncio.run(load(server, TIMES * can, seconds))
@@ -133,14 +131,14 @@ def overload(serve: Serve, evidence: Evidence, seconds: float) -> None:
     assert max(watched.rss_mb) < before + 512
 
 
-def test_three_times_its_capacity_for_seconds(serve: Serve, evidence: Evidence) -> None:
+def test_three_times_its_capacity_for_seconds(english: Server, evidence: Evidence) -> None:
     """The default bundle gets texts as long as sentences and reviews, with deadlines of 0.5 s, at three times the rate that it answers to
     64 callers in a closed loop. The load comes from another process for 2.5 s, in an open loop.
     """
-    overload(serve, evidence, 2.5)
+    overload(english, evidence, 2.5)
 
 
 @pytest.mark.thorough
-def test_three_times_its_capacity_for_a_minute(serve: Serve, evidence: Evidence) -> None:
+def test_three_times_its_capacity_for_a_minute(english: Server, evidence: Evidence) -> None:
     """The same for 60 s."""
-    overload(serve, evidence, 60.0)
+    overload(english, evidence, 60.0)

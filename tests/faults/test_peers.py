@@ -36,12 +36,6 @@ def server(bundles: Path) -> Iterator[Server]:
     found.end()
 
 
-def call_and_reset(stream: int) -> bytes:
-    """A whole call, followed by its reset."""
-    begin = frame(raw.HEADERS, raw.END_HEADERS, stream, raw.request_headers())
-    return begin + frame(raw.DATA, raw.END_STREAM, stream, raw.message()) + frame(raw.RST_STREAM, 0, stream, struct.pack(">I", raw.CANCEL))
-
-
 def send_for(peer: Peer, content: bytes, bytes_max: int, seconds: float = 20.0) -> int:
     """Send ``content`` repeatedly, up to ``bytes_max`` or ``seconds``, or until the server ends the connection. Returns the bytes sent."""
     sent, end = 0, time.monotonic() + seconds
@@ -136,7 +130,7 @@ def test_calls_that_are_reset_as_soon_as_they_come(server: Server, evidence: Evi
         rss_mb, cpu_s, begun = seen.rss_mb, seen.cpu_s, time.monotonic()
         with Peer(server.target) as peer:
             for first in range(1, 80_000, 200):
-                calls = [call_and_reset(stream) for stream in range(first, first + 200, 2)]
+                calls = [raw.call_and_reset(stream) for stream in range(first, first + 200, 2)]
                 if not peer.send(*calls):
                     break
                 peer.read()
