@@ -1,6 +1,5 @@
 """Answering parts and keeping the answers, in this process: what a row's answer is, and what an interruption leaves."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -9,7 +8,6 @@ import fsspec
 import pytest
 from pyarrow import dataset, parquet
 
-from sentiment.cli import batch
 from sentiment.client import Classification
 from sentiment.corpus.output import ASKED, UNFINISHED, Count, Output
 from sentiment.corpus.parts import cut
@@ -17,21 +15,9 @@ from sentiment.corpus.scoring import Job, load, score_part
 from sentiment.corpus.sources import Part, find_sources
 from sentiment.errors import SentimentError
 from sentiment.files.texts import BadFile
-from sentiment.model.bundle import load_bundle
 from sentiment.serving.local import LocalClassifier
 from sentiment.serving.offline import OfflineClassifier
 from tests.corpus.files import KINDS, make_texts, write
-
-
-@pytest.fixture(scope="module")
-def job(bundles: Path) -> Job:
-    bundle = load_bundle(bundles / "tiny/1")
-    return Job("unused", "", "text", ("id",), "", bundle.id, bundle.digest, bundle.manifest.labels, (bundles,))
-
-
-@pytest.fixture(scope="module")
-def classifier(job: Job) -> OfflineClassifier:
-    return load(job)
 
 
 def scored(parts: list[Part], job: Job, classifier: OfflineClassifier, output: Output) -> None:
@@ -175,66 +161,6 @@ def test_a_pattern_that_would_match_the_output_overlaps_it(pattern: str, out: st
     found = Output(str(tmp_path / out)).overlaps(f"{tmp_path}/{pattern}", find_sources(str(tmp_path / "data")))
 
     assert found is overlap
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
-    code = batch.main([str(argument) for argument in arguments])
-    return code, capsys.readouterr().err
-
-
-def test_what_cannot_be_done_is_refused_before_ray_is_started(tmp_path: Path, bundles: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for folder in ("in", "other"):
-        (tmp_path / folder).mkdir()
-    write(tmp_path / "in/a.csv", ["good"])
-    (tmp_path / "other/mine.txt").write_text("x")
-    common = ("--bundles", bundles, "--model", "tiny")
-
-    assert refused(capsys, tmp_path / "in", tmp_path / "other", *common)[0] == 1
-    assert (tmp_path / "other/mine.txt").read_text() == "x"
-    assert refused(capsys, tmp_path / "nowhere", tmp_path / "out", *common)[0] == 1
-    assert refused(capsys, tmp_path / "in", tmp_path / "out", *common, "--keep", "label")[0] == 2
-    assert refused(capsys, tmp_path / "in", tmp_path / "out", *common, "--column", "review")[0] == 1
-    for inside in ("in", "in/out"):
-        assert "would be read itself" in refused(capsys, tmp_path / "in", tmp_path / inside, *common)[1]
-    assert refused(capsys, tmp_path / "in", tmp_path / "out", "--bundles", bundles, "--model", "none")[0] == 3
-    assert not (tmp_path / "out").exists()
-    assert [path.name for path in (tmp_path / "in").iterdir()] == ["a.csv"]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        ("column", "review", "column = 'review'"),
-        ("digest", "0" * 64, "digest = '000"),
-        ("files", {"other": [1, "2"]}, "/a.csv = None; now it is [15, '"),
-    ],
-)
-def test_a_folder_begun_otherwise_is_not_continued(
-    name: str, value: object, told: str, tmp_path: Path, job: Job, bundles: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = find_sources(str(write(tmp_path / "a.csv", ["good"])))[0]
-    begun = {
-        "format": 2, "column": "text", "keep": [], "truncation": "", "model": job.model, "digest": job.digest,
-        "files": {source.shown: [source.bytes, source.mark]}, "part_bytes": 65536,
-    }  # fmt: skip
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / ASKED).write_text(json.dumps({**begun, name: value}))
-
-    code, message = refused(capsys, tmp_path / "a.csv", tmp_path / "out", "--bundles", bundles, "--model", "tiny")
-
-    assert code == 2
-    assert told in message
-
-
-def test_an_output_folder_is_of_one_command_at_a_time(tmp_path: Path, bundles: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "a.csv", ["good"])
-
-    with Output(str(tmp_path / "out")).alone():
-        code, message = refused(capsys, tmp_path / "a.csv", tmp_path / "out", "--bundles", bundles, "--model", "tiny")
-
-    assert code == 1
-    assert f"{tmp_path}/out: another command works on it" in message
-    assert not list((tmp_path / "out").iterdir())
 
 
 def test_a_part_that_answers_another_question_counts_as_not_there(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:

@@ -1,4 +1,4 @@
-"""Faults that are really made, and what becomes of the calls meanwhile.
+"""Real faults, and how the calls end that are made during them.
 
-Each test's docstring says what is done; ``make faults`` runs all and writes deploy/RELIABILITY.md.
+The docstring of each test says what is done. ``make faults`` runs all of them and writes deploy/RELIABILITY.md.
 """

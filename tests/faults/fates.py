@@ -1,4 +1,4 @@
-"""Callers whose every call is followed to its end: answered rightly or wrongly, refused or failed with a code, withdrawn, or never told."""
+"""Callers that record how each of their calls ends: answered correctly or wrongly, with a status code, or not at all (hung)."""
 
 import asyncio
 import itertools
@@ -13,43 +13,47 @@ from typing import Any, Self
 from sentiment.client import AsyncClient, CallFailed, Credentials
 from tests.rpc.gate import positive
 
-# Of the tiny bundle, each with its score for positive: an answer tells which text it belongs to.
+# For the tiny bundle: each text has its own score for positive, so an answer shows which text it belongs to.
 TEXTS = [(f"a film w{weight} and the film", positive(weight)) for weight in range(-32, 33)]
-ANSWERED, WRONG, HUNG = "answered", "wrong", "never told"
-# How long after its deadline a call is given up as one that nobody told anything.
+ANSWERED, WRONG, HUNG = "answered", "wrong", "hung"
+# A call without answer or status this long after its deadline counts as hung.
 PATIENCE_S = 5.0
 SCORE_OFF_MAX = 1e-3
 
 
 @dataclass
 class Fates:
-    """What became of calls: each has begun, ended (both s of a monotonic clock) and its fate: a code's name or one of the above."""
+    """How calls ended: begin and end of each (s, monotonic clock), and its fate: a status code's name or one of the above."""
 
     calls: list[tuple[float, float, str]] = field(default_factory=list)
 
     def counts(self) -> dict[str, int]:
-        """Calls by fate; the good one first, and those that may never be always."""
+        """Calls by fate. The three fates above are always there."""
         found = Counter(fate for _, _, fate in self.calls)
         return {name: found.pop(name, 0) for name in (ANSWERED, WRONG, HUNG)} | dict(sorted(found.items()))
 
     def of(self, *fates: str) -> int:
         return sum(fate in fates for _, _, fate in self.calls)
 
+    def lost(self) -> int:
+        """Calls that were not answered correctly."""
+        return len(self.calls) - self.of(ANSWERED)
+
     def seconds(self, quantile: float, *fates: str) -> float:
-        """The quantile of how long calls of these fates took; nan if there were none."""
+        """A quantile of the duration of calls with these fates (default: answered); nan if there are none."""
         times = sorted(ended - begun for begun, ended, fate in self.calls if fate in (fates or (ANSWERED,)))
         return times[min(len(times) - 1, math.ceil(quantile * len(times)) - 1)] if times else math.nan
 
     def between(self, begin: float, end: float) -> "Fates":
-        """The calls that began in this time."""
+        """The calls that began in [begin, end)."""
         return Fates([call for call in self.calls if begin <= call[0] < end])
 
 
 class Callers:
-    """``callers`` of one target, each asking again as soon as it was told, in a thread and an event loop of their own.
+    """``callers`` of one target, in a thread and event loop of their own. Each sends its next call as soon as the last one has ended.
 
-    ``options``: of their channels; without, they are our client as it is: retries, balancing, health, keepalive. ``texts``: each with
-    its score for positive. ``channels``: how many connections (of a connection's own) they share.
+    ``options`` are channel options; the default is our client's behaviour (retries, balancing, health checks, keepalive). ``texts`` are
+    pairs of text and expected score for positive. The callers share ``channels`` connections, which no other client uses.
     """
 
     def __init__(
@@ -85,7 +89,7 @@ class Callers:
             raise self._failure
 
     def wait(self, more: int = 1, fate: str = ANSWERED, patience_s: float = 60.0) -> None:
-        """Until so many more calls than now have had this fate."""
+        """Wait until ``more`` further calls have had this fate."""
         with self._grown:
             before = self.fates.of(fate)
             assert self._grown.wait_for(lambda: self.fates.of(fate) >= before + more, patience_s), self.fates.counts()
@@ -97,7 +101,7 @@ class Callers:
             self._failure = error
 
     async def _run(self) -> None:
-        # Each a connection of its own, not one that other clients of the process share.
+        # Without this option, clients of one process share connections.
         apart = [("grpc.use_local_subchannel_pool", 1)]
         given: dict[str, Any] = {"options": [*self._options, *apart], "timeout_s": self._timeout_s, "credentials": self._credentials}
         clients = [AsyncClient(self._target, **given) for _ in range(self._channels)]
@@ -113,12 +117,12 @@ class Callers:
             with self._grown:
                 self.fates.calls.append((begun, time.monotonic(), fate))
                 self._grown.notify_all()
-            # One that is refused at once would otherwise leave no time to anybody.
+            # A caller that is refused at once must not take all of the CPU.
             await asyncio.sleep(self._pause_s if fate == ANSWERED else max(self._pause_s, 0.01))
 
 
 async def fate_of(client: AsyncClient, text: str, score: float, timeout_s: float) -> str:
-    """What becomes of one call; ``score``: for positive, if it is answered rightly."""
+    """The fate of one call; ``score`` is the expected score for positive."""
     try:
         answer = await asyncio.wait_for(client.classify(text, timeout_s=timeout_s), timeout_s + PATIENCE_S)
     except CallFailed as error:

@@ -1,4 +1,4 @@
-"""Memory cgroups, v1 or v2, for processes whose memory is to end."""
+"""Memory cgroups, v1 or v2, that limit the memory of a process."""
 
 import contextlib
 import time
@@ -13,17 +13,17 @@ ROOT = V1 if V1.exists() else Path("/sys/fs/cgroup")
 
 
 class Group:
-    """A group of processes; what they take of memory after they have entered counts against its limit, without swap."""
+    """A cgroup. Memory that a process takes after it has entered counts against the limit; there is no swap."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def enter(self, pid: int, limit_mb: float) -> None:
-        """From now on this process may take so much more."""
+        """Let this process take ``limit_mb`` more memory, and no more."""
         if ROOT == V1:
             self._write("memory.limit_in_bytes", limit_mb)
             with contextlib.suppress(OSError):
-                # Not there where the kernel does not count swap.
+                # Absent if the kernel does not account for swap.
                 self._write("memory.memsw.limit_in_bytes", limit_mb)
         else:
             self._write("memory.max", limit_mb)
@@ -33,7 +33,7 @@ class Group:
 
     @property
     def kills(self) -> int:
-        """Processes that the kernel has killed for want of memory."""
+        """How many processes the kernel has killed for lack of memory."""
         lines = (self._folder / ("memory.oom_control" if ROOT == V1 else "memory.events")).read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.split()[0] == "oom_kill")
 
@@ -43,7 +43,7 @@ class Group:
 
 @contextlib.contextmanager
 def group(name: str) -> Iterator[Group]:
-    """A group of one's own, gone at the end; without the right to make one the test is left out."""
+    """A new cgroup, removed afterwards. The test is skipped where none can be made."""
     folder = ROOT / f"sentiment-{name}"
     try:
         folder.mkdir()

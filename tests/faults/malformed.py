@@ -4,7 +4,7 @@ import random
 import struct
 from collections.abc import Sequence
 
-# HTTP/2's greeting, an empty SETTINGS frame behind it.
+# The HTTP/2 connection preface and an empty SETTINGS frame.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 NASTY_NUMBERS = (0, 1, 2**7, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
 NASTY_BYTES = (b"\xff\xfe\xfd", b"\xed\xa0\x80", b"\xc0\x80", b"\x00", b"\xf4\x90\x80\x80", b"a" * 300)
@@ -12,7 +12,7 @@ FLOATS = (float("nan"), float("inf"), -float("inf"), 1e308, -0.0)
 
 
 def varint(number: int) -> bytes:
-    """As protobuf writes it."""
+    """A number in protobuf's encoding."""
     out = b""
     while number > 127:
         out += bytes([number & 127 | 128])
@@ -21,7 +21,7 @@ def varint(number: int) -> bytes:
 
 
 def field(dice: random.Random, depth: int = 0) -> bytes:
-    """A field of any number and wire type, right or wrong, nested at times."""
+    """A protobuf field of any number and wire type, valid or not, sometimes nested."""
     number, kind = dice.choice((1, 2, 3, 4, 5, 6, 7, 15, 16, 1000, 2**29 - 1, 0)), dice.randrange(8)
     key = varint(number << 3 | kind)
     match kind:
@@ -31,7 +31,7 @@ def field(dice: random.Random, depth: int = 0) -> bytes:
             return key + struct.pack("<d", dice.choice(FLOATS))
         case 2:
             inner = dice.choice(NASTY_BYTES) if depth > 5 or dice.random() < 0.6 else field(dice, depth + 1)
-            # Sometimes a length that is not that of what follows.
+            # Sometimes the length does not match the content.
             return key + varint(len(inner) if dice.random() < 0.8 else dice.choice(NASTY_NUMBERS)) + inner
         case 5:
             return key + struct.pack("<f", dice.choice((float("nan"), float("inf"), 0.0)))
@@ -40,7 +40,7 @@ def field(dice: random.Random, depth: int = 0) -> bytes:
 
 
 def mutated(dice: random.Random, content: bytes) -> bytes:
-    """Bits flipped, a part cut out, doubled or exchanged with noise."""
+    """Content with flipped bits, and parts removed, doubled or replaced by noise."""
     out = bytearray(content)
     for _ in range(dice.randint(1, 4)):
         place = dice.randrange(len(out) + 1)
@@ -59,7 +59,7 @@ def mutated(dice: random.Random, content: bytes) -> bytes:
 
 
 def message(dice: random.Random, valid: Sequence[bytes]) -> bytes:
-    """A body that is wrong in some way, or by chance is not."""
+    """A body that is malformed in some way, or by chance valid."""
     match dice.randrange(6):
         case 0:
             return dice.randbytes(dice.randint(0, 200))
@@ -77,7 +77,7 @@ def message(dice: random.Random, valid: Sequence[bytes]) -> bytes:
 
 
 def frame(dice: random.Random, headers: bytes) -> bytes:
-    """An HTTP/2 frame: known and unknown types, any flags, stream ids in and out of order, lengths that lie at times."""
+    """An HTTP/2 frame: known and unknown types, any flags, stream ids in and out of order, sometimes a wrong length."""
     kind = dice.choice((*range(11), 0, 0, 1, 1, 1, dice.randrange(256)))
     payload = {
         0: lambda: b"\x00" + struct.pack(">I", dice.choice((0, 5, 2**32 - 1))) + dice.randbytes(dice.randint(0, 30)),
@@ -91,7 +91,7 @@ def frame(dice: random.Random, headers: bytes) -> bytes:
     }.get(kind, lambda: dice.randbytes(dice.randint(0, 40)))()
     if kind not in (1, 9) and dice.random() < 0.1:
         payload = dice.randbytes(dice.randint(0, 60))
-    # Bytes of another frame in a path would end the server: see test_a_path_that_is_no_utf8.
+    # A wrong length would put bytes of the next frame into a path, which ends grpc.aio's server: see test_a_path_that_is_no_utf8.
     length = len(payload) if kind in (1, 9) or dice.random() < 0.9 else dice.choice((0, 2**14, 2**24 - 1, len(payload) + 7))
     stream = dice.choice((0, 1, 1, 3, 5, 2, 2**31 - 1, dice.randrange(2**32)))
     flags = dice.choice((0, 1, 4, 5, 0x25, dice.randrange(256)))
@@ -99,7 +99,7 @@ def frame(dice: random.Random, headers: bytes) -> bytes:
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """A header as HPACK writes it without an index; both shorter than 127 bytes."""
+    """A header in HPACK's literal form without indexing; name and value have fewer than 127 bytes."""
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
@@ -110,13 +110,13 @@ def call_headers(path: bytes) -> bytes:
 
 
 def conversation(dice: random.Random, headers: bytes, frames: int) -> bytes:
-    """What a client sends that speaks HTTP/2 badly: a greeting, mostly, and so many frames."""
+    """What a broken HTTP/2 client sends: mostly a preface, and this many frames."""
     start = PREFACE if dice.random() < 0.9 else dice.choice((b"", mutated(dice, PREFACE), dice.randbytes(40)))
     return start + b"".join(frame(dice, headers) for _ in range(frames))
 
 
 def web_request(dice: random.Random, valid: Sequence[bytes]) -> bytes:
-    """HTTP/1.1 to the JSON side: mutated bodies in right requests, and mutated requests."""
+    """An HTTP/1.1 request to the JSON API: a mutated body in a valid request, or a mutated request."""
     body = dice.choice(valid)
     if dice.random() < 0.7:
         body = mutated(dice, body)

@@ -1,4 +1,4 @@
-"""A network namespace of its own, and links to it on which packets can vanish without a word. Needs root and iproute2."""
+"""A network namespace, and links to it that can silently drop all packets. Needs root and iproute2."""
 
 import contextlib
 import fcntl
@@ -11,9 +11,9 @@ from typing import Self
 
 from tests.conftest import leave_out
 
-# Of the range for benchmarks (RFC 2544), which nobody routes. Two links, so that what vanishes on one can be watched over the other.
+# Addresses of the benchmarking range (RFC 2544), which is not routed. There are two links, so that one can be observed over the other.
 LINKS = {"calls": ("198.18.64.1", "198.18.64.2"), "watching": ("198.18.65.1", "198.18.65.2")}
-# An address that no card of the link has: what is sent to it is silently dropped on arrival.
+# No interface has this hardware address, so packets to it are silently dropped on arrival.
 NOWHERE = "02:00:00:00:00:01"
 
 
@@ -21,8 +21,8 @@ def ip(*arguments: str) -> str:
     return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=20).stdout
 
 
-class Apart:
-    """A namespace with two pairs of addresses, ours and its: ``calls`` and ``watching``."""
+class Namespace:
+    """A network namespace with two links to ours, ``calls`` and ``watching``. ``its`` and ``ours`` are the addresses of ``calls``."""
 
     def __init__(self) -> None:
         self.name = f"sentiment-{os.getpid()}"
@@ -33,7 +33,7 @@ class Apart:
     def __enter__(self) -> Self:
         if os.geteuid():
             leave_out("a network namespace", "needs root")
-        # Its addresses are the same in every process that runs tests: one at a time.
+        # Every process of the tests uses the same addresses: one at a time.
         self._turn = (Path(tempfile.gettempdir()) / "sentiment-namespace.lock").open("w")
         fcntl.flock(self._turn, fcntl.LOCK_EX)
         try:
@@ -57,19 +57,19 @@ class Apart:
         self._remove()
 
     def vanish(self) -> None:
-        """From now on packets of ``calls`` vanish, both ways, and nobody is told."""
+        """From now on ``calls`` silently drops all packets in both directions."""
         near, far = self._cards("calls")
         ip("neighbour", "replace", self.its, "lladdr", NOWHERE, "dev", near, "nud", "permanent")
         ip("-n", self.name, "neighbour", "replace", self.ours, "lladdr", NOWHERE, "dev", far, "nud", "permanent")
 
     def come_back(self) -> None:
-        """Packets arrive again."""
+        """Let packets through again."""
         near, far = self._cards("calls")
         ip("neighbour", "del", self.its, "dev", near)
         ip("-n", self.name, "neighbour", "del", self.ours, "dev", far)
 
     def _remove(self) -> None:
-        # With its last process the namespace and its ends of the links would go; ours take theirs along at once.
+        # The namespace only disappears with its last process. Deleting our end of a link deletes the other end at once.
         for link in LINKS:
             with contextlib.suppress(subprocess.CalledProcessError):
                 ip("link", "del", self._cards(link)[0])

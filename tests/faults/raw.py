@@ -1,4 +1,4 @@
-"""HTTP/2 by hand: frames that no client library would send, or not so slowly."""
+"""HTTP/2 by hand: frames that no client library sends, or not so slowly."""
 
 import socket
 import struct
@@ -15,7 +15,7 @@ END_HEADERS = 4
 CLASSIFY = "/sentiment.v1.SentimentService/Classify"
 CANCEL = 8
 INITIAL_WINDOW = 4
-# Longer than any answer takes.
+# Longer than any answer takes; a test that passes never waits that long.
 PATIENCE_S = 30.0
 # Kind, flags, stream, payload.
 Frame = tuple[int, int, int, bytes]
@@ -27,22 +27,30 @@ def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> b
 
 
 def literal(name: str, value: str) -> bytes:
-    """A header field that enters no table; both are shorter than 127 bytes."""
+    """A header field in HPACK's literal form without indexing; name and value have fewer than 127 bytes."""
     return b"\x00" + b"".join(bytes([len(part)]) + part.encode() for part in (name, value))
 
 
-def request_headers(path: str = CLASSIFY, timeout: str = "") -> bytes:
-    """The header block of a gRPC call; ``timeout``: as gRPC writes it, empty for none."""
+def request_headers(path: str = CLASSIFY, timeout: str = "", request_id: str = "") -> bytes:
+    """The header block of a gRPC call; ``timeout`` is in gRPC's format, or empty for none."""
     fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "a", "te": "trailers", "content-type": "application/grpc"}
     if timeout:
         fields["grpc-timeout"] = timeout
+    if request_id:
+        fields["x-request-id"] = request_id
     return b"".join(literal(name, value) for name, value in fields.items())
 
 
 def message(text: str = "good") -> bytes:
-    """A gRPC message that asks for one text."""
+    """A gRPC message: a ClassifyRequest with one text."""
     content = pb.ClassifyRequest(text=text).SerializeToString()
     return b"\x00" + struct.pack(">I", len(content)) + content
+
+
+def call_and_reset(stream: int) -> bytes:
+    """A whole call, followed by its reset."""
+    begin = frame(HEADERS, END_HEADERS, stream, request_headers())
+    return begin + frame(DATA, END_STREAM, stream, message()) + frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL))
 
 
 def settings(values: dict[int, int]) -> bytes:
@@ -51,7 +59,7 @@ def settings(values: dict[int, int]) -> bytes:
 
 
 def parse(content: bytes) -> tuple[list[Frame], bytes]:
-    """The whole frames, and what is left."""
+    """The complete frames, and the remaining bytes."""
     frames = []
     while len(content) >= 9 and len(content) >= 9 + (size := int.from_bytes(content[:3])):
         frames.append((content[3], content[4], int.from_bytes(content[5:9]) & 0x7FFFFFFF, content[9 : 9 + size]))
@@ -60,7 +68,7 @@ def parse(content: bytes) -> tuple[list[Frame], bytes]:
 
 
 class Peer:
-    """A connection to the server, and all frames that came over it."""
+    """A connection to the server, and all frames received on it."""
 
     def __init__(self, target: str, begin: bytes = PREFACE + frame(SETTINGS)) -> None:
         host, _, port = target.rpartition(":")
@@ -78,7 +86,7 @@ class Peer:
         self.socket.close()
 
     def send(self, *parts: bytes) -> bool:
-        """Whether the other side still takes it."""
+        """Send; returns False once the connection is closed."""
         try:
             self.socket.sendall(b"".join(parts))
         except OSError:
@@ -86,12 +94,12 @@ class Peer:
         return not self.ended
 
     def call(self, stream: int, *, path: str = CLASSIFY, timeout: str = "", body: bytes | None = None) -> bool:
-        """Begin a call; ``body``: None for none yet."""
+        """Begin a call; without ``body`` its message is still to come."""
         begin = frame(HEADERS, END_HEADERS, stream, request_headers(path, timeout))
         return self.send(begin, b"" if body is None else frame(DATA, END_STREAM, stream, body))
 
     def read(self, seconds: float = 0.0) -> list[Frame]:
-        """The frames that come within this time: (kind, flags, stream, payload). Settings and pings are acknowledged."""
+        """The frames received within this time. Acknowledges settings and pings."""
         found = []
         end = time.monotonic() + seconds
         while not self.ended:
@@ -120,7 +128,7 @@ class Peer:
                 if (one, on) == (kind, stream):
                     return payload
             assert not self.ended and time.monotonic() < end, f"no frame {kind} on {stream}: {self.frames}"
-            self.read(0.1)
+            self.read(0.01)
 
     def _parse(self) -> Iterable[Frame]:
         frames, self._rest = parse(self._rest)

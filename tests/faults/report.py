@@ -1,7 +1,7 @@
-"""deploy/RELIABILITY.md from what the tests of faults wrote: python -m tests.faults.report FOLDER.
+"""Make deploy/RELIABILITY.md from the records of the fault tests: python -m tests.faults.report FOLDER.
 
-The files of FOLDER join, or replace, those that deploy/reliability.json keeps, with the day and the machine of their run; the page is made
-of that file alone, so that what is said there was seen.
+Records in FOLDER are added to deploy/reliability.json, or replace those of the same test, with the day and machine of the run. The page is
+made from that file alone, so that it only states measured results.
 """
 
 import ast
@@ -22,20 +22,21 @@ KEPT = DEPLOY / "reliability.json"
 PAGE = DEPLOY / "RELIABILITY.md"
 HEAD = f"""# Reliability
 
-What was done to the service, and what became of the calls meanwhile. Each section is one test in `tests/faults`, which fails if its
-promise is broken; the figures are those of the run that is named there. `make test` runs the quick ones, `make faults` all of them and
-writes this page again; `SOAK_S=3600` and `INPUTS=1000000` make the soak an hour and the malformed inputs a million.
+Faults that were injected into the service, and how the calls ended that were made during them. Each section is one test in
+`tests/faults`, which fails if its promise is broken. The figures are those of the run that is named below them. `make test` runs the quick
+tests. `make faults` runs all of them and writes this page; with `SOAK_S=3600` the soak takes an hour, and `INPUTS=1000000` sends a million
+malformed inputs.
 
-**{WRONG}** are answers that belong to another text, **{HUNG}** are calls that had neither answer nor status five seconds after their
-deadline: both must be 0, and a test fails where they are not. All others ended with an answer or with the status that is named; a caller
-may try UNAVAILABLE and RESOURCE_EXHAUSTED again, as our clients do. The bundle is a tiny one where nothing else is said, for the paths
-are the same and the faults come quicker. Processes, files, sockets, network namespaces and memory limits are real; **no cluster was at
-hand**, so that what Kubernetes does about a fault (restart, reschedule, take out of the endpoints) is not shown here.
+**{WRONG}** are answers that belong to another text. **{HUNG}** are calls without answer or status five seconds after their deadline. Both
+must be 0, or the test fails. All other calls ended with an answer or with the status that is named; callers may retry UNAVAILABLE and
+RESOURCE_EXHAUSTED, as our clients do. Unless stated otherwise, the model is a tiny one: the code paths are the same, and the tests are
+faster. Processes, files, sockets, network namespaces and memory limits are real. **No cluster was available**, so this page does not show
+how Kubernetes reacts to a fault (restart, reschedule, remove from the endpoints).
 """
 
 
 def declared() -> list[str]:
-    """The names of all tests of faults that leave a record, in the order of their files."""
+    """The names of all fault tests that write a record, in the order of their files."""
     names = []
     for path in sorted(Path(__file__).parent.glob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -45,7 +46,7 @@ def declared() -> list[str]:
 
 
 def gathered(folder: Path) -> list[dict[str, Any]]:
-    """The records of a run, each with its day and machine."""
+    """The records of a run, with day and machine."""
     memory = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
     system = f"Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}"
     machine = f"{os.cpu_count()} cores, {memory}, {system}"
@@ -54,7 +55,7 @@ def gathered(folder: Path) -> list[dict[str, Any]]:
 
 
 def merged(kept: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The newest record of each test that there is, in the tests' order; a test with parameters has several."""
+    """The newest record of each existing test, in the tests' order. A parametrized test has several."""
     records = {record["name"]: record for record in [*kept, *new]}
     order = declared()
 

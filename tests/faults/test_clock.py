@@ -11,23 +11,23 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from sentiment.client import Client, Credentials
 from tests.conftest import PLAIN
 from tests.faults.evidence import Evidence
-from tests.faults.fates import ANSWERED, HUNG, WRONG, Callers
+from tests.faults.fates import Callers
 from tests.faults.wall_clock import WallClock
 from tests.front_ends.servers import PATIENCE_S, Server
 from tests.security.authorities import Authority, mounted_pair
 from tests.tiny import make_bundle
 
-# Hours by which the server's wall clock is off, one after the other.
+# How many hours the server's wall clock is off, in turn.
 OFF_H = (5, -5, 0)
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 @pytest.mark.needs_tool("gcc")
 def test_the_wall_clock_jumps_five_hours_ahead_and_ten_back(serve: Callable[..., Server], evidence: Evidence, tmp_path: Path) -> None:
-    """The wall clock of a server with TLS and a watched folder of models is set 5 h ahead under load, then 10 h back, then right again
-    (by a library that stands before its C library); callers have deadlines of 5 s, a health watch one of 10 min. After each jump comes
-    another version of the model, and a new caller; after the first two another certificate, of which the second is not yet valid by the
-    clock that is behind: the one before stays in use until the clock is right.
+    """Under load, the wall clock of a server with TLS and a watched model folder is set 5 h ahead, then 10 h back, then right again (by a
+    preloaded library). Callers have deadlines of 5 s, a health watch has 10 min. After each jump there is a new version of the model and a
+    new caller; after the first two also a new certificate. By the clock that is behind, the second certificate is not valid yet: the
+    previous one stays in use until the clock is right.
     """
     clock, authority, bundles = WallClock(tmp_path), Authority(), tmp_path / "bundles"
     make_bundle(bundles)
@@ -45,10 +45,10 @@ def test_the_wall_clock_jumps_five_hours_ahead_and_ten_back(serve: Callable[...,
         watch = health_pb2_grpc.HealthStub(health).Watch(health_pb2.HealthCheckRequest(), timeout=600)
         watch.add_done_callback(lambda ended: statuses.append(ended.code()))
         statuses.append(next(watch).status)
-        callers.wait(200)
+        callers.wait(100)
         for version, hours in enumerate(OFF_H, 2):
             clock.set(hours)
-            callers.wait(200)
+            callers.wait(100)
             if hours:
                 pair = authority.sign()
                 tls.exchange(tls_crt=pair.certificate, tls_key=pair.key, ca_crt=authority.certificate)
@@ -59,16 +59,14 @@ def test_the_wall_clock_jumps_five_hours_ahead_and_ten_back(serve: Callable[...,
             make_bundle(bundles, version=version)
             line = server.wait_for("model_in_use", model=f"tiny/{version}")
             off_h.append((datetime.fromisoformat(line["timestamp"]) - datetime.now(UTC)) / timedelta(hours=1))
-            callers.wait(200)
+            callers.wait(100)
             with Client(server.target, credentials=credentials) as newcomer:
                 assert newcomer.classify("good", timeout_s=PATIENCE_S).model.version == version
             check = health_pb2_grpc.HealthStub(health).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
             assert check.status == SERVING
         assert statuses == [SERVING]
 
-    evidence.count(callers.fates)
+    evidence.judge(callers.fates)
     evidence.measured["longest call, ms"] = round(callers.fates.seconds(1) * 1e3, 1)
-    evidence.assert_nothing_lost()
-    assert set(evidence.calls) == {ANSWERED, WRONG, HUNG}
-    # The log says what the clock says: it did jump.
+    # The timestamps in the log show that the clock did jump.
     assert [round(hours) for hours in off_h] == list(OFF_H)

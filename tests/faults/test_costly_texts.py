@@ -1,24 +1,22 @@
-"""Texts that cost much"""
+"""Expensive texts"""
 
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from subprocess import PIPE, Popen
 
-from tests.faults.english import ENGLISH
 from tests.faults.evidence import Evidence
 from tests.faults.fates import Callers, Fates
 from tests.front_ends.servers import PATIENCE_S, Server
 
-Serve = Callable[..., Server]
 CALLERS = 8
-SECONDS = 4.0
-# Three words each, with the score for positive of the tokens: whatever it is, it is the same beside others.
+SECONDS = 2.0
+# Three words each.
 TEXTS = ("a good film", "a dull story", "what a mess", "I loved it")
-# A process of its own, so that what it costs to send a megabyte does not count as time of the server: texts of a few tokens, which cost the
-# model next to nothing, until it is told to end; then how many were answered.
+# Runs in a process of its own, so that the cost of sending megabytes does not slow down the measured caller. It sends texts of a few
+# tokens, which cost the model next to nothing, until its standard input ends; then it prints how many were answered and refused.
 COSTLY = f"""
 import itertools, sys, threading
 from sentiment.client import CallFailed, Client
@@ -56,50 +54,48 @@ print(answered, refused, flush=True)
 
 @contextmanager
 def costly_callers(target: str, model: str = "") -> Iterator[list[int]]:
-    """Callers who send costly texts meanwhile; how many were answered and how many refused is in the list at the end."""
-    told: list[int] = []
+    """Callers that send expensive texts. In the end, the list holds how many were answered and refused."""
+    counts: list[int] = []
     with Popen([sys.executable, "-c", COSTLY, target, model], stdin=PIPE, stdout=PIPE, text=True) as process:
         assert process.stdout is not None
         killer = threading.Timer(PATIENCE_S, process.kill)
         killer.start()
         try:
             assert process.stdout.readline() == "begun\n"
-            yield told
+            yield counts
             output, _ = process.communicate("", PATIENCE_S)
-            told += map(int, output.split())
+            counts += map(int, output.split())
         finally:
             killer.cancel()
             process.kill()
 
 
-def test_megabytes_of_one_word_beside_others(serve: Serve, evidence: Evidence) -> None:
-    """Eight callers send texts of a megabyte, one after the other, that are one word, accents, blanks or zeros. Another caller, whose texts
-    have three words, waits hardly longer than beside eight callers whose megabytes are refused unread (they name an unknown model). All
-    share two cores."""
-    server = serve(*ENGLISH)
-    with server.client() as client:
+def test_megabytes_of_one_word_beside_others(english: Server, evidence: Evidence) -> None:
+    """Eight callers send texts of a megabyte in a closed loop: one word, accents, blanks or zeros. Another caller, whose texts have three
+    words, waits little longer than beside eight callers whose megabytes are refused unread (they name an unknown model). All share two
+    cores.
+    """
+    with english.client() as client:
         texts = [(text, client.classify(text).scores["positive"]) for text in TEXTS]
     found: dict[str, Fates] = {}
 
     def watch(name: str) -> None:
         begun = time.monotonic()
         time.sleep(SECONDS)
-        found[name] = caller.fates.between(begun, time.monotonic() - 1)
+        found[name] = caller.fates.between(begun, time.monotonic())
 
-    with Callers(server.target, callers=1, texts=texts, pause_s=0.005) as caller:
+    with Callers(english.target, callers=1, texts=texts, pause_s=0.005) as caller:
         caller.wait(20)
-        watch("without them")
-        with costly_callers(server.target, "nobody") as unread:
+        with costly_callers(english.target, "nobody") as unread:
             watch("where they are refused")
-        with costly_callers(server.target) as read:
+        with costly_callers(english.target) as read:
             watch("beside them")
 
-    evidence.count(caller.fates)
+    evidence.judge(caller.fates, may=["DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"])
     evidence.measured["texts of a megabyte answered"] = read[0]
     for name, fates in found.items():
         evidence.measured[f"p50 and p99 {name}, ms"] = f"{fates.seconds(0.5) * 1e3:.1f}, {fates.seconds(0.99) * 1e3:.1f}"
-    evidence.assert_nothing_lost()
     assert read[0] >= CALLERS
     assert read[1] == unread[0] == 0
-    # Where the tokenizer was given whole texts it was 40 times as long.
+    # A tokenizer that gets the whole texts makes it 40 times as long.
     assert found["beside them"].seconds(0.5) < 10 * found["where they are refused"].seconds(0.5)

@@ -1,4 +1,4 @@
-"""Malformed inputs, made by the thousand from a seed"""
+"""Thousands of malformed inputs from a seed"""
 
 import asyncio
 import os
@@ -6,7 +6,7 @@ import random
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -16,17 +16,19 @@ from sentiment.api.grpc.names import METHODS, path_of
 from sentiment.oip import inference_pb2 as oip
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import NO_RETRIES
-from tests.faults.apart import Apart
 from tests.faults.evidence import Evidence
 from tests.faults.fates import HUNG, PATIENCE_S, Callers
 from tests.faults.malformed import PREFACE, call_headers, conversation, message, web_request
+from tests.faults.own_process import OwnProcess
 from tests.faults.seen import until
 
 INPUTS = int(os.environ.get("INPUTS", "300"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(2**31)
 AT_ONCE = 32
+# How often grpc.aio's server is ended.
+OPENINGS = 200 if INPUTS > 1000 else 20
 MIB = 2**20
-# What a caller's mistake, or the server's want of room or time, may be called; UNKNOWN and INTERNAL are neither.
+# Codes for a caller's mistake, or for a lack of room or time. UNKNOWN and INTERNAL are neither.
 CODES = {
     *("OK", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION", "UNIMPLEMENTED"),
     *("RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"),
@@ -59,32 +61,27 @@ JSON = [
 
 
 @pytest.fixture
-def attacked(bundles: Path, tmp_path: Path) -> Iterator[Apart]:
+def attacked(spawn: Callable[..., OwnProcess], tmp_path: Path) -> OwnProcess:
     """A server whose log is ``tmp_path/log``."""
     with (tmp_path / "log").open("wb") as log:
-        server = Apart(bundles, stderr=log)
-        yield server.wait_ready()
-        server.end()
+        return spawn(stderr=log)
 
 
-def assert_unharmed(server: Apart, log: Path, before: int, evidence: Evidence) -> None:
-    """It answers, nothing is left open, its memory has not grown much, and the log tells of no error."""
-    end = time.monotonic() + PATIENCE_S + 60
-    while server.connections() > 1:
-        assert time.monotonic() < end, f"seed {SEED}: left open: {server.connections()} connections"
-        time.sleep(0.1)
+def assert_unharmed(server: OwnProcess, log: Path, before: int, evidence: Evidence) -> None:
+    """No connection is left open, memory has not grown much, and the log has no error."""
+    until(lambda: server.connections() <= 1, f"seed {SEED}: connections are closed")
     grown = server.rss_bytes() - before
-    said = log.read_text()
+    logged = log.read_text()
     evidence.measured |= {"inputs": INPUTS, "seed": SEED, "memory grown by, MiB": round(grown / MIB, 1)}
     assert grown < 256 * MIB, f"seed {SEED}"
-    assert "Traceback" not in said and '"error"' not in said, f"seed {SEED}: {said[:2000]}"
+    assert "Traceback" not in logged and '"error"' not in logged, f"seed {SEED}: {logged[:2000]}"
 
 
 async def sent(target: str, dice: random.Random, inputs: int) -> Counter[str]:
-    """How so many calls with malformed bodies ended, of every method."""
+    """Send this many malformed bodies to random methods; returns how the calls ended."""
     found: Counter[str] = Counter()
     async with grpc.aio.insecure_channel(target, NO_RETRIES) as channel:
-        # Every method in the form of a stream: on the wire it is the same.
+        # Every method is called as a stream; on the wire there is no difference.
         calls = [channel.stream_stream(f"/{path_of(method)}") for method in METHODS]
 
         async def ask() -> None:
@@ -109,10 +106,10 @@ async def sent(target: str, dice: random.Random, inputs: int) -> Counter[str]:
     return found
 
 
-def test_bodies_that_are_no_messages(attacked: Apart, tmp_path: Path, evidence: Evidence) -> None:
-    """Every method of sentiment.v1 and of the Open Inference Protocol gets bodies that are wrong: random bytes, valid messages with bits
-    flipped, cut or doubled, unknown and repeated fields, wrong wire types, nesting, lengths that lie, bad UTF-8, NaN, extreme numbers.
-    Others ask rightly meanwhile. Every call ends with a code that says what is wrong, none with UNKNOWN or INTERNAL.
+def test_bodies_that_are_no_messages(attacked: OwnProcess, tmp_path: Path, evidence: Evidence) -> None:
+    """Every method of sentiment.v1 and of the Open Inference Protocol gets malformed bodies: random bytes, valid messages with flipped,
+    removed or doubled bits, unknown and repeated fields, wrong wire types, nesting, wrong lengths, bad UTF-8, NaN, extreme numbers. Each
+    call ends with a code that says what is wrong, none with UNKNOWN or INTERNAL. Valid calls beside them are answered.
     """
     with Callers(attacked.target, callers=2, timeout_s=10, pause_s=0.05) as callers:
         callers.wait(5)
@@ -123,15 +120,14 @@ def test_bodies_that_are_no_messages(attacked: Apart, tmp_path: Path, evidence: 
 
     assert set(codes) <= CODES, f"seed {SEED}: {codes}"
     assert codes["INVALID_ARGUMENT"] > 0
-    evidence.count(callers.fates)
-    evidence.assert_nothing_lost()
+    evidence.judge(callers.fates)
     evidence.measured |= {f"ended with {code}": number for code, number in sorted(codes.items())}
     evidence.measured["inputs a second"] = round(INPUTS / seconds)
     assert_unharmed(attacked, tmp_path / "log", before, evidence)
 
 
 def send_all(address: tuple[str, int], content: bytes) -> bytes:
-    """Send, and read what comes first, if it comes soon; the connection may be closed at any time."""
+    """Send, and return the first bytes of the answer if they come soon. The server may close the connection at any time."""
     with socket.create_connection(address, 20) as connection:
         connection.settimeout(0.05)
         try:
@@ -149,34 +145,34 @@ def connects(address: tuple[str, int]) -> bool:
     return True
 
 
-def test_a_path_that_is_no_utf8(attacked: Apart, tmp_path: Path, evidence: Evidence) -> None:
-    """200 calls, a connection each, whose :path has the byte 0xf4, each of which ends grpc.aio's server and its port before any of our code
-    sees the call. The process opens the port anew; our client tries again what failed meanwhile.
+def test_a_path_that_is_no_utf8(attacked: OwnProcess, tmp_path: Path, evidence: Evidence) -> None:
+    """Calls on connections of their own have the byte 0xf4 in their :path. Each ends grpc.aio's server, and with it the port, before our
+    code sees the call. The process opens the port again; our client retries the calls that failed.
     """
     headers = call_headers(b"/SecretPath\xf4/b")
     host, _, port = attacked.target.partition(":")
     address = (host, int(port))
     with Callers(attacked.target, callers=4, timeout_s=5) as callers:
         callers.wait(20)
-        for number in range(1, 201):
+        for number in range(1, OPENINGS + 1):
             until(lambda: connects(address), "the port is open")
             send_all(address, PREFACE + len(headers).to_bytes(3, "big") + b"\x01\x05\x00\x00\x00\x01" + headers)
-            until(lambda: (tmp_path / "log").read_text().count("grpc_port_reopened") == number, "the port is opened anew")  # noqa: B023  # at once
+            until(lambda: (tmp_path / "log").read_text().count("grpc_port_reopened") == number, "the port is opened again")  # noqa: B023  # at once
         callers.wait(100)
 
-    evidence.count(callers.fates)
-    evidence.assert_nothing_lost()
+    evidence.judge(callers.fates, may=["UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"])
     evidence.measured["longest wait for an answer, ms"] = round(callers.fates.seconds(1) * 1e3)
     log = (tmp_path / "log").read_text()
-    evidence.measured["times the port was opened anew"] = log.count("grpc_port_reopened")
-    assert attacked.total("grpc_opened_anew_total") == 200
+    evidence.measured["times the port was opened again"] = log.count("grpc_port_reopened")
+    assert attacked.total("grpc_opened_anew_total") == OPENINGS
     assert "SecretPath" not in log
 
 
 @pytest.mark.parametrize("port", ["HTTP 2", "HTTP 1"])
-def test_connections_that_speak_badly(attacked: Apart, tmp_path: Path, evidence: Evidence, port: str) -> None:
-    """Raw sockets. To the port of gRPC a greeting, mostly, and 10 frames each of any type, flags, length and stream, with HPACK garbage and
-    out of order; to the port of HTTP requests and JSON bodies with bits flipped, cut or doubled. Others ask rightly meanwhile.
+def test_connections_that_speak_badly(attacked: OwnProcess, tmp_path: Path, evidence: Evidence, port: str) -> None:
+    """The gRPC port gets, over raw sockets, mostly a preface and then 10 frames of any type, flags, length and stream, with HPACK garbage
+    and out of order. The HTTP port gets requests and JSON bodies with flipped, removed or doubled bits. Valid calls beside them are
+    answered.
     """
     dice = random.Random(SEED)
     paths = [call_headers(f"/{path_of(method)}".encode()) for method in METHODS if len(path_of(method)) < 120]
@@ -198,9 +194,7 @@ def test_connections_that_speak_badly(attacked: Apart, tmp_path: Path, evidence:
         callers.wait(5)
 
     assert not {status for status in statuses if status.startswith("5") and status not in ("501", "503", "504")}, f"seed {SEED}: {statuses}"
-    evidence.count(callers.fates)
-    evidence.assert_nothing_lost()
-    assert set(evidence.calls) == {"answered", "wrong", "never told"}, f"seed {SEED}"
+    evidence.judge(callers.fates)
     evidence.measured |= {f"answered with {status}": number for status, number in sorted(statuses.items())}
     evidence.measured["inputs a second"] = round(INPUTS / seconds)
     assert_unharmed(attacked, tmp_path / "log", before, evidence)

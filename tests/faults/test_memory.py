@@ -1,4 +1,4 @@
-"""Processes whose memory ends"""
+"""Processes that run out of memory"""
 
 import contextlib
 import http.client
@@ -16,7 +16,7 @@ from tests.faults.test_rollout import both
 from tests.front_ends.servers import Server
 
 Serve = Callable[..., Server]
-# So much more than it has; what a few dozen large calls take is many times that.
+# How much more memory a process may take. A few dozen large calls take many times that.
 MORE_MB = 24
 LARGE = ["a film " * 500] * 1000
 BODY = b" " * (20 * MB)
@@ -35,7 +35,7 @@ def send_body(server: Server) -> None:
 
 @contextlib.contextmanager
 def large_calls(server: Server, send: Callable[[Server], None], callers: int = 8) -> Iterator[None]:
-    """Callers who send the largest that there may be, whatever becomes of it."""
+    """Callers that send the largest allowed calls, and ignore how they end."""
     going = True
 
     def ask() -> None:
@@ -54,11 +54,11 @@ def large_calls(server: Server, send: Callable[[Server], None], callers: int = 8
             thread.join(30)
 
 
-def test_the_kernel_kills_a_server_for_its_memory(serve: Serve, evidence: Evidence) -> None:
-    """Two servers behind our client, under load. One is put into a cgroup in which it may take 24 MB more than it has, without swap, and
-    is sent batches of 3.5 MB until the kernel kills it: no more is lost than by any ``kill -9``.
+def test_the_kernel_kills_a_server_for_its_memory(serve_two: Callable[..., list[Server]], evidence: Evidence) -> None:
+    """Two servers are behind our client, under load. One is put into a cgroup in which it may take 24 MB more, without swap, and gets
+    batches of 3.5 MB until the kernel kills it. No more calls are lost than by any ``kill -9``.
     """
-    servers = [serve() for _ in range(2)]
+    servers = serve_two()
     with group("server") as limited, Callers(both(servers)) as callers:
         callers.wait(200)
         limited.enter(servers[0].process.pid, MORE_MB)
@@ -67,18 +67,16 @@ def test_the_kernel_kills_a_server_for_its_memory(serve: Serve, evidence: Eviden
             assert servers[0].process.wait(60) == KILLED
         killed = time.monotonic()
         assert limited.kills == 1
-        callers.wait(500)
+        callers.wait(200)
 
-    evidence.count(callers.fates)
+    evidence.judge(callers.fates, may=["UNAVAILABLE"])
     evidence.measured["killed after, s"] = round(killed - begun, 1)
     evidence.measured["longest call about the kill, ms"] = round(callers.fates.between(killed - 1, killed + 1).seconds(1) * 1e3, 1)
-    evidence.assert_nothing_lost()
-    assert set(evidence.calls) <= {"answered", "wrong", "never told", "UNAVAILABLE"}
 
 
 def test_the_kernel_kills_an_executor_for_its_memory(serve: Serve, evidence: Evidence) -> None:
-    """A server of two front ends, under load. Its executor is put into a cgroup in which it may take 24 MB more than it has, and is sent
-    bodies of 20 MB over HTTP until the kernel kills it. The supervisor replaces it; callers are told UNAVAILABLE until it is there.
+    """The executor of a server with two front ends is put into a cgroup in which it may take 24 MB more, and gets bodies of 20 MB over
+    HTTP until the kernel kills it. The supervisor replaces it. Callers get UNAVAILABLE in between.
     """
     server = serve("--front-ends", "2")
     with group("executor") as limited, Callers(server.target, channels=4) as callers:
@@ -89,11 +87,9 @@ def test_the_kernel_kills_an_executor_for_its_memory(serve: Serve, evidence: Evi
             line = server.wait_for("process_ended", ended="executor")
             killed = time.monotonic()
         assert (line["code"], line["replaced"], limited.kills) == (KILLED, True, 1)
-        until(lambda: server.pid("executor") != executor, "another one is started")
+        until(lambda: server.pid("executor") != executor, "the executor is replaced")
         callers.wait(200)
         first = min(ended for begun, ended, fate in callers.fates.calls if fate == "answered" and begun > killed)
 
-    evidence.count(callers.fates)
+    evidence.judge(callers.fates, may=["UNAVAILABLE"])
     evidence.measured["answered again after, s"] = round(first - killed, 2)
-    evidence.assert_nothing_lost()
-    assert set(evidence.calls) <= {"answered", "wrong", "never told", "UNAVAILABLE"}

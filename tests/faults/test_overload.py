@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,13 +24,12 @@ from sentiment.traffic.texts import read_pool
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import PLAIN
-from tests.faults.english import ENGLISH, capacity, texts_with_scores
+from tests.faults.english import capacity, texts_with_scores
 from tests.faults.evidence import Evidence
-from tests.faults.fates import ANSWERED, HUNG, WRONG, Callers, Fates
+from tests.faults.fates import ANSWERED, HUNG, Callers, Fates
 from tests.faults.seen import Seen, nothing_waits, until
 from tests.front_ends.servers import PATIENCE_S, Server
 
-Serve = Callable[..., Server]
 OBJECTIVE_S = 0.5
 TIMES = 3.0
 REFUSALS = {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
@@ -38,7 +37,7 @@ REFUSALS = {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
 
 @dataclass
 class Watched:
-    """What was seen meanwhile: probes' times, memory, and refusals with and without a hint when to come back."""
+    """Observations under load: durations of probes, memory, and refusals with and without a retry hint."""
 
     probes_s: list[float] = field(default_factory=list)
     rss_mb: list[float] = field(default_factory=list)
@@ -48,7 +47,7 @@ class Watched:
 
 @contextmanager
 def watching(server: Server) -> Iterator[Watched]:
-    """Beside the load, four times a second: a health check, /healthz, and a call of which the refusal is looked at."""
+    """Beside the load, eight times a second: a health check, /healthz, and a call whose refusal is examined."""
     found, going, seen, failures = Watched(), True, Seen(server.process.pid), []
 
     def look() -> None:
@@ -57,13 +56,13 @@ def watching(server: Server) -> Iterator[Watched]:
                 while going:
                     found.rss_mb.append(seen.rss_mb)
                     begun = time.monotonic()
-                    told = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=LIVENESS), timeout=PATIENCE_S)
-                    assert told.status == health_pb2.HealthCheckResponse.SERVING
+                    answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=LIVENESS), timeout=PATIENCE_S)
+                    assert answer.status == health_pb2.HealthCheckResponse.SERVING
                     with urllib.request.urlopen(server.url + "/healthz", timeout=PATIENCE_S) as response:
                         assert response.status == 200
                     found.probes_s.append(time.monotonic() - begun)
                     ask(channel, found)
-                    time.sleep(0.25)
+                    time.sleep(0.125)
         except BaseException as error:  # handed to the test
             failures.append(error)
 
@@ -89,46 +88,42 @@ def ask(channel: grpc.Channel, found: Watched) -> None:
 
 async def load(server: Server, rate: float, seconds: float) -> Point:
     async with Fleet(Target(server.target), Mix((OBJECTIVE_S, OBJECTIVE_S)), read_pool("mixed"), OBJECTIVE_S, processes=1) as fleet:
-        return await fleet.measure(Poisson(rate), seconds)
+        return await fleet.measure(Poisson(rate), seconds, warm_up_s=0.5)
 
 
 def fates_of(point: Point) -> Fates:
-    """The load's calls. The load tester reads no answers; those that it gave up after their deadlines were never told."""
+    """The load tester's calls, whose answers it does not check. Calls that it gave up after their deadline count as hung."""
     names = {OK: ANSWERED, CANCELLED_BY_US: HUNG}
     return Fates([(0.0, 0.0, names.get(code, code)) for code, number in point.outcomes.items() for _ in range(number)])
 
 
-def overload(serve: Serve, evidence: Evidence, seconds: float) -> None:
-    server = serve(*ENGLISH)
+def overload(server: Server, evidence: Evidence, seconds: float) -> None:
     checked = texts_with_scores(server.target, 32)
-    can = capacity(server.target, read_pool("mixed"), max(2.0, seconds / 6))
+    can = capacity(server.target, read_pool("mixed"), max(1.0, seconds / 6))
     with watching(server) as watched, Callers(server.target, callers=2, timeout_s=OBJECTIVE_S, texts=checked, pause_s=0.05) as callers:
         before = watched.rss_mb[0] if watched.rss_mb else Seen(server.process.pid).rss_mb
         point = asyncio.run(load(server, TIMES * can, seconds))
-        # The last of them has ended or had its deadline.
         ended = time.monotonic()
         until(lambda: nothing_waits(server), "nothing waits")
         callers.wait(20)
         alone = time.monotonic()
         callers.wait(20)
     after = callers.fates.between(alone, time.monotonic())
-    evidence.count(fates_of(point), callers.fates)
+    evidence.judge(fates_of(point), callers.fates, may=REFUSALS)
     evidence.measured |= {
         "capacity, texts/s": round(can, 1),
         "load, texts/s": round(TIMES * can, 1),
         "answered in time over capacity": round(point.goodput_per_s / can, 3),
         "p99 of the answers, ms": round(point.percentile(99) * 1e3),
-        "refusals looked at, all with a time to come back": watched.hinted,
+        "refusals examined, all with a retry hint": watched.hinted,
         "health probes answered": len(watched.probes_s),
         "slowest pair of them, ms": round(max(watched.probes_s) * 1e3),
         "memory before, at most, after, MB": f"{before:.0f}, {max(watched.rss_mb):.0f}, {Seen(server.process.pid).rss_mb:.0f}",
-        "two callers are answered again after, s": round(alone - ended, 2),
+        "two callers get 20 answers after, s": round(alone - ended, 2),
         "p99 of them then, ms": round(after.seconds(0.99) * 1e3),
     }
     if point.client_limited:
         evidence.measured["the load tester was a limit itself"] = point.client_limited
-    evidence.assert_nothing_lost()
-    assert set(evidence.calls) <= {ANSWERED, WRONG, HUNG} | REFUSALS, (evidence.calls, point.messages)
     assert evidence.calls.get("RESOURCE_EXHAUSTED", 0) > 0
     assert watched.hinted > 0
     assert watched.unhinted == 0
@@ -136,14 +131,14 @@ def overload(serve: Serve, evidence: Evidence, seconds: float) -> None:
     assert max(watched.rss_mb) < before + 512
 
 
-def test_three_times_its_capacity_for_seconds(serve: Serve, evidence: Evidence) -> None:
-    """The default bundle gets texts of sentences' and reviews' lengths, each with 0.5 s, at three times the rate that it had answered
-    while 64 callers waited all the time; for 4 s, from a process of its own, whether or not others were answered.
+def test_three_times_its_capacity_for_seconds(english: Server, evidence: Evidence) -> None:
+    """The default bundle gets texts as long as sentences and reviews, with deadlines of 0.5 s, at three times the rate that it answers to
+    64 callers in a closed loop. The load comes from another process for 2.5 s, in an open loop.
     """
-    overload(serve, evidence, 4.0)
+    overload(english, evidence, 2.5)
 
 
 @pytest.mark.thorough
-def test_three_times_its_capacity_for_a_minute(serve: Serve, evidence: Evidence) -> None:
+def test_three_times_its_capacity_for_a_minute(english: Server, evidence: Evidence) -> None:
     """The same for 60 s."""
-    overload(serve, evidence, 60.0)
+    overload(english, evidence, 60.0)

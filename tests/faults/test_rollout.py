@@ -1,4 +1,4 @@
-"""Servers that are stopped, exchanged or killed"""
+"""Servers that are stopped, replaced or killed"""
 
 import contextlib
 import itertools
@@ -6,7 +6,6 @@ import json
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import psutil
 import pytest
@@ -15,11 +14,13 @@ from sentiment.client.policy import SERVICE_CONFIG
 from tests.conftest import NO_RETRIES
 from tests.faults.evidence import Evidence
 from tests.faults.fates import ANSWERED, HUNG, WRONG, Callers, Fates
+from tests.faults.seen import until
 from tests.front_ends.servers import PATIENCE_S, Server, eventually_answers
 
 Serve = Callable[..., Server]
+ServeTwo = Callable[..., list[Server]]
 UNAVAILABLE = "UNAVAILABLE"
-# A client that takes servers in turn and watches their health, as ours, but never tries again.
+# A client that calls servers in turn and watches their health, as ours does, but never retries.
 WATCHING = [
     *NO_RETRIES,
     ("grpc.service_config", json.dumps({name: SERVICE_CONFIG[name] for name in ("loadBalancingConfig", "healthCheckConfig")})),
@@ -32,56 +33,51 @@ def both(servers: list[Server]) -> str:
 
 
 def wait_asked(server: Server, calls: int) -> None:
-    """Until the server has answered so many calls."""
-    end = time.monotonic() + PATIENCE_S
-    while server.total("requests_total", method="Classify", code="OK") < calls:
-        assert time.monotonic() < end, "nobody called it"
-        time.sleep(0.05)
+    """Wait until the server has answered this many calls."""
+    until(lambda: server.total("requests_total", method="Classify", code="OK") >= calls, f"{calls} calls are answered")
 
 
-def rolled(serve: Serve, drain: Sequence[str], options: Sequence[tuple[str, Any]] = ()) -> Fates:
-    """Each of two servers is ended under load, the second when the successor of the first is being called."""
-    servers = [serve(*drain) for _ in range(2)]
-    with Callers(both(servers), callers=64, options=options) as callers:
-        callers.wait(200)
-        for number in range(2):
-            address = servers[number].target
-            servers[number].process.terminate()
-            assert servers[number].finish() == 0
-            callers.wait(200)
-            servers[number] = serve(*drain, "--grpc-listen", address)
-            wait_asked(servers[number], 50)
-    return callers.fates
+def roll(servers: list[Server], serve: Serve, drain: Sequence[str], *callers: Callers) -> None:
+    """Replace each of two servers under load. The second one ends only when the successor of the first is being called."""
+    for one in callers:
+        one.wait(200)
+    for number, server in enumerate(servers):
+        server.process.terminate()
+        assert server.finish() == 0
+        callers[0].wait(100)
+        servers[number] = serve(*drain, "--grpc-listen", server.target)
+        wait_asked(servers[number], 50)
 
 
-def test_a_rollout_under_load_loses_nothing(serve: Serve, evidence: Evidence) -> None:
-    """Two servers under the load of a client that takes them in turn and watches their health, but never tries again: each is ended by
-    SIGTERM, with 1 s for balancers to notice, and the other one only when its successor is being called.
+def test_a_rollout_under_load_loses_nothing(serve: Serve, serve_two: ServeTwo, evidence: Evidence) -> None:
+    """Two servers are under the load of a client that calls them in turn, watches their health and never retries. SIGTERM ends one after
+    the other. Balancers have 1 s to notice, and the second server ends only when the successor of the first is being called.
     """
-    evidence.count(rolled(serve, WITH_A_DRAIN, WATCHING))
-    evidence.assert_nothing_lost()
-    assert set(evidence.calls) == {ANSWERED, WRONG, HUNG}
+    servers = serve_two(*WITH_A_DRAIN)
+    with Callers(both(servers), callers=64, options=WATCHING) as callers:
+        roll(servers, serve, WITH_A_DRAIN, callers)
+
+    evidence.judge(callers.fates)
 
 
-def test_the_same_rollout_without_a_drain_loses_calls(serve: Serve, evidence: Evidence) -> None:
-    """The same load, client and order, but no time for balancers to notice and none for calls under way (drain_wait_s and drain_grace_s
-    0): what the drain is for.
+def test_the_same_rollout_without_a_drain_loses_calls(serve: Serve, serve_two: ServeTwo, evidence: Evidence) -> None:
+    """The same load and order, but with drain_wait_s and drain_grace_s 0: balancers have no time to notice, and calls in progress are cut
+    off. The client that never retries loses calls. Our own client, beside it, retries UNAVAILABLE and loses none.
     """
-    evidence.count(rolled(serve, WITHOUT, WATCHING))
-    evidence.assert_nothing_lost()
-    assert evidence.calls.get(UNAVAILABLE, 0) + evidence.calls.get("CANCELLED", 0) > 0, evidence.calls
+    servers = serve_two(*WITHOUT)
+    with Callers(both(servers), callers=32) as ours, Callers(both(servers), callers=64, options=WATCHING) as watching:
+        roll(servers, serve, WITHOUT, watching, ours)
 
-
-@pytest.mark.parametrize("drain", [pytest.param(WITH_A_DRAIN, id="with a drain"), pytest.param(WITHOUT, id="without")])
-def test_the_same_rollout_behind_our_own_client(serve: Serve, evidence: Evidence, drain: Sequence[str]) -> None:
-    """The same again, with our client as it is: it tries UNAVAILABLE again, so that not even the missing drain costs a call."""
-    evidence.count(rolled(serve, drain))
-    evidence.assert_nothing_lost()
-    assert set(evidence.calls) == {ANSWERED, WRONG, HUNG}
+    evidence.judge(watching.fates, may=[UNAVAILABLE, "CANCELLED"])
+    lost = watching.fates.of(UNAVAILABLE, "CANCELLED")
+    evidence.judge(ours.fates, may=[UNAVAILABLE, "CANCELLED"])
+    evidence.measured |= {"calls that the client without retries lost": lost, "calls that our client lost": ours.fates.lost()}
+    assert lost > 0, evidence.calls
+    assert ours.fates.lost() == 0, ours.fates.counts()
 
 
 def wait_stuck(callers: Callers, still_s: float = 0.5) -> None:
-    """Until none of the calls has ended for so long."""
+    """Wait until no call has ended for ``still_s``."""
     end = time.monotonic() + PATIENCE_S
     before = -1
     while before != (before := len(callers.fates.calls)):
@@ -90,7 +86,7 @@ def wait_stuck(callers: Callers, still_s: float = 0.5) -> None:
 
 
 def across(fates: Fates, instant: float) -> Fates:
-    """The calls under way at this instant, their time reckoned from it."""
+    """The calls in progress at this instant, as if they began then."""
     return Fates([(instant, ended, fate) for begun, ended, fate in fates.calls if begun <= instant < ended])
 
 
@@ -98,85 +94,78 @@ def ms(seconds: float) -> float:
     return round(seconds * 1e3, 1)
 
 
-def test_one_of_two_servers_is_killed_with_64_calls_in_flight(serve: Serve, evidence: Evidence) -> None:
-    """Two servers behind our client as it is; one is frozen until every one of 64 callers waits for it, and then killed (``kill -9``)."""
-    servers = [serve() for _ in range(2)]
+def test_one_of_two_servers_is_killed_with_64_calls_in_flight(serve_two: ServeTwo, evidence: Evidence) -> None:
+    """Two servers are behind our client. One is frozen until all 64 callers wait for it, and then killed (``kill -9``)."""
+    servers = serve_two()
     with Callers(both(servers), callers=64, timeout_s=30) as callers:
-        callers.wait(500)
+        callers.wait(200)
         servers[0].process.send_signal(signal.SIGSTOP)
         wait_stuck(callers)
         killed = time.monotonic()
         servers[0].process.kill()
         callers.wait(500)
 
-    evidence.count(callers.fates)
+    evidence.judge(callers.fates)
     waited = across(callers.fates, killed)
     evidence.measured["calls that waited for the killed one"] = len(waited.calls)
     evidence.measured["longest from the kill to the other one's answer, ms"] = ms(waited.seconds(1))
-    evidence.assert_nothing_lost()
     assert len(waited.calls) == 64
-    assert set(evidence.calls) == {ANSWERED, WRONG, HUNG}, evidence.calls
 
 
 def test_a_lone_server_is_killed_with_64_calls_in_flight(serve: Serve, evidence: Evidence) -> None:
-    """A server that has no other beside it is frozen until every one of 64 callers, with deadlines of 30 s, waits for it, and then killed;
-    a second later another is started at its address.
+    """The only server is frozen until all 64 callers, with deadlines of 30 s, wait for it, and then killed. Another one is then started at
+    its address.
     """
     server = serve()
     with Callers(server.target, callers=64, timeout_s=30) as callers:
-        callers.wait(500)
+        callers.wait(200)
         server.process.send_signal(signal.SIGSTOP)
         wait_stuck(callers)
         killed = time.monotonic()
         server.process.kill()
         callers.wait(64, UNAVAILABLE)
-        time.sleep(1)
         serve("--grpc-listen", server.target)
         ready = time.monotonic()
         callers.wait(500)
 
-    evidence.count(callers.fates)
+    evidence.judge(callers.fates, may=[UNAVAILABLE])
     waited = across(callers.fates, killed)
     evidence.measured["calls that waited for it"] = len(waited.calls)
-    evidence.measured["longest from the kill until a caller was told, ms"] = ms(waited.seconds(1, UNAVAILABLE))
+    evidence.measured["longest from the kill until a caller had its status, ms"] = ms(waited.seconds(1, UNAVAILABLE))
     first = min(ended for begun, ended, fate in callers.fates.calls if fate == ANSWERED and begun > killed)
     evidence.measured["from the successor's readiness to its first answer, ms"] = ms(max(0.0, first - ready))
-    evidence.assert_nothing_lost()
     assert waited.counts() == {ANSWERED: 0, WRONG: 0, HUNG: 0, UNAVAILABLE: 64}
-    # Far from their deadlines.
+    # Long before their deadlines.
     assert waited.seconds(1, UNAVAILABLE) < 15
-    assert set(evidence.calls) == {ANSWERED, WRONG, HUNG, UNAVAILABLE}, evidence.calls
 
 
 @pytest.mark.parametrize("name", [pytest.param("front-0", id="front end"), pytest.param("executor", id="executor")])
 def test_a_process_of_a_server_with_front_ends_is_killed(serve: Serve, evidence: Evidence, name: str) -> None:
-    """``kill -9`` of one process of a lone server with two front ends, under the load of 32 callers on 8 connections of our client."""
+    """``kill -9`` of one process of a server with two front ends, under the load of 32 callers on 8 connections of our client."""
     server = serve("--front-ends", "2")
     pid = server.pid(name)
     with Callers(server.target, callers=32, channels=8) as callers:
-        callers.wait(500)
+        callers.wait(200)
         killed = time.monotonic()
         server.kill(name)
         server.wait_for("process_started", 2, started=name)
         started = time.monotonic()
-        callers.wait(1000)
+        callers.wait(500)
     if name == "front-0":
         wait_takes_connections(server, name)
 
-    evidence.count(callers.fates)
+    evidence.judge(callers.fates, may=[UNAVAILABLE])
     waited = across(callers.fates, killed)
-    evidence.measured["calls under way at the kill"] = len(waited.calls)
+    evidence.measured["calls in progress at the kill"] = len(waited.calls)
     evidence.measured["of them not answered"] = len(waited.calls) - waited.of(ANSWERED)
     evidence.measured["from the kill to the start of another process in its place, ms"] = ms(started - killed)
     evidence.measured["longest time in which nobody was answered, ms"] = ms(longest_gap(callers.fates))
-    evidence.assert_nothing_lost()
     assert server.wait_for("process_ended")["ended"] == name
     assert server.pid(name) != pid
-    assert set(evidence.calls) <= {ANSWERED, WRONG, HUNG, UNAVAILABLE}, evidence.calls
 
 
 def wait_takes_connections(server: Server, name: str) -> None:
-    """Until this process, which shares the port with others, has a new client's connection; each client is answered."""
+    """Wait until this process, which shares its port with others, has a new client's connection. Each client is answered."""
     end = time.monotonic() + PATIENCE_S
     port = int(server.target.rpartition(":")[2])
     process = psutil.Process(server.pid(name))

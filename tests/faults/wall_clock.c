@@ -1,8 +1,8 @@
-/* Stands before the C library of one program (LD_PRELOAD) and sets its wall clock off by the seconds that the file WALL_CLOCK holds:
-   one native long, which may be changed at any time. All other clocks go on as they are.
+/* Preloaded before the C library of one program (LD_PRELOAD), this shifts its wall clock by the seconds in the file WALL_CLOCK: one
+   native long, which may change at any time. All other clocks stay as they are.
 
-   Waits until a time of the wall clock (sem_timedwait, pthread_cond_timedwait, futexes) stay the kernel's: the server was seen to make
-   none. (libfaketime 0.9 makes every absolute sleep on the monotonic clock fail, and so Python's time.sleep.) */
+   Waits until a wall-clock time (sem_timedwait, pthread_cond_timedwait, futexes) still use the kernel's clock: the server makes none.
+   (libfaketime 0.9 makes every absolute sleep on the monotonic clock fail, and so Python's time.sleep.) */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>

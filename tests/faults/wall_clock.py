@@ -1,4 +1,4 @@
-"""A wall clock of a program's own, which can be set while it runs; the machine's stays as it is."""
+"""A wall clock for one program, which can be set while the program runs. The machine's clock does not change."""
 
 import ctypes
 import mmap
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class WallClock:
-    """Compiles a library that stands before a program's C library (needs gcc); right until it is set."""
+    """Compiles a library for LD_PRELOAD (needs gcc). The clock is right until it is set."""
 
     def __init__(self, folder: Path) -> None:
         file, library = folder / "wall-clock", folder / "wall_clock.so"
@@ -17,9 +17,9 @@ class WallClock:
         subprocess.run(command, check=True, timeout=60)
         with file.open("r+b") as opened:
             self._off = mmap.mmap(opened.fileno(), 0)
-        # Of the program that is to have this clock, and of all that it starts.
+        # For the program that uses this clock; its child processes inherit it.
         self.environment = {"LD_PRELOAD": str(library), "WALL_CLOCK": str(file)}
 
     def set(self, hours: int) -> None:
-        """Off by so many hours from now on: a jump."""
+        """Make the clock jump: from now on it is off by this many hours."""
         self._off[:] = struct.pack("@l", hours * 3600)

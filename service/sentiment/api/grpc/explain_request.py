@@ -16,7 +16,7 @@ SETS_MAX = 64
 
 
 def asked_of(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) -> ExplanationRequest:
-    """The explanation that a request asks for. Only values that ``ExplanationRequest`` cannot hold are checked here; ``Explainer`` checks the rest.
+    """The explanation that a request asks for. Checks only what ``ExplanationRequest`` cannot hold; ``Explainer`` checks the rest.
 
     Args:
         request: an ExplainRequest, or a ClassifyRequest with ``explain`` set.

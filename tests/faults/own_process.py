@@ -1,12 +1,9 @@
-"""A server whose standard error, environment and files are the test's own; its log is read only if the test does so."""
+"""A server whose standard error, environment and files the test provides. Nobody reads its log unless the test does."""
 
-import json
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,8 @@ from tests.front_ends.servers import PATIENCE_S, Server, wait_gone
 from tests.test_processes import free_port
 
 
-class Apart(Server):
-    """``sentiment serve`` in one process. ``how``: what subprocess.Popen takes, ``stderr`` above all, and ``program`` before "serve"."""
+class OwnProcess(Server):
+    """``sentiment serve`` in one process. ``how`` are arguments of subprocess.Popen, such as ``stderr``."""
 
     def __init__(self, bundles: Path, *flags: str, model: str = "tiny", **how: Any) -> None:
         self.target, http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
@@ -28,7 +25,7 @@ class Apart(Server):
         self.lines = []
         self.others = []
 
-    def wait_ready(self) -> "Apart":
+    def wait_ready(self) -> "OwnProcess":
         end = time.monotonic() + PATIENCE_S
         while not self._is_ready():
             assert self.process.poll() is None, self.process.returncode
@@ -44,12 +41,12 @@ class Apart(Server):
             return False
 
     def rss_bytes(self) -> int:
-        """Memory of all of its processes."""
+        """Resident memory of all its processes."""
         process = psutil.Process(self.process.pid)
         return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
 
     def connections(self) -> int:
-        """Open ones to its ports."""
+        """Open connections to its ports."""
         return sum(one.status == psutil.CONN_ESTABLISHED for one in psutil.Process(self.process.pid).net_connections("tcp"))
 
     def finish(self, within_s: float = PATIENCE_S) -> int:
@@ -60,13 +57,3 @@ class Apart(Server):
         self.process.kill()
         self.process.wait()
         wait_gone(children)
-
-
-def fetched(url: str, body: Mapping[str, object] | None = None) -> Any:
-    """JSON of a URL, asked by POST if there is a body; of a refusal too."""
-    data = None if body is None else json.dumps(body).encode()
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=PATIENCE_S) as response:
-            return json.loads(response.read())
-    except urllib.error.HTTPError as refusal:
-        return json.loads(refusal.read())

@@ -1,0 +1,20 @@
+"""The tiny bundle, as a worker loads it."""
+
+from pathlib import Path
+
+import pytest
+
+from sentiment.corpus.scoring import Job, load
+from sentiment.model.bundle import load_bundle
+from sentiment.serving.offline import OfflineClassifier
+
+
+@pytest.fixture(scope="session")
+def job(bundles: Path) -> Job:
+    bundle = load_bundle(bundles / "tiny/1")
+    return Job("unused", "", "text", ("id",), "", bundle.id, bundle.digest, bundle.manifest.labels, (bundles,))
+
+
+@pytest.fixture(scope="session")
+def classifier(job: Job) -> OfflineClassifier:
+    return load(job)
