@@ -102,12 +102,12 @@ def test_labels_must_be_the_same(exported: tuple[Path, Exported], datasets: list
     renamed = (bundle / "manifest.json").read_text().replace('"positive"', '"good"')
     (bundle / "manifest.json").write_text(renamed)
 
-    with pytest.raises(ModelsError, match=r"its labels are negative, good; those of .* are negative, positive"):
+    with pytest.raises(ModelsError, match=r"has labels negative, good; .* has negative, positive; compare needs equal labels"):
         compare(exported[0], bundle, datasets)
 
 
 def test_two_files_of_one_name_are_refused(exported: tuple[Path, Exported], datasets: list[Dataset]) -> None:
-    with pytest.raises(BadData, match="two files are called one"):
+    with pytest.raises(BadData, match="two files have the name one"):
         compare(exported[0], exported[0], [datasets[0], datasets[0]])
 
 

@@ -96,7 +96,7 @@ def test_a_column_of_too_many_domains_is_refused(exported: tuple[Path, Exported]
         rows = "".join(f"{number % 2},a film,product {number}\n" for number in range(count))
         (tmp_path / f"{name}.csv").write_text(f"label,text,domain\n{rows}1,a film of none,\n")
 
-    with pytest.raises(BadData, match=r"many\.csv: 51 domains; the limit is 50"):
+    with pytest.raises(BadData, match=r"many\.csv: the domain column has 51 values; the limit is 50"):
         evaluate(exported[0], [Dataset("many", tmp_path / "many.csv")])
     assert len(evaluate(exported[0], [Dataset("most", tmp_path / "most.csv")]).datasets["most"].domains) == 50
 
@@ -142,10 +142,10 @@ def test_texts_without_an_answer_are_counted_by_kind(exported: tuple[Path, Expor
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"fr\tbon\nbon\n", r":2: 'bon\\n'; wanted kind<TAB>text"),
+        (b"fr\tbon\nbon\n", r":2: expected kind<TAB>text, such as fr<TAB>Bonjour, got 'bon\\n'"),
         (b"fr\tbon\nen\t \n", ":2: the text is empty"),
         (b"fr\tcaf\xe9\n", ":1: not UTF-8"),
-        (b"", ": holds no text"),
+        (b"", ": has no texts"),
     ],
 )
 def test_a_file_of_undecided_texts_that_cannot_be_used_is_named(tmp_path: Path, content: bytes, said: str) -> None:
@@ -224,7 +224,7 @@ def test_a_damaged_bundle_is_refused(bundle: Path, dataset: Dataset) -> None:
 
 
 def test_two_files_of_one_name_are_refused(exported: tuple[Path, Exported], dataset: Dataset) -> None:
-    with pytest.raises(BadData, match="two files are called made/up"):
+    with pytest.raises(BadData, match="two files have the name made/up"):
         evaluate(exported[0], [dataset, dataset])
 
 
@@ -247,7 +247,7 @@ def test_recorded_figures_stand_in_the_manifest_and_the_bundle_still_loads(bundl
 
 
 def test_figures_of_a_graph_that_is_not_served_are_not_recorded(bundle: Path, dataset: Dataset) -> None:
-    with pytest.raises(ModelsError, match=r"the figures are of fp32\.onnx; the manifest records those of the served graph, int8\.onnx"):
+    with pytest.raises(ModelsError, match=r"measured on fp32\.onnx; the manifest records only figures of the served graph, int8\.onnx"):
         record(bundle, evaluate(bundle, [dataset], "fp32"))
 
 
@@ -269,7 +269,7 @@ def test_an_evaluation_survives_its_file(tmp_path: Path, evaluation: Evaluation)
 def test_a_file_that_is_no_evaluation_is_named(tmp_path: Path) -> None:
     (tmp_path / "e.json").write_text('{"bundle": "tiny/1"}')
 
-    with pytest.raises(ModelsError, match=r"e\.json: not an evaluation of this version: graph: Field required; measure again"):
+    with pytest.raises(ModelsError, match=r"e\.json: not an evaluation of this version: graph: Field required; run evaluate --json again"):
         read_evaluation(tmp_path / "e.json")
 
 
@@ -278,7 +278,7 @@ def test_an_evaluation_that_an_earlier_version_made_is_refused(tmp_path: Path, e
     del old["datasets"]["made/up"]["classes"]
     (tmp_path / "e.json").write_text(json.dumps(old))
 
-    with pytest.raises(ModelsError, match=r"datasets\.made/up\.classes: Field required; measure again with evaluate --json"):
+    with pytest.raises(ModelsError, match=r"datasets\.made/up\.classes: Field required; run evaluate --json again"):
         read_evaluation(tmp_path / "e.json")
 
 

@@ -211,7 +211,7 @@ def test_a_name_that_the_service_refuses_makes_no_bundle(checkpoint: Path, tmp_p
 
 
 def test_labels_that_the_model_has_not_are_refused(checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadData, match="label 2; the model's labels are 0 to 1"):
+    with pytest.raises(BadData, match="label 2; the model has labels 0 to 1"):
         export(checkpoint, tmp_path / "1", name="tiny", version=1, dev=[Example("good", 2)])
 
     assert list(tmp_path.iterdir()) == []
@@ -220,7 +220,7 @@ def test_labels_that_the_model_has_not_are_refused(checkpoint: Path, tmp_path: P
 def test_a_development_set_of_one_label_calibrates_nothing(checkpoint: Path, tmp_path: Path) -> None:
     dev = [Example(text, 1) for _, text in sentences(20)]
 
-    with pytest.raises(BadData, match=r"all 20 texts of the development set have label 1; calibration needs texts of another, too"):
+    with pytest.raises(BadData, match=r"all 20 texts of the development set have label 1; calibration needs at least two labels"):
         export(checkpoint, tmp_path / "1", name="tiny", version=1, dev=dev)
 
     assert list(tmp_path.iterdir()) == []

@@ -121,5 +121,5 @@ def test_a_run_s_record_says_whose_probabilities_it_learned_from(teacher: Path, 
 def test_a_folder_that_is_not_there_is_told_before_the_work(teacher: Path, tmp_path: Path) -> None:
     source = write_tsv(tmp_path / "texts.tsv", sentences(3))
 
-    with pytest.raises(ModelsError, match="its folder is not there"):
+    with pytest.raises(ModelsError, match="the folder does not exist"):
         label(teacher, [str(source)], tmp_path / "new" / "soft.jsonl", CPU)

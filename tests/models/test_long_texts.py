@@ -118,9 +118,11 @@ def test_the_best_way_becomes_the_default_only_when_asked(bundle: Path, found: L
 def test_figures_of_another_bundle_are_not_recorded(bundle: Path, found: LongTexts) -> None:
     before = load_bundle(bundle).digest
 
-    with pytest.raises(ModelsError, match=r"the figures are of a int8\.onnx, SHA-256 000000000000; the bundle serves another graph first"):
+    with pytest.raises(
+        ModelsError, match=r"the figures were measured on int8\.onnx with SHA-256 000000000000; the bundle serves another graph first"
+    ):
         record_long_texts(bundle, found.model_copy(update={"graph_sha256": "0" * 64}))
-    with pytest.raises(ModelsError, match="the figures have temperature 9"):
+    with pytest.raises(ModelsError, match="the figures were measured with temperature 9"):
         record_long_texts(bundle, found.model_copy(update={"temperature": 9.0}))
 
     assert load_bundle(bundle).digest == before
@@ -139,7 +141,7 @@ def test_what_cannot_be_measured_is_told(exported: tuple[Path, Exported], tmp_pa
 
     with pytest.raises(BadData, match=r"short\.tsv: none of 5 texts has more than 64 tokens"):
         measure_long_texts(exported[0], [short], Choice())
-    with pytest.raises(ModelsError, match="a stride is 63; the most is 62"):
+    with pytest.raises(ModelsError, match=r"stride must be at most 62 \(the tokens of one window\), got 63"):
         measure_long_texts(exported[0], [short], Choice(strides=(63,)))
 
 

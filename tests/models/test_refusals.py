@@ -113,8 +113,8 @@ def test_where_a_report_shall_stand_is_looked_at_before_the_work(
     nowhere = refused(*given, "--json", tmp_path / "none" / "found.json")
     folder = refused(*given, "--json", tmp_path / "folder")
 
-    assert nowhere == "error: /none/found.json: its folder is not there; make it first"
-    assert folder == "error: /folder: is a folder; wanted a file's name"
+    assert nowhere == "error: /none/found.json: the folder does not exist; create it first"
+    assert folder == "error: /folder: is a folder; expected a file name"
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""What a bundle is measured by, and the measurements themselves."""
+"""Measurements of a bundle: accuracy, calibration, behavioural tests, long texts, comparisons."""

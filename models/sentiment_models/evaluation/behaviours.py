@@ -1,7 +1,7 @@
-"""Behavioural tests in the manner of CheckList: texts whose right answer, or right change of answer, is known by construction.
+"""CheckList-style behavioural tests: texts whose correct label, or correct change of the answer, is known by construction.
 
-Ribeiro et al. 2020, "Beyond Accuracy: Behavioral Testing of NLP Models with CheckList". The templates stand in
-behaviours.toml. Pure; knows nothing of what answers.
+Ribeiro et al. 2020, "Beyond Accuracy: Behavioral Testing of NLP Models with CheckList". The templates are in
+behaviours.toml. Pure; knows nothing of the model that answers.
 """
 
 import itertools
@@ -30,7 +30,7 @@ SLOT = re.compile(r"\{([a-z]+)(?:_\d)?\}")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A text with its label, or a text before and after a change with what the change must do: ``same``, ``up`` or ``down``."""
+    """One text and its correct label, or a text before and after a change and the expected effect: ``same``, ``up`` or ``down``."""
 
     texts: tuple[str, ...]
     wanted: str
@@ -38,7 +38,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """One test: its kind is functionality, invariance or direction."""
+    """One test. ``kind`` is functionality, invariance or direction; ``wanted`` describes the expected behaviour."""
 
     name: str
     kind: str
@@ -47,7 +47,7 @@ class Behaviour:
 
 
 def behaviours(file: Path = FILE, seed: int = SEED) -> tuple[Behaviour, ...]:
-    """Make the tests out of the templates, at most 36 cases each, the same ones for the same seed."""
+    """Generate the tests from the templates, at most CASES_MAX cases each. Equal seeds give equal cases."""
     content = tomllib.loads(file.read_text(encoding="utf-8"))
     words: dict[str, list[str]] = content["words"]
     rngs = (random.Random(f"{seed}{test['name']}") for test in content["test"])  # noqa: S311 - no secret
@@ -55,23 +55,23 @@ def behaviours(file: Path = FILE, seed: int = SEED) -> tuple[Behaviour, ...]:
 
 
 def texts(tests: Sequence[Behaviour]) -> list[str]:
-    """Every text of the tests, once, in order."""
+    """Return the distinct texts of the tests, in order."""
     return list(dict.fromkeys(text for test in tests for case in test.cases for text in case.texts))
 
 
 def judge(tests: Sequence[Behaviour], found: Mapping[str, NDArray[np.float64]], labels: Sequence[str]) -> list[BehaviourFound]:
-    """Hold the tests against answers.
+    """Check answers against the tests.
 
     Args:
-        tests: what ``behaviours`` made.
-        found: the probabilities of each text of theirs, in the order of the labels.
-        labels: names, with ``negative`` and ``positive`` among them.
+        tests: from ``behaviours``.
+        found: the probabilities of every text of the tests, in the order of ``labels``.
+        labels: label names; they include ``negative`` and ``positive``.
     """
     return [_judge(test, found, labels) for test in tests]
 
 
 def applies_to(labels: Sequence[str]) -> bool:
-    """Whether a model with these labels can be held against the tests."""
+    """Whether the tests apply to a model with these labels."""
     return {NEGATIVE, POSITIVE} <= set(labels)
 
 
@@ -118,7 +118,7 @@ def _behaviour(test: Mapping[str, object], words: Mapping[str, Sequence[str]], r
 
 
 def _drawn(groups: Sequence[list[Case]], rng: random.Random) -> Iterator[Case]:
-    """Draw at most CASES_MAX cases, from each template as many as from the others while it has some."""
+    """Draw at most CASES_MAX cases, in turn from each template that has any left."""
     for group in groups:
         rng.shuffle(group)
     turns = itertools.chain.from_iterable(itertools.zip_longest(*groups))
@@ -127,36 +127,36 @@ def _drawn(groups: Sequence[list[Case]], rng: random.Random) -> Iterator[Case]:
 
 
 def _filled(template: str, words: Mapping[str, Sequence[str]]) -> list[str]:
-    """Fill the slots of a template in every way."""
+    """Fill the slots of a template with every combination of words."""
     slots = {found.group(): found.group(1) for found in SLOT.finditer(template)}
     choices = itertools.product(*(words[name] for name in slots.values()))
     return [_written(template, dict(zip(slots, chosen, strict=True))) for chosen in choices]
 
 
 def _paired(first: str, second: str, wanted: str, words: Mapping[str, Sequence[str]]) -> list[Case]:
-    """Fill two templates that have the same slots alike."""
+    """Fill two templates that share their slots with the same words."""
     return [Case((a, b), wanted) for a, b in (both.split("\0") for both in _filled(f"{first}\0{second}", words))]
 
 
 def _swapped(template: str, slot: str, words: Mapping[str, Sequence[str]]) -> Iterator[Case]:
-    """Fill one slot with each word and with the one after it, the others alike."""
+    """Pair each word of one slot with the next one; the other slots stay equal within a pair."""
     for first, second in itertools.pairwise([*words[slot], words[slot][0]]):
         befores, afters = (_filled(template.replace(f"{{{slot}}}", word), words) for word in (first, second))
         yield from (Case(pair, "same") for pair in zip(befores, afters, strict=True))
 
 
 def _written(template: str, chosen: Mapping[str, str]) -> str:
-    """Fill in, with the right article, and a capital letter at the front of each part."""
+    """Fill the slots, correct "a" to "an", and capitalise each part."""
     text = SLOT.sub(lambda found: chosen[found.group()], template)
     text = re.sub(r"\b([Aa]) (?=[aeiou])", r"\1n ", text)
     return "\0".join(part[:1].upper() + part[1:] for part in text.split("\0"))
 
 
-def _end_otherwise(text: str, rng: random.Random) -> str:
+def _change_final_punctuation(text: str, rng: random.Random) -> str:
     return text.rstrip(".!") + rng.choice(("", "!", "!!!", "..."))
 
 
-CHANGES: Mapping[str, Callable[[str, random.Random], str]] = {"typos": typos, "casing": recase, "punctuation": _end_otherwise}
+CHANGES: Mapping[str, Callable[[str, random.Random], str]] = {"typos": typos, "casing": recase, "punctuation": _change_final_punctuation}
 
 
 def _items(value: object) -> Sequence[object]:

@@ -1,4 +1,4 @@
-"""Two bundles on the same texts: whose answers are better, which flip, whether that could be chance, and what each costs."""
+"""Compare two bundles on the same texts: accuracy, flipped answers, significance and cost."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +15,10 @@ from sentiment_models.evaluation.findings import GraphMeasured
 from sentiment_models.evaluation.resample import SEED, difference_interval, mcnemar
 from sentiment_models.evaluation.tables import P_VALUE_MIN, Table, interval, shortened
 
-# Flips that are shown of each file and direction, the surest of the second bundle's answers first.
+# Flips shown per file and direction, those where the second bundle is most confident first.
 EXAMPLES_MAX = 12
 POOLED = "all files"
-# Characters of a text on a terminal.
+# Characters of a text shown in a terminal.
 TERMINAL_MAX = 90
 
 Precisions = tuple[str | None, str | None]
@@ -29,14 +29,14 @@ class _Part(BaseModel):
 
 
 class Side(_Part):
-    """One of the bundles."""
+    """One of the two bundles."""
 
     bundle: str
     graph: GraphMeasured
 
 
 class Flip(_Part):
-    """A text that one bundle answers rightly and the other wrongly, shortened; with both answers and their probabilities."""
+    """A text that exactly one bundle answers correctly, shortened. ``right`` is the correct label; ``scores`` are probabilities."""
 
     text: str
     right: str
@@ -47,8 +47,9 @@ class Flip(_Part):
 class Difference(_Part):
     """Both bundles on one file.
 
-    ``lost`` texts only the first answers rightly, ``gained`` only the second; ``changed`` got another label, right or wrong.
-    ``interval``: 95 % of the second's accuracy less the first's, paired. ``p_value``: McNemar's exact test.
+    ``lost``: texts that only the first bundle answers correctly. ``gained``: texts that only the second does. ``changed``: texts
+    whose label differs. ``interval``: the paired 95 % interval of the accuracy difference, second minus first. ``p_value``:
+    McNemar's exact test.
     """
 
     rows: int = Field(gt=0)
@@ -64,7 +65,7 @@ class Difference(_Part):
 
 
 class Comparison(_Part):
-    """Two graphs by data set; with several files also all of them together."""
+    """Two graphs compared per data set. With several files, POOLED holds all of them together."""
 
     first: Side
     second: Side
@@ -76,27 +77,27 @@ class Comparison(_Part):
 def compare(
     first: Path, second: Path, datasets: Sequence[Dataset], precisions: Precisions = (None, None), threads: int = 0, seed: int = SEED
 ) -> Comparison:
-    """Run two bundles over labelled files.
+    """Run two bundles on labelled files.
 
     Args:
-        first: the bundle that is known.
-        second: the bundle that might replace it.
-        datasets: what to run.
-        precisions: run this graph of the first and that of the second; None: the one that would be served on this machine.
-        threads: how many share a session; 0: as many as cores are granted.
-        seed: of the intervals.
+        first: the current bundle.
+        second: the candidate bundle.
+        datasets: the labelled files.
+        precisions: the graph of each bundle; None: the graph that would be served on this machine.
+        threads: threads per session; 0: the available cores.
+        seed: of the bootstrap.
 
     Raises:
-        ModelsError: their labels differ.
-        BadData: a file cannot be used, or two have one name.
-        sentiment.errors.BadBundle: a bundle cannot be served here.
+        ModelsError: the labels of the bundles differ.
+        BadData: a file cannot be used, or two data sets have the same name.
+        sentiment.errors.BadBundle: a bundle cannot be served on this machine.
     """
     refuse_equal_names(datasets)
     threads = threads or cores_granted()
     sides = [load_classifier(bundle, precision) for bundle, precision in zip((first, second), precisions, strict=True)]
     labels, others = (side.manifest.labels for side in sides)
     if labels != others:
-        raise ModelsError(f"{second}: its labels are {', '.join(others)}; those of {first} are {', '.join(labels)}")
+        raise ModelsError(f"{second} has labels {', '.join(others)}; {first} has {', '.join(labels)}; compare needs equal labels")
     found: dict[str, Difference] = {}
     for dataset in datasets:
         before, after = (run_file(side, dataset, threads) for side in sides)
@@ -146,7 +147,7 @@ def _difference(before: Measured, after: Measured, labels: Sequence[str], seed: 
 
 
 def _pooled(parts: Sequence[Difference], seed: int) -> Difference:
-    """All files as one, each text counted once; without examples."""
+    """Combine all files, each text counted once; without examples."""
     rows, lost, gained = (sum(getattr(part, name) for part in parts) for name in ("rows", "lost", "gained"))
     low, high = difference_interval(lost, gained, rows, seed)
 
@@ -166,7 +167,7 @@ def _pooled(parts: Sequence[Difference], seed: int) -> Difference:
 
 
 def tables(comparison: Comparison) -> tuple[Table, Table]:
-    """Lay out accuracy, and cost."""
+    """Return the accuracy table and the cost table."""
     accuracy = Table(
         "Accuracy",
         ("data set", "texts", "A", "B", "B - A", "95 %", "p", "A only right", "B only right", "labels changed"),
@@ -177,12 +178,12 @@ def tables(comparison: Comparison) -> tuple[Table, Table]:
             )
             for name, one in comparison.datasets.items()
         ),
-        "The interval is a paired bootstrap of the difference, p that of McNemar's exact test on the texts that one of them alone answers "
-        f"rightly. From {P_VALUE_MIN} on the difference may be chance.",
+        "95 %: paired bootstrap interval of the difference. p: McNemar's exact test on the texts that only one bundle answers correctly. "
+        f"At {P_VALUE_MIN} or more, the difference may be chance.",
     )
     first, second = comparison.first.graph, comparison.second.graph
     cost = [
-        (f"core-ms a text, {name}", f"{one.core_ms_per_text[0]:.2f}", f"{one.core_ms_per_text[1]:.2f}", _ratio(*one.core_ms_per_text))
+        (f"core-ms per text, {name}", f"{one.core_ms_per_text[0]:.2f}", f"{one.core_ms_per_text[1]:.2f}", _ratio(*one.core_ms_per_text))
         for name, one in comparison.datasets.items()
     ]
     for name, a, b in (("graph, MB", first.bytes, second.bytes), ("bundle, MB", first.bundle_bytes, second.bundle_bytes)):
@@ -191,7 +192,7 @@ def tables(comparison: Comparison) -> tuple[Table, Table]:
 
 
 def as_text(comparison: Comparison) -> str:
-    """Lay the comparison out for a terminal, with the first few flips."""
+    """Format the comparison for a terminal, with the first few flips."""
     parts = [_names(comparison), *(f"{one.title}\n{plain(one.header, one.rows)}" for one in tables(comparison))]
     for title, rows in _flips(comparison):
         narrow = [(shortened(text, TERMINAL_MAX), *rest) for text, *rest in rows[:5]]
@@ -204,7 +205,8 @@ def as_page(comparison: Comparison) -> str:
     sections = [Section(one.title, paragraph(one.note) + table(one.header, one.rows)) for one in tables(comparison)]
     sections += [Section(title, table(_FLIP_HEADER, rows)) for title, rows in _flips(comparison)]
     return page(
-        f"{comparison.first.bundle} against {comparison.second.bundle}", [Section("Bundles", paragraph(_names(comparison))), *sections]
+        f"{comparison.first.bundle} compared with {comparison.second.bundle}",
+        [Section("Bundles", paragraph(_names(comparison))), *sections],
     )
 
 

@@ -1,4 +1,4 @@
-"""Measure a bundle's served graph on labelled files, through the service's own tokenizer, padding, session and calibration."""
+"""Measure a bundle's served graph on labelled files with the service's own tokenizer, padding, session and calibration."""
 
 import itertools
 import time
@@ -30,23 +30,23 @@ from sentiment_models.export.inference import Served, serve
 from sentiment_models.export.manifest import MANIFEST_FILE, WEIGHTS_FILE, read_object, sha256, write_object
 from sentiment_models.export.provenance import Json
 
-# Upper ends of the slices by tokens; the last one is what most of the family reads.
+# Upper ends of the length slices in tokens. 512 is the limit of most encoder families.
 LENGTHS = (16, 64, 256, 512)
 OVER_THE_LIMIT = "over the limit"
-# With more a column holds something else, such as names of products.
+# A column with more values is not a domain but something else, such as product names.
 DOMAINS_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A labelled file and what its figures are called."""
+    """A labelled file and the name its figures get."""
 
     name: str
     path: Path
 
     @classmethod
     def parse(cls, spec: str) -> "Dataset":
-        """Read ``FILE`` or ``NAME=FILE`` as the command line takes it; a file's name is its folder's and its own: sst2/dev."""
+        """Parse ``FILE`` or ``NAME=FILE`` of the command line. The default name is folder and file, such as sst2/dev."""
         name, equals, path = spec.partition("=")
         if equals and not Path(spec).exists():
             return cls(name, Path(path))
@@ -56,7 +56,7 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A file as a classifier answered it: the right labels, what came back, and what that took."""
+    """A file's texts and correct labels, a classifier's answers, and the time they took."""
 
     texts: list[TextOrPair]
     labels: Labels
@@ -78,16 +78,16 @@ def evaluate(
 
     Args:
         bundle: the bundle's directory.
-        datasets: what to measure it on.
-        precision: measure this graph; None: the one that would be served on this machine.
-        threads: how many share the session; 0: as many as cores are granted.
-        truncation: how texts are read that do not fit; None: as the bundle says.
-        undecided: a .tsv file of kind<TAB>text, texts that have no answer.
-        seed: of the intervals and of the perturbations.
+        datasets: the labelled files.
+        precision: the graph to measure; None: the graph that would be served on this machine.
+        threads: threads of the session; 0: the available cores.
+        truncation: how to read texts that are too long; None: the bundle's default.
+        undecided: a .tsv file of kind<TAB>text with texts that have no correct label.
+        seed: of the intervals and the perturbations.
 
     Raises:
-        BadData: a file cannot be used, or two have one name.
-        sentiment.errors.BadBundle: the bundle cannot be served here.
+        BadData: a file cannot be used, or two data sets have the same name.
+        sentiment.errors.BadBundle: the bundle cannot be served on this machine.
     """
     refuse_equal_names(datasets)
     threads = threads or cores_granted()
@@ -108,18 +108,18 @@ def evaluate(
 
 
 def refuse_equal_names(datasets: Sequence[Dataset]) -> None:
-    """Refuse two data sets of one name.
+    """Refuse data sets with the same name.
 
     Raises:
-        BadData: names it.
+        BadData: two data sets share a name.
     """
     names = [dataset.name for dataset in datasets]
     if len(set(names)) != len(names):
-        raise BadData(f"two files are called {max(names, key=names.count)}; name one of them by NAME=FILE")
+        raise BadData(f"two files have the name {max(names, key=names.count)}; rename one with NAME=FILE")
 
 
 def graph_measured(classifier: Classifier) -> GraphMeasured:
-    """Say which graph a classifier runs, and how large it, with weights that it reads from another file, and its bundle are."""
+    """Describe the graph that a classifier runs. ``bytes`` includes weights that the graph reads from another file."""
     graph, files = classifier.graph, classifier.manifest.files
     outside = WEIGHTS_FILE in files and WEIGHTS_FILE.encode() in (classifier.bundle.path / graph.file).read_bytes()
     return GraphMeasured(
@@ -133,7 +133,7 @@ def graph_measured(classifier: Classifier) -> GraphMeasured:
 
 
 def run_file(classifier: Classifier, dataset: Dataset, threads: int, truncation: str | None = None) -> Measured:
-    """Run every text of a file through a classifier.
+    """Classify every text of a file.
 
     Raises:
         BadData: the file cannot be used.
@@ -155,7 +155,7 @@ def _run(classifier: Classifier, dataset: Dataset, examples: Sequence[Example], 
 
 
 def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: str | None = None, seed: int = SEED) -> Measurement:
-    """Run one file through a classifier, as it is and perturbed.
+    """Measure a classifier on one file, with the texts as they are and perturbed.
 
     Raises:
         BadData: the file cannot be used, or has too many domains.
@@ -163,8 +163,10 @@ def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: 
     examples = _read(classifier, dataset)
     domains = _domains([example.domain for example in examples])
     if len(domains) > DOMAINS_MAX:
-        many = f"{len(domains)} domains; the limit is {DOMAINS_MAX}"
-        raise BadData(f"{dataset.path}: {many}: name the column otherwise if it holds something else")
+        raise BadData(
+            f"{dataset.path}: the domain column has {len(domains)} values; the limit is {DOMAINS_MAX}. "
+            "Rename the column if it holds something else"
+        )
     run = _run(classifier, dataset, examples, threads, truncation)
     names, labels, stated, rows = classifier.manifest.labels, run.labels, run.served.stated, len(run.labels)
     found = figures_of(stated, labels)
@@ -196,21 +198,24 @@ def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: 
 
 
 def record(bundle: Path, evaluation: Evaluation) -> None:
-    """Write the figures into the bundle's manifest; its digest, and with it the bundle's, changes.
+    """Write the figures into the bundle's manifest, which changes the bundle's digest.
 
     Raises:
-        ModelsError: the figures are of another bundle, or of another graph than the one that is served first.
+        ModelsError: the figures belong to another bundle, to another truncation, or to a graph that is not served first.
         sentiment.errors.BadBundle: the bundle is damaged.
     """
     manifest = load_bundle(bundle).manifest
     evaluation.check_of(manifest)
     if evaluation.truncation != manifest.default_truncation:
         raise ModelsError(
-            f"the figures are of truncation {evaluation.truncation}; the manifest records those of its own, {manifest.default_truncation}"
+            f"the figures were measured with truncation {evaluation.truncation}; the manifest records only figures of its default "
+            f"truncation, {manifest.default_truncation}"
         )
     served = manifest.graphs.classify[0].file
     if evaluation.graph.file != served:
-        raise ModelsError(f"the figures are of {evaluation.graph.file}; the manifest records those of the served graph, {served}")
+        raise ModelsError(
+            f"the figures were measured on {evaluation.graph.file}; the manifest records only figures of the served graph, {served}"
+        )
     accuracy: dict[str, Json] = {name: one.model_dump() for name, one in manifest.accuracy.items()}
     for name, one in evaluation.datasets.items():
         accuracy[name] = {"accuracy": one.accuracy, "macro_f1": one.macro_f1, "ece": one.ece, "rows": one.rows}
@@ -227,7 +232,7 @@ def _classes(counts: NDArray[np.int64], names: Sequence[str]) -> dict[str, Class
 
 
 def _lengths(served: Served) -> dict[str, NDArray[np.bool_]]:
-    """Cut by tokens; a text longer than the model reads at once counts as such only."""
+    """Slice by length in tokens. A text that is longer than the model's limit is only in the slice OVER_THE_LIMIT."""
     lengths, long = served.lengths, served.long
     masks = {}
     for low, high in itertools.pairwise((0, *LENGTHS)):
@@ -238,13 +243,13 @@ def _lengths(served: Served) -> dict[str, NDArray[np.bool_]]:
 
 
 def _domains(domains: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
-    """Cut by domain, if the file names any; a text without one is in none."""
+    """Slice by domain. A text without a domain is in no slice."""
     named = np.array(domains, object)
     return {domain: named == domain for domain in sorted(set(domains) - {""})}
 
 
 def _slices(run: Measured, masks: Mapping[str, NDArray[np.bool_]]) -> dict[str, Slice]:
-    """Figures of each; empty slices are left out."""
+    """Return the figures of each slice that is not empty."""
     right = run.served.answers == run.labels
     confidence = run.served.stated.max(axis=1)
     return {

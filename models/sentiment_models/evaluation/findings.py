@@ -1,4 +1,4 @@
-"""What an evaluation found, as ``evaluate --json`` writes it and the report, the model card and the manifest read it."""
+"""The results of an evaluation, as ``evaluate --json`` writes them. The report, the model card and the manifest read them."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.metrics import Bin
 from sentiment_models.export.manifest import TOKENIZER_FILE, WEIGHTS_FILE
 
-# What answers hang on besides a graph: the weights of one that keeps none of its own, and how text becomes tokens.
+# Files besides the graph that determine the answers: external weights, and the tokenizer.
 BESIDE = (WEIGHTS_FILE, TOKENIZER_FILE)
 
 
@@ -18,7 +18,7 @@ class _Part(BaseModel):
 
 
 class ClassFound(_Part):
-    """Figures of one label: ``rows`` texts have it, ``answered`` got it."""
+    """Figures of one label. ``rows``: texts whose correct label it is; ``answered``: texts that got it as the answer."""
 
     precision: float
     recall: float
@@ -28,7 +28,7 @@ class ClassFound(_Part):
 
 
 class Slice(_Part):
-    """Figures of some rows of a file."""
+    """Figures of a part of a file."""
 
     rows: int = Field(gt=0)
     accuracy: float
@@ -36,14 +36,14 @@ class Slice(_Part):
 
 
 class CalibrationFound(_Part):
-    """Whether the calibration error is chance: see ``resample.Consistency``."""
+    """Whether the calibration error could be chance: see ``resample.Consistency``."""
 
     p_value: float
     ece_of_calibrated: tuple[float, float]
 
 
 class Robustness(_Part):
-    """What a perturbation did to ``rows`` texts: how many labels changed, and the accuracy before and after."""
+    """The effect of a perturbation on ``rows`` texts: the number of changed labels, and the accuracy before and after."""
 
     rows: int = Field(gt=0)
     changed: int
@@ -52,10 +52,10 @@ class Robustness(_Part):
 
 
 class Measurement(_Part):
-    """Figures of one labelled file. Shares are from 0 to 1, intervals are of 95 %; ``truncated`` and ``abstained`` count texts.
+    """Figures of one labelled file. Shares are from 0 to 1, intervals are 95 %; ``truncated`` and ``abstained`` count texts.
 
-    ``confusion`` counts by right label, then by answer, both in the order of ``classes``. ``lengths`` are slices by tokens,
-    ``domains`` by what the file says of its texts, empty where it says nothing; ``robustness`` is by perturbation.
+    ``confusion`` counts texts by correct label, then by answer, both in the order of ``classes``. ``lengths`` are slices by
+    tokens. ``domains`` are slices by the file's domain column, empty without one. ``robustness`` is by perturbation.
     """
 
     accuracy: float
@@ -80,7 +80,7 @@ class Measurement(_Part):
 
 
 class Failure(_Part):
-    """A case that failed: one text, or a text before and after a change; ``scores`` are the probabilities of the answers."""
+    """A failed case: one text, or a text before and after a change. ``scores`` are the probabilities of the answers."""
 
     texts: tuple[str, ...]
     wanted: str
@@ -89,7 +89,7 @@ class Failure(_Part):
 
 
 class BehaviourFound(_Part):
-    """How one behavioural test went; ``examples`` are the failures the model is surest of."""
+    """The result of one behavioural test. ``examples`` are the failures with the highest probability or the largest change."""
 
     name: str
     kind: str
@@ -100,28 +100,28 @@ class BehaviourFound(_Part):
 
 
 class Undecided(_Part):
-    """Texts without an answer, of one kind: how many were marked ``abstain``."""
+    """Texts of one kind that have no correct label; ``caught`` counts those marked ``abstain``."""
 
     rows: int = Field(gt=0)
     caught: int
 
 
 class GraphMeasured(_Part):
-    """Which graph it was, and how large it and its whole bundle are."""
+    """The measured graph, its size and the size of its bundle."""
 
     file: str
     precision: str
     sha256: str
     bytes: int
     bundle_bytes: int
-    # SHA-256 of the bundle's other files that answers hang on.
+    # SHA-256 by name of the other files in BESIDE that the bundle has.
     beside: dict[str, str]
 
 
 class Evaluation(_Part):
     """Figures of one graph of one bundle, by data set.
 
-    ``behaviours`` is empty where the labels are not negative and positive, ``undecided`` (by language) where no such file was given.
+    ``behaviours`` is empty unless the labels include negative and positive. ``undecided`` (by kind) is empty without such a file.
     """
 
     bundle: str
@@ -136,16 +136,16 @@ class Evaluation(_Part):
     undecided: dict[str, Undecided] = {}
 
     def check_of(self, manifest: Manifest) -> None:
-        """Refuse to stand for another bundle, or for this one before it was exported anew.
+        """Check that the evaluation belongs to this export of this bundle.
 
         Raises:
-            ModelsError: says what differs.
+            ModelsError: the graph, the weights, the tokenizer or the calibration differs.
         """
         for name, measured in {self.graph.file: self.graph.sha256, **self.graph.beside}.items():
             file = manifest.files.get(name)
             if file is None or file.sha256 != measured:
-                known = "none" if file is None else f"one with SHA-256 {file.sha256[:12]}"
-                raise ModelsError(f"the evaluation is of a {name} with SHA-256 {measured[:12]}; the bundle has {known}")
+                known = f"no {name}" if file is None else f"one with SHA-256 {file.sha256[:12]}"
+                raise ModelsError(f"the evaluation measured {name} with SHA-256 {measured[:12]}; the bundle has {known}; evaluate it again")
         for setting in ("temperature", "abstain_below"):
             ours, theirs = getattr(self, setting), getattr(manifest.calibration, setting)
             if ours != theirs:
@@ -153,10 +153,10 @@ class Evaluation(_Part):
 
 
 def read_evaluation(path: Path) -> Evaluation:
-    """Read what ``evaluate --json`` wrote.
+    """Read a file that ``evaluate --json`` wrote.
 
     Raises:
-        ModelsError: it is something else, or of a version that measured less.
+        ModelsError: the file cannot be read, or another version or another command wrote it.
     """
     try:
         return Evaluation.model_validate_json(path.read_bytes())
@@ -164,7 +164,5 @@ def read_evaluation(path: Path) -> Evaluation:
         raise ModelsError(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "as a whole"
-        raise ModelsError(
-            f"{path}: not an evaluation of this version: {where}: {first['msg']}; measure again with evaluate --json"
-        ) from error
+        where = ".".join(map(str, first["loc"])) or "the whole file"
+        raise ModelsError(f"{path}: not an evaluation of this version: {where}: {first['msg']}; run evaluate --json again") from error

@@ -1,6 +1,6 @@
-"""Which way of reading texts that do not fit a model answers them best: measured on labelled ones, chosen, written into the manifest.
+"""Measure the ways of reading texts longer than the model's limit on labelled texts, choose the best, record it in the manifest.
 
-Everything is read, run and combined by the service's own modules.
+The service's own modules tokenize, run and combine.
 """
 
 import math
@@ -29,9 +29,9 @@ from sentiment_models.export.inference import by_length
 from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_object
 from sentiment_models.export.provenance import Json, distinct_names
 
-# Tokenized together while long texts are looked for.
+# Texts tokenized together in the search for long texts.
 LOOK_TEXTS = 512
-# A rule may give a label nothing at all, which has no logarithm.
+# A combination rule may give a label probability 0, which has no logarithm.
 PROBABILITY_MIN = 1e-12
 
 
@@ -40,7 +40,7 @@ class _Part(BaseModel):
 
 
 class Plan(_Part):
-    """One way of reading long texts, as a manifest states it."""
+    """One way of reading long texts, in the manifest's terms."""
 
     truncation: str
     head_tail: HeadTail | None = None
@@ -48,20 +48,20 @@ class Plan(_Part):
 
     @property
     def name(self) -> str:
-        """For a table."""
+        """The name shown in tables."""
         if self.windows:
             return f"windows {self.windows.size}/{self.windows.stride} {self.windows.combine}"
         return f"head_tail {self.head_tail.head}" if self.head_tail else self.truncation
 
     def by_rule(self) -> "list[Plan]":
-        """The same reading with each rule that could combine it."""
+        """Return the plan once per rule that can combine its windows."""
         if self.windows is None:
             return [self]
         return [Plan(truncation=self.truncation, windows=self.windows.model_copy(update={"combine": rule})) for rule in COMBINATIONS]
 
 
 class Way(Plan):
-    """How it answered. ``gained`` and ``lost``: texts that it alone, or truncation head alone, has right."""
+    """A plan and its results. ``gained``: texts that only this plan answers correctly; ``lost``: texts that only truncation head does."""
 
     accuracy: float
     ece: float
@@ -74,7 +74,7 @@ class Way(Plan):
 
 
 class LongTexts(_Part):
-    """What was measured: ``texts`` of more than ``max_tokens`` tokens, read in each way."""
+    """The results: ``texts`` texts of more than ``max_tokens`` tokens, read in each way."""
 
     bundle: str
     graph: str
@@ -86,9 +86,10 @@ class LongTexts(_Part):
     ways: tuple[Way, ...]
 
     def best(self, truncation: str = "") -> Way:
-        """The way, of one truncation or of all, that makes the right labels likeliest among those as accurate as the most accurate.
+        """Return the best way of one truncation, or of all.
 
-        As accurate: within a standard error of it (Breiman et al. 1984). Of equal ones the cheapest.
+        Candidates are the ways within one standard error of the highest accuracy (Breiman et al. 1984). Among them the lowest
+        NLL wins, then the lowest cost.
         """
         ways = [way for way in self.ways if truncation in ("", way.truncation)]
         top = max(way.accuracy for way in ways)
@@ -96,7 +97,7 @@ class LongTexts(_Part):
         return min((way for way in ways if way.accuracy >= top - error), key=lambda way: (way.nll, way.core_ms_per_text))
 
     def table(self) -> str:
-        """Lay the figures out for a terminal."""
+        """Format the figures for a terminal."""
         width = max(len(way.name) for way in self.ways)
         lines = [
             f"{self.bundle}, {self.graph}, {self.texts:,} texts of more than {self.max_tokens} tokens",
@@ -114,10 +115,10 @@ class LongTexts(_Part):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which of the long texts are measured, and with which strides.
+    """Which long texts to measure, and with which strides.
 
-    ``dev_fraction``: only what ``train`` with this fraction and seed keeps out of training; None: all. ``texts_max``: at most so
-    many, drawn by the seed; 0: all. ``strides``: in tokens; none: a half, three quarters and the whole of a window.
+    ``dev_fraction``: only the texts that ``train`` holds out with this fraction and seed; None: all. ``texts_max``: the most
+    texts, drawn by the seed; 0: all. ``strides``: in tokens; empty: a half, three quarters and the whole of a window.
     """
 
     dev_fraction: float | None = None
@@ -128,7 +129,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The long texts read and run in one way: raw logits of the rows of each text."""
+    """The long texts run in one way: raw logits of the rows of each text."""
 
     logits: list[list[list[float]]]
     truncated: int
@@ -136,24 +137,24 @@ class _Run:
 
 
 def measure_long_texts(bundle: Path, files: Sequence[Path], choice: Choice, threads: int = 0) -> LongTexts:
-    """Measure every way of reading long texts: head, head_tail as the manifest splits, windows by every rule.
+    """Measure every way of reading long texts: head, head_tail with the manifest's split, windows with every rule.
 
     Args:
-        bundle: the bundle's directory; the graph is the one that is served on this machine.
-        files: labelled texts; those that fit the model are passed over.
+        bundle: the bundle's directory; measured is the graph that is served on this machine.
+        files: labelled texts; those within the model's limit are skipped.
         choice: which texts, and which strides.
-        threads: how many share the session; 0: as many as cores are granted.
+        threads: threads of the session; 0: the available cores.
 
     Raises:
-        BadData: a file cannot be used, or none holds a long text.
+        BadData: a file cannot be used, or none has a long text.
         ModelsError: a stride is longer than a window.
-        sentiment.errors.BadBundle: the bundle cannot be served here.
+        sentiment.errors.BadBundle: the bundle cannot be served on this machine.
     """
     classifier = load_classifier(bundle)
     room = classifier.windows.size - classifier.tokenizer.special_tokens
     strides = choice.strides or tuple(sorted({max(1, room * quarters // 4) for quarters in (2, 3, 4)}))
     if max(strides) > room:
-        raise ModelsError(f"a stride is {max(strides)}; the most is {room}, the tokens of a text in a window")
+        raise ModelsError(f"stride must be at most {room} (the tokens of one window), got {max(strides)}")
     examples = long_examples(classifier, files, choice)
     texts, labels = [example.text for example in examples], np.array([example.label for example in examples], np.int64)
     found: list[tuple[Way, NDArray[np.bool_]]] = []
@@ -178,16 +179,16 @@ def measure_long_texts(bundle: Path, files: Sequence[Path], choice: Choice, thre
 
 
 def long_examples(classifier: Classifier, files: Sequence[Path], choice: Choice) -> list[Example]:
-    """The chosen texts of the files that do not fit the model.
+    """Return the chosen texts that are longer than the model's limit.
 
     Raises:
-        BadData: a file cannot be used, or there is no such text.
+        BadData: a file cannot be used, or no text is too long.
     """
     examples = [example for file in files for example in read_examples(file, classifier.manifest.labels, pairs=False)]
     if choice.dev_fraction is not None:
         examples = carve([(examples, 1)], choice.dev_fraction, choice.seed).dev
     long: list[Example] = []
-    for start in tqdm(range(0, len(examples), LOOK_TEXTS), desc="looking for long texts", unit="chunk", mininterval=1):
+    for start in tqdm(range(0, len(examples), LOOK_TEXTS), desc="finding long texts", unit="chunk", mininterval=1):
         chunk = examples[start : start + LOOK_TEXTS]
         rows = classifier.tokenizer.encode_many([example.text for example in chunk])
         long += [example for example, row in zip(chunk, rows, strict=True) if row.truncated]
@@ -199,20 +200,24 @@ def long_examples(classifier: Classifier, files: Sequence[Path], choice: Choice)
 
 
 def record_long_texts(bundle: Path, found: LongTexts, default: bool = False) -> None:
-    """Write the best windows, the split of head_tail and what they were chosen on into the manifest; its digest changes.
+    """Write the best windows, the head_tail split and the accuracies they were chosen by into the manifest. Its digest changes.
 
-    ``default``: also make the truncation of the best way of all the bundle's default.
+    ``default``: also make the truncation of the best way the bundle's default.
 
     Raises:
-        ModelsError: the figures are of another graph than the one that is served first, or of another temperature.
+        ModelsError: the figures belong to a graph that is not served first, or to another temperature.
         sentiment.errors.BadBundle: the bundle is damaged.
     """
     manifest = load_bundle(bundle).manifest
     first = manifest.graphs.classify[0].file
     if (found.graph, found.graph_sha256) != (first, manifest.files[first].sha256):
-        raise ModelsError(f"the figures are of a {found.graph}, SHA-256 {found.graph_sha256[:12]}; the bundle serves another graph first")
+        raise ModelsError(
+            f"the figures were measured on {found.graph} with SHA-256 {found.graph_sha256[:12]}; the bundle serves another graph first"
+        )
     if found.temperature != manifest.calibration.temperature:
-        raise ModelsError(f"the figures have temperature {found.temperature}; the bundle has {manifest.calibration.temperature}")
+        raise ModelsError(
+            f"the figures were measured with temperature {found.temperature}; the bundle has {manifest.calibration.temperature}"
+        )
     path = bundle / MANIFEST_FILE
     whole = read_object(path)
     windows, head_tail, best = found.best("windows").windows, found.best("head_tail").head_tail, found.best()
@@ -262,8 +267,8 @@ def _run(classifier: Classifier, texts: Sequence[str], plan: Plan, threads: int)
 
 
 def _way(run: _Run, labels: Labels, plan: Plan, temperature: float) -> tuple[Way, NDArray[np.bool_]]:
-    """One way's figures, and which texts it has right."""
-    # Of a text in one row every rule makes the same.
+    """Return the figures of one way, and which texts it answers correctly."""
+    # For a text of a single row, every rule gives the same result.
     rule = plan.windows.combine if plan.windows else "mean_probability"
     stated = np.array([combine(logits, rule, temperature) for logits in run.logits])
     right = stated.argmax(axis=1) == labels

@@ -1,4 +1,4 @@
-"""Accuracy, macro F1, calibration error, and the fit of a temperature. Pure functions of arrays."""
+"""Accuracy, macro F1, calibration error, temperature fit and abstain threshold. Pure functions of arrays."""
 
 from dataclasses import asdict, dataclass
 
@@ -8,22 +8,22 @@ from numpy.typing import NDArray
 Logits = NDArray[np.float32]
 """Raw scores, [rows, labels]."""
 Labels = NDArray[np.int64]
-"""The right label's index of each row, [rows]."""
+"""The index of each row's correct label, [rows]."""
 Probabilities = NDArray[np.float64]
 """[rows, labels]; each row sums to 1."""
 
 ECE_BINS = 15
 TEMPERATURE_MIN, TEMPERATURE_MAX = 0.05, 20.0
-# 60 steps narrow the range of log(temperature), 6, to 2e-12.
+# 60 steps narrow the range of log(temperature) from 6 to 2e-12.
 SEARCH_STEPS = 60
-# So many of the least certain rows may be told apart; above the cap an answer between two labels is no longer a guess.
+# The share of rows that the threshold marks. The cap keeps confident answers unmarked where the model is almost always sure.
 ABSTAIN_QUANTILE = 0.015
 ABSTAIN_BELOW_MAX = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How good calibrated answers are on ``rows`` labelled texts; all but ``rows`` from 0 to 1."""
+    """Figures of calibrated answers on ``rows`` labelled texts; all but ``rows`` are from 0 to 1."""
 
     accuracy: float
     macro_f1: float
@@ -31,17 +31,17 @@ class Figures:
     rows: int
 
     def rounded(self) -> dict[str, float]:
-        """As JSON keeps them, to 5 decimals."""
+        """Return the figures rounded to 5 decimals, for JSON."""
         return {name: round(value, 5) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
 def figures(logits: Logits, labels: Labels, temperature: float = 1.0) -> Figures:
-    """Measure answers ``softmax(logits / temperature)`` against the right labels."""
+    """Measure ``softmax(logits / temperature)`` against the correct labels."""
     return figures_of(probabilities(logits, temperature), labels)
 
 
 def figures_of(stated: Probabilities, labels: Labels) -> Figures:
-    """Measure stated probabilities against the right labels."""
+    """Measure predicted probabilities against the correct labels."""
     answers = stated.argmax(axis=1)
     right = answers == labels
     return Figures(
@@ -61,26 +61,26 @@ def probabilities(logits: Logits, temperature: float = 1.0) -> Probabilities:
 
 
 def confusion(answers: Labels, labels: Labels, classes: int) -> NDArray[np.int64]:
-    """Count the rows by right label (first axis) and answer, [classes, classes]."""
+    """Count the rows by correct label (first axis) and answer, [classes, classes]."""
     return np.bincount(labels * classes + answers, minlength=classes**2).reshape(classes, classes).astype(np.int64)
 
 
 def class_scores(counts: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return precision, recall and F1 of each class, [..., classes], of confusion counts [..., classes, classes]; 0 where undefined."""
     hits = np.diagonal(counts, axis1=-2, axis2=-1).astype(np.float64)
-    asked, answered = counts.sum(axis=-1), counts.sum(axis=-2)
-    return hits / np.maximum(answered, 1), hits / np.maximum(asked, 1), 2 * hits / np.maximum(asked + answered, 1)
+    correct, answered = counts.sum(axis=-1), counts.sum(axis=-2)
+    return hits / np.maximum(answered, 1), hits / np.maximum(correct, 1), 2 * hits / np.maximum(correct + answered, 1)
 
 
 def macro_f1(answers: Labels, labels: Labels, classes: int) -> float:
-    """Mean over the classes of the harmonic mean of precision and recall; 0 for a class that is neither asked nor answered."""
+    """Mean F1 over the classes; a class that is neither a correct label nor an answer counts as 0."""
     return float(class_scores(confusion(answers, labels, classes))[2].mean())
 
 
 def calibration_error(confidence: NDArray[np.float64], right: NDArray[np.bool_], bins: int = ECE_BINS) -> float:
-    """Expected calibration error: mean distance of confidence and accuracy over equal-width bins, weighted by their rows.
+    """Expected calibration error: mean distance between confidence and accuracy over equal-width bins, weighted by their rows.
 
-    A bin holds its upper edge. Naeini et al. 2015; the 15 bins are those of Guo et al. 2017.
+    A bin includes its upper edge. Naeini et al. 2015; 15 bins as in Guo et al. 2017.
     """
     found = reliability_bins(confidence, right, bins)
     return sum(one.rows * abs(one.confidence - one.accuracy) for one in found) / len(confidence)
@@ -88,7 +88,7 @@ def calibration_error(confidence: NDArray[np.float64], right: NDArray[np.bool_],
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """A bin of a reliability diagram: the rows whose confidence is over ``low`` and at most ``high``, and their means."""
+    """A bin of a reliability diagram: rows whose confidence is above ``low`` and at most ``high``, with their mean figures."""
 
     low: float
     high: float
@@ -98,7 +98,7 @@ class Bin:
 
 
 def reliability_bins(confidence: NDArray[np.float64], right: NDArray[np.bool_], bins: int = ECE_BINS) -> list[Bin]:
-    """Sort rows into equal-width bins of confidence, as ``calibration_error`` does; empty bins are left out."""
+    """Group rows into the equal-width confidence bins of ``calibration_error``, without empty bins."""
     placed = bins_of(confidence, bins)
     return [
         Bin(
@@ -113,12 +113,12 @@ def reliability_bins(confidence: NDArray[np.float64], right: NDArray[np.bool_], 
 
 
 def bins_of(confidence: NDArray[np.float64], bins: int = ECE_BINS) -> Labels:
-    """Return the bin of each row; a bin holds its upper edge."""
+    """Return the bin of each row, [rows]; a bin includes its upper edge."""
     return np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
 
 
 def wilson(share: NDArray[np.float64], rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the ends of the 95 % interval of a share that was counted in so many rows (Wilson 1927): sound at 0 and 1, too."""
+    """Return the ends of the 95 % Wilson interval (1927) of a share counted in ``rows`` rows; also valid at 0 and 1."""
     z = 1.959964
     middle = (share + z**2 / (2 * rows)) / (1 + z**2 / rows)
     half = z * np.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2)) / (1 + z**2 / rows)
@@ -126,7 +126,7 @@ def wilson(share: NDArray[np.float64], rows: NDArray[np.int64]) -> tuple[NDArray
 
 
 def negative_log_likelihood(logits: Logits, labels: Labels, temperature: float = 1.0) -> float:
-    """Mean over the rows, in nats."""
+    """Mean negative log-likelihood over the rows, in nats."""
     scaled = logits.astype(np.float64) / temperature
     top = scaled.max(axis=1)
     log_total = top + np.log(np.exp(scaled - top[:, np.newaxis]).sum(axis=1))
@@ -134,10 +134,10 @@ def negative_log_likelihood(logits: Logits, labels: Labels, temperature: float =
 
 
 def fit_temperature(logits: Logits, labels: Labels) -> float:
-    """Find the temperature from 0.05 to 20 that makes the right labels likeliest.
+    """Return the temperature from 0.05 to 20 that maximises the likelihood of the correct labels.
 
-    Guo et al. 2017, "On Calibration of Modern Neural Networks". The likelihood has one peak in 1/temperature, so that a
-    golden-section search in its logarithm finds it.
+    Guo et al. 2017, "On Calibration of Modern Neural Networks". The likelihood has a single peak in 1/temperature, so a
+    golden-section search over log(temperature) finds it.
     """
     ratio = (np.sqrt(5.0) - 1) / 2
     low, high = np.log(TEMPERATURE_MIN), np.log(TEMPERATURE_MAX)
@@ -152,5 +152,5 @@ def fit_temperature(logits: Logits, labels: Labels) -> float:
 
 
 def abstain_threshold(confidence: NDArray[np.float64]) -> float:
-    """Return the confidence below which an answer is a guess: that of the least certain 1.5 % of rows, at most 0.75."""
+    """Return the abstain threshold: the 1.5 % quantile of confidence, at most 0.75."""
     return min(float(np.quantile(confidence, ABSTAIN_QUANTILE)), ABSTAIN_BELOW_MAX)

@@ -1,4 +1,4 @@
-"""What else is asked of a bundle: behavioural tests, texts that have no answer, texts with typing slips or other casing."""
+"""Further measurements of a classifier: behavioural tests, texts without a correct label, texts with typos or other casing."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +15,13 @@ from sentiment_models.evaluation.metrics import Labels
 from sentiment_models.evaluation.resample import SEED
 from sentiment_models.export.inference import serve
 
-# Of a larger file so many texts, drawn with the seed, show what typing does: a share of 3 % is then known to 0.8 %.
+# Texts drawn from a larger file. With 2,000 texts, a share of 3 % is known to within 0.8 %.
 PERTURBED_TEXTS_MAX = 2000
 PERTURBATIONS: dict[str, Callable[[str, random.Random], str]] = {"typos": typos, "casing": recase}
 
 
 def behave(classifier: Classifier, threads: int) -> list[BehaviourFound]:
-    """Hold a classifier against the behavioural tests; none apply unless negative and positive are among its labels."""
+    """Run the behavioural tests; the result is empty unless the labels include negative and positive."""
     labels = classifier.manifest.labels
     if not behaviours.applies_to(labels):
         return []
@@ -32,7 +32,7 @@ def behave(classifier: Classifier, threads: int) -> list[BehaviourFound]:
 
 
 def catch(classifier: Classifier, kinds: Mapping[str, Sequence[str]], threads: int) -> dict[str, Undecided]:
-    """Count by kind how many texts without an answer are marked ``abstain``."""
+    """Count by kind how many texts without a correct label are marked ``abstain``."""
     if not kinds:
         return {}
     abstain = iter(serve(classifier, [text for texts in kinds.values() for text in texts], "undecided", threads).abstain)
@@ -43,7 +43,7 @@ def read_kinds(path: Path) -> dict[str, list[str]]:
     """Read texts by kind from a .tsv file of kind<TAB>text, optionally .gz.
 
     Raises:
-        BadData: the file cannot be read so; names file and line.
+        BadData: the file cannot be read; names the file and the line.
     """
     kinds: dict[str, list[str]] = {}
     line = 0
@@ -52,13 +52,13 @@ def read_kinds(path: Path) -> dict[str, list[str]]:
             for line, content in enumerate(stream, 1):
                 kind, _, text = bare(content).partition("\t")
                 if not kind or not text:
-                    raise BadData(f"{path}:{line}: {content[:40]!r}; wanted kind<TAB>text, such as fr<TAB>Bonjour")
+                    raise BadData(f"{path}:{line}: expected kind<TAB>text, such as fr<TAB>Bonjour, got {content[:40]!r}")
                 check_text(text, f"{path}:{line}")
                 kinds.setdefault(kind, []).append(text)
     except UNREADABLE as error:
         raise unreadable(path, line, error) from error
     if not kinds:
-        raise BadData(f"{path}: holds no text")
+        raise BadData(f"{path}: has no texts")
     return kinds
 
 
@@ -72,17 +72,17 @@ def perturb(
     truncation: str | None = None,
     seed: int = SEED,
 ) -> Robustness:
-    """Run texts as somebody else would have typed them.
+    """Measure how a perturbation changes the answers.
 
     Args:
-        classifier: what answers.
-        texts: at most 2,000 of them are drawn.
-        labels: the right labels, [texts].
-        answered: the labels that the classifier gave the texts as they are, [texts].
+        classifier: the classifier.
+        texts: at most PERTURBED_TEXTS_MAX of them are drawn.
+        labels: the correct labels, [texts].
+        answered: the classifier's answers to the unchanged texts, [texts].
         name: one of ``PERTURBATIONS``.
-        threads: how many share the session.
-        truncation: how texts are read that do not fit; None: as the bundle says.
-        seed: of the draw and of the perturbation.
+        threads: threads of the session.
+        truncation: how to read texts that are too long; None: the bundle's default.
+        seed: of the draw and the perturbation.
     """
     rng = random.Random(seed)  # noqa: S311 - no secret
     rows = sorted(rng.sample(range(len(texts)), min(len(texts), PERTURBED_TEXTS_MAX)))

@@ -1,4 +1,4 @@
-"""How far figures could be off by chance: bootstrap intervals, a test of calibration, tests of two models on the same texts.
+"""Statistical uncertainty of figures: bootstrap intervals, a calibration test, paired tests of two models.
 
 Pure functions of arrays and a seed, vectorised over the resamples, in bounded memory.
 """
@@ -13,7 +13,7 @@ from sentiment_models.evaluation.metrics import Labels, Probabilities, bins_of, 
 
 RESAMPLES = 2000
 SEED = 20
-# Draws that are held at once: 64 MB of them.
+# Draws in memory at once: 64 MB.
 DRAWS_MAX = 2**23
 
 Interval = tuple[float, float]
@@ -22,10 +22,10 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Consistency:
-    """How a calibration error compares with what chance alone gives a calibrated model.
+    """A calibration error compared with the errors that perfectly calibrated models get by chance.
 
-    ``p_value``: share of calibrated models of the same stated probabilities whose error is at least as large. Below 0.05
-    the model is distinguishable from a calibrated one. ``ece_of_calibrated``: between these lie 95 % of their errors.
+    ``p_value``: the share of calibrated models with the same predicted probabilities whose error is at least as large. Below
+    0.05 the model is distinguishable from a calibrated one. ``ece_of_calibrated``: the range of 95 % of those errors.
     """
 
     p_value: float
@@ -33,16 +33,17 @@ class Consistency:
 
 
 def accuracy_and_f1_intervals(answers: Labels, labels: Labels, classes: int, seed: int = SEED) -> tuple[Interval, Interval]:
-    """Return percentile bootstrap intervals of accuracy and macro F1 (Efron 1979); where all rows or none are right, Wilson's of accuracy.
+    """Return percentile bootstrap intervals of accuracy and macro F1 (Efron 1979).
 
-    Both depend on the confusion counts only, and the counts of rows drawn with replacement are multinomial: the resamples
-    are drawn as counts, exactly and at no cost that grows with the rows.
+    Where all or no rows are correct, the interval of the accuracy is Wilson's. Both figures depend on the confusion counts
+    only, and the counts of rows drawn with replacement are multinomial. So the resamples are drawn as counts: exact, at a cost
+    that does not grow with the rows.
     """
     counts = confusion(answers, labels, classes)
     drawn = np.random.default_rng(seed).multinomial(len(labels), counts.ravel() / len(labels), RESAMPLES).reshape(-1, classes, classes)
     accuracy = np.trace(drawn, axis1=1, axis2=2) / len(labels)
     share = np.trace(counts) / len(labels)
-    # Resamples of rows that are all alike are all alike, which would read as certainty.
+    # All resamples of all-correct rows are all-correct: the bootstrap interval would have width 0.
     if share in (0, 1):
         low, high = wilson(np.array(share), np.array(len(labels)))
         return (float(low), float(high)), _interval(class_scores(drawn)[2].mean(axis=1))
@@ -52,19 +53,19 @@ def accuracy_and_f1_intervals(answers: Labels, labels: Labels, classes: int, see
 def calibration_test(stated: Probabilities, labels: Labels, seed: int = SEED) -> Consistency:
     """Test whether the expected calibration error could be that of a calibrated model.
 
-    Consistency resampling (Broecker and Smith 2007; Vaicenavicius et al. 2019): right labels are drawn from the stated
-    probabilities themselves. An answer is then right with the probability that is stated for it, which is all the error sees.
-    The error's own bootstrap interval would mislead: chance only ever adds to it.
+    Consistency resampling (Broecker and Smith 2007; Vaicenavicius et al. 2019): correct labels are drawn from the predicted
+    probabilities. An answer is then correct with exactly its predicted probability, which is all that the error depends on.
+    A bootstrap interval of the error itself would mislead, because chance only increases the error.
 
     Args:
         stated: calibrated probabilities, [rows, labels].
-        labels: the right labels, [rows].
+        labels: the correct labels, [rows].
         seed: of the draws.
     """
     confidence = stated.max(axis=1)
     observed = calibration_error(confidence, stated.argmax(axis=1) == labels)
     placed = bins_of(confidence)
-    # Sorted by bin, so that the sum of a bin is that of a slice.
+    # Sorted by bin, so that each bin is a slice.
     order = np.argsort(placed, kind="stable")
     starts = np.flatnonzero(np.diff(placed[order], prepend=-1))
     errors = np.concatenate(
@@ -74,33 +75,33 @@ def calibration_test(stated: Probabilities, labels: Labels, seed: int = SEED) ->
         ]
     )
     errors /= len(labels)
-    # 1e-12: an error that differs by rounding alone counts as equal.
+    # 1e-12: errors that differ only by rounding count as equal.
     p_value = (1 + int((errors >= observed - 1e-12).sum())) / (1 + RESAMPLES)
     return Consistency(p_value, _interval(errors))
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Return the exact two-sided p value of McNemar's test: are the texts that one of two models answers rightly split by a fair coin?"""
+    """Return the exact two-sided p value of McNemar's test; arguments: texts that only the first or only the second model gets right."""
     total, least = only_first + only_second, min(only_first, only_second)
     tail = term = 1
     for k in range(least):
         term = term * (total - k) // (k + 1)
         tail += term
-    # Whole numbers of any size; a power of floats would overflow.
+    # Integers of any size: a float power would overflow.
     return min(1.0, 2 * tail / (1 << total))
 
 
 def difference_interval(only_first: int, only_second: int, rows: int, seed: int = SEED) -> Interval:
-    """Return the paired bootstrap interval of the second model's accuracy less the first's; where no row differs, by the rule of three.
+    """Return the paired bootstrap interval of the accuracy difference, second minus first.
 
     Args:
-        only_first: rows that only the first model answers rightly.
-        only_second: rows that only the second does.
-        rows: all rows.
+        only_first: rows that only the first model answers correctly.
+        only_second: rows that only the second model answers correctly.
+        rows: all rows. If none differs, the interval follows the rule of three.
         seed: of the resamples.
     """
     if not only_first + only_second:
-        # Of a share that was never seen in so many rows 95 % of the possible ones lie below 3 / rows (Hanley and Lippman-Hand 1983).
+        # Rule of three: an event not seen in n rows has a share below 3 / n with 95 % confidence (Hanley and Lippman-Hand 1983).
         return -min(1.0, 3 / rows), min(1.0, 3 / rows)
     shares = np.array([only_first, only_second, rows - only_first - only_second], np.float64) / rows
     drawn = np.random.default_rng(seed).multinomial(rows, shares, RESAMPLES)
@@ -108,7 +109,7 @@ def difference_interval(only_first: int, only_second: int, rows: int, seed: int 
 
 
 def _uniform(rows: int, seed: int) -> Iterator[NDArray[np.float64]]:
-    """Yield numbers from 0 to 1, [some resamples, rows], until all resamples are drawn."""
+    """Yield uniform numbers from 0 to 1, [some resamples, rows], until RESAMPLES are drawn."""
     rng = np.random.default_rng(seed)
     step = max(1, DRAWS_MAX // rows)
     for start in range(0, RESAMPLES, step):

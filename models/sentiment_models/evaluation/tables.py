@@ -1,4 +1,4 @@
-"""An evaluation laid out as tables: the same for the terminal, the page and the card. Knows nothing of how they are drawn."""
+"""The tables of an evaluation, shared by the terminal, the page and the card. Knows nothing of how they are rendered."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,19 +6,21 @@ from dataclasses import dataclass, replace
 from sentiment_models.evaluation.findings import Evaluation, Failure, Slice
 
 Interval = tuple[float, float]
-# Characters of a text that a table shows.
+# Characters of a text shown in a table.
 SHOWN_MAX = 160
-# Below this the share of calibrated models with as large an error, the model is distinguishable from them.
+# Significance level: below it a difference is distinguishable from chance.
 P_VALUE_MIN = 0.05
 BEHAVIOURS_SKIPPED = "No behavioural tests: they need labels called negative and positive."
 ENGLISH = "en"
 CALIBRATION, LABELS, BEHAVIOURS, UNDECIDED = "Calibration", "Labels", "Behaviours", "Texts without an answer"
-"""Titles by which a page knows what else belongs to a table."""
+"""Titles of tables that the page adds plots or further tables to."""
+EXPECTED = "expected"
+"""The column that a terminal has no room for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells as ``report.table`` takes them. ``note`` says how to read them; it may be empty."""
+    """Cells as ``html_report.table`` takes them. ``note`` explains how to read them; it may be empty."""
 
     title: str
     header: tuple[str, ...]
@@ -27,7 +29,7 @@ class Table:
 
 
 def tables(evaluation: Evaluation) -> Iterator[Table]:
-    """Yield every table that the evaluation has something for, the most asked for first."""
+    """Yield every table that the evaluation has figures for, the most important first."""
     yield figures(evaluation)
     yield calibration(evaluation)
     yield classes(evaluation)
@@ -43,7 +45,7 @@ def tables(evaluation: Evaluation) -> Iterator[Table]:
 
 
 def figures(evaluation: Evaluation) -> Table:
-    """Accuracy and macro F1 with their intervals, and what was not answered."""
+    """Accuracy and macro F1 with their intervals; abstained and truncated texts."""
     rows = tuple(
         (
             name,
@@ -62,7 +64,7 @@ def figures(evaluation: Evaluation) -> Table:
 
 
 def calibration(evaluation: Evaluation) -> Table:
-    """The calibration error, beside that of a calibrated model."""
+    """The calibration error, compared with that of calibrated models."""
     rows = tuple(
         (
             name,
@@ -75,8 +77,8 @@ def calibration(evaluation: Evaluation) -> Table:
     )
     header = ("data set", "ECE", "calibrated, 95 %", "p", "distinguishable from calibrated")
     note = (
-        "ECE over 15 bins of equal width. Beside it what chance alone gives a calibrated model that states the same probabilities, and p, "
-        "the share of such models whose error is at least as large."
+        "ECE: expected calibration error over 15 bins of equal width. Calibrated, 95 %: the range that a perfectly calibrated model with "
+        "the same probabilities gets by chance. p: the share of such models whose error is at least as large."
     )
     return Table(CALIBRATION, header, rows, note)
 
@@ -88,16 +90,16 @@ def classes(evaluation: Evaluation) -> Table:
         for name, one in evaluation.datasets.items()
         for label, found in one.classes.items()
     )
-    return Table(LABELS, ("data set", "label", "precision", "recall", "F1", "texts", "answered so"), rows)
+    return Table(LABELS, ("data set", "label", "precision", "recall", "F1", "texts", "answered"), rows)
 
 
 def lengths(evaluation: Evaluation) -> Table:
-    """Accuracy by tokens."""
+    """Accuracy by length in tokens."""
     return _slices("length", {name: one.lengths for name, one in evaluation.datasets.items()})
 
 
 def domains(evaluation: Evaluation) -> Table:
-    """Accuracy by what a file says of its texts."""
+    """Accuracy by the file's domain column."""
     return _slices("domain", {name: one.domains for name, one in evaluation.datasets.items()})
 
 
@@ -107,14 +109,14 @@ def _slices(kind: str, slices: Mapping[str, Mapping[str, Slice]]) -> Table:
 
 
 def robustness(evaluation: Evaluation) -> Table:
-    """Labels that change when a text is typed otherwise."""
+    """Labels that change when a text has typos or another casing."""
     rows = tuple(
         (name, kind, found.rows, share(found.changed, found.rows), found.accuracy_before, found.accuracy_after)
         for name, one in evaluation.datasets.items()
         for kind, found in one.robustness.items()
     )
     note = (
-        "Typos: one random swap or omission of a letter for every ten words, at least one in a text of five. "
+        "Typos: one random swap or omission of a letter per ten words, at least one in a text of five words. "
         "Casing: all lower, all upper or sentence case."
     )
     return Table("Robustness", ("data set", "change", "texts", "labels changed", "accuracy before", "after"), rows, note)
@@ -127,20 +129,21 @@ def behaviours(evaluation: Evaluation) -> Table:
     cases, failures = sum(one.cases for one in found), sum(one.failures for one in found)
     rows.append(("all", "", "", cases, failures, share(failures, cases)))
     note = (
-        "Texts made of templates (CheckList). Functionality: the label is known. Invariance: it must stay. "
+        "Texts made from templates (CheckList). Functionality: the correct label is known. Invariance: the label must not change. "
         "Direction: the probability of positive must not move the wrong way by more than 0.1."
     )
-    return Table(BEHAVIOURS, ("test", "kind", "wanted", "cases", "failed", "share"), tuple(rows), note)
+    return Table(BEHAVIOURS, ("test", "kind", EXPECTED, "cases", "failed", "share"), tuple(rows), note)
 
 
 def failures(evaluation: Evaluation) -> Table:
-    """Examples of behaviours that failed, the surest first."""
+    """Examples of failed cases, those with the highest probability or the largest change first."""
     rows = tuple((one.name, *texts_and_answers(failure), failure.wanted) for one in evaluation.behaviours for failure in one.examples)
-    return Table("Failed cases", ("test", "text", "answered", "wanted"), rows, "At most five a test, those that the model is surest of.")
+    note = "At most five per test: those with the highest probability, or with the largest change of it."
+    return Table("Failed cases", ("test", "text", "answered", EXPECTED), rows, note)
 
 
 def undecided(evaluation: Evaluation) -> Table:
-    """How many texts without an answer are caught: English ones, those of other languages, and each kind."""
+    """How many texts without a correct label are marked ``abstain``: English ones, other languages, and each kind."""
     found = evaluation.undecided
     groups = (
         ("English without sentiment", [one for kind, one in found.items() if kind == ENGLISH]),
@@ -150,18 +153,18 @@ def undecided(evaluation: Evaluation) -> Table:
     sums = [(name, sum(one.rows for one in chosen), sum(one.caught for one in chosen)) for name, chosen in groups if chosen]
     kinds = [(kind, one.rows, one.caught) for kind, one in found.items() if kind != ENGLISH]
     rows = tuple((name, total, caught, share(caught, total)) for name, total, caught in (*sums, *kinds))
-    note = "How many texts without sentiment, and in other languages than English (by their codes), are marked abstain."
+    note = "Caught: texts marked abstain. The texts have no sentiment, or are not in English (kind: language code)."
     return Table(UNDECIDED, ("kind", "texts", "caught", "share"), rows, note)
 
 
 def undecided_in_short(evaluation: Evaluation) -> Table:
-    """The same without a row for each language."""
+    """``undecided`` without the rows of single languages."""
     whole = undecided(evaluation)
     return replace(whole, rows=tuple(row for row in whole.rows if row[0] not in evaluation.undecided))
 
 
 def size(evaluation: Evaluation) -> Table:
-    """What a text costs and how large the bundle is."""
+    """Cost per text, and the size of the bundle."""
     graph = evaluation.graph
     rows = tuple(
         (name, f"{one.tokens / one.rows:,.1f}", f"{one.core_ms_per_text:,.2f}", f"{one.texts_per_s:,.1f}")
@@ -171,32 +174,32 @@ def size(evaluation: Evaluation) -> Table:
         f"{evaluation.threads} threads; times depend on the machine. {graph.file} has {graph.bytes / 1e6:,.1f} MB, "
         f"the whole bundle {graph.bundle_bytes / 1e6:,.1f} MB."
     )
-    return Table("Speed and size", ("data set", "tokens a text", "core-ms a text", "texts/s"), rows, note)
+    return Table("Speed and size", ("data set", "tokens per text", "core-ms per text", "texts/s"), rows, note)
 
 
 def texts_and_answers(failure: Failure) -> tuple[str, str]:
-    """One text, or both; and the answers with their probabilities."""
+    """Return one text, or both, and the answers with their probabilities."""
     answers = (f"{label} {score:.2f}" for label, score in zip(failure.answers, failure.scores, strict=True))
     return " \u2192 ".join(map(shortened, failure.texts)), " \u2192 ".join(answers)
 
 
 def shortened(text: str, limit: int = SHOWN_MAX) -> str:
-    """Cut a text to ``limit`` characters, on one line."""
+    """Shorten a text to ``limit`` characters on one line."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1] + "\u2026"
 
 
 def interval(ends: Interval) -> str:
-    """Write an interval's ends."""
+    """Format the ends of an interval."""
     return f"{ends[0]:.4f} to {ends[1]:.4f}"
 
 
 def share(part: int, whole: int) -> str:
-    """Write a share in per cent."""
+    """Format a share in per cent."""
     return f"{100 * part / whole:.1f} %"
 
 
 def weakest(evaluation: Evaluation, most: int) -> Sequence[tuple[str, float, Failure]]:
-    """The behavioural tests that fail most often: name, share of failures, and the failure that the model is surest of."""
+    """Return the behavioural tests that fail most often: name, share of failures, and the first example."""
     failing = sorted((one for one in evaluation.behaviours if one.failures), key=lambda one: -one.failures / one.cases)
     return [(one.name, one.failures / one.cases, one.examples[0]) for one in failing[:most]]

@@ -1,1 +1,1 @@
-"""Measurements for people: terminal tables, pages with plots, and the model card."""
+"""Reports of measurements: terminal tables, HTML pages with plots, and the model card."""

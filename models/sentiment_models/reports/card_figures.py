@@ -1,4 +1,4 @@
-"""What the model card says of measurements: figures, tables of the served graph, weaknesses. Nothing here is written by hand."""
+"""The model card's sections on measurements: figures, tables of the served graph, weaknesses. All figures are measured."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,20 +8,20 @@ from sentiment_models.evaluation import tables
 from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.export.golden import MEANT
 
-# Characters of a text that the card quotes, and behaviours whose failures it quotes.
+# Characters of a quoted text, and behaviours whose failures are quoted.
 QUOTED_MAX = 90
 BEHAVIOURS_QUOTED_MAX = 8
-# Of fewer texts a slice says little.
+# Slices with fewer texts say little.
 SLICE_ROWS_MIN = 30
 
 
 def figures(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
-    """Compose the section of figures: every graph's, then what else was measured on the served one."""
+    """Compose the section of figures: those of every graph, then the further tables of the served one."""
     if not evaluations:
         return "## Figures\n\nNot evaluated."
     header = (
         *("graph", "data set", "texts", "accuracy", "95 %", "macro F1", "ECE", "calibrated, 95 %"),
-        *("p", "truncated", "abstained", "core-ms a text"),
+        *("p", "truncated", "abstained", "core-ms per text"),
     )
     rows = [
         (
@@ -34,9 +34,9 @@ def figures(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
     ]
     text = (
         "## Figures\n\n"
-        "ECE is the expected calibration error over 15 bins of equal width; beside it what chance alone gives a calibrated model that "
-        "states the same probabilities, and p, the share of such models whose error is at least as large. The interval of the accuracy "
-        "is bootstrapped. Times depend on the machine.\n\n" + markdown(header, rows)
+        "ECE is the expected calibration error over 15 bins of equal width. *Calibrated, 95 %* is the range that a perfectly calibrated "
+        "model with the same probabilities gets by chance; *p* is the share of such models whose error is at least as large. The "
+        "interval of the accuracy is bootstrapped. Times depend on the machine.\n\n" + markdown(header, rows)
     )
     served = served_evaluation(manifest, evaluations)
     return "\n\n".join([text, *(_details(served) if served else ())])
@@ -52,7 +52,7 @@ def _details(served: Evaluation) -> Iterator[str]:
 
 
 def served_evaluation(manifest: Manifest, evaluations: Sequence[Evaluation]) -> Evaluation | None:
-    """Put the evaluations of the graph that is served first together: all its data sets, and the last word on everything else."""
+    """Merge the evaluations of the graph that is served first: all its data sets, and the latest of everything else."""
     served = [one for one in evaluations if one.graph.file == manifest.graphs.classify[0].file]
     if not served:
         return None
@@ -66,12 +66,13 @@ def served_evaluation(manifest: Manifest, evaluations: Sequence[Evaluation]) -> 
 
 
 def weaknesses(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
-    """Compose the section of weaknesses: the worst of every figure, and texts that are answered wrongly."""
+    """Compose the section of weaknesses: the worst value of every figure, and examples of wrong answers."""
     served = served_evaluation(manifest, evaluations)
     lines = [*(_worst(manifest, served) if served else ()), *_golden(manifest)]
     lines += [
-        "Nothing was measured on kinds of text that the tables above do not name, nor on fairness towards groups of people.",
-        "int8 rounds: with the fp32 graph a text near the border may get the other label. The table gives the mean distance.",
+        "Other kinds of text than those in the tables above were not measured, nor was fairness towards groups of people.",
+        "int8 rounds: a text near the decision border may get another label from the fp32 graph. The table of graphs has the mean "
+        "probability error.",
     ]
     return "\n".join(["## Weaknesses", "", *(f"- {line}" for line in lines), *(_failing(served) if served else ())])
 
@@ -82,11 +83,11 @@ def _worst(manifest: Manifest, served: Evaluation) -> Iterator[str]:
     errors = round(worst.rows * (1 - worst.accuracy))
     yield f"The lowest accuracy measured is {worst.accuracy:.4f}, on {name}: {errors:,} wrong answers of {worst.rows:,}."
     name, worst = max(figures, key=lambda pair: pair[1].ece)
-    yield f"The worst calibrated answers are those on {name}: a probability is off by {worst.ece:.3f} in the mean."
+    yield f"Calibration is worst on {name}: probabilities are off by {worst.ece:.3f} on average."
     name, worst = max(figures, key=lambda pair: pair[1].truncated / pair[1].rows)
     if worst.truncated:
         share = f"{worst.truncated / worst.rows:.1%}"
-        yield f"{share} of the texts of {name} are longer than {manifest.max_tokens} tokens; what follows there was not read."
+        yield f"{share} of the texts of {name} are longer than {manifest.max_tokens} tokens; the rest of them was not read."
     for by in ("length", "domain"):
         cut = {name: one.lengths if by == "length" else one.domains for name, one in figures}
         slices = [(name, key, part) for name, parts in cut.items() for key, part in parts.items() if part.rows >= SLICE_ROWS_MIN]
@@ -96,25 +97,25 @@ def _worst(manifest: Manifest, served: Evaluation) -> Iterator[str]:
     changes = [(name, kind, found) for name, one in figures for kind, found in one.robustness.items()]
     name, kind, found = max(changes, key=lambda change: change[2].changed / change[2].rows)
     if found.changed:
-        yield f"Of the changes of typing, {kind} moves most labels: {tables.share(found.changed, found.rows)} of those of {name}."
+        yield f"Of the perturbations, {kind} changes most labels: {tables.share(found.changed, found.rows)} of those of {name}."
     missed = {kind: one for kind, one in served.undecided.items() if one.caught < one.rows}
     if missed:
         kind = min(missed, key=lambda kind: missed[kind].caught / missed[kind].rows)
         rows, through = missed[kind].rows, missed[kind].rows - missed[kind].caught
-        yield f"Texts without an answer get one: of those of kind {kind}, {through:,} of {rows:,} were not marked `abstain`."
+        yield f"Texts without a correct label get one: {through:,} of {rows:,} texts of kind {kind} were not marked `abstain`."
 
 
 def _golden(manifest: Manifest) -> Iterator[str]:
     wrong = [golden for golden in manifest.golden if MEANT.get(golden.text, golden.label) in set(manifest.labels) - {golden.label}]
     if wrong:
         quoted = "; ".join(f'"{tables.shortened(golden.text, QUOTED_MAX)}" ({golden.label})' for golden in wrong)
-        yield f"Of the {len(manifest.golden)} golden texts, written by hand, its fp32 graph answers {len(wrong)} wrongly: {quoted}."
+        yield f"The fp32 graph answers {len(wrong)} of the {len(manifest.golden)} hand-written golden texts wrongly: {quoted}."
 
 
 def _failing(served: Evaluation) -> Iterator[str]:
-    """The behaviours that fail most often, each with the failure that the model is surest of."""
+    """Yield the behaviours that fail most often, each with one example."""
     weakest = tables.weakest(served, BEHAVIOURS_QUOTED_MAX)
     if weakest:
         rows = [(name, f"{100 * share:.1f} %", *tables.texts_and_answers(failure), failure.wanted) for name, share, failure in weakest]
-        yield "\nBehaviours that fail most often, each with a case that the model is sure of:\n"
-        yield markdown(("test", "failed", "text", "answered", "wanted"), rows)
+        yield "\nBehaviours that fail most often, each with an example:\n"
+        yield markdown(("test", "failed", "text", "answered", "expected"), rows)

@@ -1,4 +1,4 @@
-"""An evaluation for a terminal and as a page with plots."""
+"""The report of an evaluation, as terminal text and as an HTML page with plots."""
 
 from sentiment.files.html_report import Section, page, paragraph, plain, table
 from sentiment_models.evaluation import tables
@@ -9,9 +9,10 @@ from sentiment_models.reports.report import picture
 
 
 def as_text(evaluation: Evaluation) -> str:
-    """Lay the figures out for a terminal; what is in the columns is explained on the page."""
-    head = f"{evaluation.bundle}, {evaluation.graph.precision}, {evaluation.threads} threads, {evaluation.graph.bytes / 1e6:.1f} MB of "
-    parts = [f"{head}{evaluation.graph.bundle_bytes / 1e6:.1f} MB"]
+    """Format the figures for a terminal, without the notes on the columns."""
+    graph = evaluation.graph
+    size = f"graph {graph.bytes / 1e6:.1f} MB, bundle {graph.bundle_bytes / 1e6:.1f} MB"
+    parts = [f"{evaluation.bundle}, {graph.precision}, {evaluation.threads} threads, {size}"]
     for one in tables.tables(evaluation):
         short = tables.undecided_in_short(evaluation) if one.title == tables.UNDECIDED else _narrow(one)
         parts.append(f"{short.title}\n{plain(short.header, short.rows)}")
@@ -35,7 +36,7 @@ def as_page(evaluation: Evaluation) -> str:
         ("bundle", evaluation.bundle),
         ("graph", f"{graph.file} ({graph.precision}), SHA-256 {graph.sha256}"),
         ("temperature", str(evaluation.temperature)),
-        ("longer texts are read by", evaluation.truncation),
+        ("truncation", evaluation.truncation),
         ("seed", str(evaluation.seed)),
         *((f"SHA-256 of {name}", one.sha256) for name, one in evaluation.datasets.items()),
     )
@@ -44,12 +45,12 @@ def as_page(evaluation: Evaluation) -> str:
 
 
 def _plots(title: str, evaluation: Evaluation) -> str:
-    """The pictures that belong under a table."""
+    """Return the plots that belong below a table."""
     found = ""
     for name, one in evaluation.datasets.items():
         if title == tables.CALIBRATION:
             alt = f"Reliability diagram of {name}: expected calibration error {one.ece:.4f}"
-            found += picture(plots.reliability(one.reliability, f"{name}: stated against measured"), alt)
+            found += picture(plots.reliability(one.reliability, f"{name}: predicted and measured accuracy"), alt)
         elif title == tables.LABELS:
             alt = f"Confusion matrix of {name}: accuracy {one.accuracy:.4f}"
             found += picture(plots.confusion(one.confusion, list(one.classes), name), alt)
@@ -57,8 +58,8 @@ def _plots(title: str, evaluation: Evaluation) -> str:
 
 
 def _narrow(one: Table) -> Table:
-    """Leave out what a terminal has no room for."""
-    kept = [index for index, name in enumerate(one.header) if name != "wanted"]
+    """Remove the column that a terminal has no room for."""
+    kept = [index for index, name in enumerate(one.header) if name != tables.EXPECTED]
     return Table(one.title, tuple(one.header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in one.rows))
 
 

@@ -1,4 +1,4 @@
-"""What the experiment from scratch found, for people: a table, a picture of the curves, a page."""
+"""The report of the from-scratch experiment: a table, a plot of the curves, an HTML page."""
 
 from collections.abc import Sequence
 
@@ -9,25 +9,25 @@ from sentiment_models.reports.report import picture
 from sentiment_models.training.experiment import Experiment, Outcome
 
 PUBLISHED = {"8x6": 0.76, "8x12": 0.76, "16x6": 0.76, "16x12": 0.76}
-"""Test accuracy that was published for 4,000 reviews, 128 tokens and 5 epochs, by heads x layers, from scratch."""
+"""Published test accuracy from scratch with 4,000 reviews, 128 tokens and 5 epochs, by heads x layers."""
 PUBLISHED_FINE_TUNED = 0.93
-"""The same of a fine-tuned BERT-base."""
+"""Published test accuracy of a fine-tuned BERT-base on the same data."""
 
 HEADER = ("run", "parameters", "train", "valid", "test", "minutes", "published test")
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[list[str]]:
-    """One row a run, as in HEADER, and the published BERT-base's at the end."""
+    """Return one row per run with the columns of HEADER; the last row is the published BERT-base."""
     lines = []
     for one in outcomes:
-        told = f"{PUBLISHED[one.name]:.2f}" if one.from_scratch and one.name in PUBLISHED else ""
+        published = f"{PUBLISHED[one.name]:.2f}" if one.from_scratch and one.name in PUBLISHED else ""
         figures = [f"{one.train:.4f}", f"{one.valid:.4f}", f"{one.test:.4f}"]
-        lines.append([_title(one), f"{one.parameters:,}", *figures, ("over " if one.resumed else "") + f"{one.minutes:.1f}", told])
+        lines.append([_title(one), f"{one.parameters:,}", *figures, ("over " if one.resumed else "") + f"{one.minutes:.1f}", published])
     return [*lines, ["BERT-base, fine-tuned (published)", "", "", "", "", "", f"{PUBLISHED_FINE_TUNED:.2f}"]]
 
 
 def text_table(outcomes: Sequence[Outcome]) -> str:
-    """Lay the figures out for a terminal."""
+    """Format the figures for a terminal."""
     cells = [list(HEADER), *rows(outcomes)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(HEADER))]
     return "\n".join(
@@ -36,27 +36,27 @@ def text_table(outcomes: Sequence[Outcome]) -> str:
 
 
 def curves_png(outcomes: Sequence[Outcome]) -> bytes:
-    """Draw the accuracy of all runs per epoch, on training texts to the left and on the development set to the right."""
+    """Plot the accuracy of all runs per epoch: training texts on the left, the development set on the right."""
     train = {_title(one): [(point.epoch, point.train) for point in one.curve] for one in outcomes}
     valid = {_title(one): [(point.epoch, point.valid) for point in one.curve] for one in outcomes}
-    return panels({"training texts, while they are learned": train, "development set": valid}, x="epoch", y="accuracy")
+    return panels({"training texts, during training": train, "development set": valid}, x="epoch", y="accuracy")
 
 
 def report(experiment: Experiment, outcomes: Sequence[Outcome], png: bytes) -> str:
-    """Return the whole experiment as one HTML page."""
+    """Return the experiment as a self-contained HTML page."""
     published = experiment.published().items()
-    settings = [[name.replace("_", " "), _told(value)] for name, value in published]
+    settings = [[name.replace("_", " "), _setting(value)] for name, value in published]
     epochs = [[_title(one), f"{point.epoch:.0f}", point.train, point.valid] for one in outcomes for point in one.curve]
     best = max(outcomes, key=lambda one: one.test)
-    alt = f"Accuracy per epoch of {len(outcomes)} runs; the figures stand in the table below the picture."
+    alt = f"Accuracy per epoch of {len(outcomes)} runs; the table below has the figures."
     return page(
-        "Transformers from scratch against fine-tuned ones",
+        "Transformers from scratch and fine-tuned",
         [
             Section(
                 "Accuracy",
                 paragraph(
-                    f"{_title(best)} answers most of the test texts rightly: {best.test:.4f}. Each run's figures are those of its best "
-                    "epoch on the development set. Runs from scratch are called by heads x layers."
+                    f"{_title(best)} has the highest test accuracy: {best.test:.4f}. Each run's figures are those of its best epoch on "
+                    "the development set. Runs from scratch are named heads x layers."
                 )
                 + table(HEADER, rows(outcomes)),
             ),
@@ -66,8 +66,8 @@ def report(experiment: Experiment, outcomes: Sequence[Outcome], png: bytes) -> s
     )
 
 
-def _told(value: Json) -> str:
-    """A setting as people write it: 8x6, 16x6 for a list of pairs, and its words parted by commas for another."""
+def _setting(value: Json) -> str:
+    """Format a setting: a list of pairs as "8x6, 16x6", another list separated by commas."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         return str(value)
     return ", ".join("x".join(map(str, one)) if isinstance(one, Sequence) and not isinstance(one, str) else str(one) for one in value)

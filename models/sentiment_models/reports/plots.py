@@ -1,7 +1,7 @@
 """Plots as PNG bytes: curves, reliability diagrams, confusion matrices. Equal input gives equal bytes.
 
-Uses no state of matplotlib's (no pyplot), so that any thread may draw. Colours are those of Okabe and Ito, which people
-with any kind of colour vision tell apart; curves differ in line and marker as well.
+Uses no global state of matplotlib (no pyplot), so any thread may draw. The colours are those of Okabe and Ito, which are
+distinguishable with any kind of colour vision; curves also differ in line style and marker.
 """
 
 import io
@@ -21,25 +21,25 @@ MARKERS = ("o", "s", "^", "D", "v", "X", "P")
 INK = "#222222"
 GREY = "#999999"
 DPI = 120
-# Beyond this the legend is larger than the plot.
+# With more lines, the legend is larger than the plot.
 SERIES_MAX = 28
 
 
 Series = Mapping[str, Sequence[tuple[float, float]]]
-"""Points (x, y) of each line by its name."""
+"""The points (x, y) of each line, by name."""
 
 
 def curves(series: Series, x: str, y: str, title: str) -> bytes:
-    """Draw lines through points (x, y), one for each name.
+    """Draw a line for each name.
 
     Args:
-        series: at most 28 lines; a name that starts with an underscore gets a line and no entry in the legend.
-        x: what the horizontal axis shows, with its unit.
-        y: what the vertical axis shows, with its unit.
-        title: the plot's.
+        series: at most SERIES_MAX lines; a name that starts with an underscore has no legend entry.
+        x: label of the horizontal axis, with the unit.
+        y: label of the vertical axis, with the unit.
+        title: title of the plot.
 
     Raises:
-        ValueError: there are more lines than can be told apart.
+        ValueError: there are more than SERIES_MAX lines.
     """
     figure, axes = _axes(7.6, 4.4)
     _draw(axes, series)
@@ -53,15 +53,15 @@ def curves(series: Series, x: str, y: str, title: str) -> bytes:
 
 
 def panels(parts: Mapping[str, Series], x: str, y: str) -> bytes:
-    """Draw the curves of several plots side by side, on one scale and with one legend below.
+    """Draw several plots side by side, with one scale and one legend below.
 
     Args:
-        parts: the lines of each plot by its title, at most 28; what has one name in several plots looks alike if it has one place.
-        x: what the horizontal axes show, with its unit.
-        y: what the vertical axes show, with its unit.
+        parts: the lines of each plot by its title, at most SERIES_MAX each, with the same names in the same order.
+        x: label of the horizontal axes, with the unit.
+        y: label of the vertical axes, with the unit.
 
     Raises:
-        ValueError: there are more lines than can be told apart.
+        ValueError: a plot has more than SERIES_MAX lines.
     """
     figure = blank(4.6 * len(parts), 4.8)
     row = figure.subplots(1, len(parts), sharey=True, squeeze=False)[0]
@@ -93,8 +93,8 @@ def reliability(bins: Sequence[Bin], title: str) -> bytes:
     """Draw accuracy over confidence, with the share of the rows in each bin below.
 
     Args:
-        bins: those that hold a row; ``metrics.reliability_bins`` makes them.
-        title: the plot's.
+        bins: from ``metrics.reliability_bins``, without empty ones.
+        title: title of the plot.
     """
     figure = blank(5.6, 5.6)
     upper, lower = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (4, 1)})
@@ -113,27 +113,27 @@ def reliability(bins: Sequence[Bin], title: str) -> bytes:
         color=COLOURS[0],
         capsize=3,
         markersize=6,
-        label="measured, with its 95 % interval",
+        label="measured, with 95 % interval",
     )
     upper.set_ylim(0, 1.03)
-    upper.set_ylabel("share answered rightly")
+    upper.set_ylabel("share of correct answers")
     upper.set_title(title)
     upper.grid(color="#dddddd", linewidth=0.8)
     upper.legend(frameon=False, fontsize=9, loc="lower right")
     total = sum(one.rows for one in bins)
     lower.bar(middles, [100 * one.rows / total for one in bins], width=widths, color=COLOURS[0])
     lower.set_ylabel("% of texts")
-    lower.set_xlabel("stated probability of the answer")
+    lower.set_xlabel("predicted probability of the answer")
     return as_png(figure)
 
 
 def confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], title: str) -> bytes:
-    """Draw counts by right label (down) and answer (across); the shade is the share of the right label's row.
+    """Draw counts by correct label (rows) and answer (columns), shaded by the share of the row.
 
     Args:
-        counts: [labels, labels], the right label first.
-        labels: their names.
-        title: the plot's.
+        counts: [labels, labels], the correct label first.
+        labels: label names.
+        title: title of the plot.
     """
     array = np.array(counts, np.float64)
     shares = array / np.maximum(array.sum(axis=1, keepdims=True), 1)
@@ -149,13 +149,13 @@ def confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], title: str
     axes.set_xticks(range(len(labels)), labels)
     axes.set_yticks(range(len(labels)), labels, rotation=90, va="center")
     axes.set_xlabel("answer")
-    axes.set_ylabel("right label")
+    axes.set_ylabel("correct label")
     axes.set_title(title)
     return as_png(figure)
 
 
 def blank(width: float, height: float) -> Figure:
-    """An empty white figure of so many inches, whose parts make room for each other."""
+    """Return an empty white figure with a constrained layout; sizes in inches."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure
@@ -169,15 +169,15 @@ def _axes(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def plain_axes(axes: Axes) -> None:
-    """Give axes the look of all plots here."""
+    """Apply the common style to axes."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=INK)
     axes.title.set_fontsize(11)
 
 
 def as_png(figure: Figure) -> bytes:
-    """Draw it."""
+    """Render a figure as PNG bytes."""
     stream = io.BytesIO()
-    # Without metadata: the library's version would be in the bytes.
+    # Without metadata, which would contain the library's version.
     figure.savefig(stream, format="png", metadata={"Software": None})
     return stream.getvalue()

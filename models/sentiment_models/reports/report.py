@@ -1,4 +1,4 @@
-"""What reports have beside ``sentiment.files.html_report``: PNG pictures, and files that are written whole or not at all."""
+"""Parts of reports that ``sentiment.files.html_report`` lacks: embedded PNG pictures and atomic writing of files."""
 
 import base64
 import html
@@ -8,15 +8,15 @@ from sentiment_models.errors import ModelsError
 
 
 def picture(png: bytes, alt: str) -> str:
-    """Put a PNG into the page itself; ``alt`` says in words what it shows."""
+    """Return an ``img`` element with the PNG embedded; ``alt`` describes it in words."""
     return f'<img src="data:image/png;base64,{base64.b64encode(png).decode("ascii")}" alt="{html.escape(alt)}">'
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all.
+    """Write a file atomically.
 
     Raises:
-        ModelsError: it cannot be written.
+        ModelsError: the file cannot be written.
     """
     part = path.with_name(f".{path.name}.part")
     try:
@@ -28,13 +28,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Refuse, before the work, what could not be written after it.
+    """Check output paths before the work starts.
 
     Raises:
-        ModelsError: a path's folder is not there, or the path is a folder.
+        ModelsError: a path's folder does not exist, or the path is a folder.
     """
     for path in filter(None, paths):
         if not path.parent.is_dir():
-            raise ModelsError(f"{path}: its folder is not there; make it first")
+            raise ModelsError(f"{path}: the folder does not exist; create it first")
         if path.is_dir():
-            raise ModelsError(f"{path}: is a folder; wanted a file's name")
+            raise ModelsError(f"{path}: is a folder; expected a file name")

@@ -97,7 +97,7 @@ def test_comparisons_of_another_default_are_not_its_own(bundle: Path) -> None:
 def test_findings_of_another_default_than_the_bundle_s_are_refused(bundle: Path) -> None:
     record_findings(bundle, findings(bundle, "occlusion"))
 
-    with pytest.raises(ModelsError, match="the findings compare integrated_gradients with the others; the bundle serves occlusion first"):
+    with pytest.raises(ModelsError, match="the findings have default method integrated_gradients; the bundle has occlusion"):
         write_card(bundle, [], findings(bundle, "integrated_gradients"))
     assert "`occlusion` against" in write_card(bundle, [], findings(bundle, "occlusion")).read_text(encoding="utf-8")
 

@@ -104,7 +104,7 @@ def test_a_study_is_shown_written_gone_on_with_and_recorded(
         (["--explanations", "--undecided", "u.tsv"], "--undecided cannot be used with --explanations"),
         (["--explanations", "--documents", "5"], "--documents goes with --rationales"),
         (["--explanations", "--default", "occlusion"], "--default goes with --record"),
-        (["--explanations", "--html", "nowhere/f.html"], "nowhere/f.html: its folder is not there; make it first"),
+        (["--explanations", "--html", "nowhere/f.html"], "nowhere/f.html: the folder does not exist; create it first"),
         (["--explanations", "--train", "nowhere.tsv"], "nowhere.tsv: no such file"),
         (["--explanations", "--record", "--precision", "fp32"], "the manifest records the served graph, int8.onnx; leave out --precision"),
         (["--explanations", "--record", "--default", "rollout"], "--default rollout: the service gives integrated_gradients, "),
