@@ -184,23 +184,6 @@ async def test_a_run_that_ignores_the_stop_fails_its_rows_and_the_server_drains_
     assert "yzzy" not in json.dumps(logs, default=str)
 
 
-async def test_a_run_that_comes_back_after_it_was_given_up_changes_nothing(hang: Hang, stubs: Stubs) -> None:
-    server, hanging = hang(hears=False, drain_wait_s=0.5)
-    stub, health = stubs(server)
-    hung = classify(stub, HANGING)
-    error = await hung
-    await becomes(health, LIVENESS, NOT_SERVING)
-
-    hanging.let_go.set()
-    meanwhile = await classify(stub, "good")
-    await must_be_replaced(server)
-
-    assert error.code() is Code.INTERNAL
-    assert meanwhile.prediction.label == "positive"
-    assert total(server, "items") == 2
-    assert_nothing_left(server)
-
-
 async def test_when_the_last_runner_is_lost_waiting_calls_are_unavailable_at_once(hang: Hang, stubs: Stubs) -> None:
     """Nobody here can answer them any more, and another server could."""
     server, hanging = hang(hears=False, runners=1, drain_wait_s=0.1)
