@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from sentiment.client import CallFailed
+from tests.api_grpc.gate import in_loop
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.envoy.conftest import answered
 from tests.envoy.proxy import Proxy
-from tests.rpc.gate import in_loop
 
 pytestmark = [pytest.mark.needs_tool("envoy"), pytest.mark.needs_tool("openssl")]
 

@@ -11,9 +11,9 @@ import pytest
 
 from sentiment.client import Client, Credentials
 from sentiment.security.tokens import CHARACTERS_MAX
+from tests.api_grpc.gate import Start
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.front_ends.servers import Server
-from tests.rpc.gate import Start
 from tests.security.test_doors import OTHER, TOKEN, code_of, fetch, tokens
 
 __all__ = ["tokens"]

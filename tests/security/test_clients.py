@@ -18,8 +18,8 @@ from sentiment.loadtest.drivers import LoadFailed, Target
 from sentiment.loadtest.protocols import open_driver
 from sentiment.security.client_credentials import may_send_token
 from sentiment.settings import load_settings
+from tests.api_grpc.gate import Start
 from tests.conftest import NO_RETRIES, far_address
-from tests.rpc.gate import Start
 from tests.security.test_doors import OTHER, TOKEN, Secure, code_of, secure, tokens
 
 __all__ = ["secure", "tokens"]

@@ -17,8 +17,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.client import CallFailed, Client, Credentials
+from tests.api_grpc.gate import Start
 from tests.conftest import NO_RETRIES, PLAIN, RunningServer
-from tests.rpc.gate import Start
 from tests.security.authorities import A_DAY, Authority, Mounted, Pair, mounted_pair
 
 AUTHORITY, STRANGER = Authority("ours"), Authority("a stranger")

@@ -18,8 +18,8 @@ from sentiment.errors import CannotServe
 from sentiment.oip import inference_pb2 as oip
 from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.v1 import sentiment_pb2 as pb
+from tests.api_grpc.gate import Start
 from tests.conftest import NO_RETRIES, RunningServer
-from tests.rpc.gate import Start
 
 CALLS = 60
 PATIENCE_S = 30

@@ -17,8 +17,20 @@ from sentiment.errors import RunnerLost
 from sentiment.model.session import Stop
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from tests.api_grpc.gate import (
+    PATIENCE_S,
+    FixedCost,
+    Start,
+    assert_nothing_left,
+    batch_request,
+    id_of,
+    send,
+    served_by,
+    set_cost,
+    total,
+    until,
+)
 from tests.conftest import PLAIN, RunningServer
-from tests.rpc.gate import PATIENCE_S, FixedCost, Start, assert_nothing_left, batch_request, id_of, send, served_by, set_cost, total, until
 
 Code = grpc.StatusCode
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING

@@ -14,8 +14,7 @@ from sentiment.api.grpc import convert
 from sentiment.serving.pipeline import INLINE_CHARACTERS_MAX
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
-from tests.conftest import NO_RETRIES, RunningServer
-from tests.rpc.gate import (
+from tests.api_grpc.gate import (
     MODEL,
     PATIENCE_S,
     FixedCost,
@@ -35,6 +34,7 @@ from tests.rpc.gate import (
     total,
     until,
 )
+from tests.conftest import NO_RETRIES, RunningServer
 
 Code = grpc.StatusCode
 INTERACTIVE = pb.PRIORITY_INTERACTIVE

@@ -15,8 +15,7 @@ from sentiment.client import AsyncClient, CallFailed, Classification, Client
 from sentiment.serving.local import LocalClassifier
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
-from tests.conftest import NO_RETRIES, RunningServer
-from tests.rpc.gate import (
+from tests.api_grpc.gate import (
     MODEL,
     FixedCost,
     Gate,
@@ -34,6 +33,7 @@ from tests.rpc.gate import (
     total,
     until,
 )
+from tests.conftest import NO_RETRIES, RunningServer
 from tests.tiny import WEIGHTS, make_bundle, read_manifest
 
 Code = grpc.StatusCode

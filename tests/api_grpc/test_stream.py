@@ -15,8 +15,8 @@ from sentiment.api.grpc.stream import Streams, _Stream
 from sentiment.client import AsyncClient, CallFailed, Classification
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from tests.api_grpc.gate import Hold, Start, positive, until
 from tests.conftest import PLAIN, RunningServer
-from tests.rpc.gate import Hold, Start, positive, until
 
 Code = grpc.StatusCode
 

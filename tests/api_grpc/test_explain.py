@@ -17,9 +17,9 @@ from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from sentiment_models.export.export import export
+from tests.api_grpc.gate import MODEL, PATIENCE_S, Hold, Start, assert_nothing_left, fail_after, outcome_of, refusal, total, until
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.models.tiny_families import TINY, save_tiny
-from tests.rpc.gate import MODEL, PATIENCE_S, Hold, Start, assert_nothing_left, fail_after, outcome_of, refusal, total, until
 
 Code = grpc.StatusCode
 TEXT = "the film was not good at all , but i liked the end"

@@ -12,8 +12,7 @@ from google.rpc.status_pb2 import Status
 
 from sentiment.batching.ticket import Priority
 from sentiment.v1 import sentiment_pb2 as pb
-from tests.conftest import RunningServer
-from tests.rpc.gate import (
+from tests.api_grpc.gate import (
     MODEL,
     FixedCost,
     Gate,
@@ -32,6 +31,7 @@ from tests.rpc.gate import (
     total,
     until,
 )
+from tests.conftest import RunningServer
 
 Code = grpc.StatusCode
 INTERACTIVE, BULK = pb.PRIORITY_INTERACTIVE, pb.PRIORITY_BULK
