@@ -19,7 +19,7 @@ RUN ?= $(BUILD)/train/$(RECIPE)
 JOBS ?= 3
 # Tests that start no server and no training.
 UNIT := tests/batching tests/explain tests/traffic tests/corpus/test_output.py tests/model/test_tokenizer.py tests/model/test_shortened.py \
-	tests/model/test_runner.py tests/rpc/test_wire.py tests/test_settings.py tests/test_files.py tests/test_tidy.py tests/docs/test_reference.py
+	tests/model/test_runner.py tests/api_grpc/test_wire.py tests/test_settings.py tests/test_files.py tests/test_tidy.py tests/docs/test_reference.py
 # How long `make faults` soaks, in seconds, and how many malformed inputs it sends.
 SOAK_S ?= 60
 INPUTS ?= 20000

@@ -7,17 +7,24 @@ from typing import Any
 import pytest
 
 from sentiment.client import CallFailed
+from tests.api_grpc.gate import in_loop
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.envoy.conftest import answered
 from tests.envoy.proxy import Proxy
-from tests.rpc.gate import in_loop
 
 pytestmark = [pytest.mark.needs_tool("envoy"), pytest.mark.needs_tool("openssl")]
 
 
+def ask_often(configuration: Any) -> None:
+    """Check health five times a second instead of once."""
+    for cluster in configuration["static_resources"]["clusters"]:
+        for check in cluster["health_checks"]:
+            check |= {"interval": "0.2s", "no_traffic_interval": "0.2s"}
+
+
 def test_a_server_that_is_not_ready_gets_nothing_until_it_is(start: Callable[..., RunningServer], begin: Callable[..., Proxy]) -> None:
     servers = [start(), start()]
-    proxy = begin({"stable": [one.target for one in servers], "canary": [servers[0].target], "mirror": [servers[0].target]})
+    proxy = begin({"stable": [one.target for one in servers], "canary": [servers[0].target], "mirror": [servers[0].target]}, ask_often)
     proxy.set(canary__sentiment__canary=0, mirror__sentiment=0)
     health = servers[1].app._grpc.health
 
@@ -46,6 +53,7 @@ def test_a_server_that_is_not_ready_gets_nothing_until_it_is(start: Callable[...
 
 def without_retries(configuration: Any) -> None:
     """They would hide calls to a server that has gone."""
+    ask_often(configuration)
     (listener,) = configuration["static_resources"]["listeners"]
     (host,) = listener["filter_chains"][0]["filters"][0]["typed_config"]["route_config"]["virtual_hosts"]
     (tried,) = [one["route"] for one in host["routes"] if "retry_policy" in one["route"]]
@@ -53,7 +61,8 @@ def without_retries(configuration: Any) -> None:
 
 
 def test_a_server_that_drains_under_load_costs_no_call(start: Callable[..., RunningServer], begin: Callable[..., Proxy]) -> None:
-    servers = [start(drain_wait_s=3.0), start(drain_wait_s=3.0)]
+    # Five health checks long.
+    servers = [start(drain_wait_s=1.0), start()]
     clusters = {"stable": [one.target for one in servers], "canary": [servers[1].target], "mirror": [servers[1].target]}
     proxy = begin(clusters, without_retries)
     # Of the quota of 200 a second the calls below take about half.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from sentiment.client import AsyncClient, CallFailed, Credentials
-from tests.rpc.gate import positive
+from tests.api_grpc.gate import positive
 
 # For the tiny bundle: each text has its own score for positive, so an answer shows which text it belongs to.
 TEXTS = [(f"a film w{weight} and the film", positive(weight)) for weight in range(-32, 33)]

@@ -6,8 +6,8 @@ import grpc
 
 from sentiment.oip import inference_pb2 as oip
 from sentiment.oip import inference_pb2_grpc as oip_grpc
+from tests.api_grpc.test_oip import asked, labels_of
 from tests.front_ends.servers import PATIENCE_S, Server
-from tests.rpc.test_oip import asked, labels_of
 
 
 def test_front_ends_answer_tensors_and_say_how_they_are(serve: Callable[..., Server]) -> None:

@@ -141,10 +141,13 @@ def test_buf_curl_through_reflection(server: RunningServer) -> None:
 def test_perf_analyzer(server: RunningServer) -> None:
     (command,) = commands("perf_analyzer ", server)
     shorter = ["--concurrency-range", "2", "--request-count", "50"]
+    labels = {"method": "ModelInfer", "code": "OK", "model": "tiny/1"}
+    before = server.metric("sentiment_requests_total", **labels)
 
     said = run(["tiny" if word == "english" else word for word in command[: command.index("--concurrency-range")]] + shorter)
 
     assert "Throughput" in said
+    assert server.metric("sentiment_requests_total", **labels) >= before + 50
 
 
 def typed() -> list[str]:

@@ -11,9 +11,9 @@ import pytest
 from sentiment.api.grpc.names import SERVICE
 from sentiment.client.policy import ATTEMPTS_MAX, SERVICE_CONFIG
 from sentiment.v1 import sentiment_pb2 as pb
+from tests.api_grpc.test_oip import positive
 from tests.conftest import RunningServer
 from tests.interop.foreign import PROTO, run
-from tests.rpc.test_oip import positive
 
 CALLS = Path(__file__).parent / "node_calls.js"
 PUSHBACK_MS = 20

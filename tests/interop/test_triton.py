@@ -1,6 +1,5 @@
 """Triton's own client and load generator against our server."""
 
-import csv
 import json
 import math
 import subprocess
@@ -58,26 +57,6 @@ def test_tritonclient_exchanges_models_at_the_admin_port(exchanging: Callable[..
     assert found["unloaded"]["tiny/1"] != "READY"
     with server.client() as client:
         assert client.classify("good").model.version == 2
-
-
-@pytest.mark.needs_tool("perf_analyzer")
-def test_perf_analyzer_measures_us(server: RunningServer, tmp_path: Path) -> None:
-    labels = {"method": "ModelInfer", "code": "OK", "model": "tiny/1"}
-    before = server.metric("sentiment_requests_total", **labels)
-    load = ("--shape", "text:1", "--string-data", "a good film", "--request-count", "200", "--concurrency-range", "4")
-
-    ran = subprocess.run(
-        ["perf_analyzer", "-m", "tiny", "-i", "grpc", "-u", server.target, *load, "-f", tmp_path / "found.csv"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    (row,) = csv.DictReader((tmp_path / "found.csv").open())
-    assert float(row["Inferences/Second"]) > 0
-    assert server.metric("sentiment_requests_total", **labels) >= before + 200
 
 
 async def test_our_own_load_tester_drives_us_as_it_drives_others(server: RunningServer) -> None:

@@ -3,7 +3,7 @@
 import re
 import socket
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -11,6 +11,7 @@ import pytest
 
 from sentiment.client import Client, Credentials
 from sentiment.security.tokens import CHARACTERS_MAX
+from tests.api_grpc.gate import Start
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.front_ends.servers import Server
 from tests.security.test_doors import OTHER, TOKEN, code_of, fetch, tokens
@@ -69,21 +70,16 @@ def test_a_request_that_two_might_read_differently_is_refused_with_all_that_foll
     assert fetch(server.url + "/healthz")[0] == 200
 
 
-def test_what_follows_a_request_without_a_token_needs_one_too(start: Callable[..., RunningServer], tokens: Path) -> None:
+def test_what_follows_a_request_without_a_token_needs_one_too(start: Start, tokens: Path) -> None:
     server = start(auth_tokens=str(tokens))
     inner = b"GET /v1/models HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
     outer = b"GET /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(inner)
 
-    within, after = (
-        exchange(server.url, outer + inner + inner),
-        exchange(server.url, SMUGGLED.replace(b"Connection: close\r\n", b"") + inner),
-    )
-
-    assert re.findall(rb"HTTP/1\.[01] (\d+)", within) == [b"200", b"401"]
-    assert re.findall(rb"HTTP/1\.[01] (\d+)", after) == [b"200", b"401"]
+    for sent in (outer + inner + inner, SMUGGLED.replace(b"Connection: close\r\n", b"") + inner):
+        assert re.findall(rb"HTTP/1\.[01] (\d+)", exchange(server.url, sent)) == [b"200", b"401"]
 
 
-def test_one_header_with_a_token_beside_another_is_refused(start: Callable[..., RunningServer], tokens: Path) -> None:
+def test_one_header_with_a_token_beside_another_is_refused(start: Start, tokens: Path) -> None:
     server = start(auth_tokens=str(tokens))
     valid, wrong = f"Authorization: Bearer {TOKEN}\r\n".encode(), f"Authorization: Bearer {OTHER}\r\n".encode()
     begin, end = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n", b"Connection: close\r\n\r\n"
@@ -106,7 +102,7 @@ def test_too_many_bytes_of_metadata_are_refused_and_harm_nobody_else(server: Run
             assert other.classify("good").label
 
 
-def test_the_longest_token_is_let_in_on_both_ports(start: Callable[..., RunningServer], tmp_path: Path) -> None:
+def test_the_longest_token_is_let_in_on_both_ports(start: Start, tmp_path: Path) -> None:
     longest = "x" * CHARACTERS_MAX
     (tmp_path / "token").write_text(longest)
     server = start(auth_tokens=str(tmp_path / "token"))

@@ -1,9 +1,9 @@
 """Bundles are data: nothing of them is run, and nothing is fetched for them."""
 
 import ast
+import functools
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,10 +37,15 @@ print("loaded")
 """
 
 
-def nodes() -> Iterator[tuple[str, ast.AST]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            yield f"{path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)}", node
+def parsed(text: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text)))
+
+
+@functools.cache
+def nodes() -> list[tuple[str, ast.AST]]:
+    """Every node of the service's code, with its place."""
+    files = [(path.relative_to(PACKAGE), path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))]
+    return [(f"{path}:{getattr(node, 'lineno', 0)}", node) for path, text in files for node in parsed(text)]
 
 
 def imported(node: ast.AST) -> set[str]:
@@ -77,7 +82,7 @@ def test_nothing_that_serves_unpickles_or_runs_what_files_say() -> None:
     ["import pickle", "from torch import load", "eval(x)", "options.register_custom_ops_library(x)", "np.load(x, allow_pickle=True)"],
 )
 def test_what_runs_something_would_be_found(code: str) -> None:
-    assert any(uses(node) for node in ast.walk(ast.parse(code)))
+    assert any(uses(node) for node in parsed(code))
 
 
 def test_serving_never_downloads(tmp_path: Path) -> None:
@@ -86,15 +91,14 @@ def test_serving_never_downloads(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", WATCHED, str(tmp_path / "tiny/1")], capture_output=True, text=True, timeout=60, check=False)
 
     assert (run.returncode, run.stdout) == (0, "loaded\n"), run.stderr
-    fetching = [(place, found) for place, node in nodes() if (found := fetches(node))]
-    assert fetching == []
+    assert [(place, found) for place, node in nodes() if (found := fetches(node))] == []
 
 
 @pytest.mark.parametrize(
     "code", ["import requests", "import httpx._client", "from urllib import request", "from requests.sessions import Session"]
 )
 def test_what_fetches_something_would_be_found(code: str) -> None:
-    assert any(fetches(node) for node in ast.walk(ast.parse(code)))
+    assert any(fetches(node) for node in parsed(code))
 
 
 def test_a_bundle_with_code_runs_none_of_it(tmp_path: Path) -> None:

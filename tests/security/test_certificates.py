@@ -27,17 +27,11 @@ def read(folder: Path, client_ca: bool = False) -> Reloaded[Contents, Certificat
     return reloaded_certificates(TlsFiles(folder / "tls.crt", folder / "tls.key", folder / "ca.crt" if client_ca else None))
 
 
-def test_the_expiry_is_the_certificates(tmp_path: Path) -> None:
-    pair = AUTHORITY.sign(lasts=timedelta(hours=7))
-    mounted_pair(tmp_path / "tls", pair, AUTHORITY)
-
-    assert read(tmp_path / "tls").now.expires_at == pair.expires_at
-
-
-def test_a_secret_that_is_exchanged_is_seen(tmp_path: Path) -> None:
-    first, second = AUTHORITY.sign(), AUTHORITY.sign(lasts=2 * A_DAY)
+def test_a_secret_that_is_replaced_is_loaded_with_its_expiry(tmp_path: Path) -> None:
+    first, second = AUTHORITY.sign(lasts=timedelta(hours=7)), AUTHORITY.sign(lasts=2 * A_DAY)
     tls = mounted_pair(tmp_path / "tls", first, AUTHORITY)
     source = read(tls.folder)
+    assert source.now.expires_at == first.expires_at
 
     tls.exchange(tls_crt=second.certificate, tls_key=second.key, ca_crt=AUTHORITY.certificate)
 
@@ -46,7 +40,7 @@ def test_a_secret_that_is_exchanged_is_seen(tmp_path: Path) -> None:
     assert source.now.expires_at == second.expires_at
 
 
-def test_files_that_have_not_changed_are_not_taken_again(tmp_path: Path) -> None:
+def test_files_that_have_not_changed_are_not_loaded_again(tmp_path: Path) -> None:
     source = read(mounted_pair(tmp_path / "tls", AUTHORITY.sign(), AUTHORITY).folder)
     first = source.now
 
@@ -81,100 +75,58 @@ def encrypted(key: bytes) -> bytes:
     return load_pem_private_key(key, None).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"password"))
 
 
-def _half(tls: Mounted) -> None:
-    (tls / "tls.crt").write_bytes((tls / "tls.crt").read_bytes()[:200])
+def changed(name: str, change: Callable[[bytes], bytes]) -> Callable[[Mounted], None]:
+    """Change one of the files."""
+
+    def write(tls: Mounted) -> None:
+        (tls / name).write_bytes(change((tls / name).read_bytes()))
+
+    return write
 
 
-def _other_key(tls: Mounted) -> None:
-    (tls / "tls.key").write_bytes(AUTHORITY.sign().key)
+def signed(**arguments: Any) -> Callable[[Mounted], None]:
+    """Replace certificate and key by others."""
 
+    def exchange(tls: Mounted) -> None:
+        pair = AUTHORITY.sign(**arguments)
+        tls.exchange(tls_crt=pair.certificate, tls_key=pair.key, ca_crt=AUTHORITY.certificate)
 
-def _encrypted(tls: Mounted) -> None:
-    (tls / "tls.key").write_bytes(encrypted((tls / "tls.key").read_bytes()))
-
-
-def _expired(tls: Mounted) -> None:
-    pair = AUTHORITY.sign(now=datetime.now(UTC) - 2 * A_DAY)
-    tls.exchange(tls_crt=pair.certificate, tls_key=pair.key, ca_crt=AUTHORITY.certificate)
-
-
-def _not_yet(tls: Mounted) -> None:
-    pair = AUTHORITY.sign(now=datetime.now(UTC) + A_DAY)
-    tls.exchange(tls_crt=pair.certificate, tls_key=pair.key, ca_crt=AUTHORITY.certificate)
-
-
-def _empty_ca(tls: Mounted) -> None:
-    (tls / "ca.crt").write_bytes(b"")
-
-
-def _no_ca(tls: Mounted) -> None:
-    (tls / "ca.crt").write_bytes(AUTHORITY.sign().certificate)
-
-
-def _gone(tls: Mounted) -> None:
-    (tls / "tls.key").unlink()
-
-
-def _large(tls: Mounted) -> None:
-    (tls / "tls.crt").write_bytes(b"#" * (FILE_BYTES_MAX + 1))
-
-
-def _of_key(tls: Mounted, key: Key) -> None:
-    pair = AUTHORITY.sign(key=key)
-    tls.exchange(tls_crt=pair.certificate, tls_key=pair.key, ca_crt=AUTHORITY.certificate)
-
-
-def _ed25519(tls: Mounted) -> None:
-    _of_key(tls, ed25519.Ed25519PrivateKey.generate())
-
-
-def _p521(tls: Mounted) -> None:
-    _of_key(tls, ec.generate_private_key(ec.SECP521R1()))
-
-
-def _other_block(tls: Mounted) -> None:
-    (tls / "tls.crt").write_bytes((tls / "tls.crt").read_bytes().replace(b" CERTIFICATE", b" TRUSTED CERTIFICATE"))
+    return exchange
 
 
 NO_KEY = "tls_cert_file = '{}/tls.crt': its key must be RSA, or ECDSA on P-256 or P-384; gRPC clients accept no other keys"
-WRONG = [
-    (_ed25519, NO_KEY),
-    (_p521, NO_KEY),
-    (_other_block, "tls_cert_file = '{}/tls.crt': must have at least 1 block of BEGIN CERTIFICATE, got 0"),
-    (_half, "tls_cert_file = '{}/tls.crt': must be a certificate in PEM"),
-    (_other_key, "key values mismatch"),
-    (_encrypted, "the key is encrypted"),
-    (_expired, "a client would not accept it: certificate has expired"),
-    (_not_yet, "a client would not accept it: certificate is not yet valid"),
-    (_empty_ca, "tls_client_ca_file = '{}/ca.crt': must be certificates in PEM"),
-    (_no_ca, "tls_client_ca_file = '{}/ca.crt': must have at least 1 certificate of an authority, got 0"),
-    (_gone, "tls_key_file = '{}/tls.key': cannot be read: No such file or directory"),
-    (_large, "tls_cert_file = '{}/tls.crt': has more bytes than the limit of 1048576"),
-]
-each_wrong = pytest.mark.parametrize(("break_it", "reason"), WRONG, ids=[breaks.__name__ for breaks, _ in WRONG])
+NO_BLOCK = "tls_cert_file = '{}/tls.crt': must have at least 1 block of BEGIN CERTIFICATE, got 0"
+NO_CA = "tls_client_ca_file = '{}/ca.crt': must have at least 1 certificate of an authority, got 0"
+WRONG: dict[str, tuple[Callable[[Mounted], None], str]] = {
+    "ed25519": (signed(key=ed25519.Ed25519PrivateKey.generate()), NO_KEY),
+    "p521": (signed(key=ec.generate_private_key(ec.SECP521R1())), NO_KEY),
+    "another block": (changed("tls.crt", lambda pem: pem.replace(b" CERTIFICATE", b" TRUSTED CERTIFICATE")), NO_BLOCK),
+    "half": (changed("tls.crt", lambda pem: pem[:200]), "tls_cert_file = '{}/tls.crt': must be a certificate in PEM"),
+    "another key": (changed("tls.key", lambda _: AUTHORITY.sign().key), "key values mismatch"),
+    "encrypted": (changed("tls.key", encrypted), "the key is encrypted"),
+    "expired": (signed(now=datetime.now(UTC) - 2 * A_DAY), "a client would not accept it: certificate has expired"),
+    "not yet": (signed(now=datetime.now(UTC) + A_DAY), "a client would not accept it: certificate is not yet valid"),
+    "empty authorities": (changed("ca.crt", lambda _: b"\n"), "tls_client_ca_file = '{}/ca.crt': must be certificates in PEM"),
+    "no authority": (changed("ca.crt", lambda _: AUTHORITY.sign().certificate), NO_CA),
+    "gone": (lambda tls: (tls / "tls.key").unlink(), "tls_key_file = '{}/tls.key': cannot be read: No such file or directory"),
+    "large": (changed("tls.crt", lambda _: b"#" * (FILE_BYTES_MAX + 1)), "tls.crt': has more bytes than the limit of 1048576"),
+}
 
 
-@each_wrong
-def test_files_of_no_use_stop_the_start_with_the_reason(tmp_path: Path, break_it: Callable[[Mounted], None], reason: str) -> None:
+@pytest.mark.parametrize(("break_it", "reason"), WRONG.values(), ids=WRONG)
+def test_files_of_no_use_stop_the_start_with_the_reason_and_leave_the_last_good_ones(
+    tmp_path: Path, break_it: Callable[[Mounted], None], reason: str
+) -> None:
     tls = mounted_pair(tmp_path / "tls", AUTHORITY.sign(), AUTHORITY)
+    source = read(tls.folder, client_ca=True)
+    good = source.now
     break_it(tls)
 
     with pytest.raises(BadSettings) as error:
         read(tls.folder, client_ca=True)
 
     assert reason.format(tls.folder) in str(error.value)
-
-
-@each_wrong
-def test_files_of_no_use_leave_the_last_good_ones(tmp_path: Path, break_it: Callable[[Mounted], None], reason: str) -> None:
-    tls = mounted_pair(tmp_path / "tls", AUTHORITY.sign(), AUTHORITY)
-    source = read(tls.folder, client_ca=True)
-    good = source.now
-
-    break_it(tls)
-    useful = source.look()
-
-    assert not useful
+    assert not source.look()
     assert source.now is good
 
 
@@ -210,13 +162,13 @@ def test_files_exchanged_one_after_the_other_are_taken_once_both_are_there(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("told", "says"),
+    ("settings", "says"),
     [
         ({"tls_cert_file": "a"}, "tls_cert_file = 'a' and tls_key_file = '': one of them is empty; set both or neither"),
         ({"tls_key_file": "b"}, "tls_cert_file = '' and tls_key_file = 'b': one of them is empty; set both or neither"),
         ({"tls_client_ca_file": "c"}, "tls_client_ca_file = 'c': client certificates need TLS; set tls_cert_file too"),
     ],
 )
-def test_half_of_what_tls_needs_stops_the_start(told: dict[str, str], says: str) -> None:
+def test_incomplete_tls_settings_stop_the_start(settings: dict[str, str], says: str) -> None:
     with pytest.raises(BadSettings, match=re.escape(says)):
-        Secured(Settings(**told), Metrics([], []))
+        Secured(Settings(**settings), Metrics([], []))

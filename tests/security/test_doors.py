@@ -17,10 +17,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.client import CallFailed, Client, Credentials
+from tests.api_grpc.gate import Start
 from tests.conftest import NO_RETRIES, PLAIN, RunningServer
 from tests.security.authorities import A_DAY, Authority, Mounted, Pair, mounted_pair
 
-Start = Callable[..., RunningServer]
 AUTHORITY, STRANGER = Authority("ours"), Authority("a stranger")
 TOKEN, OTHER = "first-token-0123456789", "other-token-0123456789"
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
@@ -96,6 +96,13 @@ def code_of(client: Client) -> grpc.StatusCode:
         return grpc.StatusCode.OK
 
 
+def code_of_method(address: str, method: str) -> grpc.StatusCode:
+    """How a call of any method ends that fails."""
+    with grpc.insecure_channel(address, NO_RETRIES) as channel, pytest.raises(grpc.RpcError) as error:
+        list(channel.stream_stream(method)(iter([b""]), timeout=10))
+    return error.value.code()
+
+
 def until(holds: Callable[[], bool]) -> None:
     give_up_at = time.monotonic() + WAIT_S
     while not holds():
@@ -122,10 +129,11 @@ def test_with_tls_both_ports_answer_those_who_check_the_server_and_nobody_in_pla
 
 def test_mtls_answers_only_those_who_show_a_certificate_of_its_authority(secure: Callable[..., Secure], tmp_path: Path) -> None:
     mtls = secure(mtls=True)
+    files = {name: str(tmp_path / name) for name in ("cert_file", "key_file")}
     strange = STRANGER.sign("client")
-    (tmp_path / "strange.crt").write_bytes(strange.certificate)
-    (tmp_path / "strange.key").write_bytes(strange.key)
-    stranger = Credentials(ca_file=str(mtls.ca), cert_file=str(tmp_path / "strange.crt"), key_file=str(tmp_path / "strange.key"))
+    Path(files["cert_file"]).write_bytes(strange.certificate)
+    Path(files["key_file"]).write_bytes(strange.key)
+    stranger = Credentials(ca_file=str(mtls.ca), **files)
 
     assert code_of(mtls.client(mtls.credentials(shows=True))) is grpc.StatusCode.OK
     assert mtls.get("/metrics", mtls.credentials(shows=True))[0] == 200
@@ -260,7 +268,7 @@ def test_certificates_are_exchanged_under_load_without_a_failed_call(secure: Cal
     for caller in callers:
         caller.start()
     try:
-        for days in (2, 3, 4):
+        for days in (2, 3):
             pair = AUTHORITY.sign(lasts=days * A_DAY)
             before = list(answered)
             tls.tls.exchange(tls_crt=pair.certificate, tls_key=pair.key, ca_crt=AUTHORITY.certificate)
@@ -294,17 +302,14 @@ def test_health_is_told_in_plaintext_beside_tls_and_nothing_else_is(secure: Call
 
     assert health(f"127.0.0.1:{port}") == health_pb2.HealthCheckResponse.SERVING
     assert health(f"127.0.0.1:{port}", "liveness") == health_pb2.HealthCheckResponse.SERVING
-    with grpc.insecure_channel(f"127.0.0.1:{port}", NO_RETRIES) as channel:
-        for method in (
-            "/sentiment.v1.SentimentService/Classify",
-            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-            "/inference.GRPCInferenceService/ServerLive",
-            "/inference.GRPCInferenceService/RepositoryIndex",
-        ):
-            with pytest.raises(grpc.RpcError) as error:
-                list(channel.stream_stream(method)(iter([b""]), timeout=10))
-            assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED, method
+    for method in (
+        "/sentiment.v1.SentimentService/Classify",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        "/inference.GRPCInferenceService/ServerLive",
+        "/inference.GRPCInferenceService/RepositoryIndex",
+    ):
+        assert code_of_method(f"127.0.0.1:{port}", method) is grpc.StatusCode.UNIMPLEMENTED, method
 
 
 def test_the_port_for_probes_takes_no_message_that_is_longer_than_a_name(secure: Callable[..., Secure]) -> None:
@@ -358,27 +363,12 @@ def test_what_needs_no_token_is_named_and_all_else_does_even_what_is_not_there(g
     assert health(guarded.target) == health_pb2.HealthCheckResponse.SERVING
     for path in ("/healthz", "/readyz", "/metrics"):
         assert fetch(guarded.url + path)[0] == 200
-    for path in (
-        "/",
-        "/v1/models",
-        "/viewer/app.js",
-        "/nowhere",
-        "/metrics/",
-        "//metrics",
-        "/v1/../metrics/x",
-        "/healthz%2f..%2fv1/models",
-    ):
+    hidden = ("/healthz%2f..%2fv1/models", "/metrics/", "//metrics", "/v1/../metrics/x")
+    for path in ("/", "/v1/models", "/viewer/app.js", "/nowhere", *hidden):
         assert fetch(guarded.url + path)[0] == 401, path
-    with grpc.insecure_channel(guarded.target, NO_RETRIES) as channel:
-        for method in (
-            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-            "/grpc.health.v1.Health/Checks",
-            "/grpc.health.v1.Health/List",
-            "/nobody.Service/Method",
-        ):
-            with pytest.raises(grpc.RpcError) as error:
-                list(channel.stream_stream(method)(iter([b""]), timeout=10))
-            assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED, method
+    reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+    for method in (reflection, "/grpc.health.v1.Health/Checks", "/grpc.health.v1.Health/List", "/nobody.Service/Method"):
+        assert code_of_method(guarded.target, method) is grpc.StatusCode.UNAUTHENTICATED, method
 
 
 def test_streams_are_refused_before_their_first_message(guarded: RunningServer) -> None:
@@ -402,9 +392,7 @@ def test_the_list_of_what_needs_no_token_is_a_setting(start: Start, tokens: Path
     assert fetch(server.url + "/v1/models/tiny")[0] == 200
     assert fetch(server.url + "/v1/models/tiny/1")[0] == 401
     assert fetch(server.url + "/healthz")[0] == 401
-    with pytest.raises(grpc.RpcError) as error:
-        health(server.target)
-    assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert code_of_method(server.target, HEALTH_CHECK) is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_tokens_are_exchanged_while_the_server_runs(guarded: RunningServer, tokens: Path) -> None:

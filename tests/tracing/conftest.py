@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.api_grpc.conftest import hold  # noqa: F401  # a fixture
 from tests.conftest import RunningServer
-from tests.rpc.conftest import hold  # noqa: F401  # a fixture
 from tests.tracing.collector import Collector
 
 

@@ -11,9 +11,9 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from sentiment.observability.tracing.trace import ROWS_MAX
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from tests.api_grpc.gate import batch_request
 from tests.conftest import NO_RETRIES
 from tests.front_ends.servers import Server
-from tests.rpc.gate import batch_request
 from tests.tracing.calling import PARENT, SERVICE, context, trace_id
 from tests.tracing.collector import Collector, Got
 from tests.tracing.test_exemplars import buckets

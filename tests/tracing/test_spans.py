@@ -17,9 +17,21 @@ from sentiment.observability.tracing.trace import ROWS_MAX, TEXTS_MAX
 from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from tests.api_grpc.gate import (
+    FixedCost,
+    Gate,
+    batch_request,
+    bounded,
+    id_of,
+    outcome_of,
+    queued,
+    served_by,
+    set_cost,
+    stream_requests,
+    total,
+)
+from tests.api_grpc.test_oip import asked
 from tests.conftest import NO_RETRIES, RunningServer
-from tests.rpc.gate import FixedCost, Gate, batch_request, bounded, id_of, outcome_of, queued, served_by, set_cost, stream_requests, total
-from tests.rpc.test_oip import asked
 from tests.tracing.calling import PARENT, SERVICE, classify, context, http, stub_of, trace_id
 from tests.tracing.collector import Collector
 

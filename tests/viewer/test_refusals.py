@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.api_grpc.gate import Gate, in_loop, served_by, total
 from tests.conftest import RunningServer
-from tests.rpc.gate import Gate, in_loop, served_by, total
 from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import VIEWS, ask, field, settled, show, until

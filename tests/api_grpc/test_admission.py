@@ -12,8 +12,7 @@ from google.rpc.status_pb2 import Status
 
 from sentiment.batching.ticket import Priority
 from sentiment.v1 import sentiment_pb2 as pb
-from tests.conftest import RunningServer
-from tests.rpc.gate import (
+from tests.api_grpc.gate import (
     MODEL,
     FixedCost,
     Gate,
@@ -23,17 +22,16 @@ from tests.rpc.gate import (
     batch_request,
     class_queue_of,
     every_method,
-    id_of,
     in_loop,
     outcome_of,
     queued,
     send,
-    served_by,
     set_cost,
     stream_requests,
     total,
     until,
 )
+from tests.conftest import RunningServer
 
 Code = grpc.StatusCode
 INTERACTIVE, BULK = pb.PRIORITY_INTERACTIVE, pb.PRIORITY_BULK
@@ -132,28 +130,6 @@ async def test_a_text_whose_deadline_cannot_be_met_is_refused_at_once_and_not_as
     assert refused.pushback_ms == (-1 if method == "Classify" else None)
 
 
-async def test_a_text_that_would_make_others_late_is_refused_and_not_asked_to_come_back_while_those_wait(plugged: Any) -> None:
-    """Nothing is ahead of it, for its deadline is the earliest; what it lacks is a place among rows that have no time to spare."""
-    server, gate, stub, calls = await plugged(row_s=0.5)
-    # What runs and 4 rows that wait are 2.5 s.
-    for _ in range(4):
-        calls.append(classify(stub, 2.8))
-    await queued(server, 4)
-    # What runs should end any moment.
-    scheduler = served_by(server).batcher.scheduler
-    await until(lambda: in_loop(server, lambda: scheduler.forecast._busy_s(time.monotonic())) < 0.1, "the run is predicted to end")
-
-    refused = await refusal(stub, "Classify", 1.5)
-
-    gate.open()
-    await assert_answered(calls)
-    assert refused.code is Code.RESOURCE_EXHAUSTED
-    assert refused.seconds < AT_ONCE_S
-    # The first of those that wait is done after 0.5 s; sooner there is certainly no place.
-    assert refused.pushback_ms is not None
-    assert refused.pushback_ms == -1 or refused.pushback_ms >= 400
-
-
 @every_method
 async def test_a_deadline_too_short_for_an_idle_server_is_told_at_once(start: Start, connect: Connect, method: str) -> None:
     server = start(runners=1)
@@ -209,23 +185,6 @@ async def test_of_a_batch_that_is_too_much_the_items_that_fit_are_answered_and_t
     assert answered == sorted(answered, reverse=True)
     assert total(server, "items") == 60
     assert_nothing_left(server)
-
-
-async def test_a_later_interactive_text_goes_before_most_of_the_bulk_rows_that_wait(plugged: Any) -> None:
-    server, gate, stub, _ = await plugged(row_s=0.001)
-    bulk = send(stub.ClassifyBatch(batch_request(["bad film"] * 50), timeout=60))
-    await queued(server, 50)
-    interactive = classify(stub, text="great film")
-    await queued(server, 51)
-
-    gate.open()
-
-    assert (await interactive).prediction.label == "positive"
-    assert {result.response.prediction.label for result in (await bulk).results} == {"negative"}
-    runs = [row[1] for batch in gate.batches[1:] for row in batch]
-    assert sorted(runs) == sorted([id_of("great")] + [id_of("bad")] * 50)
-    # A batch of bulk rows may have gone first; the class has its share.
-    assert runs.index(id_of("great")) <= 16
 
 
 @pytest.mark.parametrize(

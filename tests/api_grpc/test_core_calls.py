@@ -10,13 +10,16 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from sentiment.api.grpc import core_calls
 from sentiment.api.grpc.core_calls import CoreCalls
 from sentiment.errors import CannotServe
+from sentiment.oip import inference_pb2 as oip
+from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.v1 import sentiment_pb2 as pb
+from tests.api_grpc.gate import Start
 from tests.conftest import NO_RETRIES, RunningServer
-from tests.rpc.gate import Start
 
 CALLS = 60
 PATIENCE_S = 30
@@ -34,7 +37,7 @@ def eventually(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_calls_that_the_event_loop_never_sees_start_and_do_not_end(start: Start) -> None:
+def test_calls_beyond_the_pending_limit_are_ended_unseen_and_count_as_started_and_probes_are_answered(start: Start) -> None:
     server = start(calls_pending_max=4)
     let_go = threading.Event()
     with grpc.insecure_channel(server.target, NO_RETRIES) as channel:
@@ -44,13 +47,19 @@ def test_calls_that_the_event_loop_never_sees_start_and_do_not_end(start: Start)
         server.loop.call_soon_threadsafe(let_go.wait, PATIENCE_S)
         made = [call.future(request, timeout=PATIENCE_S) for _ in range(CALLS)]
         eventually(lambda: counted(server)[0] == CALLS + 1)
+        probe = health_pb2_grpc.HealthStub(channel).Check.future(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+        live = oip_grpc.GRPCInferenceServiceStub(channel).ServerLive.future(oip.ServerLiveRequest(), timeout=PATIENCE_S)
+        eventually(lambda: counted(server)[0] == CALLS + 3)
         let_go.set()
         codes = Counter(one.code() for one in made)
+        assert probe.result().status == health_pb2.HealthCheckResponse.SERVING
+        assert live.result().live
 
     lost = codes[grpc.StatusCode.CANCELLED]
-    assert lost >= CALLS - 8
+    # Calls below half of the limit are never ended.
+    assert CALLS - 8 <= lost <= CALLS - 2
     assert codes[grpc.StatusCode.OK] == CALLS - lost
-    eventually(lambda: counted(server) == (CALLS + 1, CALLS + 1 - lost))
+    eventually(lambda: counted(server) == (CALLS + 3, CALLS + 3 - lost))
     assert server.metric("sentiment_requests_total", method="Classify", code="OK", model="tiny/1") == CALLS + 1 - lost
     assert server.metric("sentiment_requests_total", method="Classify", code="CANCELLED", model="tiny/1") == 0
 

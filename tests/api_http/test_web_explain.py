@@ -9,9 +9,9 @@ import pytest
 
 from sentiment.api.http import json_answers as web_lines
 from sentiment.settings import Settings
+from tests.api_grpc.gate import MODEL, Gate, Start, assert_nothing_left, fail_after, http_socket, total, until
+from tests.api_http.http import call, post
 from tests.conftest import RunningServer
-from tests.rpc.gate import MODEL, Gate, Start, assert_nothing_left, fail_after, http_socket, total, until
-from tests.web.http import call, post
 
 EXPLAIN = "/v1/explain"
 TEXT = "a good film and the awful w3"

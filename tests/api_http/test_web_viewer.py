@@ -3,9 +3,9 @@
 import pytest
 
 from sentiment.viewer.page import assets
+from tests.api_grpc.gate import Start
+from tests.api_http.http import call
 from tests.conftest import RunningServer
-from tests.rpc.gate import Start
-from tests.web.http import call
 
 PARTS = sorted(set(assets()) - {"index.html"})
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -16,8 +15,7 @@ from sentiment.client import AsyncClient, CallFailed, Classification, Client
 from sentiment.serving.local import LocalClassifier
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
-from tests.conftest import NO_RETRIES, RunningServer
-from tests.rpc.gate import (
+from tests.api_grpc.gate import (
     MODEL,
     FixedCost,
     Gate,
@@ -27,7 +25,6 @@ from tests.rpc.gate import (
     bounded,
     every_method,
     id_of,
-    in_loop,
     outcome_of,
     queued,
     send,
@@ -36,6 +33,7 @@ from tests.rpc.gate import (
     total,
     until,
 )
+from tests.conftest import NO_RETRIES, RunningServer
 from tests.tiny import WEIGHTS, make_bundle, read_manifest
 
 Code = grpc.StatusCode
@@ -310,23 +308,6 @@ async def test_a_text_whose_windows_do_not_all_fit_is_refused_and_none_is_left(s
     await queued(setting.server, 1)
     await setting.assert_in_order(texts=3)
     assert (await short).prediction.label == "negative"
-
-
-@every_method
-async def test_windows_that_even_an_idle_server_cannot_answer_in_time_are_expired_at_once(setting: Setting, method: str) -> None:
-    """Each alone has time: 1.5 s of 3; five have not by more than a factor of two, and one such was tried just now."""
-    set_cost(setting.server, FixedCost(1.5))
-    scheduler = served_by(setting.server).batcher.scheduler
-    in_loop(setting.server, lambda: scheduler.may_probe(3.0, 7.5, time.monotonic() + 5))
-    begun = time.monotonic()
-
-    code = await bounded(code_of(ask(setting.stub, method, timeout=3), method))
-
-    assert code == Code.DEADLINE_EXCEEDED.value[0]
-    assert time.monotonic() - begun < 2
-    assert setting.gate.batches == []
-    await setting.assert_in_order(texts=1)
-    assert total(setting.server, "refused", reason="deadline") == 1
 
 
 @every_method

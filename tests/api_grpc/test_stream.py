@@ -15,8 +15,8 @@ from sentiment.api.grpc.stream import Streams, _Stream
 from sentiment.client import AsyncClient, CallFailed, Classification
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from tests.api_grpc.gate import Hold, Start, positive, until
 from tests.conftest import PLAIN, RunningServer
-from tests.rpc.gate import Hold, Start, positive, total, until
 
 Code = grpc.StatusCode
 
@@ -123,18 +123,6 @@ async def test_a_client_that_does_not_read_is_not_read_from(start: Start) -> Non
 
     # What is answered and unread lies in the transport's windows and among the 8 places, not in our memory.
     assert 0 < count < 2000
-    assert server.metric("sentiment_queue_rows", model="tiny/1") == 0
-
-
-async def test_leaving_a_stream_withdraws_what_is_queued(start: Start) -> None:
-    server = start()
-    async with AsyncClient(server.target) as client:
-        async for _ in client.classify_stream(items(many(500))):
-            break
-
-    async with AsyncClient(server.target) as client:
-        assert (await client.classify("good")).label == "positive"
-    await until(lambda: total(server, "requests", method="ClassifyStream", code="CANCELLED") == 1, "the stream is cancelled")
     assert server.metric("sentiment_queue_rows", model="tiny/1") == 0
 
 

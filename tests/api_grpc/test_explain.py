@@ -17,9 +17,9 @@ from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from sentiment_models.export.export import export
+from tests.api_grpc.gate import MODEL, PATIENCE_S, Hold, Start, assert_nothing_left, fail_after, outcome_of, refusal, total, until
 from tests.conftest import NO_RETRIES, RunningServer
 from tests.models.tiny_families import TINY, save_tiny
-from tests.rpc.gate import MODEL, PATIENCE_S, Hold, Start, assert_nothing_left, fail_after, outcome_of, refusal, total, until
 
 Code = grpc.StatusCode
 TEXT = "the film was not good at all , but i liked the end"
@@ -125,14 +125,6 @@ def test_empty_options_mean_the_default_attribution_with_evidence(bert: RunningS
     assert messages[1].attribution.method == ALL[0]
 
 
-def test_the_requested_label_is_explained_and_not_the_predicted_one(bert: RunningServer) -> None:
-    logits = {label: explain(bert, options={"heads": True}, label=label)[0].header for label in ("negative", "positive")}
-
-    assert {label: header.label for label, header in logits.items()} == {"negative": "negative", "positive": "positive"}
-    assert logits["negative"].prediction == logits["positive"].prediction
-    assert logits["negative"].logit != logits["positive"].logit
-
-
 def test_the_maps_of_a_long_text_are_complete_in_small_messages(bert: RunningServer) -> None:
     messages = explain(bert, LONG, MAPS)
 
@@ -149,13 +141,6 @@ def test_the_maps_of_a_long_text_are_complete_in_small_messages(bert: RunningSer
         )
     assert maps.sum(-1) == pytest.approx(1, abs=1e-4)
     assert sum(message.ByteSize() for message in messages) <= 128 * 2**20
-
-
-def test_a_pair_is_explained_with_the_words_of_both(bert: RunningServer) -> None:
-    messages = explain(bert, "good film", {"methods": ["occlusion"]}, text_pair="bad end")
-
-    assert [word.pair for word in messages[0].header.words] == [False, False, True, True]
-    assert [word.pair for word in messages[1].attribution.words] == [False, False, True, True]
 
 
 # One of each part that checks: the explainer before and after it has read the text, the conversion, and the budget.
@@ -293,13 +278,6 @@ def test_the_answer_without_words_needs_no_explain_graph(plain: RunningServer, w
     assert all(part.label == label for part, label in zip(found, wanted, strict=True) if label)
     assert end.summary.complete
     assert list(classify(plain, text, options).explanation.counterfactuals) == found
-
-
-def test_an_unknown_word_index_is_refused_by_its_field(plain: RunningServer) -> None:
-    for call, field in ((explain, "options"), (classify, "explain")):
-        code, violated, said = refusal(lambda call=call: call(plain, "good film", {"without": [{"words": [0]}, {"words": [1, 2]}]}))
-        assert (code, violated) == (Code.INVALID_ARGUMENT, f"{field}.without[1].words[1]")
-        assert "is 2; the words are 0 to 1" in said
 
 
 def test_batches_and_streams_are_not_explained(plain: RunningServer) -> None:

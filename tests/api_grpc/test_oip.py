@@ -13,8 +13,8 @@ import pytest
 
 from sentiment.oip import inference_pb2 as oip
 from sentiment.oip import inference_pb2_grpc as oip_grpc
+from tests.api_grpc.gate import Hold, Start, in_loop, refusal
 from tests.conftest import NO_RETRIES, RunningServer
-from tests.rpc.gate import Hold, Start, in_loop, refusal
 
 Code = grpc.StatusCode
 Request = oip.ModelInferRequest

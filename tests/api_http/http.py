@@ -5,8 +5,8 @@ import urllib.error
 import urllib.request
 from typing import Any, NamedTuple
 
+from tests.api_grpc.gate import PATIENCE_S
 from tests.conftest import RunningServer
-from tests.rpc.gate import PATIENCE_S
 
 
 class Answer(NamedTuple):

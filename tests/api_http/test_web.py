@@ -10,9 +10,9 @@ import pytest
 from sentiment.api.http import bodies
 from sentiment.api.http.json_answers import INLINE_BYTES_MAX
 from sentiment.client import Client
+from tests.api_grpc.gate import FixedCost, Gate, Start, assert_nothing_left, http_socket, queued, served_by, set_cost, total, until
+from tests.api_http.http import call, post
 from tests.conftest import RunningServer
-from tests.rpc.gate import FixedCost, Gate, Start, assert_nothing_left, http_socket, queued, served_by, set_cost, total, until
-from tests.web.http import call, post
 
 CLASSIFY = "/v1/classify"
 GOOD = {"text": "good"}

@@ -3,9 +3,9 @@
 import pytest
 
 from sentiment.client import Client, model_json
+from tests.api_grpc.gate import Start, total
+from tests.api_http.http import call
 from tests.conftest import RunningServer
-from tests.rpc.gate import Start, total
-from tests.web.http import call
 
 
 def test_models_are_listed_without_and_described_with_their_cards(server: RunningServer, client: Client) -> None:

@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 
 from sentiment.api.http.metrics_page import Scrapes
+from tests.api_grpc.gate import http_socket
+from tests.api_http.http import call
 from tests.conftest import RunningServer
-from tests.rpc.gate import http_socket
-from tests.web.http import call
 
 OPENMETRICS = "application/openmetrics-text"
 TAKES_S = 0.01

@@ -7,8 +7,8 @@ import grpc
 import pytest
 
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from tests.api_grpc.gate import Gate, Hold
 from tests.conftest import NO_RETRIES, RunningServer
-from tests.rpc.gate import Gate, Hold
 
 
 @pytest.fixture

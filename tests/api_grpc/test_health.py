@@ -15,8 +15,8 @@ from sentiment.api.grpc import health
 from sentiment.api.grpc.health import LIVENESS
 from sentiment.api.grpc.names import OIP_SERVICE, SERVICE
 from sentiment.api.grpc.server import REFLECTION_V1
+from tests.api_grpc.gate import Start
 from tests.conftest import RunningServer
-from tests.rpc.gate import Start
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -17,8 +17,20 @@ from sentiment.errors import RunnerLost
 from sentiment.model.session import Stop
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from tests.api_grpc.gate import (
+    PATIENCE_S,
+    FixedCost,
+    Start,
+    assert_nothing_left,
+    batch_request,
+    id_of,
+    send,
+    served_by,
+    set_cost,
+    total,
+    until,
+)
 from tests.conftest import PLAIN, RunningServer
-from tests.rpc.gate import PATIENCE_S, FixedCost, Start, assert_nothing_left, batch_request, id_of, send, served_by, set_cost, total, until
 
 Code = grpc.StatusCode
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -182,23 +194,6 @@ async def test_a_run_that_ignores_the_stop_fails_its_rows_and_the_server_drains_
     given_up = [entry for entry in logs if entry["event"] == "batch_given_up"]
     assert [(entry["log_level"], entry["rows"]) for entry in given_up] == [("critical", 3)]
     assert "yzzy" not in json.dumps(logs, default=str)
-
-
-async def test_a_run_that_comes_back_after_it_was_given_up_changes_nothing(hang: Hang, stubs: Stubs) -> None:
-    server, hanging = hang(hears=False, drain_wait_s=0.5)
-    stub, health = stubs(server)
-    hung = classify(stub, HANGING)
-    error = await hung
-    await becomes(health, LIVENESS, NOT_SERVING)
-
-    hanging.let_go.set()
-    meanwhile = await classify(stub, "good")
-    await must_be_replaced(server)
-
-    assert error.code() is Code.INTERNAL
-    assert meanwhile.prediction.label == "positive"
-    assert total(server, "items") == 2
-    assert_nothing_left(server)
 
 
 async def test_when_the_last_runner_is_lost_waiting_calls_are_unavailable_at_once(hang: Hang, stubs: Stubs) -> None:

@@ -8,8 +8,8 @@ import structlog
 
 from sentiment.client import CallFailed
 from sentiment.v1 import sentiment_pb2 as pb
+from tests.api_grpc.gate import Start, served_by, total
 from tests.conftest import NO_RETRIES, RunningServer
-from tests.rpc.gate import Start, served_by, total
 
 Code = grpc.StatusCode
 

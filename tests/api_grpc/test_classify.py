@@ -8,8 +8,8 @@ import pytest
 from sentiment.client import CallFailed, Classification, Client
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
+from tests.api_grpc.gate import Start, positive, refusal
 from tests.conftest import RunningServer
-from tests.rpc.gate import Start, positive, refusal
 
 Code = grpc.StatusCode
 
