@@ -14,10 +14,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from sentiment.client import AsyncClient, CallFailed, Client, ExplainOptions, Result
+from sentiment.oip import inference_pb2 as oip
+from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.serving.front_ends.executor import COUNTS_EVERY_S
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.conftest import PLAIN, RunningServer
 from tests.front_ends.servers import PATIENCE_S, Server
+from tests.rpc.test_oip import asked, labels_of
 
 LONG = "good " * 40 + "bad " * 60
 
@@ -33,14 +36,8 @@ def test_the_answers_are_those_of_one_process(several: Server, client: Client) -
     with several.client() as far:
         for text, truncation in (("a good film", ""), ("bad", ""), (LONG, ""), (LONG, "windows"), (LONG, "head_tail")):
             here, there = (one.classify(text, truncation=truncation) for one in (client, far))
-            assert (there.label, dict(there.scores), there.model, there.tokens, there.truncated, there.abstain) == (
-                here.label,
-                dict(here.scores),
-                here.model,
-                here.tokens,
-                here.truncated,
-                here.abstain,
-            )
+            for name in ("label", "scores", "model", "tokens", "truncated", "abstain"):
+                assert getattr(there, name) == getattr(here, name), name
             assert there.timing.run_s > 0
             assert there.timing.batch_rows >= 1
 
@@ -116,6 +113,27 @@ def test_nonsense_is_answered_and_counted_like_by_one_process(several: Server) -
     assert several.total("requests_total", method="Classify", code="INVALID_ARGUMENT") == before + 1
 
 
+def test_the_open_inference_protocol_is_served_and_counted_once(several: Server) -> None:
+    def counts() -> tuple[float, float]:
+        return several.total("requests_total", method="ModelInfer", code="OK"), several.total("items_total", method="ModelInfer", code="OK")
+
+    requests, items = counts()
+    with grpc.insecure_channel(several.target) as channel:
+        stub = oip_grpc.GRPCInferenceServiceStub(channel)
+
+        one = stub.ModelInfer(asked("good"), timeout=PATIENCE_S)
+        many = stub.ModelInfer(asked("bad", "great film", "awful"), timeout=PATIENCE_S)
+        config = stub.ModelConfig(oip.ModelConfigRequest(name="tiny"), timeout=PATIENCE_S).config
+
+        assert labels_of(one.raw_output_contents[0]) == ["positive"]
+        assert labels_of(many.raw_output_contents[0]) == ["negative", "positive", "negative"]
+        assert config.name == "tiny"
+        assert stub.ServerLive(oip.ServerLiveRequest(), timeout=PATIENCE_S).live
+        assert stub.ServerReady(oip.ServerReadyRequest(), timeout=PATIENCE_S).ready
+        assert stub.ModelReady(oip.ModelReadyRequest(name="tiny"), timeout=PATIENCE_S).ready
+    assert counts() == (requests + 2, items + 4)
+
+
 def test_each_call_is_counted_once_whichever_process_answered_it(several: Server) -> None:
     names = ("requests_total", "request_seconds_count", "items_total", "deadline_outcome_total", "batch_rows_sum")
     before = {name: several.total(name) for name in names}
@@ -136,13 +154,7 @@ def test_each_call_is_counted_once_whichever_process_answered_it(several: Server
 
     grown = {name: several.total(name) - before[name] for name in names}
     # 16 texts, a list of models, an explanation, a batch, one over HTTP; the explanation runs rows of its own beside the batcher.
-    assert grown == {
-        "requests_total": 20,
-        "request_seconds_count": 20,
-        "items_total": 20,
-        "deadline_outcome_total": 19,
-        "batch_rows_sum": 19,
-    }
+    assert grown == dict(zip(names, (20, 20, 20, 19, 19), strict=True))
     assert several.total("requests_total", method="Explain") == explained + 1
 
 
