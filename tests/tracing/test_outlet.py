@@ -93,27 +93,28 @@ def test_a_span_after_the_close_is_counted_as_dropped(collector: Collector, outl
     assert collector.spans == []
 
 
-def test_an_exception_of_the_exporter_is_logged_by_type_and_counted(collector: Collector, outlet: Callable[..., Any]) -> None:
-    sender, metrics = outlet(BSP_SCHEDULE_DELAY="1000000")
-    # An id of more than 64 bits cannot be encoded.
-    sender.put(span(2**64))
+@pytest.mark.parametrize(
+    ("variables", "number", "reason"),
+    [
+        # An id of more than 64 bits cannot be encoded.
+        ({}, 2**64, "OverflowError"),
+        ({"EXPORTER_OTLP_HEADERS": "authorization=Bearer%0Asesame"}, 1, ""),
+    ],
+    ids=["span", "header"],
+)
+def test_spans_that_cannot_be_sent_are_logged_without_headers_and_counted(
+    collector: Collector, outlet: Callable[..., Any], variables: dict[str, str], number: int, reason: str
+) -> None:
+    sender, metrics = outlet(**variables, BSP_SCHEDULE_DELAY="1000000")
+    sender.put(span(number))
     with structlog.testing.capture_logs() as logs:
         sender.close()
 
-    assert [(entry["event"], entry["spans"], entry["reason"]) for entry in logs] == [("spans_lost", 1, "OverflowError")]
-    assert counted(metrics, "dropped", reason="not_exported") == 1
-    assert collector.calls == 0
-
-
-def test_a_header_that_cannot_be_sent_is_not_quoted(collector: Collector, outlet: Callable[..., Any]) -> None:
-    sender, metrics = outlet(EXPORTER_OTLP_HEADERS="authorization=Bearer%0Asesame", BSP_SCHEDULE_DELAY="1000000")
-    sender.put(span(1))
-    with structlog.testing.capture_logs() as logs:
-        sender.close()
-
-    assert [entry["event"] for entry in logs] == ["spans_lost"]
+    assert [(entry["event"], entry["spans"]) for entry in logs] == [("spans_lost", 1)]
+    assert reason in logs[0]["reason"]
     assert "sesame" not in str(logs)
     assert counted(metrics, "dropped", reason="not_exported") == 1
+    assert collector.calls == 0
 
 
 def test_the_sdks_logger_is_restored_after_the_close(outlet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,13 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 
 from sentiment.client import CallFailed
 from sentiment.observability import logs
-from sentiment.observability.tracing.trace import ROWS_MAX, TEXTS_MAX
+from sentiment.observability.tracing.trace import TEXTS_MAX
 from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.conftest import NO_RETRIES, RunningServer
-from tests.rpc.gate import FixedCost, Gate, batch_request, bounded, id_of, outcome_of, queued, served_by, set_cost, stream_requests, total
+from tests.rpc.gate import FixedCost, Gate, batch_request, bounded, id_of, outcome_of, queued, served_by, set_cost, stream_requests
 from tests.rpc.test_oip import asked
 from tests.tracing.calling import PARENT, SERVICE, classify, context, http, stub_of, trace_id
 from tests.tracing.collector import Collector, Got
@@ -87,6 +87,17 @@ def test_a_request_its_stages_and_its_batch_are_linked_and_name_their_process(
     assert batch.links == {request.place}
     assert spans["run"].links == {batch.place}
     assert (batch.parent, batch.server, batch.trace == trace) == ("", False, False)
+    shown = batch.attributes
+    seconds = [shown.pop(f"sentiment.batch.{name}_s") for name in ("pad", "copy", "run")]
+    assert seconds[0] > 0 == seconds[1] < seconds[2]
+    assert shown.pop("sentiment.runner") in ("cpu-0", "cpu-1")
+    assert shown == {
+        "sentiment.model": "tiny/1",
+        "sentiment.batch.rows": 1,
+        "sentiment.batch.tokens": 5,
+        "sentiment.batch.computed_tokens": 5,
+        "sentiment.batch.reason": "alike",
+    }
     assert [request.resource[key] for key in ("service.name", "process.pid", "sentiment.process")] == ["sentiment", os.getpid(), "server"]
     assert request.resource["service.version"]
 
@@ -124,23 +135,6 @@ def test_stages_follow_each_other_within_the_request(trace: str, collector: Coll
     ]
     assert instants == sorted(instants)
     assert queue.end_time_unix_nano == run.start_time_unix_nano
-
-
-def test_a_batch_span_says_what_ran(trace: str, collector: Collector, server: RunningServer) -> None:
-    classify(server, "a good film", context(trace))
-    (batch,) = batches_of(collector, collector.wait_for_trace(trace, "run")[CLASSIFY])
-
-    told = batch.attributes
-    seconds = [told.pop(f"sentiment.batch.{name}_s") for name in ("pad", "copy", "run")]
-    assert told.pop("sentiment.runner") in ("cpu-0", "cpu-1")
-    assert told == {
-        "sentiment.model": "tiny/1",
-        "sentiment.batch.rows": 1,
-        "sentiment.batch.tokens": 5,
-        "sentiment.batch.computed_tokens": 5,
-        "sentiment.batch.reason": "alike",
-    }
-    assert seconds[0] > 0 == seconds[1] < seconds[2]
 
 
 def test_a_batch_is_linked_to_every_sampled_request_in_it_and_to_no_other(
@@ -227,25 +221,6 @@ def test_only_server_faults_are_errors_of_the_request_span(
     assert spans[CLASSIFY].attributes["rpc.response.status_code"] == code
     assert (spans[CLASSIFY].failed, spans[CLASSIFY].attributes.get("error.type")) == (failed, code if failed else None)
     assert spans[CLASSIFY].proto.status.message == ""
-
-
-def test_a_failed_batch_is_an_error_and_linked_to_its_requests(
-    trace: str, collector: Collector, server: RunningServer, hold: Callable[[RunningServer], Gate]
-) -> None:
-    gate = hold(server)
-    gate.poison = id_of("awful")
-    gate.open()
-
-    with stub_of(server) as stub, pytest.raises(grpc.RpcError):
-        stub.Classify(pb.ClassifyRequest(text="awful"), metadata=context(trace), timeout=60)
-    spans = collector.wait_for_trace(trace, "queue", "run")
-
-    (batch,) = batches_of(collector, spans[CLASSIFY])
-    assert (batch.failed, batch.attributes["error.type"]) == (True, "RuntimeError")
-    assert batch.links == {spans[CLASSIFY].place}
-    assert (spans["run"].failed, spans["run"].attributes["error.type"]) == (True, "ModelFailed")
-    assert spans["run"].links == {batch.place}
-    assert not spans["queue"].failed
 
 
 def test_a_cancelled_request_has_a_span_of_its_waiting_row(
@@ -399,21 +374,6 @@ def test_windows_are_rows_of_one_request(trace: str, collector: Collector, serve
     # One link, however many rows of the request are in the batch.
     assert [list(batch.links) for batch in batches] == [[request.place]] * len(batches)
     assert all(len(batch.proto.links) == 1 for batch in batches)
-
-
-def test_a_call_of_many_windows_has_spans_of_its_first_rows(trace: str, collector: Collector, server: RunningServer) -> None:
-    request = batch_request([" ".join(["good"] * 90)] * 20)
-    request.truncation = pb.TRUNCATION_WINDOWS
-    before = total(server, "tokens", kind="real")
-
-    with stub_of(server) as stub:
-        answers = stub.ClassifyBatch(request, metadata=context(trace), timeout=60).results
-    collector.wait_for_trace(trace)
-
-    mine = [span.name for span in collector.spans if span.trace == trace]
-    assert all(answer.HasField("response") for answer in answers)
-    assert total(server, "tokens", kind="real") - before > 20 * 90
-    assert (mine.count("queue"), mine.count("run")) == (ROWS_MAX, ROWS_MAX)
 
 
 def test_an_explanation_is_a_child_of_its_request(trace: str, collector: Collector, server: RunningServer) -> None:
