@@ -1,6 +1,7 @@
 """What the processes do besides serving: exit codes and the collection of counts."""
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost, SentimentError
+from sentiment.serving import event_loop
 from sentiment.serving.front_ends import __main__ as entry
 from sentiment.serving.front_ends import executor as module
 from sentiment.serving.front_ends.executor import Executor
+from sentiment.serving.front_ends.front_end import FrontEnd
 from sentiment.serving.front_ends.handshake import EXECUTOR, Start
 from sentiment.serving.front_ends.supervisor import BAD_BUNDLE, CANNOT_SERVE, FAILED, WRONG_SETTINGS
 from sentiment.settings import Settings
@@ -67,3 +70,13 @@ def test_a_process_that_fails_exits_with_the_code_of_its_error_and_logs_it_once(
         assert entry.main() == code
 
     assert [line["reason"] for line in logs if line["event"] == "cannot_serve"] == [str(error)] * logged
+
+
+def test_a_front_end_with_unusable_files_does_not_start(tmp_path: Path) -> None:
+    settings = Settings(grpc_listen="127.0.0.1:0", tls_cert_file="/nosuch.crt", tls_key_file=os.devnull, front_ends=1)
+
+    async def begin() -> None:
+        FrontEnd(Start("front-0", tmp_path, settings))
+
+    with pytest.raises(BadSettings, match=r"tls_cert_file = '/nosuch.crt': cannot be read"):
+        event_loop.run(begin())
