@@ -17,7 +17,7 @@ from sentiment.serving.lifecycle.folder_watch import FolderWatch
 from sentiment.serving.lifecycle.loading import Loaded, load
 from sentiment.serving.lifecycle.startup import load_all
 from sentiment.settings import Settings
-from tests.motion.conftest import Exchanging, break_golden, make_version, run_in_vain
+from tests.lifecycle.conftest import Exchanging, break_golden, make_version, run_in_vain
 
 Start = Callable[..., Exchanging]
 PATIENCE_S = 60

@@ -14,7 +14,7 @@ from sentiment.errors import CannotServe
 from sentiment.model.classifier import load_classifier
 from sentiment.model.lowest_priority import LOAD_NICENESS, Beside
 from sentiment.serving.lifecycle.warm_up import warm_up
-from tests.motion.conftest import make_version
+from tests.lifecycle.conftest import make_version
 from tests.tiny import read_manifest, write_manifest
 
 

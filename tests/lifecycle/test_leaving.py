@@ -14,7 +14,7 @@ from sentiment.client import CallFailed
 from sentiment.explain.parts import Asked, Part, Summary
 from sentiment.explain.thread import ExplainThread, Job
 from sentiment.observability.metrics import Metrics
-from tests.motion.conftest import Exchanging, make_version
+from tests.lifecycle.conftest import Exchanging, make_version
 
 Start = Callable[..., Exchanging]
 

@@ -17,7 +17,7 @@ from sentiment.oip import inference_pb2 as oip
 from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.settings import Settings
 from tests.conftest import RunningServer, far_address
-from tests.motion.conftest import TOKEN, Exchanging, make_version
+from tests.lifecycle.conftest import TOKEN, Exchanging, make_version
 
 Start = Callable[..., Exchanging]
 Parameter = oip.ModelRepositoryParameter

@@ -17,7 +17,7 @@ from sentiment.errors import BadBundle, BadSettings
 from sentiment.explain.parts import Asked, Summary
 from sentiment.settings import Settings
 from tests.conftest import PLAIN
-from tests.motion.conftest import TOKEN, Exchanging, break_golden, make_version, run_in_vain, score_of_good
+from tests.lifecycle.conftest import TOKEN, Exchanging, break_golden, make_version, run_in_vain, score_of_good
 from tests.test_metrics import samples, scrape
 
 Start = Callable[..., Exchanging]
