@@ -1,5 +1,6 @@
-"""What Prometheus reads: everything is there from the start, at zero, and nobody outside can add a series."""
+"""The metrics page: every series exists from the start, at zero, and no caller can add one."""
 
+import math
 import subprocess
 import urllib.error
 import urllib.request
@@ -21,16 +22,8 @@ METHODS = {
     *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelInfer"),
 }
 CODES = {
-    "OK",
-    "CANCELLED",
-    "INVALID_ARGUMENT",
-    "NOT_FOUND",
-    "FAILED_PRECONDITION",
-    "DEADLINE_EXCEEDED",
-    "RESOURCE_EXHAUSTED",
-    "UNAVAILABLE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
+    *("OK", "CANCELLED", "INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION"),
+    *("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "UNIMPLEMENTED", "INTERNAL"),
 }
 STAGES = {"receive", "tokenize", "queue", "plan", "pad", "copy", "run", "score", "send"}
 EXPLAINED = {
@@ -79,7 +72,7 @@ def scrape(server: RunningServer, accept: str = "") -> tuple[str, str]:
 
 
 def samples(text: str) -> list[Sample]:
-    """Our own samples: the libraries' are not ours to judge."""
+    """The service's own samples, without those of libraries."""
     families = [family for family in text_string_to_metric_families(text) if family.name.startswith("sentiment_")]
     return [sample for family in families for sample in family.samples]
 
@@ -94,7 +87,7 @@ def total(text: str, name: str, **labels: str) -> float:
 
 @pytest.fixture(scope="module")
 def fresh(settings: Settings) -> Iterator[str]:
-    """What a server shows that nobody has called yet."""
+    """The page of a server without any calls."""
     server = RunningServer(settings)
     try:
         yield scrape(server)[0]
@@ -102,19 +95,15 @@ def fresh(settings: Settings) -> Iterator[str]:
         server.stop()
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_metric_is_there_from_the_start_with_every_label_value(fresh: str, name: str) -> None:
-    kind, labels = EXPECTED[name]
-    probe = f"sentiment_{name}_count" if kind == "histogram" else f"sentiment_{name}"
+def test_every_metric_exists_from_the_start_with_every_label_value(fresh: str) -> None:
+    shown = samples(fresh)
+    for name, (kind, labels) in EXPECTED.items():
+        probe = f"sentiment_{name}_count" if kind == "histogram" else f"sentiment_{name}"
+        found = [sample for sample in shown if sample.name == probe]
 
-    found = [sample for sample in samples(fresh) if sample.name == probe]
-
-    combinations = 1
-    for label, values in labels.items():
-        assert {sample.labels[label] for sample in found} == values
-        combinations *= len(values)
-    assert len(found) == combinations
-    assert f"# TYPE sentiment_{name} {kind}\n" in fresh
+        assert {label: {sample.labels[label] for sample in found} for label in labels} == labels, name
+        assert len(found) == math.prod(map(len, labels.values())), name
+        assert f"# TYPE sentiment_{name} {kind}\n" in fresh
 
 
 def test_everything_starts_at_zero(fresh: str) -> None:
@@ -125,19 +114,19 @@ def test_everything_starts_at_zero(fresh: str) -> None:
     assert total(fresh, "run_over_predicted") == 1
 
 
-def test_there_is_no_metric_of_ours_that_this_test_does_not_know(fresh: str) -> None:
+def test_the_service_has_no_metrics_besides_the_expected_ones(fresh: str) -> None:
     families = {family.name for family in text_string_to_metric_families(fresh) if family.name.startswith("sentiment_")}
 
     assert families == {f"sentiment_{name.removesuffix('_total')}" for name in EXPECTED} | {"sentiment_model_info", "sentiment_build_info"}
 
 
-def test_each_request_time_that_is_promised_is_an_edge_of_its_histogram(fresh: str) -> None:
+def test_each_latency_objective_is_an_edge_of_the_histogram(fresh: str) -> None:
     edges = {float(sample.labels["le"]) for sample in samples(fresh) if sample.name == "sentiment_request_seconds_bucket"}
 
     assert edges >= {0.01, 0.1, 0.5, 5.0, 60.0}
 
 
-def test_model_and_build_say_what_runs(fresh: str) -> None:
+def test_the_info_metrics_describe_model_and_build(fresh: str) -> None:
     model, build = (next(s for s in samples(fresh) if s.name == f"sentiment_{name}_info") for name in ("model", "build"))
 
     assert model.value == build.value == 1
@@ -152,7 +141,7 @@ def test_model_and_build_say_what_runs(fresh: str) -> None:
     assert set(build.labels) == {"version", "onnxruntime"}
 
 
-def test_the_process_tells_its_memory_and_cpu(fresh: str) -> None:
+def test_memory_and_cpu_of_the_process_are_shown(fresh: str) -> None:
     for name in ("process_resident_memory_bytes", "process_cpu_seconds_total", "process_start_time_seconds", "python_info"):
         assert f"\n{name}" in fresh
 
@@ -190,7 +179,7 @@ def test_no_caller_can_add_a_series(server: RunningServer, client: Client) -> No
             assert error.code is grpc.StatusCode.NOT_FOUND
     with grpc.insecure_channel(server.target, NO_RETRIES) as channel:
         for method in ("/sentiment.v1.SentimentService/NoSuch", "/no.such.Service/Classify", "/sentiment.v1.SentimentService/Classify"):
-            call: Any = channel.unary_unary(method)  # bytes in and out, which its type does not know
+            call: Any = channel.unary_unary(method)  # Any: bytes in and out, which grpc does not type
             with pytest.raises(grpc.RpcError):
                 call(b"\xff\xff nonsense", timeout=5)
     with pytest.raises(urllib.error.HTTPError):
@@ -200,7 +189,7 @@ def test_no_caller_can_add_a_series(server: RunningServer, client: Client) -> No
 
 
 @pytest.mark.needs_tool("promtool")
-def test_promtool_finds_nothing_to_say(server: RunningServer, client: Client) -> None:
+def test_promtool_has_no_complaints(server: RunningServer, client: Client) -> None:
     client.classify("good")
 
     said = subprocess.run(
@@ -211,7 +200,7 @@ def test_promtool_finds_nothing_to_say(server: RunningServer, client: Client) ->
 
 
 @pytest.mark.parametrize("accept", ["", "*/*", "text/plain;version=0.0.4;q=0.3,*/*;q=0.2", "text/html"])
-def test_who_does_not_ask_for_openmetrics_gets_the_plain_format(server: RunningServer, accept: str) -> None:
+def test_the_plain_format_is_the_default(server: RunningServer, accept: str) -> None:
     text, content_type = scrape(server, accept)
 
     assert content_type.startswith("text/plain; version=")
@@ -227,7 +216,7 @@ def test_who_does_not_ask_for_openmetrics_gets_the_plain_format(server: RunningS
         "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
     ],
 )
-def test_who_asks_for_openmetrics_gets_it(server: RunningServer, accept: str) -> None:
+def test_openmetrics_is_served_on_request(server: RunningServer, accept: str) -> None:
     text, content_type = scrape(server, accept)
 
     assert content_type.startswith("application/openmetrics-text; version=")

@@ -1,4 +1,4 @@
-"""How many files a server may have open."""
+"""The limit of open files."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 @pytest.mark.parametrize(("soft", "hard", "events"), [(256, 5000, []), (256, 512, ["low_file_limit"]), (512, 512, ["low_file_limit"])])
-def test_all_files_that_are_granted_are_taken_and_few_are_told(soft: int, hard: int, events: list[str]) -> None:
+def test_the_limit_is_raised_to_the_hard_one_and_a_low_one_is_logged(soft: int, hard: int, events: list[str]) -> None:
     ended = subprocess.run([sys.executable, "-c", PROGRAM, str(soft), str(hard)], capture_output=True, text=True, timeout=60, check=True)
 
     assert int(ended.stdout) == hard

@@ -1,7 +1,8 @@
-"""Settings: where each comes from, who wins, and what is said of one that cannot be used."""
+"""Settings: sources, precedence, limits, and the messages for invalid ones."""
 
 import argparse
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -14,7 +15,7 @@ from sentiment.settings import INJECTED, PREFIX, Settings, add_flags, flag_of, l
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(Settings.model_fields)
-# A value of each setting for which none is made from its kind: one more, another choice, the other way.
+# Values of the settings for which ``another_value`` cannot make one from their type.
 OTHER_VALUES = {
     "grpc_listen": "0.0.0.0:1",
     "http_listen": "0.0.0.0:2",
@@ -41,7 +42,7 @@ def variable_of(name: str) -> str:
 
 
 def another_value(name: str) -> str:
-    """A good value that is not the default, as the environment would bring it."""
+    """A valid value that is not the default, as text."""
     field = Settings.model_fields[name]
     if name in OTHER_VALUES:
         return OTHER_VALUES[name]
@@ -63,7 +64,7 @@ def limits_of(name: str) -> dict[str, float]:
 
 
 def violations() -> list[tuple[str, str, str]]:
-    """Setting, a value just outside, and the limit as a message must name it."""
+    """Settings with values just outside their limits, and the limits as the messages must name them."""
     outside = {"ge": lambda limit: limit - 1, "gt": lambda limit: limit, "le": lambda limit: limit + 1, "lt": lambda limit: limit}
     found = [(name, str(outside[sign](limit)), str(limit)) for name in NAMES for sign, limit in limits_of(name).items()]
     for name in NAMES:
@@ -92,6 +93,18 @@ def violations() -> list[tuple[str, str, str]]:
     return found
 
 
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[[str | bytes], Path]:
+    """Write a TOML file of settings."""
+
+    def write(content: str | bytes) -> Path:
+        path = tmp_path / "settings.toml"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
 def parsed(*flags: str) -> dict[str, Any]:
     parser = argparse.ArgumentParser()
     add_flags(parser)
@@ -99,17 +112,15 @@ def parsed(*flags: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_setting_is_a_flag_a_variable_and_a_key_alike(name: str, tmp_path: Path) -> None:
+def test_a_setting_is_a_flag_a_variable_and_a_key_alike(name: str, config: Callable[[str | bytes], Path]) -> None:
     value = another_value(name)
-    config = tmp_path / "settings.toml"
-    config.write_text(f'{name} = "{value}"\n')
     switched = Settings.model_fields[name].annotation is bool
     flags = parsed(flag_of(name).replace("--", "--no-" if value == "false" else "--")) if switched else parsed(flag_of(name), value)
 
     by_flag, by_variable, by_key = (
         load_settings(flags, {})[0],
         load_settings({}, {variable_of(name): value})[0],
-        load_settings({}, {}, config)[0],
+        load_settings({}, {}, config(f'{name} = "{value}"'))[0],
     )
 
     assert by_flag == by_variable == by_key
@@ -117,23 +128,22 @@ def test_a_setting_is_a_flag_a_variable_and_a_key_alike(name: str, tmp_path: Pat
     assert all(getattr(by_flag, other) == getattr(Settings(), other) for other in NAMES if other != name)
 
 
-def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path: Path) -> None:
-    config = tmp_path / "settings.toml"
-    config.write_text("runners = 1\nqueue_rows_max = 1\nbatch_rows_max = 1\n")
+def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(config: Callable[[str | bytes], Path]) -> None:
+    path = config("runners = 1\nqueue_rows_max = 1\nbatch_rows_max = 1\n")
     environment = {"SENTIMENT_RUNNERS": "2", "SENTIMENT_QUEUE_ROWS_MAX": "2"}
 
-    settings, _ = load_settings(parsed("--runners", "3"), environment, config)
+    settings, _ = load_settings(parsed("--runners", "3"), environment, path)
 
     assert (settings.runners, settings.queue_rows_max, settings.batch_rows_max) == (3, 2, 1)
 
 
 @pytest.mark.parametrize(("name", "value"), [("models", "other"), ("models_watch_s", "1"), ("admin_listen", "127.0.0.1:0")])
-def test_front_ends_and_what_exchanges_models_do_not_go_together(name: str, value: str) -> None:
+def test_settings_that_change_models_cannot_be_used_with_front_ends(name: str, value: str) -> None:
     with pytest.raises(BadSettings, match=f"{name} cannot be used with front_ends = 2"):
         load_settings({"front_ends": "2", name: value}, {})
 
 
-def test_more_models_than_may_be_in_memory_are_refused() -> None:
+def test_more_models_than_the_limit_are_refused() -> None:
     with pytest.raises(BadSettings, match=r"4 models; the limit is 3 \(models_max\)"):
         load_settings({"model": "a", "models": "b,c,d"}, {})
 
@@ -161,18 +171,17 @@ def test_an_unknown_variable_stops_and_the_nearest_is_named(variable: str, neare
     assert str(caught.value) == f"{variable} is not a setting; did you mean {nearest}?"
 
 
-def test_an_unknown_key_stops_and_names_file_key_and_the_nearest(tmp_path: Path) -> None:
-    config = tmp_path / "settings.toml"
-    config.write_text("runner = 1\n")
+def test_an_unknown_key_stops_and_names_file_key_and_the_nearest(config: Callable[[str | bytes], Path]) -> None:
+    path = config("runner = 1\n")
 
     with pytest.raises(BadSettings) as caught:
-        load_settings({}, {}, config)
+        load_settings({}, {}, path)
 
-    assert str(caught.value) == f"{config}: runner is not a setting; did you mean SENTIMENT_RUNNERS?"
+    assert str(caught.value) == f"{path}: runner is not a setting; did you mean SENTIMENT_RUNNERS?"
 
 
 @pytest.mark.parametrize(
-    ("key", "told"),
+    ("key", "message"),
     [
         ("runners = true", "runners = True: must be a whole number"),
         ("runners = 2.0", "runners = 2.0: must be a whole number"),
@@ -180,30 +189,26 @@ def test_an_unknown_key_stops_and_names_file_key_and_the_nearest(tmp_path: Path)
         ("grpc_listen = 50051", "grpc_listen = 50051: Input should be a valid string"),
     ],
 )
-def test_a_key_of_another_type_is_refused_with_its_value(key: str, told: str, tmp_path: Path) -> None:
-    config = tmp_path / "settings.toml"
-    config.write_text(f"{key}\n")
-
+def test_a_key_of_another_type_is_refused_with_its_value(key: str, message: str, config: Callable[[str | bytes], Path]) -> None:
     with pytest.raises(BadSettings) as caught:
-        load_settings({}, {}, config)
+        load_settings({}, {}, config(key))
 
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
     "address", ["localhost:1", "my-host_1.example:65535", "[::]:0", "[fe80::1%eth0]:1", "[::ffff:127.0.0.1]:1", "0.0.0.0:00080"]
 )
-def test_an_address_may_be_a_name_or_of_either_version(address: str) -> None:
+def test_an_address_may_be_a_name_ipv4_or_ipv6(address: str) -> None:
     assert load_settings({"grpc_listen": address}, {})[0].grpc_listen == address
 
 
 @pytest.mark.parametrize("content", [b"runners = \n", b"\xff\xfe", b"runners = 1\nrunners = 2\n"], ids=["broken", "bytes", "twice"])
-def test_a_broken_file_stops_and_is_named(content: bytes, tmp_path: Path) -> None:
-    config = tmp_path / "settings.toml"
-    config.write_bytes(content)
+def test_a_broken_file_stops_and_is_named(content: bytes, config: Callable[[str | bytes], Path]) -> None:
+    path = config(content)
 
-    with pytest.raises(BadSettings, match=re.escape(str(config))):
-        load_settings({}, {}, config)
+    with pytest.raises(BadSettings, match=re.escape(str(path))):
+        load_settings({}, {}, path)
 
 
 def test_a_missing_file_stops_and_is_named(tmp_path: Path) -> None:
@@ -211,7 +216,7 @@ def test_a_missing_file_stops_and_is_named(tmp_path: Path) -> None:
         load_settings({}, {}, tmp_path / "nosuch.toml")
 
 
-def test_what_kubernetes_injects_is_ignored_and_told() -> None:
+def test_variables_injected_by_kubernetes_are_ignored_and_returned() -> None:
     injected = {
         "SENTIMENT_SERVICE_HOST": "10.0.0.1",
         "SENTIMENT_SERVICE_PORT_GRPC": "50051",
@@ -227,7 +232,7 @@ def test_what_kubernetes_injects_is_ignored_and_told() -> None:
 
 
 @pytest.mark.parametrize("name", [*NAMES, "config"])
-def test_no_setting_looks_like_what_kubernetes_injects(name: str) -> None:
+def test_no_setting_looks_like_a_variable_injected_by_kubernetes(name: str) -> None:
     assert not INJECTED.search(variable_of(name))
 
 
@@ -251,14 +256,6 @@ def test_a_number_has_a_lower_and_an_upper_limit_and_both_may_be_used(name: str)
         assert getattr(load_settings({}, {variable_of(name): str(limits[sign])})[0], name) == limits[sign]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_setting_says_what_it_is(name: str) -> None:
-    described = Settings.model_fields[name].description or ""
-
-    assert len(described) > 10
-    assert not described.endswith(".")
-
-
 def test_settings_cannot_be_changed() -> None:
     settings, _ = load_settings({}, {})
 
@@ -272,8 +269,9 @@ def test_the_table_has_every_setting_with_its_default() -> None:
     assert [variable for variable, *_ in rows] == [variable_of(name) for name in Settings.model_fields]
     for variable, flag, default, text in rows:
         assert flag == flag_of(variable.removeprefix(PREFIX).lower())
-        assert text
-        # What the table shows as the default is accepted and changes nothing.
+        assert len(text) > 10
+        assert not text.endswith(".")
+        # The default of the table is valid and changes nothing.
         assert load_settings({}, {variable: default})[0] == Settings()
 
 

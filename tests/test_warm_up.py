@@ -1,10 +1,9 @@
-"""Warm-up: every shape is run and priced, and what was measured is kept without ever costing a start."""
+"""Warm-up: every shape is run and priced. Kept tables save measurements, and file errors never stop the startup."""
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
@@ -21,12 +20,13 @@ from tests.tiny import make_bundle
 
 LIMITS = BatchLimits(rows=8, tokens=128, scores_bytes=2**30, heads=2)
 # The tiny bundle reads 32 tokens, and 128 tokens are 4 rows of them.
+IMPOSSIBLE_COSTS = (b"0.0", b"-1.0", b"NaN", b"Infinity")
 SHAPES = [(4, 32), (8, 8), (2, 32), (1, 32), (2, 8), (1, 8)]
 
 
 @dataclass
 class Machine:
-    """In the place of ``run_batch``: notes what is run and says what it took."""
+    """Stands for ``run_batch``: records the shapes and returns times that a test sets."""
 
     ran: list[Shape] = field(default_factory=list)
     takes: Callable[[Shape], float] = lambda shape: 1e-3 * shape[0] * shape[1]
@@ -55,10 +55,15 @@ def kept_file(cache: Path) -> Path:
     return path
 
 
-def change(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:  # Any: parsed JSON
-    kept = json.loads(path.read_text())
-    edit(kept)
-    path.write_text(json.dumps(kept))
+def raising(error: Exception, fits: Callable[[Shape], bool] = lambda _: False) -> Callable[[Shape], float]:
+    """Runs that raise, except those of shapes that fit."""
+
+    def take(shape: Shape) -> float:
+        if fits(shape):
+            return 1e-3
+        raise error
+
+    return take
 
 
 def test_every_shape_of_a_real_bundle_is_run_and_priced(classifier: Classifier) -> None:
@@ -74,11 +79,11 @@ def test_every_shape_is_run_once_the_largest_first_however_long_that_takes(class
     sizes = [rows * length for rows, length in machine.ran]
     assert sizes == [128, 64, 64, 32, 16, 8]
     assert set(machine.ran) == set(SHAPES)
-    # Padding and running together.
+    # The sum of padding and running.
     assert table.points() == pytest.approx({shape: 1e-3 * shape[0] * shape[1] for shape in SHAPES})
 
 
-def test_while_time_is_left_shapes_are_run_again_and_the_least_of_their_times_counts(classifier: Classifier, machine: Machine) -> None:
+def test_shapes_are_repeated_while_time_is_left_and_the_shortest_time_counts(classifier: Classifier, machine: Machine) -> None:
     machine.takes = lambda shape: 1e-3 / machine.ran.count(shape)
 
     table = warm_up(classifier, LIMITS, measure_s=1e9)
@@ -87,7 +92,7 @@ def test_while_time_is_left_shapes_are_run_again_and_the_least_of_their_times_co
     assert table.points() == pytest.approx(dict.fromkeys(SHAPES, 1e-3 / ROUNDS_MAX))
 
 
-def test_no_run_is_repeated_that_would_take_longer_than_is_left(classifier: Classifier, machine: Machine) -> None:
+def test_a_run_longer_than_the_time_left_is_not_repeated(classifier: Classifier, machine: Machine) -> None:
     machine.takes = lambda shape: 1e6 if shape == (4, 32) else 1e-9
 
     warm_up(classifier, LIMITS, measure_s=1e3)
@@ -96,11 +101,8 @@ def test_no_run_is_repeated_that_would_take_longer_than_is_left(classifier: Clas
     assert machine.ran.count((8, 8)) == ROUNDS_MAX
 
 
-def test_a_graph_that_cannot_run_a_shape_stops_the_start_and_the_shape_is_named(classifier: Classifier, machine: Machine) -> None:
-    def fail(shape: Shape) -> float:
-        raise RuntimeError("no kernel")
-
-    machine.takes = fail
+def test_a_graph_that_cannot_run_a_shape_stops_the_startup_and_names_the_shape(classifier: Classifier, machine: Machine) -> None:
+    machine.takes = raising(RuntimeError("no kernel"))
 
     with pytest.raises(BadBundle, match=r"cannot run \d+ rows of \d+ tokens: no kernel"):
         warm_up(classifier, LIMITS)
@@ -112,7 +114,11 @@ def test_nothing_is_kept_unless_a_folder_is_given(classifier: Classifier, machin
 
     warm_up(classifier, LIMITS, tmp_path / "new" / "folder", measure_s=0.0)
 
-    assert kept_file(tmp_path / "new" / "folder").name.startswith("cost-")
+    path = kept_file(tmp_path / "new" / "folder")
+    kept = json.loads(path.read_text())
+    assert path.name.startswith("cost-")
+    assert set(kept) == {"key", "points"}
+    assert set(kept["key"]) == {"digest", "graph", "device", "runtime"}
 
 
 def test_a_kept_table_is_read_back_and_only_the_largest_shape_is_run(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
@@ -126,7 +132,7 @@ def test_a_kept_table_is_read_back_and_only_the_largest_shape_is_run(classifier:
     assert read.points() == pytest.approx(measured.points(), rel=1e-12)
 
 
-def test_what_batches_have_taught_is_there_at_the_next_start(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
+def test_costs_learned_from_batches_are_used_after_a_restart(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
     table = warm_up(classifier, LIMITS, tmp_path, measure_s=0.0)
     for _ in range(REMEMBERED):
         table.observe(1, 8, 1.0)
@@ -139,14 +145,14 @@ def test_what_batches_have_taught_is_there_at_the_next_start(classifier: Classif
 
 
 def measured_anew(classifier: Classifier, machine: Machine, cache: Path, limits: BatchLimits = LIMITS) -> bool:
-    """Whether the next start measures; it must measure or read, and nothing between."""
+    """Whether the next startup measures. It must measure everything or read the table."""
     machine.ran.clear()
     warm_up(classifier, limits, cache, measure_s=0.0)
     assert len(machine.ran) == 1 or len(machine.ran) > 4
     return len(machine.ran) > 1
 
 
-def test_another_bundle_is_measured_and_the_first_ones_table_stays(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
+def test_each_bundle_has_a_table_of_its_own(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     other = load_classifier(make_bundle(tmp_path / "other", version=2))
     assert measured_anew(classifier, machine, cache)
@@ -157,21 +163,15 @@ def test_another_bundle_is_measured_and_the_first_ones_table_stays(classifier: C
     assert not measured_anew(other, machine, cache)
 
 
-def test_another_runtime_is_measured(classifier: Classifier, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured_anew(classifier, machine, tmp_path)
-
-    monkeypatch.setattr(module, "RUNTIME_VERSION", "0.0.1")
-
-    assert measured_anew(classifier, machine, tmp_path)
-
-
-@pytest.mark.parametrize("what", ["_processor", "cores_granted"])
-def test_another_machine_is_measured(
-    what: str, classifier: Classifier, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("what", "value"), [("RUNTIME_VERSION", "0.0.1"), ("_processor", lambda: 99), ("cores_granted", lambda: 99)], ids=str
+)
+def test_another_runtime_or_machine_is_measured(
+    what: str, value: object, classifier: Classifier, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured_anew(classifier, machine, tmp_path)
 
-    monkeypatch.setattr(module, what, lambda: 99)
+    monkeypatch.setattr(module, what, value)
 
     assert measured_anew(classifier, machine, tmp_path)
 
@@ -182,10 +182,11 @@ def test_other_limits_have_other_shapes_and_are_measured(classifier: Classifier,
     assert measured_anew(classifier, machine, tmp_path, BatchLimits(rows=8, tokens=256, scores_bytes=2**30, heads=2))
 
 
-def test_a_table_under_the_name_of_another_key_is_not_believed(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
+def test_a_table_with_another_key_under_its_name_is_not_used(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
     measured_anew(classifier, machine, tmp_path)
 
-    change(kept_file(tmp_path), lambda kept: kept["key"].update(digest="another"))
+    kept = json.loads(kept_file(tmp_path).read_text())
+    kept_file(tmp_path).write_text(json.dumps(kept | {"key": kept["key"] | {"digest": "another"}}))
 
     assert measured_anew(classifier, machine, tmp_path)
 
@@ -203,13 +204,15 @@ def test_a_table_under_the_name_of_another_key_is_not_believed(classifier: Class
         pytest.param(b'{"key": KEY, "points": [[1, 8, null]]}', id="a point that is null"),
         pytest.param(b'{"key": KEY, "points": [[Infinity, 8, 1.0]]}', id="infinitely many rows"),
         pytest.param(b'{"key": KEY, "points": {"rows": 1}}', id="points by name"),
+        *(pytest.param(b'{"key": KEY, "points": [[4, 32, %s], OTHERS]}' % cost, id=f"a cost of {cost!r}") for cost in IMPOSSIBLE_COSTS),
     ],
 )
 def test_a_file_that_cannot_be_read_is_logged_and_replaced(text: bytes, classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
     measured_anew(classifier, machine, tmp_path)
     path = kept_file(tmp_path)
-    key = json.dumps(json.loads(path.read_text())["key"])
-    path.write_bytes(text.replace(b"KEY", key.encode()))
+    kept = json.loads(path.read_text())
+    others = [point for point in kept["points"] if point[:2] != [4, 32]]
+    path.write_bytes(text.replace(b"KEY", json.dumps(kept["key"]).encode()).replace(b"OTHERS", json.dumps(others)[1:-1].encode()))
 
     with structlog.testing.capture_logs() as logs:
         assert measured_anew(classifier, machine, tmp_path)
@@ -218,27 +221,16 @@ def test_a_file_that_cannot_be_read_is_logged_and_replaced(text: bytes, classifi
     assert not measured_anew(classifier, machine, tmp_path)
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_kept_cost_that_no_run_can_have_is_logged_and_replaced(
-    seconds: float, classifier: Classifier, machine: Machine, tmp_path: Path
-) -> None:
-    measured_anew(classifier, machine, tmp_path)
-    change(kept_file(tmp_path), lambda kept: kept["points"][0].__setitem__(2, seconds))
-
-    with structlog.testing.capture_logs() as logs:
-        assert measured_anew(classifier, machine, tmp_path)
-
-    assert [log["event"] for log in logs] == ["cost_table_unreadable"]
-
-
-def test_no_kept_table_is_nothing_to_log(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
+def test_a_missing_table_is_not_logged(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
     with structlog.testing.capture_logs() as logs:
         warm_up(classifier, LIMITS, tmp_path / "none yet", measure_s=0.0)
 
     assert logs == []
 
 
-def test_a_folder_that_cannot_be_written_is_logged_and_the_start_goes_on(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_logged_and_does_not_stop_the_startup(
+    classifier: Classifier, machine: Machine, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("not a folder")
 
     with structlog.testing.capture_logs() as logs:
@@ -249,7 +241,7 @@ def test_a_folder_that_cannot_be_written_is_logged_and_the_start_goes_on(classif
     assert (tmp_path / "file").read_text() == "not a folder"
 
 
-def test_a_disk_that_fails_half_way_leaves_the_last_table_and_no_rest(
+def test_a_failed_write_leaves_the_last_table_and_no_other_file(
     classifier: Classifier, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = warm_up(classifier, LIMITS, tmp_path, measure_s=0.0)
@@ -269,20 +261,7 @@ def test_a_disk_that_fails_half_way_leaves_the_last_table_and_no_rest(
     assert kept_file(tmp_path).read_text() == before
 
 
-def test_the_file_holds_key_and_points_and_nothing_else(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
-    warm_up(classifier, LIMITS, tmp_path, measure_s=0.0)
-
-    kept = json.loads(kept_file(tmp_path).read_text())
-
-    assert set(kept) == {"key", "points"}
-    assert set(kept["key"]) == {"digest", "graph", "device", "runtime"}
-    assert all(isinstance(value, str) for value in kept["key"].values())
-    assert {(rows, length): seconds for rows, length, seconds in kept["points"]} == pytest.approx(
-        {shape: 1e-3 * shape[0] * shape[1] for shape in SHAPES}
-    )
-
-
-def test_a_table_that_was_kept_predicts_what_it_predicted(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
+def test_a_kept_table_predicts_the_same_after_a_restart(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
     table = CostTable({shape: 0.1 * shape[0] for shape in SHAPES})
 
     keep_costs(tmp_path, classifier, table)
@@ -291,34 +270,32 @@ def test_a_table_that_was_kept_predicts_what_it_predicted(classifier: Classifier
     assert read.run_s(3, 20) == pytest.approx(table.run_s(3, 20), rel=1e-12)
 
 
-def test_a_shape_that_does_not_fit_in_the_memory_stops_the_start_and_what_fits_is_told(classifier: Classifier, machine: Machine) -> None:
-    def fail(shape: Shape) -> float:
-        if shape[0] * shape[1] > 40:
-            raise OutOfMemory("no more")
-        return 1e-3
-
-    machine.takes = fail
+@pytest.mark.parametrize(
+    ("tokens_that_fit", "says"),
+    [
+        (40, "; 1 do: set batch_tokens_max to 32 or batch_rows_max to 1"),
+        (0, ", nor does one row"),
+    ],
+)
+def test_a_shape_that_does_not_fit_in_memory_stops_the_startup_and_says_what_fits(
+    classifier: Classifier, machine: Machine, tokens_that_fit: int, says: str
+) -> None:
+    machine.takes = raising(OutOfMemory("no more"), lambda shape: shape[0] * shape[1] <= tokens_that_fit)
 
     with pytest.raises(BadSettings) as caught:
         warm_up(classifier, LIMITS)
 
-    says = "4 rows of 32 tokens do not fit in the memory of this machine; 1 do: set batch_tokens_max to 32 or batch_rows_max to 1"
-    assert str(caught.value) == says
+    assert str(caught.value) == f"4 rows of 32 tokens do not fit in the memory of this machine{says}"
 
 
-def test_what_takes_most_memory_runs_first(classifier: Classifier, machine: Machine) -> None:
+def test_the_batches_that_take_most_memory_run_first(classifier: Classifier, machine: Machine) -> None:
     first_runs(classifier, LIMITS, [[32, 1, 1], [16, 2]], lambda: None)
 
     assert machine.ran == [(3, 32), (2, 16), *SHAPES]
 
 
-def test_an_unlike_batch_that_does_not_fit_is_told_with_the_rows_that_do(classifier: Classifier, machine: Machine) -> None:
-    def fail(shape: Shape) -> float:
-        if shape[0] > 16:
-            raise OutOfMemory("too large")
-        return 0.01
-
-    machine.takes = fail
+def test_a_mixed_batch_that_does_not_fit_says_how_many_rows_do(classifier: Classifier, machine: Machine) -> None:
+    machine.takes = raising(OutOfMemory("too large"), lambda shape: shape[0] <= 16)
 
     with pytest.raises(BadSettings) as caught:
         first_runs(classifier, LIMITS, [[32, *[1] * 63]], lambda: None)
@@ -326,10 +303,8 @@ def test_an_unlike_batch_that_does_not_fit_is_told_with_the_rows_that_do(classif
     assert str(caught.value) == "64 rows of at most 32 tokens do not fit in the memory of this machine; 16 do: set batch_rows_max to 16"
 
 
-def test_two_that_keep_costs_at_once_do_not_disturb_each_other(
-    classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As two containers that share the folder: their processes have the same number."""
+def test_two_processes_may_write_the_same_table_at_once(classifier: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As two containers that share the folder and have the same process ids."""
     replace = Path.replace
     turns = iter([True, False])
 
@@ -345,13 +320,3 @@ def test_two_that_keep_costs_at_once_do_not_disturb_each_other(
 
     assert logs == []
     assert json.loads(kept_file(tmp_path).read_text())["points"] == [[1, 8, pytest.approx(0.01)]]
-
-
-def test_a_memory_in_which_nothing_fits_is_told_too(classifier: Classifier, machine: Machine) -> None:
-    def fail(shape: Shape) -> float:
-        raise OutOfMemory("no more")
-
-    machine.takes = fail
-
-    with pytest.raises(BadSettings, match="4 rows of 32 tokens do not fit in the memory of this machine, nor does one"):
-        warm_up(classifier, LIMITS)

@@ -24,7 +24,7 @@ def serve(bundles: Path) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Held:
-    """Servers that are started from now on hold batches with a certain word until they are let go."""
+    """Servers started from now on hold batches that contain the word HELD until ``release``."""
     held = Held(tmp_path)
     word = len(SPECIAL) + list(WEIGHTS).index(HELD)
     (tmp_path / "sitecustomize.py").write_text(HOLDING.format(folder=str(tmp_path), word=word))

@@ -1,4 +1,4 @@
-"""Servers of several processes, for the tests that look at them from outside."""
+"""Servers of several processes, for tests from outside."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.conftest import PLAIN
 # Longer than any machine takes; a test that passes never waits so long.
 PATIENCE_S = 60
 HELD = "w7"
-# Rows of the batch that is held, at most.
+# At most so many rows are in the batch that is held.
 BATCH_ROWS_HELD = 7
 # Read by every Python at its start.
 HOLDING = """
@@ -44,11 +44,11 @@ if "sentiment.serving.front_ends" in sys.orig_argv:
 
 
 class Server:
-    """``sentiment serve`` with front ends: its log as it grows, and its processes by name."""
+    """``sentiment serve`` with front ends: its log lines and its processes by name."""
 
     def __init__(self, bundles: Path, *flags: str, before: Sequence[str] = (), environment: dict[str, str] | None = None) -> None:
         """``before``: a command that runs the command which follows it; ``environment``: besides that of this process."""
-        # Everybody's own: a later flag of the same name wins.
+        # A later flag of the same name overrides one of these.
         own = ("--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0", "--front-ends", "2")
         command = [*before, sys.executable, "-m", "sentiment", "serve", "--bundles", str(bundles), "--model", "tiny", *own, *flags]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
@@ -71,7 +71,7 @@ class Server:
             self._grown.notify_all()
 
     def wait_for(self, event: str, times: int = 1, **fields: Any) -> dict[str, Any]:
-        """The so manieth log line of an event with these fields."""
+        """Wait for ``times`` log lines of an event with these fields; returns the last of them."""
 
         def found() -> list[dict[str, Any]]:
             return [line for line in self.lines if line["event"] == event and fields.items() <= line.items()]
@@ -87,7 +87,7 @@ class Server:
         return self
 
     def pid(self, name: str) -> int:
-        """Of the process that has this name now."""
+        """Process id of the current process of this name."""
         return [line["pid"] for line in self.lines if line["event"] == "process_started" and line["started"] == name][-1]
 
     def pids(self) -> list[int]:
@@ -97,7 +97,7 @@ class Server:
         os.kill(self.pid(name), number)
 
     def client(self) -> Client:
-        """With a connection of its own."""
+        """A client with its own connection."""
         return Client(self.target, options=PLAIN)
 
     def metrics(self) -> list[Any]:
@@ -114,18 +114,18 @@ class Server:
         return code
 
     def events(self, name: str | None) -> list[str]:
-        """Of one process; None: of the supervisor."""
+        """Log events of one process; None: the supervisor."""
         return [line["event"] for line in self.lines if line.get("process") == name]
 
     def end(self) -> None:
-        """However it stands: its processes leave with it."""
+        """Kill it; its processes exit with it."""
         self.process.kill()
         self.process.wait()
         wait_gone(self.pids())
 
 
 def alive(pid: int) -> bool:
-    """Whether there is such a process that has not ended."""
+    """Whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -146,19 +146,19 @@ class Held:
         self._folder = folder
 
     def wait(self, true: Callable[[], bool] = lambda: True) -> None:
-        """Until there is one, and something else is so."""
+        """Wait until a batch is held and ``true`` holds."""
         end = time.monotonic() + PATIENCE_S
         while not ((self._folder / "held").exists() and true()):
             assert time.monotonic() < end
             time.sleep(0.01)
 
     def release(self) -> None:
-        """Let all go, also those that come."""
+        """Release all batches, also later ones."""
         (self._folder / "released").touch()
 
 
 def eventually_answers(client: Client) -> None:
-    """Calls until one is answered; any other failure than UNAVAILABLE is one of the test."""
+    """Call until one call succeeds. Any failure except UNAVAILABLE fails the test."""
     end = time.monotonic() + PATIENCE_S
     while True:
         try:

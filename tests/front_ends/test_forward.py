@@ -1,4 +1,4 @@
-"""What a front end hands on, with an executor that does as it is told and a client that need not read."""
+"""Calls that a front end forwards, with a stand-in for the executor and clients that may not read."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ class Aborted(Exception):
 
 
 class Context:
-    """A client's end: how much time it gives, its headers, and whether it reads."""
+    """A client: its deadline, its headers, and whether it reads."""
 
     def __init__(self, time_left_s: float | None = None, reads: bool = True) -> None:
         self.time_left_s = time_left_s
@@ -57,7 +57,7 @@ class Context:
 
 @dataclass
 class Executor:
-    """Notes what reaches it."""
+    """Records what reaches it."""
 
     answers: bool = True
     refuses: bool = False
@@ -126,14 +126,19 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     await server.stop(0)
 
 
-async def test_a_client_that_does_not_read_is_let_go_at_its_deadline(joined: Joined) -> None:
-    context = Context(0.1, reads=False)
+@pytest.mark.parametrize(("method", "data", "reads"), [("Explain", ASKED, False), ("Classify", EXPLAINED, True)])
+async def test_a_call_ends_at_its_deadline_if_the_client_does_not_read_or_the_executor_does_not_answer(
+    joined: Joined, method: str, data: bytes, reads: bool
+) -> None:
+    joined.executor.answers = not reads
+    context = Context(0.1, reads=reads)
 
     with pytest.raises(Aborted):
-        await joined.call("Explain", ASKED, context)
+        await joined.call(method, data, context)
 
     assert context.aborted[0] is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert joined.count("requests_total", method="Explain", code="DEADLINE_EXCEEDED", model="tiny/1") == 1
+    assert joined.count("requests_total", method=method, code="DEADLINE_EXCEEDED", model="tiny/1") == 1
+    assert joined.count("request_seconds_count", method=method, model="tiny/1") == 1
 
 
 async def test_headers_and_the_bounded_deadline_reach_the_executor(joined: Joined) -> None:
@@ -147,7 +152,7 @@ async def test_headers_and_the_bounded_deadline_reach_the_executor(joined: Joine
 
 
 @pytest.mark.parametrize("method", ["Explain", "Classify"])
-async def test_a_call_that_is_left_is_left_at_the_executor_too(joined: Joined, method: str) -> None:
+async def test_a_cancelled_call_is_cancelled_at_the_executor_too(joined: Joined, method: str) -> None:
     joined.executor.answers = False
     calling = asyncio.create_task(joined.call(method, ASKED if method == "Explain" else EXPLAINED, Context()))
     async with asyncio.timeout(PATIENCE_S):
@@ -160,19 +165,7 @@ async def test_a_call_that_is_left_is_left_at_the_executor_too(joined: Joined, m
     assert joined.count("requests_total", method=method, code="CANCELLED", model="tiny/1") == 1
 
 
-async def test_an_executor_that_does_not_answer_costs_a_call_its_deadline_and_is_counted(joined: Joined) -> None:
-    joined.executor.answers = False
-    context = Context(0.1)
-
-    with pytest.raises(Aborted):
-        await joined.call("Classify", EXPLAINED, context)
-
-    assert context.aborted[0] is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert joined.count("requests_total", method="Classify", code="DEADLINE_EXCEEDED", model="tiny/1") == 1
-    assert joined.count("request_seconds_count", method="Classify", model="tiny/1") == 1
-
-
-async def test_calls_that_are_handed_on_are_among_those_that_may_be_open(joined: Joined) -> None:
+async def test_forwarded_calls_count_as_open_calls(joined: Joined) -> None:
     joined.executor.answers = False
     first = asyncio.create_task(joined.call("Explain", ASKED, Context()))
     async with asyncio.timeout(PATIENCE_S):
@@ -188,7 +181,7 @@ async def test_calls_that_are_handed_on_are_among_those_that_may_be_open(joined:
     await asyncio.wait({first})
 
 
-async def test_what_the_executor_refuses_is_told_as_it_said_it_and_counted(joined: Joined) -> None:
+async def test_an_error_of_the_executor_is_passed_on_unchanged_and_counted(joined: Joined) -> None:
     joined.executor.refuses = True
     context = Context()
 
@@ -199,7 +192,7 @@ async def test_what_the_executor_refuses_is_told_as_it_said_it_and_counted(joine
     assert joined.count("requests_total", method="Explain", code="NOT_FOUND", model="tiny/1") == 1
 
 
-async def test_a_text_that_no_executor_had_is_counted_with_its_call(joined: Joined) -> None:
+async def test_without_an_executor_a_text_fails_as_unavailable_and_is_counted_with_its_call(joined: Joined) -> None:
     await joined.server.stop(0)
     context = Context()
 

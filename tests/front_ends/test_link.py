@@ -1,4 +1,4 @@
-"""The two ends of the socket when the other one does not do its part: does not read, is slow to say, or speaks too early."""
+"""Each end of the socket with a peer that does not read, is slow, or sends too early."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ async def silent(tmp_path: Path) -> AsyncIterator[socket.socket]:
         yield listening
 
 
-async def test_an_executor_that_does_not_read_gets_no_more_than_a_bound_and_holds_up_no_end(
+async def test_an_executor_that_does_not_read_gets_a_bounded_amount_and_does_not_delay_the_close(
     silent: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "UNREAD_BYTES_MAX", 2**20)
@@ -74,7 +74,7 @@ async def test_an_executor_that_does_not_read_gets_no_more_than_a_bound_and_hold
     peer.close()
 
 
-async def test_texts_are_sent_only_once_the_executor_has_been_ready_and_stay_with_it(silent: socket.socket, tmp_path: Path) -> None:
+async def test_texts_are_sent_once_the_executor_has_been_ready_even_if_it_no_longer_is(silent: socket.socket, tmp_path: Path) -> None:
     queue, heard = RemoteQueue(rows_max=10), Heard()
     link = await join(tmp_path / "rows.sock", heard, queue)
     peer, _ = silent.accept()
@@ -106,7 +106,7 @@ async def test_a_model_that_is_read_late_promises_nothing_to_the_next_executor(j
     server.close()
 
 
-async def test_texts_that_cannot_be_packed_are_told_so_at_once(joined: Joined) -> None:
+async def test_texts_that_cannot_be_packed_fail_at_once(joined: Joined) -> None:
     told: list[TextOutcome] = []
 
     submit(joined, Row([2**40], None, False), told)
@@ -116,9 +116,7 @@ async def test_texts_that_cannot_be_packed_are_told_so_at_once(joined: Joined) -
     assert joined.queue.texts == 0
 
 
-async def test_counts_that_answer_an_earlier_question_are_not_taken_for_those_of_now(
-    joined: Joined, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_late_counts_do_not_end_the_next_collection(joined: Joined, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frames, asked = Frames(), list[int]()
     reader, writer = await asyncio.open_unix_connection(str(tmp_path / "rows.sock"))
 
@@ -146,7 +144,7 @@ async def test_counts_that_answer_an_earlier_question_are_not_taken_for_those_of
     writer.close()
 
 
-async def test_texts_that_come_before_the_model_are_refused(tmp_path: Path) -> None:
+async def test_texts_that_arrive_before_the_model_is_loaded_are_refused(tmp_path: Path) -> None:
     server = FrontEndServer(tmp_path / "rows.sock", 1, list[Any]().extend)
     await server.start()
     reader, writer = await asyncio.open_unix_connection(str(tmp_path / "rows.sock"))
@@ -163,7 +161,7 @@ async def test_texts_that_come_before_the_model_are_refused(tmp_path: Path) -> N
     server.close()
 
 
-async def test_one_text_that_cannot_be_withdrawn_keeps_no_front_end_at_the_executor(joined: Joined) -> None:
+async def test_a_text_that_cannot_be_withdrawn_does_not_keep_its_front_end_connected(joined: Joined) -> None:
     class Queue:
         cancelled = 0
 
@@ -189,7 +187,7 @@ async def test_one_text_that_cannot_be_withdrawn_keeps_no_front_end_at_the_execu
     assert not any(isinstance(one, NotLetIn) for one in told)
 
 
-def test_a_front_end_takes_no_connection_before_it_can_answer(tmp_path: Path) -> None:
+def test_a_front_end_accepts_no_connection_before_it_can_answer(tmp_path: Path) -> None:
     event_loop.run(_takes_no_connection_before_it_can_answer(tmp_path))
 
 
@@ -219,7 +217,7 @@ async def _takes_no_connection_before_it_can_answer(tmp_path: Path) -> None:
     listening.close()
 
 
-async def test_a_large_turn_goes_as_several_frames() -> None:
+async def test_many_texts_of_one_turn_are_sent_as_several_frames() -> None:
     sent: list[bytes] = []
     queue = RemoteQueue(rows_max=1000)
     queue.attach(sent.append)

@@ -1,6 +1,5 @@
-"""Front ends speak TLS, ask for tokens and tell their health in plaintext as one process does; the executor does for HTTP."""
+"""TLS, tokens and plaintext health of front ends (gRPC) and the executor (HTTP) are those of one process."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ def shown(server: Server, name: str) -> Any:
     return next(line for line in server.lines if line["event"] == "ready")[name]
 
 
-def test_front_ends_want_tls_and_a_token_and_exchange_both(secured: Server, tls: Mounted, tmp_path: Path) -> None:
+def test_front_ends_need_tls_and_a_token_and_reload_both(secured: Server, tls: Mounted, tmp_path: Path) -> None:
     ca = tmp_path / "trusted.crt"
     ca.write_bytes(AUTHORITY.certificate)
 
@@ -44,7 +43,7 @@ def test_front_ends_want_tls_and_a_token_and_exchange_both(secured: Server, tls:
         return code_of(Client(secured.target, credentials=Credentials(**credentials), options=PLAIN, timeout_s=10))
 
     def explained() -> bool:
-        # Handed on to the executor, which has no use for the token.
+        # Forwarded to the executor, without the token.
         with Client(secured.target, credentials=Credentials(ca_file=str(ca), token=TOKEN), options=PLAIN, timeout_s=10) as client:
             return client.get_model().id.name == "tiny"
 
@@ -71,19 +70,6 @@ def test_front_ends_want_tls_and_a_token_and_exchange_both(secured: Server, tls:
     assert code(ca_file=str(ca), token=OTHER) is grpc.StatusCode.OK
     assert code(ca_file=str(ca), token=TOKEN) is grpc.StatusCode.UNAUTHENTICATED
 
-
-def test_with_a_port_for_probes_it_drains_and_ends_with_0(secured: Server) -> None:
     secured.process.terminate()
-
     assert secured.finish() == 0
     assert all("drained" in secured.events(name) for name in (None, "executor", "front-0", "front-1"))
-
-
-def test_files_of_no_use_end_the_start_with_2_and_the_reason(bundles: Path, tmp_path: Path) -> None:
-    server = Server(bundles, "--tls-cert-file", str(tmp_path / "none.crt"), "--tls-key-file", os.devnull)
-    try:
-        refused = server.wait_for("cannot_serve")
-        assert server.finish() == 2
-    finally:
-        server.end()
-    assert refused["reason"] == f"tls_cert_file = '{tmp_path}/none.crt': cannot be read: No such file or directory"

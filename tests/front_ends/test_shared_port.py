@@ -1,4 +1,4 @@
-"""A server of several processes, looked at from outside: it answers as one process does, and its metrics are one truth."""
+"""A server of several processes, seen from outside: its answers and metrics are those of one process."""
 
 import asyncio
 import json
@@ -14,8 +14,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from sentiment.client import AsyncClient, CallFailed, Client, ExplainOptions, Result
+from sentiment.oip import inference_pb2 as oip
+from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.serving.front_ends.executor import COUNTS_EVERY_S
 from sentiment.v1 import sentiment_pb2 as pb
+from tests.api_grpc.test_oip import asked, labels_of
 from tests.conftest import PLAIN, RunningServer
 from tests.front_ends.servers import PATIENCE_S, Server
 
@@ -33,14 +36,8 @@ def test_the_answers_are_those_of_one_process(several: Server, client: Client) -
     with several.client() as far:
         for text, truncation in (("a good film", ""), ("bad", ""), (LONG, ""), (LONG, "windows"), (LONG, "head_tail")):
             here, there = (one.classify(text, truncation=truncation) for one in (client, far))
-            assert (there.label, dict(there.scores), there.model, there.tokens, there.truncated, there.abstain) == (
-                here.label,
-                dict(here.scores),
-                here.model,
-                here.tokens,
-                here.truncated,
-                here.abstain,
-            )
+            for name in ("label", "scores", "model", "tokens", "truncated", "abstain"):
+                assert getattr(there, name) == getattr(here, name), name
             assert there.timing.run_s > 0
             assert there.timing.batch_rows >= 1
 
@@ -56,7 +53,7 @@ async def stream(several: Server, texts: list[str], truncation: str) -> list[Res
 
 
 @pytest.mark.parametrize("truncation", ["", "windows"])
-def test_a_batch_and_a_stream_are_answered_and_what_is_wrong_in_them_is_told(several: Server, truncation: str) -> None:
+def test_a_batch_and_a_stream_have_answers_and_errors_in_their_places(several: Server, truncation: str) -> None:
     texts = ["good", "", "bad", LONG] * 100
 
     with several.client() as client:
@@ -80,7 +77,7 @@ def test_models_are_described_as_by_one_process(several: Server, client: Client)
     assert caught.value.request_id
 
 
-def test_explanations_are_the_executors(several: Server) -> None:
+def test_explanations_are_forwarded_to_the_executor(several: Server) -> None:
     with several.client() as client:
         alone = client.explain("a good film", options=ExplainOptions(methods=["occlusion"]))
         beside = client.classify("a good film", explain=ExplainOptions(methods=["occlusion"]))
@@ -104,7 +101,7 @@ def test_health_and_reflection_are_served_by_front_ends(several: Server) -> None
     assert "sentiment.v1.SentimentService" in {service.name for service in answer.list_services_response.service}
 
 
-def test_nonsense_is_answered_and_counted_like_by_one_process(several: Server) -> None:
+def test_an_invalid_message_is_refused_and_counted_as_by_one_process(several: Server) -> None:
     before = several.total("requests_total", method="Classify", code="INVALID_ARGUMENT")
 
     with grpc.insecure_channel(several.target, PLAIN) as channel:
@@ -114,6 +111,27 @@ def test_nonsense_is_answered_and_counted_like_by_one_process(several: Server) -
 
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert several.total("requests_total", method="Classify", code="INVALID_ARGUMENT") == before + 1
+
+
+def test_the_open_inference_protocol_is_served_and_counted_once(several: Server) -> None:
+    def counts() -> tuple[float, float]:
+        return several.total("requests_total", method="ModelInfer", code="OK"), several.total("items_total", method="ModelInfer", code="OK")
+
+    requests, items = counts()
+    with grpc.insecure_channel(several.target) as channel:
+        stub = oip_grpc.GRPCInferenceServiceStub(channel)
+
+        one = stub.ModelInfer(asked("good"), timeout=PATIENCE_S)
+        many = stub.ModelInfer(asked("bad", "great film", "awful"), timeout=PATIENCE_S)
+        config = stub.ModelConfig(oip.ModelConfigRequest(name="tiny"), timeout=PATIENCE_S).config
+
+        assert labels_of(one.raw_output_contents[0]) == ["positive"]
+        assert labels_of(many.raw_output_contents[0]) == ["negative", "positive", "negative"]
+        assert config.name == "tiny"
+        assert stub.ServerLive(oip.ServerLiveRequest(), timeout=PATIENCE_S).live
+        assert stub.ServerReady(oip.ServerReadyRequest(), timeout=PATIENCE_S).ready
+        assert stub.ModelReady(oip.ModelReadyRequest(name="tiny"), timeout=PATIENCE_S).ready
+    assert counts() == (requests + 2, items + 4)
 
 
 def test_each_call_is_counted_once_whichever_process_answered_it(several: Server) -> None:
@@ -136,26 +154,20 @@ def test_each_call_is_counted_once_whichever_process_answered_it(several: Server
 
     grown = {name: several.total(name) - before[name] for name in names}
     # 16 texts, a list of models, an explanation, a batch, one over HTTP; the explanation runs rows of its own beside the batcher.
-    assert grown == {
-        "requests_total": 20,
-        "request_seconds_count": 20,
-        "items_total": 20,
-        "deadline_outcome_total": 19,
-        "batch_rows_sum": 19,
-    }
+    assert grown == dict(zip(names, (20, 20, 20, 19, 19), strict=True))
     assert several.total("requests_total", method="Explain") == explained + 1
 
 
-def test_the_figures_of_each_process_bear_its_name(several: Server) -> None:
+def test_process_metrics_name_their_process(several: Server) -> None:
     found = {sample.labels["process"]: sample.value for sample in several.metrics() if sample.name == "process_resident_memory_bytes"}
 
     assert set(found) == {"supervisor", "executor", "front-0", "front-1"}
     assert all(found.values())
-    # It serves nothing, and has loaded nothing of what does.
+    # It serves nothing and loads no serving code.
     assert found["supervisor"] < found["front-0"] / 2
 
 
-def test_each_event_loop_tells_how_busy_it_was(several: Server) -> None:
+def test_the_busy_time_of_each_event_loop_is_shown(several: Server) -> None:
     def busy_s() -> dict[str, float]:
         shown = [sample for sample in several.metrics() if sample.name == "sentiment_loop_busy_seconds_total"]
         return {sample.labels["process"]: sample.value for sample in shown}
@@ -171,7 +183,7 @@ def test_each_event_loop_tells_how_busy_it_was(several: Server) -> None:
 
     assert set(before) == {"executor", "front-0", "front-1"}
     assert all(before.values())
-    # A scrape leaves out a front end that does not answer it in time, and the next has what it has told since.
+    # A scrape leaves out a front end that answers too late; the next scrape includes its counts.
     most_s = time.monotonic() - begun + COUNTS_EVERY_S
     assert all(0 < more <= most_s for more in grown().values())
 
@@ -180,14 +192,14 @@ def test_the_series_are_those_of_one_process(several: Server, server: RunningSer
     def series(url: str) -> set[str]:
         with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
             names = {line.split(" ")[0] for line in response.read().decode().splitlines() if line.startswith("sentiment_")}
-        # Those that name processes, and what is served.
+        # Without series that name processes or describe the model.
         return {name for name in names if "_info{" not in name and not name.startswith("sentiment_loop_busy_")}
 
     assert series(several.url) == series(server.url)
 
 
 def test_both_front_ends_take_connections(several: Server) -> None:
-    """The system spreads connections by a hash of their ports: of 32 hardly all go to one."""
+    """The kernel spreads connections by a hash of their ports: 32 practically never all reach the same process."""
     channels = [grpc.insecure_channel(several.target, [*PLAIN, ("grpc.channel", number)]) for number in range(32)]
     for channel in channels:
         channel.unary_unary("/sentiment.v1.SentimentService/Classify")(pb.ClassifyRequest(text="good").SerializeToString(), timeout=10)

@@ -1,8 +1,9 @@
-"""The supervisor with processes that stand for an executor and a front end: what it does with those that die, hang or do not listen."""
+"""The supervisor, with stand-ins for the executor and a front end that die, hang or ignore signals."""
 
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,13 +13,23 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from sentiment.errors import CannotServe
 from sentiment.serving.front_ends import supervisor as module
 from sentiment.serving.front_ends.handshake import EXECUTOR, Start
-from sentiment.serving.front_ends.supervisor import BAD_BUNDLE, COMMAND, DEATHS_MAX, FAILED, WRONG_SETTINGS, Supervisor
+from sentiment.serving.front_ends.supervisor import (
+    BAD_BUNDLE,
+    CANNOT_SERVE,
+    COMMAND,
+    DEATHS_MAX,
+    FAILED,
+    WRONG_SETTINGS,
+    Supervisor,
+    supervise,
+)
 from sentiment.settings import Settings
 
 PATIENCE_S = 30
-# Each says once that it works.
+# Sends one heartbeat.
 BEATS_ONCE = "import os, time; os.write(1, b'.'); time.sleep(600)"
 DEAF = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open(f'{folder}/{{os.getpid()}}', 'w'); time.sleep(600)"
 DIES = "raise SystemExit(1)"
@@ -50,7 +61,7 @@ async def started(logs: list[Any], processes: int) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_process_that_is_silent_is_killed_and_replaced(
+async def test_a_process_without_heartbeats_is_killed_and_replaced(
     stand_in: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BEAT_S", 0.05)
@@ -61,12 +72,12 @@ async def test_a_process_that_is_silent_is_killed_and_replaced(
 
     silent = [line for line in logs if line["event"] == "process_unresponsive"]
     assert code == FAILED
-    # One of both was replaced until that was in vain.
+    # One of them was replaced until it was given up.
     assert len(silent) >= DEATHS_MAX
     assert {line["code"] for line in logs if line["event"] == "process_ended"} == {-signal.SIGKILL}
 
 
-async def test_one_that_does_not_listen_to_the_signal_does_not_hold_up_the_end(
+async def test_a_process_that_ignores_the_signal_is_killed_after_the_grace(
     stand_in: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(module, "LEAVE_S", 0.2)
@@ -85,7 +96,7 @@ async def test_one_that_does_not_listen_to_the_signal_does_not_hold_up_the_end(
 
 
 @pytest.mark.parametrize(("code", "deaths"), [(DIES, DEATHS_MAX), (WORKS_AND_DIES, 3 * DEATHS_MAX)])
-async def test_deaths_in_a_row_before_it_worked_end_the_server_however_far_apart(
+async def test_failed_starts_in_a_row_end_the_server_however_far_apart(
     stand_in: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch, code: str, deaths: int
 ) -> None:
     monkeypatch.setattr(module, "DEATHS_S", -1.0)
@@ -105,10 +116,10 @@ async def test_deaths_in_a_row_before_it_worked_end_the_server_however_far_apart
 
 
 @pytest.mark.parametrize(("first", "lives"), [((WRONG_SETTINGS, False), 1), ((-signal.SIGKILL, True), DEATHS_MAX)])
-async def test_files_of_no_use_end_a_server_at_once_only_if_its_process_has_never_worked(
+async def test_wrong_settings_end_a_server_at_once_only_if_its_process_has_never_worked(
     monkeypatch: pytest.MonkeyPatch, first: tuple[int, bool], lives: int
 ) -> None:
-    """They may be of no use just now, while they are exchanged."""
+    """Afterwards, files may be unusable only for the moment in which they are replaced."""
     lived: list[str] = []
 
     async def live(supervisor: Supervisor, start: Start) -> tuple[int, bool]:
@@ -125,9 +136,16 @@ async def test_files_of_no_use_end_a_server_at_once_only_if_its_process_has_neve
     assert len(lived) == lives
 
 
-async def test_a_process_that_cannot_be_started_is_tried_again(
-    stand_in: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_process_that_works_but_dies_too_often_ends_the_server(stand_in: Callable[..., Supervisor]) -> None:
+    with capture_logs() as logs:
+        code = await run(stand_in(WORKS_AND_DIES))
+
+    deaths = [line for line in logs if line["event"] == "process_ended"]
+    assert code == FAILED
+    assert max(sum(line["ended"] == name for line in deaths) for name in (EXECUTOR, "front-0")) == DEATHS_MAX
+
+
+async def test_a_process_that_cannot_be_started_is_retried(stand_in: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch) -> None:
     supervisor = stand_in("")
     monkeypatch.setattr(module, "COMMAND", ("/nonexistent",))
 
@@ -136,8 +154,36 @@ async def test_a_process_that_cannot_be_started_is_tried_again(
 
     assert code == FAILED
     assert sum(line["event"] == "process_not_started" for line in logs) >= DEATHS_MAX
-    # Not the last line for sure: another process may have been tried once more before the end was told.
+    # Not necessarily the last line: the other process may have been tried once more.
     assert sum(line["event"] == "process_ended" and not line["replaced"] for line in logs) >= 1
+
+
+@pytest.mark.parametrize(
+    ("code", "of_server"), [(WRONG_SETTINGS, WRONG_SETTINGS), (BAD_BUNDLE, BAD_BUNDLE), (CANNOT_SERVE, FAILED), (FAILED, FAILED)]
+)
+async def test_the_server_ends_with_the_code_of_a_process_that_is_not_replaced(
+    monkeypatch: pytest.MonkeyPatch, code: int, of_server: int
+) -> None:
+    async def live(_supervisor: Supervisor, _start: Start) -> tuple[int, bool]:
+        return code, False
+
+    monkeypatch.setattr(Supervisor, "_live", live)
+    monkeypatch.setattr(module, "REPLACE_S", 0.001)
+
+    assert await run(Supervisor(settings())) == of_server
+
+
+def test_a_port_that_another_server_shares_is_not_taken() -> None:
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        listen = f"127.0.0.1:{held.getsockname()[1]}"
+
+        with capture_logs() as logs, pytest.raises(CannotServe, match=f"gRPC cannot listen on {listen}"):
+            supervise(settings().model_copy(update={"grpc_listen": listen}))
+
+    assert [line["event"] for line in logs] == ["cannot_serve"]
 
 
 @pytest.mark.parametrize(("age_s", "expected"), [(0.0, (300.0, 3600.0)), (7.0, (7.0, 2.0))])
@@ -156,7 +202,7 @@ async def test_connections_are_renewed_so_that_front_ends_share_them(
     assert {(one.connection_age_max_s, one.connection_age_grace_s) for one in seen} == {expected}
 
 
-def test_what_lies_in_the_working_directory_is_not_run(tmp_path: Path) -> None:
+def test_code_in_the_working_directory_is_not_run(tmp_path: Path) -> None:
     package = tmp_path / "sentiment" / "front_ends"
     package.mkdir(parents=True)
     for file in (package.parent / "__init__.py", package / "__init__.py", package / "__main__.py"):

@@ -1,4 +1,4 @@
-"""Counts of several registries make one."""
+"""The counts of several registries are added."""
 
 import json
 
@@ -8,7 +8,7 @@ from sentiment.serving.front_ends.metric_totals import Counted, Totals
 
 
 class Registry:
-    """One process's, with a metric of each type."""
+    """A process's registry, with a metric of each type."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -51,38 +51,27 @@ def test_counters_and_histograms_are_summed_and_gauges_are_the_executors() -> No
     assert counted[1].take() == []
 
 
-def test_a_bucket_names_the_last_traced_request_of_whoever_counted_one() -> None:
-    here, front = Registry(), Registry()
-    totals, counted = Totals(here.registry, dict), Counted(front.registry)
-    here.seconds.observe(0.5, {"trace_id": "a"})
-    for value, trace in ((1.4, "b"), (1.5, "c"), (5.0, "")):
-        front.seconds.observe(value, {"trace_id": trace} if trace else None)
-
-    # As it comes over the link.
-    totals.add(json.loads(json.dumps(counted.take())))
-
-    named = [
-        (sample.labels["le"], sample.exemplar.labels["trace_id"], sample.exemplar.value)
-        for family in totals.collect()
-        for sample in family.samples
-        if sample.exemplar
-    ]
-    assert named == [("1.0", "a", 0.5), ("2.0", "c", 1.5)]
+def exemplars(totals: Totals) -> list[tuple[str, str, float]]:
+    samples = [sample for family in totals.collect() for sample in family.samples if sample.exemplar]
+    return [(one.labels["le"], one.exemplar.labels["trace_id"], one.exemplar.value) for one in samples]
 
 
-def test_a_bucket_names_the_last_request_whoever_tells_of_it_last() -> None:
+def test_a_bucket_has_the_last_exemplar_of_any_process_in_whatever_order_they_are_collected() -> None:
     here, fronts = Registry(), [Registry(), Registry()]
     totals, counted = Totals(here.registry, dict), [Counted(front.registry) for front in fronts]
-    fronts[1].seconds.observe(1.5, {"trace_id": "early"})
-    fronts[0].seconds.observe(1.5, {"trace_id": "late"})
+    here.seconds.observe(0.5, {"trace_id": "a"})
+    fronts[1].seconds.observe(1.2, {"trace_id": "early"})
+    for value, trace in ((1.4, "b"), (1.5, "c"), (5.0, "")):
+        fronts[0].seconds.observe(value, {"trace_id": trace} if trace else None)
 
     for one in counted:
-        totals.add(one.take())
+        # As it comes over the link.
+        totals.add(json.loads(json.dumps(one.take())))
 
-    assert [s.exemplar.labels["trace_id"] for family in totals.collect() for s in family.samples if s.exemplar] == ["late"]
+    assert exemplars(totals) == [("1.0", "a", 0.5), ("2.0", "c", 1.5)]
 
 
-def test_what_was_counted_before_the_series_was_there_is_shown_with_it() -> None:
+def test_counts_that_arrive_before_their_series_exists_are_shown_with_it() -> None:
     here, front = Registry(), Registry()
     totals = Totals(here.registry, dict)
     front.calls.labels("late").inc()
@@ -94,7 +83,7 @@ def test_what_was_counted_before_the_series_was_there_is_shown_with_it() -> None
     assert shown(totals)["calls_total,late"] == 1
 
 
-def test_a_process_that_has_gone_is_left_out() -> None:
+def test_a_process_that_has_ended_is_left_out() -> None:
     here = Registry()
 
     assert shown(Totals(here.registry, lambda: {"front-0": 2**22 + 1})) == shown(Totals(here.registry, dict))

@@ -1,4 +1,4 @@
-"""What processes say to each other comes out as it went in, however the stream is cut."""
+"""Frames decode to what was encoded, however the stream is split."""
 
 import array
 from itertools import pairwise
@@ -49,12 +49,12 @@ texts = st.lists(st.builds(Text, numbers, seconds, st.sampled_from(Priority), st
 
 
 @given(texts)
-def test_texts_come_out_as_they_went_in(sent: list[Text]) -> None:
+def test_texts_survive_a_round_trip(sent: list[Text]) -> None:
     assert unpack_texts(pack_texts(sent)) == sent
 
 
 @given(st.integers(1, 5), st.data())
-def test_logits_come_out_to_the_last_bit(labels: int, data: st.DataObject) -> None:
+def test_logits_survive_a_round_trip_to_the_last_bit(labels: int, data: st.DataObject) -> None:
     logits = st.lists(st.floats(width=32), min_size=labels, max_size=labels)
     answer = st.builds(Answered, numbers, st.lists(logits, min_size=1, max_size=3), seconds, seconds, st.integers(1, 2**32 - 1))
     sent = data.draw(st.lists(answer, min_size=1, max_size=5))
@@ -78,7 +78,7 @@ def test_logits_come_out_to_the_last_bit(labels: int, data: st.DataObject) -> No
     ],
 )
 @pytest.mark.parametrize("let_in", [True, False])
-def test_an_error_keeps_its_kind_its_message_and_what_it_advises(error: RequestError, let_in: bool) -> None:
+def test_an_error_keeps_its_class_message_and_fields(error: RequestError, let_in: bool) -> None:
     ((number, found, was_let_in),), backlog_s = unpack_failures(pack_failures([Failed(7, error, let_in)], 3.5))
 
     assert (number, was_let_in, backlog_s) == (7, let_in, 3.5)
@@ -86,12 +86,12 @@ def test_an_error_keeps_its_kind_its_message_and_what_it_advises(error: RequestE
 
 
 @given(st.lists(numbers))
-def test_numbers_come_out_as_they_went_in(sent: list[int]) -> None:
+def test_numbers_survive_a_round_trip(sent: list[int]) -> None:
     assert unpack_numbers(pack_numbers(sent)) == sent
 
 
 @given(st.lists(st.tuples(st.sampled_from(Kind), st.binary(max_size=40)), max_size=6), st.lists(st.integers(0, 200), max_size=12))
-def test_frames_are_the_same_however_the_stream_is_cut(sent: list[tuple[Kind, bytes]], cuts: list[int]) -> None:
+def test_frames_are_the_same_however_the_stream_is_split(sent: list[tuple[Kind, bytes]], cuts: list[int]) -> None:
     stream = b"".join(frame(kind, body) for kind, body in sent)
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     frames = Frames()
@@ -102,6 +102,6 @@ def test_frames_are_the_same_however_the_stream_is_cut(sent: list[tuple[Kind, by
 
 
 @pytest.mark.parametrize(("size", "kind"), [(BODY_BYTES_MAX + 1, Kind.ROWS), (0, 0), (0, Kind.ASK + 1)])
-def test_what_is_no_frame_is_refused_before_anything_is_held_for_it(size: int, kind: int) -> None:
+def test_an_invalid_frame_is_refused_before_its_body_arrives(size: int, kind: int) -> None:
     with pytest.raises(BadFrame, match=str(size)):
         list(Frames().feed(HEAD.pack(size, kind)))

@@ -13,7 +13,7 @@ from sentiment.loadtest.mix import Call
 from sentiment.loadtest.oip_driver import OipDriver
 from sentiment.loadtest.results import OK
 from tests.conftest import RunningServer
-from tests.motion.conftest import TOKEN, Exchanging, exchanging, hasty, make_version, root
+from tests.lifecycle.conftest import TOKEN, Exchanging, exchanging, hasty, make_version, root
 
 __all__ = ["exchanging", "hasty", "root"]
 

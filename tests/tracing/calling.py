@@ -1,4 +1,4 @@
-"""Raw calls that bring a trace's context along."""
+"""Raw calls with a trace context."""
 
 import json
 import urllib.error
@@ -23,7 +23,7 @@ def trace_id(number: int) -> str:
 
 
 def context(trace: str, sampled: bool = True) -> tuple[tuple[str, str], ...]:
-    """The metadata of a caller with this trace."""
+    """Metadata with the context of this trace."""
     return (("traceparent", f"00-{trace}-{PARENT}-{int(sampled):02x}"),)
 
 

@@ -17,7 +17,7 @@ PATIENCE_S = 60
 
 @dataclass(frozen=True)
 class Got:
-    """A span as it came over the wire, and whose it is."""
+    """A received span and its resource."""
 
     proto: trace_pb2.Span
     resource: dict[str, Any]
@@ -64,7 +64,7 @@ def values_of(pairs: Iterable[Any]) -> dict[str, Any]:
 
 
 class Collector(service.TraceServiceServicer):
-    """Everything that it got stands in ``spans``."""
+    """Collects all spans in ``spans``."""
 
     def __init__(self, port: int = 0) -> None:
         self.spans: list[Got] = []
@@ -97,7 +97,7 @@ class Collector(service.TraceServiceServicer):
         return service_pb.ExportTraceServiceResponse()
 
     def wait_for(self, true: Callable[[list[Got]], Any], what: str = "spans") -> list[Got]:
-        """All spans, as soon as something is true of them."""
+        """Wait until ``true`` holds for the spans; returns all of them."""
         with self._came:
             assert self._came.wait_for(lambda: true(self.spans), PATIENCE_S), f"no {what}: {[span.name for span in self.spans]}"
             return list(self.spans)
@@ -107,7 +107,7 @@ class Collector(service.TraceServiceServicer):
             assert self._came.wait_for(lambda: self.calls >= calls, PATIENCE_S)
 
     def wait_for_trace(self, trace: str, *names: str) -> dict[str, Got]:
-        """The spans of a trace by name, once it has these names and the server's span, which comes last."""
+        """Wait for a trace's spans of these names and its server span, which comes last; returns all by name."""
         spans = self.wait_for(
             lambda spans: (
                 {*names} <= {span.name for span in spans if span.trace == trace}

@@ -1,4 +1,4 @@
-"""An outlet that keeps what it is given."""
+"""An outlet that keeps its spans."""
 
 import itertools
 from typing import Any
@@ -27,5 +27,5 @@ class Kept:
 
     @property
     def named(self) -> list[tuple[str, str]]:
-        """Each span's name and error, in the order in which they came."""
+        """Name and error of each span, in order."""
         return [(span.name, span.error) for span in self.spans]

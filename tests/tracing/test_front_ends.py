@@ -1,4 +1,4 @@
-"""One trace through several processes: the request is the front end's, its row and batch the executor's."""
+"""One trace across processes: the front end records the request, the executor its row and batch."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from tests.tracing.test_exemplars import buckets
 
 CLASSIFY, EXPLAIN = f"{SERVICE}/Classify", f"{SERVICE}/Explain"
 REMOTE = trace_pb2.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
-# What the tests of the server that all share bring along as such.
+# The sampled traces of all tests that share the server.
 SAMPLED = {trace_id(number) for number in (1, 2, 3, 5, 6, 7, 8, 10)}
 
 
@@ -42,7 +42,7 @@ def collector(environment: tuple[pytest.MonkeyPatch, Collector]) -> Collector:
 
 @pytest.fixture(scope="module")
 def server(bundles: Path, environment: tuple[pytest.MonkeyPatch, Collector]) -> Iterator[Server]:
-    """Only what callers sample is traced."""
+    """Traces only requests that their callers sample."""
     running = Server(bundles, "--tracing").wait_ready()
     yield running
     running.end()
@@ -59,7 +59,7 @@ def process(span: Got) -> str:
 
 
 def until(collector: Collector, true: Callable[[dict[str, Got]], bool], trace: str) -> dict[str, Got]:
-    """A trace's spans by process and name, as soon as they are there."""
+    """Wait for spans of a trace; returns them by process and name."""
 
     def found(spans: list[Got]) -> dict[str, Got]:
         return {f"{process(span).partition('-')[0]} {span.name}": span for span in spans if span.trace == trace}
@@ -67,7 +67,7 @@ def until(collector: Collector, true: Callable[[dict[str, Got]], bool], trace: s
     return found(collector.wait_for(lambda spans: true(found(spans))))
 
 
-def test_the_request_is_the_front_ends_and_its_row_the_executors(collector: Collector, stub: pb_grpc.SentimentServiceStub) -> None:
+def test_the_front_end_records_the_request_and_the_executor_its_row(collector: Collector, stub: pb_grpc.SentimentServiceStub) -> None:
     stub.Classify(pb.ClassifyRequest(text="good film"), metadata=context(trace_id(1)), timeout=60)
 
     names = {f"front {CLASSIFY}", "front tokenize", "executor queue", "executor run"}
@@ -84,26 +84,26 @@ def test_the_request_is_the_front_ends_and_its_row_the_executors(collector: Coll
     assert spans["executor run"].links == {batch.place}
 
 
-def test_of_a_message_of_many_texts_those_are_told_of_that_are_sampled(collector: Collector, stub: pb_grpc.SentimentServiceStub) -> None:
+def test_of_many_texts_in_one_frame_only_the_sampled_ones_have_spans(collector: Collector, stub: pb_grpc.SentimentServiceStub) -> None:
     plain = stub.ClassifyBatch.future(batch_request(["w3"] * 20), timeout=60)
     sampled = stub.ClassifyBatch.future(batch_request([f"w{number}" for number in range(20)]), metadata=context(trace_id(2)), timeout=60)
 
     answers = [result.response.prediction.scores[1].score for result in sampled.result().results]
     assert len(plain.result().results) == 20
-    # By the same connection: what is sent by a process goes in the order in which it came.
+    # On the same connection: a process sends its spans in order.
     stub.Classify(pb.ClassifyRequest(text="bad"), metadata=context(trace_id(6)), timeout=60)
     until(collector, lambda spans: {f"front {CLASSIFY}", "executor run"} <= set(spans), trace_id(6))
 
     told = Counter((process(span).partition("-")[0], span.name) for span in collector.spans if span.trace == trace_id(2))
     assert told == {("front", f"{SERVICE}/ClassifyBatch"): 1, ("front", "tokenize"): 1, ("executor", "queue"): 20, ("executor", "run"): 20}
-    # Nothing of those that are not.
+    # There are no spans of requests that are not sampled.
     assert {span.trace for span in collector.spans if span.name != "batch"} <= SAMPLED
-    # Each has its own answer still.
+    # Each text has its own answer.
     assert answers == sorted(answers)
     assert len(set(answers)) == 20
 
 
-def test_of_many_windows_no_more_rows_are_told_of_than_by_one_process(collector: Collector, stub: pb_grpc.SentimentServiceStub) -> None:
+def test_the_limit_of_traced_rows_is_that_of_one_process(collector: Collector, stub: pb_grpc.SentimentServiceStub) -> None:
     request = batch_request([" ".join(["good"] * 90)] * 20)
     request.truncation = pb.TRUNCATION_WINDOWS
     stub.ClassifyBatch(request, metadata=context(trace_id(8)), timeout=60)
@@ -114,7 +114,7 @@ def test_of_many_windows_no_more_rows_are_told_of_than_by_one_process(collector:
     assert 1 < told["run"] == told["queue"] <= ROWS_MAX
 
 
-def test_an_explanation_is_told_of_by_both(collector: Collector, stub: pb_grpc.SentimentServiceStub) -> None:
+def test_an_explanation_has_spans_of_both_processes(collector: Collector, stub: pb_grpc.SentimentServiceStub) -> None:
     metadata = (*context(trace_id(3)), ("tracestate", "vendor=1"))
     list(stub.Explain(pb.ExplainRequest(text="good"), metadata=metadata, timeout=60))
 
@@ -127,11 +127,11 @@ def test_an_explanation_is_told_of_by_both(collector: Collector, stub: pb_grpc.S
     assert [bool(spans[name].proto.flags & REMOTE) for name in (f"front {EXPLAIN}", f"executor {EXPLAIN}", "executor explain")] == [
         *(True, True, False)
     ]
-    # Whoever counts requests by servers' spans counts it once.
+    # Only one of them is a server span, so that the request is counted once.
     assert (outer.server, inner.server) == (True, False)
 
 
-def test_what_is_not_sampled_here_is_not_sampled_there(collector: Collector, stub: pb_grpc.SentimentServiceStub) -> None:
+def test_the_executor_does_not_sample_what_the_front_end_did_not(collector: Collector, stub: pb_grpc.SentimentServiceStub) -> None:
     list(stub.Explain(pb.ExplainRequest(text="bad"), timeout=60))
     stub.Classify(pb.ClassifyRequest(text="bad"), metadata=context(trace_id(4), sampled=False), timeout=60)
     stub.Classify(pb.ClassifyRequest(text="bad"), metadata=context(trace_id(5)), timeout=60)
@@ -140,8 +140,8 @@ def test_what_is_not_sampled_here_is_not_sampled_there(collector: Collector, stu
     assert {span.trace for span in collector.spans if span.name != "batch"} <= SAMPLED
 
 
-def test_the_executor_asks_no_sampler_of_its_own(bundles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sampler that follows nobody decides once a request, in the process that it came to."""
+def test_the_executor_does_not_use_its_own_sampler(bundles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sampler without a parent decides once per request, in the front end."""
     collector = Collector()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1000000")
@@ -154,12 +154,12 @@ def test_the_executor_asks_no_sampler_of_its_own(bundles: Path, monkeypatch: pyt
             for metadata in [(), context(trace_id(9)), context("8" * 32)] * 20:
                 stub.GetModel(pb.GetModelRequest(), metadata=metadata, timeout=60)
         server.process.terminate()
-        # Each process has sent its last spans by then.
+        # All processes have sent their last spans now.
         assert server.finish() == 0
 
         outer = [span for span in collector.spans if process(span) == "front-0"]
         inner = [span for span in collector.spans if process(span) == "executor"]
-        # Of traces that it knows nothing of, half; of those of callers, the ones whose number is small.
+        # About half of the new traces; of the callers' traces, those with a small id.
         assert 20 < len(outer) < 40
         assert sum(span.trace == trace_id(9) for span in outer) == 20
         assert sorted(span.parent for span in inner) == sorted(span.id for span in outer)
@@ -168,7 +168,7 @@ def test_the_executor_asks_no_sampler_of_its_own(bundles: Path, monkeypatch: pyt
         collector.stop()
 
 
-def test_the_executors_metrics_name_requests_of_front_ends(
+def test_the_executors_metrics_have_exemplars_of_front_ends(
     collector: Collector, server: Server, stub: pb_grpc.SentimentServiceStub
 ) -> None:
     stub.ListModels(pb.ListModelsRequest(), metadata=context(trace_id(7)), timeout=60)

@@ -1,7 +1,8 @@
-"""An outlet by itself: what waits is bounded, and what hangs is cut off."""
+"""The outlet alone: its queue is bounded, and an export that hangs is cut off."""
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -46,11 +47,11 @@ def test_every_span_is_sent_or_counted_as_dropped(
 ) -> None:
     monkeypatch.setattr(otel, "FLUSH_S", PATIENCE_S)
     collector.hangs = True
-    # Only as many as go in one message make it send.
+    # The long delay: only a full message is sent at once.
     sender, metrics = outlet(BSP_MAX_QUEUE_SIZE="10", BSP_MAX_EXPORT_BATCH_SIZE="4", BSP_SCHEDULE_DELAY="1000000")
     for number in range(1, 5):
         sender.put(span(number))
-    # Four are on their way; ten more may wait, whatever the thread does.
+    # Four are being sent; ten more may wait.
     collector.wait_for_calls(1)
     for number in range(5, 105):
         sender.put(span(number))
@@ -64,7 +65,7 @@ def test_every_span_is_sent_or_counted_as_dropped(
     assert sorted(int(got.id, 16) for got in collector.spans) == list(range(1, 15))
 
 
-def test_what_hangs_is_cut_off_and_counted_and_no_thread_stays(
+def test_an_export_that_hangs_is_cut_off_and_counted_and_no_thread_stays(
     collector: Collector, outlet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(otel, "FLUSH_S", 0.05)
@@ -82,7 +83,7 @@ def test_what_hangs_is_cut_off_and_counted_and_no_thread_stays(
     assert threads() <= before
 
 
-def test_what_comes_after_the_end_is_counted_as_dropped(collector: Collector, outlet: Callable[..., Any]) -> None:
+def test_a_span_after_the_close_is_counted_as_dropped(collector: Collector, outlet: Callable[..., Any]) -> None:
     sender, metrics = outlet()
     sender.close()
 
@@ -92,30 +93,31 @@ def test_what_comes_after_the_end_is_counted_as_dropped(collector: Collector, ou
     assert collector.spans == []
 
 
-def test_whatever_the_exporter_raises_is_named_and_counted(collector: Collector, outlet: Callable[..., Any]) -> None:
-    sender, metrics = outlet(BSP_SCHEDULE_DELAY="1000000")
-    # An id of more than 64 bits cannot be encoded.
-    sender.put(span(2**64))
+@pytest.mark.parametrize(
+    ("variables", "number", "reason"),
+    [
+        # An id of more than 64 bits cannot be encoded.
+        ({}, 2**64, "OverflowError"),
+        ({"EXPORTER_OTLP_HEADERS": "authorization=Bearer%0Asesame"}, 1, ""),
+    ],
+    ids=["span", "header"],
+)
+def test_spans_that_cannot_be_sent_are_logged_without_headers_and_counted(
+    collector: Collector, outlet: Callable[..., Any], variables: dict[str, str], number: int, reason: str
+) -> None:
+    sender, metrics = outlet(**variables, BSP_SCHEDULE_DELAY="1000000")
+    sender.put(span(number))
     with structlog.testing.capture_logs() as logs:
         sender.close()
 
-    assert [(entry["event"], entry["spans"], entry["reason"]) for entry in logs] == [("spans_lost", 1, "OverflowError")]
+    assert [(entry["event"], entry["spans"]) for entry in logs] == [("spans_lost", 1)]
+    assert reason in logs[0]["reason"]
+    assert "sesame" not in str(logs)
     assert counted(metrics, "dropped", reason="not_exported") == 1
     assert collector.calls == 0
 
 
-def test_a_header_that_cannot_be_sent_is_not_quoted(collector: Collector, outlet: Callable[..., Any]) -> None:
-    sender, metrics = outlet(EXPORTER_OTLP_HEADERS="authorization=Bearer%0Asesame", BSP_SCHEDULE_DELAY="1000000")
-    sender.put(span(1))
-    with structlog.testing.capture_logs() as logs:
-        sender.close()
-
-    assert [entry["event"] for entry in logs] == ["spans_lost"]
-    assert "sesame" not in str(logs)
-    assert counted(metrics, "dropped", reason="not_exported") == 1
-
-
-def test_what_the_sdk_says_goes_its_own_way_after_the_end(outlet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sdks_logger_is_restored_after_the_close(outlet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     sdk = logging.getLogger("opentelemetry")
     monkeypatch.setattr(sdk, "propagate", True)
     monkeypatch.setattr(sdk, "level", logging.NOTSET)
@@ -129,7 +131,7 @@ def test_what_the_sdk_says_goes_its_own_way_after_the_end(outlet: Callable[..., 
     assert (sdk.propagate, sdk.level, list(sdk.handlers)) == before
 
 
-def test_a_long_export_is_cut_into_small_messages(collector: Collector, outlet: Callable[..., Any]) -> None:
+def test_many_spans_are_sent_in_small_messages(collector: Collector, outlet: Callable[..., Any]) -> None:
     sender, _ = outlet(BSP_SCHEDULE_DELAY="1000000")
     for number in range(1, 201):
         sender.put(span(number))
@@ -139,7 +141,28 @@ def test_a_long_export_is_cut_into_small_messages(collector: Collector, outlet: 
     assert collector.calls == 4
 
 
-def test_a_trace_that_is_joined_is_another_processs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({}, {"service.name": "sentiment", "sentiment.process": "front-0", "process.pid": os.getpid()}),
+        ({"OTEL_SERVICE_NAME": "words"}, {"service.name": "words", "sentiment.process": "front-0"}),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "k8s.pod.name=words-0"}, {"service.name": "sentiment", "k8s.pod.name": "words-0"}),
+    ],
+    ids=["defaults", "name", "attributes"],
+)
+def test_the_resource_is_ours_with_what_the_variables_set(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], found: dict[str, object]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    attributes = otel._resource("front-0").attributes
+
+    assert found.items() <= attributes.items()
+    assert attributes["service.version"]
+
+
+def test_a_joined_trace_continues_the_span_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Kept()
 
     Tracer(kept).join(Place(7, 8)).stage("run", 1.0, 2.0, {})
@@ -149,7 +172,7 @@ def test_a_trace_that_is_joined_is_another_processs(monkeypatch: pytest.MonkeyPa
     assert told.ended_ns - told.begun_ns == 10**9
 
 
-def test_a_clock_that_is_set_meanwhile_does_not_tear_a_request_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_of_a_request_stay_consistent_when_the_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Kept()
     trace = Trace(kept, Begin(Place(1, 2), 0, None))
 
@@ -161,11 +184,11 @@ def test_a_clock_that_is_set_meanwhile_does_not_tear_a_request_apart(monkeypatch
     assert queue.ended_ns == run.begun_ns
 
 
-def test_a_place_is_told_as_w3c_writes_it() -> None:
+def test_a_traceparent_has_the_w3c_form() -> None:
     assert Place(1, 2).traceparent == "00-00000000000000000000000000000001-0000000000000002-01"
 
 
-async def test_a_stage_is_told_of_however_it_ends() -> None:
+async def test_a_stage_has_a_span_however_it_ends() -> None:
     kept = Kept()
     trace = Trace(kept, Begin(Place(1, 2), 0, None))
 

@@ -1,4 +1,4 @@
-"""Real server processes whose collector is away, hangs, refuses or comes late; and what it takes to trace at all."""
+"""Real server processes whose collector is down, hangs, refuses or starts late; and the packages that tracing needs."""
 
 import subprocess
 import sys
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from sentiment.client import Client
 from tests.conftest import PLAIN
@@ -16,7 +17,7 @@ from tests.tracing.collector import PATIENCE_S, Collector
 from tests.tracing.test_exemplars import buckets
 
 TEXTS = ["a good film", "awful", "the great and the bad", *(f"w{number}" for number in range(-20, 20))]
-# Flush, cut off, and what a drain without tracing takes on a machine that is busy with other things.
+# The flush, the cut-off, and a drain on a busy machine.
 DRAIN_S = 30
 SMALL = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_BSP_MAX_QUEUE_SIZE": "8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "4"}
 # Read by every Python at its start.
@@ -32,8 +33,7 @@ sys.meta_path.insert(0, Missing())
 """
 
 
-@pytest.fixture
-def spawn(bundles: Path) -> Iterator[Callable[..., Process]]:
+def spawning(bundles: Path) -> Iterator[Callable[..., Process]]:
     processes: list[Process] = []
 
     def begin(*flags: str, **environment: str) -> Process:
@@ -47,6 +47,10 @@ def spawn(bundles: Path) -> Iterator[Callable[..., Process]]:
         process.process.communicate()
 
 
+spawn = pytest.fixture(spawning)
+spawn_once = pytest.fixture(scope="module")(spawning)
+
+
 def answers(server: Process) -> list[tuple[Any, ...]]:
     """What each text is answered, without times."""
     with Client(server.target, options=PLAIN) as client:
@@ -55,13 +59,7 @@ def answers(server: Process) -> list[tuple[Any, ...]]:
 
 
 def metric(server: Process, name: str, **labels: str) -> float:
-    import urllib.request
-
-    from prometheus_client.parser import text_string_to_metric_families
-
-    with urllib.request.urlopen(f"http://{server.url}/metrics", timeout=60) as response:
-        families = list(text_string_to_metric_families(response.read().decode()))
-    samples = [sample for family in families for sample in family.samples]
+    samples = [sample for family in text_string_to_metric_families(server.metrics()) for sample in family.samples]
     return sum(one.value for one in samples if one.name == f"sentiment_{name}" and labels.items() <= one.labels.items())
 
 
@@ -77,16 +75,18 @@ def eventually(true: Callable[[], Any]) -> Any:
     return found
 
 
-@pytest.fixture
-def untraced(spawn: Callable[..., Process]) -> list[tuple[Any, ...]]:
-    server = spawn().wait_ready()
+@pytest.fixture(scope="module")
+def untraced(spawn_once: Callable[..., Process], tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
+    """The answers of a server that does not trace. It needs no packages of OpenTelemetry and shows no exemplars."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "sitecustomize.py").write_text(NOT_INSTALLED)
+    server = spawn_once(PYTHONPATH=str(folder)).wait_ready()
     found = answers(server)
-    server.process.terminate()
-    assert server.finish() == 0
+    assert buckets(f"http://{server.url}", "request_seconds") == []
     return found
 
 
-def test_nobody_there_costs_spans_and_nothing_else(spawn: Callable[..., Process], untraced: list[tuple[Any, ...]]) -> None:
+def test_a_missing_collector_costs_spans_and_nothing_else(spawn: Callable[..., Process], untraced: list[tuple[Any, ...]]) -> None:
     environment = SMALL | {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
     server = spawn("--tracing", **environment).wait_ready()
 
@@ -94,20 +94,20 @@ def test_nobody_there_costs_spans_and_nothing_else(spawn: Callable[..., Process]
 
     assert found == untraced
     lost = eventually(lambda: dropped(server, "not_exported"))
-    # 4 spans each of the single texts, and more of the batch: a queue of 8 cannot hold what comes while a batch of 4 is tried.
+    # A single text has 4 spans, a batch call more: a queue of 8 overflows while an export of 4 is retried.
     assert dropped(server, "queue_full") > lost
     assert metric(server, "trace_spans_sent_total") == 0
     assert metric(server, "requests_total", code="OK") == len(TEXTS) + 1
     server.process.terminate()
     assert server.finish(DRAIN_S) == 0
-    # Once a minute, whatever is lost.
+    # At most one line a minute.
     assert server.events() == ["ready", "spans_lost", "draining", "drained"]
     said = next(line for line in server.lines if line["event"] == "spans_lost")
     assert "UNAVAILABLE" in str(said["reason"])
     assert server.others == []
 
 
-def test_a_collector_that_hangs_holds_nobody_up_not_even_the_end(
+def test_a_collector_that_hangs_delays_neither_requests_nor_the_exit(
     spawn: Callable[..., Process], untraced: list[tuple[Any, ...]], collector: Collector
 ) -> None:
     collector.hangs = True
@@ -119,13 +119,13 @@ def test_a_collector_that_hangs_holds_nobody_up_not_even_the_end(
     collector.wait_for_calls(1)
     assert dropped(server, "queue_full") > 0
     server.process.terminate()
-    # It would wait for an hour.
+    # The exporter's own timeout is an hour.
     assert server.finish(DRAIN_S) == 0
     assert server.events()[-2:] == ["draining", "drained"] or server.events()[-1] == "spans_lost"
     assert server.events().count("spans_lost") <= 1
 
 
-def test_a_collector_that_refuses_is_named_once(
+def test_a_collector_that_refuses_is_logged_once(
     spawn: Callable[..., Process], untraced: list[tuple[Any, ...]], collector: Collector
 ) -> None:
     collector.refuses = True
@@ -141,7 +141,7 @@ def test_a_collector_that_refuses_is_named_once(
     assert "PERMISSION_DENIED" in str(said["reason"])
 
 
-def test_a_collector_that_comes_late_gets_what_comes_then(spawn: Callable[..., Process]) -> None:
+def test_a_collector_that_starts_late_gets_the_later_spans(spawn: Callable[..., Process]) -> None:
     port = free_port()
     environment = SMALL | {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
     server = spawn("--tracing", **environment).wait_ready()
@@ -158,8 +158,8 @@ def test_a_collector_that_comes_late_gets_what_comes_then(spawn: Callable[..., P
         late.stop()
 
 
-def test_the_last_spans_are_sent_before_the_end(spawn: Callable[..., Process], collector: Collector) -> None:
-    # Nothing goes out by itself for an hour.
+def test_the_last_spans_are_sent_before_the_exit(spawn: Callable[..., Process], collector: Collector) -> None:
+    # No export before the exit.
     environment = {"OTEL_BSP_SCHEDULE_DELAY": "1000000", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
     server = spawn("--tracing", **environment).wait_ready()
     with Client(server.target, options=PLAIN) as client:
@@ -182,30 +182,12 @@ def test_a_server_that_does_not_trace_does_not_even_load_opentelemetry() -> None
     assert said.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("flags", [(), ("--front-ends", "1")], ids=["one process", "front ends"])
-def test_tracing_without_the_packages_is_said_at_the_start(spawn: Callable[..., Process], tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_tracing_without_the_packages_stops_the_startup_with_the_remedy(spawn: Callable[..., Process], tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(NOT_INSTALLED)
 
-    server = spawn("--tracing", *flags, PYTHONPATH=str(tmp_path))
+    server = spawn("--tracing", PYTHONPATH=str(tmp_path))
 
     assert server.finish(PATIENCE_S) == 2
-    reasons = [str(line["reason"]) for line in server.lines if line["event"] == "cannot_serve"]
-    assert reasons
-    assert all("opentelemetry" in reason and "pip install 'sentiment-service[tracing]'" in reason for reason in reasons)
-
-
-def test_a_server_that_does_not_trace_needs_no_packages(spawn: Callable[..., Process], tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(NOT_INSTALLED)
-
-    server = spawn(PYTHONPATH=str(tmp_path)).wait_ready()
-
-    assert len(answers(server)) == 2 * len(TEXTS)
-    assert buckets(f"http://{server.url}", "request_seconds") == []
-
-
-def test_a_sampler_that_there_is_not_stops_the_start(spawn: Callable[..., Process]) -> None:
-    server = spawn("--tracing", OTEL_TRACES_SAMPLER="sometimes")
-
-    assert server.finish(PATIENCE_S) == 2
-    (said,) = [line for line in server.lines if line["event"] == "cannot_serve"]
-    assert "OTEL_TRACES_SAMPLER = 'sometimes'" in str(said["reason"])
+    (reason,) = [str(line["reason"]) for line in server.lines if line["event"] == "cannot_serve"]
+    assert "opentelemetry" in reason
+    assert "pip install 'sentiment-service[tracing]'" in reason

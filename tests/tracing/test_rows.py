@@ -1,4 +1,4 @@
-"""Rows of sampled requests, on a clock that the test turns: whatever becomes of one, it is told of once."""
+"""Spans of rows, on a virtual clock: each row of a sampled request has one queue and one run span at most, however it ends."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ from sentiment.model.tokenizer import Row
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing import trace as trace_module
 from sentiment.observability.tracing.trace import CANCELLED, ROWS_MAX, Begin, Place, Span, Trace, Tracer
-from sentiment.serving import batch_telemetry as watcher_module
+from sentiment.serving import batch_telemetry as telemetry_module
 from sentiment.serving.batch_telemetry import BatchTelemetry
 from sentiment.serving.pipeline import Served
 from sentiment.serving.queries import Query
@@ -29,7 +29,7 @@ PATIENCE_S = 60
 
 
 class TracedBench(Bench):
-    """A batcher that tells ``kept`` of its batches, and of the rows of one request."""
+    """A batcher whose batches and rows of one request are recorded in ``kept``."""
 
     def __init__(self, clock: Clock) -> None:  # noqa: F811
         super().__init__(clock)
@@ -51,17 +51,17 @@ class TracedBench(Bench):
 @pytest.fixture
 async def bench(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> TracedBench:  # noqa: F811
     told = SimpleNamespace(monotonic=clock, time_ns=lambda: 0, monotonic_ns=lambda: 0)
-    for module in (trace_module, watcher_module):
+    for module in (trace_module, telemetry_module):
         monkeypatch.setattr(module, "time", told)
     return TracedBench(clock)
 
 
 def linked(run: Span, batch: Span) -> bool:
-    """To each other: a row's run and the batch in which it ran."""
+    """Whether a row's run and its batch link to each other."""
     return (run.name, batch.name, list(run.links), list(batch.links)) == ("run", "batch", [batch.place], [REQUEST])
 
 
-async def test_a_cancelled_row_that_waited_tells_of_its_queue_alone(bench: TracedBench) -> None:
+async def test_a_row_cancelled_while_it_waits_has_only_a_queue_span(bench: TracedBench) -> None:
     bench.submit(1)
     await bench.turn()
     ticket = bench.traced()
@@ -76,7 +76,7 @@ async def test_a_cancelled_row_that_waited_tells_of_its_queue_alone(bench: Trace
     assert queue.ended_ns - queue.begun_ns == pytest.approx(2e9, abs=10)
 
 
-async def test_a_cancelled_row_that_ran_is_told_of_once_and_linked_by_its_batch(bench: TracedBench) -> None:
+async def test_a_row_cancelled_while_it_runs_has_one_run_span_linked_by_its_batch(bench: TracedBench) -> None:
     ticket = bench.traced()
     await bench.turn()
 
@@ -89,7 +89,7 @@ async def test_a_cancelled_row_that_ran_is_told_of_once_and_linked_by_its_batch(
     assert linked(run, batch)
 
 
-async def test_a_row_that_is_of_no_use_without_another_is_not_told_of(bench: TracedBench) -> None:
+async def test_a_row_withdrawn_because_another_failed_has_no_span(bench: TracedBench) -> None:
     bench.submit(1)
     await bench.turn()
 
@@ -98,7 +98,7 @@ async def test_a_row_that_is_of_no_use_without_another_is_not_told_of(bench: Tra
     assert bench.kept.spans == []
 
 
-async def test_a_row_whose_time_was_up_before_it_ran_tells_of_its_queue_alone(bench: TracedBench) -> None:
+async def test_a_row_that_expires_before_it_runs_has_only_a_queue_span(bench: TracedBench) -> None:
     bench.submit(1)
     await bench.turn()
     bench.traced(seconds=1.0)
@@ -110,19 +110,19 @@ async def test_a_row_whose_time_was_up_before_it_ran_tells_of_its_queue_alone(be
     assert bench.kept.named == [("queue", "Expired")]
 
 
-async def test_a_row_whose_time_was_up_while_it_ran_is_told_of_once(bench: TracedBench) -> None:
+async def test_a_row_that_expires_while_it_runs_has_one_run_span(bench: TracedBench) -> None:
     bench.traced(seconds=1.0)
     await bench.turn()
 
     await bench.wait(1.001)
     await bench.finish()
 
-    # It was run all the same.
+    # The batch completed.
     assert bench.kept.named == [("queue", ""), ("run", "Expired"), ("batch", "")]
     assert linked(*bench.kept.spans[1:])
 
 
-async def test_a_batch_that_does_not_come_back_is_told_of(bench: TracedBench) -> None:
+async def test_a_batch_that_is_given_up_has_a_span(bench: TracedBench) -> None:
     bench.traced()
     await bench.turn()
 
@@ -136,7 +136,7 @@ async def test_a_batch_that_does_not_come_back_is_told_of(bench: TracedBench) ->
     assert batch.ended_ns - batch.begun_ns == pytest.approx(12e9, abs=10)
 
 
-async def test_the_batch_of_a_lost_device_is_told_of(bench: TracedBench) -> None:
+async def test_the_batch_of_a_lost_device_has_a_span(bench: TracedBench) -> None:
     bench.traced()
     await bench.turn()
     await bench.wait(3.0)
@@ -149,7 +149,7 @@ async def test_the_batch_of_a_lost_device_is_told_of(bench: TracedBench) -> None
     assert batch.ended_ns - batch.begun_ns == pytest.approx(3e9, abs=10)
 
 
-async def test_each_try_of_a_row_has_a_batch_and_the_row_is_told_of_once(bench: TracedBench) -> None:
+async def test_each_retry_has_a_batch_span_and_the_row_one_run_span(bench: TracedBench) -> None:
     for _ in range(2):
         bench.traced()
     await bench.turn()
@@ -192,7 +192,7 @@ async def test_a_row_that_leaves_between_two_tries_is_linked_to_the_first(bench:
     assert {run.links[0] for run in (spans[2], spans[4])} == {spans[0].place, spans[5].place}
 
 
-async def test_of_a_request_so_many_rows_are_told_of_and_no_more(bench: TracedBench) -> None:
+async def test_the_rows_of_a_request_with_spans_are_limited(bench: TracedBench) -> None:
     for rows in (20, 20):
         reading = [Row([7] * 4, None, False)] * rows
         Joint(bench.batcher, reading, bench.clock.now + 60, lambda _: None, Priority.INTERACTIVE, bench.trace)
@@ -207,7 +207,7 @@ async def test_of_a_request_so_many_rows_are_told_of_and_no_more(bench: TracedBe
 
 @pytest.fixture
 def held(served: tuple[Served, HandRunner], monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:  # noqa: F811
-    """The thread that tokenizes is held until the end; set as soon as it is."""
+    """Tokenizing blocks until the end of the test. The event is set once it does."""
     tokenizer, entered, let_go = served[0].classifier.tokenizer, threading.Event(), threading.Event()
     encode_many = tokenizer.encode_many
 
@@ -221,7 +221,7 @@ def held(served: tuple[Served, HandRunner], monkeypatch: pytest.MonkeyPatch) -> 
     let_go.set()
 
 
-async def test_a_text_that_nobody_waits_for_any_more_tells_of_its_tokenizing(
+async def test_a_text_cancelled_while_it_is_tokenized_has_a_tokenize_span(
     served: tuple[Served, HandRunner],  # noqa: F811
     held: threading.Event,
 ) -> None:
@@ -236,7 +236,7 @@ async def test_a_text_that_nobody_waits_for_any_more_tells_of_its_tokenizing(
     assert [(span.name, span.error, span.attributes) for span in kept.spans] == [("tokenize", "", {CANCELLED: True})]
 
 
-async def test_texts_whose_time_was_up_meanwhile_tell_of_their_tokenizing(
+async def test_texts_that_expire_while_they_are_tokenized_have_a_tokenize_span(
     served: tuple[Served, HandRunner],  # noqa: F811
     held: threading.Event,
 ) -> None:

@@ -1,4 +1,4 @@
-"""How versions go: all that were asked for, whoever leaves and whatever goes wrong; and what is counted after their end."""
+"""Unloading of versions: it completes even if its caller leaves or something fails; and counts after it."""
 
 import asyncio
 import threading
@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import grpc
 import pytest
 
 from sentiment.api.grpc.calls import CallLimits, Calls
@@ -15,15 +14,15 @@ from sentiment.client import CallFailed
 from sentiment.explain.parts import ExplanationRequest, Part, Summary
 from sentiment.explain.thread import ExplainThread, Job
 from sentiment.observability.metrics import Metrics
-from tests.motion.conftest import Exchanging, make_version
+from tests.lifecycle.conftest import Exchanging, make_version
 
 Start = Callable[..., Exchanging]
 
 
-def test_whoever_leaves_strands_none_of_the_versions_that_he_unloaded(
+def test_an_unload_completes_for_all_versions_when_its_caller_leaves(
     exchanging: Start, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does one whose costs cannot be kept keep the others, or its own memory."""
+    """A version whose costs cannot be written delays neither the others nor the release of its own memory."""
     server = exchanging(models_max=4)
     for version in (1, 2):
         make_version(root, version, "other")
@@ -60,23 +59,7 @@ def test_whoever_leaves_strands_none_of_the_versions_that_he_unloaded(
         assert not thread.is_alive()
 
 
-def test_only_its_name_takes_a_model_off_line(exchanging: Start, root: Path) -> None:
-    server = exchanging()
-    make_version(root, 1, "other")
-    with server.admin() as admin, server.client() as client:
-        admin.load("other/1")
-
-        with pytest.raises(CallFailed, match="requests for other without a version") as failed:
-            admin.unload("other/1")
-
-        assert failed.value.code is grpc.StatusCode.FAILED_PRECONDITION
-        assert client.classify("good", model="other").model.version == 1
-        admin.unload("other")
-    assert server.states()["other/1"] == ("UNAVAILABLE", "")
-
-
-def test_nothing_is_unloaded_for_a_version_that_will_not_do(exchanging: Start, root: Path) -> None:
-    """Whether there is no room for it even so, or it is not what its manifest says."""
+def test_nothing_is_unloaded_for_a_version_that_does_not_fit_or_is_invalid(exchanging: Start, root: Path) -> None:
     size = sum(file.stat().st_size for file in (root / "tiny/1").iterdir())
     server = exchanging(models_max=2, models_bytes_max=2 * size + size // 2)
     for version in (2, 3, 4):
@@ -94,7 +77,7 @@ def test_nothing_is_unloaded_for_a_version_that_will_not_do(exchanging: Start, r
     assert (states["tiny/1"], states["tiny/2"]) == (("READY", "kept"), ("READY", "default"))
 
 
-def test_a_load_that_finds_no_room_while_another_leaves_may_come_again(exchanging: Start, root: Path) -> None:
+def test_a_load_without_room_may_be_retried_once_an_unload_is_over(exchanging: Start, root: Path) -> None:
     server = exchanging(models_max=2)
     for version in (2, 3):
         make_version(root, version)
@@ -111,7 +94,7 @@ def test_a_load_that_finds_no_room_while_another_leaves_may_come_again(exchangin
         said = ""
         try:
             await repository.load("tiny/3")
-        except Exception as error:  # its kind is what is looked at
+        except Exception as error:  # the test checks its type
             said = f"{type(error).__name__}: {error}"
         await parts.aclose()
         await unloading
@@ -124,8 +107,8 @@ def test_a_load_that_finds_no_room_while_another_leaves_may_come_again(exchangin
     assert server.metric("sentiment_model_changes_total", change="failed") == 0
 
 
-def test_an_explain_graph_that_cannot_be_given_back_changes_nothing(exchanging: Start, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does the event loop wait for it."""
+def test_an_explain_graph_that_cannot_be_unloaded_changes_nothing(exchanging: Start, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is unloaded in a thread, not on the event loop."""
     server = exchanging()
     make_version(root, 2)
     looks_in: list[bool] = []
@@ -151,8 +134,8 @@ def test_an_explain_graph_that_cannot_be_given_back_changes_nothing(exchanging: 
     assert looks_in == [False, False]
 
 
-def test_the_explain_thread_ends_although_it_was_still_at_work_when_it_was_closed() -> None:
-    """A run that it asks for after that is done: a thread that waits for it for ever holds its model."""
+def test_a_busy_explain_thread_ends_after_it_is_closed() -> None:
+    """A run requested after the close still completes: a thread that waited for it for ever would keep its model in memory."""
     works, let_go = threading.Event(), threading.Event()
 
     class Slow:
@@ -175,7 +158,7 @@ def test_the_explain_thread_ends_although_it_was_still_at_work_when_it_was_close
     assert not thread.thread.is_alive()
 
 
-async def test_a_stream_that_outlives_its_version_is_counted_with_those_of_no_model() -> None:
+async def test_a_stream_that_outlives_its_version_is_counted_under_no_model() -> None:
     metrics = Metrics(("ClassifyStream",), ("OK",))
     calls = Calls(metrics, CallLimits(2**20, 5.0, 60.0, 8))
     call = calls.begin("ClassifyStream", None, tuple)

@@ -1,4 +1,4 @@
-"""Servers whose models are exchanged, and bundles to exchange: each version has its own temperature, and so its own probabilities."""
+"""Servers whose models are changed while they run. Each version of a bundle has its own temperature, and so its own probabilities."""
 
 import asyncio
 import math
@@ -59,7 +59,7 @@ class Exchanging(RunningServer):
 
 
 def run_in_vain(settings: Settings) -> None:
-    """Run a server that cannot start; what keeps it from that comes out."""
+    """Run a server that cannot start; raises its error."""
 
     async def run() -> None:
         async with asyncio.timeout(60):
@@ -82,18 +82,32 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sentiment.model.lowest_priority.LOAD_SHARE", 1.0)
 
 
+def with_admin_port(root: Path, folder: Path) -> dict[str, Any]:
+    """The settings of a server of ``root`` with an admin port. Writes the file of its tokens to ``folder``."""
+    (folder / "tokens").write_text(f"# of the tests\n{TOKEN}\n")
+    return {"bundles": (root,), "admin_listen": "127.0.0.1:0", "admin_tokens": str(folder / "tokens")}
+
+
 @pytest.fixture
 def exchanging(settings: Settings, root: Path, tmp_path: Path) -> Iterator[Callable[..., Exchanging]]:
     """Start such servers of ``root``; each is stopped at the end."""
     servers: list[Exchanging] = []
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"# of the tests\n{TOKEN}\n")
+    own = with_admin_port(root, tmp_path)
 
     def begin(**changes: Any) -> Exchanging:
-        own = {"bundles": (root,), "admin_listen": "127.0.0.1:0", "admin_tokens": str(tokens)}
         servers.append(Exchanging(settings.model_copy(update={**own, **changes})))
         return servers[-1]
 
     yield begin
     for server in servers:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def unchanged(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exchanging]:
+    """A server of tiny/1 for tests that change no models."""
+    folder = tmp_path_factory.mktemp("unchanged")
+    make_version(folder / "bundles", 1)
+    server = Exchanging(settings.model_copy(update=with_admin_port(folder / "bundles", folder)))
+    yield server
+    server.stop()

@@ -1,4 +1,4 @@
-"""What is loaded beside others gives way to them, costs what its thread takes, and shares what it can."""
+"""A load while others serve: low priority, CPU time as its cost, shared tokenizers."""
 
 import os
 import sys
@@ -14,7 +14,8 @@ from sentiment.errors import CannotServe
 from sentiment.model.classifier import load_classifier
 from sentiment.model.lowest_priority import LOAD_NICENESS, Beside
 from sentiment.serving.lifecycle.warm_up import warm_up
-from tests.motion.conftest import make_version
+from tests.lifecycle.conftest import make_version
+from tests.tiny import read_manifest, write_manifest
 
 
 def nothing() -> None:
@@ -26,7 +27,7 @@ def idle() -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no niceness of its own")
-def test_heavy_work_is_done_in_a_thread_that_gives_way(root: Path) -> None:
+def test_heavy_work_runs_in_a_thread_of_low_priority(root: Path) -> None:
     seen: set[tuple[str, int]] = set()
     beside = Beside(idle, nothing)
 
@@ -45,9 +46,9 @@ def test_heavy_work_is_done_in_a_thread_that_gives_way(root: Path) -> None:
     beside.close()
 
 
-def test_what_a_run_costs_is_not_how_long_its_thread_waited_for_a_core(root: Path) -> None:
+def test_the_cost_of_a_run_is_cpu_time_not_waiting_time(root: Path) -> None:
     """A run that sleeps in the middle is as cheap as one that does not."""
-    waits_s = 0.2
+    waits_s = 0.1
     classifier = load_classifier(root / "tiny/1")
     run = classifier.session.run
     classifier.session.run = lambda *given: (time.sleep(waits_s), run(*given))[1]  # type: ignore[method-assign]  # the real one, late
@@ -59,7 +60,7 @@ def test_what_a_run_costs_is_not_how_long_its_thread_waited_for_a_core(root: Pat
     beside.close()
 
 
-def test_it_rests_only_while_others_are_served_and_what_check_raises_ends_it() -> None:
+def test_it_rests_only_while_others_are_busy_and_an_error_of_check_ends_it() -> None:
     checks: list[float] = []
     busy, enough = True, False
 
@@ -83,7 +84,7 @@ def test_it_rests_only_while_others_are_served_and_what_check_raises_ends_it() -
     beside.close()
 
 
-def test_an_error_of_the_work_comes_out_where_it_was_asked_for() -> None:
+def test_an_error_of_the_work_is_raised_in_the_caller() -> None:
     beside = Beside(idle, nothing)
 
     def fail() -> None:
@@ -99,9 +100,7 @@ def test_versions_with_the_same_tokenizer_share_it(root: Path) -> None:
     path = make_version(root, 3)
     assert first.tokenizer is second.tokenizer
 
-    # Another file, though it says the same.
-    from tests.tiny import read_manifest, write_manifest
-
+    # A file with other bytes but the same content.
     (path / "tokenizer.json").write_bytes((path / "tokenizer.json").read_bytes() + b"\n")
     write_manifest(path, read_manifest(path))
 

@@ -1,9 +1,6 @@
-"""The admin port: who is let in, what is refused, what Triton's clients send; and the command that calls it."""
+"""The admin port: authentication, invalid requests, Triton's clients; and the command that calls it."""
 
 import asyncio
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,16 +10,22 @@ import grpc
 import pytest
 
 from sentiment.admin_client import AdminClient
+from sentiment.cli.main import main
 from sentiment.client import CallFailed
 from sentiment.errors import BadSettings, CannotServe
 from sentiment.oip import inference_pb2 as oip
 from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.settings import Settings
 from tests.conftest import RunningServer, far_address
-from tests.motion.conftest import TOKEN, Exchanging, make_version
+from tests.lifecycle.conftest import TOKEN, Exchanging, make_version
 
 Start = Callable[..., Exchanging]
+Parameter = oip.ModelRepositoryParameter
 BEARER = (("authorization", f"Bearer {TOKEN}"),)
+
+
+def load_with(**parameters: Parameter) -> oip.RepositoryModelLoadRequest:
+    return oip.RepositoryModelLoadRequest(model_name="tiny/1", parameters=parameters)
 
 
 def port(server: Exchanging) -> str:
@@ -35,9 +38,8 @@ def code_of(call: Callable[[], object]) -> grpc.StatusCode:
     return failed.value.code()
 
 
-def test_nobody_is_let_in_without_a_token_that_is_valid_there(exchanging: Start) -> None:
-    server = exchanging()
-    with grpc.insecure_channel(port(server)) as channel:
+def test_every_call_needs_a_valid_token(unchanged: Exchanging) -> None:
+    with grpc.insecure_channel(port(unchanged)) as channel:
         stub = oip_grpc.GRPCInferenceServiceStub(channel)
         for metadata in ((), (("authorization", "Bearer nothing-of-the-kind"),), (("authorization", TOKEN),)):
             for call, request in (
@@ -70,10 +72,9 @@ def test_the_client_reaches_a_unix_socket(exchanging: Start, tmp_path: Path) -> 
         assert admin.index(ready=True)
 
 
-def test_models_are_not_exchanged_on_the_main_port(exchanging: Start) -> None:
-    server = exchanging()
+def test_the_main_port_does_not_change_models(unchanged: Exchanging) -> None:
     request = oip.RepositoryModelLoadRequest(model_name="tiny")
-    with grpc.insecure_channel(server.target) as channel:
+    with grpc.insecure_channel(unchanged.target) as channel:
         stub = oip_grpc.GRPCInferenceServiceStub(channel)
 
         found = code_of(lambda: stub.RepositoryModelLoad(request, metadata=BEARER, timeout=20))
@@ -86,33 +87,14 @@ def test_models_are_not_exchanged_on_the_main_port(exchanging: Start) -> None:
     [
         ("RepositoryIndex", oip.RepositoryIndexRequest(repository_name="other"), "repository_name"),
         ("RepositoryModelLoad", oip.RepositoryModelLoadRequest(model_name="tiny", repository_name="other"), "repository_name"),
-        (
-            "RepositoryModelLoad",
-            oip.RepositoryModelLoadRequest(model_name="tiny", parameters={"config": oip.ModelRepositoryParameter(string_param="{}")}),
-            "expected use, loaded",
-        ),
-        (
-            "RepositoryModelLoad",
-            oip.RepositoryModelLoadRequest(model_name="tiny", parameters={"use": oip.ModelRepositoryParameter(int64_param=1)}),
-            "must be a bool_param",
-        ),
-        (
-            "RepositoryModelLoad",
-            oip.RepositoryModelLoadRequest(
-                model_name="tiny/1",
-                parameters={
-                    "use": oip.ModelRepositoryParameter(bool_param=False),
-                    "loaded": oip.ModelRepositoryParameter(bool_param=True),
-                },
-            ),
-            "nothing to do",
-        ),
-        ("RepositoryModelUnload", oip.RepositoryModelUnloadRequest(parameters={"x": oip.ModelRepositoryParameter()}), "unload_dependents"),
+        ("RepositoryModelLoad", load_with(config=Parameter(string_param="{}")), "expected use, loaded"),
+        ("RepositoryModelLoad", load_with(use=Parameter(int64_param=1)), "must be a bool_param"),
+        ("RepositoryModelLoad", load_with(use=Parameter(bool_param=False), loaded=Parameter(bool_param=True)), "nothing to do"),
+        ("RepositoryModelUnload", oip.RepositoryModelUnloadRequest(parameters={"x": Parameter()}), "unload_dependents"),
     ],
 )
-def test_what_is_not_understood_is_refused(exchanging: Start, method: str, request_: object, says: str) -> None:
-    server = exchanging()
-    with grpc.insecure_channel(port(server)) as channel:
+def test_an_unknown_argument_is_refused(unchanged: Exchanging, method: str, request_: object, says: str) -> None:
+    with grpc.insecure_channel(port(unchanged)) as channel:
         stub = oip_grpc.GRPCInferenceServiceStub(channel)
         with pytest.raises(grpc.RpcError) as failed:
             getattr(stub, method)(request_, metadata=BEARER, timeout=20)
@@ -121,37 +103,51 @@ def test_what_is_not_understood_is_refused(exchanging: Start, method: str, reque
     assert says in failed.value.details()
 
 
-def test_bytes_that_are_no_message_are_refused(exchanging: Start) -> None:
-    server = exchanging()
-    with grpc.insecure_channel(port(server)) as channel:
+def test_bytes_that_are_no_message_are_refused(unchanged: Exchanging) -> None:
+    with grpc.insecure_channel(port(unchanged)) as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/RepositoryIndex")
 
         assert code_of(lambda: call(b"\xff\xff", metadata=BEARER, timeout=20)) is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("model", ["nosuch", "tiny/7", "", "../tiny", "tiny/1/1", "tiny/../tiny/1", "/etc"])
-def test_a_model_that_is_not_there_is_not_found(exchanging: Start, model: str) -> None:
-    server = exchanging()
-    with server.admin() as admin:
+def test_a_model_that_does_not_exist_is_not_found(unchanged: Exchanging, model: str) -> None:
+    with unchanged.admin() as admin:
         for call in (admin.load, admin.use, admin.unload):
             with pytest.raises(CallFailed) as failed:
                 call(model)
             assert failed.value.code is grpc.StatusCode.NOT_FOUND
 
 
-def test_one_is_loaded_at_a_time_and_a_stop_does_not_wait_for_it(exchanging: Start, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph that does not come back holds up neither requests nor the stop."""
+Events = tuple[threading.Event, threading.Event]
+
+
+@pytest.fixture
+def hold_loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Events]]:
+    """Let further loads wait at the golden set. Two events: a load has begun, and loads may go on (set at the end)."""
+    begun, let_go = threading.Event(), threading.Event()
+
+    def wait(_: object) -> Iterator[str]:
+        begun.set()
+        let_go.wait(60)
+        yield from ()
+
+    def hold() -> Events:
+        monkeypatch.setattr("sentiment.model.classifier.golden_failures", wait)
+        return begun, let_go
+
+    yield hold
+    let_go.set()
+
+
+def test_one_model_is_loaded_at_a_time_and_a_stop_does_not_wait_for_it(
+    exchanging: Start, root: Path, hold_loads: Callable[[], Events]
+) -> None:
+    """A graph whose run never ends delays neither requests nor the stop."""
     server = exchanging()
     for version in (2, 3):
         make_version(root, version)
-    hangs, over = threading.Event(), threading.Event()
-
-    def hang(_: object) -> Iterator[str]:
-        hangs.set()
-        over.wait(60)
-        yield from ()
-
-    monkeypatch.setattr("sentiment.model.classifier.golden_failures", hang)
+    begun, let_go = hold_loads()
     failures: list[CallFailed] = []
 
     def load() -> None:
@@ -164,33 +160,28 @@ def test_one_is_loaded_at_a_time_and_a_stop_does_not_wait_for_it(exchanging: Sta
     loading = threading.Thread(target=load)
     loading.start()
     try:
-        assert hangs.wait(60)
+        assert begun.wait(60)
         with server.admin() as admin, server.client() as client:
             assert server.states()["tiny/2"] == ("LOADING", "")
             with pytest.raises(CallFailed, match="tiny/2 is being loaded") as failed:
                 admin.load("tiny/3")
             assert failed.value.code is grpc.StatusCode.UNAVAILABLE
             assert client.classify("good").model.version == 1
-        begun = time.monotonic()
         server.stop()
-        assert time.monotonic() - begun < 20
+        assert not let_go.is_set()
     finally:
-        over.set()
+        let_go.set()
         loading.join(60)
     assert [failure.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) for failure in failures] == [True]
 
 
-def test_who_leaves_does_not_end_the_load_that_he_asked_for(exchanging: Start, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_goes_on_when_its_caller_leaves(
+    exchanging: Start, root: Path, monkeypatch: pytest.MonkeyPatch, hold_loads: Callable[[], Events]
+) -> None:
     server = exchanging()
     make_version(root, 2)
-    loads, let_go, left = threading.Event(), threading.Event(), threading.Event()
-
-    def wait(_: object) -> Iterator[str]:
-        loads.set()
-        let_go.wait(60)
-        yield from ()
-
-    monkeypatch.setattr("sentiment.model.classifier.golden_failures", wait)
+    begun, let_go = hold_loads()
+    left = threading.Event()
     repository = server.app._repository
     load = repository.load
 
@@ -204,14 +195,12 @@ def test_who_leaves_does_not_end_the_load_that_he_asked_for(exchanging: Start, r
     monkeypatch.setattr(repository, "load", loads_until_he_leaves)
     request = oip.RepositoryModelLoadRequest(model_name="tiny/2")
     with grpc.insecure_channel(port(server)) as channel, server.client() as client:
-        try:
-            call = oip_grpc.GRPCInferenceServiceStub(channel).RepositoryModelLoad.future(request, metadata=BEARER, timeout=60)
-            assert loads.wait(60)
-            call.cancel()
-            assert left.wait(60)
-            assert client.classify("good").model.version == 1
-        finally:
-            let_go.set()
+        call = oip_grpc.GRPCInferenceServiceStub(channel).RepositoryModelLoad.future(request, metadata=BEARER, timeout=60)
+        assert begun.wait(60)
+        call.cancel()
+        assert left.wait(60)
+        assert client.classify("good").model.version == 1
+        let_go.set()
         ends_at = time.monotonic() + 60
         while client.classify("good").model.version != 2:
             assert time.monotonic() < ends_at
@@ -228,21 +217,30 @@ def test_a_port_without_tokens_or_that_is_taken_stops_the_start(settings: Settin
         exchanging(admin_listen=port(taken))
 
 
-def command(server: Exchanging, tokens: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    own = {"SENTIMENT_ADMIN_LISTEN": port(server), "SENTIMENT_ADMIN_TOKENS": str(tokens)}
-    begin = [sys.executable, "-m", "sentiment", "models"]
-    return subprocess.run([*begin, *arguments], check=False, capture_output=True, text=True, timeout=60, env={**os.environ, **own})
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run ``sentiment models`` with a server; returns its exit code, its output on tiny, and its standard error."""
+
+    def run(server: Exchanging, tokens: Path | str, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("SENTIMENT_ADMIN_LISTEN", port(server))
+        monkeypatch.setenv("SENTIMENT_ADMIN_TOKENS", str(tokens))
+        capsys.readouterr()
+        code = main(["models", *arguments])
+        out, errors = capsys.readouterr()
+        own = [line for line in out.splitlines(keepends=True) if line.startswith("tiny")]
+        return code, "".join(own), "".join(line for line in errors.splitlines(keepends=True) if line.startswith("error: "))
+
+    return run
 
 
-def test_the_command_lists_loads_returns_and_unloads(exchanging: Start, root: Path, tmp_path: Path) -> None:
+def test_the_command_lists_loads_selects_and_unloads(
+    exchanging: Start, root: Path, tmp_path: Path, command: Callable[..., tuple[int, str, str]]
+) -> None:
     server = exchanging()
     make_version(root, 2)
-    tokens = tmp_path / "tokens"
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        ended = command(server, tokens, *arguments)
-        kept = "".join(line for line in ended.stdout.splitlines(keepends=True) if not line.startswith("english"))
-        return ended.returncode, kept, ended.stderr
+        return command(server, tmp_path / "tokens", *arguments)
 
     assert run("list") == (0, "tiny/1                   READY        default\ntiny/2                   UNAVAILABLE\n", "")
     assert run("load", "tiny/2", "--beside") == (0, "", "")
@@ -250,19 +248,20 @@ def test_the_command_lists_loads_returns_and_unloads(exchanging: Start, root: Pa
     assert run("use", "tiny/2") == (0, "", "")
     assert run("unload", "tiny/1") == (0, "", "")
     assert run("list")[1] == "tiny/1                   UNAVAILABLE\ntiny/2                   READY        default\n"
-    code, out, said = run("unload", "tiny/2")
+    code, out, reason = run("unload", "tiny/2")
     assert (code, out) == (1, "")
-    assert said.startswith("error: FAILED_PRECONDITION: tiny/2 serves requests that name no model")
+    assert reason.startswith("error: FAILED_PRECONDITION: tiny/2 serves requests that name no model")
 
 
-def test_the_command_says_what_is_wrong_with_its_token(exchanging: Start, tmp_path: Path) -> None:
-    server = exchanging()
+def test_the_command_says_what_is_wrong_with_its_token(
+    unchanged: Exchanging, tmp_path: Path, command: Callable[..., tuple[int, str, str]]
+) -> None:
     wrong, empty = tmp_path / "wrong", tmp_path / "empty"
     wrong.write_text("another-token-0123456789\n")
     empty.write_text("# none\n")
 
-    denied, without = command(server, wrong, "list"), command(server, empty, "list")
+    denied, without = command(unchanged, wrong, "list"), command(unchanged, empty, "list")
 
-    assert (denied.returncode, without.returncode) == (1, 2)
-    assert denied.stderr.startswith("error: UNAUTHENTICATED")
-    assert without.stderr == f"error: {empty}: has no token\n"
+    assert (denied[0], without[0]) == (1, 2)
+    assert denied[2].startswith("error: UNAUTHENTICATED")
+    assert without[2] == f"error: {empty}: has no token\n"

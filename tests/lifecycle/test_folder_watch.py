@@ -1,5 +1,6 @@
-"""Folders are watched: what is whole and settled is loaded, by whatever way it came there; what is not, or is bad, is not."""
+"""The folder watch loads versions that are complete and no longer change, however they got there, and no others."""
 
+import asyncio
 import os
 import shutil
 import threading
@@ -16,14 +17,14 @@ from sentiment.serving.lifecycle.folder_watch import FolderWatch
 from sentiment.serving.lifecycle.loading import Loaded, load
 from sentiment.serving.lifecycle.startup import load_all
 from sentiment.settings import Settings
-from tests.motion.conftest import Exchanging, break_golden, make_version, run_in_vain
+from tests.lifecycle.conftest import Exchanging, break_golden, make_version, run_in_vain
 
 Start = Callable[..., Exchanging]
 PATIENCE_S = 60
 
 
 class Notes:
-    """In the place of the repository: notes what it is to load, and says what happened."""
+    """Stands for the repository: records what it is asked to load, and raises the error that a test sets."""
 
     def __init__(self, loaded: int = 1) -> None:
         self.loaded = loaded
@@ -66,7 +67,7 @@ async def test_a_higher_version_is_loaded_once_it_has_settled(watch: FolderWatch
     assert notes.asked == ["tiny/2"]
 
 
-async def test_of_several_the_highest_is_loaded_and_no_lower_one(watch: FolderWatch, notes: Notes, root: Path) -> None:
+async def test_of_several_versions_only_the_highest_is_loaded(watch: FolderWatch, notes: Notes, root: Path) -> None:
     notes.loaded = 3
     for version in (2, 4, 10):
         make_version(root, version)
@@ -76,8 +77,8 @@ async def test_of_several_the_highest_is_loaded_and_no_lower_one(watch: FolderWa
     assert notes.asked == ["tiny/10"]
 
 
-async def test_a_folder_that_is_being_copied_is_left_alone_until_all_is_there(watch: FolderWatch, notes: Notes, root: Path) -> None:
-    """Whatever is copied first: even where the manifest does not come last."""
+async def test_a_folder_is_not_loaded_until_its_copy_is_complete(watch: FolderWatch, notes: Notes, root: Path) -> None:
+    """Even if the manifest is not copied last."""
     whole = make_version(root / "elsewhere", 2)
     copy = root / "tiny/2"
     copy.mkdir()
@@ -95,7 +96,7 @@ async def test_a_folder_that_is_being_copied_is_left_alone_until_all_is_there(wa
     assert notes.asked == ["tiny/2"]
 
 
-async def test_a_bad_version_is_tried_once_and_again_when_its_files_are_others(watch: FolderWatch, notes: Notes, root: Path) -> None:
+async def test_a_bad_version_is_tried_once_and_again_after_its_files_change(watch: FolderWatch, notes: Notes, root: Path) -> None:
     notes.error = Unsupported("its golden set")
     path = make_version(root, 2)
     with capture_logs() as logs:
@@ -113,7 +114,7 @@ async def test_a_bad_version_is_tried_once_and_again_when_its_files_are_others(w
     assert notes.asked == ["tiny/2", "tiny/2"]
 
 
-async def test_below_a_bad_version_a_good_one_is_found(watch: FolderWatch, notes: Notes, root: Path) -> None:
+async def test_a_bad_version_does_not_hide_a_good_lower_one(watch: FolderWatch, notes: Notes, root: Path) -> None:
     notes.error = Unsupported("its golden set")
     make_version(root, 3)
     await look(watch)
@@ -125,7 +126,7 @@ async def test_below_a_bad_version_a_good_one_is_found(watch: FolderWatch, notes
     assert notes.asked == ["tiny/3", "tiny/2"]
 
 
-async def test_what_found_another_being_loaded_is_tried_again(watch: FolderWatch, notes: Notes, root: Path) -> None:
+async def test_a_load_that_met_another_load_is_retried(watch: FolderWatch, notes: Notes, root: Path) -> None:
     notes.error = Unavailable("another is being loaded")
     make_version(root, 2)
     await look(watch)
@@ -136,7 +137,7 @@ async def test_what_found_another_being_loaded_is_tried_again(watch: FolderWatch
     assert notes.asked == ["tiny/2", "tiny/2"]
 
 
-async def test_a_root_that_goes_and_comes_back_disturbs_nothing(watch: FolderWatch, notes: Notes, root: Path) -> None:
+async def test_a_root_that_disappears_for_a_while_does_no_harm(watch: FolderWatch, notes: Notes, root: Path) -> None:
     os.rename(root, root.with_name("away"))
     await look(watch)
     os.rename(root.with_name("away"), root)
@@ -155,7 +156,7 @@ def wait_for(server: Exchanging, version: int) -> None:
             time.sleep(0.02)
 
 
-def test_a_volume_that_kubernetes_exchanges_by_a_link_brings_a_new_version(exchanging: Start, tmp_path: Path) -> None:
+def test_a_volume_that_kubernetes_replaces_by_a_link_brings_a_new_version(exchanging: Start, tmp_path: Path) -> None:
     """As its AtomicWriter does: a folder by its time, ..data leads there, and names lead into ..data; then one rename."""
     volume = tmp_path / "volume"
     make_version(volume / "..1", 1)
@@ -174,7 +175,7 @@ def test_a_volume_that_kubernetes_exchanges_by_a_link_brings_a_new_version(excha
         assert client.classify("good", model="tiny/1").model.version == 1
 
 
-def test_a_bad_version_in_a_watched_folder_is_told_and_the_next_good_one_serves(exchanging: Start, root: Path, tmp_path: Path) -> None:
+def test_a_bad_version_in_a_watched_folder_is_reported_and_the_next_good_one_serves(exchanging: Start, root: Path, tmp_path: Path) -> None:
     server = exchanging(models_watch_s=0.05)
     bad = make_version(tmp_path / "made", 2)
     break_golden(bad)
@@ -191,43 +192,37 @@ def test_a_bad_version_in_a_watched_folder_is_told_and_the_next_good_one_serves(
     assert server.metric("sentiment_model_changes_total", change="failed") == 1
 
 
-def test_a_way_back_is_not_undone_by_the_watch(exchanging: Start, root: Path) -> None:
-    server = exchanging(models_watch_s=0.02)
-    make_version(root, 2)
-    wait_for(server, 2)
-    with server.admin() as admin, server.client() as client:
-        admin.use("tiny/1")
-        for _ in range(20):
-            assert client.classify("good").model.version == 1
-            time.sleep(0.02)
-        admin.unload("tiny/2")
-        for _ in range(20):
-            assert client.classify("good").model.version == 1
-            time.sleep(0.02)
+@pytest.mark.parametrize("from_startup", [False, True], ids=["loaded later", "loaded at startup"])
+def test_the_watch_does_not_undo_a_rollback(exchanging: Start, root: Path, from_startup: bool) -> None:
+    if from_startup:
+        make_version(root, 2)
+    server = exchanging()
+    watch = FolderWatch(server.app._repository, ["tiny"], [root], every_s=3600)
 
+    def version_after_checks() -> int:
+        asyncio.run_coroutine_threadsafe(look(watch, 3), server.loop).result(PATIENCE_S)
+        return client.classify("good").model.version
 
-def test_a_way_back_from_what_the_start_loaded_is_not_undone_either(exchanging: Start, root: Path) -> None:
-    make_version(root, 2)
-    server = exchanging(models_watch_s=0.02)
     with server.admin() as admin, server.client() as client:
-        assert client.classify("good").model.version == 2
+        if not from_startup:
+            make_version(root, 2)
+        assert version_after_checks() == 2
         admin.load("tiny/1")
+        assert version_after_checks() == 1
         admin.unload("tiny/2")
-        for _ in range(40):
-            assert client.classify("good").model.version == 1
-            time.sleep(0.02)
-        # By whoever asks for it, not by the watch.
+        assert version_after_checks() == 1
+        # The admin port still loads it.
         admin.load("tiny/2")
-        assert client.classify("good").model.version == 2
+        assert version_after_checks() == 2
 
 
-def test_a_manifest_of_nothing_but_brackets_is_not_whole(root: Path) -> None:
+def test_a_manifest_of_nothing_but_brackets_is_incomplete(root: Path) -> None:
     (root / "tiny/1/manifest.json").write_text("[" * 100_000)
 
     assert folders.missing(root / "tiny/1") == "manifest.json is incomplete or not a manifest"
 
 
-def test_a_start_passes_over_a_version_that_is_too_large_for_the_settings(
+def test_startup_skips_a_version_that_is_too_large_for_the_settings(
     root: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_version(root, 2)
@@ -249,7 +244,7 @@ def test_a_start_passes_over_a_version_that_is_too_large_for_the_settings(
     assert failed == [("tiny/2", "too large")]
 
 
-def test_a_stop_is_heard_between_the_models_of_a_start(root: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_during_startup_ends_it_before_the_next_model(root: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     make_version(root, 2)
     own = settings.model_copy(update={"bundles": (root,), "models_watch_s": 3600.0})
     stop = threading.Event()
@@ -267,7 +262,7 @@ def test_a_stop_is_heard_between_the_models_of_a_start(root: Path, settings: Set
     assert asked == ["tiny/2"]
 
 
-def test_a_model_whose_version_is_set_stays_at_it(exchanging: Start, root: Path) -> None:
+def test_a_pinned_version_is_not_changed(exchanging: Start, root: Path) -> None:
     make_version(root, 1, "other")
     server = exchanging(models_watch_s=0.02, model="tiny/1", models=("other",), models_max=4)
     make_version(root, 2)
@@ -281,9 +276,7 @@ def test_a_model_whose_version_is_set_stays_at_it(exchanging: Start, root: Path)
         assert client.classify("good").model.version == 1
 
 
-def test_with_a_watch_a_start_passes_a_bad_version_over_and_without_one_it_does_not(
-    exchanging: Start, settings: Settings, root: Path
-) -> None:
+def test_startup_skips_a_bad_version_only_with_a_watch(exchanging: Start, settings: Settings, root: Path) -> None:
     break_golden(make_version(root, 2))
 
     with pytest.raises(BadBundle, match=r"golden\[0\]"):

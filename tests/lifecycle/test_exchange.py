@@ -1,4 +1,4 @@
-"""Models are exchanged while they serve: nobody's request fails, and a bad version changes nothing."""
+"""Models change while the server runs: no request fails, and a bad version changes nothing."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from sentiment.errors import BadBundle, BadSettings
 from sentiment.explain.parts import ExplanationRequest, Summary
 from sentiment.settings import Settings
 from tests.conftest import PLAIN
-from tests.motion.conftest import TOKEN, Exchanging, break_golden, make_version, run_in_vain, score_of_good
+from tests.lifecycle.conftest import TOKEN, Exchanging, break_golden, make_version, run_in_vain, score_of_good
 from tests.test_metrics import samples, scrape
 
 Start = Callable[..., Exchanging]
@@ -30,7 +30,7 @@ def refused(call: Callable[[], object], code: grpc.StatusCode, says: str) -> Non
     assert failed.value.code is code
 
 
-def test_a_new_version_is_what_its_name_means_once_it_is_loaded_and_the_old_one_can_be_named(exchanging: Start, root: Path) -> None:
+def test_a_loaded_version_is_used_the_old_one_can_be_named_and_a_rollback_needs_no_file(exchanging: Start, root: Path) -> None:
     server = exchanging()
     make_version(root, 2)
     with server.client() as client, server.admin() as admin:
@@ -42,14 +42,7 @@ def test_a_new_version_is_what_its_name_means_once_it_is_loaded_and_the_old_one_
         assert client.classify("good", model="tiny").score == pytest.approx(score_of_good(2), abs=1e-4)
         assert client.classify("good", model="tiny/1").score == pytest.approx(score_of_good(1), abs=1e-4)
         assert [(model.id.version, model.is_default) for model in client.list_models().models] == [(2, True), (1, False)]
-    assert server.states() == {"tiny/1": ("READY", "kept"), "tiny/2": ("READY", "default")}
-
-
-def test_the_way_back_needs_no_file(exchanging: Start, root: Path) -> None:
-    server = exchanging()
-    make_version(root, 2)
-    with server.client() as client, server.admin() as admin:
-        admin.load("tiny/2")
+        assert server.states() == {"tiny/1": ("READY", "kept"), "tiny/2": ("READY", "default")}
         shutil.rmtree(root / "tiny")
 
         admin.use("tiny/1")
@@ -58,7 +51,7 @@ def test_the_way_back_needs_no_file(exchanging: Start, root: Path) -> None:
     assert server.states() == {"tiny/1": ("READY", "default"), "tiny/2": ("READY", "kept")}
 
 
-def test_what_is_loaded_beside_gets_only_requests_that_name_it(exchanging: Start, root: Path) -> None:
+def test_a_version_loaded_but_not_used_gets_only_requests_that_name_it(exchanging: Start, root: Path) -> None:
     server = exchanging()
     make_version(root, 2)
     make_version(root, 1, "other")
@@ -73,8 +66,8 @@ def test_what_is_loaded_beside_gets_only_requests_that_name_it(exchanging: Start
 
 
 @pytest.mark.usefixtures("hasty", "awake")
-def test_no_request_fails_and_none_is_answered_by_another_version_than_it_says_through_fifty_swaps(exchanging: Start, root: Path) -> None:
-    """Calls, batches, streams and explanations without retries; each swap loads a new version, and the oldest one goes."""
+def test_through_fifty_swaps_no_request_fails_and_each_answer_names_the_version_that_gave_it(exchanging: Start, root: Path) -> None:
+    """Calls, batches, streams and explanations without retries. Each swap loads a new version and unloads the oldest."""
     server = exchanging()
     over = threading.Event()
     answered: Counter[str] = Counter()
@@ -93,9 +86,9 @@ def test_no_request_fails_and_none_is_answered_by_another_version_than_it_says_t
         while not over.is_set():
             try:
                 check(ask(), kind)
-            except Exception as error:  # any of them is what must not be
+            except Exception as error:  # no exception may occur
                 failures.append((kind, error))
-            # Not all that two cores can do: what is loaded gives way, and fifty of them shall get their turn.
+            # Leave CPU time for the loads, which run at low priority.
             over.wait(0.005)
 
     async def stream() -> None:
@@ -184,7 +177,7 @@ def test_a_bad_version_is_refused_with_its_reason_and_changes_nothing(
     assert says.replace(".0.", "[0]") in reason
 
 
-def test_a_version_that_was_mended_is_loaded_and_its_failure_forgotten(exchanging: Start, root: Path) -> None:
+def test_a_repaired_version_is_loaded_and_its_failure_forgotten(exchanging: Start, root: Path) -> None:
     server = exchanging()
     break_golden(make_version(root, 2))
     with server.admin() as admin:
@@ -197,7 +190,7 @@ def test_a_version_that_was_mended_is_loaded_and_its_failure_forgotten(exchangin
     assert server.states()["tiny/2"] == ("READY", "default")
 
 
-def test_a_version_that_was_changed_under_its_number_is_refused(exchanging: Start, root: Path) -> None:
+def test_a_loaded_version_whose_files_changed_is_refused(exchanging: Start, root: Path) -> None:
     server = exchanging()
     manifest = json.loads((root / "tiny/1/manifest.json").read_text())
     (root / "tiny/1/manifest.json").write_text(json.dumps(manifest | {"provenance": {"changed": True}}))
@@ -205,8 +198,10 @@ def test_a_version_that_was_changed_under_its_number_is_refused(exchanging: Star
         refused(lambda: admin.load("tiny/1"), grpc.StatusCode.FAILED_PRECONDITION, "give the new files a new version")
 
 
-def test_no_more_versions_stay_than_the_limit_and_the_longest_kept_goes_first(exchanging: Start, root: Path) -> None:
-    server = exchanging(models_max=2)
+@pytest.mark.parametrize("limit", ["models", "bytes"])
+def test_at_a_limit_the_version_kept_longest_is_unloaded(exchanging: Start, root: Path, limit: str) -> None:
+    size = sum(file.stat().st_size for file in (root / "tiny/1").iterdir())
+    server = exchanging(**{"models_max": 2} if limit == "models" else {"models_bytes_max": 2 * size + size // 2})
     for version in (2, 3):
         make_version(root, version)
     with server.admin() as admin, server.client() as client:
@@ -215,9 +210,10 @@ def test_no_more_versions_stay_than_the_limit_and_the_longest_kept_goes_first(ex
 
         assert {model for model, (state, _) in server.states().items() if state == "READY"} == {"tiny/2", "tiny/3"}
         refused(lambda: client.classify("good", model="tiny/1"), grpc.StatusCode.NOT_FOUND, "loaded are tiny/2, tiny/3")
+    assert 0 < sum(sample.value for sample in samples(scrape(server)[0]) if sample.name == "sentiment_model_bytes") <= 2 * size
 
 
-def test_what_is_needed_is_never_unloaded_to_make_room(exchanging: Start, root: Path) -> None:
+def test_a_version_in_use_is_never_unloaded_to_make_room(exchanging: Start, root: Path) -> None:
     server = exchanging(models_max=1)
     make_version(root, 2)
     with server.admin() as admin, server.client() as client:
@@ -225,20 +221,7 @@ def test_what_is_needed_is_never_unloaded_to_make_room(exchanging: Start, root: 
         assert client.classify("good").model.version == 1
 
 
-def test_the_bytes_of_all_models_stay_within_their_limit(exchanging: Start, root: Path) -> None:
-    size = sum(file.stat().st_size for file in (root / "tiny/1").iterdir())
-    server = exchanging(models_bytes_max=2 * size + size // 2)
-    for version in (2, 3):
-        make_version(root, version)
-    with server.admin() as admin:
-        admin.load("tiny/2")
-        admin.load("tiny/3")
-
-        assert {model for model, (state, _) in server.states().items() if state == "READY"} == {"tiny/2", "tiny/3"}
-    assert 0 < sum(sample.value for sample in samples(scrape(server)[0]) if sample.name == "sentiment_model_bytes") <= 2 * size
-
-
-def test_the_series_of_a_model_vanish_when_it_is_unloaded_and_no_others(exchanging: Start, root: Path) -> None:
+def test_unloading_a_model_removes_its_series_and_no_others(exchanging: Start, root: Path) -> None:
     server = exchanging()
     make_version(root, 2)
 
@@ -263,8 +246,8 @@ def test_the_series_of_a_model_vanish_when_it_is_unloaded_and_no_others(exchangi
     assert server.metric("sentiment_model_changes_total", change="unloaded") == 1
 
 
-def test_a_model_is_unloaded_only_when_what_began_with_it_is_answered(exchanging: Start, root: Path) -> None:
-    """An explanation that nobody reads to its end holds its version; a new request does not get it."""
+def test_a_model_is_unloaded_only_after_its_requests_are_answered(exchanging: Start, root: Path) -> None:
+    """An explanation that is still being read keeps its version in memory; new requests do not get it."""
     server = exchanging()
     make_version(root, 2)
 
@@ -290,7 +273,7 @@ def test_a_model_is_unloaded_only_when_what_began_with_it_is_answered(exchanging
         refused(lambda: client.classify("good", model="tiny/1"), grpc.StatusCode.NOT_FOUND, "loaded are tiny/2")
 
 
-def test_the_default_and_what_a_name_means_are_not_unloaded(exchanging: Start, root: Path) -> None:
+def test_the_default_model_and_a_version_in_use_are_not_unloaded(exchanging: Start, root: Path) -> None:
     server = exchanging(models_max=4)
     make_version(root, 2)
     for version in (1, 2):
@@ -310,7 +293,7 @@ def test_the_default_and_what_a_name_means_are_not_unloaded(exchanging: Start, r
     assert ready == {"tiny/1", "tiny/2"}
 
 
-def test_several_models_are_there_from_the_start_and_a_name_means_its_highest(exchanging: Start, root: Path) -> None:
+def test_several_models_load_at_startup_and_a_name_means_its_highest_version(exchanging: Start, root: Path) -> None:
     make_version(root, 2)
     for version in (1, 2):
         make_version(root, version, "other")
@@ -323,7 +306,7 @@ def test_several_models_are_there_from_the_start_and_a_name_means_its_highest(ex
         assert [(one.id.name, one.id.version) for one in client.list_models().models] == [("tiny", 1), ("other", 1), ("other", 2)]
 
 
-def test_a_further_model_that_is_bad_or_too_large_stops_the_start(settings: Settings, root: Path) -> None:
+def test_a_further_model_that_is_bad_or_too_large_stops_the_startup(settings: Settings, root: Path) -> None:
     break_golden(make_version(root, 1, "other"))
     tokens = root / "tokens"
     tokens.write_text(TOKEN)
