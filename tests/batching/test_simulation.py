@@ -23,7 +23,7 @@ SEEDS_TO_FIND = 600
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
-def test_every_promise_holds_at_every_instant_of_every_day(packed: bool) -> None:
+def test_every_promise_holds_at_every_event_of_every_day(packed: bool) -> None:
     fates: Counter[str] = Counter()
 
     for seed in range(SEEDS):
