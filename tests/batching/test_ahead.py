@@ -57,8 +57,7 @@ async def test_a_batch_that_rows_could_still_join_is_not_decided_ahead(bench: Be
     bench.submit(500)
 
     before = len(bench.runner.started)
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert before == 1
     assert [len(rows) for rows, _ in bench.runner.started] == [FULL]
@@ -81,8 +80,7 @@ async def test_one_batch_is_decided_ahead_and_each_row_gets_its_own_answer_once(
         await bench.wait(LOOK_S)
         most = max(most, len(bench.runner.started))
         if bench.runner.started:
-            bench.runner.finish()
-        await bench.turn()
+            await bench.finish()
 
     assert most == 2
     assert all(isinstance(outcomes[0], RowResult) and len(outcomes) == 1 for outcomes in bench.received.values())
@@ -95,11 +93,9 @@ async def test_queue_time_ends_when_the_run_before_ends(bench: Bench) -> None:
     await run_and_fill(bench, waiting=20)
     await bench.wait(LOOK_S)
     bench.clock.now += 0.005
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     (outcome,) = bench.received[100]
     assert isinstance(outcome, RowResult)
@@ -127,8 +123,7 @@ async def test_a_row_of_a_batch_that_has_not_begun_expires_and_the_others_are_an
     late = list(bench.received[7000])
 
     for _ in range(2):
-        bench.runner.finish()
-        await bench.turn()
+        await bench.finish()
 
     assert [type(outcome) for outcome in late] == [Expired]
     assert len(bench.received[7000]) == 1
@@ -142,8 +137,7 @@ async def test_a_row_of_a_batch_that_has_not_begun_can_be_cancelled(bench: Bench
 
     cancelled = bench.batcher.cancel(ticket)
     for _ in range(2):
-        bench.runner.finish()
-        await bench.turn()
+        await bench.finish()
 
     assert cancelled
     assert bench.received[900] == []
@@ -154,11 +148,9 @@ async def test_a_failed_batch_does_not_affect_the_one_behind_it(bench: Bench) ->
     await run_and_fill(bench, waiting=20)
     await bench.wait(LOOK_S)
 
-    bench.runner.finish(ValueError("bad"))
-    await bench.turn()
+    await bench.finish(ValueError("bad"))
     following = bench.runner.started[0][0]
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert [row.ids[0] for row in following] == list(range(100, 100 + FULL))
     assert all(isinstance(bench.received[number][0], RowResult) for number in range(100, 100 + FULL))

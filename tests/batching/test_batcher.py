@@ -110,6 +110,17 @@ class Bench:
 
         self.batcher.submit(Row([7] * 4, None, False), self.clock.now + seconds, refuse, Priority.INTERACTIVE)
 
+    async def start(self, rows: int) -> None:
+        """Submit rows 0, 1, ... and let the loop form their batch."""
+        for number in range(rows):
+            self.submit(number)
+        await self.turn()
+
+    async def finish(self, outcome: BaseException | None = None) -> None:
+        """End the running batch and deliver its outcomes."""
+        self.runner.finish(outcome)
+        await self.turn()
+
     async def turn(self, turns: int = 4) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -135,19 +146,14 @@ async def bench(clock: Clock) -> Bench:
 
 
 async def test_rows_that_arrive_in_one_turn_of_the_loop_run_together(bench: Bench) -> None:
-    for number in range(5):
-        bench.submit(number)
-    await bench.turn()
+    await bench.start(5)
 
     assert [len(rows) for rows, _ in bench.runner.started] == [5]
 
 
 async def test_each_row_gets_its_own_answer_once(bench: Bench) -> None:
-    for number in range(5):
-        bench.submit(number)
-    await bench.turn()
-    bench.runner.finish()
-    await bench.turn()
+    await bench.start(5)
+    await bench.finish()
 
     for number, outcomes in bench.received.items():
         assert [outcome.logits for outcome in outcomes if isinstance(outcome, RowResult)] == [[float(number)]]
@@ -156,13 +162,11 @@ async def test_each_row_gets_its_own_answer_once(bench: Bench) -> None:
 
 
 async def test_a_result_says_how_long_the_row_waited_for_a_runner(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     bench.submit(1)
     await bench.wait(0.25)
     for _ in range(2):
-        bench.runner.finish()
-        await bench.turn()
+        await bench.finish()
 
     (first,), (second,) = bench.received[0], bench.received[1]
     assert isinstance(first, RowResult)
@@ -189,8 +193,7 @@ async def test_the_next_batch_starts_before_the_last_outcomes_are_delivered(benc
     await bench.turn()
     bench.submit(1)
 
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert running_at_outcome == [1]
 
@@ -200,35 +203,29 @@ async def test_a_cancelled_running_row_gets_no_outcome_and_the_others_do(bench: 
     await bench.turn()
 
     assert bench.batcher.cancel(tickets[1])
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert [len(bench.received[number]) for number in range(3)] == [1, 0, 1]
     assert bench.notes.wasted == 1
 
 
 async def test_a_cancelled_waiting_row_is_never_run(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     waiting = bench.submit(1)
 
     bench.batcher.cancel(waiting)
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert bench.runner.started == []
     assert bench.notes.dropped == ["cancelled"]
 
 
 async def test_a_failing_batch_is_halved_until_only_the_bad_row_fails(bench: Bench) -> None:
-    for number in range(8):
-        bench.submit(number)
-    await bench.turn()
+    await bench.start(8)
 
     while bench.runner.started:
         poisoned = any(row.ids[0] == 5 for row in bench.runner.started[0][0])
-        bench.runner.finish(RuntimeError("poison") if poisoned else None)
-        await bench.turn()
+        await bench.finish(RuntimeError("poison") if poisoned else None)
 
     assert [type(bench.received[number][0]) for number in range(8)] == [ModelFailed if number == 5 else RowResult for number in range(8)]
     assert all(len(outcomes) == 1 for outcomes in bench.received.values())
@@ -236,8 +233,7 @@ async def test_a_failing_batch_is_halved_until_only_the_bad_row_fails(bench: Ben
 
 
 async def test_an_answer_of_the_wrong_size_is_a_failure(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     _, report = bench.runner.started.pop(0)
     report(Ran([[1.0], [2.0]], 0.0, 0.0))
     await bench.turn()
@@ -246,17 +242,13 @@ async def test_an_answer_of_the_wrong_size_is_a_failure(bench: Bench) -> None:
 
 
 async def test_a_batch_out_of_memory_lowers_the_limits_and_all_its_rows_are_answered(bench: Bench) -> None:
-    for number in range(8):
-        bench.submit(number)
-    await bench.turn()
+    await bench.start(8)
 
-    bench.runner.finish(OutOfMemory("no room for 8 rows"))
-    await bench.turn()
+    await bench.finish(OutOfMemory("no room for 8 rows"))
     sizes = []
     while bench.runner.started:
         sizes.append(len(bench.runner.started[0][0]))
-        bench.runner.finish()
-        await bench.turn()
+        await bench.finish()
 
     assert sizes == [4, 4]
     assert bench.scheduler.limits.rows_at(4) == 4
@@ -265,12 +257,9 @@ async def test_a_batch_out_of_memory_lowers_the_limits_and_all_its_rows_are_answ
 
 async def test_another_failure_leaves_the_limits_alone(bench: Bench) -> None:
     before = bench.scheduler.limits
-    for number in range(8):
-        bench.submit(number)
-    await bench.turn()
+    await bench.start(8)
 
-    bench.runner.finish(RuntimeError("something else"))
-    await bench.turn()
+    await bench.finish(RuntimeError("something else"))
 
     assert bench.scheduler.limits == before
 
@@ -285,16 +274,14 @@ async def test_a_running_row_expires_at_its_deadline(bench: Bench) -> None:
     await bench.wait(0.001001)
 
     assert isinstance(bench.received[0][0], Expired)
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
     assert len(bench.received[0]) == 1
     assert isinstance(bench.received[1][0], RowResult)
     assert bench.notes.dropped == []
 
 
 async def test_a_waiting_row_expires_without_any_other_event(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     bench.submit(1, seconds=0.05, length=100)
 
     await bench.wait(0.050001)
@@ -304,14 +291,12 @@ async def test_a_waiting_row_expires_without_any_other_event(bench: Bench) -> No
 
 
 async def test_a_hopeless_row_expires_with_both_times_in_the_message(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     bench.submit(1, seconds=0.05)
 
     # 5 ms are left when the runner is free, and it needs 10.
     bench.clock.now += 0.045
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     (outcomes,) = bench.received[1]
     assert isinstance(outcomes, Expired)
@@ -322,14 +307,12 @@ async def test_a_hopeless_row_expires_with_both_times_in_the_message(bench: Benc
 
 
 async def test_draining_ends_when_the_last_row_has_its_fate(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     draining = asyncio.create_task(bench.batcher.drained())
     await bench.turn()
     assert not draining.done()
 
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert draining.done()
     bench.batcher.close()
@@ -338,25 +321,21 @@ async def test_draining_ends_when_the_last_row_has_its_fate(bench: Bench) -> Non
 
 
 async def test_draining_ends_when_the_last_row_is_hopeless(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     bench.submit(1, seconds=0.05)
     draining = asyncio.create_task(bench.batcher.drained())
 
     bench.clock.now += 0.045
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert draining.done()
 
 
 async def test_a_refused_row_gets_no_outcome_and_does_not_block_draining(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     with pytest.raises(Refused):
         bench.submit(1, seconds=0.0105)
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert bench.received[1] == []
     draining = asyncio.create_task(bench.batcher.drained())
@@ -383,8 +362,7 @@ async def test_stalled_s_is_the_time_of_the_longest_run(clock: Clock) -> None:
 
 
 async def test_the_backlog_counts_running_and_waiting_rows(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     for number in range(1, 17):
         bench.submit(number)
 
@@ -407,19 +385,16 @@ async def test_the_time_that_each_plan_took_is_reported(bench: Bench, monkeypatc
         return step(now, runners_free)
 
     monkeypatch.setattr(bench.scheduler, "step", slow_step)
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
 
     assert bench.notes.planned_s == [pytest.approx(0.002)]
 
 
 async def test_a_step_that_starts_nothing_is_no_plan(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     assert len(bench.notes.planned_s) == 1
 
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert len(bench.notes.planned_s) == 1
 
@@ -428,16 +403,14 @@ async def test_a_callback_that_raises_does_not_affect_the_other_rows(bench: Benc
     bench.submit_raising()
     bench.submit(1)
     await bench.turn()
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert isinstance(bench.received[1][0], RowResult)
     assert bench.notes.ran == 1
 
 
 async def test_a_callback_that_raises_at_expiry_does_not_stop_the_timer(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     bench.submit_raising(seconds=0.05)
     bench.submit(1, seconds=0.05)
     bench.submit(2, seconds=0.07)
@@ -453,8 +426,7 @@ async def test_a_callback_that_raises_at_expiry_does_not_stop_the_timer(bench: B
 
 
 async def test_a_run_that_lasts_too_long_is_asked_to_stop_once(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
 
     stops = []
     for _ in range(4):
@@ -472,13 +444,11 @@ async def test_a_run_that_stops_on_request_fails_and_its_runner_goes_on(bench: B
     await bench.wait(1.0)
     await bench.wait(3.0)
     bench.batcher.end_stalled(2.5)
-    bench.runner.finish(RuntimeError("terminated"))
-    await bench.turn()
+    await bench.finish(RuntimeError("terminated"))
 
     bench.submit(1)
     await bench.turn()
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert [type(outcomes[0]) for outcomes in bench.received.values()] == [ModelFailed, RowResult]
     assert not bench.batcher.broken.is_set()
@@ -504,8 +474,7 @@ async def test_a_run_that_never_ends_is_given_up_and_its_rows_fail_once(bench: B
 
 
 async def test_a_run_is_asked_to_stop_before_it_is_given_up(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     await bench.wait(50.0)
 
     bench.batcher.end_stalled(5.0)
@@ -517,8 +486,7 @@ async def test_a_run_is_asked_to_stop_before_it_is_given_up(bench: Bench) -> Non
 async def test_the_report_of_a_batch_that_was_given_up_is_ignored(bench: Bench) -> None:
     await stall(bench)
 
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert [len(outcomes) for outcomes in bench.received.values()] == [1, 1]
     assert bench.notes.ran == 0
@@ -562,12 +530,10 @@ async def test_a_callback_that_raises_in_a_lost_batch_does_not_affect_the_other_
 
 
 async def test_when_the_last_device_is_lost_all_rows_are_unavailable(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     bench.submit(1)
 
-    bench.runner.finish(DeviceLost("cuda:0 is lost"))
-    await bench.turn()
+    await bench.finish(DeviceLost("cuda:0 is lost"))
 
     assert [type(outcomes[0]) for outcomes in bench.received.values()] == [Unavailable, Unavailable]
     assert bench.notes.devices_lost == [("hand-0", 1)]
