@@ -1,10 +1,11 @@
-"""A server's day on virtual time: clients that come, leave and time out, runners that take their time, fail and hang.
+"""A server's day in virtual time: callers arrive, cancel and time out; runners are slow, fail and hang.
 
-``simulate`` drives a real scheduler through a random but seeded run and checks its promises at every instant.
+``simulate`` drives the real scheduler through a seeded random day and checks its promises at every event.
 """
 
 import heapq
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -17,19 +18,19 @@ from sentiment.batching.scheduler import KEPT_FOR_INTERACTIVE, PROBE, PROBE_S, S
 from sentiment.batching.ticket import Batch, Priority, State, Ticket
 from sentiment.errors import Expired, Refused, Unavailable
 
-# A deadline may be so far away; no admitted row may be without a fate longer.
+# The furthest deadline. No admitted row may be without a fate for longer.
 DEADLINE_MAX_S = 8.0
 LENGTH_MAX = 512
-# A run that hangs is given up after so long.
+# A run that hangs is given up after this time.
 GIVE_UP_S = 3.0
-# Every other day each run's next batch is looked for when so much of its predicted time is over.
+# Every AHEAD_DAYS-th day, batches are decided ahead: when AHEAD_AT of the predicted time of the run before has passed.
 AHEAD_DAYS = 2
 AHEAD_AT = 0.7
 
 
 @dataclass
 class World:
-    """Everything that is random about one run, drawn once."""
+    """The random parameters of one day."""
 
     rng: random.Random
     runners: int
@@ -44,15 +45,15 @@ class World:
     memory_tokens: float
     bulk_rows: float
     bulk_share: float
-    # A run takes fixed_s + token_s x (tokens + squared lengths / square_at), and noise; what the layout pads counts.
+    # A run takes fixed_s + token_s x (tokens + squared lengths / square_at), times noise. Padding counts.
     fixed_s: float
-    # Lengths: all about this long, or drawn with this mean.
+    # Mean length; if ``alike`` the length of every row.
     length: int
     alike: bool
     token_s: float
     square_at: float
     noise: float
-    # What the table says beside what runs take.
+    # The cost table's values over the true ones.
     bias: float
     layout: Layout = field(default_factory=Padded)
 
@@ -84,33 +85,33 @@ class World:
         if rng.random() < 0.25:
             world.make_exact()
         if packed:
-            # No limit is a multiple of it.
+            # None of the limits is a multiple of 48.
             world.layout = Packed(1 if world.exact else 48)
         return world
 
     def make_exact(self) -> None:
-        """A world whose predictions are exact: cost in proportion to tokens, and nothing goes wrong."""
+        """Make predictions exact: costs are proportional to tokens, and nothing fails."""
         self.fixed_s, self.square_at, self.noise, self.bias = 0.0, float("inf"), 1.0, 1.0
         self.poison_share = self.failure_share = self.hang_share = 0.0
         self.memory_tokens = float("inf")
 
     @property
     def exact(self) -> bool:
-        """Whether what is admitted must be answered."""
+        """Whether every admitted row must be answered."""
         return self.noise == 1.0
 
     @property
-    def company_saves(self) -> bool:
-        """Whether rows can cost less together than apart."""
+    def batching_saves(self) -> bool:
+        """Whether rows can cost less together than alone."""
         return self.fixed_s > 0 or self.layout.computed(Lengths.of([1]))[0] > 1
 
     def mean_s(self, lengths: Lengths) -> float:
-        """What a run takes on average."""
+        """The mean time of a run."""
         tokens, squares = self.layout.computed(lengths)
         return 1e-9 + self.fixed_s + self.token_s * (tokens + squares / self.square_at)
 
     def table(self) -> CostTable:
-        """What a warm-up would have measured."""
+        """The cost table that a warm-up would measure."""
         limits = self.layout.within(self.limits)
         shapes = shapes_to_measure([(length, limits.rows_at(length)) for length in (8, 32, 128, LENGTH_MAX)])
         return CostTable({(rows, length): self.mean_s(Lengths.of([length] * rows)) * self.bias for rows, length in shapes})
@@ -118,7 +119,7 @@ class World:
 
 @dataclass
 class Row:
-    """A client's text and what was seen of it."""
+    """A row and the fates that it had, which must be one."""
 
     number: int
     poison: bool
@@ -127,16 +128,16 @@ class Row:
 
 
 class Broken(AssertionError):
-    """A promise was broken; the message gives the seed."""
+    """A promise is broken; the message has the seed."""
 
 
 def simulate(seed: int, packed: bool = False) -> Counter[str]:
     """Run one seeded day to its end, in the padded or in the packed layout.
 
     Returns:
-        How many rows had which fate; ``held``: how often rows waited for company; ``aheads``: how often a batch was decided before its
-        runner was free; ``exact``: how many rows there were where
-        predictions are exact, and ``unkept``: how many of those were let in and not answered in time.
+        The number of rows by fate, and ``held``: how often rows were held for more to join; ``aheads``: how many batches were decided
+        ahead; ``exact``: the number of rows if predictions are exact, and ``unkept``: how many of those were admitted but not
+        answered in time.
 
     Raises:
         Broken: a promise of the scheduler did not hold.
@@ -162,9 +163,11 @@ class _Day:
         self.tokens_max = float("inf")
         self.wake_at: float | None = None
         self.shares = _Shares(world.bulk_share)
-        # Of a batch that runs the one that follows it on its runner.
+        # For each running batch the one that follows it on its runner.
         self.next: dict[Batch[Row], Batch[Row]] = {}
         self.given_up: set[Batch[Row]] = set()
+        # Tickets without a fate, and some that have one since the last step.
+        self.live: list[Ticket[Row]] = []
         self.aheads = 0
 
     def run(self) -> Counter[str]:
@@ -180,8 +183,8 @@ class _Day:
             times = [time for time in (self.events[0][0] if self.events else None, self.wake_at) if time is not None]
             if not times:
                 break
-            # Each row brings a bounded number of events: more turns than that would be spinning.
-            self.check(steps < 60 * self.world.rows + 100, f"it spins: {steps} turns for {self.world.rows} rows")
+            # Each row causes a bounded number of events.
+            self.check(steps < 60 * self.world.rows + 100, "it spins")
             self.check(min(times) >= self.now, "it wants to be woken in the past")
             self.now = min(times)
             while self.events and self.events[0][0] <= self.now:
@@ -221,6 +224,7 @@ class _Day:
             self.check(self.closed or not scheduler.runners, "unavailable though open")
             row.fates.append("refused")
         else:
+            self.live.append(row.ticket)
             self.check(waiting < self.world.queue_rows_max and not self.closed, "admitted though full or closed")
             self.check(idle or deadline_at - self.now >= alone_s, "admitted though hopeless")
             if row.ticket.probe:
@@ -250,20 +254,21 @@ class _Day:
         for batch in step.batches:
             self.start(batch)
         self.shares.look(self.scheduler)
-        self.check(self.shares.fair(), f"the classes' shares are off: {self.shares}")
+        self.check(self.shares.fair(), "a class got more than its share")
         if self.free and self.scheduler.rows_waiting:
             self.holds += 1
-            self.check(self.world.company_saves and step.wake_at is not None, f"{self.free} runners idle and rows wait for nothing")
-        live = [row.ticket for row in self.rows if row.ticket and row.ticket.state in (State.WAITING, State.RUNNING)]
-        # Rows that come back from a failed batch were admitted before and are not turned away now.
-        admitted = sum(ticket.state is State.WAITING and not ticket.retrying for ticket in live)
-        self.check(admitted <= self.world.queue_rows_max, "the queue is over its limit")
-        self.check(all(ticket.deadline_at > self.now for ticket in live), "a row is past its deadline and has no fate")
-        self.check(sum(t.state is State.WAITING for t in live) == self.scheduler.rows_waiting, "rows_waiting is wrong")
-        self.check(sum(t.state is State.RUNNING for t in live) == self.scheduler.rows_running, "rows_running is wrong")
+            self.check(self.world.batching_saves and step.wake_at is not None, "a runner is idle and rows wait for nothing")
+        waiting = [ticket for ticket in self.live if ticket.state is State.WAITING]
+        running = [ticket for ticket in self.live if ticket.state is State.RUNNING]
+        live = self.live = waiting + running
+        # Rows of a failed batch were admitted before, and do not count again.
+        self.check(sum(not ticket.retrying for ticket in waiting) <= self.world.queue_rows_max, "the queue is over its limit")
+        self.check(min([ticket.deadline_at for ticket in live], default=math.inf) > self.now, "a row is past its deadline and has no fate")
+        self.check(len(waiting) == self.scheduler.rows_waiting, "rows_waiting is wrong")
+        self.check(len(running) == self.scheduler.rows_running, "rows_running is wrong")
         self.check(step.wake_at is None or step.wake_at > self.now, "it wants to be woken at once")
         self.check(not live or step.wake_at is not None, "rows are live and nothing will wake it")
-        self.check(len(self.scheduler._by_deadline) <= 2 * len(live) + 64, "it remembers rows that are gone")
+        self.check(len(self.scheduler._by_deadline) <= 2 * len(live) + 64, "it remembers rows that have ended")
         self.check_spread(step.batches)
         self.wake_at = step.wake_at
 
@@ -284,7 +289,7 @@ class _Day:
         limits, rows = self.scheduler.limits, len(batch.tickets)
         self.check(rows >= 1, "an empty batch")
         self.check(rows <= limits.rows, f"{rows} rows in a batch")
-        if batch.reason != "retry":  # its limits were those of when it ran first
+        if batch.reason != "retry":  # a retry keeps the limits of its first run
             self.check(rows == 1 or batch.tokens <= limits.tokens, f"{batch.tokens} tokens in a batch")
             self.check(rows == 1 or batch.tokens <= self.tokens_max, f"{batch.tokens} tokens after {self.tokens_max} were too many")
             self.check(rows == 1 or limits.heads * batch.squares * 4 <= limits.scores_bytes, "attention scores over the limit")
@@ -311,7 +316,7 @@ class _Day:
             self.at(self.now + AHEAD_AT * min(run_s, batch.predicted_s), lambda: self.look_ahead(batch, ends_at))
 
     def look_ahead(self, batch: Batch[Row], ends_at: float) -> None:
-        """What runs after this batch may be known already."""
+        """Decide the batch after this one ahead, if possible."""
         if batch in self.given_up:
             return
         before = {priority: queue.rows for priority, queue in self.scheduler.queues.items()}
@@ -322,7 +327,7 @@ class _Day:
         self.aheads += 1
         self.next[batch] = following
         self.take(following, ends_at)
-        self.check(before[following.tickets[0].priority] > len(following.tickets), "decides ahead what rows that come could still join")
+        self.check(before[following.tickets[0].priority] > len(following.tickets), "decides a batch ahead that later rows could join")
         self.check(following.reason == "full", f"decides ahead though {following.reason}")
 
     def give_up(self, batch: Batch[Row]) -> None:
@@ -357,15 +362,15 @@ class _Day:
             self.check(len(row.fates) == 1, f"row {row.number} has the fates {row.fates}")
             self.check(row.fates != ["answered"] or not row.poison, "poison was answered")
             honest = not self.world.exact or row.ticket is None or row.ticket.probe or row.fates[0] in ("answered", "cancelled")
-            # What the other class will bring is guessed from what it brought of late.
+            # With two classes, the rows that the other one will bring are a guess.
             alone = self.world.bulk_rows in (0.0, 1.0)
             self.check(honest or not alone, f"row {row.number} was admitted, predictions were exact, and it was {row.fates[0]}")
             unkept += not honest
-        self.check(self.scheduler.rows_waiting == self.scheduler.rows_running == 0, "rows are left over")
+        self.check(self.scheduler.rows_waiting == self.scheduler.rows_running == 0, "rows are left")
         for queue in self.scheduler.queues.values():
             self.check(
                 queue.rows == len(queue.demand) == queue.work_s() == queue.demand.total_s == queue.alone_s == queue.dearest_s == 0,
-                "work is left over",
+                "work is left",
             )
         self.check(self.free == self.scheduler.runners, "a runner is lost")
         exact = len(self.rows) if self.world.exact else 0
@@ -374,32 +379,30 @@ class _Day:
 
 
 class _Shares:
-    """Run time that each class was given while both waited, over its share: they must stay within a batch a runner."""
+    """Run time over share that each class got while both waited. The two must stay within one step of each other."""
 
     def __init__(self, bulk_share: float) -> None:
-        self.share = {Priority.INTERACTIVE: 1 - bulk_share, Priority.BULK: bulk_share}
-        self.given = dict.fromkeys(Priority, 0.0)
-        # The most that was given in one step.
-        self.largest = dict.fromkeys(Priority, 0.0)
-        self.in_step = dict.fromkeys(Priority, 0.0)
+        self.share = [1 - bulk_share, bulk_share]
+        self.given = [0.0, 0.0]
+        # The most that one step gave.
+        self.largest = [0.0, 0.0]
+        self.in_step = [0.0, 0.0]
 
     def look(self, scheduler: Scheduler[Row]) -> None:
         """A step begins or ends; start anew whenever a class does not wait."""
-        self.in_step = dict.fromkeys(Priority, 0.0)
-        if not all(queue.rows for queue in scheduler.queues.values()):
-            self.given = dict.fromkeys(Priority, 0.0)
+        self.in_step = [0.0, 0.0]
+        interactive, bulk = scheduler.queues.values()
+        if not (interactive.rows and bulk.rows):
+            self.given = [0.0, 0.0]
 
     def ran(self, batch: Batch[Row], scheduler: Scheduler[Row]) -> None:
-        priority = batch.tickets[0].priority
-        spent_s = scheduler.cost.table_s(*batch.shape) / self.share[priority]
-        self.given[priority] += spent_s
-        self.in_step[priority] += spent_s
-        self.largest[priority] = max(self.largest[priority], self.in_step[priority])
+        place = int(batch.tickets[0].priority is Priority.BULK)
+        spent_s = scheduler.cost.table_s(*batch.shape) / self.share[place]
+        self.given[place] += spent_s
+        self.in_step[place] += spent_s
+        self.largest[place] = max(self.largest[place], self.in_step[place])
 
     def fair(self) -> bool:
-        """Whether no class is further ahead of the other than one step of each brings it."""
-        interactive, bulk = self.given.values()
-        return abs(interactive - bulk) <= sum(self.largest.values()) * 1.001 + 1e-9
-
-    def __str__(self) -> str:
-        return f"{self.given}, largest {self.largest}"
+        """Whether no class is further ahead of the other than one step of each."""
+        interactive, bulk = self.given
+        return abs(interactive - bulk) <= sum(self.largest) * 1.001 + 1e-9

@@ -1,4 +1,4 @@
-"""A device's next batch, decided while one runs: when it is, when it is not, and that nobody is lost or late by it."""
+"""Deciding a device's next batch while one runs: when it happens, and that no row is lost or late by it."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ from tests.batching.test_cost import fixed
 
 __all__ = ["clock"]  # a fixture
 
-# A batch has at most 8 rows, takes 10 ms, and the next is looked for 1 ms before: see Bench and runs.TICK_S.
+# A batch has at most 8 rows and takes 10 ms; the next is decided 1 ms before its end: see Bench and runs.TICK_S.
 FULL, RUN_S = 8, 0.01
 LOOK_S = RUN_S - 0.0005
 
@@ -30,7 +30,7 @@ async def bench(clock: Clock) -> Bench:
 
 
 async def run_and_fill(bench: Bench, waiting: int, runners: int = 1) -> None:
-    """A full batch on each runner, and behind them so many rows."""
+    """Run a full batch on each runner, and queue ``waiting`` rows behind them."""
     for number in range(runners * FULL):
         bench.submit(number)
         if number % FULL == FULL - 1:
@@ -40,7 +40,7 @@ async def run_and_fill(bench: Bench, waiting: int, runners: int = 1) -> None:
     await bench.turn()
 
 
-async def test_a_full_batch_is_decided_shortly_before_the_one_that_runs_ends(bench: Bench) -> None:
+async def test_a_full_batch_is_decided_shortly_before_the_running_one_ends(bench: Bench) -> None:
     await run_and_fill(bench, waiting=20)
 
     await bench.wait(RUN_S - 0.002)
@@ -57,14 +57,13 @@ async def test_a_batch_that_rows_could_still_join_is_not_decided_ahead(bench: Be
     bench.submit(500)
 
     before = len(bench.runner.started)
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert before == 1
     assert [len(rows) for rows, _ in bench.runner.started] == [FULL]
 
 
-async def test_a_runner_that_gains_nothing_by_it_is_given_nothing_ahead(bench: Bench) -> None:
+async def test_a_runner_that_does_not_prepare_ahead_gets_no_batch_ahead(bench: Bench) -> None:
     bench.runner.ahead = False
     await run_and_fill(bench, waiting=20)
 
@@ -73,7 +72,7 @@ async def test_a_runner_that_gains_nothing_by_it_is_given_nothing_ahead(bench: B
     assert len(bench.runner.started) == 1
 
 
-async def test_batches_are_decided_one_ahead_and_no_more_and_each_row_is_told_its_own_answer_once(bench: Bench) -> None:
+async def test_one_batch_is_decided_ahead_and_each_row_gets_its_own_answer_once(bench: Bench) -> None:
     await run_and_fill(bench, waiting=40)
 
     most = 0
@@ -81,36 +80,33 @@ async def test_batches_are_decided_one_ahead_and_no_more_and_each_row_is_told_it
         await bench.wait(LOOK_S)
         most = max(most, len(bench.runner.started))
         if bench.runner.started:
-            bench.runner.finish()
-        await bench.turn()
+            await bench.finish()
 
     assert most == 2
-    assert all(isinstance(told[0], RowResult) and len(told) == 1 for told in bench.told.values())
-    assert [told[0].logits for told in bench.told.values() if isinstance(told[0], RowResult)] == [[float(number)] for number in bench.told]
+    assert all(isinstance(outcomes[0], RowResult) and len(outcomes) == 1 for outcomes in bench.received.values())
+    answers = [outcomes[0].logits for outcomes in bench.received.values() if isinstance(outcomes[0], RowResult)]
+    assert answers == [[float(number)] for number in bench.received]
     await asyncio.wait_for(bench.batcher.drained(), 1)
 
 
-async def test_a_row_has_waited_until_the_run_before_its_own_ended(bench: Bench) -> None:
+async def test_queue_time_ends_when_the_run_before_ends(bench: Bench) -> None:
     await run_and_fill(bench, waiting=20)
     await bench.wait(LOOK_S)
     bench.clock.now += 0.005
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
-    (outcome,) = bench.told[100]
+    (outcome,) = bench.received[100]
     assert isinstance(outcome, RowResult)
     assert outcome.queue_s == pytest.approx(LOOK_S + 0.005)
 
 
-async def test_nothing_is_decided_ahead_by_which_a_row_would_miss_its_deadline(bench: Bench) -> None:
-    """When its runner is free it goes with so few others that it does not, or is told."""
+async def test_no_batch_is_decided_ahead_that_makes_a_row_late(bench: Bench) -> None:
     await run_and_fill(bench, waiting=20)
-    # In time if a batch took as long as it did, and began when the one that runs has ended.
+    # In time, if batches take as long as before.
     bench.submit(300, seconds=2.2 * RUN_S)
-    # Everything has become slower since it was let in.
+    # The machine has become slower since the row was admitted.
     bench.scheduler.cost.speed = 1.3
 
     await bench.wait(LOOK_S)
@@ -118,62 +114,58 @@ async def test_nothing_is_decided_ahead_by_which_a_row_would_miss_its_deadline(b
     assert len(bench.runner.started) == 1
 
 
-async def test_a_row_of_a_batch_that_has_not_begun_is_told_at_its_deadline_and_its_mates_their_answers(bench: Bench) -> None:
+async def test_a_row_of_a_batch_that_has_not_begun_expires_and_the_others_are_answered(bench: Bench) -> None:
     await run_and_fill(bench, waiting=20)
     bench.submit(7000, seconds=0.03)
     await bench.wait(LOOK_S)
-    # The run before takes longer than was foretold.
+    # The run before takes longer than predicted.
     await bench.wait(0.03)
-    late = list(bench.told[7000])
+    late = list(bench.received[7000])
 
     for _ in range(2):
-        bench.runner.finish()
-        await bench.turn()
+        await bench.finish()
 
     assert [type(outcome) for outcome in late] == [Expired]
-    assert len(bench.told[7000]) == 1
-    assert isinstance(bench.told[100][0], RowResult)
+    assert len(bench.received[7000]) == 1
+    assert isinstance(bench.received[100][0], RowResult)
 
 
-async def test_cancelling_a_row_of_a_batch_that_has_not_begun_tells_it_nothing_and_leaves_its_mates_alone(bench: Bench) -> None:
+async def test_a_row_of_a_batch_that_has_not_begun_can_be_cancelled(bench: Bench) -> None:
     await run_and_fill(bench, waiting=20)
     ticket = bench.submit(900, seconds=50.0)
     await bench.wait(LOOK_S)
 
     cancelled = bench.batcher.cancel(ticket)
     for _ in range(2):
-        bench.runner.finish()
-        await bench.turn()
+        await bench.finish()
 
     assert cancelled
-    assert bench.told[900] == []
-    assert sum(isinstance(told[0], RowResult) for told in bench.told.values() if told) == FULL + FULL - 1
+    assert bench.received[900] == []
+    assert sum(isinstance(outcomes[0], RowResult) for outcomes in bench.received.values() if outcomes) == FULL + FULL - 1
 
 
-async def test_a_batch_that_fails_costs_the_one_behind_it_nothing(bench: Bench) -> None:
+async def test_a_failed_batch_does_not_affect_the_one_behind_it(bench: Bench) -> None:
     await run_and_fill(bench, waiting=20)
     await bench.wait(LOOK_S)
 
-    bench.runner.finish(ValueError("bad"))
-    await bench.turn()
+    await bench.finish(ValueError("bad"))
     following = bench.runner.started[0][0]
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert [row.ids[0] for row in following] == list(range(100, 100 + FULL))
-    assert all(isinstance(bench.told[number][0], RowResult) for number in range(100, 100 + FULL))
-    # The halves of the one that failed come before what waited behind it.
+    assert all(isinstance(bench.received[number][0], RowResult) for number in range(100, 100 + FULL))
+    # The halves of the failed batch run before the rows that waited behind it.
     assert [row.ids[0] for row in bench.runner.started[0][0]] == [0, 1, 2, 3]
 
 
-async def test_a_run_that_lasts_too_long_is_asked_to_end_and_not_the_one_behind_it(bench: Bench) -> None:
-    asked: list[int] = []
+async def test_a_run_that_lasts_too_long_is_asked_to_stop_but_not_the_one_behind_it(bench: Bench) -> None:
+    stopped: list[int] = []
     start = bench.runner.start
 
     def note(*arguments: object, ahead: bool = False) -> object:
         start(*arguments, ahead)  # type: ignore[arg-type]  # as they came
         number = len(bench.runner.started)
-        return lambda: asked.append(number)
+        return lambda: stopped.append(number)
 
     bench.runner.start = lambda classifier, rows, report, ahead=False: note(classifier, rows, report, ahead=ahead)  # type: ignore[method-assign, assignment, return-value]
     await run_and_fill(bench, waiting=20)
@@ -182,10 +174,10 @@ async def test_a_run_that_lasts_too_long_is_asked_to_end_and_not_the_one_behind_
     bench.clock.now += 6.0
     bench.batcher.end_stalled(5.0)
 
-    assert asked == [1]
+    assert stopped == [1]
 
 
-async def test_what_was_to_follow_a_run_that_hangs_is_answered_by_another_device_as_soon_as_the_run_is_asked_to_end(clock: Clock) -> None:
+async def test_the_batch_behind_a_hanging_run_moves_to_another_device(clock: Clock) -> None:
     bench = Bench(clock, runners=2)
     for runner in bench.runners:
         runner.ahead = True
@@ -202,7 +194,7 @@ async def test_what_was_to_follow_a_run_that_hangs_is_answered_by_another_device
     while other.started:
         other.finish()
         await bench.turn()
-    unanswered = [number for number, told in bench.told.items() if not told]
+    unanswered = [number for number, outcomes in bench.received.items() if not outcomes]
 
     bench.clock.now += 6.0
     bench.batcher.end_stalled(5.0)
@@ -214,8 +206,8 @@ async def test_what_was_to_follow_a_run_that_hangs_is_answered_by_another_device
     assert len(unanswered) == 2 * FULL
     assert hung.stops == 2
     assert [row.ids[0] for row in again[0]] == unanswered[FULL:]
-    assert [number for number, told in bench.told.items() if not told] == unanswered[:FULL]
-    # The device hears the request at last: its rows are tried again, and what it says of the other batch is not heard.
+    assert [number for number, outcomes in bench.received.items() if not outcomes] == unanswered[:FULL]
+    # The device stops at last: the rows of its run are retried, and its report of the other batch is ignored.
     assert not bench.scheduler.forecast.idle
     hung.finish(ValueError("terminated"))
     hung.finish(ValueError("terminated"))
@@ -225,11 +217,11 @@ async def test_what_was_to_follow_a_run_that_hangs_is_answered_by_another_device
             if runner.started:
                 runner.finish()
                 await bench.turn()
-    assert all(len(told) == 1 and isinstance(told[0], RowResult) for told in bench.told.values())
+    assert all(len(outcomes) == 1 and isinstance(outcomes[0], RowResult) for outcomes in bench.received.values())
     assert bench.scheduler.forecast.idle
 
 
-async def test_the_only_device_keeps_what_is_to_follow_a_run_that_hangs(bench: Bench) -> None:
+async def test_the_only_device_keeps_the_batch_behind_a_hanging_run(bench: Bench) -> None:
     await run_and_fill(bench, waiting=20)
     await bench.wait(LOOK_S)
 
@@ -240,7 +232,7 @@ async def test_the_only_device_keeps_what_is_to_follow_a_run_that_hangs(bench: B
     assert bench.scheduler.rows_running == 2 * FULL
 
 
-async def test_a_device_that_does_not_hang_keeps_what_is_to_follow_its_run(clock: Clock) -> None:
+async def test_a_device_that_does_not_hang_keeps_its_next_batch(clock: Clock) -> None:
     bench = Bench(clock, runners=2)
     for runner in bench.runners:
         runner.ahead = True
@@ -253,7 +245,7 @@ async def test_a_device_that_does_not_hang_keeps_what_is_to_follow_its_run(clock
     assert bench.scheduler.rows_running == 4 * FULL
 
 
-async def test_a_run_that_was_asked_to_end_is_given_nothing_to_follow_it(bench: Bench) -> None:
+async def test_a_run_that_was_asked_to_stop_gets_no_next_batch(bench: Bench) -> None:
     await run_and_fill(bench, waiting=20)
     bench.clock.now += RUN_S / 2
     bench.batcher.end_stalled(RUN_S / 4)
@@ -263,7 +255,7 @@ async def test_a_run_that_was_asked_to_end_is_given_nothing_to_follow_it(bench: 
     assert [len(rows) for rows, _ in bench.runner.started] == [FULL]
 
 
-async def test_what_was_to_follow_on_a_lost_device_is_answered_by_another(clock: Clock) -> None:
+async def test_the_next_batch_of_a_lost_device_is_answered_by_another(clock: Clock) -> None:
     bench = Bench(clock, runners=2)
     for runner in bench.runners:
         runner.ahead = True
@@ -274,20 +266,20 @@ async def test_what_was_to_follow_on_a_lost_device_is_answered_by_another(clock:
     lost.finish(DeviceLost("cuda:0 is lost"))
     await bench.turn()
     assert lost.stops == 1
-    # What it says of the batch behind is heard by nobody.
+    # Its report of the batch behind is ignored.
     lost.finish(DeviceLost("cuda:0 is lost"))
     await bench.turn()
     while other.started:
         other.finish()
         await bench.turn()
 
-    fates = [type(told[0]) for told in bench.told.values()]
+    fates = [type(outcomes[0]) for outcomes in bench.received.values()]
     assert (fates.count(Unavailable), fates.count(RowResult)) == (FULL, FULL + 40)
-    assert all(len(told) == 1 for told in bench.told.values())
+    assert all(len(outcomes) == 1 for outcomes in bench.received.values())
     assert bench.notes.devices_lost == [(lost.name, FULL)]
 
 
-async def test_what_was_to_follow_on_the_last_device_is_unavailable_at_once_when_its_run_does_not_end(bench: Bench) -> None:
+async def test_the_next_batch_of_the_last_device_is_unavailable_when_its_run_never_ends(bench: Bench) -> None:
     await run_and_fill(bench, waiting=12)
     await bench.wait(LOOK_S)
     for _ in range(2):
@@ -295,12 +287,12 @@ async def test_what_was_to_follow_on_the_last_device_is_unavailable_at_once_when
         bench.batcher.end_stalled(5.0)
     await bench.turn()
 
-    assert [type(bench.told[number][0]) for number in range(100, 112)] == [Unavailable] * 12
+    assert [type(bench.received[number][0]) for number in range(100, 112)] == [Unavailable] * 12
     await asyncio.wait_for(bench.batcher.drained(), 1)
 
 
 class Spans:
-    """A trace that notes when the rows without an answer began to run."""
+    """A trace that records when rows without an answer began to run."""
 
     def __init__(self) -> None:
         self.started_at: list[float] = []
@@ -312,7 +304,7 @@ class Spans:
         self.started_at.append(started_at)
 
 
-async def test_a_row_of_a_batch_that_has_not_begun_is_not_traced_as_if_it_had_run(bench: Bench) -> None:
+async def test_a_row_of_a_batch_that_has_not_begun_is_not_traced_as_run(bench: Bench) -> None:
     await run_and_fill(bench, waiting=20)
     spans: Any = Spans()
     row = Row([9] * 4, None, False)
@@ -327,7 +319,7 @@ async def test_a_row_of_a_batch_that_has_not_begun_is_not_traced_as_if_it_had_ru
 
 
 def begun(rows: int, deadline_at: float = 1e6) -> tuple[Scheduler[int], Batch[int]]:
-    """A scheduler with a batch of ten milliseconds that began at 0, and so many rows behind it."""
+    """A scheduler with a batch of 10 ms that began at 0, and ``rows`` rows behind it."""
     scheduler: Scheduler[int] = Scheduler(fixed(RUN_S, 1e-9), BatchLimits(FULL, 1024, 2**26, 2), 1, 1000, 512)
     for number in range(FULL):
         scheduler.add(4, 0.0, 1e6, number)
@@ -337,7 +329,7 @@ def begun(rows: int, deadline_at: float = 1e6) -> tuple[Scheduler[int], Batch[in
     return scheduler, batch
 
 
-def test_the_backlog_counts_what_follows_a_run_as_long_as_it_has_not_begun_and_after() -> None:
+def test_the_backlog_counts_the_next_batch_before_and_after_it_begins() -> None:
     scheduler, batch = begun(FULL + 1)
     following = scheduler.ahead(batch, 0.009, RUN_S)
     assert following is not None
@@ -352,17 +344,17 @@ def test_the_backlog_counts_what_follows_a_run_as_long_as_it_has_not_begun_and_a
     assert scheduler.forecast.idle
 
 
-def test_the_later_a_run_is_the_later_is_what_follows_it() -> None:
+def test_a_late_run_delays_its_next_batch_by_as_much() -> None:
     scheduler, batch = begun(FULL + 1)
     assert scheduler.ahead(batch, 0.009, RUN_S) is not None
 
     backlogs = [scheduler.forecast.backlog_s(RUN_S + late_s) for late_s in (0.0, RUN_S / 2, RUN_S)]
 
-    # The batch that follows and the last row's; and a run that is late is expected to need as long again.
+    # The next batch and that of the last row; an overdue run is expected to take as long again.
     assert backlogs == pytest.approx([2 * RUN_S, 2.5 * RUN_S, 3 * RUN_S], rel=0.01)
 
 
-def test_a_run_counts_on_when_what_was_to_follow_it_is_given_back() -> None:
+def test_a_run_still_counts_when_its_next_batch_is_given_back() -> None:
     scheduler, batch = begun(FULL + 1)
     before = scheduler.forecast.backlog_s(0.009)
     following = scheduler.ahead(batch, 0.009, RUN_S)
@@ -397,7 +389,7 @@ def test_bulk_rows_are_not_decided_ahead_of_interactive_ones_whose_turn_it_is() 
     assert scheduler.ahead(batch, 0.009, RUN_S) is None
 
 
-def test_what_a_busy_device_teaches_of_costs_counts_though_its_runner_is_never_free() -> None:
+def test_new_costs_are_used_although_the_runner_is_never_free() -> None:
     scheduler, batch = begun(30)
     for _ in range(REMEMBERED):
         scheduler.cost.observe(*batch.shape, 2 * RUN_S)
@@ -408,7 +400,7 @@ def test_what_a_busy_device_teaches_of_costs_counts_though_its_runner_is_never_f
     assert not scheduler._prices.stale()
 
 
-def test_rows_that_were_given_back_wait_again_and_go_first_and_those_that_left_do_not() -> None:
+def test_rows_that_were_given_back_wait_again_and_run_first() -> None:
     scheduler, batch = begun(30)
     following = scheduler.ahead(batch, 0.009, RUN_S)
     assert following is not None

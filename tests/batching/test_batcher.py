@@ -1,4 +1,4 @@
-"""The batcher with runners that the test moves by hand, on a clock that it turns: who is told what, and who is left alone."""
+"""The batcher with fake runners and a fake clock: which outcome each row gets, and that rows do not affect each other."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from tests.batching.test_cost import fixed
 
 @dataclass
 class HandRunner:
-    """A runner whose batches end when the test says so."""
+    """A runner whose batches end when the test calls ``finish``."""
 
     name: str = "hand"
     ahead: bool = False
@@ -28,7 +28,7 @@ class HandRunner:
     stops: int = 0
 
     def start(self, classifier: object, rows: Sequence[Row], report: Report, ahead: bool = False) -> Callable[[], None]:
-        assert ahead == bool(self.started), "given a batch while one runs, or told so though none does"
+        assert ahead == bool(self.started), "a batch must be given ahead exactly while another runs"
         self.started.append((rows, report))
         return self.stop
 
@@ -37,13 +37,13 @@ class HandRunner:
 
     def finish(self, outcome: BaseException | None = None) -> None:
         rows, report = self.started.pop(0)
-        # A row's answer is its first id, so that a mix-up shows.
+        # A row's answer is its first id, so that mixed-up rows show.
         report(outcome or Ran([[float(row.ids[0])] for row in rows], 0.0, 0.001))
 
 
 @dataclass
 class Notes:
-    """What the observer was told."""
+    """A fake observer."""
 
     ran: int = 0
     wasted: int = 0
@@ -54,7 +54,7 @@ class Notes:
     planned_s: list[float] = field(default_factory=list)
 
     def batch_begins(self, batch: Batch[Waiting]) -> None:
-        """Nothing here goes by it."""
+        """Not recorded."""
 
     def batch_ran(self, batch: Batch[Waiting], runner: str, ran: Ran, wasted: int) -> None:
         self.ran += 1
@@ -78,7 +78,7 @@ class Notes:
 
 @dataclass
 class Clock:
-    """The batcher's and the event loop's; stands still unless the test turns it."""
+    """The clock of the batcher and the event loop. It advances only by the test."""
 
     now: float
 
@@ -87,7 +87,7 @@ class Clock:
 
 
 class Bench:
-    """A batcher, its hand-moved runners, its clock, and what each row was told. A batch is predicted to take 10 ms."""
+    """A batcher, its fake runners, its clock, and the outcomes of each row. A batch is predicted to take 10 ms."""
 
     def __init__(self, clock: Clock, runners: int = 1) -> None:
         self.clock, self.notes = clock, Notes()
@@ -95,27 +95,38 @@ class Bench:
         self.runner = self.runners[0]
         self.scheduler: Scheduler[Waiting] = Scheduler(fixed(0.01, 1e-9), BatchLimits(8, 1024, 2**26, 2), runners, 100, 512)
         self.batcher = Batcher(None, self.scheduler, self.runners, self.notes)
-        self.told: dict[int, list[RowOutcome]] = {}
+        self.received: dict[int, list[RowOutcome]] = {}
 
     def submit(self, number: int, seconds: float = 60.0, length: int = 4, priority: Priority = Priority.INTERACTIVE) -> RowTicket:
-        self.told[number] = []
+        self.received[number] = []
         row = Row([number] * length, None, False)
-        return self.batcher.submit(row, self.clock.now + seconds, self.told[number].append, priority)
+        return self.batcher.submit(row, self.clock.now + seconds, self.received[number].append, priority)
 
-    def submit_deaf(self, seconds: float = 60.0) -> None:
-        """Submit a row that cannot be told anything."""
+    def submit_raising(self, seconds: float = 60.0) -> None:
+        """Submit a row whose callback raises."""
 
         def refuse(outcome: RowOutcome) -> None:
-            raise asyncio.InvalidStateError("nobody there")
+            raise asyncio.InvalidStateError("the callback is broken")
 
         self.batcher.submit(Row([7] * 4, None, False), self.clock.now + seconds, refuse, Priority.INTERACTIVE)
+
+    async def start(self, rows: int) -> None:
+        """Submit rows 0, 1, ... and let the loop form their batch."""
+        for number in range(rows):
+            self.submit(number)
+        await self.turn()
+
+    async def finish(self, outcome: BaseException | None = None) -> None:
+        """End the running batch and deliver its outcomes."""
+        self.runner.finish(outcome)
+        await self.turn()
 
     async def turn(self, turns: int = 4) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
 
     async def wait(self, seconds: float) -> None:
-        """Let the clock go on; whatever it wakes is woken."""
+        """Advance the clock and run the timers that are due."""
         self.clock.now += seconds
         await self.turn()
 
@@ -135,42 +146,35 @@ async def bench(clock: Clock) -> Bench:
 
 
 async def test_rows_that_arrive_in_one_turn_of_the_loop_run_together(bench: Bench) -> None:
-    for number in range(5):
-        bench.submit(number)
-    await bench.turn()
+    await bench.start(5)
 
     assert [len(rows) for rows, _ in bench.runner.started] == [5]
 
 
-async def test_each_row_is_told_its_own_answer_once(bench: Bench) -> None:
-    for number in range(5):
-        bench.submit(number)
-    await bench.turn()
-    bench.runner.finish()
-    await bench.turn()
+async def test_each_row_gets_its_own_answer_once(bench: Bench) -> None:
+    await bench.start(5)
+    await bench.finish()
 
-    for number, told in bench.told.items():
-        assert [outcome.logits for outcome in told if isinstance(outcome, RowResult)] == [[float(number)]]
-        assert isinstance(told[0], RowResult)
-        assert told[0].batch_rows == 5
+    for number, outcomes in bench.received.items():
+        assert [outcome.logits for outcome in outcomes if isinstance(outcome, RowResult)] == [[float(number)]]
+        assert isinstance(outcomes[0], RowResult)
+        assert outcomes[0].batch_rows == 5
 
 
-async def test_a_row_is_told_how_long_it_waited_for_a_runner(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+async def test_a_result_says_how_long_the_row_waited_for_a_runner(bench: Bench) -> None:
+    await bench.start(1)
     bench.submit(1)
     await bench.wait(0.25)
     for _ in range(2):
-        bench.runner.finish()
-        await bench.turn()
+        await bench.finish()
 
-    (first,), (second,) = bench.told[0], bench.told[1]
+    (first,), (second,) = bench.received[0], bench.received[1]
     assert isinstance(first, RowResult)
     assert isinstance(second, RowResult)
     assert (first.queue_s, second.queue_s) == (0.0, pytest.approx(0.25))
 
 
-async def test_a_loop_that_is_late_to_notice_the_end_does_not_make_the_model_look_slow(bench: Bench) -> None:
+async def test_a_busy_event_loop_does_not_make_the_model_look_slow(bench: Bench) -> None:
     for number in range(20):
         bench.submit(number)
         await bench.turn()
@@ -182,154 +186,133 @@ async def test_a_loop_that_is_late_to_notice_the_end_does_not_make_the_model_loo
     assert bench.scheduler.cost.speed == pytest.approx(1.0)
 
 
-async def test_the_next_batch_starts_before_the_last_is_told(bench: Bench) -> None:
-    running_when_told: list[int] = []
+async def test_the_next_batch_starts_before_the_last_outcomes_are_delivered(bench: Bench) -> None:
+    running_at_outcome: list[int] = []
     row = Row([7] * 4, None, False)
-    bench.batcher.submit(row, bench.clock.now + 60, lambda _: running_when_told.append(len(bench.runner.started)), Priority.INTERACTIVE)
+    bench.batcher.submit(row, bench.clock.now + 60, lambda _: running_at_outcome.append(len(bench.runner.started)), Priority.INTERACTIVE)
     await bench.turn()
     bench.submit(1)
 
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
-    assert running_when_told == [1]
+    assert running_at_outcome == [1]
 
 
-async def test_cancelling_a_running_row_leaves_its_mates_alone_and_tells_it_nothing(bench: Bench) -> None:
+async def test_a_cancelled_running_row_gets_no_outcome_and_the_others_do(bench: Bench) -> None:
     tickets = [bench.submit(number) for number in range(3)]
     await bench.turn()
 
     assert bench.batcher.cancel(tickets[1])
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
-    assert [len(bench.told[number]) for number in range(3)] == [1, 0, 1]
+    assert [len(bench.received[number]) for number in range(3)] == [1, 0, 1]
     assert bench.notes.wasted == 1
 
 
 async def test_a_cancelled_waiting_row_is_never_run(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     waiting = bench.submit(1)
 
     bench.batcher.cancel(waiting)
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert bench.runner.started == []
     assert bench.notes.dropped == ["cancelled"]
 
 
-async def test_a_poisoned_batch_is_halved_until_only_the_culprit_fails(bench: Bench) -> None:
-    for number in range(8):
-        bench.submit(number)
-    await bench.turn()
+async def test_a_failing_batch_is_halved_until_only_the_bad_row_fails(bench: Bench) -> None:
+    await bench.start(8)
 
     while bench.runner.started:
         poisoned = any(row.ids[0] == 5 for row in bench.runner.started[0][0])
-        bench.runner.finish(RuntimeError("poison") if poisoned else None)
-        await bench.turn()
+        await bench.finish(RuntimeError("poison") if poisoned else None)
 
-    assert [type(bench.told[number][0]) for number in range(8)] == [ModelFailed if number == 5 else RowResult for number in range(8)]
-    assert all(len(told) == 1 for told in bench.told.values())
+    assert [type(bench.received[number][0]) for number in range(8)] == [ModelFailed if number == 5 else RowResult for number in range(8)]
+    assert all(len(outcomes) == 1 for outcomes in bench.received.values())
     assert bench.notes.lost == 1
 
 
-async def test_an_answer_of_the_wrong_size_is_a_failure_and_not_a_mix_up(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+async def test_an_answer_of_the_wrong_size_is_a_failure(bench: Bench) -> None:
+    await bench.start(1)
     _, report = bench.runner.started.pop(0)
     report(Ran([[1.0], [2.0]], 0.0, 0.0))
     await bench.turn()
 
-    assert isinstance(bench.told[0][0], ModelFailed)
+    assert isinstance(bench.received[0][0], ModelFailed)
 
 
-async def test_a_batch_too_large_for_the_memory_lowers_the_limits_and_all_its_rows_are_answered(bench: Bench) -> None:
-    for number in range(8):
-        bench.submit(number)
-    await bench.turn()
+async def test_a_batch_out_of_memory_lowers_the_limits_and_all_its_rows_are_answered(bench: Bench) -> None:
+    await bench.start(8)
 
-    bench.runner.finish(OutOfMemory("no room for 8 rows"))
-    await bench.turn()
+    await bench.finish(OutOfMemory("no room for 8 rows"))
     sizes = []
     while bench.runner.started:
         sizes.append(len(bench.runner.started[0][0]))
-        bench.runner.finish()
-        await bench.turn()
+        await bench.finish()
 
     assert sizes == [4, 4]
     assert bench.scheduler.limits.rows_at(4) == 4
-    assert all(isinstance(told[0], RowResult) for told in bench.told.values())
+    assert all(isinstance(outcomes[0], RowResult) for outcomes in bench.received.values())
 
 
 async def test_another_failure_leaves_the_limits_alone(bench: Bench) -> None:
     before = bench.scheduler.limits
-    for number in range(8):
-        bench.submit(number)
-    await bench.turn()
+    await bench.start(8)
 
-    bench.runner.finish(RuntimeError("something else"))
-    await bench.turn()
+    await bench.finish(RuntimeError("something else"))
 
     assert bench.scheduler.limits == before
 
 
-async def test_a_row_whose_deadline_comes_while_it_runs_is_told_at_its_deadline(bench: Bench) -> None:
+async def test_a_running_row_expires_at_its_deadline(bench: Bench) -> None:
     bench.submit(0, seconds=0.02)
     bench.submit(1, seconds=60)
     await bench.turn()
 
     await bench.wait(0.019)
-    assert bench.told[0] == []
+    assert bench.received[0] == []
     await bench.wait(0.001001)
 
-    assert isinstance(bench.told[0][0], Expired)
-    bench.runner.finish()
-    await bench.turn()
-    assert len(bench.told[0]) == 1
-    assert isinstance(bench.told[1][0], RowResult)
+    assert isinstance(bench.received[0][0], Expired)
+    await bench.finish()
+    assert len(bench.received[0]) == 1
+    assert isinstance(bench.received[1][0], RowResult)
     assert bench.notes.dropped == []
 
 
 async def test_a_waiting_row_expires_without_any_other_event(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     bench.submit(1, seconds=0.05, length=100)
 
     await bench.wait(0.050001)
 
-    assert isinstance(bench.told[1][0], Expired)
+    assert isinstance(bench.received[1][0], Expired)
     assert bench.notes.dropped == ["expired"]
 
 
-async def test_a_row_that_can_no_longer_finish_is_told_both_times_and_counted_as_hopeless(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+async def test_a_hopeless_row_expires_with_both_times_in_the_message(bench: Bench) -> None:
+    await bench.start(1)
     bench.submit(1, seconds=0.05)
 
     # 5 ms are left when the runner is free, and it needs 10.
     bench.clock.now += 0.045
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
-    (told,) = bench.told[1]
-    assert isinstance(told, Expired)
+    (outcomes,) = bench.received[1]
+    assert isinstance(outcomes, Expired)
     need_s = bench.scheduler.cost.run_s(1, 4)
-    assert str(told) == f"the deadline leaves 0.005 s and this text alone needs about {need_s:.3f} s"
+    assert str(outcomes) == f"the deadline leaves 0.005 s and this text alone needs about {need_s:.3f} s"
     assert bench.notes.dropped == ["hopeless"]
     assert bench.runner.started == []
 
 
 async def test_draining_ends_when_the_last_row_has_its_fate(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     draining = asyncio.create_task(bench.batcher.drained())
     await bench.turn()
     assert not draining.done()
 
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert draining.done()
     bench.batcher.close()
@@ -338,34 +321,30 @@ async def test_draining_ends_when_the_last_row_has_its_fate(bench: Bench) -> Non
 
 
 async def test_draining_ends_when_the_last_row_is_hopeless(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     bench.submit(1, seconds=0.05)
     draining = asyncio.create_task(bench.batcher.drained())
 
     bench.clock.now += 0.045
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert draining.done()
 
 
-async def test_a_refused_row_is_told_nothing_and_keeps_nobody_from_draining(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+async def test_a_refused_row_gets_no_outcome_and_does_not_block_draining(bench: Bench) -> None:
+    await bench.start(1)
     with pytest.raises(Refused):
         bench.submit(1, seconds=0.0105)
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
-    assert bench.told[1] == []
+    assert bench.received[1] == []
     draining = asyncio.create_task(bench.batcher.drained())
     await bench.turn()
 
     assert draining.done()
 
 
-async def test_it_knows_how_long_the_longest_batch_has_run(clock: Clock) -> None:
+async def test_stalled_s_is_the_time_of_the_longest_run(clock: Clock) -> None:
     bench = Bench(clock, runners=2)
     assert bench.batcher.stalled_s() == 0.0
     bench.submit(0)
@@ -373,7 +352,7 @@ async def test_it_knows_how_long_the_longest_batch_has_run(clock: Clock) -> None
     bench.submit(1)
     await bench.wait(0.25)
 
-    # The first began in the turn after the clock went on.
+    # The first batch began in the turn after the clock had advanced.
     assert bench.batcher.stalled_s() == pytest.approx(0.25)
     for runner in bench.runners:
         while runner.started:
@@ -382,17 +361,16 @@ async def test_it_knows_how_long_the_longest_batch_has_run(clock: Clock) -> None
     assert bench.batcher.stalled_s() == 0.0
 
 
-async def test_the_backlog_is_what_runs_and_what_waits(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+async def test_the_backlog_counts_running_and_waiting_rows(bench: Bench) -> None:
+    await bench.start(1)
     for number in range(1, 17):
         bench.submit(number)
 
-    # 16 rows make two batches more, each of 10 ms.
+    # 16 rows make two more batches of 10 ms each.
     assert bench.batcher.backlog_s == pytest.approx(0.03, rel=1e-3)
 
 
-async def test_the_priority_of_a_row_is_its_tickets(bench: Bench) -> None:
+async def test_a_row_has_the_priority_of_its_call(bench: Bench) -> None:
     interactive, bulk = bench.submit(0), bench.submit(1, priority=Priority.BULK)
 
     assert (interactive.priority, bulk.priority) == (Priority.INTERACTIVE, Priority.BULK)
@@ -407,54 +385,48 @@ async def test_the_time_that_each_plan_took_is_reported(bench: Bench, monkeypatc
         return step(now, runners_free)
 
     monkeypatch.setattr(bench.scheduler, "step", slow_step)
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
 
     assert bench.notes.planned_s == [pytest.approx(0.002)]
 
 
 async def test_a_step_that_starts_nothing_is_no_plan(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
     assert len(bench.notes.planned_s) == 1
 
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
     assert len(bench.notes.planned_s) == 1
 
 
-async def test_a_mate_that_cannot_be_told_does_not_keep_the_others_from_being_told(bench: Bench) -> None:
-    bench.submit_deaf()
+async def test_a_callback_that_raises_does_not_affect_the_other_rows(bench: Bench) -> None:
+    bench.submit_raising()
     bench.submit(1)
     await bench.turn()
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
-    assert isinstance(bench.told[1][0], RowResult)
+    assert isinstance(bench.received[1][0], RowResult)
     assert bench.notes.ran == 1
 
 
-async def test_a_mate_that_cannot_be_told_of_its_expiry_does_not_stop_the_clock(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
-    bench.submit_deaf(seconds=0.05)
+async def test_a_callback_that_raises_at_expiry_does_not_stop_the_timer(bench: Bench) -> None:
+    await bench.start(1)
+    bench.submit_raising(seconds=0.05)
     bench.submit(1, seconds=0.05)
     bench.submit(2, seconds=0.07)
 
     await bench.wait(0.050001)
-    assert isinstance(bench.told[1][0], Expired)
+    assert isinstance(bench.received[1][0], Expired)
     await bench.wait(0.02)
 
-    assert isinstance(bench.told[2][0], Expired)
+    assert isinstance(bench.received[2][0], Expired)
 
 
 # Runs that do not end
 
 
 async def test_a_run_that_lasts_too_long_is_asked_to_stop_once(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+    await bench.start(1)
 
     stops = []
     for _ in range(4):
@@ -463,24 +435,22 @@ async def test_a_run_that_lasts_too_long_is_asked_to_stop_once(bench: Bench) -> 
         stops.append(bench.runner.stops)
 
     assert stops == [0, 0, 1, 1]
-    assert bench.told[0] == []
+    assert bench.received[0] == []
     assert not bench.batcher.broken.is_set()
 
 
-async def test_a_run_that_heeds_the_request_fails_like_any_other_and_its_runner_goes_on(bench: Bench) -> None:
+async def test_a_run_that_stops_on_request_fails_and_its_runner_goes_on(bench: Bench) -> None:
     bench.submit(0)
     await bench.wait(1.0)
     await bench.wait(3.0)
     bench.batcher.end_stalled(2.5)
-    bench.runner.finish(RuntimeError("terminated"))
-    await bench.turn()
+    await bench.finish(RuntimeError("terminated"))
 
     bench.submit(1)
     await bench.turn()
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
-    assert [type(told[0]) for told in bench.told.values()] == [ModelFailed, RowResult]
+    assert [type(outcomes[0]) for outcomes in bench.received.values()] == [ModelFailed, RowResult]
     assert not bench.batcher.broken.is_set()
 
 
@@ -494,18 +464,17 @@ async def stall(bench: Bench, rows: int = 2) -> None:
         bench.batcher.end_stalled(5.0)
 
 
-async def test_a_run_that_does_not_end_is_given_up_and_each_of_its_rows_is_told_once(bench: Bench) -> None:
+async def test_a_run_that_never_ends_is_given_up_and_its_rows_fail_once(bench: Bench) -> None:
     await stall(bench)
     bench.batcher.end_stalled(5.0)
 
-    assert [[type(outcome) for outcome in told] for told in bench.told.values()] == [[ModelFailed], [ModelFailed]]
+    assert [[type(outcome) for outcome in outcomes] for outcomes in bench.received.values()] == [[ModelFailed], [ModelFailed]]
     assert bench.notes.given_up == [("hand-0", 2, pytest.approx(12.0))]
     assert bench.batcher.broken.is_set()
 
 
-async def test_no_run_is_given_up_that_was_not_asked_to_stop_before(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+async def test_a_run_is_asked_to_stop_before_it_is_given_up(bench: Bench) -> None:
+    await bench.start(1)
     await bench.wait(50.0)
 
     bench.batcher.end_stalled(5.0)
@@ -514,13 +483,12 @@ async def test_no_run_is_given_up_that_was_not_asked_to_stop_before(bench: Bench
     assert not bench.batcher.broken.is_set()
 
 
-async def test_a_report_that_comes_after_its_batch_was_given_up_is_ignored(bench: Bench) -> None:
+async def test_the_report_of_a_batch_that_was_given_up_is_ignored(bench: Bench) -> None:
     await stall(bench)
 
-    bench.runner.finish()
-    await bench.turn()
+    await bench.finish()
 
-    assert [len(told) for told in bench.told.values()] == [1, 1]
+    assert [len(outcomes) for outcomes in bench.received.values()] == [1, 1]
     assert bench.notes.ran == 0
     with pytest.raises(Unavailable):
         bench.submit(9)
@@ -541,10 +509,10 @@ async def test_a_lost_runner_gets_no_more_batches_and_the_others_go_on(clock: Cl
     assert (len(lost.started), len(other.started)) == (0, 1)
     other.finish()
     await bench.turn()
-    assert isinstance(bench.told[10][0], RowResult)
+    assert isinstance(bench.received[10][0], RowResult)
 
 
-async def test_draining_ends_though_a_run_never_does(bench: Bench) -> None:
+async def test_draining_ends_although_a_run_never_does(bench: Bench) -> None:
     await stall(bench)
 
     draining = asyncio.create_task(bench.batcher.drained())
@@ -553,23 +521,21 @@ async def test_draining_ends_though_a_run_never_does(bench: Bench) -> None:
     assert draining.done()
 
 
-async def test_a_row_of_a_lost_batch_that_cannot_be_told_does_not_keep_the_others_from_being_told(bench: Bench) -> None:
-    bench.submit_deaf()
+async def test_a_callback_that_raises_in_a_lost_batch_does_not_affect_the_other_rows(bench: Bench) -> None:
+    bench.submit_raising()
 
     await stall(bench)
 
-    assert all(isinstance(told[0], ModelFailed) for told in bench.told.values())
+    assert all(isinstance(outcomes[0], ModelFailed) for outcomes in bench.received.values())
 
 
-async def test_the_rows_of_a_lost_device_and_those_that_wait_are_unavailable_and_nothing_more_is_let_in(bench: Bench) -> None:
-    bench.submit(0)
-    await bench.turn()
+async def test_when_the_last_device_is_lost_all_rows_are_unavailable(bench: Bench) -> None:
+    await bench.start(1)
     bench.submit(1)
 
-    bench.runner.finish(DeviceLost("cuda:0 is lost"))
-    await bench.turn()
+    await bench.finish(DeviceLost("cuda:0 is lost"))
 
-    assert [type(told[0]) for told in bench.told.values()] == [Unavailable, Unavailable]
+    assert [type(outcomes[0]) for outcomes in bench.received.values()] == [Unavailable, Unavailable]
     assert bench.notes.devices_lost == [("hand-0", 1)]
     assert bench.batcher.broken.is_set()
     with pytest.raises(Unavailable):
@@ -577,7 +543,7 @@ async def test_the_rows_of_a_lost_device_and_those_that_wait_are_unavailable_and
     await asyncio.wait_for(bench.batcher.drained(), 1)
 
 
-async def test_a_lost_device_gets_no_more_batches_and_the_others_answer_what_waits(clock: Clock) -> None:
+async def test_a_lost_device_gets_no_more_batches_and_the_others_answer_the_queue(clock: Clock) -> None:
     bench = Bench(clock, runners=2)
     for number in range(3):
         bench.submit(number)
@@ -591,4 +557,4 @@ async def test_a_lost_device_gets_no_more_batches_and_the_others_answer_what_wai
         await bench.turn()
 
     assert lost.started == []
-    assert sorted(type(told[0]).__name__ for told in bench.told.values()) == ["RowResult", "RowResult", "Unavailable"]
+    assert sorted(type(outcomes[0]).__name__ for outcomes in bench.received.values()) == ["RowResult", "RowResult", "Unavailable"]

@@ -1,4 +1,4 @@
-"""How the door learns that rows come too late which it let in."""
+"""How ``caution`` learns from admitted rows that miss their deadlines."""
 
 import heapq
 import itertools
@@ -16,12 +16,12 @@ from tests.batching.test_forecast import Bench
 from tests.batching.test_scheduler import make
 
 
-def fare(forecast: Forecast[Any], in_time: bool, ahead_s: float | None = 0.5) -> None:
+def record(forecast: Forecast[Any], in_time: bool, ahead_s: float | None = 0.5) -> None:
     forecast.record_outcome(Ticket(8, 0.0, 9.0, None, Priority.INTERACTIVE, 1, 0.1, 0.1, ahead_s=ahead_s), in_time)
 
 
 def behind(deadline_at: float = 5.0) -> tuple[Scheduler[str], Ticket[str]]:
-    """A row that was foretold to wait 0.2 s, behind ten others of 0.1 s."""
+    """A row with a predicted wait of 0.2 s, behind ten others of 0.1 s."""
     scheduler = make()
     for number in range(10):
         scheduler.add(100, 0.0, 1.1, f"{number}")
@@ -30,51 +30,51 @@ def behind(deadline_at: float = 5.0) -> tuple[Scheduler[str], Ticket[str]]:
     return scheduler, last
 
 
-def test_answers_in_time_leave_it_at_one() -> None:
+def test_answers_in_time_leave_caution_at_one() -> None:
     forecast = Bench().forecast
 
     for _ in range(100):
-        fare(forecast, in_time=True)
+        record(forecast, in_time=True)
 
     assert forecast.caution == 1.0
 
 
-def test_where_waits_vary_one_in_fifty_misses() -> None:
+def test_caution_rises_until_one_row_in_fifty_misses() -> None:
     forecast, rng = Bench().forecast, random.Random(1)
     missed = 0
     for number in range(60_000):
-        # The row was let in because ``caution`` times what was foretold is just in time.
+        # The row was admitted because ``caution`` times the prediction is just in time.
         in_time = rng.lognormvariate(0.0, 0.3) <= forecast.caution
         missed += number >= 20_000 and not in_time
-        fare(forecast, in_time)
+        record(forecast, in_time)
 
     assert missed / 40_000 == pytest.approx(MISSED, rel=0.1)
     # The 98 % quantile, exp(2.054 * 0.3).
     assert forecast.caution == pytest.approx(1.85, abs=0.25)
 
 
-def test_it_has_an_end_and_comes_back() -> None:
+def test_caution_is_bounded_and_falls_again() -> None:
     forecast = Bench().forecast
 
     for _ in range(1000):
-        fare(forecast, in_time=False)
+        record(forecast, in_time=False)
     assert forecast.caution == CAUTION_MAX
     for _ in range(4000):
-        fare(forecast, in_time=True)
+        record(forecast, in_time=True)
     assert forecast.caution == 1.0
 
 
 @pytest.mark.parametrize("ahead_s", [None, 0.0])
-def test_a_row_that_nobody_waited_before_says_nothing(ahead_s: float | None) -> None:
+def test_a_row_without_a_predicted_wait_does_not_change_caution(ahead_s: float | None) -> None:
     forecast = Bench().forecast
 
-    fare(forecast, in_time=False, ahead_s=ahead_s)
+    record(forecast, in_time=False, ahead_s=ahead_s)
 
     assert forecast.caution == 1.0
 
 
 @pytest.mark.parametrize(("caution", "admitted"), [(1.0, True), (1.3, False)])
-def test_at_the_door_a_wait_counts_so_many_times(caution: float, admitted: bool) -> None:
+def test_caution_multiplies_predicted_waits_at_admission(caution: float, admitted: bool) -> None:
     bench = Bench()
     bench.add(32, 1.2, rows=10)
     bench.forecast.caution = caution
@@ -87,7 +87,7 @@ def test_at_the_door_a_wait_counts_so_many_times(caution: float, admitted: bool)
         assert refused.retry_after_s == pytest.approx(1.3)
 
 
-def test_the_rows_that_wait_are_protected_with_the_same_margin() -> None:
+def test_caution_also_protects_queued_rows() -> None:
     bench = Bench()
     bench.add(32, 1.5, rows=10)
     assert bench.refusal(alone_s=0.1, deadline_at=1.4) is None
@@ -98,7 +98,7 @@ def test_the_rows_that_wait_are_protected_with_the_same_margin() -> None:
     assert refused is not None and "queued deadlines late" in str(refused)
 
 
-def test_a_row_that_is_overtaken_and_still_in_time_says_that_all_is_well() -> None:
+def test_a_row_that_is_answered_in_time_lowers_caution() -> None:
     scheduler, last = behind()
     scheduler.forecast.caution = 1.5
 
@@ -110,7 +110,7 @@ def test_a_row_that_is_overtaken_and_still_in_time_says_that_all_is_well() -> No
     assert scheduler.forecast.caution < 1.5
 
 
-def test_a_row_that_expires_while_it_runs_counts() -> None:
+def test_a_row_that_expires_while_it_runs_raises_caution() -> None:
     scheduler, last = behind(deadline_at=1.2)
     while last.state is State.WAITING:
         scheduler.step(1.0, 1)
@@ -121,25 +121,17 @@ def test_a_row_that_expires_while_it_runs_counts() -> None:
     assert scheduler.forecast.caution > 1.0
 
 
-def test_a_row_that_expires_unrun_counts() -> None:
+@pytest.mark.parametrize(("now", "runners_free", "how"), [(1.2, 0, "expired"), (1.15, 1, "hopeless")])
+def test_a_row_that_is_dropped_raises_caution(now: float, runners_free: int, how: str) -> None:
     scheduler, last = behind(deadline_at=1.2)
 
-    step = scheduler.step(1.2, 0)
+    step = scheduler.step(now, runners_free)
 
-    assert last in step.expired
+    assert last in getattr(step, how)
     assert scheduler.forecast.caution > 1.0
 
 
-def test_a_row_that_is_given_up_counts() -> None:
-    scheduler, last = behind(deadline_at=1.2)
-
-    step = scheduler.step(1.15, 1)
-
-    assert last in step.hopeless
-    assert scheduler.forecast.caution > 1.0
-
-
-def test_a_row_whose_caller_leaves_says_nothing() -> None:
+def test_a_cancelled_row_does_not_change_caution() -> None:
     scheduler, last = behind()
 
     scheduler.cancel(last)
@@ -148,7 +140,7 @@ def test_a_row_whose_caller_leaves_says_nothing() -> None:
 
 
 def overload(pause: float, seed: int = 1) -> tuple[int, int]:
-    """Twice what one runner can hold, deadlines of 0.5 s, and pauses between batches that runs do not show: rows answered, expired."""
+    """Twice a runner's capacity, deadlines of 0.5 s, and pauses between batches that run times do not show; rows answered and expired."""
     scheduler, rng = Scheduler[None](proportional(1e-4), make().limits, 1, 10_000, 512), random.Random(seed)
     arrivals = list(itertools.accumulate(rng.expovariate(200 / (1 + pause)) for _ in range(4000)))
     serials, free, fates = itertools.count(), 1, {State.ANSWERED: 0, State.EXPIRED: 0}
@@ -171,7 +163,7 @@ def overload(pause: float, seed: int = 1) -> tuple[int, int]:
     return fates[State.ANSWERED], fates[State.EXPIRED]
 
 
-def test_under_overload_nearly_all_that_is_let_in_is_answered_though_the_server_is_slower_than_it_knows() -> None:
+def test_in_overload_nearly_every_admitted_row_is_answered_by_a_server_slower_than_predicted() -> None:
     answered, expired = overload(pause=1.0)
 
     assert expired < 0.07 * answered

@@ -1,4 +1,4 @@
-"""The waiting rows of one class: planned by length, taken by deadline, counted as they come and go."""
+"""The queue of one class: rows are planned by length and taken by deadline, and sums are kept."""
 
 import math
 import random
@@ -54,7 +54,7 @@ def test_a_plan_has_every_row_once() -> None:
     assert sum(group.cost_s for group in groups) == pytest.approx(bench.queue.work_s())
 
 
-def test_a_group_has_waited_as_long_as_all_its_rows_together() -> None:
+def test_a_groups_wait_is_the_sum_of_its_rows_waits() -> None:
     bench = Bench(fixed())
     for length, queued_at in ((4, 1.0), (300, 2.0), (4, 4.0)):
         bench.add(length, queued_at=queued_at)
@@ -62,18 +62,6 @@ def test_a_group_has_waited_as_long_as_all_its_rows_together() -> None:
     (group,) = bench.queue.plan(5.0)
 
     assert group.waited_s == pytest.approx(4 + 3 + 1)
-
-
-def test_the_earliest_deadlines_of_a_group_are_taken_in_their_order() -> None:
-    bench = Bench(fixed())
-    for length, deadline_at in ((4, 7.0), (300, 3.0), (8, 5.0), (4, 1.0), (300, 9.0)):
-        bench.add(length, deadline_at)
-    (group,) = bench.queue.plan(0.0)
-
-    taken = bench.queue.take(group, 3)
-
-    assert [ticket.deadline_at for ticket in taken] == [1.0, 3.0, 5.0]
-    assert [ticket.deadline_at for ticket in bench.queue.take(bench.queue.plan(0.0)[0], 2)] == [7.0, 9.0]
 
 
 def test_a_row_longer_than_any_bucket_waits_in_the_last() -> None:
@@ -95,53 +83,14 @@ def test_the_longest_row_waits_in_the_last_bucket_though_that_is_for_it_alone() 
     assert [group.length for group in queue.plan(0.0)] == [33]
 
 
-def test_of_rows_with_the_same_deadline_the_first_to_come_is_taken_first() -> None:
-    bench = Bench()
-    for _ in range(4):
-        bench.add(8)
-
-    assert [ticket.payload for ticket in bench.queue.take(group_of(bench.queue, 8), 3)] == ["row 1", "row 2", "row 3"]
-
-
-def test_taking_from_one_group_leaves_the_others_alone() -> None:
-    bench = Bench()
-    bench.add(8, 9.0)
-    long = bench.add(500, 1.0)
-
-    bench.queue.take(group_of(bench.queue, 8), 1)
-
-    assert bench.queue.earliest() is long
-    assert bench.queue.rows == 1
-
-
-def test_whoever_waits_is_told_of_whatever_the_length() -> None:
+def test_waiting_lists_rows_of_all_lengths() -> None:
     bench = Bench()
     rows = [bench.add(length) for length in (8, 500, 8)]
 
     assert sorted(bench.queue.waiting(), key=lambda row: row.number) == rows
 
 
-def test_a_removed_row_is_neither_planned_nor_taken() -> None:
-    bench = Bench()
-    first, second = bench.add(8, 1.0), bench.add(8, 2.0)
-
-    bench.queue.remove(first)
-
-    (group,) = bench.queue.plan(0.0)
-    assert group.rows == 1
-    assert bench.queue.take(group, 1) == [second]
-
-
-def test_the_earliest_deadline_is_found_whatever_the_length() -> None:
-    bench = Bench()
-    bench.add(8, 2.0)
-    first = bench.add(500, 1.0)
-    bench.add(64, 3.0)
-
-    assert bench.queue.earliest() is first
-
-
-def test_a_row_is_hopeless_when_the_time_that_is_left_is_less_than_it_needs_at_this_speed() -> None:
+def test_a_row_is_hopeless_when_it_needs_more_time_than_is_left() -> None:
     bench = Bench(proportional(1e-3))
     bench.add(100, deadline_at=1.0)
 
@@ -151,21 +100,21 @@ def test_a_row_is_hopeless_when_the_time_that_is_left_is_less_than_it_needs_at_t
     assert len(bench.queue.hopeless(0.8 + 1e-9, speed=2.0)) == 1
 
 
-def test_a_row_that_has_just_the_time_it_needs_has_hope() -> None:
+def test_a_row_with_just_enough_time_is_not_hopeless() -> None:
     ticket = Ticket(8, 0.0, 1.0, "row", Priority.BULK, 1, alone_s=0.25, batched_s=0.25)
 
     assert not ticket.hopeless(0.75, speed=1.0)
     assert not ticket.hopeless(0.5, speed=2.0)
 
 
-def test_a_probe_has_hope_until_its_deadline() -> None:
+def test_a_probe_is_never_hopeless_before_its_deadline() -> None:
     bench = Bench(proportional(1e-3))
     bench.add(100, deadline_at=1.0, probe=True)
 
     assert bench.queue.hopeless(1.0 - 1e-9, speed=1.0) == []
 
 
-def test_rows_whose_deadlines_are_beyond_the_dearest_row_are_not_looked_at() -> None:
+def test_only_rows_with_near_deadlines_are_checked_for_being_hopeless() -> None:
     bench = Bench(proportional(1e-3))
     for number in range(1000):
         bench.add(100, deadline_at=0.09951 + number * 1e-4)
@@ -180,7 +129,7 @@ def test_rows_whose_deadlines_are_beyond_the_dearest_row_are_not_looked_at() -> 
     assert looked_at["row"] <= 6
 
 
-def test_one_look_at_the_first_deadline_tells_that_nobody_is_hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_row_is_checked_when_the_first_deadline_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(proportional(1e-3))
     for length in LADDER:
         bench.add(length, deadline_at=9.0)
@@ -189,7 +138,7 @@ def test_one_look_at_the_first_deadline_tells_that_nobody_is_hopeless(monkeypatc
     assert bench.queue.hopeless(9.0 - 0.512 - 1e-9, 1.0) == []
 
 
-def test_arrivals_are_forgotten_within_some_windows() -> None:
+def test_arrivals_decay_within_some_windows() -> None:
     bench = Bench()
     for number in range(100):
         bench.add(8, queued_at=number * 1e-4)
@@ -202,7 +151,7 @@ def test_arrivals_are_forgotten_within_some_windows() -> None:
     assert bench.queue.arrivals_per_s(group, 0.01 + 10 * RATE_WINDOW_S) < 0.1
 
 
-def test_a_steady_flow_is_measured_as_what_it_is() -> None:
+def test_a_steady_flow_has_its_rate() -> None:
     bench = Bench()
     for number in range(1000):
         bench.add(8, queued_at=number / 500)
@@ -227,7 +176,7 @@ def test_arrivals_of_other_lengths_do_not_count() -> None:
     assert bench.queue.arrivals_per_s(group_of(bench.queue, 8), 0.0) == pytest.approx(1 / RATE_WINDOW_S)
 
 
-def test_odd_rows_cost_nothing_more_where_cost_is_proportional_and_much_where_it_is_fixed() -> None:
+def test_overhead_is_1_where_cost_is_proportional_and_high_where_it_is_fixed() -> None:
     slow, fast = Bench(proportional()), Bench(fixed(1.0, 1e-9))
     for bench in (slow, fast):
         assert bench.queue.overhead() == 1.0
@@ -237,7 +186,7 @@ def test_odd_rows_cost_nothing_more_where_cost_is_proportional_and_much_where_it
     assert fast.queue.overhead() == pytest.approx(fast.prices.best_rows(8), rel=0.01)
 
 
-def test_what_a_class_used_is_forgotten_within_some_windows() -> None:
+def test_run_time_of_a_class_decays_within_some_windows() -> None:
     queue = Bench().queue
     queue.charge(0.5, 1.0)
     queue.charge(1.5, 1.0)
@@ -246,7 +195,7 @@ def test_what_a_class_used_is_forgotten_within_some_windows() -> None:
     assert queue.use_per_s(1.0 + USE_WINDOW_S) == pytest.approx(2.0 / USE_WINDOW_S / math.e)
 
 
-def test_a_class_is_charged_more_for_its_run_time_the_less_its_share_is() -> None:
+def test_a_class_is_charged_its_run_time_over_its_share() -> None:
     queue: ClassQueue[str] = ClassQueue(0.2, BUCKET_OF, Bench().prices, Padded())
 
     queue.charge(0.5, 0.0)
@@ -255,7 +204,7 @@ def test_a_class_is_charged_more_for_its_run_time_the_less_its_share_is() -> Non
     assert queue.charged_s == pytest.approx(3.0)
 
 
-def test_the_dearest_batch_that_could_be_next_is_as_many_rows_as_wait_and_pay() -> None:
+def test_the_most_expensive_next_batch_has_the_best_size_at_most() -> None:
     bench = Bench(fixed(1.0, 1e-3), BatchLimits(4, 2**16, 2**30, 2))
     assert bench.queue.batch_s() == 0.0
     for _ in range(9):
@@ -267,21 +216,7 @@ def test_the_dearest_batch_that_could_be_next_is_as_many_rows_as_wait_and_pay() 
     assert bench.queue.batch_s() == pytest.approx(1.064)
 
 
-def test_work_is_told_anew_when_rows_have_come_and_gone() -> None:
-    bench = Bench(proportional(1e-3))
-    told = []
-
-    rows = [bench.add(8)]
-    told.append(bench.queue.work_s())
-    rows.append(bench.add(32))
-    told.append(bench.queue.work_s())
-    bench.queue.remove(rows[0])
-    told.append(bench.queue.work_s())
-
-    assert told == pytest.approx([0.008, 0.040, 0.032])
-
-
-def test_no_waiting_row_is_dearer_than_the_dearest_and_an_empty_lane_has_none() -> None:
+def test_an_empty_queue_has_no_most_expensive_row() -> None:
     bench = Bench(proportional(1e-3))
     rows = [bench.add(length) for length in (8, 512, 100)]
     assert bench.queue.dearest_s == pytest.approx(0.512)
@@ -294,7 +229,7 @@ def test_no_waiting_row_is_dearer_than_the_dearest_and_an_empty_lane_has_none() 
     assert bench.queue.dearest_s == pytest.approx(8e-3)
 
 
-def test_new_prices_count_for_what_already_waits() -> None:
+def test_new_prices_apply_to_waiting_rows() -> None:
     bench = Bench(proportional(1e-3))
     rows = [bench.add(8) for _ in range(10)]
     assert bench.queue.work_s() == pytest.approx(0.08)
@@ -307,17 +242,7 @@ def test_new_prices_count_for_what_already_waits() -> None:
     assert bench.queue.work_s() == pytest.approx(0.016)
 
 
-def test_what_came_and_went_leaves_no_work_not_even_rounding() -> None:
-    bench = Bench(fixed())
-    rows = [bench.add(1 + 7 * number % 500, number % 9) for number in range(200)]
-
-    for row in rows:
-        bench.queue.remove(row)
-
-    assert (bench.queue.rows, bench.queue.alone_s, bench.queue.work_s(), bench.queue.demand.total_s) == (0, 0.0, 0.0, 0.0)
-
-
-def test_any_coming_and_going_leaves_what_a_plain_list_would() -> None:
+def test_random_changes_agree_with_a_plain_list() -> None:
     seed = 6
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -353,7 +278,7 @@ def test_any_coming_and_going_leaves_what_a_plain_list_would() -> None:
 # Packed
 
 
-def test_packed_rows_of_all_lengths_are_one_group_that_costs_what_its_tokens_do() -> None:
+def test_packed_rows_are_one_group_that_costs_its_tokens() -> None:
     bench = Bench(proportional(1e-3), layout=Packed())
     for length in (3, 500, 40, 7):
         bench.add(length)
@@ -365,7 +290,7 @@ def test_packed_rows_of_all_lengths_are_one_group_that_costs_what_its_tokens_do(
     assert bench.queue.work_s() == pytest.approx(0.550)
 
 
-def test_packed_rows_go_in_the_order_of_their_deadlines_whatever_their_lengths() -> None:
+def test_packed_rows_run_in_the_order_of_deadlines() -> None:
     bench = Bench(fixed(), BatchLimits(3, 2**16, 2**30, 2), Packed())
     for length, deadline_at in ((500, 7.0), (3, 3.0), (200, 1.0), (40, 5.0)):
         bench.add(length, deadline_at)
@@ -376,7 +301,7 @@ def test_packed_rows_go_in_the_order_of_their_deadlines_whatever_their_lengths()
     assert [ticket.length for ticket in bench.queue.take(group, rows)] == [200, 3, 40]
 
 
-def test_packed_rows_that_came_and_went_leave_the_work_of_the_others() -> None:
+def test_removing_packed_rows_leaves_the_work_of_the_others() -> None:
     bench = Bench(proportional(1e-3), layout=Packed())
     rows = [bench.add(length) for length in (3, 500, 40, 7)]
 

@@ -22,7 +22,7 @@ def test_the_work_due_by_a_deadline_is_all_that_is_due_no_later() -> None:
     assert demand.total_s == pytest.approx(0.6)
 
 
-def test_rows_that_share_a_deadline_are_one_entry_with_the_dearest_of_them() -> None:
+def test_rows_with_one_deadline_are_one_entry_with_the_most_expensive_row() -> None:
     demand = Demand()
     for work_s in (0.2, 0.5, 0.3):
         demand.add(1.0, work_s, work_s)
@@ -35,20 +35,7 @@ def test_rows_that_share_a_deadline_are_one_entry_with_the_dearest_of_them() -> 
     assert list(dearest_s) == [0.5]
 
 
-def test_an_entry_goes_with_its_last_row() -> None:
-    demand = Demand()
-    for deadline_at in (1.0, 1.0, 2.0):
-        demand.add(deadline_at, 0.1, 0.1)
-
-    demand.remove(1.0, 0.1)
-    assert len(demand) == 2
-    demand.remove(1.0, 0.1)
-
-    assert len(demand) == 1
-    assert demand.first_at == 2.0
-
-
-def test_what_was_added_and_removed_leaves_nothing_not_even_rounding() -> None:
+def test_removing_all_rows_leaves_no_rounding_error() -> None:
     demand = Demand()
     for number in range(100):
         demand.add(number % 7, 0.1 * number + 1e-9, 0.1 * number + 1e-9)
@@ -79,7 +66,7 @@ def test_a_curve_stays_as_it_was_when_rows_come() -> None:
     assert (list(deadlines), list(due_s), list(dearest_s)) == ([1.0], [0.1], [0.1])
 
 
-def test_any_coming_and_going_leaves_what_a_sorted_list_would() -> None:
+def test_random_changes_agree_with_a_sorted_list() -> None:
     seed = 5
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -98,6 +85,6 @@ def test_any_coming_and_going_leaves_what_a_sorted_list_would() -> None:
         known = sorted({deadline_at for deadline_at, _ in naive})
         assert list(deadlines) == known
         assert list(due_s) == pytest.approx(list(accumulate(sum(work for at, work in naive if at == known_at) for known_at in known)))
-        # An entry's dearest row may have left; it is never less than the dearest that is there.
+        # An entry's most expensive row may have left, so its value may be too high but never too low.
         assert all(s >= max(work for at, work in naive if at == known_at) for known_at, s in zip(known, dearest_s, strict=True))
         assert demand.total_s == pytest.approx(sum(work for _, work in naive))

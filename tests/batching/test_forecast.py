@@ -1,4 +1,4 @@
-"""When work will be done: who is let in, who is turned away and what he is told, and which batch would make a row late."""
+"""Admission control: which rows are admitted or refused, with which message, and which batch would make a row late."""
 
 import pytest
 
@@ -17,7 +17,7 @@ WIDE = BatchLimits(rows=64, tokens=2**16, scores_bytes=2**30, heads=2)
 
 
 class Bench:
-    """The queues of two classes and what is foretold of them; unless a table is given, a row of 32 tokens takes 0.1 s."""
+    """The queues of two classes and their forecast. By default a row of 32 tokens takes 0.1 s."""
 
     def __init__(self, cost: CostTable | None = None, runners: int = 1) -> None:
         self.cost = cost or proportional(0.1 / 32)
@@ -33,7 +33,7 @@ class Bench:
             queue.add(Ticket(length, 0.0, deadline_at, None, Priority.INTERACTIVE, queue.rows, alone_s, batched_s))
 
     def refusal(self, alone_s: float, deadline_at: float, queue: ClassQueue[None] | None = None) -> Refused | None:
-        """What a row that comes now is told, or nothing if it is let in."""
+        """The refusal of a row that arrives now; None if it is admitted."""
         try:
             self.forecast.check(queue or self.queue, alone_s, 0.0, deadline_at)
         except Refused as error:
@@ -41,21 +41,21 @@ class Bench:
         return None
 
     def ahead_s(self, queue: ClassQueue[None]) -> float:
-        """Seconds until 10 rows of a class have started, by what one more is told that has no time."""
+        """Seconds until 10 rows of a class have started, from the refusal of one more row."""
         self.add(32, 0.01, rows=10, queue=queue)
         refused = self.refusal(alone_s=0.1, deadline_at=0.02, queue=queue)
         assert refused is not None
         return refused.retry_after_s
 
 
-def test_with_no_runner_left_no_backlog_is_foretold() -> None:
+def test_without_a_runner_the_backlog_is_zero() -> None:
     bench = Bench(runners=0)
     bench.add(32, 9.0)
 
     assert bench.forecast.backlog_s(0.0) == 0.0
 
 
-def test_only_work_that_is_due_no_later_is_ahead_of_a_row() -> None:
+def test_only_work_with_earlier_deadlines_runs_before_a_row() -> None:
     bench = Bench()
     for deadline_at in (1.0, 1.1, 1.2, 9.0):
         bench.add(32, deadline_at)
@@ -68,7 +68,7 @@ def test_only_work_that_is_due_no_later_is_ahead_of_a_row() -> None:
     assert bench.refusal(alone_s=1.0, deadline_at=1.35) is None
 
 
-def test_who_is_turned_away_for_the_sake_of_others_is_told_when_these_will_have_started_and_how_long_he_takes_himself() -> None:
+def test_a_refusal_for_later_deadlines_says_when_to_retry_and_what_the_row_needs() -> None:
     bench = Bench()
     bench.add(128, 0.5)
     bench.add(32, 0.55)
@@ -81,7 +81,7 @@ def test_who_is_turned_away_for_the_sake_of_others_is_told_when_these_will_have_
 
 
 @pytest.mark.parametrize(("spare_s", "admitted"), [(ROUNDING_S / 2, False), (ROUNDING_S * 2, True)])
-def test_a_row_that_would_finish_so_near_its_deadline_as_rounding_may_hide_is_refused(spare_s: float, admitted: bool) -> None:
+def test_a_row_within_rounding_of_its_deadline_is_refused(spare_s: float, admitted: bool) -> None:
     bench = Bench()
     bench.add(32, 0.15)
 
@@ -91,7 +91,7 @@ def test_a_row_that_would_finish_so_near_its_deadline_as_rounding_may_hide_is_re
 
 
 @pytest.mark.parametrize("deadline_at", [0.03, 0.06], ids=["before them", "behind them"])
-def test_a_row_whose_company_costs_next_to_nothing_is_let_in(deadline_at: float) -> None:
+def test_rows_that_cost_next_to_nothing_together_do_not_block_admission(deadline_at: float) -> None:
     bench = Bench(fixed(0.01, 1e-9))
     # Row by row they would take 0.1 s, and together they take 0.01 s.
     bench.add(8, 0.05, rows=10)
@@ -99,7 +99,7 @@ def test_a_row_whose_company_costs_next_to_nothing_is_let_in(deadline_at: float)
     assert bench.refusal(0.01, deadline_at) is None
 
 
-def test_rows_that_are_too_few_for_a_batch_are_ahead_by_what_they_cost_together() -> None:
+def test_a_partial_batch_counts_with_its_cost_together() -> None:
     bench = Bench(fixed(0.01, 1e-9))
     bench.add(8, 0.012, rows=10)
 
@@ -109,7 +109,7 @@ def test_rows_that_are_too_few_for_a_batch_are_ahead_by_what_they_cost_together(
     assert refused.retry_after_s == pytest.approx(0.01, rel=1e-3)
 
 
-def test_two_runners_bring_a_row_forward_by_half_of_the_work_ahead() -> None:
+def test_two_runners_halve_the_wait() -> None:
     bench = Bench(runners=2)
     bench.add(32, 1.1, rows=20)
 
@@ -120,7 +120,7 @@ def test_two_runners_bring_a_row_forward_by_half_of_the_work_ahead() -> None:
     assert refused.retry_after_s == pytest.approx(1.0)
 
 
-def test_no_deadline_is_looked_at_where_all_rows_could_run_alone_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadlines_are_not_read_where_all_rows_could_run_alone_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(runners=2)
     bench.add(32, 0.7, rows=10)
     monkeypatch.setattr(Demand, "curve", lambda *_: pytest.fail("the deadlines were looked at"))
@@ -131,7 +131,7 @@ def test_no_deadline_is_looked_at_where_all_rows_could_run_alone_in_time(monkeyp
 
 
 @pytest.mark.parametrize(("second_at", "late"), [(1.24, True), (1.26, False)])
-def test_a_batch_makes_a_row_late_that_could_not_run_in_time_behind_it_and_the_rows_due_before(second_at: float, late: bool) -> None:
+def test_a_batch_makes_rows_late_that_have_no_time_behind_it(second_at: float, late: bool) -> None:
     bench = Bench()
     # The batch takes 0.05 s and each of these 0.1 s.
     bench.add(32, 1.16)
@@ -152,11 +152,11 @@ def test_a_batch_makes_a_row_late_that_takes_almost_all_the_time_it_has(runners:
     ("left_s", "start_s"),
     [
         pytest.param([], 1.0 / 3, id="all are free"),
-        pytest.param([10.0], 1.0 / 2, id="one is busy for longer than the others need for all"),
+        pytest.param([10.0], 1.0 / 2, id="one is busy for long"),
         pytest.param([10.0, 10.0], 1.0, id="one is free"),
         pytest.param([10.0, 10.0, 0.5], 1.5, id="one is free soon"),
         pytest.param([0.3, 0.2], 1.5 / 3, id="all are free before the work is done"),
-        pytest.param([10.0, 10.0, -0.5], 1.5, id="one should have been free and needs as long again"),
+        pytest.param([10.0, 10.0, -0.5], 1.5, id="one is overdue"),
     ],
 )
 def test_work_is_shared_by_the_runners_that_are_free_before_it_is_done(left_s: list[float], start_s: float) -> None:
@@ -168,7 +168,7 @@ def test_work_is_shared_by_the_runners_that_are_free_before_it_is_done(left_s: l
     assert bench.forecast.backlog_s(7.0) == pytest.approx(start_s)
 
 
-def test_a_slow_moment_makes_all_work_longer() -> None:
+def test_the_current_speed_multiplies_all_work() -> None:
     bench = Bench()
     bench.cost.speed = 2.0
     bench.add(32, 9.0, rows=10, queue=bench.bulk)
@@ -180,19 +180,19 @@ def test_a_slow_moment_makes_all_work_longer() -> None:
 @pytest.mark.parametrize(
     ("rows", "claim_s"),
     [
-        pytest.param(0, 0.0, id="it has nothing"),
-        pytest.param(1, 0.1, id="all it has is less than its share"),
+        pytest.param(0, 0.0, id="it has no rows"),
+        pytest.param(1, 0.1, id="its rows are less than its share"),
         pytest.param(50, 0.25 + 0.1, id="its share, to within a batch"),
     ],
 )
-def test_what_another_class_claims_meanwhile_is_its_share_and_no_more_than_it_has(rows: int, claim_s: float) -> None:
+def test_another_class_gets_its_share_but_no_more_than_it_has(rows: int, claim_s: float) -> None:
     bench = Bench()
     bench.add(32, 9.0, rows=rows, queue=bench.bulk)
 
     assert bench.ahead_s(bench.queue) == pytest.approx(1.0 + claim_s)
 
 
-def test_a_class_that_had_more_than_its_share_claims_nothing_until_that_is_made_good() -> None:
+def test_a_class_that_had_more_than_its_share_gets_nothing_until_the_others_have_caught_up() -> None:
     bench = Bench()
     bench.add(32, 9.0, rows=50, queue=bench.bulk)
     bench.bulk.charge(0.3, 0.0)
@@ -200,7 +200,7 @@ def test_a_class_that_had_more_than_its_share_claims_nothing_until_that_is_made_
     assert bench.ahead_s(bench.queue) == pytest.approx(1.0)
 
 
-def test_a_class_that_had_less_than_its_share_claims_what_it_is_owed() -> None:
+def test_a_class_that_had_less_than_its_share_gets_the_difference() -> None:
     bench = Bench()
     bench.add(32, 9.0, rows=50, queue=bench.bulk)
     bench.queue.charge(0.4, 0.0)
@@ -208,8 +208,8 @@ def test_a_class_that_had_less_than_its_share_claims_what_it_is_owed() -> None:
     assert bench.ahead_s(bench.queue) == pytest.approx(1.0 + (0.5 + 1.25) * 0.2 + 0.1)
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["the one that is served first", "the other"])
-def test_of_two_classes_with_the_same_claim_only_the_one_that_is_served_first_goes_before_a_row_of_the_other(first: bool) -> None:
+@pytest.mark.parametrize("first", [True, False], ids=["the first class", "the other"])
+def test_of_two_classes_with_equal_charges_the_first_runs_first(first: bool) -> None:
     bench = Bench()
     queue, other = (bench.bulk, bench.queue) if first else (bench.queue, bench.bulk)
     bench.add(32, 9.0, rows=3, queue=other)
@@ -219,7 +219,7 @@ def test_of_two_classes_with_the_same_claim_only_the_one_that_is_served_first_go
     assert (refused is not None) == first
 
 
-def test_the_other_class_has_its_turn_before_the_second_row_of_the_one_that_is_served_first() -> None:
+def test_the_other_class_runs_before_the_second_row_of_the_first_class() -> None:
     bench = Bench()
     bench.add(32, 9.0, rows=3, queue=bench.bulk)
     bench.add(32, 0.2)
@@ -234,21 +234,21 @@ def test_the_other_class_has_its_turn_before_the_second_row_of_the_one_that_is_s
     ("used_s", "runners", "speed", "busy_s", "has_rows", "start_s"),
     [
         pytest.param(0.0, 1, 1.0, 0.0, 0, 1.0, id="it used nothing"),
-        pytest.param(1.0, 1, 1.0, 0.0, 0, 1.0 + 1.0, id="it used half of the time and goes on to"),
-        pytest.param(9.0, 1, 1.0, 0.0, 0, 1.0 + 4.0, id="it used all of the time and gets no more than its share"),
+        pytest.param(1.0, 1, 1.0, 0.0, 0, 1.0 + 1.0, id="it used half of the time"),
+        pytest.param(9.0, 1, 1.0, 0.0, 0, 1.0 + 4.0, id="it used all of the time and gets its share"),
         pytest.param(2.0, 2, 1.0, 0.0, 0, (1.0 + 1.0) / 2, id="it used half of the time of two runners"),
-        pytest.param(0.5, 1, 2.0, 0.0, 0, 2.0 + 2.0, id="in a slow moment what it used takes longer too"),
-        pytest.param(1.0, 1, 1.0, 0.4, 0, 0.4 + 1.0 + 1.4, id="it comes while a batch runs too"),
-        pytest.param(1.0, 1, 1.0, 0.0, 2, 0.2 + 1.0 + 1.2, id="and while what it has runs"),
+        pytest.param(0.5, 1, 2.0, 0.0, 0, 2.0 + 2.0, id="the machine is slower now"),
+        pytest.param(1.0, 1, 1.0, 0.4, 0, 0.4 + 1.0 + 1.4, id="a batch runs"),
+        pytest.param(1.0, 1, 1.0, 0.0, 2, 0.2 + 1.0 + 1.2, id="it has rows already"),
     ],
 )
-def test_another_class_goes_on_to_come_as_it_did_of_late(
+def test_another_class_is_expected_to_keep_its_recent_rate(
     used_s: float, runners: int, speed: float, busy_s: float, has_rows: int, start_s: float
 ) -> None:
     bench = Bench(runners=runners)
     bench.cost.speed = speed
     bench.queue.charge(used_s, 0.0)
-    # Bulk had so much that it must let the others go first for long.
+    # Bulk had so much run time that interactive rows run first for long.
     bench.bulk.charge(9.0, 0.0)
     bench.add(32, 9.0, rows=has_rows)
     if busy_s:

@@ -1,4 +1,4 @@
-"""Rows that are worth something only together: let in all or none, told once, withdrawn together."""
+"""The windows of one text: admitted all or none, answered once, withdrawn together."""
 
 import asyncio
 import time
@@ -17,18 +17,18 @@ from tests.batching.test_batcher import HandRunner, Notes
 
 
 class Bench:
-    """A batcher of batches of at most two rows, predicted to take ``batch_s`` each, with one runner that the test moves."""
+    """A batcher of batches of at most two rows, predicted to take ``batch_s`` each, with one fake runner."""
 
     def __init__(self, queue_rows_max: int = 100, batch_s: float = 1.0) -> None:
         self.runner, self.notes = HandRunner(), Notes()
         cost = CostTable({(rows, 32): batch_s for rows in (1, 2)})
         self.scheduler = Scheduler(cost, BatchLimits(2, 1024, 2**26, 2), 1, queue_rows_max, 32)
         self.batcher = Batcher(None, self.scheduler, [self.runner], self.notes)
-        self.told: list[JointOutcome] = []
+        self.outcomes: list[JointOutcome] = []
 
     def submit(self, rows: int, seconds: float = 60.0, first: int = 0) -> Joint:
         numbered = [Row([number] * 4, None, False) for number in range(first, first + rows)]
-        return Joint(self.batcher, numbered, time.monotonic() + seconds, self.told.append, Priority.INTERACTIVE)
+        return Joint(self.batcher, numbered, time.monotonic() + seconds, self.outcomes.append, Priority.INTERACTIVE)
 
     async def turn(self) -> None:
         for _ in range(4):
@@ -48,15 +48,15 @@ async def bench() -> Bench:
     return Bench()
 
 
-async def test_all_rows_are_told_at_once_in_their_order(bench: Bench) -> None:
+async def test_all_rows_are_answered_at_once_in_order(bench: Bench) -> None:
     joint = bench.submit(4)
     await bench.turn()
     await bench.finish()
-    assert bench.told == []
+    assert bench.outcomes == []
 
     await bench.finish()
 
-    (outcome,) = bench.told
+    (outcome,) = bench.outcomes
     assert isinstance(outcome, RowsResult)
     assert outcome.logits == [[0.0], [1.0], [2.0], [3.0]]
     assert outcome.batch_rows == 2
@@ -64,7 +64,7 @@ async def test_all_rows_are_told_at_once_in_their_order(bench: Bench) -> None:
     bench.assert_empty()
 
 
-async def test_cancelling_withdraws_all_and_tells_nothing(bench: Bench) -> None:
+async def test_cancelling_withdraws_all_rows_without_an_outcome(bench: Bench) -> None:
     joint = bench.submit(5)
     await bench.turn()
 
@@ -72,40 +72,40 @@ async def test_cancelling_withdraws_all_and_tells_nothing(bench: Bench) -> None:
     await bench.finish()
 
     assert not joint.cancel()
-    assert bench.told == []
+    assert bench.outcomes == []
     assert (bench.notes.dropped, bench.notes.wasted) == (["cancelled"] * 3, 2)
     bench.assert_empty()
 
 
-async def test_one_row_that_fails_fails_all_and_the_others_are_withdrawn(bench: Bench) -> None:
+async def test_one_failed_row_fails_the_text_and_withdraws_the_others(bench: Bench) -> None:
     bench.submit(5)
     await bench.turn()
     # The batch of two is halved; its first row then fails alone.
     await bench.finish(RuntimeError("poison"))
     await bench.finish(RuntimeError("poison"))
 
-    assert [type(outcome) for outcome in bench.told] == [ModelFailed]
+    assert [type(outcome) for outcome in bench.outcomes] == [ModelFailed]
     while bench.runner.started:
         await bench.finish()
-    assert len(bench.told) == 1
+    assert len(bench.outcomes) == 1
     bench.assert_empty()
 
 
-async def test_a_deadline_is_told_once() -> None:
+async def test_a_text_expires_once() -> None:
     bench = Bench(batch_s=1e-4)
     bench.submit(3, seconds=0.3)
     await bench.turn()
     async with asyncio.timeout(10):
-        while not bench.told:
+        while not bench.outcomes:
             await asyncio.sleep(0.01)
 
-    assert [type(outcome) for outcome in bench.told] == [Expired]
+    assert [type(outcome) for outcome in bench.outcomes] == [Expired]
     await bench.finish()
-    assert len(bench.told) == 1
+    assert len(bench.outcomes) == 1
     bench.assert_empty()
 
 
-async def test_rows_that_do_not_all_fit_into_the_queue_are_refused_and_none_is_left() -> None:
+async def test_a_text_that_does_not_fit_in_the_queue_leaves_no_row_in_it() -> None:
     bench = Bench(queue_rows_max=4)
     bench.submit(2)
     await bench.turn()
@@ -115,17 +115,17 @@ async def test_rows_that_do_not_all_fit_into_the_queue_are_refused_and_none_is_l
         bench.submit(3, first=20)
 
     assert caught.value.reason == "queue_full"
-    # The work ahead is that of the others: at most the two that run and the two that wait.
+    # The backlog is that of the others: at most the two rows that run and the two that wait.
     assert 1 <= caught.value.retry_after_s <= 2
     assert caught.value.needs_s == pytest.approx(3)
     assert bench.scheduler.rows_waiting == 2
     for _ in range(2):
         await bench.finish()
-    assert [len(outcome.logits) for outcome in bench.told if isinstance(outcome, RowsResult)] == [2, 2]
+    assert [len(outcome.logits) for outcome in bench.outcomes if isinstance(outcome, RowsResult)] == [2, 2]
     bench.assert_empty()
 
 
-async def test_rows_whose_sum_has_no_time_behind_others_are_refused(bench: Bench) -> None:
+async def test_a_text_without_time_behind_the_queue_is_refused(bench: Bench) -> None:
     for first in (0, 10):
         bench.submit(10, first=first)
     await bench.turn()
@@ -137,13 +137,13 @@ async def test_rows_whose_sum_has_no_time_behind_others_are_refused(bench: Bench
     assert bench.scheduler.rows_waiting == 18
 
 
-async def test_rows_whose_sum_has_no_time_on_an_idle_server_are_tried_once_a_second_and_else_expired(bench: Bench) -> None:
+async def test_a_text_that_is_too_slow_for_an_idle_server_is_probed_once_a_second(bench: Bench) -> None:
     # A table that is wrong corrects itself only by running.
     assert bench.submit(10, seconds=4).cancel()
 
     with pytest.raises(Expired, match=r"the deadline leaves [34]\.\d+ s and the 10 windows of this text need up to 10\.000 s"):
         bench.submit(10, seconds=4)
-    # Within a factor of two they are tried whenever nothing else is there.
+    # Too slow by less than two, they are probed whenever the server is idle.
     assert bench.submit(10, seconds=6).cancel()
 
     await bench.turn()
@@ -151,7 +151,7 @@ async def test_rows_whose_sum_has_no_time_on_an_idle_server_are_tried_once_a_sec
     bench.assert_empty()
 
 
-async def test_a_closed_batcher_takes_none(bench: Bench) -> None:
+async def test_a_closed_batcher_admits_no_text(bench: Bench) -> None:
     bench.batcher.close()
 
     with pytest.raises(Unavailable):

@@ -1,4 +1,4 @@
-"""How a graph takes rows: what they cost together, how many make a batch, and how a batch is halved, padded and packed."""
+"""Padded and packed layouts: the cost of rows together, the size of a batch, and its halves."""
 
 import math
 import random
@@ -17,7 +17,7 @@ LAYOUTS = [Padded(), Packed()]
 
 
 def portion(layout: Layout, lengths: Sequence[int], cost: CostTable, limits: BatchLimits = WIDE, within_s: float = math.inf) -> int:
-    """How many of these make one batch; and its shape is that of as many rows."""
+    """How many of these rows make one batch. Checks its shape too."""
     group = Candidates(len(lengths), max(lengths), iter(lengths))
     rows, shape = layout.portion(group, Prices(cost, layout.within(limits)), within_s)
     if isinstance(layout, Packed):
@@ -28,7 +28,7 @@ def portion(layout: Layout, lengths: Sequence[int], cost: CostTable, limits: Bat
 
 
 def draw(rng: random.Random) -> list[int]:
-    """Lengths of some rows, alike or not."""
+    """Lengths of some rows."""
     mean = rng.choice([5, 40, 300])
     return [min(512, 1 + int(rng.expovariate(1 / mean))) for _ in range(rng.choice([1, 2, 7, 100]))]
 
@@ -38,26 +38,26 @@ def tickets(lengths: Sequence[int]) -> list[Ticket[str]]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["padded", "packed"])
-def test_rows_of_one_length_cost_what_they_are(layout: Layout) -> None:
+def test_rows_of_one_length_have_their_own_shape(layout: Layout) -> None:
     for rows, length in ((1, 1), (1, 512), (7, 33), (64, 128)):
         assert layout.shape(Lengths.of([length] * rows)) == (rows, length)
 
 
-def test_padded_rows_cost_as_much_as_the_longest_and_are_computed_so() -> None:
+def test_padded_rows_cost_as_much_as_the_longest() -> None:
     lengths = Lengths.of([3, 500, 40])
 
     assert Padded().shape(lengths) == (3, 500)
     assert Padded().computed(lengths) == (1500, 3 * 500**2)
 
 
-def test_packed_rows_are_computed_as_their_tokens_rounded_up_and_their_own_squares() -> None:
+def test_packed_rows_compute_their_tokens_rounded_up_and_their_own_squares() -> None:
     lengths = Lengths.of([3, 500, 40])
 
     assert Packed(64).computed(lengths) == (576, 9 + 250_000 + 1600)
     assert Packed(1).computed(lengths)[0] == 543
 
 
-def test_packed_rows_cost_like_rows_of_one_length_with_their_tokens_and_about_their_squares() -> None:
+def test_packed_rows_cost_like_equal_rows_with_their_tokens_and_about_their_squares() -> None:
     seed = 1
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -71,7 +71,7 @@ def test_packed_rows_cost_like_rows_of_one_length_with_their_tokens_and_about_th
         assert lengths.squares / 1.51 <= rows * length**2 <= 1.51 * lengths.squares * (1 + 1 / length) ** 2
 
 
-def test_a_packed_batch_is_predicted_to_take_what_tokens_and_attention_do() -> None:
+def test_a_packed_batch_is_predicted_by_its_tokens_and_attention() -> None:
     seed = 2
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -94,23 +94,23 @@ def test_padded_rows_have_buckets_by_length_and_packed_ones_a_single_one() -> No
     assert Packed().edges(512) == [512]
 
 
-def test_limits_leave_room_for_what_packing_rounds_up() -> None:
+def test_limits_leave_room_for_rounding_of_packed_tokens() -> None:
     limits = BatchLimits(rows=64, tokens=1000, scores_bytes=2**30, heads=2)
 
     assert Padded().within(limits) is limits
     assert Packed(64).within(limits).tokens == 960
-    # So few that rows run alone.
+    # With so few tokens rows run alone.
     assert Packed(64).within(BatchLimits(64, 63, 2**30, 2)).rows_at(1) == 1
 
 
 @pytest.mark.parametrize(("layout", "rows"), [(Padded(), 2), (Packed(), 6)], ids=["padded", "packed"])
-def test_a_batch_has_the_rows_whose_computed_tokens_are_allowed(layout: Layout, rows: int) -> None:
+def test_a_batch_has_as_many_rows_as_the_token_limit_allows(layout: Layout, rows: int) -> None:
     limits = BatchLimits(rows=64, tokens=512, scores_bytes=2**30, heads=2)
 
     assert portion(layout, [200, 8, 8, 8, 200, 40, 200], fixed(0.01, 1e-9), limits) == rows
 
 
-def test_no_packed_batch_breaks_a_limit_whatever_the_mixture() -> None:
+def test_no_packed_batch_breaks_a_limit_for_any_mixture() -> None:
     seed = 3
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -122,22 +122,22 @@ def test_no_packed_batch_breaks_a_limit_whatever_the_mixture() -> None:
 
         tokens, squares = Packed().computed(Lengths.of(lengths[:rows]))
         assert rows == 1 or (rows <= limits.rows and tokens <= limits.tokens and 2 * squares * 4 <= limits.scores_bytes)
-        # Attention's workspace is as if they were padded.
+        # Attention's workspace counts padding.
         padded = rows * max(lengths[:rows])
         assert rows == 1 or padded <= PADDED * limits.tokens
         assert rows == 1 or 2 * padded * max(lengths[:rows]) * 4 <= limits.scores_bytes
 
 
-def test_one_long_row_has_only_so_many_short_ones_beside_it() -> None:
+def test_one_long_row_limits_the_short_ones_beside_it() -> None:
     limits = BatchLimits(rows=256, tokens=2048, scores_bytes=2**32, heads=12)
 
-    # 8 x 2,048 / 512 rows, of which one is long, or as many short ones as came before it.
+    # 8 x 2,048 / 512 rows with a long one, or as many short ones as come before it.
     assert portion(Packed(), [512] + [2] * 500, fixed(0.01, 1e-9), limits) == 32
     assert portion(Packed(), [2] * 31 + [512] + [2] * 500, fixed(0.01, 1e-9), limits) == 32
     assert portion(Packed(), [2] * 40 + [512] + [2] * 500, fixed(0.01, 1e-9), limits) == 40
 
 
-def test_no_batch_takes_more_memory_than_the_mixture_that_is_run_first() -> None:
+def test_no_batch_takes_more_memory_than_the_mixture_of_the_warm_up() -> None:
     seed = 4
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -152,11 +152,11 @@ def test_no_batch_takes_more_memory_than_the_mixture_that_is_run_first() -> None
         assert sum(mixture) <= limits.tokens
         assert rows * max(lengths[:rows]) <= len(mixture) * 512
     assert Padded().mixture(BatchLimits(64, 1024, 2**32, 2), 512) == [512, 512]
-    # So few tokens that the longest row runs alone.
+    # With so few tokens the longest row runs alone.
     assert Packed().mixture(BatchLimits(64, 64, 2**32, 2), 512) == [512]
 
 
-def test_where_batches_are_padded_to_some_lengths_those_are_the_buckets() -> None:
+def test_fixed_padding_lengths_are_the_buckets() -> None:
     assert Padded((8, 16, 32)).edges(32) == [8, 16, 32]
 
 
@@ -166,7 +166,7 @@ def test_a_row_that_breaks_a_limit_by_itself_is_a_batch_alone(layout: Layout) ->
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["padded", "packed"])
-def test_as_many_rows_of_one_length_make_a_batch_as_pay(layout: Layout) -> None:
+def test_rows_of_one_length_make_a_batch_of_the_best_size(layout: Layout) -> None:
     for cost in (fixed(), proportional(), table(lambda rows, length: 1e-3 + 1e-4 * rows * length)):
         for length in (4, 64, 500):
             assert portion(layout, [length] * 100, cost) == Prices(cost, WIDE).best_rows(length)
@@ -186,19 +186,19 @@ def test_a_packed_batch_of_a_mixture_has_about_the_tokens_of_the_best_batches_of
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["padded", "packed"])
 @pytest.mark.parametrize(("within_s", "rows"), [(0.0005, 1), (0.011, 1), (0.0215, 2), (0.0315, 3), (0.0515, 5), (9.0, 6)])
-def test_a_batch_has_no_more_rows_than_are_done_in_time_and_at_least_one(layout: Layout, within_s: float, rows: int) -> None:
-    # One row takes 11 ms, each more 10 ms, and more than 6 gain nothing.
+def test_a_batch_has_as_many_rows_as_fit_in_its_time_and_at_least_one(layout: Layout, within_s: float, rows: int) -> None:
+    # One row takes 11 ms, each further one 10 ms, and more than 6 save nothing.
     assert portion(layout, [100] * 9, fixed(1e-3, 1e-4), within_s=within_s) == rows
 
 
-def test_the_longer_half_of_a_padded_batch_leaves_the_shorter_without_its_padding() -> None:
+def test_a_padded_batch_is_halved_by_length() -> None:
     shorter, longer = Padded().halves(tickets([9, 300, 5, 200, 7]))
 
     assert [ticket.length for ticket in shorter] == [5, 7]
     assert [ticket.length for ticket in longer] == [9, 200, 300]
 
 
-def test_the_halves_of_a_packed_batch_have_about_the_same_tokens_and_the_last_is_the_larger() -> None:
+def test_the_halves_of_a_packed_batch_have_about_the_same_tokens() -> None:
     seed = 4
     print(f"seed {seed}")
     rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""How waiting rows are cut into batches: buckets, limits, prices, and the least predicted time."""
+"""Dividing waiting rows into batches: buckets, limits, prices, and the least predicted time."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ Buckets = list[tuple[int, int]]
 
 
 def partitions(buckets: Buckets) -> Iterator[list[Buckets]]:
-    """Every way to cut buckets into contiguous groups."""
+    """Every way to divide buckets into contiguous groups."""
     if not buckets:
         yield []
     for size in range(1, len(buckets) + 1):
@@ -76,7 +76,7 @@ def test_a_batch_keeps_the_limits_of_rows_tokens_and_scores() -> None:
 
 
 @pytest.mark.parametrize(("rows", "length"), [(2, 1), (2, 8), (3, 8), (4, 16), (64, 512)])
-def test_below_a_batch_that_was_too_large_at_most_half_of_it_is_allowed(rows: int, length: int) -> None:
+def test_limits_below_a_batch_allow_at_most_half_of_it(rows: int, length: int) -> None:
     lower = WIDE.below(rows * length, rows * length**2)
 
     assert lower.rows_at(length) == rows // 2
@@ -84,16 +84,16 @@ def test_below_a_batch_that_was_too_large_at_most_half_of_it_is_allowed(rows: in
     assert lower.scores_bytes <= rows * 2 * length**2 * 4 // 2
 
 
-def test_limits_never_rise_by_a_batch_that_was_too_large() -> None:
+def test_limits_below_a_batch_never_rise() -> None:
     low = BatchLimits(rows=64, tokens=10, scores_bytes=100, heads=2)
 
     assert low.below(64 * 512, 64 * 512**2) == low
 
 
-def test_below_a_batch_that_was_too_large_longer_rows_are_as_many_as_half_of_its_scores_allow() -> None:
+def test_limits_below_a_batch_allow_half_of_its_attention_scores() -> None:
     lower = WIDE.below(64 * 16, 64 * 16**2)
 
-    # Scores grow with the square of the length: twice as long are a quarter as many.
+    # Scores grow with the square of the length: of rows twice as long a quarter fit.
     assert Prices(fixed(1.0, 1e-9), lower).best_rows(32) == 8
 
 
@@ -106,14 +106,14 @@ def test_rows_run_alone_where_cost_is_proportional_to_tokens(length: int) -> Non
     assert Prices(proportional(), WIDE).best_rows(length) == 1
 
 
-def test_batches_are_as_large_as_allowed_where_the_fixed_cost_is_all() -> None:
+def test_batches_are_as_large_as_allowed_where_only_the_fixed_cost_counts() -> None:
     prices = Prices(fixed(1.0, 1e-9), WIDE)
 
     assert prices.best_rows(8) == 64
     assert prices.best_rows(512) == WIDE.rows_at(512) == 64
 
 
-def test_a_batch_is_the_smallest_that_comes_within_2_percent_of_the_least_time_a_row() -> None:
+def test_a_batch_is_the_smallest_within_2_percent_of_the_least_time_per_row() -> None:
     cost = table(lambda rows, length: 1e-3 + 1e-4 * rows * length)
     prices = Prices(cost, WIDE)
 
@@ -121,11 +121,11 @@ def test_a_batch_is_the_smallest_that_comes_within_2_percent_of_the_least_time_a
         best = prices.best_rows(length)
         least = min(cost.table_s(rows, length) / rows for rows in range(1, 65))
         assert cost.table_s(best, length) / best <= NEAR_BEST * least * 1.001
-        # The next smaller size that is looked at, a root of 2 below, is further off.
+        # The next smaller size that is considered, by a root of 2, is outside the 2 percent.
         assert best == 1 or cost.table_s(round(best / 2**0.5), length) / round(best / 2**0.5) > NEAR_BEST * least
 
 
-def test_a_row_takes_the_part_of_a_batch_that_its_scarcest_limit_says() -> None:
+def test_a_rows_part_of_a_batch_is_that_of_its_scarcest_limit() -> None:
     limits = BatchLimits(rows=10, tokens=1000, scores_bytes=4 * 2 * 400 * 400, heads=2)
 
     assert limits.part(4) == 1 / 10
@@ -175,7 +175,7 @@ def test_prices_are_stale_when_the_table_has_moved() -> None:
     assert not Prices(cost, WIDE).stale()
 
 
-def test_no_other_cut_of_the_buckets_takes_less_time() -> None:
+def test_no_other_division_of_the_buckets_takes_less_time() -> None:
     seed = 3
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -188,11 +188,11 @@ def test_no_other_cut_of_the_buckets_takes_less_time() -> None:
             sum(prices.group_s(sum(rows for _, rows in group), group[-1][0]) for group in partition) for partition in partitions(buckets)
         ]
         assert sum(span.cost_s for span in spans) == pytest.approx(min(totals)), (buckets, spans)
-        # Now that every group of them has a price.
+        # Again, now that every group's price is cached.
         assert sum(span.cost_s for span in split(buckets, prices)) == pytest.approx(min(totals)), buckets
 
 
-def test_groups_cover_all_buckets_in_their_order_and_cost_what_they_say() -> None:
+def test_groups_cover_all_buckets_in_order_with_their_cost() -> None:
     seed = 4
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -208,11 +208,11 @@ def test_groups_cover_all_buckets_in_their_order_and_cost_what_they_say() -> Non
             assert span.cost_s == pytest.approx(prices.group_s(rows, buckets[span.last][0]))
 
 
-def test_unlike_lengths_are_padded_together_where_the_fixed_cost_dominates() -> None:
+def test_different_lengths_are_padded_together_where_the_fixed_cost_dominates() -> None:
     assert groups([(8, 3), (32, 2), (128, 1)], Prices(fixed(1.0, 1e-9), WIDE)) == [[8, 32, 128]]
 
 
-def test_unlike_lengths_stay_apart_where_cost_is_proportional_to_tokens() -> None:
+def test_different_lengths_stay_apart_where_cost_is_proportional_to_tokens() -> None:
     assert groups([(8, 3), (32, 2), (128, 1)], Prices(proportional(), WIDE)) == [[8], [32], [128]]
 
 
@@ -223,23 +223,8 @@ def test_a_short_row_does_not_join_a_full_batch_of_long_ones() -> None:
     assert groups([(8, 1), (512, 4)], prices) == [[8], [512]]
 
 
-def test_nothing_waiting_is_cut_into_nothing() -> None:
+def test_no_buckets_give_no_groups() -> None:
     assert split([], Prices(proportional(), WIDE)) == []
-
-
-def test_4096_rows_in_all_buckets_cost_what_their_groups_do() -> None:
-    ladder = edges(512)
-    assert len(ladder) == EDGES_MAX
-    buckets = [(length, 4096 // EDGES_MAX) for length in ladder]
-
-    for cost in (fixed(), proportional()):
-        prices = Prices(cost, WIDE)
-        spans = split(buckets, prices)
-
-        rows = [sum(rows for _, rows in buckets[span.first : span.last + 1]) for span in spans]
-        assert sum(rows) == 4096
-        each_s = [prices.group_s(count, buckets[span.last][0]) for count, span in zip(rows, spans, strict=True)]
-        assert sum(span.cost_s for span in spans) == pytest.approx(sum(each_s), rel=1e-9)
 
 
 def groups(buckets: Buckets, prices: Prices) -> list[Sequence[int]]:

@@ -1,4 +1,4 @@
-"""What the scheduler decides, one behaviour at a time."""
+"""The scheduler's decisions, one behaviour per test."""
 
 import heapq
 import itertools
@@ -25,12 +25,12 @@ INTERACTIVE, BULK = Priority.INTERACTIVE, Priority.BULK
 def make(
     cost: CostTable | None = None, limits: BatchLimits = WIDE, runners: int = 1, queue_rows_max: int = 10_000, bulk_share: float = 0.2
 ) -> Scheduler[str]:
-    """A scheduler; unless a table is given, a row costs a millisecond a token and batching saves nothing."""
+    """A scheduler. By default a row costs 1 ms per token and batching saves nothing."""
     return Scheduler(cost or proportional(1e-3), limits, runners, queue_rows_max, 512, bulk_share)
 
 
 def some_saving() -> CostTable:
-    """Alike rows gain from company, unlike ones do not."""
+    """Batching saves time for rows of equal length only."""
     return fixed(1e-3, 1e-4)
 
 
@@ -42,7 +42,7 @@ Arrival = tuple[float, int, float, str, Priority]
 
 
 def drive(scheduler: Scheduler[str], arrivals: Sequence[Arrival], until: float = FAR) -> list[tuple[float, Batch[str]]]:
-    """Run to the end on virtual time, every run as long as predicted; returns when each batch began."""
+    """Run to the end in virtual time, every run as long as predicted. Returns when each batch began."""
     began: list[tuple[float, Batch[str]]] = []
     serials = itertools.count()
     events: list[tuple[float, int, Any]] = [(arrival[0], next(serials), arrival) for arrival in arrivals]
@@ -70,7 +70,7 @@ def drive(scheduler: Scheduler[str], arrivals: Sequence[Arrival], until: float =
 # Batches and fates
 
 
-def test_nothing_is_bound_to_a_batch_before_a_runner_is_free() -> None:
+def test_no_batch_is_formed_before_a_runner_is_free() -> None:
     scheduler = make(some_saving())
     scheduler.add(8, 0.0, 9.0, "a")
 
@@ -81,33 +81,51 @@ def test_nothing_is_bound_to_a_batch_before_a_runner_is_free() -> None:
     assert names(scheduler.step(0.0, 1).batches[0]) == ["a", "b"]
 
 
-def test_rows_of_unlike_length_run_apart() -> None:
-    scheduler = make(some_saving(), runners=2)
-    for name, length in (("short", 5), ("long", 60), ("short too", 6)):
+@pytest.mark.parametrize(
+    ("cost", "runners", "free", "lengths", "batches", "reasons"),
+    [
+        pytest.param(
+            some_saving(), 2, 2, {"a": 5, "long": 60, "b": 6}, [["a", "b"], ["long"]], {"alike"}, id="rows of different lengths run apart"
+        ),
+        pytest.param(fixed(0.01, 1e-9), 1, 1, {"a": 5, "b": 500}, [["a", "b"]], {"alike"}, id="together where the fixed cost dominates"),
+        pytest.param(proportional(), 1, 1, dict.fromkeys("abc", 8), [["a"]], {"full"}, id="rows run alone where batching saves nothing"),
+        pytest.param(some_saving(), 2, 2, {"a": 100, "b": 100}, [["a"], ["b"]], {"spread"}, id="two idle runners share a batch"),
+        pytest.param(
+            some_saving(),
+            3,
+            3,
+            {"a": 8, "c": 100, "b": 8, "d": 100},
+            [["a", "b"], ["c"], ["d"]],
+            {"alike", "spread"},
+            id="the more expensive batch is halved",
+        ),
+        pytest.param(fixed(0.01, 1e-7), 2, 2, {"a": 100, "b": 100}, [["a", "b"]], {"alike"}, id="not halved where a half takes as long"),
+        pytest.param(some_saving(), 2, 1, {"a": 100, "b": 100}, [["a", "b"]], {"alike"}, id="not halved while the other runner is busy"),
+        pytest.param(
+            fixed(0.02, 1e-4),
+            2,
+            2,
+            {"c": 120, "a": 90, "d": 120, "b": 90},
+            [["a", "b"], ["c", "d"]],
+            {"spread"},
+            id="halved so that short rows lose the padding of long ones",
+        ),
+    ],
+)
+def test_rows_that_wait_are_divided_into_batches(
+    cost: CostTable, runners: int, free: int, lengths: dict[str, int], batches: list[list[str]], reasons: set[str]
+) -> None:
+    scheduler = make(cost, runners=runners)
+    for name, length in lengths.items():
         scheduler.add(length, 0.0, 9.0, name)
 
-    batches = scheduler.step(0.0, 2).batches
+    found = scheduler.step(0.0, free).batches
 
-    assert [names(batch) for batch in batches] == [["short", "short too"], ["long"]]
-
-
-def test_rows_of_unlike_length_run_together_where_the_fixed_cost_dominates() -> None:
-    scheduler = make(fixed(0.01, 1e-9))
-    for name, length in (("short", 5), ("long", 500)):
-        scheduler.add(length, 0.0, 9.0, name)
-
-    assert [names(batch) for batch in scheduler.step(0.0, 1).batches] == [["short", "long"]]
+    assert sorted(sorted(names(batch)) for batch in found) == batches
+    assert {batch.reason for batch in found} == reasons
 
 
-def test_a_batch_is_no_larger_than_pays() -> None:
-    scheduler = make(proportional())
-    for name in "abc":
-        scheduler.add(8, 0.0, 9.0, name)
-
-    assert [names(batch) for batch in scheduler.step(0.0, 1).batches] == [["a"]]
-
-
-def test_a_batch_keeps_the_limits() -> None:
+def test_a_batch_keeps_its_limits() -> None:
     scheduler = make(fixed(0.01, 1e-9), BatchLimits(rows=8, tokens=324, scores_bytes=2**30, heads=2))
     for _ in range(20):
         scheduler.add(108, 0.0, 99.0, "row")
@@ -125,7 +143,7 @@ def test_a_closed_scheduler_admits_nothing_and_finishes_what_it_has() -> None:
     assert names(scheduler.step(0.0, 1).batches[0]) == ["a"]
 
 
-def test_a_cancelled_row_is_never_run_and_its_mates_are() -> None:
+def test_a_cancelled_row_never_runs_and_the_others_do() -> None:
     scheduler = make(some_saving())
     first, *_ = (scheduler.add(8, 0.0, 9.0, name) for name in "abc")
 
@@ -136,22 +154,16 @@ def test_a_cancelled_row_is_never_run_and_its_mates_are() -> None:
     assert not scheduler.cancel(first)
 
 
-def test_a_row_past_its_deadline_is_never_run() -> None:
+@pytest.mark.parametrize("runners_free", [0, 1])
+def test_a_row_expires_at_its_deadline_and_never_runs(runners_free: int) -> None:
     scheduler = make()
     scheduler.add(8, 0.0, 1.0, "late")
 
-    step = scheduler.step(1.0, 1)
+    step = scheduler.step(1.0, runners_free)
 
     assert [(ticket.payload, ticket.state) for ticket in step.expired] == [("late", State.EXPIRED)]
     assert (step.batches, step.hopeless) == ([], [])
     assert step.wake_at is None
-
-
-def test_a_row_expires_at_its_deadline_though_no_runner_is_free() -> None:
-    scheduler = make()
-    scheduler.add(8, 0.0, 1.0, "late")
-
-    assert [ticket.payload for ticket in scheduler.step(1.0, 0).expired] == ["late"]
 
 
 def test_a_running_row_expires_at_its_deadline_and_is_not_answered() -> None:
@@ -164,7 +176,7 @@ def test_a_running_row_expires_at_its_deadline_and_is_not_answered() -> None:
     assert scheduler.finish(batch, 1.6, 1.6) == []
 
 
-def test_an_answer_that_comes_after_the_deadline_is_none_even_if_nobody_has_noticed_yet() -> None:
+def test_an_answer_after_the_deadline_does_not_count_even_before_the_next_step() -> None:
     scheduler = make()
     scheduler.add(8, 0.0, 1.0, "slow")
     batch = scheduler.step(0.0, 1).batches[0]
@@ -174,7 +186,7 @@ def test_an_answer_that_comes_after_the_deadline_is_none_even_if_nobody_has_noti
     assert [ticket.payload for ticket in scheduler.step(1.0, 1).expired] == ["slow"]
 
 
-def test_it_asks_to_be_woken_at_the_next_deadline() -> None:
+def test_a_step_asks_to_be_called_at_the_next_deadline() -> None:
     scheduler = make()
     scheduler.add(8, 0.0, 5.0, "later")
     scheduler.add(8, 0.0, 3.0, "sooner")
@@ -182,7 +194,7 @@ def test_it_asks_to_be_woken_at_the_next_deadline() -> None:
     assert scheduler.step(0.0, 0).wake_at == 3.0
 
 
-def test_why_a_batch_is_not_larger_is_said() -> None:
+def test_a_batch_has_the_reason_why_it_is_not_larger() -> None:
     scheduler = make(some_saving(), FOUR, runners=2)
     for name in "abcde":
         scheduler.add(8, 0.0, 9.0, name)
@@ -192,7 +204,7 @@ def test_why_a_batch_is_not_larger_is_said() -> None:
     assert reasons == ["full", "alike"]
 
 
-def test_what_a_batch_took_is_learned() -> None:
+def test_the_time_of_a_batch_is_learned() -> None:
     scheduler = make()
     scheduler.add(8, 0.0, 9.0, "a")
     batch = scheduler.step(0.0, 1).batches[0]
@@ -205,7 +217,7 @@ def test_what_a_batch_took_is_learned() -> None:
 
 def test_memory_does_not_grow_with_rows_that_come_and_are_cancelled() -> None:
     scheduler = make()
-    # It stays, with the earliest deadline, before all others.
+    # It stays in front of all others, with the earliest deadline.
     patient = scheduler.add(8, 0.0, 50.0, "patient")
 
     for number in range(3000):
@@ -218,7 +230,7 @@ def test_memory_does_not_grow_with_rows_that_come_and_are_cancelled() -> None:
     assert scheduler.step(50.0, 0).expired == [patient]
 
 
-def test_rows_that_are_gone_are_cleared_away_when_they_are_the_majority_and_not_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_rows_are_removed_when_they_are_the_majority(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler, heapify, rebuilt, most = make(fixed(0.01, 1e-9)), heapq.heapify, Counter[str](), 0
     for _ in range(100):
         scheduler.add(8, 0.0, 50.0, "patient")
@@ -235,7 +247,7 @@ def test_rows_that_are_gone_are_cleared_away_when_they_are_the_majority_and_not_
     assert rebuilt["deadlines"] <= 1000 / 150
 
 
-def test_when_nothing_can_run_any_more_all_that_wait_fail_and_none_that_run() -> None:
+def test_without_a_runner_waiting_rows_fail_and_running_ones_do_not() -> None:
     scheduler = make(some_saving(), FOUR, runners=2)
     for number in range(8):
         scheduler.add(8, 0.0, 9.0, f"{number}")
@@ -253,7 +265,7 @@ def test_when_nothing_can_run_any_more_all_that_wait_fail_and_none_that_run() ->
 # Failure
 
 
-def test_a_failed_batch_is_halved_until_only_the_culprit_fails() -> None:
+def test_a_failed_batch_is_halved_until_only_the_bad_row_fails() -> None:
     scheduler = make(fixed(0.01, 1e-9))
     for name in "abcdefgh":
         scheduler.add(8, 0.0, 99.0, name)
@@ -268,17 +280,19 @@ def test_a_failed_batch_is_halved_until_only_the_culprit_fails() -> None:
     assert (scheduler.rows_waiting, scheduler.rows_running, scheduler.forecast.backlog_s(0.0)) == (0, 0, 0.0)
 
 
-def test_a_row_cancelled_between_failure_and_retry_is_not_run_again() -> None:
+def test_a_row_cancelled_between_failure_and_retry_neither_waits_nor_runs() -> None:
     scheduler = make(some_saving(), runners=2)
     tickets = [scheduler.add(8, 0.0, 9.0, name) for name in "ab"]
     scheduler.fail(scheduler.step(0.0, 1).batches[0])
+    assert scheduler.rows_waiting == 2
 
     scheduler.cancel(tickets[0])
 
+    assert scheduler.rows_waiting == 1
     assert [names(batch) for batch in scheduler.step(0.0, 2).batches] == [["b"]]
 
 
-def test_a_row_whose_only_mate_has_left_is_tried_alone_before_it_fails() -> None:
+def test_the_last_row_of_a_failed_batch_is_retried_alone() -> None:
     scheduler = make(some_saving())
     poison, _ = (scheduler.add(8, 0.0, 9.0, name) for name in ("poison", "good"))
     batch = scheduler.step(0.0, 1).batches[0]
@@ -289,18 +303,7 @@ def test_a_row_whose_only_mate_has_left_is_tried_alone_before_it_fails() -> None
     assert [names(again) for again in scheduler.step(0.0, 1).batches] == [["good"]]
 
 
-def test_a_row_cancelled_between_failure_and_retry_waits_no_more() -> None:
-    scheduler = make(some_saving())
-    tickets = [scheduler.add(8, 0.0, 9.0, name) for name in "abcd"]
-    scheduler.fail(scheduler.step(0.0, 1).batches[0])
-    assert scheduler.rows_waiting == 4
-
-    scheduler.cancel(tickets[0])
-
-    assert scheduler.rows_waiting == 3
-
-
-def test_halves_of_a_failed_batch_are_not_spread() -> None:
+def test_halves_of_a_failed_batch_are_not_divided_again() -> None:
     scheduler = make(some_saving(), runners=3)
     for name in "abcd":
         scheduler.add(100, 0.0, 9.0, name)
@@ -311,7 +314,7 @@ def test_halves_of_a_failed_batch_are_not_spread() -> None:
     assert [(names(batch), batch.reason) for batch in batches] == [(["a", "b"], "retry"), (["c", "d"], "retry")]
 
 
-def test_rows_of_a_failed_batch_go_before_all_others() -> None:
+def test_rows_of_a_failed_batch_run_before_all_others() -> None:
     scheduler = make(some_saving(), FOUR, runners=2)
     for number in range(6):
         scheduler.add(8, 0.0, 9.0, f"{number}")
@@ -322,7 +325,7 @@ def test_rows_of_a_failed_batch_go_before_all_others() -> None:
     assert [(names(batch), batch.reason) for batch in batches] == [(["0", "1"], "retry"), (["2", "3"], "retry")]
 
 
-def test_a_row_that_came_back_from_a_failed_batch_and_can_no_longer_finish_is_not_run() -> None:
+def test_a_row_of_a_failed_batch_that_has_become_hopeless_is_not_retried() -> None:
     scheduler = make(fixed(0.01, 1e-9))
     scheduler.add(8, 0.0, 0.015, "late by then")
     scheduler.add(8, 0.0, 9.0, "patient")
@@ -334,7 +337,7 @@ def test_a_row_that_came_back_from_a_failed_batch_and_can_no_longer_finish_is_no
     assert [name for batch in batches for name in names(batch)] == ["patient"]
 
 
-def test_a_batch_too_large_for_the_memory_comes_back_in_halves_and_none_is_as_large_again() -> None:
+def test_a_batch_out_of_memory_is_halved_and_later_batches_are_smaller() -> None:
     scheduler = make(fixed(0.01, 1e-9))
     for number in range(40):
         scheduler.add(108, 0.0, 99.0, f"{number}")
@@ -353,37 +356,27 @@ def test_a_batch_too_large_for_the_memory_comes_back_in_halves_and_none_is_as_la
     assert sizes == [20, 20, 20, 20]
 
 
-def test_where_two_rows_are_too_large_for_the_memory_rows_run_alone() -> None:
+@pytest.mark.parametrize(
+    ("rows", "out_of_memory", "rows_at", "failed"),
+    [
+        pytest.param(2, True, 1, 0, id="two rows out of memory: rows run alone"),
+        pytest.param(4, False, WIDE.rows_at(100), 0, id="another failure leaves the limits alone"),
+        pytest.param(1, True, WIDE.rows_at(100), 1, id="a single row out of memory fails and leaves the limits alone"),
+    ],
+)
+def test_only_a_batch_of_several_rows_out_of_memory_lowers_the_limits(rows: int, out_of_memory: bool, rows_at: int, failed: int) -> None:
     scheduler = make(fixed(0.01, 1e-9))
-    for name in "ab":
-        scheduler.add(100, 0.0, 99.0, name)
-
-    scheduler.fail(scheduler.step(0.0, 1).batches[0], out_of_memory=True)
-
-    assert scheduler.limits.rows_at(100) == 1
-
-
-def test_a_batch_that_fails_for_another_reason_leaves_the_limits_alone() -> None:
-    scheduler = make(fixed(0.01, 1e-9))
-    for number in range(4):
+    for number in range(rows):
         scheduler.add(100, 0.0, 99.0, f"{number}")
 
-    scheduler.fail(scheduler.step(0.0, 1).batches[0])
+    found = scheduler.fail(scheduler.step(0.0, 1).batches[0], out_of_memory)
 
-    assert scheduler.limits == WIDE
-
-
-def test_a_single_row_too_large_for_the_memory_fails_and_leaves_the_limits_alone() -> None:
-    scheduler = make()
-    scheduler.add(500, 0.0, 9.0, "huge")
-
-    failed = scheduler.fail(scheduler.step(0.0, 1).batches[0], out_of_memory=True)
-
-    assert [ticket.payload for ticket in failed] == ["huge"]
-    assert scheduler.limits == WIDE
+    assert len(found) == failed
+    assert scheduler.limits.rows_at(100) == rows_at
+    assert (scheduler.limits == WIDE) == (rows_at > 1)
 
 
-def test_a_batch_that_is_given_up_fails_its_rows_and_takes_its_runner_along() -> None:
+def test_giving_up_a_batch_fails_its_rows_and_loses_its_runner() -> None:
     scheduler = make(some_saving(), FOUR, runners=2)
     for name in "abcd":
         scheduler.add(8, 0.0, 9.0, name)
@@ -423,7 +416,7 @@ def test_nothing_is_admitted_when_all_runners_are_lost() -> None:
 # Admission
 
 
-def test_an_idle_server_tries_what_the_table_denies_by_less_than_half() -> None:
+def test_an_idle_server_runs_a_row_that_the_table_calls_too_slow_by_less_than_two() -> None:
     scheduler = make()
 
     ticket = scheduler.add(100, 0.0, 0.051, "probe")
@@ -433,7 +426,7 @@ def test_an_idle_server_tries_what_the_table_denies_by_less_than_half() -> None:
     assert [batch.tickets for batch in step.batches] == [[ticket]]
 
 
-def test_an_idle_server_refuses_what_needs_more_than_twice_the_time_that_is_left_and_names_both() -> None:
+def test_an_idle_server_refuses_a_row_that_needs_more_than_twice_the_time_left() -> None:
     scheduler = make()
     scheduler.cancel(scheduler.add(100, 0.0, 0.049, "probe"))
 
@@ -443,7 +436,7 @@ def test_an_idle_server_refuses_what_needs_more_than_twice_the_time_that_is_left
     assert scheduler.rows_waiting == 0
 
 
-def test_an_idle_server_tries_once_a_second_whatever_its_table_denies() -> None:
+def test_an_idle_server_probes_once_a_second() -> None:
     scheduler = make()
 
     for second in range(3):
@@ -453,7 +446,7 @@ def test_an_idle_server_tries_once_a_second_whatever_its_table_denies() -> None:
             scheduler.add(100, now, now + 0.001, "hopeless")
 
 
-def test_bulk_rows_leave_a_quarter_of_the_queue_to_interactive_ones() -> None:
+def test_bulk_rows_leave_a_quarter_of_the_queue_to_interactive_rows() -> None:
     scheduler = make(queue_rows_max=8)
     for number in range(6):
         scheduler.add(8, 0.0, 60.0, f"{number}", BULK)
@@ -466,7 +459,7 @@ def test_bulk_rows_leave_a_quarter_of_the_queue_to_interactive_ones() -> None:
         scheduler.add(8, 0.0, 60.0, "c")
 
 
-def test_a_queue_of_a_single_row_takes_one_of_bulk() -> None:
+def test_a_queue_of_one_row_accepts_a_bulk_row() -> None:
     scheduler = make(queue_rows_max=1)
     scheduler.add(8, 0.0, 60.0, "a", BULK)
 
@@ -474,7 +467,7 @@ def test_a_queue_of_a_single_row_takes_one_of_bulk() -> None:
         scheduler.add(8, 0.0, 60.0, "b", BULK)
 
 
-def test_a_free_runner_beside_a_busy_one_lets_a_row_in_that_has_just_the_time_it_needs() -> None:
+def test_beside_a_busy_runner_a_free_one_admits_a_row_with_just_enough_time() -> None:
     scheduler = make(runners=2)
     scheduler.add(500, 0.0, 60.0, "long")
     scheduler.step(0.0, 2)
@@ -484,7 +477,7 @@ def test_a_free_runner_beside_a_busy_one_lets_a_row_in_that_has_just_the_time_it
     assert [names(batch) for batch in scheduler.step(0.0, 1).batches] == [["urgent"]]
 
 
-def test_a_run_that_should_have_ended_is_expected_to_need_as_long_again() -> None:
+def test_an_overdue_run_is_expected_to_take_as_long_again() -> None:
     scheduler = make()
     scheduler.add(100, 0.0, 60.0, "overdue")
     scheduler.step(0.0, 1)
@@ -493,7 +486,7 @@ def test_a_run_that_should_have_ended_is_expected_to_need_as_long_again() -> Non
     assert scheduler.forecast.backlog_s(3.1) == pytest.approx(3.0)
 
 
-def test_long_rows_among_many_short_ones_are_not_counted_as_cheap() -> None:
+def test_long_rows_among_many_short_ones_count_at_full_cost() -> None:
     scheduler = make(cost=fixed(0.02, 1e-3), limits=BatchLimits(64, 640, 2**30, 2))
     for number in range(500):
         scheduler.add(8, 0.0, 600.0, f"short {number}")
@@ -511,12 +504,12 @@ def test_long_rows_among_many_short_ones_are_not_counted_as_cheap() -> None:
 
 
 @pytest.mark.parametrize("deadline_at", [4.0, 5.0])
-def test_a_deadline_that_has_come_leaves_no_time_and_not_less_and_is_not_tried(deadline_at: float) -> None:
+def test_a_past_deadline_leaves_zero_seconds_and_is_not_probed(deadline_at: float) -> None:
     with pytest.raises(Expired, match=r"leaves 0\.000 s"):
         make().add(100, 5.0, deadline_at, "late")
 
 
-def test_a_busy_server_tries_nothing_that_the_table_denies() -> None:
+def test_a_busy_server_does_not_probe() -> None:
     scheduler = make(runners=2)
     scheduler.add(8, 0.0, 9.0, "other")
 
@@ -524,7 +517,7 @@ def test_a_busy_server_tries_nothing_that_the_table_denies() -> None:
         scheduler.add(100, 0.0, 0.099, "hopeless")
 
 
-def test_a_batch_whose_rows_have_all_left_still_keeps_its_runner_busy() -> None:
+def test_a_batch_of_cancelled_rows_keeps_its_runner_busy() -> None:
     scheduler = make()
     ticket = scheduler.add(500, 0.0, 9.0, "gone")
     scheduler.step(0.0, 1)
@@ -537,7 +530,7 @@ def test_a_batch_whose_rows_have_all_left_still_keeps_its_runner_busy() -> None:
         scheduler.add(100, 0.1, 0.55, "no time")
 
 
-def test_the_queue_is_bounded_and_says_when_to_come_back() -> None:
+def test_the_queue_is_bounded_and_says_when_to_retry() -> None:
     scheduler = make(queue_rows_max=2)
     for name in "ab":
         scheduler.add(8, 0.0, 9.0, name)
@@ -549,7 +542,7 @@ def test_the_queue_is_bounded_and_says_when_to_come_back() -> None:
     assert caught.value.retry_after_s == pytest.approx(0.016)
 
 
-def test_a_row_that_the_work_ahead_leaves_no_time_is_refused_and_told_how_much_that_is() -> None:
+def test_a_row_without_time_behind_the_queued_work_is_refused_with_that_work() -> None:
     scheduler = make()
     for number in range(10):
         scheduler.add(100, 0.0, 1.1, f"{number}")
@@ -559,32 +552,10 @@ def test_a_row_that_the_work_ahead_leaves_no_time_is_refused_and_told_how_much_t
 
     assert caught.value.reason == "backlog"
     assert caught.value.retry_after_s == pytest.approx(1.0)
-
-
-def test_a_row_with_time_enough_behind_the_work_ahead_is_admitted() -> None:
-    scheduler = make()
-    for number in range(10):
-        scheduler.add(100, 0.0, 1.1, f"{number}")
-
     scheduler.add(100, 0.0, 1.11, "room")
 
-    assert scheduler.rows_waiting == 11
 
-
-def test_two_runners_do_twice_the_work_before_a_deadline() -> None:
-    scheduler = make(runners=2)
-    for number in range(10):
-        scheduler.add(100, 0.0, 1.1, f"{number}")
-
-    for number in range(8):
-        scheduler.add(100, 0.0, 1.1, f"more {number}")
-
-    with pytest.raises(Refused):
-        for _ in range(5):
-            scheduler.add(100, 0.0, 1.1, "too many")
-
-
-def test_a_slow_moment_of_the_machine_counts_at_the_door() -> None:
+def test_the_current_speed_counts_at_admission() -> None:
     scheduler = make()
     for _ in range(10):
         scheduler.cost.observe(1, 8, 1.0)
@@ -596,28 +567,20 @@ def test_a_slow_moment_of_the_machine_counts_at_the_door() -> None:
         scheduler.add(100, 0.0, 0.7, "in time on a better day")
 
 
-def test_a_row_that_would_make_one_with_a_later_deadline_late_is_refused() -> None:
+def test_a_row_with_an_earlier_deadline_is_admitted_only_if_later_ones_stay_in_time() -> None:
     scheduler = make()
     scheduler.add(500, 0.0, 0.6, "admitted")
 
     with pytest.raises(Refused, match=r"this text would make 1 queued deadlines late by up to 0\.100 s") as caught:
-        scheduler.add(200, 0.0, 0.5, "pushing in")
+        scheduler.add(200, 0.0, 0.5, "too long")
+    scheduler.add(90, 0.0, 0.5, "short enough")
 
     assert caught.value.reason == "backlog"
-    assert scheduler.rows_waiting == 1
-
-
-def test_a_row_that_leaves_those_with_later_deadlines_in_time_may_go_before_them() -> None:
-    scheduler = make()
-    scheduler.add(500, 0.0, 0.6, "admitted")
-
-    scheduler.add(90, 0.0, 0.5, "first")
-
-    assert names(scheduler.step(0.0, 1).batches[0]) == ["first"]
+    assert names(scheduler.step(0.0, 1).batches[0]) == ["short enough"]
 
 
 @pytest.mark.parametrize(("now", "vetoed"), [(0.52, True), (0.60, False)])
-def test_a_row_has_a_veto_while_it_is_in_time_and_not_when_it_is_late_anyway(now: float, vetoed: bool) -> None:
+def test_a_queued_row_blocks_others_only_while_it_is_in_time_itself(now: float, vetoed: bool) -> None:
     scheduler = make()
     scheduler.add(500, 0.0, 9.0, "runs longer than predicted")
     scheduler.step(0.0, 1)
@@ -631,24 +594,24 @@ def test_a_row_has_a_veto_while_it_is_in_time_and_not_when_it_is_late_anyway(now
         assert not vetoed
 
 
-def test_a_bulk_backlog_does_not_keep_an_interactive_row_out() -> None:
+def test_a_bulk_backlog_does_not_keep_an_interactive_row_from_admission() -> None:
     scheduler = make()
     for number in range(100):
         scheduler.add(500, 0.0, 50.2, f"{number}", BULK)
 
-    scheduler.add(100, 0.0, 0.2, "somebody waits")
+    scheduler.add(100, 0.0, 0.2, "interactive")
     with pytest.raises(Refused):
-        scheduler.add(400, 0.0, 50.2, "nobody does", BULK)
+        scheduler.add(400, 0.0, 50.2, "bulk", BULK)
 
 
-def test_the_bulk_share_counts_at_the_door_while_bulk_waits() -> None:
+def test_the_bulk_share_counts_at_admission_while_bulk_waits() -> None:
     scheduler = make()
     for number in range(100):
         scheduler.add(100, 0.0, FAR, f"bulk {number}", BULK)
     for number in range(10):
         scheduler.add(100, 0.0, 2.0, f"{number}")
 
-    # 1 s of their own is ahead, and while it is done bulk may claim a quarter as much, to within a batch.
+    # 1 s of interactive work is queued; bulk may get a quarter as much meanwhile, to within a batch.
     with pytest.raises(Refused, match=r"1\.358 s of work are queued"):
         scheduler.add(100, 0.7, 2.0, "no room")
     scheduler.add(100, 0.5, 2.0, "room")
@@ -657,7 +620,7 @@ def test_the_bulk_share_counts_at_the_door_while_bulk_waits() -> None:
 # What runs next
 
 
-def test_a_row_that_can_no_longer_finish_in_time_is_given_up_at_once_and_never_runs() -> None:
+def test_a_hopeless_row_is_dropped_at_once_and_never_runs() -> None:
     scheduler = make()
     scheduler.add(100, 0.0, 9.0, "runs longer than predicted")
     batch = scheduler.step(0.0, 1).batches[0]
@@ -672,7 +635,7 @@ def test_a_row_that_can_no_longer_finish_in_time_is_given_up_at_once_and_never_r
     assert scheduler.step(9.0, 0).expired == [fine]
 
 
-def test_hope_is_not_given_up_before_a_runner_is_free() -> None:
+def test_no_row_is_hopeless_before_a_runner_is_free() -> None:
     scheduler = make()
     scheduler.add(100, 0.0, 9.0, "runs longer than predicted")
     scheduler.step(0.0, 1)
@@ -681,12 +644,12 @@ def test_hope_is_not_given_up_before_a_runner_is_free() -> None:
     assert scheduler.step(0.5, 0).hopeless == []
 
 
-def test_a_hopeless_row_behind_a_shorter_one_that_has_hope_is_not_run() -> None:
+def test_a_hopeless_row_behind_a_shorter_one_in_time_is_not_run() -> None:
     scheduler = make(runners=2)
     for name in ("long", "long too"):
         scheduler.add(500, 0.0, 9.0, name)
     batches = scheduler.step(0.0, 2).batches
-    # Of one bucket, 55 to 64 tokens: at 1.0 s the first needs 56 ms and has 56.5, the other needs 60 ms and has 59.
+    # Both in the bucket of 55 to 64 tokens: at 1.0 s the first needs 56 ms and has 56.5, the other needs 60 ms and has 59.
     scheduler.add(56, 0.0, 1.0565, "in time")
     scheduler.add(60, 0.0, 1.059, "hopeless")
     for batch in batches:
@@ -697,7 +660,7 @@ def test_a_hopeless_row_behind_a_shorter_one_that_has_hope_is_not_run() -> None:
     assert [name for batch in step.batches for name in names(batch)] == ["in time"]
 
 
-def test_the_rows_that_cost_least_run_first_when_all_have_waited_alike() -> None:
+def test_the_cheapest_rows_run_first_when_all_have_waited_equally() -> None:
     scheduler = make()
     scheduler.add(500, 0.0, 8.0, "long")
     scheduler.add(8, 0.0, 9.0, "short")
@@ -705,7 +668,7 @@ def test_the_rows_that_cost_least_run_first_when_all_have_waited_alike() -> None
     assert names(scheduler.step(1.0, 1).batches[0]) == ["short"]
 
 
-def test_of_rows_that_have_just_come_those_run_first_that_are_most_a_second() -> None:
+def test_of_new_rows_those_with_most_rows_per_second_run_first() -> None:
     cost = fixed(0.01, 1e-5)
     scheduler = make(cost)
     full = Prices(cost, WIDE).best_rows(431)
@@ -725,9 +688,9 @@ def test_a_row_that_would_otherwise_be_late_runs_first() -> None:
 
 
 @pytest.mark.parametrize(("slack_s", "rows"), [(0.016, 1), (0.025, 2), (0.035, 3)])
-def test_an_urgent_row_takes_only_so_many_along_as_let_it_finish_in_time(slack_s: float, rows: int) -> None:
+def test_a_batch_with_an_urgent_row_is_small_enough_to_be_in_time(slack_s: float, rows: int) -> None:
     scheduler = make(some_saving())
-    # One takes 11 ms, each more 10 ms.
+    # One row takes 11 ms, each further one 10 ms.
     for number, deadline_at in enumerate((1 + slack_s, 1.2, 1.2, 1.2, 1.2, 1.2)):
         scheduler.add(100, 1.0, deadline_at, f"{number}")
 
@@ -739,7 +702,7 @@ def test_an_urgent_row_takes_only_so_many_along_as_let_it_finish_in_time(slack_s
 
 
 @pytest.mark.parametrize(("rows", "slack_s", "ran", "reason"), [(3, 0.004, 3, "alike"), (5, 0.0045, 4, "full")])
-def test_an_urgent_row_takes_as_many_along_as_any_where_that_leaves_it_in_time(rows: int, slack_s: float, ran: int, reason: str) -> None:
+def test_a_batch_with_an_urgent_row_is_full_where_that_is_in_time(rows: int, slack_s: float, ran: int, reason: str) -> None:
     scheduler = make(some_saving(), FOUR)
     # Three take 3.4 ms and four 4.2 ms: behind as many others the first would be late.
     for number in range(rows):
@@ -750,7 +713,7 @@ def test_an_urgent_row_takes_as_many_along_as_any_where_that_leaves_it_in_time(r
     assert (len(batch.tickets), batch.reason) == (ran, reason)
 
 
-def test_an_urgent_row_of_its_groups_full_length_runs_and_not_one_of_the_next_group() -> None:
+def test_an_urgent_row_of_its_groups_full_length_runs_before_the_next_group() -> None:
     scheduler = make()
     scheduler.add(32, 0.0, 0.04, "urgent")
     scheduler.add(512, 0.0, 9.0, "long")
@@ -767,7 +730,7 @@ def test_an_urgent_row_longer_than_any_bucket_runs() -> None:
 
 def test_a_long_row_is_not_starved_by_a_constant_flow_of_short_ones() -> None:
     scheduler = make()
-    # Some always wait: they come as fast as they can be run, and five at once at the beginning.
+    # Some always wait: they come as fast as they run, and five at once at the start.
     short: list[Arrival] = [(max(0, number - 5) * 0.0081, 8, FAR, f"{number}", INTERACTIVE) for number in range(400)]
 
     began = drive(scheduler, [*short, (0.0, 400, FAR, "long", INTERACTIVE)], until=3.0)
@@ -775,53 +738,6 @@ def test_a_long_row_is_not_starved_by_a_constant_flow_of_short_ones() -> None:
     started_at = {name: at for at, batch in began for name in names(batch)}
     assert started_at["long"] < 2.0
     assert any(arrival[0] < started_at["long"] < started_at[arrival[3]] for arrival in short if arrival[3] in started_at)
-
-
-def test_two_runners_that_are_idle_share_rows_that_would_run_together() -> None:
-    scheduler = make(some_saving(), runners=2)
-    for name in "ab":
-        scheduler.add(100, 0.0, 9.0, name)
-
-    batches = scheduler.step(0.0, 2).batches
-
-    assert sorted(names(batch) for batch in batches) == [["a"], ["b"]]
-    assert {batch.reason for batch in batches} == {"spread"}
-
-
-def test_of_two_batches_the_dearer_one_is_spread() -> None:
-    scheduler = make(some_saving(), runners=3)
-    for name, length in (("short", 8), ("long", 100), ("short too", 8), ("long too", 100)):
-        scheduler.add(length, 0.0, 9.0, name)
-
-    batches = scheduler.step(0.0, 3).batches
-
-    assert [names(batch) for batch in batches] == [["short", "short too"], ["long"], ["long too"]]
-
-
-def test_rows_are_not_spread_where_half_a_batch_takes_as_long_as_all_of_it() -> None:
-    scheduler = make(fixed(0.01, 1e-7), runners=2)
-    for name in "ab":
-        scheduler.add(100, 0.0, 9.0, name)
-
-    assert [names(batch) for batch in scheduler.step(0.0, 2).batches] == [["a", "b"]]
-
-
-def test_rows_are_not_spread_while_the_other_runner_is_busy() -> None:
-    scheduler = make(some_saving(), runners=2)
-    for name in "ab":
-        scheduler.add(100, 0.0, 9.0, name)
-
-    assert [names(batch) for batch in scheduler.step(0.0, 1).batches] == [["a", "b"]]
-
-
-def test_spreading_leaves_short_rows_without_the_padding_of_long_ones() -> None:
-    scheduler = make(fixed(0.02, 1e-4), runners=2)
-    for name, length in (("long", 120), ("short", 90), ("long too", 120), ("short too", 90)):
-        scheduler.add(length, 0.0, 9.0, name)
-
-    batches = scheduler.step(0.0, 2).batches
-
-    assert [sorted(names(batch)) for batch in batches] == [["short", "short too"], ["long", "long too"]]
 
 
 # Classes
@@ -848,7 +764,7 @@ def test_two_classes_that_both_wait_get_their_shares_of_the_run_time_to_within_a
         assert abs(spent[BULK] - bulk_share * sum(spent.values())) <= 0.1 + 1e-9
 
 
-def test_bulk_gets_all_that_interactive_leaves() -> None:
+def test_bulk_gets_all_runs_that_interactive_leaves() -> None:
     scheduler = make()
     rows: list[Arrival] = [(0.0, 100, FAR, "bulk", BULK) for _ in range(10)]
 
@@ -874,7 +790,7 @@ def test_an_interactive_row_waits_for_no_more_than_the_bulk_batch_that_runs() ->
 
 
 @pytest.mark.parametrize(("before", "after"), [(INTERACTIVE, BULK), (BULK, INTERACTIVE)])
-def test_a_class_that_was_away_has_no_claim_to_what_the_other_got_meanwhile(before: Priority, after: Priority) -> None:
+def test_a_class_without_rows_has_no_claim_to_past_run_time(before: Priority, after: Priority) -> None:
     scheduler = make()
     rows: list[Arrival] = [(0.0, 100, FAR, "first", before) for _ in range(90)]
     rows += [(5.0, 100, FAR, "second", after) for _ in range(40)]
@@ -886,10 +802,10 @@ def test_a_class_that_was_away_has_no_claim_to_what_the_other_got_meanwhile(befo
     assert both[BULK] == pytest.approx(0.2 * sum(both.values()), abs=0.101)
 
 
-def test_a_class_whose_rows_come_one_by_one_has_no_claim_to_what_the_other_got_meanwhile() -> None:
+def test_a_class_whose_rows_come_one_by_one_has_no_claim_to_past_run_time() -> None:
     scheduler = make()
     rows: list[Arrival] = [(0.0, 100, FAR, "interactive", INTERACTIVE) for _ in range(90)]
-    # Each comes while the one before it runs, as long as bulk gets whatever it asks for.
+    # Each comes while the one before it runs, if bulk gets its runner at once.
     rows += [(5.05 + number / 10, 100, FAR, "bulk", BULK) for number in range(30)]
 
     began = drive(scheduler, rows, until=8.0)
@@ -906,11 +822,11 @@ def test_classes_are_not_mixed_in_a_batch() -> None:
     assert sorted(names(batch) for batch in scheduler.step(0.0, 2).batches) == [["a", "c"], ["b"]]
 
 
-# Waiting for company
+# Holding a row for more rows
 
 
 def flowing(cost: CostTable, every_s: float, rows: int = 500, limits: BatchLimits = WIDE, runners: int = 1) -> tuple[Scheduler[str], float]:
-    """A scheduler whose queue is empty and that has lately seen a row every ``every_s``; and the time now."""
+    """A scheduler with an empty queue that has recently seen a row every ``every_s``, and the time now."""
     scheduler, now = make(cost, limits, runners), 0.0
     for number in range(rows):
         now = number * every_s
@@ -918,41 +834,42 @@ def flowing(cost: CostTable, every_s: float, rows: int = 500, limits: BatchLimit
     return scheduler, now
 
 
-def test_a_row_waits_for_company_where_it_costs_nothing_and_more_come_soon() -> None:
-    scheduler, now = flowing(fixed(0.01, 1e-7), every_s=0.001)
-    scheduler.add(8, now, now + 60, "a")
+@pytest.mark.parametrize(
+    ("cost", "every_s", "slack_s", "held_s"),
+    [
+        pytest.param(fixed(0.01, 1e-7), 0.001, 60, 0.00115, id="more rows are free and come soon"),
+        # One row takes 19 ms, two take 28 ms, and in 30 ms two rows run instead of one in 19.
+        pytest.param(fixed(0.01, 0.009 / 8), 0.002, 60, 0.002, id="more rows are not free but pay"),
+        pytest.param(fixed(0.01, 1e-7), 0.008, 60, 0.008, id="the next row comes before the batch would be done"),
+        pytest.param(fixed(0.01, 1e-7), 0.002, 0.0205, 0.0005, id="while there is time for the batch twice"),
+        pytest.param(proportional(1e-3), 0.001, 60, None, id="not where batching saves nothing"),
+        pytest.param(fixed(0.01, 1e-7), 0.1, 60, None, id="not where no row comes soon"),
+        pytest.param(fixed(0.01, 1e-7), 0.001, 0.0195, None, id="not when the deadline is near"),
+    ],
+)
+def test_a_row_is_held_for_more_rows_only_where_that_pays(cost: CostTable, every_s: float, slack_s: float, held_s: float | None) -> None:
+    scheduler, now = flowing(cost, every_s)
+    scheduler.add(8, now, now + slack_s, "a")
 
     step = scheduler.step(now, 1)
 
-    assert step.batches == []
-    assert step.wake_at == pytest.approx(now + 0.001, abs=2e-4)
-    scheduler.add(8, now + 0.0005, now + 60, "b")
+    if held_s is None:
+        assert [names(batch) for batch in step.batches] == [["a"]]
+    else:
+        assert step.batches == []
+        assert step.wake_at is not None and step.wake_at - now == pytest.approx(held_s, rel=0.05)
+
+
+def test_two_rows_are_held_like_one() -> None:
+    scheduler, now = flowing(fixed(0.01, 1e-7), every_s=0.001)
+    for number in range(2):
+        scheduler.add(8, now + number / 2000, now + 60, f"{number}")
+
     assert scheduler.step(now + 0.0005, 1).batches == []
 
 
-@pytest.mark.parametrize(
-    ("cost", "every_s"),
-    [
-        pytest.param(proportional(1e-3), 0.001, id="company saves nothing"),
-        pytest.param(fixed(0.01, 1e-7), 0.1, id="nobody comes soon"),
-    ],
-)
-def test_a_row_does_not_wait_for_company_that_does_not_pay(cost: CostTable, every_s: float) -> None:
-    scheduler, now = flowing(cost, every_s)
-    scheduler.add(8, now, now + 60, "a")
-
-    assert [names(batch) for batch in scheduler.step(now, 1).batches] == [["a"]]
-
-
-def test_a_row_does_not_wait_for_company_when_its_deadline_is_near() -> None:
-    scheduler, now = flowing(fixed(0.01, 1e-7), every_s=0.001)
-    scheduler.add(8, now, now + 0.0195, "a")
-
-    assert [names(batch) for batch in scheduler.step(now, 1).batches] == [["a"]]
-
-
 @pytest.mark.parametrize("limits", [WIDE, FOUR], ids=["64 rows", "4 rows"])
-def test_a_full_batch_does_not_wait_for_company(limits: BatchLimits) -> None:
+def test_a_full_batch_is_not_held(limits: BatchLimits) -> None:
     scheduler, now = flowing(fixed(0.01, 1e-7), every_s=1e-5, limits=limits)
     for number in range(limits.rows):
         scheduler.add(8, now, now + 60, f"{number}")
@@ -960,7 +877,7 @@ def test_a_full_batch_does_not_wait_for_company(limits: BatchLimits) -> None:
     assert [len(batch.tickets) for batch in scheduler.step(now, 1).batches] == [limits.rows]
 
 
-def test_what_a_full_batch_leaves_over_does_not_wait_for_company() -> None:
+def test_rows_left_by_a_full_batch_are_not_held() -> None:
     scheduler, now = flowing(fixed(0.01, 1e-7), every_s=0.001, limits=FOUR, runners=2)
     for number in range(5):
         scheduler.add(8, now, now + 60, f"{number}")
@@ -968,38 +885,7 @@ def test_what_a_full_batch_leaves_over_does_not_wait_for_company() -> None:
     assert [len(batch.tickets) for batch in scheduler.step(now, 2).batches] == [4, 1]
 
 
-def test_a_row_waits_for_company_that_is_not_free_but_pays() -> None:
-    # One row takes 19 ms, two take 28 ms, and in 30 ms two rows run instead of one in 19.
-    scheduler, now = flowing(fixed(0.01, 0.009 / 8), every_s=0.002)
-    scheduler.add(8, now, now + 60, "a")
-
-    step = scheduler.step(now, 1)
-
-    assert step.batches == []
-    assert step.wake_at == pytest.approx(now + 0.002, abs=1e-4)
-
-
-def test_a_row_waits_for_company_that_comes_before_its_batch_would_be_done() -> None:
-    scheduler, now = flowing(fixed(0.01, 1e-7), every_s=0.008)
-    scheduler.add(8, now, now + 60, "a")
-
-    step = scheduler.step(now, 1)
-
-    assert step.batches == []
-    assert step.wake_at == pytest.approx(now + 0.008, abs=4e-4)
-
-
-def test_a_row_waits_for_company_only_while_there_is_time_for_its_batch_twice() -> None:
-    scheduler, now = flowing(fixed(0.01, 1e-7), every_s=0.002)
-    scheduler.add(8, now, now + 0.0205, "a")
-
-    step = scheduler.step(now, 1)
-
-    assert step.batches == []
-    assert step.wake_at == pytest.approx(now + 0.0005, abs=2e-5)
-
-
-def test_a_row_that_nobody_joins_runs_when_it_has_waited_as_long_as_its_batch_takes() -> None:
+def test_a_held_row_runs_when_it_has_waited_as_long_as_its_batch_takes() -> None:
     scheduler, now = flowing(fixed(0.01, 1e-7), every_s=0.0005, rows=2000)
     scheduler.add(8, now, now + 60, "a")
     at, step = now, scheduler.step(now, 1)
@@ -1013,7 +899,7 @@ def test_a_row_that_nobody_joins_runs_when_it_has_waited_as_long_as_its_batch_ta
 
 
 @pytest.mark.parametrize("every_s", [0.0002, 0.001, 0.002, 0.004, 0.008, 1.0])
-def test_no_row_waits_for_company_longer_than_its_batch_takes(every_s: float) -> None:
+def test_no_row_is_held_longer_than_its_batch_takes(every_s: float) -> None:
     # Rows came every 0.2 ms; from now on they come every ``every_s``.
     scheduler, now = flowing(fixed(0.01, 1e-7), every_s=0.0002, rows=2000)
     rows: list[Arrival] = [(now + number * every_s, 8, now + 60, f"{number}", INTERACTIVE) for number in range(60)]
@@ -1024,7 +910,7 @@ def test_no_row_waits_for_company_longer_than_its_batch_takes(every_s: float) ->
     assert at - now <= batch.predicted_s + 1e-9
 
 
-# The price of a plan
+# The cost of planning
 
 
 def test_a_step_looks_at_buckets_and_never_at_each_of_4096_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1044,9 +930,9 @@ def test_a_step_looks_at_buckets_and_never_at_each_of_4096_rows(monkeypatch: pyt
     batches = scheduler.step(0.01, 4).batches
 
     assert len(batches) == 4
-    # Hopeless ones are looked for at the front of each class's buckets alone.
+    # Hopeless rows are looked for only at the front of each bucket.
     assert calls["hopeless"] <= 2 * len(ladder)
-    # Each of the four plans prices pairs of buckets, and each bucket has at most 21 sizes of batch to choose from.
+    # Each of the four plans prices pairs of buckets, and each bucket has at most 21 batch sizes.
     assert calls["group_s"] <= 4 * len(ladder) * (len(ladder) + 1) / 2
     assert calls["table_s"] <= 21 * len(ladder) + calls["group_s"]
 
@@ -1058,7 +944,7 @@ def make_packed(cost: CostTable, limits: BatchLimits = WIDE, runners: int = 1) -
     return Scheduler(cost, limits, runners, 10_000, 512, layout=Packed())
 
 
-def test_packed_rows_of_unlike_length_run_together() -> None:
+def test_packed_rows_of_different_lengths_run_together() -> None:
     scheduler = make_packed(some_saving(), BatchLimits(rows=64, tokens=512, scores_bytes=2**30, heads=2))
     for name, length in (("short", 5), ("long", 400), ("short too", 6)):
         scheduler.add(length, 0.0, 9.0, name)
@@ -1080,7 +966,7 @@ def test_a_packed_batch_has_the_earliest_deadlines_that_the_tokens_allow() -> No
     assert (names(batch), batch.reason) == (["a", "b", "c"], "full")
 
 
-def test_a_packed_row_that_would_be_late_takes_only_so_many_tokens_along_as_let_it_finish_in_time() -> None:
+def test_a_packed_batch_with_an_urgent_row_is_small_enough_to_be_in_time() -> None:
     scheduler = make_packed(some_saving())
     for name, length, deadline_at in (("urgent", 50, 1.0175), ("next", 100, 1.2), ("last", 100, 1.2)):
         scheduler.add(length, 1.0, deadline_at, name)
@@ -1090,7 +976,7 @@ def test_a_packed_row_that_would_be_late_takes_only_so_many_tokens_along_as_let_
     assert (names(batch), batch.reason) == (["urgent", "next"], "tight")
 
 
-def test_a_packed_batch_is_spread_on_idle_runners_by_tokens() -> None:
+def test_a_packed_batch_is_divided_between_idle_runners_by_tokens() -> None:
     scheduler = make_packed(some_saving(), runners=2)
     for length in (200, 10, 190, 20):
         scheduler.add(length, 0.0, 9.0, f"{length}")
@@ -1100,7 +986,7 @@ def test_a_packed_batch_is_spread_on_idle_runners_by_tokens() -> None:
     assert sorted(sorted(names(batch)) for batch in batches) == [["10", "190"], ["20", "200"]]
 
 
-def test_after_a_packed_batch_too_large_for_the_memory_none_has_more_than_half_of_its_tokens() -> None:
+def test_after_a_packed_batch_out_of_memory_none_has_more_than_half_of_its_tokens() -> None:
     scheduler = make_packed(fixed(0.01, 1e-9))
     for number in range(60):
         scheduler.add(10 + 5 * number, 0.0, 99.0, f"{number}")
@@ -1120,18 +1006,18 @@ def test_after_a_packed_batch_too_large_for_the_memory_none_has_more_than_half_o
     assert max(tokens) <= batch.tokens / 2
 
 
-def test_packed_rows_are_let_in_by_their_tokens_and_not_by_the_longest_among_them() -> None:
+def test_packed_rows_are_admitted_by_their_tokens_and_not_by_the_longest() -> None:
     scheduler = make_packed(proportional(1e-3))
     scheduler.add(500, 0.0, 9.0, "long")
     for number in range(50):
         scheduler.add(8, 0.0, 9.0, f"{number}")
 
-    # 0.9 s of work are ahead; padded to the longest they would be 25 s.
+    # 0.9 s of work are queued; padded to the longest they would be 25 s.
     assert scheduler.forecast.backlog_s(0.0) == pytest.approx(0.9, rel=0.01)
     scheduler.add(100, 0.0, 1.02, "room")
 
 
-def test_a_packed_row_waits_for_company_where_it_costs_nothing_and_more_come_soon() -> None:
+def test_a_packed_row_is_held_for_more_rows_that_come_soon() -> None:
     scheduler = make_packed(fixed(0.01, 1e-7))
     for number in range(500):
         scheduler.cancel(scheduler.add(1 + number % 100, number * 1e-3, number * 1e-3 + 60, "past"))
@@ -1143,7 +1029,7 @@ def test_a_packed_row_waits_for_company_where_it_costs_nothing_and_more_come_soo
     assert step.wake_at == pytest.approx(0.5, abs=2e-4)
 
 
-def test_a_packed_batch_that_is_full_does_not_wait_for_company() -> None:
+def test_a_full_packed_batch_is_not_held() -> None:
     scheduler = make_packed(fixed(0.01, 1e-7), FOUR)
     for number in range(500):
         scheduler.cancel(scheduler.add(8, number * 1e-5, 60.0, "past"))

@@ -117,8 +117,10 @@ def test_the_highest_rate_is_found(canned: Canned, capsys: Captured, tmp_path: P
     out = capsys.readouterr().out
     found = json.loads(written.read_text())["search"]
     assert code == 0
-    # The first load is a closed loop, for the capacity.
-    assert canned.loads[0] == (16, 5.0)
+    # The first load is a closed loop for the capacity, the second a fifth of the capacity.
+    (callers, _), (law, _), *_ = canned.loads
+    assert callers == 16
+    assert not isinstance(law, int) and law.rate == pytest.approx(0.2 * CAPACITY)
     assert found["capacity_per_s"] == CAPACITY
     assert found["slo_rate_per_s"] <= TRUE_RATE < found["missed_rate_per_s"]
     assert f"highest rate with p99 within 500 ms: {found['slo_rate_per_s']:.4g} calls/s" in out
