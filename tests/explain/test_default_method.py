@@ -9,7 +9,7 @@ import pytest
 from sentiment.explain.engine import Explainer
 from sentiment.explain.parts import Attribution, Evidence, ExplanationRequest
 from sentiment.model.classifier import load_classifier
-from tests.explainer.explained import ALL, TEXT, all_of, explained, one_of
+from tests.explain.explained import ALL, TEXT, all_of, explained, one_of
 from tests.trusted import explanations, trust
 
 

@@ -21,7 +21,7 @@ from sentiment.explain.parts import (
     NeuronRequest,
     Part,
 )
-from tests.explainer.explained import TEXT, all_of, explained, one_of
+from tests.explain.explained import TEXT, all_of, explained, one_of
 
 Floats = npt.NDArray[np.float32]
 TWO = "It was not good. I liked the good end."

@@ -12,7 +12,7 @@ from sentiment.explain.methods.evidence import Evidence, Verdict
 from sentiment.explain.parts import Attribution, Counterfactuals, ExplanationRequest, Heads, Neuron, NeuronRequest
 from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.classifier import load_classifier
-from tests.explainer.explained import ALL, explained, one_of
+from tests.explain.explained import ALL, explained, one_of
 
 TEXT = "The acting is superb, but the story is so dull that I wanted to leave."
 # The largest request: a text of 512 tokens, of which all attention, gradients, queries and keys are kept at once.

@@ -30,7 +30,7 @@ from sentiment.model.bundle import Graphs
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.session import Stop
 from sentiment.v1 import sentiment_pb2 as pb
-from tests.explainer.explained import ALL, TEXT, all_of, explained, logit, one_of
+from tests.explain.explained import ALL, TEXT, all_of, explained, logit, one_of
 from tests.models.tiny_families import MAX_TOKENS
 
 EVERYTHING = ExplanationRequest(

@@ -27,7 +27,7 @@ from sentiment.explain.parts import (
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tensors import Feeds
-from tests.explainer.explained import ALL, all_of, one_of
+from tests.explain.explained import ALL, all_of, one_of
 from tests.trusted import trust
 
 LONG = " ".join(["the film was not good but i liked the end"] * 5)

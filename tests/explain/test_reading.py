@@ -12,7 +12,7 @@ from sentiment.explain.engine.reading import read
 from sentiment.explain.parts import ExplanationRequest
 from sentiment.model.classifier import Classifier
 from sentiment.model.tokenizer import Tokenizer
-from tests.explainer.explained import explained
+from tests.explain.explained import explained
 from tests.models.tiny_families import MAX_TOKENS, TINY
 
 SENTENCE = "the film was not good , but i didn't dislike the unforgettable end 😍. "

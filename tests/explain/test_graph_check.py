@@ -22,7 +22,7 @@ from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.parts import Attribution, ExplanationRequest, Header
 from sentiment.model.bundle import Bundle, FileSpec
 from sentiment.model.classifier import load_classifier
-from tests.explainer.explained import TEXT, explained
+from tests.explain.explained import TEXT, explained
 
 Graph = onnx.GraphProto
 
