@@ -1,4 +1,4 @@
-"""What a terminal shows: nothing of a text is obeyed, lines keep their width, and every colour can be read."""
+"""Terminal output: control characters are escaped, lines keep their width, and every colour is readable."""
 
 import re
 
@@ -26,7 +26,7 @@ CODES = re.compile("\x1b\\[[0-9;]*m")
         ),
     ],
 )
-def test_a_terminal_obeys_no_text(text: str, shown: str) -> None:
+def test_control_characters_of_a_text_are_escaped(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
@@ -39,7 +39,7 @@ def test_wide_characters_take_two_columns_and_accents_none() -> None:
     assert fitted("a" * 2**20, 8) == "aaaaa..."
 
 
-def test_lines_break_between_atoms_alone() -> None:
+def test_lines_break_only_between_atoms() -> None:
     atoms = [[Piece("one"), Piece(",", 1.0)], [Piece("two")], [Piece("x" * 12)], [Piece("y")]]
 
     assert flowed(atoms, 8, colour=False) == ["one, two", "x" * 12, "y"]
@@ -53,7 +53,7 @@ def rgb(code: int) -> list[float]:
 
 
 @pytest.mark.parametrize("code", [*ORANGE, *BLUE])
-def test_black_can_be_read_on_every_background(code: int) -> None:
+def test_black_is_readable_on_every_background(code: int) -> None:
     """Contrast as of WCAG 2.1."""
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in rgb(code)]
     luminance = sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
@@ -88,7 +88,7 @@ def shown(*parts: pb.ExplainResponse, colour: bool = False, width: int = 80, tex
     return page(explanation_of(messages(*parts), text), colour=colour, width=width)
 
 
-def test_the_text_is_drawn_with_its_numbers_and_what_was_not_read_is_marked() -> None:
+def test_the_text_is_printed_with_numbers_and_unread_parts_are_marked() -> None:
     lines = shown(pb.ExplainResponse(attribution=attribution())).splitlines()
 
     assert lines[0] == "positive 0.8750  tiny/1"
@@ -103,7 +103,7 @@ def test_the_text_is_drawn_with_its_numbers_and_what_was_not_read_is_marked() ->
     assert "note: shapley drew 10 of 20 orders" in lines
 
 
-def test_in_colour_the_text_stays_as_it_was() -> None:
+def test_colours_do_not_change_the_text() -> None:
     drawn = shown(pb.ExplainResponse(attribution=attribution()), colour=True)
 
     assert "café 🙂 not good [not read, 6 characters: , rest]" in CODES.sub("", drawn).splitlines()
@@ -119,7 +119,7 @@ def test_no_line_is_wider_than_the_terminal(colour: bool, width: int) -> None:
     assert max(columns(CODES.sub("", line)) for line in drawn.splitlines()) <= max(width, 80)
 
 
-def test_nothing_of_the_text_labels_or_notes_reaches_the_terminal_as_a_command() -> None:
+def test_text_labels_and_notes_cannot_control_the_terminal() -> None:
     start, end = header(), summary()
     evil = "\x1b]0;x\x07\x9b2J\u202e"
     start.label = start.prediction.label = start.model.name = evil
@@ -142,7 +142,7 @@ def test_nothing_of_the_text_labels_or_notes_reaches_the_terminal_as_a_command()
         (pb.VERDICT_FLAT, "nothing to judge a ranking by"),
     ],
 )
-def test_every_verdict_is_said_in_words(verdict: pb.Verdict.ValueType, words: str) -> None:
+def test_every_verdict_has_words(verdict: pb.Verdict.ValueType, words: str) -> None:
     part = evidence()
     part.verdict, part.rank = verdict, 4
 
@@ -152,7 +152,7 @@ def test_every_verdict_is_said_in_words(verdict: pb.Verdict.ValueType, words: st
     assert words in drawn
 
 
-def test_counterfactuals_are_said_in_words() -> None:
+def test_counterfactuals_have_words() -> None:
     flip = pb.Counterfactual(
         kind=pb.COUNTERFACTUAL_KIND_FLIP, found=True, words=[2], label="negative", score=0.93, minimal=True, exhaustive_below=1
     )

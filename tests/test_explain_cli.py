@@ -1,4 +1,4 @@
-"""``sentiment explain`` and the clients' explain, on a tiny random BERT with its real explain graph: from a server and in this process."""
+"""``sentiment explain`` and the clients' explain, with a tiny random BERT and its real explain graph, from a server and in this process."""
 
 import asyncio
 import json
@@ -70,7 +70,7 @@ def run(*arguments: str) -> int:
 # the client
 
 
-def test_everything_that_is_asked_for_comes(explained: Explanation) -> None:
+def test_all_requested_parts_are_returned(explained: Explanation) -> None:
     layers, heads, tokens = 2, 2, len(explained.tokens)
 
     assert explained.summary.complete, explained.summary.notes
@@ -94,7 +94,7 @@ def test_everything_that_is_asked_for_comes(explained: Explanation) -> None:
     assert np.allclose(explained.neuron.attention, explained.attention.maps[0, 0][1], atol=1e-5)
 
 
-def test_the_server_and_this_process_say_the_same(explained: Explanation, root: Path) -> None:
+def test_server_and_local_process_print_the_same(explained: Explanation, root: Path) -> None:
     with LocalClassifier("tiny", (root,)) as local:
         here = local.explain(TEXT, options=EVERYTHING)
 
@@ -113,7 +113,7 @@ def test_bertviz_draws_a_real_explanation(explained: Explanation) -> None:
         assert np.array_equal(attention[layer, head], weights)
 
 
-async def test_asyncio_gets_the_same(explaining: RunningServer, explained: Explanation) -> None:
+async def test_the_asyncio_client_returns_the_same(explaining: RunningServer, explained: Explanation) -> None:
     async with AsyncClient(explaining.target) as client:
         found = await client.explain(TEXT, options=EVERYTHING)
         classified = await client.classify(TEXT, explain=ExplainOptions(evidence=False))
@@ -124,7 +124,7 @@ async def test_asyncio_gets_the_same(explaining: RunningServer, explained: Expla
     assert (classified.label, classified.score) == (explained.label, explained.score)
 
 
-def test_a_pair_is_explained_and_parted(explaining: RunningServer) -> None:
+def test_a_pair_is_explained_with_both_texts(explaining: RunningServer) -> None:
     with explaining.client() as client:
         found = client.classify("good film", "bad end", explain=ExplainOptions(attribution=True, attention=AttentionOptions())).explanation
 
@@ -142,7 +142,7 @@ def test_a_pair_is_explained_and_parted(explaining: RunningServer) -> None:
         ({"options": ExplainOptions(attention=AttentionOptions(layers=[99]))}, "99"),
     ],
 )
-def test_what_there_is_not_is_refused_alike_by_server_and_process(
+def test_server_and_local_process_refuse_invalid_requests_alike(
     explaining: RunningServer, root: Path, arguments: dict[str, object], message: str
 ) -> None:
     with LocalClassifier("tiny", (root,)) as local, explaining.client() as client:
@@ -197,7 +197,7 @@ def test_a_stream_without_its_summary_is_unavailable() -> None:
 
 
 @pytest.mark.parametrize(("after", "calls"), [(0, 8), (1, 2)])
-def test_a_server_that_stops_is_asked_again_only_before_it_has_begun(after: int, calls: int) -> None:
+def test_an_explanation_is_retried_only_before_its_first_message(after: int, calls: int) -> None:
     """It says CANCELLED then; each of the two clients has 4 attempts."""
     servicer = Ending(grpc.StatusCode.CANCELLED, after)
 
@@ -210,7 +210,7 @@ def test_a_server_that_stops_is_asked_again_only_before_it_has_begun(after: int,
 # sentiment explain
 
 
-def test_the_page_says_what_moved_the_answer(capsys: Captured, where: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_says_what_moved_the_answer(capsys: Captured, where: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
     assert run(TEXT, *where, "--method", "occlusion", "--method", "shapley", "--counterfactuals", "--heads", "--attention", "words") == 0
@@ -231,7 +231,7 @@ def test_the_page_says_what_moved_the_answer(capsys: Captured, where: list[str],
 
 
 @pytest.mark.parametrize(("flags", "coloured"), [(["--color", "always"], True), ([], False)])
-def test_colours_come_where_they_are_wanted(capsys: Captured, where: list[str], flags: list[str], coloured: bool) -> None:
+def test_colours_follow_the_option(capsys: Captured, where: list[str], flags: list[str], coloured: bool) -> None:
     assert run("good bad", *where, *flags) == 0
 
     assert ("\x1b[" in capsys.readouterr().out) == coloured
@@ -240,7 +240,7 @@ def test_colours_come_where_they_are_wanted(capsys: Captured, where: list[str], 
 @pytest.mark.parametrize(
     ("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)]
 )
-def test_a_terminal_gets_colours_unless_it_says_no(
+def test_a_terminal_gets_colours_unless_no_color_is_set(
     capsys: Captured, root: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], coloured: bool
 ) -> None:
     from sentiment.cli import explain
@@ -256,7 +256,7 @@ def test_a_terminal_gets_colours_unless_it_says_no(
     assert not explain.coloured("never")
 
 
-def test_json_is_the_clients_to_json(capsys: Captured, where: list[str], explaining: RunningServer) -> None:
+def test_the_json_output_is_the_clients_to_json(capsys: Captured, where: list[str], explaining: RunningServer) -> None:
     assert run("caf\u00e9 \u9b5a \x9b good", *where, "--json", "--label", "negative") == 0
 
     line = capsys.readouterr().out
@@ -270,7 +270,7 @@ def test_json_is_the_clients_to_json(capsys: Captured, where: list[str], explain
     assert {**told, "summary": None} == {**found, "summary": None}
 
 
-def test_a_text_cannot_write_to_the_terminal(capsys: Captured, where: list[str]) -> None:
+def test_a_text_cannot_control_the_terminal(capsys: Captured, where: list[str]) -> None:
     assert run("good \x1b]0;owned\x07 \x9b2J film", *where, "--color", "always") == 0
 
     left = re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out)
@@ -287,7 +287,7 @@ def test_a_text_cannot_write_to_the_terminal(capsys: Captured, where: list[str])
         (["--steps", str(2**40)], 2, f"error: --steps {2**40}: "),
     ],
 )
-def test_what_cannot_be_explained_is_one_line_and_an_exit_code(
+def test_a_refused_explanation_is_one_line_and_an_exit_code(
     capsys: Captured, where: list[str], flags: list[str], code: int, message: str
 ) -> None:
     assert run(TEXT, *where, *flags) == code
@@ -298,7 +298,7 @@ def test_what_cannot_be_explained_is_one_line_and_an_exit_code(
     assert captured.err.count("\n") == 1
 
 
-def test_without_a_server_it_says_so_at_once(capsys: Captured) -> None:
+def test_a_missing_server_is_reported_at_once(capsys: Captured) -> None:
     assert run(TEXT, "--target", "127.0.0.1:1", "--timeout", "0.5") == 1
 
     assert "no server answers at 127.0.0.1:1" in capsys.readouterr().err

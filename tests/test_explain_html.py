@@ -1,4 +1,4 @@
-"""``sentiment explain --html``: a page of everything there is, whole or not at all."""
+"""``sentiment explain --html``: the page is complete, or it is not written."""
 
 import errno
 import json
@@ -55,7 +55,7 @@ def kinds_of(lines: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(kind for line in lines for kind in line))
 
 
-def test_the_page_has_everything_that_it_shows(capsys: Captured, where: list[str], tmp_path: Path) -> None:
+def test_the_page_contains_all_views(capsys: Captured, where: list[str], tmp_path: Path) -> None:
     path = tmp_path / "page.html"
 
     assert main.main(["explain", TEXT, *where, "--html", str(path)]) == 0
@@ -78,7 +78,7 @@ def test_the_page_has_everything_that_it_shows(capsys: Captured, where: list[str
     assert lines[-1]["summary"]["complete"] is True
 
 
-def test_what_is_asked_for_is_what_the_page_has(where: list[str], tmp_path: Path) -> None:
+def test_the_page_contains_the_requested_parts(where: list[str], tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     wanted = ["--method", "occlusion", "--neuron", "0,1,2", "--attention", "words", "--encoding", "fp16", "--pair", "bad end"]
 
@@ -93,7 +93,7 @@ def test_what_is_asked_for_is_what_the_page_has(where: list[str], tmp_path: Path
     }
 
 
-def test_a_page_takes_the_place_of_an_older_one(where: list[str], tmp_path: Path) -> None:
+def test_a_page_replaces_an_older_file(where: list[str], tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text("old")
 
@@ -102,7 +102,7 @@ def test_a_page_takes_the_place_of_an_older_one(where: list[str], tmp_path: Path
     assert lines_of(path)[0]["page"]["text"] == "good"
 
 
-def test_a_model_without_an_explain_graph_has_a_page_of_what_it_can(server: RunningServer, tmp_path: Path) -> None:
+def test_a_model_without_an_explain_graph_gets_a_page_with_its_parts(server: RunningServer, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
 
     assert main.main(["explain", "good and bad", "--target", server.target, "--html", str(path)]) == 0
@@ -110,7 +110,7 @@ def test_a_model_without_an_explain_graph_has_a_page_of_what_it_can(server: Runn
     assert kinds_of(lines_of(path)[1:]) == ["header", "attribution", "evidence", "counterfactual", "summary"]
 
 
-def test_attention_that_a_server_has_no_room_for_is_left_out_and_the_page_says_so(root: Path, settings: Settings, tmp_path: Path) -> None:
+def test_attention_over_the_servers_limit_is_left_out_with_a_note(root: Path, settings: Settings, tmp_path: Path) -> None:
     running = RunningServer(settings.model_copy(update={"bundles": (root,), "explain_bytes_max": 2**16}))
     path = tmp_path / "page.html"
     try:
@@ -136,7 +136,7 @@ def test_attention_that_a_server_has_no_room_for_is_left_out_and_the_page_says_s
         (["--neuron", "9,0,0"], 1, "error: INVALID_ARGUMENT: options.neuron.layer: is 9"),
     ],
 )
-def test_what_fails_leaves_no_file(capsys: Captured, where: list[str], tmp_path: Path, flags: list[str], code: int, message: str) -> None:
+def test_a_failure_leaves_no_file(capsys: Captured, where: list[str], tmp_path: Path, flags: list[str], code: int, message: str) -> None:
     assert main.main(["explain", TEXT, *where, "--html", str(tmp_path / "page.html"), *flags]) == code
 
     captured = capsys.readouterr()
@@ -146,9 +146,7 @@ def test_what_fails_leaves_no_file(capsys: Captured, where: list[str], tmp_path:
 
 
 @pytest.mark.parametrize("place", ["nosuch/page.html", ".", "file/page.html"])
-def test_a_place_that_cannot_be_written_is_told_before_anything_is_asked(
-    capsys: Captured, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_path_fails_before_the_request(capsys: Captured, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
 
@@ -159,7 +157,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_asked(
     assert "127.0.0.1:1" not in error
 
 
-def test_a_full_disk_leaves_the_old_page_and_nothing_else(
+def test_a_full_disk_keeps_the_old_page(
     capsys: Captured, explaining: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "page.html"
@@ -177,7 +175,7 @@ def test_a_full_disk_leaves_the_old_page_and_nothing_else(
 
 
 @pytest.mark.parametrize("value", ["1,2", "1,2,3,4", "a,b,c", "-1,0,0", f"{2**31},0,0", ""])
-def test_a_neuron_that_is_none_is_wrong_usage(capsys: Captured, value: str) -> None:
+def test_an_invalid_neuron_is_a_usage_error(capsys: Captured, value: str) -> None:
     with pytest.raises(SystemExit) as caught:
         main.main(["explain", TEXT, f"--neuron={value}"])
 

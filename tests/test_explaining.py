@@ -110,7 +110,7 @@ async def _waiting(queue: Explaining, *texts: str) -> list[asyncio.Task[list[Par
     return tasks
 
 
-async def test_parts_come_in_order_and_the_summary_knows_how_long_it_waited(scripted: Scripted, queue: Explaining) -> None:
+async def test_parts_come_in_order_and_the_summary_has_the_waiting_time(scripted: Scripted, queue: Explaining) -> None:
     gate, first = await _held(scripted, queue)
     (second,) = await _waiting(queue, "second")
     await asyncio.sleep(0.05)
@@ -125,7 +125,7 @@ async def test_parts_come_in_order_and_the_summary_knows_how_long_it_waited(scri
     assert scripted.started == ["first", "second"]
 
 
-async def test_runs_have_the_lowest_priority_and_what_holds_the_interpreter_has_not(scripted: Scripted, queue: Explaining) -> None:
+async def test_only_graph_runs_have_the_lowest_priority(scripted: Scripted, queue: Explaining) -> None:
     await _all(queue, "any")
 
     assert os.sched_getscheduler(scripted.runs_in) == os.SCHED_IDLE
@@ -133,7 +133,7 @@ async def test_runs_have_the_lowest_priority_and_what_holds_the_interpreter_has_
     assert os.sched_getscheduler(threading.get_native_id()) == os.SCHED_OTHER
 
 
-async def test_who_is_gone_costs_nothing_more(scripted: Scripted, queue: Explaining) -> None:
+async def test_an_explanation_without_a_caller_is_stopped_or_never_started(scripted: Scripted, queue: Explaining) -> None:
     _, left = await _held(scripted, queue, "left")
     waits, gone = await _waiting(queue, "waits", "gone")
 
@@ -144,7 +144,7 @@ async def test_who_is_gone_costs_nothing_more(scripted: Scripted, queue: Explain
     assert scripted.started == ["left", "waits"]
 
 
-async def test_no_more_wait_than_the_limit_and_the_refusal_says_so(scripted: Scripted, queue: Explaining) -> None:
+async def test_a_full_queue_refuses_with_the_limit(scripted: Scripted, queue: Explaining) -> None:
     gate, first = await _held(scripted, queue)
     more = await _waiting(queue, "more", "more")
 
@@ -156,7 +156,7 @@ async def test_no_more_wait_than_the_limit_and_the_refusal_says_so(scripted: Scr
     assert [len(parts) for parts in await asyncio.gather(first, *more)] == [1, 2, 2]
 
 
-async def test_who_could_not_be_served_in_time_is_refused_at_once(scripted: Scripted, queue: Explaining) -> None:
+async def test_a_request_that_cannot_start_in_time_is_refused_at_once(scripted: Scripted, queue: Explaining) -> None:
     gate, first = await _held(scripted, queue)
     (second,) = await _waiting(queue, "second")
 
@@ -167,7 +167,7 @@ async def test_who_could_not_be_served_in_time_is_refused_at_once(scripted: Scri
     await asyncio.gather(first, second)
 
 
-async def test_at_the_deadline_it_is_over_whether_or_not_its_turn_has_come(scripted: Scripted, queue: Explaining) -> None:
+async def test_an_explanation_expires_at_its_deadline_waiting_or_started(scripted: Scripted, queue: Explaining) -> None:
     _, first = await _held(scripted, queue, "started", 0.4)
 
     with pytest.raises(Expired, match=r"it waited \d+\.[1-9]\d s in the queue"):
@@ -178,7 +178,7 @@ async def test_at_the_deadline_it_is_over_whether_or_not_its_turn_has_come(scrip
     assert len(await _all(queue, "next")) == 2
 
 
-async def test_what_has_come_before_the_deadline_is_given_with_a_summary_that_says_so(scripted: Scripted, queue: Explaining) -> None:
+async def test_a_started_stream_ends_with_a_summary_at_the_deadline(scripted: Scripted, queue: Explaining) -> None:
     gate = Gate()
 
     def script(left_s: Callable[[], float], stop: Stop) -> Iterator[Part]:
@@ -195,7 +195,7 @@ async def test_what_has_come_before_the_deadline_is_given_with_a_summary_that_sa
     assert len(await _all(queue, "next")) == 2
 
 
-async def test_time_that_is_left_is_told_and_keeps_something_for_the_answers_way(scripted: Scripted, queue: Explaining) -> None:
+async def test_the_engine_gets_the_time_left_minus_a_reserve(scripted: Scripted, queue: Explaining) -> None:
     told: list[float] = []
 
     def script(left_s: Callable[[], float], stop: Stop) -> Iterator[Part]:
@@ -212,7 +212,7 @@ def _tiles(count: int) -> Callable[[Callable[[], float], Stop], Iterator[Part]]:
     return lambda left_s, stop: iter([*(_tile(number) for number in range(count)), SUMMARY])
 
 
-async def test_a_slow_reader_does_not_hold_up_others_and_loses_nothing(scripted: Scripted, queue: Explaining) -> None:
+async def test_a_slow_reader_does_not_delay_others_and_loses_nothing(scripted: Scripted, queue: Explaining) -> None:
     # Each tile has a quarter of a MiB.
     many = 4 * AHEAD_BYTES // 2**18
     scripted.scripts["slow"] = _tiles(many)
@@ -226,7 +226,7 @@ async def test_a_slow_reader_does_not_hold_up_others_and_loses_nothing(scripted:
     assert isinstance(rest[-1], Summary)
 
 
-async def test_readers_who_are_too_slow_lose_their_place_to_one_who_waits(
+async def test_a_reader_that_is_too_slow_loses_its_place_if_another_waits(
     scripted: Scripted, queue: Explaining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explaining, "READ_S", 0.1)
@@ -244,7 +244,7 @@ async def test_readers_who_are_too_slow_lose_their_place_to_one_who_waits(
     assert queue._metrics._metrics.registry.get_sample_value("sentiment_refused_total", {"reason": "explanations", "model": "tiny/1"}) == 1
 
 
-async def test_readers_who_keep_up_a_little_keep_their_places(
+async def test_readers_above_the_minimum_speed_keep_their_places(
     scripted: Scripted, queue: Explaining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explaining, "READ_S", 0.1)
@@ -267,7 +267,7 @@ async def test_readers_who_keep_up_a_little_keep_their_places(
     assert got == [13, 13]
 
 
-async def test_looking_again_for_a_slow_reader_takes_one_timer(scripted: Scripted, queue: Explaining) -> None:
+async def test_checking_for_slow_readers_uses_one_timer(scripted: Scripted, queue: Explaining) -> None:
     scripted.scripts["stands"] = _tiles(40)
     stands = [queue.explain(ExplanationRequest("stands"), time.monotonic() + LONG_S) for _ in range(2)]
     for one in stands:
@@ -289,7 +289,7 @@ async def test_looking_again_for_a_slow_reader_takes_one_timer(scripted: Scripte
     assert len(await waits) == 2
 
 
-async def test_one_that_stood_still_gets_its_turn_again_before_the_other_is_done(scripted: Scripted, queue: Explaining) -> None:
+async def test_a_paused_explanation_continues_before_the_other_finishes(scripted: Scripted, queue: Explaining) -> None:
     scripted.scripts["stood"] = _tiles(8)
     stood = queue.explain(ExplanationRequest("stood"), time.monotonic() + LONG_S)
     await anext(stood)
@@ -319,7 +319,7 @@ async def test_one_that_stood_still_gets_its_turn_again_before_the_other_is_done
         (OutOfMemory("bad_alloc"), ModelFailed, "not enough memory"),
     ],
 )
-async def test_what_fails_is_told_and_the_next_is_served(
+async def test_a_failed_explanation_reports_its_error_and_the_next_one_runs(
     scripted: Scripted, queue: Explaining, error: Exception, told: type[RequestError], message: str
 ) -> None:
     def fails(left_s: Callable[[], float], stop: Stop) -> Iterator[Part]:
@@ -334,7 +334,7 @@ async def test_what_fails_is_told_and_the_next_is_served(
     assert len(await _all(queue, "next")) == 2
 
 
-async def test_nobody_waits_for_a_run_that_does_not_end_and_when_it_does_all_is_well_again(scripted: Scripted) -> None:
+async def test_a_hung_run_fails_all_callers_until_it_ends(scripted: Scripted) -> None:
     free = threading.Event()
 
     def hangs(left_s: Callable[[], float], stop: Stop) -> Iterator[Part]:
@@ -359,7 +359,7 @@ async def test_nobody_waits_for_a_run_that_does_not_end_and_when_it_does_all_is_
     queue.close(5)
 
 
-async def test_closing_tells_those_who_wait_and_ends_the_thread(scripted: Scripted) -> None:
+async def test_closing_fails_waiting_callers_and_ends_the_thread(scripted: Scripted) -> None:
     queue = _queue(scripted)
     _, first = await _held(scripted, queue)
     waiting = [first, *await _waiting(queue, "second")]
@@ -374,7 +374,7 @@ async def test_closing_tells_those_who_wait_and_ends_the_thread(scripted: Script
     assert scripted.started == ["first"]
 
 
-async def test_it_works_no_more_than_its_share_and_rests_in_between(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_thread_works_for_its_share_and_rests_otherwise(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     now = time.monotonic()
     clock = [now]
@@ -403,7 +403,7 @@ async def test_it_works_no_more_than_its_share_and_rests_in_between(scripted: Sc
     assert told[0] == pytest.approx((LONG_S - 3.0 - RESERVE_S) / 10, rel=0.05)
 
 
-async def test_without_a_reason_it_does_not_rest(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_share_of_1_means_no_rest(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(explain_thread, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept.append))
     scripted.scripts["works"] = lambda left_s, stop: iter([SUMMARY] if left_s() > 0 else [])

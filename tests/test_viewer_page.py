@@ -1,4 +1,4 @@
-"""The viewer as one file: modules made into one script, nothing that ends it, a policy that lets in this script alone."""
+"""The viewer as one file: modules joined into one script, escaped data, and a policy that allows only this script."""
 
 import hashlib
 import html
@@ -92,7 +92,7 @@ def policy_of(page: str) -> dict[str, str]:
 # modules
 
 
-def test_modules_become_one_script_each_after_what_it_imports() -> None:
+def test_modules_are_joined_in_the_order_of_imports() -> None:
     found = joined({name: text for name, text in FILES.items() if name.endswith(".js")}, "app.js")
 
     assert found == (
@@ -133,7 +133,7 @@ def test_a_module_of_another_form_is_refused(two: str, message: str) -> None:
         joined({"app.js": APP, "one.js": ONE, "two.js": two}, "app.js")
 
 
-def test_the_viewers_own_modules_have_the_form() -> None:
+def test_the_viewers_modules_can_be_joined() -> None:
     modules = {name: asset.text for name, asset in assets().items() if name.endswith(".js")}
 
     script = joined(modules, "app.js")
@@ -145,7 +145,7 @@ def test_the_viewers_own_modules_have_the_form() -> None:
 # the page
 
 
-def test_styles_and_script_stand_inside_in_their_order_and_their_hashes_alone_are_let_in() -> None:
+def test_styles_and_script_are_inline_and_allowed_by_their_hashes() -> None:
     page = saved(files=parts())
 
     elements = Elements(page)
@@ -166,7 +166,7 @@ def test_styles_and_script_stand_inside_in_their_order_and_their_hashes_alone_ar
     assert page.index("Content-Security-Policy") < page.index("<style>")
 
 
-def test_the_viewers_own_page_fetches_nothing_and_its_policy_fits() -> None:
+def test_the_viewers_page_fetches_nothing_and_matches_its_policy() -> None:
     page = saved()
 
     elements = Elements(page)
@@ -178,7 +178,7 @@ def test_the_viewers_own_page_fetches_nothing_and_its_policy_fits() -> None:
     assert not re.search(r'\b(?:src|href)="(?!#|data:)', re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL))
 
 
-def test_the_data_are_the_lines_of_the_server_after_one_of_the_page() -> None:
+def test_the_data_are_the_servers_lines_after_a_line_about_the_page() -> None:
     model = {"id": {"name": "tiny"}, "card": "# Card\n</script>"}
     page = saved(model=model, files=parts())
 
@@ -190,7 +190,7 @@ def test_the_data_are_the_lines_of_the_server_after_one_of_the_page() -> None:
 
 
 @pytest.mark.parametrize("files", [None, parts()], ids=["own", "small"])
-def test_no_text_gets_out_of_its_place(files: dict[str, Asset] | None) -> None:
+def test_no_text_can_break_out_of_the_data(files: dict[str, Asset] | None) -> None:
     sent = messages(pb.ExplainResponse(attribution=attribution()))
     sent[0].header.tokens[1].piece = sent[0].header.label = EVIL
     sent[-1].summary.notes.append(EVIL)
@@ -221,7 +221,7 @@ def test_no_text_gets_out_of_its_place(files: dict[str, Asset] | None) -> None:
         ({"a_css": "a {background: url(b.png)}"}, r"url\("),
     ],
 )
-def test_files_that_cannot_become_one_are_refused(changes: dict[str, str], message: str) -> None:
+def test_files_that_cannot_be_joined_are_refused(changes: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         saved(files=parts(**changes))
 
@@ -231,7 +231,7 @@ def test_without_an_explanation_there_is_no_page() -> None:
         saved_page([], "good")
 
 
-def test_a_frame_holds_the_page_and_can_do_no_more_than_it_needs() -> None:
+def test_the_frame_is_sandboxed() -> None:
     page = saved(EVIL)
 
     frame = notebook_frame(page)

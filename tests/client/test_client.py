@@ -35,7 +35,7 @@ def test_any_number_of_texts_is_answered_in_order(client: Client) -> None:
         assert (result.scores["positive"] > 0.5) == (weight > 0)
 
 
-def test_texts_are_read_no_further_ahead_than_a_few_calls(client: Client) -> None:
+def test_texts_are_read_only_a_few_calls_ahead(client: Client) -> None:
     """So a file of ten million lines needs no more memory than one of ten thousand."""
     read = itertools.count()
     results = client.classify_all("good" for _ in iter(lambda: next(read), -1))
@@ -47,7 +47,7 @@ def test_texts_are_read_no_further_ahead_than_a_few_calls(client: Client) -> Non
             assert ahead <= CHUNK * (CALLS_AHEAD + 1) + 25, ahead
 
 
-def test_what_a_full_queue_refuses_is_sent_again_and_nothing_is_lost(start: Callable[..., RunningServer]) -> None:
+def test_texts_refused_by_a_full_queue_are_retried(start: Callable[..., RunningServer]) -> None:
     # Fewer than the rows of a call that are tokenized, and so queued, together.
     server = start(queue_rows_max=CHUNK_TOKENIZED - 14)
     with server.client() as client:
@@ -63,7 +63,7 @@ def test_a_bad_text_fails_in_its_place(client: Client) -> None:
     assert [isinstance(result, Classification) for result in results] == [True, False, True]
 
 
-def test_a_refusal_carries_when_to_come_back(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_says_when_to_retry(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
     monkeypatch.setattr(server.app._models.find("").batcher.scheduler, "queue_rows_max", 0)
 
@@ -126,7 +126,7 @@ def dropper() -> Iterator[tuple[Dropper, str]]:
 UNCHECKED = [*NO_RETRIES, ("grpc.service_config", "{}")]
 
 
-async def test_a_cancel_that_nobody_asked_for_is_retried(dropper: tuple[Dropper, str]) -> None:
+async def test_a_cancellation_by_the_server_is_retried(dropper: tuple[Dropper, str]) -> None:
     handler, target = dropper
     with Client(target, options=UNCHECKED) as client:
         assert client.classify("good").label == "positive"
@@ -138,7 +138,7 @@ async def test_a_cancel_that_nobody_asked_for_is_retried(dropper: tuple[Dropper,
     assert handler.calls == 4
 
 
-def test_a_cancel_that_goes_on_counts_as_unavailable(dropper: tuple[Dropper, str]) -> None:
+def test_repeated_cancellation_by_the_server_counts_as_unavailable(dropper: tuple[Dropper, str]) -> None:
     handler, target = dropper
     handler.left = 100
     with Client(target, options=UNCHECKED) as client, pytest.raises(CallFailed) as caught:
@@ -160,7 +160,7 @@ class Overloaded(grpc.GenericRpcHandler):
         context.abort(Code.RESOURCE_EXHAUSTED, "overloaded")
 
 
-async def test_an_overload_that_lasts_is_not_fed_with_retries() -> None:
+async def test_retries_stop_during_a_lasting_overload() -> None:
     server, handler = grpc.server(futures.ThreadPoolExecutor(1)), Overloaded()
     server.add_generic_rpc_handlers((handler,))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -186,7 +186,7 @@ def test_nobody_waits_longer_than_the_default_deadline() -> None:
     assert caught.value.code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
 
 
-async def test_cancelling_a_caller_cancels_on_the_server_and_touches_nobody_else(start: Callable[..., RunningServer]) -> None:
+async def test_a_cancelled_call_is_cancelled_on_the_server_and_affects_no_other(start: Callable[..., RunningServer]) -> None:
     server = start(calls_pending_max=2000)
     async with AsyncClient(server.target, options=NO_RETRIES) as client:
         calls = [asyncio.create_task(client.classify(f"w{number % 65 - 32} film")) for number in range(600)]
@@ -202,7 +202,7 @@ async def test_cancelling_a_caller_cancels_on_the_server_and_touches_nobody_else
     assert server.metric("sentiment_queue_rows", model="tiny/1") == 0
 
 
-def test_an_unknown_truncation_is_a_mistake_of_the_caller(client: Client) -> None:
+def test_an_unknown_truncation_is_a_value_error(client: Client) -> None:
     with pytest.raises(ValueError, match="truncation must be one of refuse, head"):
         client.classify("good", truncation="middle")
 
@@ -228,7 +228,7 @@ async def pinging(server: RunningServer) -> AsyncIterator[asyncio.Task[None]]:
         leaves.cancel()
 
 
-async def test_a_client_that_pings_as_clients_are_told_to_is_not_sent_away(
+async def test_a_client_with_the_documented_ping_interval_stays_connected(
     start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Faster than usual on both sides. One server finds the same pings too frequent: when it sends its client away, the other has not."""
@@ -243,7 +243,7 @@ async def test_a_client_that_pings_as_clients_are_told_to_is_not_sent_away(
         assert not patient.done()
 
 
-async def test_a_connections_age_ends_it_without_a_failed_call(start: Callable[..., RunningServer]) -> None:
+async def test_reconnecting_at_the_maximum_connection_age_fails_no_call(start: Callable[..., RunningServer]) -> None:
     server = start(connection_age_max_s=0.2)
     async with AsyncClient(server.target, options=[("grpc.use_local_subchannel_pool", 1)]) as client:
         end = asyncio.get_running_loop().time() + 0.5
@@ -251,7 +251,7 @@ async def test_a_connections_age_ends_it_without_a_failed_call(start: Callable[.
             assert (await client.classify("good")).label == "positive"
 
 
-def test_long_texts_do_not_make_their_neighbours_call_too_large(client: Client) -> None:
+def test_long_texts_do_not_exceed_the_message_limit(client: Client) -> None:
     texts = ["good " + "film " * 10_000] * 128 + ["bad", "a" * 2**20, "great"] + ["a" * 2**20] * 5
 
     results = list(client.classify_all(texts))

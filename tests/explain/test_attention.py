@@ -42,7 +42,7 @@ TEXT = encoded_of(0, 3, 1, 0, 2, 0)
 GROUPS = [[0], [1, 2, 3], [4], [5], [6, 7], [8]]
 
 
-def test_the_mean_of_heads_is_that_of_each_weight() -> None:
+def test_head_mean_averages_each_weight_over_heads() -> None:
     attention = attention_of(1)
 
     found = head_mean(attention)
@@ -54,7 +54,7 @@ def test_the_mean_of_heads_is_that_of_each_weight() -> None:
 
 
 @pytest.mark.parametrize("token", [0, 4, TOKENS - 1])
-def test_the_row_of_the_token_that_the_classifier_reads_is_what_it_reads(token: int) -> None:
+def test_cls_rows_are_the_rows_of_one_token(token: int) -> None:
     attention = attention_of(2)
 
     found = cls_rows(attention, token)
@@ -64,23 +64,23 @@ def test_the_row_of_the_token_that_the_classifier_reads_is_what_it_reads(token: 
     assert np.array_equal(cls_rows(attention), attention[:, :, 0])
 
 
-def test_the_rows_do_not_keep_the_maps_in_memory() -> None:
+def test_cls_rows_do_not_keep_the_maps_in_memory() -> None:
     attention = attention_of(3)
 
     assert not np.shares_memory(cls_rows(attention), attention)
 
 
 @pytest.mark.parametrize("token", [-1, TOKENS])
-def test_a_token_that_does_not_exist_has_no_row(token: int) -> None:
+def test_cls_rows_of_a_token_out_of_range_are_refused(token: int) -> None:
     with pytest.raises(ValueError, match=f"token must be from 0 to 8, got {token}"):
         cls_rows(attention_of(4), token)
 
 
-def test_units_are_words_and_special_tokens_in_the_order_of_the_text() -> None:
+def test_units_are_words_and_special_tokens_in_text_order() -> None:
     assert [list(unit) for unit in units(TEXT)] == GROUPS
 
 
-def test_words_sum_what_is_read_and_average_over_what_reads() -> None:
+def test_word_maps_sum_over_read_pieces_and_average_over_reading_pieces() -> None:
     attention = attention_of(5)
 
     found = to_words(attention, TEXT)
@@ -101,7 +101,7 @@ def test_rows_of_word_maps_sum_to_1_for_any_number_of_maps(shape: tuple[int, ...
     assert found.sum(axis=-1) == pytest.approx(np.ones(found.shape[:-1]), abs=1e-6)
 
 
-def test_a_text_of_one_piece_words_has_its_own_maps_as_word_maps() -> None:
+def test_word_maps_of_one_piece_words_equal_the_token_maps() -> None:
     attention = attention_of(7)
 
     assert np.array_equal(to_words(attention, encoded_of(0, 1, 1, 1, 1, 1, 1, 1, 0)), attention)
@@ -113,7 +113,7 @@ def test_a_text_without_words_has_a_unit_for_each_special_token() -> None:
     assert np.array_equal(to_words(attention, encoded_of(0, 0)), attention)
 
 
-def test_maps_of_another_text_are_refused() -> None:
+def test_maps_with_another_number_of_tokens_are_refused() -> None:
     with pytest.raises(ValueError, match=r"must end in \[9, 9\] for this text, got \[4, 3, 8, 8\]"):
         to_words(attention_of(9)[:, :, :8, :8], TEXT)
 
@@ -125,7 +125,7 @@ def path_weights(mixed: list[npt.NDArray[np.float64]], last: int, first: int) ->
     return sum(weight * path_weights(mixed[:-1], read, first) for read, weight in enumerate(mixed[-1][last]) if weight)
 
 
-def test_rollout_is_the_sum_over_all_ways_through_the_layers() -> None:
+def test_rollout_is_the_sum_over_all_paths_through_the_layers() -> None:
     attention = attention_of(10, (3, 2, 4, 4))
     mixed = [0.5 * layer.mean(axis=0, dtype=np.float64) + 0.5 * np.eye(4) for layer in attention]
 
@@ -150,7 +150,7 @@ def test_the_last_layer_is_applied_last() -> None:
     assert rollout(attention)[0].tolist() == [0.5, 0.25, 0.25]
 
 
-def test_heads_that_look_at_themselves_alone_leave_every_token_where_it_is() -> None:
+def test_rollout_of_identity_attention_is_the_identity() -> None:
     attention = np.broadcast_to(np.eye(TOKENS, dtype=np.float32), SHAPE)
 
     assert np.array_equal(rollout(attention), np.eye(TOKENS))
@@ -171,7 +171,7 @@ def test_equal_value_norms_change_nothing() -> None:
     assert rollout_value_norms(attention, np.full(SHAPE[:3], 2.5, np.float32)) == pytest.approx(rollout(attention), abs=1e-6)
 
 
-def test_value_norms_weigh_what_is_read_and_heads_by_their_size() -> None:
+def test_value_norms_weight_tokens_and_heads() -> None:
     attention = attention_of(13, (1, 2, 5, 5))
     norms = np.random.default_rng(13).exponential(1.0, (1, 2, 5)).astype(np.float32)
 
@@ -183,7 +183,7 @@ def test_value_norms_weigh_what_is_read_and_heads_by_their_size() -> None:
         assert found[row] == pytest.approx(np.array(expected), abs=1e-6)
 
 
-def test_a_token_whose_values_are_nothing_is_not_counted() -> None:
+def test_a_token_with_zero_value_norms_gets_no_rollout_from_others() -> None:
     attention = attention_of(14)
     norms = np.ones(SHAPE[:3], np.float32)
     norms[:, :, 5] = 0
@@ -195,13 +195,13 @@ def test_a_token_whose_values_are_nothing_is_not_counted() -> None:
     assert rollout(attention)[others, 5].min() > 0
 
 
-def test_a_text_whose_values_are_all_nothing_keeps_only_its_residual_path() -> None:
+def test_zero_value_norms_leave_only_the_residual_path() -> None:
     found = rollout_value_norms(attention_of(15), np.zeros(SHAPE[:3], np.float32))
 
     assert np.array_equal(found, np.eye(TOKENS))
 
 
-def test_gradient_rollout_is_the_rule_of_its_paper_without_the_identity() -> None:
+def test_gradient_rollout_follows_its_paper_without_the_identity() -> None:
     attention = attention_of(16)
     gradients = np.random.default_rng(16).normal(size=SHAPE).astype(np.float32)
     relevance = np.eye(TOKENS)
@@ -216,7 +216,7 @@ def test_gradient_rollout_is_the_rule_of_its_paper_without_the_identity() -> Non
     assert found.min() >= 0
 
 
-def test_gradient_rollout_knows_its_label() -> None:
+def test_gradient_rollout_depends_on_the_label() -> None:
     attention = attention_of(17)
     gradients = np.random.default_rng(17).normal(size=SHAPE).astype(np.float32)
 
@@ -237,7 +237,7 @@ def test_small_relevances_are_not_lost_beside_the_identity() -> None:
 
 @pytest.mark.parametrize("function", [rollout, head_mean, cls_rows])
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (3, 4, 4), (0, 3, 4, 4), (2, 3, 0, 0)])
-def test_what_is_no_attention_is_refused(function: Callable[[Floats], Floats], shape: tuple[int, ...]) -> None:
+def test_attention_of_another_shape_is_refused(function: Callable[[Floats], Floats], shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="attention must be"):
         function(np.zeros(shape, np.float32))
 
@@ -259,7 +259,7 @@ def test_a_single_token_reads_itself() -> None:
     assert rollout_gradient(attention, attention).tolist() == [[3]]
 
 
-def test_a_value_that_is_not_finite_is_not_hidden() -> None:
+def test_values_that_are_not_finite_stay_visible() -> None:
     attention = attention_of(20)
     attention[1, 1, 4, 4] = np.nan
 

@@ -1,4 +1,4 @@
-"""The most bytes of an explanation: a bound of messages whose every field is as large as it can be, and what a budget makes of it."""
+"""The upper bound on the bytes of an explanation, against messages whose fields have their maximum size; and budgets."""
 
 from dataclasses import replace
 
@@ -186,7 +186,7 @@ def test_no_messages_are_larger_than_the_bound(tokens: int, words: int, left_out
     assert largest <= bytes_most(asked, encoded, LABELS, 3, 4, 16) <= 1.5 * largest + 1500
 
 
-def test_words_left_out_count_with_their_note() -> None:
+def test_answers_without_words_count_with_their_note() -> None:
     asked = ExplanationRequest("", attributions=False, without=((0, 1), (0,)))
     encoded = _encoded(6, 4)
 
@@ -207,7 +207,7 @@ def test_no_attention_is_larger_than_the_bound(encoding: Encoding, aggregation: 
     assert largest <= bytes_most(asked, encoded, LABELS, 2, 3, 0) <= 1.2 * largest + 3000
 
 
-def test_chosen_layers_and_heads_alone_count() -> None:
+def test_only_requested_layers_and_heads_count() -> None:
     def most(attention: AttentionRequest) -> int:
         return bytes_most(ExplanationRequest("", attributions=False, attention=attention), _encoded(50, 40), LABELS, 6, 12, 32)
 
@@ -227,7 +227,9 @@ def test_chosen_layers_and_heads_alone_count() -> None:
         (None, 1000, None),
     ],
 )
-def test_a_budget_that_may_not_do_is_refused_with_what_would_do(attention: AttentionRequest | None, budget: int, offer: str | None) -> None:
+def test_a_budget_that_may_be_exceeded_is_refused_with_a_cheaper_request(
+    attention: AttentionRequest | None, budget: int, offer: str | None
+) -> None:
     asked = ExplanationRequest("", methods=METHODS[:1], attention=attention, bytes_max=budget)
     encoded, sizes = _encoded(100, 98), (6, 12, 32)
 
@@ -243,7 +245,7 @@ def test_a_budget_that_may_not_do_is_refused_with_what_would_do(attention: Atten
         assert int(str(caught.value).split()[-1]) <= budget
 
 
-def test_a_budget_that_does_is_accepted() -> None:
+def test_a_sufficient_budget_is_accepted() -> None:
     asked, encoded = EVERYTHING, _encoded(20, 18)
     most = bytes_most(asked, encoded, LABELS, 2, 4, 8)
 

@@ -1,4 +1,4 @@
-"""Small sets of words that decide the answer."""
+"""Searches for small sets of words that decide the answer."""
 
 import itertools
 import math
@@ -38,7 +38,7 @@ def found_by(
 @searches
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 5, 6])
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_found_and_said_of_it_is_true_by_trying_all_sets(search: Callable[..., object], n: int, seed: int) -> None:
+def test_results_agree_with_trying_all_sets(search: Callable[..., object], n: int, seed: int) -> None:
     model = Model(arbitrary(seed, labels=3))
     whole = answer(flip, n, (), model)
 
@@ -59,7 +59,7 @@ def test_what_is_found_and_said_of_it_is_true_by_trying_all_sets(search: Callabl
         assert not any(tuple(sorted(set(found.words) - {word})) in reaching for word in found.words)
 
 
-def test_leaving_out_the_negation_flips_the_answer() -> None:
+def test_removing_the_negation_flips_the_answer() -> None:
     found = found_by(flip, Model(negation), np.array([0, 0, 2.0, 0, 1.0, 0]), label=0, temperature=2.0)
 
     assert (found.words, found.label, found.minimal, found.exhaustive_below) == ((NOT,), 1, True, 1)
@@ -67,7 +67,7 @@ def test_leaving_out_the_negation_flips_the_answer() -> None:
 
 
 @pytest.mark.parametrize("scores", [[0, 0, 2.0, 0, 1.0, 0], [5.0, 4, 0, 3, -1, 2]], ids=["a good ranking", "a bad ranking"])
-def test_the_negation_and_what_it_negates_together_keep_the_answer(scores: list[float]) -> None:
+def test_the_negation_and_the_negated_word_together_keep_the_answer(scores: list[float]) -> None:
     found = found_by(keep, Model(negation), np.array(scores), label=0)
 
     assert (found.words, found.label, found.minimal) == ((NOT, GOOD), 0, True)
@@ -75,7 +75,7 @@ def test_the_negation_and_what_it_negates_together_keep_the_answer(scores: list[
     assert found.probability == pytest.approx(1 / (1 + math.exp(-2.5)))
 
 
-def test_two_words_that_say_the_same_must_both_go() -> None:
+def test_two_redundant_words_must_both_be_removed() -> None:
     model = Model(lambda kept: [0.5, max(kept[3], kept[9])])
     # A ranking that is wrong about both.
     scores = np.array([9.0, 8, 7, 0, 6, 5, 4, 3, 2, 1, -1, -2])
@@ -85,7 +85,7 @@ def test_two_words_that_say_the_same_must_both_go() -> None:
     assert (found.words, found.label, found.minimal) == ((3, 9), 0, True)
 
 
-def test_a_pair_is_known_to_be_smallest_once_every_word_has_failed_alone() -> None:
+def test_a_pair_is_smallest_once_every_single_word_has_failed() -> None:
     # Without the first three words the answer is another, and without the last two.
     model = Model(lambda kept: [0.5, float(kept[:3].any() and kept[5:].any())])
 
@@ -94,7 +94,7 @@ def test_a_pair_is_known_to_be_smallest_once_every_word_has_failed_alone() -> No
     assert (found.words, found.exhaustive_below, found.minimal) == ((5, 6), 2, True)
 
 
-def test_words_that_are_not_needed_are_left_out_of_a_long_set() -> None:
+def test_words_that_are_not_needed_are_dropped_from_a_large_set() -> None:
     needed = (7, 18, 29)
     model = Model(lambda kept: [0.5, kept[list(needed)].max()])
     # The words that are needed come 10th, 20th and 30th in the ranking.
@@ -111,7 +111,7 @@ def test_words_that_are_not_needed_are_left_out_of_a_long_set() -> None:
     assert found.exhaustive_below == 2
 
 
-def test_a_word_that_can_be_left_out_only_after_another_is_left_out() -> None:
+def test_a_word_that_is_spare_only_without_another_is_dropped() -> None:
     # The last three words give the answer unless the first is there without the second.
     model = Model(lambda kept: [0.5, kept[2:].min() * (1 - kept[0] * (1 - kept[1]))])
 
@@ -122,7 +122,7 @@ def test_a_word_that_can_be_left_out_only_after_another_is_left_out() -> None:
 
 @searches
 @pytest.mark.parametrize("n", [31, 32, 33, 100, 400])
-def test_of_a_long_text_whose_words_add_up_the_fewest_words_are_found(search: Callable[..., object], n: int) -> None:
+def test_the_fewest_words_are_found_in_a_long_text_with_additive_words(search: Callable[..., object], n: int) -> None:
     weights = np.random.default_rng(n).normal(0.1, 1, size=n)
     bias = 3.0 if search is flip else -3.0
 
@@ -166,7 +166,7 @@ def test_the_only_word_of_a_text_flips_it_and_keeps_it() -> None:
     assert found_by(keep, model, np.ones(1), label=1).words == (0,)
 
 
-def test_for_a_label_that_is_not_the_answer_words_are_found_that_stand_in_its_way() -> None:
+def test_a_flip_for_another_label_finds_the_words_against_it() -> None:
     # The third word makes the answer negative, and the ranking is that for positive.
     model = Model(linear(np.array([1.0, 0.5, -4.0, 0.2])))
 
@@ -179,7 +179,7 @@ def test_for_a_label_that_is_not_the_answer_words_are_found_that_stand_in_its_wa
 
 @searches
 @pytest.mark.parametrize("rows_budget", [1, 2, 5, 20, 29, 33, 60, 100])
-def test_a_search_never_asks_for_more_masks_than_its_budget(search: Callable[..., object], rows_budget: int) -> None:
+def test_a_search_never_runs_more_masks_than_its_budget(search: Callable[..., object], rows_budget: int) -> None:
     needed = [3, 14, 25]
     model = Model(lambda kept: [0.5, kept[needed].max()] if search is flip else [0.5, kept[needed].min()])
     scores = np.arange(30.0)
@@ -194,7 +194,7 @@ def test_a_search_never_asks_for_more_masks_than_its_budget(search: Callable[...
 
 
 @searches
-def test_answers_that_are_known_cost_nothing(search: Callable[..., object]) -> None:
+def test_masks_with_known_logits_are_free(search: Callable[..., object]) -> None:
     model = Model(negation)
     answers = Answers()
     scores = run(occlusion(6, 0, answers), model)
@@ -206,7 +206,7 @@ def test_answers_that_are_known_cost_nothing(search: Callable[..., object]) -> N
     assert (again.words, again.rows, again.stopped) == (first.words, 0, False)
 
 
-def test_a_search_that_is_stopped_returns_the_best_set_so_far() -> None:
+def test_a_stopped_search_returns_the_best_set_so_far() -> None:
     model = Model(lambda kept: [0.5, kept[[1, 3]].max()], batches_max=2)
 
     found = found_by(flip, model, np.array([5.0, 4, 3, 2, 1]), label=1)
@@ -215,6 +215,6 @@ def test_a_search_that_is_stopped_returns_the_best_set_so_far() -> None:
     assert (found.words, found.label, found.minimal, found.stopped) == ((0, 1, 2, 3), 0, False, True)
 
 
-def test_a_flip_that_is_stopped_before_the_answer_is_known_says_so() -> None:
+def test_a_flip_stopped_before_the_answer_is_known_raises_enough() -> None:
     with pytest.raises(Enough):
         found_by(flip, Model(negation, batches_max=0), np.zeros(6), label=0)

@@ -1,4 +1,4 @@
-"""Tiles of an attention map as bytes: what they decode to, what error they state, how large they are."""
+"""Encoding of attention maps as tiles: decoded weights, stated errors, sizes."""
 
 import dataclasses
 import itertools
@@ -84,7 +84,7 @@ def largest_first(row: Floats, top_p: float) -> set[int]:
 
 @each_map
 @each_encoding
-def test_no_weight_differs_by_more_than_the_tile_states_and_one_by_as_much(encoding: Encoding, weights: Floats) -> None:
+def test_error_max_is_the_largest_difference_of_a_decoded_weight(encoding: Encoding, weights: Floats) -> None:
     tile = encode(weights, encoding)
 
     decoded = decode(tile)
@@ -101,7 +101,7 @@ def test_no_weight_differs_by_more_than_the_tile_states_and_one_by_as_much(encod
 
 
 @each_map
-def test_floats_of_32_bits_come_back_as_they_were(weights: Floats) -> None:
+def test_fp32_is_exact(weights: Floats) -> None:
     tile = encode(weights, Encoding.FP32)
 
     assert np.array_equal(decode(tile), weights)
@@ -109,7 +109,7 @@ def test_floats_of_32_bits_come_back_as_they_were(weights: Floats) -> None:
 
 
 @each_map
-def test_floats_of_16_bits_are_wrong_by_half_their_last_place(weights: Floats) -> None:
+def test_fp16_rounds_to_the_nearest(weights: Floats) -> None:
     tile = encode(weights, Encoding.FP16)
 
     # 11 bits, and 2^-24 between the smallest ones.
@@ -117,7 +117,7 @@ def test_floats_of_16_bits_are_wrong_by_half_their_last_place(weights: Floats) -
 
 
 @each_map
-def test_bytes_are_wrong_by_less_than_a_step_of_their_row(weights: Floats) -> None:
+def test_the_error_of_a_byte_is_less_than_a_step_of_its_row(weights: Floats) -> None:
     tile = encode(weights, Encoding.U8)
 
     step = weights.max(axis=1, keepdims=True) / 255
@@ -138,7 +138,7 @@ SUMS = {
 
 
 @pytest.mark.parametrize("weights", SUMS.values(), ids=SUMS.keys())
-def test_rows_of_bytes_keep_their_sum_within_half_a_step_and_half_a_percent_at_512_tokens(weights: Floats) -> None:
+def test_rows_of_bytes_keep_their_sum(weights: Floats) -> None:
     decoded = decode(encode(weights, Encoding.U8)).astype(np.float64)
 
     off = np.abs(decoded.sum(axis=1) - weights.sum(axis=1, dtype=np.float64))
@@ -147,27 +147,27 @@ def test_rows_of_bytes_keep_their_sum_within_half_a_step_and_half_a_percent_at_5
 
 
 @pytest.mark.parametrize("weights", SUMS.values(), ids=SUMS.keys())
-def test_what_is_kept_and_what_is_dropped_make_up_the_row(weights: Floats) -> None:
+def test_kept_weights_and_dropped_mass_add_up_to_the_row(weights: Floats) -> None:
     tile = encode(weights, Encoding.TOP_P, 0.7)
 
     total = decode(tile).sum(axis=1, dtype=np.float64) + tile.dropped
     assert total == pytest.approx(weights.sum(axis=1, dtype=np.float64), rel=0.002)
 
 
-def test_a_byte_is_never_given_to_a_weight_of_0() -> None:
+def test_a_weight_of_0_stays_0() -> None:
     weights = MAPS["sharp"] * (np.random.default_rng(9).random((64, COLUMNS)) < 0.3).astype(np.float32)
 
     assert decode(encode(weights, Encoding.U8))[weights == 0].max() == 0
 
 
-def test_the_bytes_that_are_missing_go_to_the_largest_remainders() -> None:
+def test_rounding_up_goes_to_the_largest_remainders() -> None:
     # Steps of 1: down to 255, 3, 0, 0, 1, which lack 0.4 + 0.3 + 0.6 + 0.5 = 1.8.
     weights = np.array([[255, 3.4, 0.3, 0.6, 1.5]], np.float32)
 
     assert decode(encode(weights, Encoding.U8)).tolist() == [[255, 3, 0, 1, 2]]
 
 
-def test_a_row_whose_scale_cannot_be_exact_has_no_byte_beyond_the_largest() -> None:
+def test_a_byte_does_not_overflow_where_the_scale_is_rounded() -> None:
     # 300 times the smallest float32: its 255th is rounded to the smallest.
     smallest = np.float32(2.0**-149)
 
@@ -177,7 +177,7 @@ def test_a_row_whose_scale_cannot_be_exact_has_no_byte_beyond_the_largest() -> N
     assert tile.error_max == 45 * float(smallest)
 
 
-def test_a_larger_weight_never_has_the_smaller_byte() -> None:
+def test_bytes_are_monotonic_in_the_weights() -> None:
     for weights in (MAPS["sharp"], SUMS["between"], MAPS["broad"]):
         decoded = decode(encode(weights, Encoding.U8))
         order = np.argsort(weights, axis=1)
@@ -215,7 +215,7 @@ def rows_of(tile: Tile) -> Iterable[tuple[list[int], bytes]]:
 
 @pytest.mark.parametrize("top_p", [0.3, 0.9])
 @each_map
-def test_what_is_dropped_is_stated(weights: Floats, top_p: float) -> None:
+def test_the_dropped_mass_of_each_row_is_stated(weights: Floats, top_p: float) -> None:
     tile = encode(weights, Encoding.TOP_P, top_p)
 
     for row, (columns, _), dropped in zip(weights, rows_of(tile), tile.dropped, strict=True):
@@ -236,7 +236,7 @@ def test_of_equal_weights_the_first_are_kept() -> None:
     assert [columns for columns, _ in rows_of(encode(weights, Encoding.TOP_P, 0.75))] == [[0, 1, 2, 4]]
 
 
-def test_the_bytes_of_a_small_map_are_these() -> None:
+def test_the_layout_of_a_small_map() -> None:
     weights = np.array([[0.25, 0.0, 1.0], [0.0, 0.0, 0.0]], np.float32)
     scale = float(np.float32(1) / np.float32(255))
 
@@ -254,7 +254,7 @@ def test_the_bytes_of_a_small_map_are_these() -> None:
 
 
 @each_encoding
-def test_an_encoding_has_the_number_of_the_proto(encoding: Encoding) -> None:
+def test_encodings_have_the_values_of_the_proto(encoding: Encoding) -> None:
     assert pb.AttentionEncoding.Value(f"ATTENTION_ENCODING_{encoding.name}") == encoding
 
 
@@ -295,7 +295,7 @@ def test_rows_that_fit_exactly_are_one_tile(encoding: Encoding) -> None:
     assert [tile.rows for tile in tiles(MAPS["uniform"][:10], encoding, bytes_max=3 * row)] == [3, 3, 3, 1]
 
 
-def test_the_error_of_a_tile_is_its_own() -> None:
+def test_each_tile_states_its_own_error() -> None:
     weights = np.vstack([MAPS["sharp"][:1], MAPS["broad"][:1]])
 
     sharp, broad = tiles(weights, Encoding.U8, bytes_max=COLUMNS + 4)
@@ -311,9 +311,7 @@ def test_the_error_of_a_tile_is_its_own() -> None:
     bytes_max=st.integers(13, 700),
     sharpness=st.sampled_from([0.0, 0.5, 5.0]),
 )
-def test_tiles_in_messages_never_take_more_than_was_said_beforehand(
-    rows: int, columns: int, encoding: Encoding, bytes_max: int, sharpness: float
-) -> None:
+def test_tiles_in_messages_never_exceed_the_bound(rows: int, columns: int, encoding: Encoding, bytes_max: int, sharpness: float) -> None:
     found = list(tiles(noise(rows * columns, rows, columns, sharpness), encoding, 1.0, bytes_max))
 
     spent = sum(size(tile) + MESSAGE_BYTES for tile in found)
@@ -325,7 +323,7 @@ def test_tiles_in_messages_never_take_more_than_was_said_beforehand(
 
 
 @each_encoding
-def test_the_other_fields_of_a_message_take_no_more_than_is_said(encoding: Encoding) -> None:
+def test_the_other_fields_of_a_message_stay_within_their_bound(encoding: Encoding) -> None:
     # Row values of 2 bytes' length, weights of 3.
     tile = next(tiles(noise(7, 400, COLUMNS, 1), encoding))
     message = pb.AttentionTile(
@@ -350,21 +348,9 @@ def test_the_other_fields_of_a_message_take_no_more_than_is_said(encoding: Encod
     assert BYTES_MAX + MESSAGE_BYTES <= 65_536
 
 
-@each_encoding
-def test_a_tile_survives_the_message(encoding: Encoding) -> None:
-    tile = encode(MAPS["odd"], encoding)
-    message = pb.AttentionTile(weights=tile.weights, row_values=tile.row_values.tolist(), error_max=tile.error_max)
-
-    read = pb.AttentionTile.FromString(message.SerializeToString())
-    back = dataclasses.replace(tile, weights=read.weights, row_values=np.array(read.row_values, np.float32), error_max=read.error_max)
-
-    assert np.array_equal(decode(back), decode(tile))
-    assert back.error_max == tile.error_max
-
-
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, -1e-9, WEIGHT_MAX * 1.01])
 @each_encoding
-def test_a_weight_that_is_none_is_refused_with_its_place(encoding: Encoding, wrong: float) -> None:
+def test_an_invalid_weight_is_refused_with_its_place(encoding: Encoding, wrong: float) -> None:
     weights = MAPS["odd"].copy()
     weights[3, 5] = wrong
 
@@ -375,13 +361,13 @@ def test_a_weight_that_is_none_is_refused_with_its_place(encoding: Encoding, wro
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 4)])
-def test_what_is_no_map_is_refused(shape: tuple[int, ...]) -> None:
+def test_an_array_without_two_dimensions_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=f"the map must have 2 dimensions, got {len(shape)}"):
         encode(np.zeros(shape, np.float32), Encoding.U8)
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, SIDE_MAX + 1)])
-def test_a_map_without_weights_or_with_too_many_columns_is_refused(shape: tuple[int, int]) -> None:
+def test_a_map_with_no_or_too_many_rows_or_columns_is_refused(shape: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match=f"rows and columns must be from 1 to 65535, got {shape[0]} rows and {shape[1]} columns"):
         encode(np.zeros(shape, np.float32), Encoding.U8)
     with pytest.raises(ValueError, match="rows and columns must be from 1 to 65535"):
@@ -398,13 +384,13 @@ def test_the_widest_map_has_counts_and_columns_that_fit() -> None:
 
 
 @pytest.mark.parametrize("top_p", [0.0, -0.1, 1.01, np.nan])
-def test_a_share_outside_0_to_1_is_refused(top_p: float) -> None:
+def test_a_top_p_out_of_range_is_refused(top_p: float) -> None:
     with pytest.raises(ValueError, match=r"top_p must be above 0 and at most 1, got"):
         encode(MAPS["odd"], Encoding.TOP_P, top_p)
 
 
 @pytest.mark.parametrize(("encoding", "least"), [(Encoding.FP32, 4), (Encoding.FP16, 2), (Encoding.U8, 5), (Encoding.TOP_P, 13)])
-def test_a_tile_has_room_for_one_weight(encoding: Encoding, least: int) -> None:
+def test_bytes_max_must_hold_one_weight(encoding: Encoding, least: int) -> None:
     assert max(map(size, tiles(MAPS["odd"], encoding, 1.0, least))) <= least
     with pytest.raises(ValueError, match=f"bytes_max must be at least {least} \\(one weight\\), got {least - 1}"):
         tiles(MAPS["odd"], encoding, 1.0, least - 1)
@@ -433,7 +419,7 @@ def test_a_tile_made_by_hand_is_decoded() -> None:
         (bytes([2, 0, 0, 0, 3, 0, 9, 255, 1, 0, 1, 0, 255]), r"below 3, got \[0, 3\]"),
     ],
 )
-def test_rows_that_do_not_fit_their_bytes_are_refused(weights: bytes, message: str) -> None:
+def test_top_p_rows_that_contradict_their_bytes_are_refused(weights: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         decode(dataclasses.replace(TOP_P, weights=weights))
 
@@ -453,7 +439,7 @@ def test_rows_that_do_not_fit_their_bytes_are_refused(weights: bytes, message: s
     ],
 )
 @each_encoding
-def test_a_tile_that_does_not_fit_its_size_is_refused(encoding: Encoding, change: Callable[[Tile], dict[str, object]]) -> None:
+def test_a_tile_that_contradicts_its_size_is_refused(encoding: Encoding, change: Callable[[Tile], dict[str, object]]) -> None:
     tile = encode(MAPS["odd"], encoding)
 
     with pytest.raises(ValueError, match=r"rows and columns must be|a tile of|row values|row \d+ of the tile"):
@@ -462,7 +448,7 @@ def test_a_tile_that_does_not_fit_its_size_is_refused(encoding: Encoding, change
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0])
 @pytest.mark.parametrize("encoding", [Encoding.U8, Encoding.TOP_P])
-def test_a_row_value_that_is_none_is_refused(encoding: Encoding, wrong: float) -> None:
+def test_an_invalid_row_value_is_refused(encoding: Encoding, wrong: float) -> None:
     tile = encode(MAPS["odd"], encoding)
     values = tile.row_values.copy()
     values[-1] = wrong
@@ -472,7 +458,7 @@ def test_a_row_value_that_is_none_is_refused(encoding: Encoding, wrong: float) -
 
 
 @pytest.mark.parametrize("encoding", [Encoding.FP32, Encoding.FP16])
-def test_a_float_that_is_no_weight_is_refused_when_it_is_read(encoding: Encoding) -> None:
+def test_an_invalid_float_is_refused_when_decoded(encoding: Encoding) -> None:
     content = np.array([1, np.nan], "<f4" if encoding == Encoding.FP32 else "<f2").tobytes()
 
     with pytest.raises(ValueError, match="row 0, column 1 must be from 0 to 65504, got nan"):

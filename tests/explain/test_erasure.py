@@ -1,4 +1,4 @@
-"""Words erased: what is asked, and the attributions made of the answers."""
+"""Erasure of words: the masks that run, and the attributions based on their logits."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from sentiment.explain.methods.erasure import Answers, Enough, Floats, Masks, Sh
 
 
 class Model:
-    """Answers masks by a function of one mask, remembers what it was asked, and has enough after ``batches_max`` batches."""
+    """Returns logits by a function of one mask, records the masks, and raises Enough after ``batches_max`` batches."""
 
     def __init__(self, logits: Callable[[Floats], list[float]], batches_max: float = math.inf) -> None:
         self.logits = logits
@@ -72,7 +72,7 @@ def sampled(n: int, samples: int, model: Model, seed: int = 0, label: int = 1) -
 
 @pytest.mark.parametrize("n", range(7))
 @pytest.mark.parametrize("label", [0, 1])
-def test_occlusion_is_the_logit_with_all_words_less_that_without_one(n: int, label: int) -> None:
+def test_occlusion_is_the_logit_with_all_words_minus_that_without_one(n: int, label: int) -> None:
     logits = arbitrary(seed=n)
 
     found = run(occlusion(n, label, Answers()), Model(logits))
@@ -81,7 +81,7 @@ def test_occlusion_is_the_logit_with_all_words_less_that_without_one(n: int, lab
     assert found.tolist() == [whole - logits(np.arange(n) != word)[label] for word in range(n)]
 
 
-def test_a_word_that_speaks_against_the_label_has_a_negative_value() -> None:
+def test_a_word_against_the_label_has_a_negative_value() -> None:
     found = run(occlusion(3, 1, Answers()), Model(linear(np.array([2.0, -1.5, 0.0]))))
 
     assert found == pytest.approx([2.0, -1.5, 0.0])
@@ -112,7 +112,7 @@ def test_sampled_shapley_values_are_within_their_standard_errors() -> None:
     assert (np.abs(found.values - exact) < 4 * found.standard_errors).all()
 
 
-def test_standard_errors_are_how_far_the_values_scatter() -> None:
+def test_standard_errors_match_the_spread_of_the_values() -> None:
     answers = Answers()
     model = Model(arbitrary(seed=4))
 
@@ -135,7 +135,7 @@ def test_one_order_and_its_reverse_are_exact_where_words_interact_in_pairs() -> 
 
 @pytest.mark.parametrize("samples", [1, 2, 9, 10])
 @pytest.mark.parametrize("n", [3, 6, 11])
-def test_shapley_values_sum_to_the_whole_text_less_the_empty_one(n: int, samples: int) -> None:
+def test_shapley_values_sum_to_the_whole_text_minus_the_empty_text(n: int, samples: int) -> None:
     model = Model(arbitrary(seed=n))
 
     found = sampled(n, samples, model)
@@ -152,7 +152,7 @@ def test_the_same_seed_draws_the_same_orders() -> None:
     assert first.values.tolist() == again.values.tolist() != another.values.tolist()
 
 
-def test_sampling_that_is_stopped_returns_the_pairs_of_orders_it_has() -> None:
+def test_stopped_sampling_returns_the_pairs_of_orders_so_far() -> None:
     logits = arbitrary(seed=7)
     # The first pair asks for 2 + 2 x 19 masks, in batches of 32 and 8, every other for 38 in two batches: the fifth is of the third pair.
     stopped = sampled(20, 100, Model(logits, batches_max=5))
@@ -161,7 +161,7 @@ def test_sampling_that_is_stopped_returns_the_pairs_of_orders_it_has() -> None:
     assert stopped.values.tolist() == sampled(20, 4, Model(logits)).values.tolist()
 
 
-def test_an_explanation_that_is_stopped_with_nothing_says_so() -> None:
+def test_an_explanation_stopped_without_a_result_raises_enough() -> None:
     with pytest.raises(Enough):
         sampled(20, 100, Model(arbitrary(seed=7), batches_max=1))
     with pytest.raises(Enough):
@@ -169,7 +169,7 @@ def test_an_explanation_that_is_stopped_with_nothing_says_so() -> None:
 
 
 @pytest.mark.parametrize("rows_max", [1, 7, 32])
-def test_no_mask_is_asked_for_twice_and_no_batch_is_too_large(rows_max: int) -> None:
+def test_no_mask_runs_twice_and_no_batch_is_too_large(rows_max: int) -> None:
     model = Model(arbitrary(seed=8))
     answers = Answers(rows_max)
 
@@ -183,7 +183,7 @@ def test_no_mask_is_asked_for_twice_and_no_batch_is_too_large(rows_max: int) -> 
     assert all(batch.dtype == np.bool_ for batch in model.batches)
 
 
-def test_answers_come_back_in_the_order_of_the_masks_whatever_was_known_or_repeated() -> None:
+def test_logits_are_in_the_order_of_the_masks() -> None:
     model = Model(linear(np.array([1.0, 2.0, 4.0])))
     masks = without(3, [(0,), (), (1, 2), (0,), (0, 1, 2), (1,)])
     answers = Answers(2)
@@ -195,7 +195,7 @@ def test_answers_come_back_in_the_order_of_the_masks_whatever_was_known_or_repea
     assert model.asked == [(False, True, True), (True, True, True), (False, False, False), (True, False, True)]
 
 
-def test_answers_outlive_an_explanation_that_was_stopped() -> None:
+def test_logits_stay_known_after_a_stopped_explanation() -> None:
     answers = Answers(4)
     masks = without(6, [(word,) for word in range(6)])
     with pytest.raises(Enough):
@@ -205,7 +205,7 @@ def test_answers_outlive_an_explanation_that_was_stopped() -> None:
     assert answers.known(masks[4:]).shape == (0, 0)
 
 
-def test_what_is_affordable_counts_new_masks_only() -> None:
+def test_only_new_masks_count_as_affordable_rows() -> None:
     answers = Answers()
     answers.tell(without(4, [(), (1,)]), np.zeros((2, 2)))
     masks = without(4, [(), (0,), (1,), (0,), (2,), (), (3,)])
@@ -214,17 +214,17 @@ def test_what_is_affordable_counts_new_masks_only() -> None:
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
-def test_a_logit_that_is_not_finite_explains_nothing(wrong: float) -> None:
+def test_a_logit_that_is_not_finite_is_refused(wrong: float) -> None:
     with pytest.raises(ValueError, match="must be finite"):
         run(occlusion(3, 1, Answers()), Model(lambda kept: [0.0, wrong if kept[0] else 1.0]))
 
 
-def test_too_few_answers_are_an_error() -> None:
+def test_too_few_rows_of_logits_are_refused() -> None:
     with pytest.raises(ValueError, match="expected 4 rows of logits, one per mask, got 3"):
         run(occlusion(3, 1, Answers()), lambda masks: np.zeros((3, 2)))
 
 
-def test_words_are_ranked_from_the_largest_score_and_as_they_stand_among_equals() -> None:
+def test_words_are_ranked_by_score_and_ties_by_place() -> None:
     scores = np.random.default_rng(0).integers(3, size=100).astype(float)
 
     assert ranked(scores) == sorted(range(100), key=lambda word: (-scores[word], word))

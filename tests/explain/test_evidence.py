@@ -1,4 +1,4 @@
-"""Whether an attribution can be trusted."""
+"""Evidence whether an attribution can be trusted."""
 
 import itertools
 import math
@@ -39,7 +39,7 @@ def test_comprehensiveness_and_sufficiency_are_differences_of_calibrated_probabi
     assert (found.method, found.operator) == ("m", "attention_mask")
 
 
-def test_a_ranking_that_no_random_set_equals_is_better_than_random() -> None:
+def test_a_ranking_above_all_random_sets_is_better_than_random() -> None:
     found = measured(Model(linear(WEIGHTS)), WEIGHTS)
 
     assert found.verdict is Verdict.BETTER_THAN_RANDOM
@@ -71,7 +71,7 @@ def test_a_ranking_between_the_median_and_the_mean_of_random_sets_is_inconclusiv
     assert found.verdict is Verdict.INCONCLUSIVE
 
 
-def test_the_random_sets_are_summed_up_as_they_were_measured() -> None:
+def test_random_sets_are_summarised_as_measured() -> None:
     model = Model(arbitrary(seed=1))
     scores = np.array([0.3, 0.1, 0.9, 0.2, 0.5, 0.4])
 
@@ -113,7 +113,7 @@ def test_an_answer_that_depends_on_no_word_is_flat() -> None:
 
 
 @pytest.mark.parametrize(("effect", "flat"), [(0.049, True), (0.051, False)])
-def test_a_text_that_hardly_moves_the_probability_is_flat(effect: float, flat: bool) -> None:
+def test_a_text_with_a_small_effect_is_flat(effect: float, flat: bool) -> None:
     logit = math.log((0.5 + effect) / (0.5 - effect)) / 2
 
     found = measured(Model(linear(np.array([0.0, 0.0, 0.0, logit, 0.0]))), np.arange(5.0))
@@ -150,7 +150,7 @@ def test_with_two_labels_the_evidence_is_the_same_for_both() -> None:
     assert other.empty_text_logit == -answer.empty_text_logit
 
 
-def test_of_a_label_that_is_not_the_answer_the_words_against_it_are_tested() -> None:
+def test_for_another_label_the_words_against_it_are_tested() -> None:
     # The fourth word takes the second label from 1/3 to 1/7 and makes the third the answer.
     model = Model(lambda kept: [0.0, 0.0, kept[3] * math.log(5)])
 
@@ -168,7 +168,7 @@ def test_the_same_seed_draws_the_same_sets_and_another_one_others() -> None:
     assert first.random_mean != another.random_mean
 
 
-def test_evidence_asks_for_at_most_23_masks() -> None:
+def test_evidence_runs_at_most_23_masks() -> None:
     model = Model(linear(np.ones(50)))
 
     measured(model, np.arange(50.0))
@@ -176,7 +176,7 @@ def test_evidence_asks_for_at_most_23_masks() -> None:
     assert len(set(model.asked)) == len(model.asked) == 23
 
 
-def test_evidence_that_is_stopped_compares_with_the_random_sets_it_has() -> None:
+def test_stopped_evidence_compares_with_the_random_sets_so_far() -> None:
     # One mask, then batches of five: the empty text, the words alone, the text without them, and two random sets; five more.
     found = measured(Model(linear(WEIGHTS), batches_max=3), WEIGHTS, rows_max=5)
 
@@ -185,14 +185,14 @@ def test_evidence_that_is_stopped_compares_with_the_random_sets_it_has() -> None
 
 
 @pytest.mark.parametrize("random_sets", [0, 1, 2])
-def test_a_ranking_that_was_compared_with_next_to_nothing_is_inconclusive(random_sets: int) -> None:
+def test_evidence_with_fewer_than_three_random_sets_is_inconclusive(random_sets: int) -> None:
     found = measured(Model(linear(WEIGHTS), batches_max=2), WEIGHTS, rows_max=3 + random_sets)
 
     assert (found.random_sets, found.p_value, found.verdict) == (random_sets, 1 / (random_sets + 1), Verdict.INCONCLUSIVE)
     assert (found.random_median == found.random_mean == found.random_max == 0) is (random_sets == 0)
 
 
-def test_evidence_that_is_stopped_before_its_own_masks_says_so() -> None:
+def test_evidence_stopped_before_its_own_masks_raises_enough() -> None:
     with pytest.raises(Enough):
         measured(Model(linear(WEIGHTS), batches_max=2), WEIGHTS, rows_max=2)
 
@@ -208,7 +208,7 @@ def test_other_sets_are_different_and_never_the_chosen_one(n: int, size: int) ->
     assert all(len(set(words)) == size and list(words) == sorted(words) and 0 <= words[0] <= words[-1] < n for words in found)
 
 
-def test_every_other_set_is_as_likely() -> None:
+def test_other_sets_are_sampled_uniformly() -> None:
     rng = np.random.default_rng(0)
 
     drawn = Counter(words for _ in range(2000) for words in other_word_sets(7, (2, 5), 10, rng))
@@ -227,7 +227,7 @@ def tau_b_by_pairs(first: Floats, second: Floats) -> float:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("values", [3, 1000])
-def test_agreement_is_that_of_all_pairs(seed: int, values: int) -> None:
+def test_agreement_matches_a_loop_over_all_pairs(seed: int, values: int) -> None:
     first, second = np.random.default_rng(seed).integers(values, size=(2, 30)).astype(float)
 
     assert kendall_tau_b(first, second) == pytest.approx(tau_b_by_pairs(first, second))
@@ -256,7 +256,7 @@ def test_evidence_gives_the_agreement_with_another_attribution() -> None:
     assert found.agreement not in (None, 0)
 
 
-def test_verdicts_have_the_numbers_of_the_proto() -> None:
+def test_verdicts_have_the_values_of_the_proto() -> None:
     assert {f"VERDICT_{verdict.name}": verdict.value for verdict in Verdict} | {"VERDICT_UNSPECIFIED": 0} == dict(
         sentiment_pb2.Verdict.items()
     )

@@ -44,7 +44,7 @@ def _dots(path: Path, embedded: np.ndarray, baseline: np.ndarray) -> np.ndarray:
     return np.stack([gradient * embedded, gradient * baseline, gradient * 0.5, gradient * 0.25], axis=-1)
 
 
-def test_integrated_gradients_sum_to_the_difference_and_say_what_is_missing() -> None:
+def test_integrated_gradients_sum_to_the_difference_up_to_the_residual() -> None:
     embedded, baseline = np.array([1.0, -2.0, 0.5, 0.0, 1.5]), np.array([1.0, 0.2, 0.2, 0.2, 1.5])
     difference = float((embedded**3 + 2 * embedded - baseline**3 - 2 * baseline).sum())
 
@@ -71,7 +71,7 @@ def test_gradient_times_input_is_split_by_embedding() -> None:
     assert np.isnan(found.residual)
 
 
-def test_words_and_totals_conserve_the_sum() -> None:
+def test_words_and_totals_add_up_to_the_sum() -> None:
     values = np.array([0.5, 1.0, 2.0, -4.0, 0.25])
 
     words = word_values(values, TOKENS, 2)
@@ -82,5 +82,5 @@ def test_words_and_totals_conserve_the_sum() -> None:
     assert words.sum() + special_total(values, TOKENS) == values.sum()
 
 
-def test_a_word_whose_tokens_were_not_read_is_worth_nothing() -> None:
+def test_an_unread_word_has_the_value_0() -> None:
     assert word_values(np.ones(5), TOKENS, 4).tolist() == [2.0, 1.0, 0.0, 0.0]

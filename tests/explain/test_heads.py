@@ -1,4 +1,4 @@
-"""The patterns that heads look in, against plain loops over the text, and their effects, against a small model that is run for each."""
+"""Head patterns against plain loops over the text, and head effects against a small model that runs for each head."""
 
 import math
 import re
@@ -123,7 +123,7 @@ def named(found: HeadPatterns) -> dict[str, HeadPattern]:
 
 @pytest.mark.parametrize("texts", [(REVIEW,), (REVIEW, "the plot is thin . the cast is bad , too !")])
 @SEEDS
-def test_scores_are_what_loops_over_the_tokens_give(texts: tuple[str, ...], seed: int) -> None:
+def test_scores_match_loops_over_the_tokens(texts: tuple[str, ...], seed: int) -> None:
     text = Text(*texts)
     attention = text.random(np.random.default_rng(seed), 2, 3)
 
@@ -141,7 +141,7 @@ def test_scores_are_what_loops_over_the_tokens_give(texts: tuple[str, ...], seed
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_a_head_with_one_pattern_is_labelled_with_it(name: str) -> None:
+def test_a_head_with_one_pattern_gets_its_label(name: str) -> None:
     text = Text(REVIEW)
 
     found = text.patterns(0.9 * text.pure(name) + 0.1 * text.even(), text.pure(name))
@@ -152,7 +152,7 @@ def test_a_head_with_one_pattern_is_labelled_with_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", PATTERNS)
 @SEEDS
-def test_a_label_outlives_a_little_noise(name: str, seed: int) -> None:
+def test_a_label_survives_a_little_noise(name: str, seed: int) -> None:
     text = Text(REVIEW)
     noise = text.random(np.random.default_rng(seed), 2, 4)
 
@@ -161,14 +161,14 @@ def test_a_label_outlives_a_little_noise(name: str, seed: int) -> None:
     assert {label for layer in found.labels for label in layer} == {name}
 
 
-def test_labels_stand_where_their_heads_do() -> None:
+def test_labels_are_in_the_order_of_the_heads() -> None:
     text = Text(REVIEW)
     heads = np.stack([text.pure(name) for name in ("next", "self", "sep", "broad", "cls", "previous")])
 
     assert text.patterns_of(heads.reshape(3, 2, text.count, text.count)).labels == (("next", "self"), ("sep", "broad"), ("cls", "previous"))
 
 
-def test_a_uniform_head_has_no_lift_but_that_of_broad() -> None:
+def test_a_uniform_head_has_only_a_broad_lift() -> None:
     text = Text(REVIEW)
 
     lifts = {name: float(pattern.lift[0, 0]) for name, pattern in named(text.patterns(text.even())).items()}
@@ -178,7 +178,7 @@ def test_a_uniform_head_has_no_lift_but_that_of_broad() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [("next", "previous"), ("sep", "self"), ("cls", "punctuation"), ("sep", "punctuation")])
-def test_half_of_one_pattern_and_half_of_another_is_mixed(first: str, second: str) -> None:
+def test_a_head_with_two_equal_patterns_is_mixed(first: str, second: str) -> None:
     text = Text(REVIEW)
 
     assert text.label(0.5 * text.pure(first) + 0.5 * text.pure(second)) == MIXED
@@ -186,7 +186,7 @@ def test_half_of_one_pattern_and_half_of_another_is_mixed(first: str, second: st
 
 
 @pytest.mark.parametrize(("lift", "label"), [(LIFT_MIN - 0.01, MIXED), (LIFT_MIN + 0.01, "next")])
-def test_a_lift_below_the_least_gets_no_label(lift: float, label: str) -> None:
+def test_a_lift_below_the_minimum_gets_no_label(lift: float, label: str) -> None:
     text = Text(REVIEW)
     # The rest is spread over patterns that each stay more than the margin below.
     others = [text.pure(name) for name in ("previous", "self", "sep", "cls", "punctuation")]
@@ -200,7 +200,7 @@ def test_a_lift_below_the_least_gets_no_label(lift: float, label: str) -> None:
     assert found.labels[0][0] == label
 
 
-def test_the_entropy_that_is_called_broad_has_exactly_the_least_lift() -> None:
+def test_the_minimum_entropy_of_broad_has_the_minimum_lift() -> None:
     text = Text(REVIEW)
     low, high = 0.0, 1.0
     for _ in range(40):
@@ -212,7 +212,7 @@ def test_the_entropy_that_is_called_broad_has_exactly_the_least_lift() -> None:
     assert found["broad"].lift[0, 0] == pytest.approx(LIFT_MIN, abs=1e-4)
 
 
-def test_attention_that_is_even_but_for_special_tokens_is_not_broad() -> None:
+def test_uniform_attention_with_much_on_special_tokens_is_not_broad() -> None:
     text = Text(REVIEW)
     head = 0.65 * text.even() + 0.25 * text.pure("sep") + 0.1 * text.pure("cls")
 
@@ -222,7 +222,7 @@ def test_attention_that_is_even_but_for_special_tokens_is_not_broad() -> None:
     assert found["broad"].lift[0, 0] == 0
 
 
-def test_a_head_that_does_nothing_is_not_one_of_sentences_by_what_it_leaves_for_words() -> None:
+def test_a_head_on_sep_is_not_labelled_by_its_small_rest() -> None:
     text = Text(REVIEW)
     head = 0.99 * text.pure("sep") + 0.01 * text.pure("sentence_internal")
 
@@ -230,7 +230,7 @@ def test_a_head_that_does_nothing_is_not_one_of_sentences_by_what_it_leaves_for_
     assert named(text.patterns(head))["sentence_internal"].lift[0, 0] < 0
 
 
-def test_a_text_of_one_sentence_without_a_word_twice_or_a_mark_leaves_these_patterns_out() -> None:
+def test_patterns_that_the_text_cannot_show_are_undefined() -> None:
     text = Text("nobody liked this boring and long film")
     attention = text.random(np.random.default_rng(0), 2, 2)
 
@@ -245,7 +245,7 @@ def test_a_text_of_one_sentence_without_a_word_twice_or_a_mark_leaves_these_patt
 
 @pytest.mark.parametrize("text", ["", "film", "bad film", "...", "! ! !", "film film", "bad , bad film ."])
 @SEEDS
-def test_short_texts_have_finite_scores_and_no_label_that_is_not_defined(text: str, seed: int) -> None:
+def test_short_texts_have_finite_scores_and_only_defined_labels(text: str, seed: int) -> None:
     short = Text(text)
 
     found = short.patterns_of(short.random(np.random.default_rng(seed), 3, 4))
@@ -260,7 +260,7 @@ def test_short_texts_have_finite_scores_and_no_label_that_is_not_defined(text: s
     assert not defined or text
 
 
-def test_of_a_single_token_or_two_nothing_is_defined() -> None:
+def test_with_one_or_two_tokens_no_pattern_is_defined() -> None:
     pieces = [Piece("film", 0, 4, 0, 0, False), Piece("</s>", 0, 0, None, None, False)]
     for count in (1, 2):
         tokens, words = group(["film"], pieces[:count])
@@ -272,14 +272,14 @@ def test_of_a_single_token_or_two_nothing_is_defined() -> None:
         assert not any(pattern.defined for pattern in found.patterns)
 
 
-def test_of_a_pair_of_empty_texts_nothing_is_defined() -> None:
+def test_for_a_pair_of_empty_texts_no_pattern_is_defined() -> None:
     text = Text("", "")
 
     assert text.count == 3
     assert not any(pattern.defined for pattern in text.patterns(text.even()).patterns)
 
 
-def test_a_piece_of_no_characters_is_no_mark_and_no_word() -> None:
+def test_a_piece_without_characters_is_neither_punctuation_nor_a_word() -> None:
     written = "a bad film"
     pieces = [Piece("\u2581", 0, 0, 0, 0, False), Piece("film", 6, 10, 1, 0, False), Piece("\u2581", 10, 10, 2, 0, False)]
     tokens, words = group([written], pieces)
@@ -292,7 +292,7 @@ def test_a_piece_of_no_characters_is_no_mark_and_no_word() -> None:
     assert not found["identical_word"].defined
 
 
-def test_special_tokens_are_in_no_sentence() -> None:
+def test_special_tokens_belong_to_no_sentence() -> None:
     text = Text(REVIEW)
     head = text.random(np.random.default_rng(0), 1, 1)
     numbers = np.where(text.sentence < 0, 1, text.sentence)
@@ -303,7 +303,7 @@ def test_special_tokens_are_in_no_sentence() -> None:
     assert one["sentence_internal"].uniform == other["sentence_internal"].uniform
 
 
-def test_without_special_tokens_a_text_of_marks_has_no_lift_of_marks() -> None:
+def test_in_a_text_of_only_punctuation_the_punctuation_pattern_is_undefined() -> None:
     marks = "!?;:"
     tokens, words = group([marks], [Piece(mark, place, place + 1, place, 0, False) for place, mark in enumerate(marks)])
     encoded = Encoded((0,) * 4, None, tokens, words, False)
@@ -313,7 +313,7 @@ def test_without_special_tokens_a_text_of_marks_has_no_lift_of_marks() -> None:
     assert {name for name, pattern in found.items() if pattern.defined} == {"next", "previous", "self", "broad"}
 
 
-def test_in_a_text_of_one_word_the_head_on_sep_is_not_called_next() -> None:
+def test_in_a_text_of_one_word_the_head_on_sep_is_not_labelled_next() -> None:
     text = Text("film")
 
     assert text.label(text.pure("sep")) == "sep"
@@ -330,7 +330,7 @@ def test_special_tokens_are_known_by_the_names_of_each_family() -> None:
         assert head_patterns(heads, encoded, ["a bad film"], sentence).labels == (("cls", "sep"),)
 
 
-def test_an_identical_word_is_the_same_in_the_text_and_not_an_unknown_piece_a_mark_or_itself() -> None:
+def test_identical_words_are_compared_by_their_spelling_in_the_text() -> None:
     # All pieces are [UNK]; "unbelievable" has two.
     text = Text("Zork . unbelievable quux . zork")
     attention = np.zeros((text.count, text.count), np.float32)
@@ -345,7 +345,7 @@ def test_an_identical_word_is_the_same_in_the_text_and_not_an_unknown_piece_a_ma
     assert found.uniform == pytest.approx(1 / text.count)
 
 
-def test_the_texts_of_a_pair_are_sentences_apart_and_share_words() -> None:
+def test_the_texts_of_a_pair_share_words_but_no_sentences() -> None:
     text = Text("the long film was good", "the short play was better")
 
     found = named(text.patterns(text.pure("identical_word"), text.pure("sentence_internal")))
@@ -406,7 +406,7 @@ def central(function: Callable[[float], float]) -> float:
 
 
 @SEEDS
-def test_the_first_order_effect_is_the_slope_of_the_logit_in_the_gate(seed: int) -> None:
+def test_the_first_order_effect_is_the_slope_of_the_logit_with_respect_to_the_gate(seed: int) -> None:
     model = Attending(seed)
     nothing = np.zeros((2, 2, 5, 5), np.float32)
     gradients = nothing.copy()
@@ -434,7 +434,7 @@ def test_the_first_order_effect_is_the_slope_of_the_logit_in_the_gate(seed: int)
 
 @pytest.mark.parametrize("rows_max", [1, 3, 10, 64])
 @SEEDS
-def test_effects_are_those_of_switching_one_head_at_a_time(seed: int, rows_max: int) -> None:
+def test_effects_match_switching_one_head_off_at_a_time(seed: int, rows_max: int) -> None:
     model = Attending(seed)
     plan = gate_plan(2, 2, rows_max)
     batches = list(plan)
@@ -455,7 +455,7 @@ def test_effects_are_those_of_switching_one_head_at_a_time(seed: int, rows_max: 
 
 
 @pytest.mark.parametrize(("layers", "heads", "rows_max"), [(1, 1, 1), (2, 3, 4), (12, 12, 32), (3, 1, 1000)])
-def test_a_plan_keeps_to_its_batches_and_can_be_read_again(layers: int, heads: int, rows_max: int) -> None:
+def test_a_plan_respects_rows_max_and_can_be_iterated_again(layers: int, heads: int, rows_max: int) -> None:
     plan = gate_plan(layers, heads, rows_max)
 
     sizes = [len(gate) for gate, _ in plan]
@@ -475,7 +475,7 @@ def test_a_changed_label_is_that_of_the_row_with_all_heads_uniform() -> None:
     assert effects_from(plan, np.array([[1, 0], [1, 0], [0, 1], [0, 1]], np.float32), 0).label_changed is False
 
 
-def test_heads_are_ranked_by_the_size_of_their_effect_whatever_its_sign() -> None:
+def test_heads_are_ranked_by_absolute_effect() -> None:
     effects = np.array([[0.5, -2, 0], [1, 0.5, -0.5]], np.float32)
 
     assert rank_heads(effects) == ((0, 1), (1, 0), (0, 0), (1, 1), (1, 2), (0, 2))
@@ -496,12 +496,12 @@ def test_of_heads_with_equal_effects_the_lower_one_comes_first(seed: int) -> Non
         ((2, 2, 0), "rows_max must be at least 1, got 0"),
     ],
 )
-def test_a_plan_of_nothing_is_refused(numbers: tuple[int, int, int], message: str) -> None:
+def test_a_plan_with_a_number_below_1_is_refused(numbers: tuple[int, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         gate_plan(*numbers)
 
 
-def test_logits_that_do_not_belong_to_the_plan_are_refused() -> None:
+def test_logits_that_do_not_match_the_plan_are_refused() -> None:
     plan = gate_plan(1, 2, 4)
     logits = np.zeros((6, 3), np.float32)
     broken = logits.copy()

@@ -1,4 +1,4 @@
-"""Sentences end where a reader says so, in any length of text."""
+"""The sentence splitter, for texts of any length."""
 
 import re
 import time
@@ -27,7 +27,7 @@ from sentiment.model.words import Encoded, Token
         [""],
     ],
 )
-def test_sentences_begin_where_they_should(sentences: list[str]) -> None:
+def test_sentence_starts_of_examples(sentences: list[str]) -> None:
     starts = [sum(map(len, sentences[:count])) for count in range(len(sentences))]
 
     assert sentence_starts("".join(sentences)) == starts
@@ -39,7 +39,7 @@ PLAIN = re.compile(
 
 
 @given(text=st.text(st.sampled_from("ab.!?\u2026\"')\u3002\uff01\u300d \n\t\u2028"), max_size=60), cut=st.integers(0, 60))
-def test_sentences_end_where_a_search_through_the_whole_text_finds_it(text: str, cut: int) -> None:
+def test_sentence_starts_match_a_search_through_the_whole_text(text: str, cut: int) -> None:
     found = [0, *(mark.end() for mark in PLAIN.finditer(text) if mark.end() < len(text))]
 
     assert sentence_starts(text) == found
@@ -49,14 +49,14 @@ def test_sentences_end_where_a_search_through_the_whole_text_finds_it(text: str,
 @pytest.mark.parametrize(
     "text", ["." * 500_000 + "x", "!)" * 250_000, "a." * 250_000, "\n \n" * 150_000, " " * 500_000, '."' * 250_000 + "x"]
 )
-def test_a_huge_text_takes_no_longer_than_it_is_long(text: str) -> None:
+def test_the_time_for_a_huge_text_is_linear(text: str) -> None:
     begun = time.perf_counter()
     sentence_starts(text)
 
     assert time.perf_counter() - begun < 5
 
 
-def test_tokens_have_the_number_of_their_sentence_and_a_pair_counts_on() -> None:
+def test_tokens_have_sentence_numbers_that_continue_in_a_pair() -> None:
     def token(start: int, special: bool = False, pair: bool = False) -> Token:
         return Token("x", start, start + 1, -1 if special else 0, special=special, unknown=False, pair=pair)
 
@@ -66,7 +66,7 @@ def test_tokens_have_the_number_of_their_sentence_and_a_pair_counts_on() -> None
     assert sentence_numbers(encoded, ["No. yes", "Yes! no"]).tolist() == [-1, 0, 1, 1, -1, 2, 3]
 
 
-def test_a_megabyte_of_abbreviations_is_looked_at_once() -> None:
+def test_the_time_for_a_megabyte_of_abbreviations_is_linear() -> None:
     text = "no. " * 250_000
 
     begun = time.process_time()

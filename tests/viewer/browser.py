@@ -1,4 +1,4 @@
-"""Chromium as the tests and the benchmark use it: Debian's own, never downloaded, and a page that notes all that must not happen on it."""
+"""Chromium for the tests and the benchmark: the installed one, never downloaded. Each page records what must not happen on it."""
 
 import os
 import shutil
@@ -30,6 +30,24 @@ DESK = {"width": 1100, "height": 800}
 PHONE = {"width": 360, "height": 740}
 # Chromium reports refused requests of the page as errors of its console.
 _REFUSED = "Failed to load resource"
+# Counts what the page has still to do soon: short timers, by which views ask a little after the last click, and frames to draw.
+_COUNT_WORK = """(() => {
+  const work = window.pendingWork = new Set();
+  const {setTimeout, clearTimeout, requestAnimationFrame, cancelAnimationFrame} = window;
+  window.setTimeout = (call, after = 0, ...values) => {
+    const id = setTimeout((...given) => { work.delete(`timer ${id}`); call(...given); }, after, ...values);
+    if (after <= 1000) work.add(`timer ${id}`);
+    return id;
+  };
+  window.clearTimeout = (id) => { work.delete(`timer ${id}`); clearTimeout(id); };
+  window.requestAnimationFrame = (call) => {
+    const id = requestAnimationFrame((now) => { work.delete(`frame ${id}`); call(now); });
+    work.add(`frame ${id}`);
+    return id;
+  };
+  window.cancelAnimationFrame = (id) => { work.delete(`frame ${id}`); cancelAnimationFrame(id); };
+  window.uncountedFrame = requestAnimationFrame;
+})();"""
 _WATCH_POLICY = """document.addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy violated: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`));"""
 
@@ -41,7 +59,7 @@ def start(playwright: Playwright, env: Mapping[str, str] | None = None) -> Brows
 
 
 def end_by_force() -> None:
-    """End every Chromium that this process began: what waits for one then fails."""
+    """End every Chromium that this process started; calls that wait for it then fail."""
     for child in psutil.Process().children(recursive=True):
         if "chrom" in child.name():
             child.kill()
@@ -62,7 +80,7 @@ def address(url: str, tab: str = "", **state: object) -> str:
 
 
 class Watch:
-    """Notes what must not happen on the pages of one context: errors, dialogs, refusals, requests to elsewhere.
+    """Records what must not happen on the pages of one context: errors, dialogs, refusals, requests to other origins.
 
     ``refused``: answers of 4xx and 5xx, and requests that fail, belong to the test.
     """
@@ -72,6 +90,7 @@ class Watch:
         self.requests: list[Request] = []
         self._origin = urlsplit(origin)
         self._refused = refused
+        context.add_init_script(_COUNT_WORK)
         context.add_init_script(_WATCH_POLICY)
         context.on("page", self._page)
         context.on("request", self._request)

@@ -1,12 +1,13 @@
-"""One Chromium for all tests of the viewer, and the servers that its page is given by."""
+"""One Chromium for all tests of the viewer, and the servers that serve its page."""
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright, Route, expect, sync_playwright
 
 from sentiment.client import Client
 from sentiment.settings import Settings
@@ -49,11 +50,39 @@ def browser(playwright: Playwright, browsers: list[Browser]) -> Browser:
     return browsers[0]
 
 
+class Replay:
+    """Replays the answers of servers that stay the same: an equal request of a later test is answered from memory."""
+
+    def __init__(self) -> None:
+        self.origins: set[str] = set()
+        self._answers: dict[tuple[str, str], tuple[int, dict[str, str], bytes]] = {}
+
+    def watch(self, context: BrowserContext) -> None:
+        """Replay answers in a context. Routes that a test adds to its page take precedence."""
+        for origin in self.origins:
+            for path in ("classify", "explain"):
+                context.route(f"{origin}/v1/{path}", self._answer)
+
+    def _answer(self, route: Route) -> None:
+        key = route.request.url, route.request.post_data or ""
+        # An error means that the page has cancelled the request, or is closed.
+        with suppress(Error):
+            if key not in self._answers:
+                response = route.fetch(timeout=0)
+                if response.status != 200:
+                    route.fulfill(response=response)
+                    return
+                self._answers[key] = response.status, response.headers, response.body()
+            status, headers, body = self._answers[key]
+            route.fulfill(status=status, headers=headers, body=body)
+
+
 class Visit:
     """Opens pages, each in a context of its own; at the end of the test, nothing may have gone wrong on any."""
 
-    def __init__(self, browser: Browser) -> None:
+    def __init__(self, browser: Browser, replay: Replay) -> None:
         self._browser = browser
+        self._replay = replay
         self._watches: dict[Page, Watch] = {}
 
     def __call__(self, url: str, *, refused: bool = False, **options: Any) -> Page:  # of Chromium's contexts
@@ -66,6 +95,7 @@ class Visit:
         """A page that has not been there yet."""
         page, watch = watched(self._browser, url, refused=refused, options=options)
         self._watches[page] = watch
+        self._replay.watch(page.context)
         return page
 
     def forgiven(self, page: Page) -> list[str]:
@@ -81,10 +111,15 @@ class Visit:
         assert [wrong for watch in self._watches.values() for wrong in watch.wrong] == []
 
 
+@pytest.fixture(scope="package")
+def replay() -> Replay:
+    return Replay()
+
+
 @pytest.fixture
-def visit(browser: Browser) -> Iterator[Visit]:
+def visit(browser: Browser, replay: Replay) -> Iterator[Visit]:
     """Pages that must stay clean; the browser is ended if the test takes too long."""
-    visits = Visit(browser)
+    visits = Visit(browser, replay)
     timer = watchdog()
     try:
         yield visits
@@ -101,9 +136,10 @@ def asked_for(settings: Settings) -> Settings:
 
 
 @pytest.fixture(scope="package")
-def english(awake: None, asked_for: Settings) -> Iterator[RunningServer]:
+def english(awake: None, asked_for: Settings, replay: Replay) -> Iterator[RunningServer]:
     """The default bundle."""
     running = RunningServer(asked_for)
+    replay.origins.add(running.url)
     yield running
     running.stop()
 
@@ -116,7 +152,7 @@ def reader(english: RunningServer) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="package")
-def paired(awake: None, tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Iterator[RunningServer]:
+def paired(awake: None, replay: Replay, tmp_path_factory: pytest.TempPathFactory, settings: Settings) -> Iterator[RunningServer]:
     """A tiny random BERT that takes pairs and explains them."""
     from sentiment_models.export.export import export
     from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
@@ -124,6 +160,7 @@ def paired(awake: None, tmp_path_factory: pytest.TempPathFactory, settings: Sett
     folder = tmp_path_factory.mktemp("pairs")
     export(save_tiny(folder / "checkpoint", TINY["bert"]), folder / "tiny" / "1", name="tiny", version=1, pairs=True, max_tokens=MAX_TOKENS)
     running = RunningServer(settings.model_copy(update={"bundles": (folder,), "deadline_default_s": 60.0}))
+    replay.origins.add(running.url)
     yield running
     running.stop()
 

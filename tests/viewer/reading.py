@@ -1,4 +1,4 @@
-"""How the tests use the page as a person would: by labels, roles and names."""
+"""Helpers that use the page as a user does: by labels, roles and names."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -27,16 +27,19 @@ _BUTTONS = """(side) => {
   }
   return {buttons: found, length: place};
 }"""
-# Views ask a little after the last click: nothing is being asked for longer than that.
+# Nothing is being asked, or will be by a short timer, and no frame is to be drawn; for three frames in a row. On a page whose work is
+# not counted (see browser.py), for a third of a second, after which views have asked.
 _QUIET = """(limit) => new Promise((done) => {
   const begun = performance.now();
-  let since = begun;
-  const look = (now) => {
-    if (document.querySelector(".asking, [aria-busy=true]")) since = now;
-    if (now - since > 350 || now - begun > limit) done(now - since > 350);
-    else requestAnimationFrame(look);
+  const frame = window.uncountedFrame ?? requestAnimationFrame;
+  const enough = window.pendingWork ? 3 : 22;
+  let quiet = 0;
+  const look = () => {
+    quiet = window.pendingWork?.size || document.querySelector(".asking, [aria-busy=true]") ? 0 : quiet + 1;
+    if (quiet > enough || performance.now() - begun > limit) done(quiet > enough);
+    else frame(look);
   };
-  requestAnimationFrame(look);
+  frame(look);
 })"""
 # How many pixels of a canvas are not clear. By a copy: one that is read is moved out of the graphics memory.
 _PAINTED = """(canvas) => {

@@ -1,4 +1,4 @@
-"""What the page makes of attention maps is what the server and the client make of them."""
+"""Attention tables of the page match those of the server and the client."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,9 @@ TABLES = """async ([text, encoding, level, special]) => {
 
 @pytest.mark.parametrize("encoding", ["U8", "FP32"])
 @pytest.mark.parametrize(("level", "special"), [("pieces", True), ("words", True), ("words", False)])
-def test_tables_are_the_servers_own(visit: Visit, english: RunningServer, reader: Client, encoding: str, level: str, special: bool) -> None:
+def test_tables_match_the_servers_maps(
+    visit: Visit, english: RunningServer, reader: Client, encoding: str, level: str, special: bool
+) -> None:
     aggregation = {"pieces": "maps", "words": "words"}[level]
     found = reader.explain(MIXED, options=ExplainOptions(attention=AttentionOptions(encoding="fp32", aggregation=aggregation)))
     kept = [place for place, (_, is_special, _) in enumerate(found.sides) if special or not is_special]
@@ -45,7 +47,7 @@ def test_tables_are_the_servers_own(visit: Visit, english: RunningServer, reader
         assert np.array(table) == pytest.approx(weights.ravel(), abs=pieces * PIECE_ERROR if encoding == "U8" else 1e-5)
 
 
-def test_memory_held_is_a_byte_a_weight(visit: Visit, english: RunningServer) -> None:
+def test_a_weight_takes_a_byte_of_memory(visit: Visit, english: RunningServer) -> None:
     page = visit(english.url)
 
     held, size = page.evaluate(

@@ -1,4 +1,4 @@
-"""The scorecard tab: the measured trust in each method, of a bundle that has it and of one that has not."""
+"""The scorecard: measured trust in each method, for bundles with and without a study."""
 
 import re
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def section(page: Page):
     return page.locator("section").filter(has=page.get_by_role("heading", name="Measured trust in each attribution method"))
 
 
-def test_every_method_has_its_row_of_figures_the_best_of_a_kind_first(visit: Visit, measured: RunningServer) -> None:
+def test_every_method_has_a_row_and_the_best_of_each_kind_comes_first(visit: Visit, measured: RunningServer) -> None:
     page = visit(address(measured.url, "card", text=TEXT))
 
     rows = section(page).locator("tbody tr")
@@ -63,7 +63,7 @@ def test_every_method_has_its_row_of_figures_the_best_of_a_kind_first(visit: Vis
     assert rows.first.locator("td").last.inner_text().split("\n") == ["23 rows", "18 ms"]
 
 
-def test_words_say_what_it_means_for_the_method_that_the_text_view_shows(visit: Visit, measured: RunningServer) -> None:
+def test_sentences_describe_the_trust_in_the_shown_method(visit: Visit, measured: RunningServer) -> None:
     page = visit(address(measured.url, "card", text=TEXT))
     said = section(page)
 
@@ -84,7 +84,7 @@ def test_words_say_what_it_means_for_the_method_that_the_text_view_shows(visit: 
     expect(said.locator("tr.card-shown th")).to_contain_text("gradient_x_input")
 
 
-def test_the_default_of_the_text_view_is_the_studys(visit: Visit, measured: RunningServer) -> None:
+def test_the_text_view_starts_with_the_studys_default(visit: Visit, measured: RunningServer) -> None:
     page = visit(address(measured.url, text=TEXT))
 
     expect(page.get_by_label("Method", exact=True)).to_have_value("occlusion")
@@ -94,7 +94,7 @@ def test_the_default_of_the_text_view_is_the_studys(visit: Visit, measured: Runn
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_picture_is_drawn_in_the_colours_of_the_theme(visit: Visit, measured: RunningServer, scheme: str) -> None:
+def test_the_picture_uses_the_theme_colours(visit: Visit, measured: RunningServer, scheme: str) -> None:
     page = visit(address(measured.url, "card", text=TEXT), color_scheme=scheme)
     canvas = section(page).locator("canvas")
     expect(canvas).to_be_visible()
@@ -110,7 +110,7 @@ def test_the_picture_is_drawn_in_the_colours_of_the_theme(visit: Visit, measured
     assert canvas.get_attribute("aria-label").endswith("The table below has the numbers.")
 
 
-def test_on_a_phone_it_fits_and_nothing_is_wrong_with_it(visit: Visit, measured: RunningServer) -> None:
+def test_the_scorecard_fits_a_phone_and_axe_finds_nothing(visit: Visit, measured: RunningServer) -> None:
     page = visit(address(measured.url, "card", text=TEXT), viewport=PHONE)
     expect(section(page).locator("canvas")).to_be_visible()
 
@@ -118,7 +118,7 @@ def test_on_a_phone_it_fits_and_nothing_is_wrong_with_it(visit: Visit, measured:
     assert violations(page, "trust on a phone") == []
 
 
-def test_a_saved_page_holds_it(visit: Visit, measured: RunningServer, tmp_path: Path) -> None:
+def test_a_saved_page_contains_the_trust(visit: Visit, measured: RunningServer, tmp_path: Path) -> None:
     with measured.client(timeout_s=60.0) as client:
         options = ExplainOptions(methods=("shapley",))
         (tmp_path / "page.html").write_text(client.explain(TEXT, options=options).to_html(model_json(client.get_model())), encoding="utf-8")
@@ -129,7 +129,7 @@ def test_a_saved_page_holds_it(visit: Visit, measured: RunningServer, tmp_path: 
     expect(section(page).locator("tbody tr")).to_have_count(len(explanations()["trust"]))
 
 
-def test_a_bundle_that_was_not_measured_says_so(visit: Visit, paired: RunningServer) -> None:
+def test_a_bundle_without_a_study_says_so(visit: Visit, paired: RunningServer) -> None:
     page = visit(address(paired.url, "card", text=TEXT))
 
     expect(section(page)).to_contain_text(re.compile(re.escape(NONE)))

@@ -1,4 +1,4 @@
-"""The scorecard tab: what the bundle says of itself."""
+"""The scorecard: measurements and card of the bundle."""
 
 import json
 
@@ -13,7 +13,7 @@ from tests.viewer.texts import SHORT
 pytestmark = pytest.mark.needs_tool("chromium")
 
 
-def test_it_shows_the_bundles_measurements_and_its_card(visit: Visit, english: RunningServer) -> None:
+def test_the_scorecard_shows_measurements_and_card(visit: Visit, english: RunningServer) -> None:
     bundle = ROOT / "models/bundles/english/1"
     manifest = json.loads((bundle / "manifest.json").read_text())
 
@@ -29,7 +29,7 @@ def test_it_shows_the_bundles_measurements_and_its_card(visit: Visit, english: R
         expect(panel.get_by_role("heading", name=heading, exact=True)).to_be_visible()
 
 
-def test_it_needs_no_text(visit: Visit, english: RunningServer) -> None:
+def test_the_scorecard_needs_no_text(visit: Visit, english: RunningServer) -> None:
     page = visit(address(english.url, "card"))
 
     expect(page.get_by_role("tabpanel")).to_contain_text("english/1")

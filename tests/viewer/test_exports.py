@@ -1,4 +1,4 @@
-"""What Save SVG and Save PNG give: pictures of what is shown, and nothing that runs."""
+"""Save SVG and Save PNG: pictures of the shown view, without scripts."""
 
 import re
 from pathlib import Path

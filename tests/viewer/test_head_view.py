@@ -1,4 +1,4 @@
-"""The head view shows the weights, patterns and effects that the Python client gets."""
+"""The head view: weights, patterns and effects match the Python client."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def table(page: Page) -> tuple[list[str], dict[int, list[float]]]:
     return heads, {int(row[0].split()[0]): [float(cell) for cell in row[1:]] for row in rows}
 
 
-def test_each_head_has_its_pattern_and_effect_and_the_largest_come_first(visit: Visit, english: RunningServer, found: Explanation) -> None:
+def test_heads_show_pattern_and_effect_and_are_sorted_by_effect(visit: Visit, english: RunningServer, found: Explanation) -> None:
     page = visit(address(english.url, "heads", text=SHORT, layer=2))
     settled(page)
 
@@ -59,7 +59,7 @@ def test_each_head_has_its_pattern_and_effect_and_the_largest_come_first(visit: 
     expect(page.locator(".heads-aside")).to_contain_text(f"changes by {found.heads.all_uniform:+.2f}".replace("-", "\u2212"))
 
 
-def test_a_locked_words_weights_are_those_of_the_server_summed_by_words(visit: Visit, english: RunningServer, found: Explanation) -> None:
+def test_a_locked_words_weights_match_the_server(visit: Visit, english: RunningServer, found: Explanation) -> None:
     page = visit(address(english.url, "heads", text=SHORT, layer=1))
     settled(page)
     assert names(column(page)) == [text for text, _, _ in found.units]
@@ -77,7 +77,7 @@ def test_a_locked_words_weights_are_those_of_the_server_summed_by_words(visit: V
     expect(page.locator(".heads-locked")).to_be_hidden()
 
 
-def test_looked_at_is_a_column_of_the_map(visit: Visit, english: RunningServer, found: Explanation) -> None:
+def test_a_token_locked_on_the_right_shows_a_column_of_the_map(visit: Visit, english: RunningServer, found: Explanation) -> None:
     page = visit(address(english.url, "heads", text=SHORT, layer=5, heads="0,7"))
     settled(page)
     row = names(column(page, "looked at")).index("superb")
@@ -90,7 +90,7 @@ def test_looked_at_is_a_column_of_the_map(visit: Visit, english: RunningServer, 
         assert values == pytest.approx([found.attention.maps[5, head][other, row] for head in (0, 7)], abs=U8 + DIGIT)
 
 
-def test_hovering_shows_one_tokens_links_and_leaving_shows_all_again(visit: Visit, recorded: str) -> None:
+def test_hovering_shows_the_links_of_one_token(visit: Visit, recorded: str) -> None:
     page = visit(address(recorded, "heads"))
     settled(page)
     all_links, one_tokens = page.locator("canvas.heads-canvas").all()
@@ -105,7 +105,7 @@ def test_hovering_shows_one_tokens_links_and_leaving_shows_all_again(visit: Visi
     expect(all_links).to_be_visible()
 
 
-def test_what_hovering_shows_is_said_to_those_who_use_keys(visit: Visit, english: RunningServer, found: Explanation) -> None:
+def test_keyboard_focus_describes_the_links_of_a_token(visit: Visit, english: RunningServer, found: Explanation) -> None:
     page = visit(address(english.url, "heads", text=SHORT, heads="3", layer=0))
     settled(page)
     options = column(page).get_by_role("option")
@@ -152,7 +152,7 @@ def test_heads_are_switched_on_and_off(visit: Visit, recorded: str) -> None:
     assert [chip.get_attribute("aria-label").split(",")[0] for chip in page.locator(".heads-toggle[aria-pressed=true]").all()] == ["head 4"]
 
 
-def test_the_five_filters_of_a_pair_choose_who_looks_at_whom(visit: Visit, paired: RunningServer) -> None:
+def test_the_five_filters_of_a_pair_select_links(visit: Visit, paired: RunningServer) -> None:
     page = visit(address(paired.url, "heads", text=PAIR[0], pair=PAIR[1], special=0))
     settled(page)
     sides = {"a": PAIR[0].split(), "b": PAIR[1].split()}

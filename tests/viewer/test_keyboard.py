@@ -1,4 +1,4 @@
-"""Everything can be reached and used with the keyboard, and one sees where one is."""
+"""Keyboard use: everything can be reached and used, and the focus is visible."""
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -37,7 +37,7 @@ def walk(page: Page) -> list[dict]:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_the_tab_key_reaches_everything_and_shows_where_it_is(visit: Visit, recorded: str, view: str) -> None:
+def test_the_tab_key_reaches_everything_and_the_focus_is_visible(visit: Visit, recorded: str, view: str) -> None:
     page = visit(address(recorded, view))
     settled(page)
     wanted = page.evaluate("""() => [...document.querySelectorAll("button, select, textarea, input, a[href], summary, [tabindex='0']")]
@@ -51,7 +51,7 @@ def test_the_tab_key_reaches_everything_and_shows_where_it_is(visit: Visit, reco
     assert [one for one in found if not one["seen"]] == []
 
 
-def test_a_text_is_sent_and_every_view_used_without_a_mouse(visit: Visit, english: RunningServer) -> None:
+def test_every_view_can_be_used_without_a_mouse(visit: Visit, english: RunningServer) -> None:
     page = visit(english.url)
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the explanation")).to_be_focused()
@@ -119,7 +119,7 @@ def test_a_text_is_sent_and_every_view_used_without_a_mouse(visit: Visit, englis
     expect(page.locator("#tab-text")).to_be_focused()
 
 
-def test_motion_is_left_out_where_that_is_asked_for(visit: Visit, recorded: str) -> None:
+def test_reduced_motion_is_respected(visit: Visit, recorded: str) -> None:
     page = visit(recorded)
     settled(page)
 

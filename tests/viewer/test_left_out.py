@@ -1,4 +1,4 @@
-"""What the page says of a part that the server answered without, as it does when time is short, and that it can be asked for again."""
+"""Parts that the server left out, for example for lack of time: the note, and the retry."""
 
 import json
 
@@ -42,7 +42,7 @@ def leave_out(page: Page, option: str, kind: str, kept: int = 0) -> None:
 
 
 @pytest.mark.parametrize("option", PARTS)
-def test_what_is_left_out_is_told_and_can_be_asked_for_again(visit: Visit, english: RunningServer, option: str) -> None:
+def test_a_part_that_the_server_left_out_has_a_note_and_a_retry(visit: Visit, english: RunningServer, option: str) -> None:
     kind, view, button, name, there = PARTS[option]
     page = visit.blank(english.url)
     leave_out(page, option, kind)
@@ -61,7 +61,7 @@ def test_what_is_left_out_is_told_and_can_be_asked_for_again(visit: Visit, engli
     expect(note).to_have_count(0)
 
 
-def test_maps_that_are_left_out_are_counted(visit: Visit, english: RunningServer) -> None:
+def test_missing_maps_are_counted(visit: Visit, english: RunningServer) -> None:
     page = visit.blank(english.url)
     leave_out(page, "heads", "heads")
     leave_out(page, "attention", "tile", kept=31)

@@ -1,4 +1,4 @@
-"""A card's Markdown as nodes."""
+"""Markdown of a card becomes nodes."""
 
 import pytest
 from playwright.sync_api import Browser
@@ -12,7 +12,7 @@ TABLE = "|a|b|\n|---|---|\n|1|2|\n"
 CODE = "```\nx\n```\n"
 
 
-def test_regions_of_one_name_are_numbered(browser: Browser) -> None:
+def test_regions_with_the_same_name_are_numbered(browser: Browser) -> None:
     page = browser.new_page()
     try:
         page.add_script_tag(content=joined({name: asset.text for name, asset in assets().items() if name.endswith(".js")}, "markdown.js"))

@@ -1,4 +1,4 @@
-"""The model view: every map at a glance, drawn from the weights that the Python client gets."""
+"""The model view: all maps, drawn from the weights that the Python client returns."""
 
 import io
 import re
@@ -27,7 +27,7 @@ def found(reader: Client) -> Explanation:
     return reader.explain(SHORT, options=options)
 
 
-def test_each_thumbnail_is_its_heads_map(visit: Visit, english: RunningServer, found: Explanation) -> None:
+def test_each_thumbnail_shows_its_heads_map(visit: Visit, english: RunningServer, found: Explanation) -> None:
     page = visit(address(english.url, "model", text=SHORT))
     settled(page)
 
@@ -53,7 +53,7 @@ def _decoded(url: str) -> bytes:
     return b64decode(url.partition(",")[2])
 
 
-def test_a_click_enlarges_a_map_whose_cells_say_their_weights(visit: Visit, english: RunningServer, found: Explanation) -> None:
+def test_an_enlarged_map_shows_the_weight_of_each_cell(visit: Visit, english: RunningServer, found: Explanation) -> None:
     page = visit(address(english.url, "model", text=SHORT))
     settled(page)
 
@@ -75,7 +75,7 @@ def test_a_click_enlarges_a_map_whose_cells_say_their_weights(visit: Visit, engl
     expect(page.locator(".model-cell:focus")).to_have_attribute("aria-label", re.compile("^layer 3 head 5,"))
 
 
-def test_going_back_gives_the_focus_to_where_the_map_was(visit: Visit, english: RunningServer) -> None:
+def test_going_back_returns_the_focus_to_the_thumbnail(visit: Visit, english: RunningServer) -> None:
     page = visit(address(english.url, "model", text="a good film"))
     settled(page)
 
@@ -86,7 +86,7 @@ def test_going_back_gives_the_focus_to_where_the_map_was(visit: Visit, english: 
         expect(page.locator(".model-cell:focus")).to_have_attribute("aria-label", re.compile("^layer 3 head 5,"))
 
 
-def test_a_new_text_leaves_the_focus_where_the_reader_types(visit: Visit, english: RunningServer) -> None:
+def test_a_new_text_keeps_the_focus_in_the_text_field(visit: Visit, english: RunningServer) -> None:
     page = visit(address(english.url, "model", text="a good film", map="3,5"))
     settled(page)
 
@@ -98,7 +98,7 @@ def test_a_new_text_leaves_the_focus_where_the_reader_types(visit: Visit, englis
     expect(field(page)).to_be_focused()
 
 
-def test_the_chosen_cell_of_a_map_is_not_kept_for_another_text_of_as_many_tokens(visit: Visit, english: RunningServer) -> None:
+def test_the_chosen_cell_is_forgotten_for_another_text(visit: Visit, english: RunningServer) -> None:
     page = visit(address(english.url, "model", text="a good film", map="3,5"))
     settled(page)
     page.get_by_role("application").press("ArrowDown")
@@ -111,7 +111,7 @@ def test_the_chosen_cell_of_a_map_is_not_kept_for_another_text_of_as_many_tokens
     expect(page.locator(".map-readout")).to_have_text("Point at the map, or choose with the arrow keys.")
 
 
-def test_from_a_map_to_the_same_head_elsewhere(visit: Visit, english: RunningServer) -> None:
+def test_a_map_links_to_the_same_head_in_other_views(visit: Visit, english: RunningServer) -> None:
     page = visit(address(english.url, "model", text="a good film", map="3,5"))
     settled(page)
 

@@ -1,4 +1,4 @@
-"""The neuron view shows the numbers that the Python client gets, and a softmax that is drawn."""
+"""The neuron view: numbers match the Python client, and the softmax is drawn to scale."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.viewer.texts import SHORT
 pytestmark = pytest.mark.needs_tool("chromium")
 
 
-def test_each_number_is_the_one_that_the_python_client_gets(visit: Visit, english: RunningServer, reader: Client) -> None:
+def test_neuron_numbers_match_the_python_client(visit: Visit, english: RunningServer, reader: Client) -> None:
     page = visit(address(english.url, "neuron", text=SHORT))
     settled(page)
 
@@ -58,7 +58,7 @@ def test_the_softmax_column_is_drawn_as_long_as_its_weights(visit: Visit, englis
     assert painted(page.locator(".neuron-canvas")) > 10_000
 
 
-def test_a_key_is_taken_apart_by_keyboard(visit: Visit, english: RunningServer, reader: Client) -> None:
+def test_a_key_is_shown_in_detail_by_keyboard(visit: Visit, english: RunningServer, reader: Client) -> None:
     page = visit(address(english.url, "neuron", text=SHORT, neuron_layer=1, neuron_head=2, token=5))
     settled(page)
     view = reader.explain(SHORT, options=ExplainOptions(neuron=NeuronOptions(1, 2, 5))).neuron
@@ -81,7 +81,7 @@ def test_a_key_is_taken_apart_by_keyboard(visit: Visit, english: RunningServer, 
     expect(page.get_by_label("Token", exact=True)).to_have_value("2")
 
 
-def test_what_is_chosen_is_asked_for_while_other_answers_stream_in(visit: Visit, english: RunningServer) -> None:
+def test_a_choice_is_requested_while_the_page_redraws(visit: Visit, english: RunningServer) -> None:
     page = visit(address(english.url, "neuron", text=SHORT))
     settled(page)
     # Redraws as each message does, at shorter intervals than a choice waits for the next one.
@@ -92,7 +92,7 @@ def test_what_is_chosen_is_asked_for_while_other_answers_stream_in(visit: Visit,
     expect(page.locator(".neuron-summary")).to_contain_text("In layer 0, head 7")
 
 
-def test_the_inputs_split_is_the_one_that_the_python_client_gets(visit: Visit, english: RunningServer, reader: Client) -> None:
+def test_the_inputs_split_matches_the_python_client(visit: Visit, english: RunningServer, reader: Client) -> None:
     page = visit(address(english.url, "neuron", text=SHORT, token=3))
     settled(page)
 

@@ -15,7 +15,7 @@ from tests.viewer.texts import SHORT
 pytestmark = pytest.mark.needs_tool("chromium")
 
 
-def test_the_answer_is_the_one_that_the_python_client_gets(visit: Visit, english: RunningServer, reader: Client) -> None:
+def test_the_answer_matches_the_python_client(visit: Visit, english: RunningServer, reader: Client) -> None:
     page = visit(english.url)
 
     ask(page, SHORT)
@@ -44,15 +44,18 @@ def said(page: Page) -> str:
     return re.sub(r"^\d+( \u00b7 .*)?\n", "", page.get_by_role("tabpanel").inner_text(), flags=re.MULTILINE)
 
 
-def test_the_address_brings_back_the_same_view_in_another_tab_and_after_a_reload(visit: Visit, english: RunningServer) -> None:
+def test_the_address_restores_the_view_in_another_tab_and_after_a_reload(visit: Visit, english: RunningServer) -> None:
     page = visit(english.url)
     ask(page, "a good film")
     again = page.context.new_page()
 
     for view in VIEWS:
+        # Chromium draws the page in front; it slows others down.
+        page.bring_to_front()
         show(page, view)
         settled(page)
         shown = said(page)
+        again.bring_to_front()
         again.goto(page.url)
         again.reload()
         settled(again)
@@ -80,7 +83,7 @@ def test_back_and_forward_go_from_view_to_view_and_text_to_text(visit: Visit, en
     expect(page.locator(".answer .label")).to_have_text("negative")
 
 
-def test_a_text_too_long_for_an_address_outlives_back(visit: Visit, english: RunningServer) -> None:
+def test_a_text_too_long_for_an_address_survives_going_back(visit: Visit, english: RunningServer) -> None:
     page = visit(english.url)
     ask(page, "good " * 1500)
     expect(page.locator(".answer .label")).to_have_text("positive")
@@ -93,7 +96,7 @@ def test_a_text_too_long_for_an_address_outlives_back(visit: Visit, english: Run
     expect(page.locator(".answer .label")).to_have_text("positive")
 
 
-def test_the_text_is_in_no_request_but_to_classify_and_explain_it(visit: Visit, english: RunningServer) -> None:
+def test_only_classify_and_explain_requests_contain_the_text(visit: Visit, english: RunningServer) -> None:
     page = visit(address(english.url, text=SHORT))
     asked = []
     page.on("request", lambda request: asked.append((request.url, request.post_data or "")))
@@ -105,7 +108,7 @@ def test_the_text_is_in_no_request_but_to_classify_and_explain_it(visit: Visit, 
     assert {url.rpartition("/")[2] for url, body in asked if "acting" in body} == {"classify", "explain"}
 
 
-def test_the_theme_is_the_systems_until_it_is_chosen(visit: Visit, english: RunningServer) -> None:
+def test_the_theme_follows_the_system_until_chosen(visit: Visit, english: RunningServer) -> None:
     page = visit(english.url, color_scheme="dark")
     scheme = "() => getComputedStyle(document.documentElement).colorScheme"
     assert "dark" in page.evaluate(scheme)

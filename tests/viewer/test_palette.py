@@ -1,4 +1,4 @@
-"""The viewer's colours of heads can be told apart, with each kind of colour blindness, on light and on dark."""
+"""Head colours are distinguishable, with each kind of colour blindness, in both themes."""
 
 import re
 from pathlib import Path
@@ -82,7 +82,7 @@ def contrast(one: str, other: str) -> float:
     return float((lighter + 0.05) / (darker + 0.05))
 
 
-def test_differences_are_those_that_the_paper_gives() -> None:
+def test_ciede2000_matches_the_paper() -> None:
     # Sharma, Wu and Dalal 2005, table 1: pairs 1, 7 and 25.
     one = np.array([[50.0, 2.6772, -79.7751], [50.0, 0.0, 0.0], [60.2574, -34.0099, 36.2677]])
     other = np.array([[50.0, 0.0, -82.7485], [50.0, -1.0, 2.0], [60.4626, -34.1751, 39.4387]])
@@ -92,12 +92,12 @@ def test_differences_are_those_that_the_paper_gives() -> None:
 
 @pytest.mark.parametrize("vision", ["normal", *DEFICIENCIES])
 @pytest.mark.parametrize(("theme", "count"), LEAST)
-def test_any_two_heads_differ_in_colour_for_everyone_who_sees_some(theme: str, count: int, vision: str) -> None:
+def test_head_colours_differ_for_each_kind_of_colour_vision(theme: str, count: int, vision: str) -> None:
     assert least_difference(table(theme, count), vision) >= LEAST[theme, count]
 
 
 @pytest.mark.parametrize(("theme", "count"), LEAST)
-def test_every_head_stands_out_from_what_is_behind_it(theme: str, count: int) -> None:
+def test_head_colours_contrast_with_the_background(theme: str, count: int) -> None:
     behind = backgrounds(theme)
     least = min(contrast(colour, background) for colour in table(theme, count) for background in behind)
 

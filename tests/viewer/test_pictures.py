@@ -1,4 +1,4 @@
-"""The comparison of pictures itself: it takes another drawing of letters, and nothing that a person would call a change."""
+"""The comparison of pictures: it accepts other font rendering, and rejects visible changes."""
 
 import io
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def drawn(playwright: Playwright, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @pytest.mark.parametrize("other", ["hinted", *DRAWINGS])
-def test_letters_drawn_by_other_settings_are_the_same_picture(drawn: dict[str, Image.Image], other: str) -> None:
+def test_other_font_rendering_is_the_same_picture(drawn: dict[str, Image.Image], other: str) -> None:
     found = compared(drawn[""], drawn[other])
 
     assert found.same, found
@@ -65,7 +65,7 @@ def test_letters_drawn_by_other_settings_are_the_same_picture(drawn: dict[str, I
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_that_a_person_sees_is_another_picture(drawn: dict[str, Image.Image], change: str) -> None:
+def test_a_visible_change_is_another_picture(drawn: dict[str, Image.Image], change: str) -> None:
     found = compared(drawn[""], drawn[change])
 
     assert not found.same, found

@@ -1,4 +1,4 @@
-"""What the page says when the server refuses, drains or is gone, and that it goes on."""
+"""Messages when the server refuses, drains or is unreachable; the page stays usable."""
 
 import re
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def answers(page: Page, text: str = "good") -> None:
     expect(page.locator(".answer .label")).to_have_text("positive")
 
 
-def test_without_explanations_the_answer_comes_and_each_view_says_why_there_is_no_more(visit: Visit, start: Start) -> None:
+def test_without_explanations_the_answer_is_shown_and_each_view_says_why_it_is_empty(visit: Visit, start: Start) -> None:
     server = start(explain=False)
     page = visit(address(server.url, text="a good film"), refused=True)
 
@@ -55,7 +55,7 @@ def test_a_model_without_an_explain_graph_shows_words_and_says_what_it_lacks(vis
     answers(page)
 
 
-def test_a_full_queue_says_when_to_come_back_and_the_button_asks_again(visit: Visit, start: Start) -> None:
+def test_a_full_queue_says_when_to_retry_and_the_button_retries(visit: Visit, start: Start) -> None:
     server = start()
     explaining = served_by(server).explaining
     limits = explaining.limits
@@ -80,7 +80,7 @@ def test_a_text_over_the_limit_is_refused_with_the_limit(visit: Visit, start: St
     answers(page)
 
 
-def test_a_text_that_does_not_fit_is_refused_where_that_is_chosen(visit: Visit, english: RunningServer) -> None:
+def test_a_text_that_is_too_long_is_refused_with_truncation_refuse(visit: Visit, english: RunningServer) -> None:
     page = visit(address(english.url), refused=True)
     field(page).fill(review(900))
     page.locator("#truncation").select_option("refuse")
@@ -89,7 +89,7 @@ def test_a_text_that_does_not_fit_is_refused_where_that_is_chosen(visit: Visit, 
     says(page, "512")
 
 
-def test_a_server_that_is_gone_is_said_to_be_and_can_come_back(visit: Visit, start: Start) -> None:
+def test_an_unreachable_server_is_reported_and_can_come_back(visit: Visit, start: Start) -> None:
     server = start()
     page = visit(address(server.url, text="bad"), refused=True)
     settled(page)
@@ -106,14 +106,14 @@ def test_a_server_that_is_gone_is_said_to_be_and_can_come_back(visit: Visit, sta
     answers(page, "great")
 
 
-def test_a_deadline_that_passes_is_told(visit: Visit, start: Start) -> None:
+def test_an_expired_deadline_is_reported(visit: Visit, start: Start) -> None:
     server = start(deadline_max_s=0.0001, deadline_default_s=0.0001)
     page = visit(address(server.url, text="a good film"), refused=True)
 
     says(page, "There was not enough time")
 
 
-def test_a_server_that_drains_is_told(visit: Visit, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draining_server_is_reported(visit: Visit, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start(drain_grace_s=20)
     page = visit(server.url, refused=True)
     gate = Gate(server, monkeypatch)
@@ -130,9 +130,7 @@ def test_a_server_that_drains_is_told(visit: Visit, start: Start, monkeypatch: p
         gate.open()
 
 
-def test_of_two_quick_texts_the_second_is_answered_and_the_first_withdrawn(
-    visit: Visit, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_text_cancels_the_first(visit: Visit, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
     page = visit(server.url)
     expect(page.get_by_role("button", name="Explain", exact=True)).to_be_visible()
@@ -152,7 +150,7 @@ def test_of_two_quick_texts_the_second_is_answered_and_the_first_withdrawn(
     assert server.metric("sentiment_explanations", model="tiny/1") == 0
 
 
-def test_what_a_server_says_in_a_refusal_is_text(visit: Visit, english: RunningServer) -> None:
+def test_markup_in_a_refusal_stays_text(visit: Visit, english: RunningServer) -> None:
     page = visit(english.url, refused=True)
     body = {"error": {"status": "INTERNAL", "message": ATTACK}}
     for path in ("classify", "explain"):
@@ -163,7 +161,7 @@ def test_what_a_server_says_in_a_refusal_is_text(visit: Visit, english: RunningS
     says(page, ATTACK)
 
 
-def test_an_answer_that_breaks_off_is_told_and_what_had_come_stays(visit: Visit, english: RunningServer) -> None:
+def test_a_broken_stream_is_reported_and_can_be_retried(visit: Visit, english: RunningServer) -> None:
     page = visit(english.url, refused=True)
     header = page.context.request.post(f"{english.url}/v1/explain", data={"text": SHORT}).text().splitlines()[0]
     page.route("**/v1/explain", lambda route: route.fulfill(status=200, content_type="application/x-ndjson", body=header + "\n"))

@@ -1,4 +1,4 @@
-"""Nothing that a text, an address or a server says is ever run."""
+"""Markup and scripts in a text, an address or an answer are never executed."""
 
 import json
 from pathlib import Path
@@ -31,8 +31,8 @@ def clean(page: Page) -> None:
         assert page.locator(FOREIGN).count() == 0
 
 
-def test_a_text_is_text(visit: Visit, english: RunningServer, tmp_path: Path) -> None:
-    page = visit(english.url)
+def test_markup_in_a_text_stays_text(visit: Visit, paired: RunningServer, tmp_path: Path) -> None:
+    page = visit(paired.url)
 
     ask(page, ATTACK)
     clean(page)
@@ -42,47 +42,40 @@ def test_a_text_is_text(visit: Visit, english: RunningServer, tmp_path: Path) ->
         nodes = [*saved_svg(page, tmp_path).iter()]
         assert {node.tag.partition("}")[2] for node in nodes} <= {"svg", "title", "rect", "path", "text", "image"}
         assert [name for node in nodes for name in node.attrib if name.startswith("on")] == []
-    assert page.locator(".text-words-side").evaluate("(node) => node.textContent") == ATTACK
+    # The tiny model does not read all of it: the rest is text, too, and followed by a note.
+    assert page.locator(".text-words-side").evaluate("(node) => node.textContent").partition(" [not read")[0] == ATTACK
 
 
-def test_a_pair_in_the_address_is_text(visit: Visit, paired: RunningServer) -> None:
+def test_markup_in_a_pair_from_the_address_stays_text(visit: Visit, paired: RunningServer) -> None:
     page = visit(address(paired.url, text="good", pair=ATTACK, special="0", filter="ab"))
 
     clean(page)
 
 
+CHOICES = ("layer", "heads", "lock", "level", "filter", "map", "token", "without")
+OUT_OF_RANGE = {
+    "layer": "99999999",
+    "heads": "-1,3,99",
+    "lock": "999r",
+    "neuron_layer": "777",
+    "neuron_head": "1e9",
+    "token": "88888",
+    "map": "9,99",
+}
+NAMES = {"view": "__proto__", "theme": "constructor", "__proto__": "x", "toString": "1"}
+
+
 @pytest.mark.parametrize(
     "state",
     [
-        {"label": ATTACK},
-        {"model": ATTACK},
-        {"method": ATTACK},
-        {"truncation": ATTACK},
-        {"view": "__proto__", "theme": "constructor", "__proto__": "x", "toString": "1"},
-        {
-            "layer": "99999999",
-            "heads": "-1,3,99",
-            "lock": "999r",
-            "neuron_layer": "777",
-            "neuron_head": "1e9",
-            "token": "88888",
-            "map": "9,99",
-        },
-        {
-            "layer": ATTACK,
-            "heads": ATTACK,
-            "lock": ATTACK,
-            "level": ATTACK,
-            "filter": ATTACK,
-            "map": ATTACK,
-            "token": ATTACK,
-            "without": ATTACK,
-        },
+        *({name: ATTACK} for name in ("label", "model", "method", "truncation")),
+        OUT_OF_RANGE,
+        dict.fromkeys(CHOICES, ATTACK) | NAMES,
         {"without": "0,1,2,3,4,5,6,7,8,9,10,11,12,500"},
     ],
-    ids=["label", "model", "method", "truncation", "names", "numbers", "all", "words"],
+    ids=["label", "model", "method", "truncation", "numbers", "choices and names", "words"],
 )
-def test_an_address_can_say_what_it_likes(visit: Visit, english: RunningServer, state: dict[str, str]) -> None:
+def test_any_address_leaves_a_working_page_without_foreign_markup(visit: Visit, english: RunningServer, state: dict[str, str]) -> None:
     page = visit(address(english.url, text="a good film", **state), refused=True)
 
     clean(page)
@@ -91,7 +84,7 @@ def test_an_address_can_say_what_it_likes(visit: Visit, english: RunningServer, 
     expect(page.locator("#answer").locator(".label, .failed").first).to_be_visible()
 
 
-def test_what_a_server_says_is_text(visit: Visit, english: RunningServer) -> None:
+def test_markup_from_the_server_stays_text(visit: Visit, english: RunningServer) -> None:
     page = visit.blank(english.url)
 
     def twist(route: Route) -> None:
@@ -123,7 +116,7 @@ def test_what_a_server_says_is_text(visit: Visit, english: RunningServer) -> Non
     assert set(card.locator("a").evaluate_all("(all) => all.map((link) => link.protocol)")) <= {"http:", "https:"}
 
 
-def test_the_policy_stops_what_got_in_all_the_same(visit: Visit, english: RunningServer) -> None:
+def test_the_policy_blocks_injected_scripts_and_requests(visit: Visit, english: RunningServer) -> None:
     page = visit(english.url)
 
     ran = page.evaluate(
@@ -147,7 +140,7 @@ def test_the_policy_stops_what_got_in_all_the_same(visit: Visit, english: Runnin
     assert "connect-src https://example.org/" in said
 
 
-def test_no_other_page_can_frame_it(visit: Visit, english: RunningServer) -> None:
+def test_other_pages_cannot_frame_the_viewer(visit: Visit, english: RunningServer) -> None:
     page = visit(f"{english.url}/healthz", refused=True)
 
     page.evaluate(

@@ -1,4 +1,4 @@
-"""The page that `sentiment explain --html` writes, opened from the disk with no network there is."""
+"""The page that `sentiment explain --html` writes, opened from disk without network."""
 
 import subprocess
 import sys
@@ -48,7 +48,7 @@ def opened(visit: Visit, file: Path, fragment: str = "") -> Page:
     return page
 
 
-def test_every_view_works_from_the_disk(visit: Visit, file: Path, reader: Client, tmp_path: Path) -> None:
+def test_every_view_of_a_saved_page_works(visit: Visit, file: Path, reader: Client, tmp_path: Path) -> None:
     page = opened(visit, file)
     found = reader.explain(TEXT, options=ExplainOptions(methods=("integrated_gradients", "occlusion")))
 
@@ -83,7 +83,7 @@ def test_every_view_works_from_the_disk(visit: Visit, file: Path, reader: Client
     assert sideways(page) == 0
 
 
-def test_what_it_does_not_hold_is_said(visit: Visit, tmp_path: Path, reader: Client) -> None:
+def test_a_saved_page_says_what_it_does_not_contain(visit: Visit, tmp_path: Path, reader: Client) -> None:
     bare = tmp_path / "bare.html"
     bare.write_text(reader.explain("a good film").to_html())
 
@@ -95,7 +95,7 @@ def test_what_it_does_not_hold_is_said(visit: Visit, tmp_path: Path, reader: Cli
     expect(page.locator(".text-word")).to_have_count(3)
 
 
-def test_its_state_is_in_its_address(visit: Visit, file: Path) -> None:
+def test_the_state_of_a_saved_page_is_in_its_address(visit: Visit, file: Path) -> None:
     page = opened(visit, file, "#view=heads&layer=3&heads=7&theme=dark")
     settled(page)
 
@@ -107,7 +107,7 @@ def test_its_state_is_in_its_address(visit: Visit, file: Path) -> None:
     assert "dark" in page.evaluate("() => getComputedStyle(document.documentElement).colorScheme")
 
 
-def test_a_script_that_got_into_the_file_does_not_run(visit: Visit, file: Path, tmp_path: Path) -> None:
+def test_a_script_injected_into_the_file_does_not_run(visit: Visit, file: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.html"
     attacks = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'><a href='javascript:window.ran = 1' id=go>go</a>"
     bad.write_text(file.read_text().replace("<main>", f"<main>{attacks}", 1))
@@ -122,7 +122,7 @@ def test_a_script_that_got_into_the_file_does_not_run(visit: Visit, file: Path, 
     expect(page.locator(".text-word").first).to_be_visible()
 
 
-def test_a_notebook_shows_it_in_a_frame_that_reaches_nothing_around_it(visit: Visit, tmp_path: Path, reader: Client) -> None:
+def test_the_notebook_frame_cannot_access_the_page_around_it(visit: Visit, tmp_path: Path, reader: Client) -> None:
     found = reader.explain(SHORT, options=ExplainOptions(attribution=True, attention=AttentionOptions()))
     notebook = tmp_path / "notebook.html"
     notebook.write_text(f"<!doctype html><title>Notebook</title><h1>Cell 1</h1><div>{found._repr_html_()}</div>")

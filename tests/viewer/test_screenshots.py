@@ -1,4 +1,4 @@
-"""Each view looks as it did when somebody approved it. ``make screenshots`` takes the pictures again.
+"""Each view matches its approved picture. ``make screenshots`` takes the pictures again.
 
 The page is one that was recorded (record.py), so that no other machine's kernels draw other numbers.
 """
@@ -58,7 +58,7 @@ def still(page: Page) -> Image.Image:
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_it_looks_as_approved(visit: Visit, recorded: str, tmp_path: Path, name: str) -> None:
+def test_a_view_matches_its_approved_picture(visit: Visit, recorded: str, tmp_path: Path, name: str) -> None:
     view, state, settings = PICTURES[name]
     page = visit(address(recorded, view, **state), **{"viewport": DESK, **settings})
     settled(page)
@@ -79,7 +79,7 @@ def test_it_looks_as_approved(visit: Visit, recorded: str, tmp_path: Path, name:
     assert difference.same, f"{difference}: compare {path} with {seen}"
 
 
-def test_the_approved_pictures_are_those_and_small() -> None:
+def test_the_approved_pictures_are_complete_and_small() -> None:
     files = {path.stem: path.stat().st_size for path in APPROVED.glob("*.png")}
 
     assert set(files) == set(PICTURES)

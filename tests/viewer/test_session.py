@@ -1,4 +1,4 @@
-"""What the page does when answers come late, broken or from another model, and when what it shows belongs to something else."""
+"""Late, incomplete or contradictory answers, and changes of text and model."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def asks_for(route: Route, option: str) -> bool:
     return bool(asked) and option in asked["options"]
 
 
-def test_the_skip_link_leads_to_the_view_and_leaves_the_text(visit: Visit, english: RunningServer) -> None:
+def test_the_skip_link_moves_the_focus_to_the_view(visit: Visit, english: RunningServer) -> None:
     page = visit(address(english.url, "heads", text=SHORT))
     settled(page)
     before = page.url
@@ -35,7 +35,7 @@ def test_the_skip_link_leads_to_the_view_and_leaves_the_text(visit: Visit, engli
     assert page.url == before
 
 
-def test_what_is_sent_before_the_models_are_known_is_explained_whole(visit: Visit, english: RunningServer) -> None:
+def test_a_text_sent_before_the_models_are_known_is_explained(visit: Visit, english: RunningServer) -> None:
     held: list[Route] = []
 
     def hold(route: Route) -> None:
@@ -56,7 +56,7 @@ def test_what_is_sent_before_the_models_are_known_is_explained_whole(visit: Visi
     assert any(word["value"] for word in words(page)), "no word has a value"
 
 
-def test_a_page_opened_while_the_server_starts_goes_on_by_itself(visit: Visit, english: RunningServer) -> None:
+def test_a_page_opened_while_the_server_starts_retries_by_itself(visit: Visit, english: RunningServer) -> None:
     starting = json.dumps({"error": {"status": "UNAVAILABLE", "code": 14, "message": "the server is starting"}})
     page = visit.blank(english.url, refused=True)
     page.route("**/v1/models", lambda route: route.fulfill(status=503, content_type="application/json", body=starting), times=1)
@@ -68,7 +68,7 @@ def test_a_page_opened_while_the_server_starts_goes_on_by_itself(visit: Visit, e
     expect(page.locator("#notes")).not_to_contain_text("the server is starting")
 
 
-def test_attention_that_broke_off_comes_whole_the_second_time(visit: Visit, english: RunningServer) -> None:
+def test_incomplete_attention_is_complete_after_a_retry(visit: Visit, english: RunningServer) -> None:
     def half(route: Route) -> None:
         if not asks_for(route, ATTENTION):
             route.continue_()
@@ -95,7 +95,7 @@ def test_attention_that_broke_off_comes_whole_the_second_time(visit: Visit, engl
     expect(page.get_by_role("application", name="layer 0 head 0")).to_be_visible()
 
 
-def test_another_model_is_told_and_the_button_begins_anew(visit: Visit, english: RunningServer) -> None:
+def test_a_changed_model_is_reported_and_a_retry_starts_over(visit: Visit, english: RunningServer) -> None:
     def of_another(route: Route) -> None:
         if not asks_for(route, ATTENTION):
             route.continue_()
@@ -116,7 +116,7 @@ def test_another_model_is_told_and_the_button_begins_anew(visit: Visit, english:
     expect(changed).to_have_count(0)
 
 
-def test_words_left_out_do_not_outlive_the_question_that_numbered_them(visit: Visit, english: RunningServer) -> None:
+def test_words_left_out_are_forgotten_with_a_new_request(visit: Visit, english: RunningServer) -> None:
     page = visit(address(english.url, text=SHORT, without="2"))
     settled(page)
     expect(page.locator(".text-word.struck")).to_have_count(1)
@@ -129,7 +129,7 @@ def test_words_left_out_do_not_outlive_the_question_that_numbered_them(visit: Vi
     assert "without" not in page.url
 
 
-def test_a_text_that_is_not_explained_yet_is_told_from_the_one_below(visit: Visit, english: RunningServer) -> None:
+def test_a_changed_text_is_marked_as_not_explained_yet(visit: Visit, english: RunningServer) -> None:
     page = visit(address(english.url, text="I hated it."))
     settled(page)
     told = page.get_by_text("Not explained yet")
@@ -140,7 +140,7 @@ def test_a_text_that_is_not_explained_yet_is_told_from_the_one_below(visit: Visi
     expect(told).to_be_hidden()
 
 
-def test_white_space_is_not_asked_about(visit: Visit, english: RunningServer) -> None:
+def test_white_space_is_not_sent(visit: Visit, english: RunningServer) -> None:
     page = visit(address(english.url, text="I hated it."))
     settled(page)
 
@@ -150,7 +150,7 @@ def test_white_space_is_not_asked_about(visit: Visit, english: RunningServer) ->
     expect(page.locator(".answer .label")).to_have_text("negative")
 
 
-def test_title_legend_and_announcement_are_of_the_text_that_is_shown(visit: Visit, english: RunningServer) -> None:
+def test_title_legend_and_announcement_describe_the_shown_text(visit: Visit, english: RunningServer) -> None:
     page = visit(address(english.url, text="a good film"))
     settled(page)
     first = legend(page)
@@ -168,7 +168,7 @@ def legend(page: Page) -> str:
     return page.locator(".text-legend").get_by_text("explained: the logit of positive").inner_text()
 
 
-def test_what_cannot_be_had_is_not_offered_again(visit: Visit, english: RunningServer) -> None:
+def test_a_final_failure_has_no_retry_button(visit: Visit, english: RunningServer) -> None:
     page = visit(address(english.url, text="a good film", model="nosuch"), refused=True)
 
     expect(page.locator(".failed:visible").filter(has_text="There is no such model").first).to_be_visible()
@@ -176,7 +176,7 @@ def test_what_cannot_be_had_is_not_offered_again(visit: Visit, english: RunningS
     expect(page.get_by_role("button", name="Try again")).to_have_count(0)
 
 
-def test_heads_are_one_stop_each_for_the_tab_key(visit: Visit, english: RunningServer) -> None:
+def test_lists_of_heads_are_one_tab_stop_each(visit: Visit, english: RunningServer) -> None:
     page = visit(address(english.url, text=SHORT))
     settled(page)
     show(page, "heads")

@@ -1,4 +1,4 @@
-"""The text view says what the Python client says, word by word."""
+"""The text view: values match the Python client, word by word."""
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -6,7 +6,8 @@ from playwright.sync_api import Page, expect
 from sentiment.client import Client, ExplainOptions
 from sentiment.client.explanations import Counterfactual, Explanation
 from tests.conftest import RunningServer
-from tests.viewer.browser import STEP_MS, address
+from tests.models.tiny_families import MAX_TOKENS
+from tests.viewer.browser import address
 from tests.viewer.conftest import Visit
 from tests.viewer.reading import number, settled, signed, words
 from tests.viewer.texts import MIXED, PAIR, SHORT, review
@@ -45,7 +46,7 @@ def shows(page: Page, found: Explanation, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["integrated_gradients", "gradient_x_input", "occlusion", "shapley"])
-def test_words_have_the_values_that_the_python_client_gets(visit: Visit, english: RunningServer, reader: Client, method: str) -> None:
+def test_word_values_match_the_python_client(visit: Visit, english: RunningServer, reader: Client, method: str) -> None:
     page = visit(address(english.url, text=SHORT))
     settled(page)
 
@@ -56,13 +57,13 @@ def test_words_have_the_values_that_the_python_client_gets(visit: Visit, english
     assert (f"method={method}" in page.url) == (method != "shapley")
 
 
-def test_a_text_longer_than_any_studied_says_which_method_it_is_explained_by(visit: Visit, english: RunningServer, reader: Client) -> None:
+def test_a_text_longer_than_any_studied_shows_the_replaced_method(visit: Visit, english: RunningServer, reader: Client) -> None:
     page = visit(address(english.url, text=LONGER))
     settled(page)
     method = page.get_by_label("Method")
 
     expect(method).to_have_value("integrated_gradients")
-    expect(page.locator("#notes")).to_contain_text("it is explained by integrated_gradients: shapley was studied on texts of up to")
+    expect(page.locator("#notes")).to_contain_text("the method is integrated_gradients: shapley was studied on texts of up to")
     shows(page, reader.explain(LONGER), "integrated_gradients")
 
     method.select_option("occlusion")
@@ -99,7 +100,7 @@ def test_equal_values_have_equal_colours_in_every_text(visit: Visit, english: Ru
     assert len(set.union(*colours.values())) > 3
 
 
-def test_without_a_word_the_answer_is_the_one_that_the_python_client_gets(visit: Visit, english: RunningServer, reader: Client) -> None:
+def test_the_answer_without_a_word_matches_the_python_client(visit: Visit, english: RunningServer, reader: Client) -> None:
     page = visit(address(english.url, text=SHORT))
     settled(page)
     dull = next(index for index, button in enumerate(words(page)) if button["name"].startswith("dull"))
@@ -123,7 +124,7 @@ def test_several_words_are_left_out_at_once(visit: Visit, english: RunningServer
     assert page.locator(".text-word.struck").count() == 2
 
 
-def test_the_least_that_changes_the_answer_is_what_the_python_client_finds(visit: Visit, english: RunningServer, reader: Client) -> None:
+def test_counterfactuals_match_the_python_client(visit: Visit, english: RunningServer, reader: Client) -> None:
     page = visit(address(english.url, text=SHORT))
     settled(page)
     flip, keep = sets(reader)
@@ -146,7 +147,7 @@ def sets(reader: Client) -> tuple[Counterfactual, Counterfactual]:
     return flip, keep
 
 
-def test_signs_of_many_units_and_words_from_right_to_left_keep_their_places(visit: Visit, english: RunningServer, reader: Client) -> None:
+def test_emoji_and_right_to_left_words_keep_their_places(visit: Visit, english: RunningServer, reader: Client) -> None:
     page = visit(address(english.url, text=MIXED))
     settled(page)
 
@@ -179,12 +180,13 @@ def test_a_pair_shows_both_texts(visit: Visit, paired: RunningServer) -> None:
     assert values == pytest.approx(found.attributions[next(iter(found.attributions))].words, abs=0.00501)
 
 
-def test_what_was_not_read_of_a_long_text_stands_there_and_is_said(visit: Visit, english: RunningServer, reader: Client) -> None:
-    text = review(900)
-    page = visit(address(english.url, text=text))
-    settled(page, 3 * STEP_MS)
+def test_the_unread_part_of_a_long_text_is_shown_and_marked(visit: Visit, paired: RunningServer) -> None:
+    text = review(3 * MAX_TOKENS)
+    page = visit(address(paired.url, text=text))
+    settled(page)
 
-    found = reader.explain(text)
+    with paired.client(timeout_s=60) as client:
+        found = client.explain(text)
 
     (unseen,) = found.unseen
     expect(page.locator("#answer")).to_contain_text("a part of the text was not read")
@@ -193,4 +195,4 @@ def test_what_was_not_read_of_a_long_text_stands_there_and_is_said(visit: Visit,
     part.locator("summary").click()
     assert part.locator("div").inner_text().strip() == unseen.text.strip()
     assert [(button["start"], button["end"]) for button in words(page)] == spans(found)
-    assert len(found.tokens) == 512
+    assert len(found.tokens) == MAX_TOKENS

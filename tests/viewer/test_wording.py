@@ -1,4 +1,4 @@
-"""The page's sentences are those of the terminal: wording.js against explain_page.py."""
+"""The page has the same sentences as the terminal: wording.js against explain_page.py."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -63,7 +63,7 @@ def test_a_verdict_reads_as_in_the_terminal(browser: Browser, verdict: str, word
     assert [f"evidence: {verdict}: {sentence}" for sentence in sentences] == wanted
 
 
-def test_a_number_has_a_true_minus_and_zero_no_sign(browser: Browser) -> None:
+def test_a_number_has_a_minus_sign_and_zero_has_none(browser: Browser) -> None:
     assert said(browser, "signedNumber(found)", [1.716, -1.06, 0, -0.001]) == ["+1.72", "\u22121.06", "0.00", "0.00"]
 
 

@@ -1,4 +1,4 @@
-"""What the tests let the viewer show."""
+"""Texts for the viewer tests."""
 
 SHORT = "The acting is superb, but the story is so dull that I wanted to leave."
 # Right to left with left to right inside, beside signs of one, two and many UTF-16 units.

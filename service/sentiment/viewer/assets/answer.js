@@ -1,8 +1,8 @@
-// The answer above all views: label, calibrated probability, and whether it is one.
+// The answer above all views: label, calibrated probability, and whether the model is undecided.
 import {element, replace} from "./dom.js";
 import {statusNote} from "./status_note.js";
 
-// Characters of the text in the title, by which tabs are told apart.
+// Characters of the text in the title, to tell browser tabs apart.
 const TITLE_TEXT_MAX = 60;
 
 /** The answer line over `session`: {element, update()}. */

@@ -1,4 +1,4 @@
-// The page: puts the form, the answer and the views together, and redraws what is shown when anything changes.
+// The page: assembles the form, the answer and the views, and redraws the visible parts after changes.
 import {answerLine} from "./answer.js";
 import {cardView} from "./card_view.js";
 import {eachFrame, element, replace} from "./dom.js";
@@ -21,7 +21,7 @@ const VIEWS = {
   card: {name: "Scorecard", make: cardView},
 };
 
-// How long a message stays that is not part of a view.
+// How long a message outside of the views stays.
 const TOAST_MS = 6000;
 
 /** The data of a saved page, {page, messages}, or null in a page from a server. */
@@ -73,7 +73,7 @@ function startPage() {
   session.start();
 }
 
-/** What the server noted: what was left out of the explanation, and why. */
+/** The server's notes: what was left out of the explanation, and why. */
 function pageNotes({session}) {
   const box = document.getElementById("notes");
   let shown = "";

@@ -1,6 +1,6 @@
-// Attention maps as the server sends them, and tables of them as views draw them.
+// Attention maps as the server sends them, and as tables for the views.
 
-// Tables of weights that are kept: the heads of one layer, and one more.
+// How many tables of weights are cached: the heads of one layer, and one more.
 const TABLES_MAX = 17;
 
 /**
@@ -14,7 +14,7 @@ export class AttentionMaps {
     this.size = tokens.length;
     this.layers = 0;
     this.heads = 0;
-    /** Maps that are there whole, and the bytes that all of them take. */
+    /** Complete maps, and the bytes of all of them. */
     this.count = 0;
     this.bytes = 0;
     this.maps = new Map();
@@ -39,7 +39,7 @@ export class AttentionMaps {
     if (map.missing === 0) this.count += 1;
   }
 
-  /** Whether a map is there whole. */
+  /** Whether a map is complete. */
   has(layer, head) {
     return this.maps.get(`${layer},${head}`)?.missing === 0;
   }

@@ -1,6 +1,6 @@
 // Canvases at the screen's resolution, and colours between two others.
 
-// Sharper ones take more memory and time, and are hardly seen to be sharper.
+// More pixels take more memory and time, and hardly look sharper.
 const CANVAS_SCALE_MAX = 2;
 
 /**

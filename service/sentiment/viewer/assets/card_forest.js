@@ -1,4 +1,4 @@
-// The scorecard's picture of measured trust: for each method how far it lies over random orders, with its interval, by way of erasing.
+// The scorecard's picture of measured trust: how far each method is above random orders, with its interval, by erasing operator.
 import {canvasFor} from "./canvas.js";
 import {element} from "./dom.js";
 import {differing} from "./redrawn.js";
@@ -84,7 +84,7 @@ function forestDraw(surface, width, {groups, operators, height}, shown) {
   }
 }
 
-/** The mark of a way of erasing: told by its form as well as by its colour. */
+/** The mark of an erasing operator: it differs in shape as well as in colour. */
 function forestMark(surface, x, y, place, theme) {
   const colour = forestColour(place, theme);
   const half = FOREST_MARK / 2;

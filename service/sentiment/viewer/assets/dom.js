@@ -23,12 +23,12 @@ export function element(tag, properties = {}, ...children) {
   return node;
 }
 
-/** Put other children into a node; null is left out. */
+/** Replace the children of a node; null is left out. */
 export function replace(parent, ...children) {
   parent.replaceChildren(...children.filter((child) => child !== null && child !== undefined));
 }
 
-/** Call a function once when calls have ceased for so many milliseconds. */
+/** Debounce: call a function once, when there were no more calls for so many milliseconds. */
 export function afterwards(milliseconds, call) {
   let timer = 0;
   return (...values) => {
@@ -37,7 +37,7 @@ export function afterwards(milliseconds, call) {
   };
 }
 
-/** Call a function at most once a frame, with what it was last called with. */
+/** Call a function at most once per frame, with the latest arguments. */
 export function eachFrame(call) {
   let asked = 0;
   let last = [];

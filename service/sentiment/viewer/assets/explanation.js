@@ -1,19 +1,19 @@
 // An explanation, read from the messages of the server's stream (proto JSON with proto field names).
 import {AttentionMaps} from "./attention.js";
 
-// By key, so that the parts of a view that came in several messages are joined.
+// By key, so that the parts of a view from several messages are joined.
 const NEURON_ARRAYS = ["key", "product", "dot", "scaled", "bias", "score", "softmax", "attention"];
 
 /** The answers come from another model than before. */
 export class ModelChanged extends Error {}
 
-/** What is known of an answer so far. Attention is kept as it came, a byte a weight; see the fields in the constructor. */
+/** What is known about an answer so far. Attention is kept encoded, a byte per weight; see the fields in the constructor. */
 export class Explanation {
   constructor(text, pair) {
     this.texts = [text, pair ?? ""];
     this.header = null;
     this.attributions = new Map();
-    // The method that the server chose where none was asked for: of a long text another one than the model's default.
+    // The method that the server chose if none was requested: for a long text it may differ from the model's default.
     this.byDefault = "";
     this.evidence = new Map();
     this.counterfactuals = null;
@@ -29,18 +29,18 @@ export class Explanation {
     return [...new Set([...this.noted.values()].flat())];
   }
 
-  /** A stream begins that tells of a part: what an earlier one noted of it, or gave of its maps, does not stand any more. */
+  /** A stream of a part begins: forget notes and incomplete maps of an earlier stream of it. */
   begin(part) {
     this.noted.delete(part);
     if (part.startsWith("attention")) this.maps = null;
   }
 
   /**
-   * Take the next message of a stream, in its order; several streams may tell of one text at a time.
+   * Take the next message of a stream, in order; several streams may describe one text at a time.
    *
-   * @param {string} source which stream, as `begin` was told.
-   * @throws {ModelChanged} it is of another model than what came before.
-   * @throws {Error} it does not fit.
+   * @param {string} source which stream, as in `begin`.
+   * @throws {ModelChanged} it comes from another model than earlier messages.
+   * @throws {Error} it contradicts earlier messages.
    */
   take(message, source = "") {
     if (message.header) this.#takeHeader(message.header);
@@ -102,7 +102,7 @@ export class Explanation {
     const before = this.attributions.get(part.method);
     const [token, segment, position] = ["token", "segment", "position"].map((name) => readFloats(part[`${name}_embedding`] ?? []));
     if (before && token.length) {
-      // Asked for its split alone: the values that are shown stay, with their evidence.
+      // Requested only for its split: the shown values stay, with their evidence.
       before.byEmbedding = {token, segment, position};
       return;
     }

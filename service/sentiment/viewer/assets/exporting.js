@@ -1,8 +1,8 @@
-// A view's drawing as a file.
+// Saves a view's drawing as a file.
 import {CanvasSurface, SvgSurface} from "./surface.js";
 import {themeColours} from "./theme.js";
 
-// Pixels along a side, and in all, that every browser can draw.
+// Maximum pixels per side, and in total, that every browser can draw.
 const PNG_SIDE_MAX = 16384;
 const PNG_PIXELS_MAX = 2 ** 27;
 
@@ -28,12 +28,12 @@ export async function pngOf(drawing) {
   });
 }
 
-/** Let the reader save the drawing as NAME.svg. */
+/** Offer the drawing for download as NAME.svg. */
 export async function saveSvg(drawing, name) {
   saveBlob(new Blob([svgOf(drawing)], {type: "image/svg+xml"}), `${name}.svg`);
 }
 
-/** Let the reader save the drawing as NAME.png. */
+/** Offer the drawing for download as NAME.png. */
 export async function savePng(drawing, name) {
   saveBlob(await pngOf(drawing), `${name}.png`);
 }

@@ -6,9 +6,9 @@ let fieldsMade = 0;
 
 /**
  * A labelled list of choices: {element, select, offer(shown, make), choose(value)}. `offer` makes the options of `make()`, [value, text]
- * each, only where `shown` differs (see redrawn): else the list would close under the reader's hand.
+ * each, only if `shown` differs (see redrawn): otherwise an open list would close.
  *
- * @param {function} chosen told of the value that the reader chooses.
+ * @param {function} chosen called with the value that the user chooses.
  */
 export function choiceField(label, chosen) {
   fieldsMade += 1;
@@ -25,7 +25,7 @@ export function choiceField(label, chosen) {
  * Numbers from 0, with buttons for the one before and the next: {element, show(shown, count, number, said)}. `said` gives the text of a
  * number; the list is made anew only where `shown` differs.
  *
- * @param {function} chosen told of the number that the reader chooses.
+ * @param {function} chosen called with the number that the user chooses.
  */
 export function stepField(label, chosen) {
   const field = choiceField(label, (value) => chosen(Number(value)));
@@ -47,7 +47,7 @@ export function stepField(label, chosen) {
   return {element: field.element, show};
 }
 
-/** A box to tick with its label: {element, box}; `changed` is told whether it is ticked. */
+/** A check box with its label: {element, box}; `changed` is called with whether it is checked. */
 export function checkField(label, changed) {
   const box = element("input", {type: "checkbox", on: {change: () => changed(box.checked)}});
   return {element: element("label", {class: "check"}, box, ` ${label}`), box};

@@ -1,4 +1,4 @@
-// What the views of attention share: their fields, what the state says to show, and how much of it has come.
+// Shared by the attention views: their fields, what the state selects, and how much has arrived.
 import {absentNote} from "./absent_note.js";
 import {element} from "./dom.js";
 import {checkField, choiceField} from "./fields.js";
@@ -39,21 +39,21 @@ export function headCounts({model, explanation}) {
   return known ? {layers: known.layers, heads: known.heads} : null;
 }
 
-/** How many maps have come, in words; "" once all are here. */
+/** How many maps have arrived, in words; "" if all have. */
 export function mapsProgress(session) {
   const {layers, heads} = headCounts(session);
   const count = session.explanation.maps?.count ?? 0;
   return count < layers * heads ? `${count} of ${layers * heads} maps are here.` : "";
 }
 
-/** Asks for attention and for what heads do, and says how both stand: {element, update()}. */
+/** Requests attention and the heads' effects, and shows the status of both: {element, update()}. */
 export function attentionNotes(session) {
   const box = element("div");
   const draw = redrawn(box);
   const update = () => {
     const {explanation, text} = session;
     const counts = headCounts(session);
-    // A saved page holds what was asked for, and that may be some maps alone.
+    // A saved page has only what was requested, maybe only some maps.
     const most = counts && session.live ? counts.layers * counts.heads : 1;
     const parts = [
       ["attention", "Attention", (explanation?.maps?.count ?? 0) >= most], ["heads", "What each head does", Boolean(explanation?.heads)],

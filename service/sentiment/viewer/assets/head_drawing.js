@@ -11,7 +11,7 @@ const PICTURE = {margin: 16, line: 20, column: 170, middle: 400, head: 54};
  *
  * @param {object} scene as head_view.js makes it.
  * @param {{side: string, row: number} | null} lock the token whose links alone are drawn.
- * @param {string} claim the sentence that says what attention is not.
+ * @param {string} claim the sentence that says what attention does not show.
  */
 export function headDrawing(scene, lock, claim) {
   const {heads, layer, left, right} = scene;

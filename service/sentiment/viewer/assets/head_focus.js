@@ -2,7 +2,7 @@
 import {blendedColour} from "./canvas.js";
 import {drawLinks, LINK_ROW, linkLane, unitWeights} from "./head_links.js";
 
-// Weaker lines cannot be seen.
+// Weaker lines are invisible.
 const FOCUS_LINE_MIN = 0.004;
 const FOCUS_BOX = {most: 38, numbered: 25, headed: 14, least: 4, height: 18};
 const FOCUS_SHARE = 0.6;
@@ -70,7 +70,7 @@ function focusBox(surface, {x, y}, width, weight, colour, theme) {
   surface.text(text, x + width / 2, y + FOCUS_BOX.height - 5, {size: 11, anchor: "middle", colour: textOn(colour, theme.panel, weight)});
 }
 
-/** Black or white, whichever can be read on a colour laid over another with some opacity. */
+/** Black or white, whichever is readable on a colour over a background with some opacity. */
 export function textOn(colour, below, alpha) {
   const linear = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
   const [red, green, blue] = blendedColour(below, colour, alpha).map((part) => linear(part / 255));

@@ -1,4 +1,4 @@
-// Which links between tokens are drawn, and how strong. Pure, but for the surface that is drawn on.
+// Which links between tokens are drawn, and how strong. Pure, except for the drawing surface.
 
 /** Weaker links are drawn for one token at a time only. */
 export const LINK_FLOOR = 0.02;

@@ -5,15 +5,15 @@ import {crossingLinks, drawLinks, LINK_ROW, linkLane, linkPieces, linkStyle, sor
 import {drawFocus, focusBoxes, focusNumbers} from "./head_focus.js";
 import {CanvasSurface} from "./surface.js";
 
-// Sorted links of so many heads are kept: some layers of 16 heads, at most 100 KB each.
+// How many heads' sorted links are cached: a few layers of 16 heads, at most 100 KB each.
 const STAGE_KEPT = 48;
-// What is drawn reaches so many pixels above and below what is visible, so that scrolling rarely draws.
+// How many pixels above and below the visible part are drawn too, so that scrolling rarely redraws.
 const STAGE_MARGIN = 300;
-// Lines drawn in a frame: what keeps one under SLOW_MS is found while drawing.
+// Lines drawn per frame; the number that keeps a frame under SLOW_MS is found while drawing.
 const STAGE_LINES = {least: 200, first: 1000, most: 3000};
 const STAGE_SLOW_MS = 24;
 const STAGE_PREPARE_MS = 8;
-// While the reader scrolls, only the strongest lines are drawn; the rest when scrolling has ceased for so long.
+// During scrolling only the strongest lines are drawn; the rest follows when scrolling has stopped for this long.
 const STAGE_REST_MS = 120;
 
 /** The lines and their columns. `scene` is what head_view.js makes: tokens, maps and the heads that are shown. */
@@ -48,7 +48,7 @@ export class HeadStage {
     this.budget = STAGE_LINES.first;
   }
 
-  /** Show other tokens or heads; what has been drawn goes. */
+  /** Show other tokens or heads; clears the drawing. */
   show(scene, tokensChanged) {
     if (this.maps !== scene.maps) this.kept.clear();
     this.maps = scene.maps;
@@ -92,7 +92,7 @@ export class HeadStage {
     if (top < scrollTop || top + LINK_ROW > scrollTop + clientHeight) this.scroller.scrollTop = top - clientHeight / 2;
   }
 
-  /** The links of the heads shown, sorted; made where they are not kept. */
+  /** The sorted links of the shown heads; computed if not cached. */
   linksOf(head) {
     const {maps, layer, level, special, filter, leftRows, rightRows} = this.scene;
     const key = [layer, head, level, special, filter].join();
@@ -109,7 +109,7 @@ export class HeadStage {
     return Math.max(this.scene.left.length, this.scene.right.length, 1) * LINK_ROW;
   }
 
-  /** What is drawn lies around what is visible. */
+  /** Place the drawing around the visible part. */
   #place() {
     const {scrollTop, clientHeight} = this.scroller;
     const top = Math.max(0, Math.floor(scrollTop - STAGE_MARGIN));
@@ -117,7 +117,7 @@ export class HeadStage {
     this.band = {top, height: Math.max(1, Math.ceil(height))};
   }
 
-  /** Draw what has come into view, by scrolling or otherwise. */
+  /** Draw what has become visible, by scrolling or otherwise. */
   follow() {
     if (!this.geometry || !this.scroller.clientWidth) return;
     const {scrollTop, clientHeight} = this.scroller;
@@ -129,7 +129,7 @@ export class HeadStage {
     if (this.focus) this.#drawFocus();
   }
 
-  /** A canvas, put where it is to be and cleared. */
+  /** A canvas, moved to its place and cleared. */
   #surface(canvas) {
     const {top, height} = this.band;
     const context = canvasFor(canvas, this.geometry.width, height);
@@ -138,7 +138,7 @@ export class HeadStage {
     return new CanvasSurface(context);
   }
 
-  /** Draw anew: sort what is not sorted, some heads a frame; then the lines, the strongest first, some a frame. */
+  /** Redraw: sort unsorted links, some heads per frame; then draw the lines, the strongest first, some per frame. */
   #restart() {
     cancelAnimationFrame(this.frame);
     this.pieces = [];

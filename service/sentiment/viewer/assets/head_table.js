@@ -1,4 +1,4 @@
-// A token's links as a table, and in words: what screen readers and careful readers need.
+// A token's links as a table and in words, for screen readers and for exact numbers.
 import {element, replace} from "./dom.js";
 import {quietButton} from "./fields.js";
 import {unitWeights} from "./head_links.js";

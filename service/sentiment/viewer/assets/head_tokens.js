@@ -10,7 +10,7 @@ const TOKENS_PAGE = 10;
  * A column of tokens: {element, show(tokens), mark(row of the locked token or -1), width(of the widest text in pixels)}.
  *
  * @param {string} side "left" or "right".
- * @param {object} listeners told of rows: enter(row), leave(), choose(row), describe(row) -> string.
+ * @param {object} listeners called with rows: enter(row), leave(), choose(row), describe(row) -> string.
  */
 export function tokenColumn(side, {enter, leave, choose, describe}) {
   const label = side === "left" ? "Tokens that look" : "Tokens looked at";

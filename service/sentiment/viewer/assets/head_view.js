@@ -49,7 +49,7 @@ class HeadView {
     this.element.addEventListener("keydown", (event) => event.key === "Escape" && this.#unlock());
   }
 
-  /** Ask for what is missing and redraw what has changed. */
+  /** Request missing parts and redraw what has changed. */
   update() {
     const {session} = this;
     const explanation = session.explanation;

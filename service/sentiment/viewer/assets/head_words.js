@@ -1,10 +1,10 @@
-// What is said of a head: the pattern it follows, and what switching it off does. Pure.
+// Texts about a head: its pattern, and the effect of switching it off. Pure.
 import {largestFirst, signedNumber, visibleText} from "./wording.js";
 
-/** What stands beside every picture of attention. */
+/** The sentence beside every picture of attention. */
 export const ATTENTION_CLAIM = "Attention says where heads look, not what moved the answer.";
 
-/** So many heads, those that move the answer most, are marked where all are shown. */
+/** How many heads, those with the largest effects, are marked if all are shown. */
 export const HEADS_MARKED = 5;
 
 const PATTERN_WORDS = {

@@ -1,14 +1,14 @@
 // Markdown as nodes: headings, paragraphs, lists, tables, code, emphasis and links. Anything else, HTML too, stays text.
 import {element} from "./dom.js";
 
-/** The characters of a text that are drawn; what is beyond is named. */
+/** How many characters of a text are drawn; longer texts say how much is missing. */
 export const MARKDOWN_MAX = 200000;
 
 const LISTED = /^( *)(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/;
 const FENCED = /^ {0,3}(```+|~~~+)/;
 const HEADED = /^(#{1,6})\s+(.*)$/;
 const TABLE_RULE = /^:?-+:?$/;
-// Bounded, so that no text makes them look far ahead from each of its signs.
+// Bounded, so that matching takes linear time on any text.
 const INLINE = new RegExp(
   [
     "\\\\([!-/:-@\\[-`{-~])",

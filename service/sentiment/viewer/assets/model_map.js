@@ -57,7 +57,7 @@ export class ModelMap {
     this.#draw();
   }
 
-  /** Draw what has come into view, by scrolling or otherwise. */
+  /** Draw what has become visible, by scrolling or otherwise. */
   follow() {
     const {scrollLeft, scrollTop} = this.element;
     if (this.drawnAt !== `${scrollLeft},${scrollTop}`) this.#draw();

@@ -29,7 +29,7 @@ class ModelView {
     this.element = this.#build();
   }
 
-  /** Ask for what is missing and redraw what has changed. */
+  /** Request missing parts and redraw what has changed. */
   update() {
     const {session, state} = this;
     this.notes.update();

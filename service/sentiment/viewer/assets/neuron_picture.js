@@ -13,7 +13,7 @@ export const NEURON_ROW = 22;
 export const NEURON_LEGEND = 56;
 
 const NEURON_GAP = 14;
-// What is called bias is otherwise the rounding of float32.
+// Smaller bias values are rounding of float32.
 const NEURON_BIAS_MIN = 1e-4;
 const NEURON_BAR_STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1];
 const NEURON_SHADES = 32;

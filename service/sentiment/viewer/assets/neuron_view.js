@@ -15,12 +15,12 @@ import {statusNote} from "./status_note.js";
 import {isDark, themeColours} from "./theme.js";
 import {largestFirst, quotedWord, visibleText} from "./wording.js";
 
-// Differences above it are more than rounding: the picture is then not what the model did.
+// Larger differences are more than rounding: the picture then does not show what the model did.
 const NEURON_ERROR_MAX = 1e-5;
 const NEURON_ASK_AFTER_MS = 150;
-// What is offered until the server has said how many there are; it refuses what is not there.
+// How many are offered until the server has said how many there are; it refuses others.
 const NEURON_PLACES_UNKNOWN = 12;
-// An address may name any number; none of them makes a list that is longer.
+// Limit of the lists: an address may name any number.
 const NEURON_PLACES_MAX = 100;
 const NEURON_EXPORT = {rows: 64, width: 900, title: 34};
 
@@ -98,7 +98,7 @@ class NeuronView {
       const {x} = columns.looks;
       surface.text(title, x, 22, {size: 14, weight: "bold", colour: colours.text, maxWidth: columns.total - 2 * x});
       this.rows.drawRows(surface, columns, colours, {
-        // By softmax, a token that looks has nothing to do with the key beside it.
+        // Sorted by softmax, the looking token and the key in a row are unrelated.
         first, count, top: NEURON_EXPORT.title, marked: false, lookers: !facts.bySoftmax,
       });
       drawNeuronLegend(surface, facts, columns, colours, legendTop);
@@ -113,7 +113,7 @@ class NeuronView {
       this.drawNote([], () => [element("p", {class: "note", text: "There is no text yet."})]);
       return;
     }
-    // What is asked first brings the tokens; where it fails, the neuron view's own question does.
+    // The first request brings the tokens; if it fails, the neuron view's own request does.
     const failed = session.status("attribution", session.method()).state === "failed";
     const place = this.#place();
     const part = failed ? ["neuron", place] : ["attribution", session.method()];
@@ -122,13 +122,13 @@ class NeuronView {
     this.drawNote([session.method(), ...Object.values(place), failed, state, message], () => [statusNote(session, ...part, "Neuron view")]);
   }
 
-  /** What the state chooses; where it chooses nothing, what a saved page holds, or the first token of the text. */
+  /** The choice in the state; without one, that of a saved page, or the first token of the text. */
   #place() {
     const {session, state} = this;
     const {header, neurons} = session.explanation;
     const held = session.live ? null : neurons.values().next().value;
     const first = header ? Math.max(0, header.tokens.findIndex((token) => !token.special)) : 1;
-    // What the head view shows, where nothing else was chosen here.
+    // The head view's choice, if nothing was chosen here.
     const locked = Number.parseInt(state.get("lock"), 10) || first;
     const shown = {layer: state.number("layer", 0), head: state.list("heads")[0] ?? 0, token: locked};
     const {layer, head, token} = held ?? shown;
@@ -144,7 +144,7 @@ class NeuronView {
     return this.state.get("neuron_sort") === "softmax";
   }
 
-  /** Ask for what is chosen, a little after it was: whoever steps through heads does not ask for each. */
+  /** Request the chosen view with a delay, so that stepping through heads does not request each. */
   #askOnce(place) {
     const {session} = this;
     const chosen = this.choiceDiffers([session.explanation, ...Object.values(place)]);
@@ -184,7 +184,7 @@ class NeuronView {
     this.picture.classList.toggle("waiting", waiting);
     this.picture.setAttribute("aria-busy", String(waiting && session.status("neuron", place).state === "asking"));
     this.#askOnce(place);
-    // Of another text nothing stays; of this one the old picture does, dimmed, until the new one comes.
+    // For another text, nothing stays. For this text, the old picture stays, dimmed, until the new one arrives.
     const sameText = this.of === session.explanation;
     if (!sameText) this.facts = null;
     this.of = session.explanation;

@@ -26,7 +26,7 @@ const PALETTE_DARK = {
  *
  * @param {number} head from 0.
  * @param {number} count how many heads a layer has; beyond 16 the colours come again.
- * @param {boolean} dark as isDark() says; given by those who ask for many.
+ * @param {boolean} dark the result of isDark(); pass it when asking for many colours.
  */
 export function headColour(head, count, dark = isDark()) {
   const tables = dark ? PALETTE_DARK : PALETTE_LIGHT;

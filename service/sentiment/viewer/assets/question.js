@@ -33,7 +33,7 @@ export function questionForm({session, state, tell}) {
     }
     const next = {text: said, pair: second.hidden ? null : pair.value, model: model.value || null, truncation: truncation.value};
     const asked = ["text", "pair", "model", "truncation"].some((key) => (next[key] ?? "") !== state.get(key));
-    // Tokens and words have other numbers then.
+    // This changes the numbers of tokens and words.
     const numbered = asked ? {lock: null, without: null, token: null} : {};
     state.set({...next, ...numbered, ...(said === state.get("text") ? {} : {label: null})}, {remember: true});
     if (!asked) session.submit();
@@ -45,7 +45,7 @@ export function questionForm({session, state, tell}) {
   const fields = [models, questionField("Long text", truncation)];
   const choices = element("div", {class: "row choices"}, ...fields, element("span", {class: "grow"}), send);
   const form = element("form", {on: {submit: submitted}}, questionField("Text", text), second, examples, notice, choices);
-  // What stands below is the answer to another text then.
+  // The answer below is then that of another text.
   const edited = element("p", {class: "failed", hidden: true, role: "status"});
   form.insertBefore(edited, choices);
   const compare = () => {

@@ -1,7 +1,7 @@
-// What has changed since it was last shown, so that only that is made anew.
+// Finds what has changed since it was last shown, so that only that is redrawn.
 import {replace} from "./dom.js";
 
-/** A function (shown) that says whether any value of the array `shown` is another than at the last call; at the first, it is. */
+/** A function (shown) that returns whether any value of the array `shown` has changed since the last call; true at the first. */
 export function differing() {
   let last = null;
   return (shown) => {

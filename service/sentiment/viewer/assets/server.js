@@ -1,11 +1,11 @@
-// Asks the server that the page came from. The only module that uses the network.
+// Sends requests to the server that the page came from. The only module that uses the network.
 
-// The server caps it at 60 s unless it is set up otherwise.
+// The server's default limit is 60 s.
 const TIME_LIMIT_S = 60;
 const ANSWER_LIMIT_S = 10;
 const FINAL = ["INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND"];
 
-/** Why there is no answer, in words for the page; `final`: asking once more cannot help. */
+/** Why there is no answer, in words for the page; `final`: a retry cannot help. */
 export class ServerError extends Error {
   constructor(message, final = false) {
     super(message);
@@ -28,7 +28,7 @@ export async function askAnswer(request, signal) {
   return (await postJson("v1/classify", request, signal, ANSWER_LIMIT_S)).json();
 }
 
-/** The messages of an explanation, each as it comes. */
+/** The messages of an explanation, each as it arrives. */
 export async function* askExplanation(request, signal) {
   const response = await postJson("v1/explain", request, signal, TIME_LIMIT_S);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -51,7 +51,7 @@ export async function* askExplanation(request, signal) {
   } catch (error) {
     throw spoken(error, signal);
   } finally {
-    // Whoever reads no further lets the server stop working on it.
+    // Cancelling the stream lets the server stop its work.
     reader.cancel().catch(() => {});
   }
   if (!ended) throw new ServerError("The connection ended in the middle of the explanation.");
@@ -63,7 +63,7 @@ async function postJson(path, request, signal, limitS) {
 }
 
 async function fetchAnswer(path, options, limitS) {
-  // A little longer than the server is given: it says more than a time-out does.
+  // A little longer than the server's deadline: its error says more than a time-out here.
   const limit = AbortSignal.timeout((limitS + 5) * 1000);
   let response;
   try {

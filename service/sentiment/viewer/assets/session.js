@@ -1,11 +1,11 @@
-// One text at a time: what is asked of the server about it, and what has come. Views ask here and nowhere else.
+// The requests about the current text, and what has arrived. Views request data only here.
 import {Explanation, ModelChanged} from "./explanation.js";
 import {askAnswer, askExplanation, askModel, askModels} from "./server.js";
 
-// A change of these is another question.
+// A change of these is a new request.
 const QUESTION_KEYS = ["text", "pair", "model", "label", "truncation"];
 const NOT_SAVED = "This saved page does not hold it; a page from a running server can ask for it";
-// How it is asked for when a page is saved from Python.
+// The Python option that requests a part for a saved page.
 const SAVED_BY = {
   attention: "attention=AttentionOptions()",
   heads: "heads=True",
@@ -18,7 +18,7 @@ const START_TRIES = 40;
 const START_AGAIN_MS = 3000;
 const SPLIT_METHODS = ["integrated_gradients", "gradient_x_input"];
 
-/** What a part of an explanation is asked with: ExplainOptions. */
+/** The ExplainOptions that request each part of an explanation. */
 const PART_OPTIONS = {
   attribution: (method) => ({methods: method ? [method] : []}),
   attribution_split: () => ({methods: SPLIT_METHODS, attribution: {by_embedding: true}, evidence: false}),
@@ -29,7 +29,7 @@ const PART_OPTIONS = {
   without: (words) => ({without: [{words}]}),
 };
 
-/** What is known of the text in `state`. Fires "change", and "failed" with why. Nothing is asked unless `live`. */
+/** What is known about the text in `state`. Fires "change", and "failed" with the reason. Sends requests only if `live`. */
 export class Session extends EventTarget {
   constructor(state, saved) {
     super();
@@ -51,7 +51,7 @@ export class Session extends EventTarget {
     if (saved) this.#show(saved);
   }
 
-  /** Ask for the models, and for the text in the address if there is one; a server that is not there yet is asked again for a while. */
+  /** Request the models, and explain the text in the address if there is one. Retries for a while if the server is not ready. */
   async start(tries = START_TRIES) {
     if (!this.live) return;
     clearTimeout(this.starting);
@@ -63,7 +63,7 @@ export class Session extends EventTarget {
     else if (tries > 1) this.starting = setTimeout(() => this.start(tries - 1), START_AGAIN_MS);
   }
 
-  /** Ask about the state's text; what is under way for another one is withdrawn. */
+  /** Explain the state's text; cancels requests about another text. */
   submit() {
     this.asking.abort();
     this.asking = new AbortController();
@@ -98,11 +98,11 @@ export class Session extends EventTarget {
   }
 
   /**
-   * Ask for a part of the explanation, unless it is there, under way or has failed.
+   * Request a part of the explanation, unless it is there, requested or failed.
    *
    * @param {string} part see PART_OPTIONS, and answer, models, card.
    * @param {*} detail a method, a place or words, as in PART_OPTIONS.
-   * @param {{again: boolean}} how again: ask once more for what has failed, or was left out.
+   * @param {{again: boolean}} how again: also request a part that failed or was left out.
    */
   ask(part, detail = "", {again = false} = {}) {
     if (part === "models" || (again && this.stale)) {
@@ -122,7 +122,7 @@ export class Session extends EventTarget {
     this.#follow(statusKey(part, detail), work ?? ((signal) => this.#explain(part, detail, signal)));
   }
 
-  /** How a part stands: {state: "none" | "asking" | "here" | "failed", message, final}; final: asking again cannot help. */
+  /** The status of a part: {state: "none" | "asking" | "here" | "failed", message, final}; final: a retry cannot help. */
   status(part, detail = "") {
     const known = this.statuses.get(statusKey(part, detail));
     if (known) return known;
@@ -142,7 +142,7 @@ export class Session extends EventTarget {
     }
   }
 
-  /** Do something, and keep how it stands by its key. What was withdrawn says nothing. */
+  /** Do something, and record its status by its key. Cancelled actions record nothing. */
   async #follow(key, work, signal = this.asking.signal) {
     this.statuses.set(key, {state: "asking", message: ""});
     this.#changed();

@@ -1,6 +1,6 @@
-// What the page shows, kept in the address's fragment, which browsers send to no server.
+// The page's state, kept in the fragment of the address, which browsers do not send to servers.
 
-// A longer text makes an address that mail and chat programs cut; it is left out.
+// A longer text is left out: mail and chat programs cut such addresses.
 export const ADDRESS_TEXT_MAX = 6000;
 
 /** The page's state: strings by key, in the address. Fires "change", with the changed keys in `detail`. */
@@ -70,7 +70,7 @@ export class State extends EventTarget {
   }
 }
 
-/** The values of an entry of the browser's history; of an address that was typed or followed, those in it. */
+/** The values of an entry of the browser's history, or of the address if it was typed or followed. */
 function stateOfPage(entry) {
   return new Map(entry ? Object.entries(entry) : new URLSearchParams(location.hash.slice(1)));
 }

@@ -1,8 +1,8 @@
-// What a view says in place of a part that is not there.
+// The note in place of a missing part.
 import {element} from "./dom.js";
 
 /**
- * A note on how a part stands: that it is asked for, or why it is not there, with a button to try again. Null where it is there.
+ * The status of a part: requested, or why it is missing, with a button to try again. Null if the part is there.
  *
  * @param {string} what the part in words, such as "Attention".
  */

@@ -1,4 +1,4 @@
-// What views draw on: the same calls make pixels on a canvas or an SVG document. Lengths in CSS pixels, y of a text is its baseline.
+// Drawing surfaces: the same calls draw on a canvas or write an SVG document. Lengths in CSS pixels; y of a text is its baseline.
 
 export const TEXT_FONT = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif";
 export const MONO_FONT = "ui-monospace, 'Cascadia Mono', Menlo, 'DejaVu Sans Mono', monospace";
@@ -151,7 +151,7 @@ function svgNumber(value) {
   return String(Math.round(value * 100) / 100);
 }
 
-// XML 1.0 has no place for the other control characters, nor for halves of surrogate pairs.
+// XML 1.0 forbids the other control characters and lone surrogates.
 function svgText(string) {
   const legal = String(string).replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "\ufffd").toWellFormed();
   return legal.replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);

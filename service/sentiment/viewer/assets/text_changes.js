@@ -6,7 +6,7 @@ import {quietButton} from "./fields.js";
 import {redrawn} from "./redrawn.js";
 import {counterfactualSentence, occlusionSentence, quotedWord, quotedWords, signedNumber, withoutSentence} from "./wording.js";
 
-// Between clicks: one request for several words clicked one after the other.
+// Delay after a click, so that several clicked words make one request.
 const CLICKS_MS = 250;
 const CLICK_LIVE = "Click a word to ask for the answer without it. It is masked, so that nothing looks at it; the text with the word "
   + "deleted is another text and may get another number.";
@@ -17,14 +17,14 @@ export function wordsLeftOut({session, state}) {
   return [...new Set(state.list("without"))].filter((index) => index < count).sort((one, other) => one - other);
 }
 
-/** What the model answers without these words, where that is known already: it was asked for, or found by search. */
+/** The model's answer without these words, if it is known: requested, or found by search. */
 export function answerWithout({without, counterfactuals}, words) {
   const key = Explanation.keyOf(words);
   const flip = counterfactuals?.flip;
   return without.get(key) ?? (flip?.found && words.length && Explanation.keyOf(flip.words) === key ? flip : null);
 }
 
-/** Whether the words that are clicked are left out; else, in a saved page, only their values are shown. */
+/** Whether a click leaves words out; otherwise, in a saved page, it only shows their values. */
 export function leavesOut({session, state}) {
   return session.live || answerWithout(session.explanation, wordsLeftOut({session, state})) !== null;
 }

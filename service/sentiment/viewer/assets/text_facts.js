@@ -1,4 +1,4 @@
-// What an attribution is worth on this text, and its words by size.
+// The evidence of an attribution on this text, and its words by size.
 import {absentNote} from "./absent_note.js";
 import {element} from "./dom.js";
 import {quietButton} from "./fields.js";
@@ -28,7 +28,7 @@ export function textEvidence({session}) {
     const method = session.shownMethod();
     const evidence = session.explanation?.evidence.get(method) ?? null;
     const status = session.status("attribution", session.method());
-    // The note on the attribution says of both that they are not there.
+    // The note on the attribution covers both missing parts.
     box.hidden = !header || !session.explanation.attributions.has(method);
     const attribution = session.explanation?.attributions.get(method);
     const shown = [header, evidence, attribution, status.state, status.message];

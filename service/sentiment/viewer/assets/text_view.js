@@ -1,4 +1,4 @@
-// The text view: the text coloured by what moved the answer, what that is worth, and what would change it.
+// The text view: the text coloured by what moved the answer, the evidence, and what would change the answer.
 import {absentNote} from "./absent_note.js";
 import {element} from "./dom.js";
 import {differing, redrawn} from "./redrawn.js";

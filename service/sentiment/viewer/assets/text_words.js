@@ -1,4 +1,4 @@
-// The text as it was sent, each word a button; what was not read stands apart. Knows no session.
+// The text as it was sent, each word a button; unread parts are marked. Does not use the session.
 import {element} from "./dom.js";
 import {VALUE_MIN, isDark, valueColour} from "./theme.js";
 import {signedNumber, unseenSentence, wordName} from "./wording.js";

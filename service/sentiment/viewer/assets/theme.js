@@ -1,6 +1,6 @@
-// Colours of the theme in force, for what is drawn.
+// Colours of the current theme, for drawing.
 
-/** From so many logits on, the colour of a value is at its end: one scale for all texts. */
+/** Values of this size or more, in logits, have full colour: one scale for all texts. */
 export const VALUE_FULL = 2;
 /** Smaller values are not coloured. */
 export const VALUE_MIN = 0.05;
@@ -20,7 +20,7 @@ const VALUE_STEPS = {
   },
 };
 
-/** Whether the dark theme is in force. */
+/** Whether the dark theme is active. */
 export function isDark() {
   return getComputedStyle(document.documentElement).colorScheme.includes("dark");
 }
@@ -34,7 +34,7 @@ export function themeColours() {
 /**
  * The colours of an attribution in logits: orange towards the explained label, blue away from it. Null for what is too small.
  *
- * @param {boolean} dark as isDark() says; given by those who ask for many.
+ * @param {boolean} dark the result of isDark(); pass it when asking for many colours.
  */
 export function valueColour(logits, dark = isDark()) {
   if (!(Math.abs(logits) >= VALUE_MIN)) return null;

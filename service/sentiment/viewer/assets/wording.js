@@ -1,4 +1,4 @@
-// What an explanation says, in plain words: the sentences of explain_page.py, and numbers as text. Pure: knows no page.
+// The texts about an explanation: the sentences of explain_page.py, and numbers as text. Pure: does not use the page.
 
 const SET_SHOWN = 12;
 const WORD_SHOWN = 60;
@@ -38,7 +38,7 @@ export function probabilityOfChance(value) {
   return String(Number(value.toPrecision(2)));
 }
 
-/** Text on one line that moves no other text: white space as spaces, control signs and changes of direction as escapes. */
+/** Text on one line that cannot move other text: white space as spaces, control and direction characters as escapes. */
 export function visibleText(text) {
   let shown = "";
   for (const sign of text) {

@@ -1,4 +1,4 @@
-"""Which attribution is given where none is asked for: the one that the bundle's study names."""
+"""The default method: the one that the bundle's study names."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ import pytest
 from sentiment.explain.engine import Explainer
 from sentiment.explain.parts import Attribution, Evidence, ExplanationRequest
 from sentiment.model.classifier import load_classifier
-from tests.explainer.explained import ALL, TEXT, all_of, explained, one_of
+from tests.explain.explained import ALL, TEXT, all_of, explained, one_of
 from tests.trusted import explanations, trust
 
 
@@ -24,13 +24,13 @@ def explainer_of(bundle: Path, to: Path, default: str, *, graph: bool = True, wo
 
 
 @pytest.mark.parametrize("default", ALL)
-def test_the_recorded_default_comes_first_and_the_rest_keep_their_order(bundle: Path, tmp_path: Path, default: str) -> None:
+def test_the_studys_default_is_the_first_method(bundle: Path, tmp_path: Path, default: str) -> None:
     explainer = explainer_of(bundle, tmp_path, default)
 
     assert explainer.methods == (default, *(method for method in ALL if method != default))
 
 
-def test_it_is_given_with_its_evidence_where_none_is_asked_for(bundle: Path, tmp_path: Path) -> None:
+def test_the_default_is_used_if_the_request_names_no_method(bundle: Path, tmp_path: Path) -> None:
     explainer = explainer_of(bundle, tmp_path, "shapley")
 
     _, parts, _ = explained(explainer, ExplanationRequest(TEXT, counterfactuals=True))
@@ -40,7 +40,7 @@ def test_it_is_given_with_its_evidence_where_none_is_asked_for(bundle: Path, tmp
     assert [part.method for part in all_of(chosen, Attribution)] == ["occlusion"]
 
 
-def test_a_text_longer_than_any_studied_gets_the_services_own_first_and_is_told_why(bundle: Path, tmp_path: Path) -> None:
+def test_a_text_longer_than_any_studied_gets_another_method_and_a_note(bundle: Path, tmp_path: Path) -> None:
     explainer = explainer_of(bundle, tmp_path, "shapley", words_max=11)
     longer = TEXT + " a lot"
 
@@ -57,7 +57,7 @@ def test_a_text_longer_than_any_studied_gets_the_services_own_first_and_is_told_
     assert all_of(other, Attribution) == []
 
 
-def test_one_that_needs_the_graph_that_is_not_there_is_passed_over(bundle: Path, tmp_path: Path) -> None:
+def test_a_default_that_needs_a_missing_graph_is_skipped(bundle: Path, tmp_path: Path) -> None:
     without = explainer_of(bundle, tmp_path / "without", "integrated_gradients", graph=False)
     possible = explainer_of(bundle, tmp_path / "possible", "shapley", graph=False)
     failed = explainer_of(bundle, tmp_path / "failed", "gradient_x_input")
@@ -67,7 +67,7 @@ def test_one_that_needs_the_graph_that_is_not_there_is_passed_over(bundle: Path,
     assert possible.methods == ("shapley", "occlusion")
 
 
-def test_one_of_a_later_version_is_passed_over(bundle: Path, tmp_path: Path) -> None:
+def test_an_unknown_default_is_skipped(bundle: Path, tmp_path: Path) -> None:
     later = trust(Path(shutil.copytree(bundle, tmp_path / "later")))
     section = explanations()
     section["default_method"] = section["trust"][0]["method"] = "of_later"

@@ -1,4 +1,4 @@
-"""Attention maps, neuron view and heads are what the explain graph gives, selected and aggregated as asked."""
+"""Attention maps, neuron view and heads match the outputs of the explain graph, selected and aggregated as requested."""
 
 import numpy as np
 import numpy.typing as npt
@@ -21,20 +21,14 @@ from sentiment.explain.parts import (
     NeuronRequest,
     Part,
 )
-from sentiment.model.classifier import Classifier
-from tests.explainer.explained import TEXT, all_of, explained, one_of
+from tests.explain.explained import TEXT, all_of, explained, one_of
 
 Floats = npt.NDArray[np.float32]
 TWO = "It was not good. I liked the good end."
 
 
-@pytest.fixture(scope="module")
-def plain(classifier: Classifier) -> Explainer:
-    return Explainer(classifier)
-
-
 def _graph(explainer: Explainer, text: str, label: int) -> dict[str, Floats]:
-    """Everything that the graph says of a text, with layers stacked."""
+    """All outputs of the graph for a text, with layers stacked."""
     graph = explainer.load()
     assert graph is not None
     row = explainer.classifier.tokenizer.encode(text)
@@ -59,7 +53,7 @@ def _given(explainer: Explainer, asked: AttentionRequest, text: str = TEXT) -> t
     return header, _decoded(parts)
 
 
-def test_maps_are_those_of_the_layers_and_heads_asked_for_in_that_order(plain: Explainer) -> None:
+def test_maps_are_in_the_requested_order_of_layers_and_heads(plain: Explainer) -> None:
     header, found = _given(plain, AttentionRequest((1, 0), (3, 1), Encoding.FP32))
 
     attention = _graph(plain, TEXT, header.label)["attention"]
@@ -69,7 +63,7 @@ def test_maps_are_those_of_the_layers_and_heads_asked_for_in_that_order(plain: E
 
 
 @pytest.mark.parametrize("encoding", Encoding)
-def test_every_encoding_gives_what_it_says(plain: Explainer, encoding: Encoding) -> None:
+def test_every_encoding_stays_within_its_stated_error(plain: Explainer, encoding: Encoding) -> None:
     header, parts, _ = explained(plain, ExplanationRequest(TEXT, attributions=False, attention=AttentionRequest(encoding=encoding)))
 
     attention = _graph(plain, TEXT, header.label)["attention"]
@@ -82,7 +76,7 @@ def test_every_encoding_gives_what_it_says(plain: Explainer, encoding: Encoding)
         np.testing.assert_allclose(weights[kept], attention[part.layer, part.head][kept], atol=part.tile.error_max + 1e-6)
 
 
-def test_words_cls_rows_and_head_means_are_of_the_heads_asked_for(plain: Explainer) -> None:
+def test_words_cls_rows_and_head_means_use_the_requested_heads(plain: Explainer) -> None:
     heads, text = (2, 0), "unforgettable film , didn't like"
     header, words = _given(plain, AttentionRequest((1,), heads, Encoding.FP32, Aggregation.WORDS), text)
     _, rows = _given(plain, AttentionRequest((1,), heads, Encoding.FP32, Aggregation.CLS_ROWS), text)
@@ -98,7 +92,7 @@ def test_words_cls_rows_and_head_means_are_of_the_heads_asked_for(plain: Explain
 
 
 @pytest.mark.parametrize("heads", [(), (1, 3)])
-def test_rollouts_are_of_all_layers_and_the_heads_asked_for(plain: Explainer, heads: tuple[int, ...]) -> None:
+def test_rollouts_use_all_layers_and_the_requested_heads(plain: Explainer, heads: tuple[int, ...]) -> None:
     chosen = list(heads or range(4))
     kinds = (Aggregation.ROLLOUT, Aggregation.ROLLOUT_VALUE_NORMS, Aggregation.ROLLOUT_GRADIENT)
     maps = {}
@@ -120,7 +114,7 @@ def test_rollouts_are_of_all_layers_and_the_heads_asked_for(plain: Explainer, he
 
 
 @pytest.mark.parametrize("aggregation", Aggregation)
-def test_as_many_maps_are_told_as_there_are(plain: Explainer, aggregation: Aggregation) -> None:
+def test_map_count_is_the_number_of_maps(plain: Explainer, aggregation: Aggregation) -> None:
     asked = AttentionRequest((), (1, 2, 3), aggregation=aggregation)
 
     assert len(_given(plain, asked)[1]) == map_count(asked, 2, 4)
@@ -139,7 +133,7 @@ def test_the_neuron_view_explains_the_attention_that_the_model_used(plain: Expla
 
 
 @pytest.mark.parametrize("scale", [1.0, 64**-0.5])
-def test_the_scale_is_the_one_that_makes_the_scores(scale: float) -> None:
+def test_the_scale_relates_dot_products_to_scores(scale: float) -> None:
     rng = np.random.default_rng(5)
     query, keys = rng.normal(size=64).astype(np.float32), rng.normal(size=(20, 64)).astype(np.float32)
     score = (scale * (keys @ query) + rng.normal(size=20) + 3).astype(np.float32)
@@ -147,7 +141,7 @@ def test_the_scale_is_the_one_that_makes_the_scores(scale: float) -> None:
     assert _scale(query, keys, score) == pytest.approx(scale)
 
 
-def test_heads_are_those_of_all_layers_together(plain: Explainer) -> None:
+def test_heads_cover_all_layers(plain: Explainer) -> None:
     header, parts, _ = explained(plain, ExplanationRequest(TWO, attributions=False, heads=True))
 
     found = one_of(parts, Heads)
@@ -161,7 +155,7 @@ def test_heads_are_those_of_all_layers_together(plain: Explainer) -> None:
     np.testing.assert_allclose(found.first_order, first_order_effects(whole["attention"], whole["attention_gradient"]), atol=1e-5)
 
 
-def test_measured_effects_are_those_of_switching_heads_off(plain: Explainer) -> None:
+def test_measured_effects_match_switching_heads_off(plain: Explainer) -> None:
     header, parts, _ = explained(plain, ExplanationRequest(TEXT, attributions=False, heads=True))
     graph = plain.load()
     assert graph is not None

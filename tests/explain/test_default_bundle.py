@@ -1,4 +1,4 @@
-"""The bundle that is served by default explains itself: what a reader expects of a sentence, and a bounded peak of memory."""
+"""Explanations of the default bundle: plausible words, and a bounded peak of memory."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from sentiment.explain.methods.evidence import Evidence, Verdict
 from sentiment.explain.parts import Attribution, Counterfactuals, ExplanationRequest, Heads, Neuron, NeuronRequest
 from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.classifier import load_classifier
-from tests.explainer.explained import ALL, explained, one_of
+from tests.explain.explained import ALL, explained, one_of
 
 TEXT = "The acting is superb, but the story is so dull that I wanted to leave."
 # The largest request: a text of 512 tokens, of which all attention, gradients, queries and keys are kept at once.
@@ -45,7 +45,7 @@ def english() -> Explainer:
     return Explainer(load_classifier(CHECKOUT_BUNDLES / "english/1"))
 
 
-def test_what_speaks_for_and_against_an_answer_is_what_a_reader_would_say(english: Explainer) -> None:
+def test_words_for_and_against_an_answer_are_those_that_a_reader_expects(english: Explainer) -> None:
     header, parts, summary = explained(
         english, ExplanationRequest(TEXT, methods=ALL, counterfactuals=True, heads=True, neuron=NeuronRequest(5, 0, 0))
     )

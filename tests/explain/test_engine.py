@@ -1,6 +1,7 @@
-"""Explanations of one classifier, on a tiny random BERT with its real explain graph, given all the time they want."""
+"""Explanations by a tiny random BERT with its real explain graph, without a time limit."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,13 +30,14 @@ from sentiment.model.bundle import Graphs
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.session import Stop
 from sentiment.v1 import sentiment_pb2 as pb
-from tests.explainer.explained import ALL, TEXT, all_of, explained, logit, one_of
+from tests.explain.explained import ALL, TEXT, all_of, explained, logit, one_of
 from tests.models.tiny_families import MAX_TOKENS
 
 EVERYTHING = ExplanationRequest(
     TEXT, methods=ALL, counterfactuals=True, heads=True, attention=AttentionRequest(), neuron=NeuronRequest(), by_embedding=True,
     without=((3,), (5, 2)),
 )  # fmt: skip
+_text = partial(ExplanationRequest, TEXT)
 
 
 def _changed(found: Classifier, **changes: object) -> Explainer:
@@ -49,8 +51,8 @@ def _without_graph(bundle: Path) -> Explainer:
 
 
 @pytest.mark.parametrize("label", [None, "negative", "positive"])
-def test_the_header_gives_the_served_answer_and_the_explained_label(explainer: Explainer, label: str | None) -> None:
-    header, _, _ = explained(explainer, ExplanationRequest(TEXT, label=label))
+def test_the_header_has_the_served_answer_and_the_explained_label(explainer: Explainer, label: str | None) -> None:
+    header, _, _ = explained(explainer, _text(label=label))
 
     classifier = explainer.classifier
     row = classifier.tokenizer.encode(TEXT)
@@ -64,7 +66,7 @@ def test_the_header_gives_the_served_answer_and_the_explained_label(explainer: E
     assert [TEXT[word.start : word.end] for word in header.encoded.words] == TEXT.split()
 
 
-def test_parts_come_in_their_order(explainer: Explainer) -> None:
+def test_parts_have_a_fixed_order(explainer: Explainer) -> None:
     _, parts, summary = explained(explainer, EVERYTHING)
 
     kinds = list(dict.fromkeys(type(part) for part in parts))
@@ -84,8 +86,8 @@ def test_one_run_of_the_explain_graph_serves_attention_neuron_heads_and_gradient
     assert summary.explained_rows == 1 + gate_plan(2, 4, 1).rows
 
 
-def test_evidence_is_of_the_served_graph_and_names_the_agreement(explainer: Explainer) -> None:
-    _, parts, _ = explained(explainer, ExplanationRequest(TEXT, methods=ALL))
+def test_evidence_comes_from_the_served_graph_and_has_an_agreement(explainer: Explainer) -> None:
+    _, parts, _ = explained(explainer, _text(methods=ALL))
 
     for part in all_of(parts, Evidence):
         assert part.random_sets == 19
@@ -94,10 +96,8 @@ def test_evidence_is_of_the_served_graph_and_names_the_agreement(explainer: Expl
         assert -1 <= part.agreement <= 1
 
 
-def test_integrated_gradients_conserve_the_difference_to_the_baseline(explainer: Explainer) -> None:
-    found = one_of(
-        explained(explainer, ExplanationRequest(TEXT, methods=ALL[:1], steps=64, evidence=False, by_embedding=True))[1], Attribution
-    )
+def test_integrated_gradients_sum_to_the_difference_to_the_baseline(explainer: Explainer) -> None:
+    found = one_of(explained(explainer, _text(methods=ALL[:1], steps=64, evidence=False, by_embedding=True))[1], Attribution)
 
     assert found.tokens is not None
     assert found.by_embedding is not None
@@ -110,8 +110,8 @@ def test_integrated_gradients_conserve_the_difference_to_the_baseline(explainer:
     assert np.abs(found.words).max() > 0.01
 
 
-def test_occlusion_is_what_the_served_graph_says_without_each_word(explainer: Explainer) -> None:
-    header, parts, _ = explained(explainer, ExplanationRequest(TEXT, methods=("occlusion",), evidence=False))
+def test_occlusion_matches_the_served_graph_without_each_word(explainer: Explainer) -> None:
+    header, parts, _ = explained(explainer, _text(methods=("occlusion",), evidence=False))
 
     row = explainer.classifier.tokenizer.encode(TEXT)
     whole = logit(explainer.classifier, row, header.label)
@@ -119,11 +119,9 @@ def test_occlusion_is_what_the_served_graph_says_without_each_word(explainer: Ex
         assert whole - logit(explainer.classifier, row, header.label, word.tokens) == pytest.approx(value, abs=1e-5)
 
 
-def test_shapley_values_sum_to_what_all_words_do_and_depend_on_the_seed_alone(explainer: Explainer) -> None:
+def test_shapley_values_sum_to_the_effect_of_all_words_and_depend_only_on_the_seed(explainer: Explainer) -> None:
     def found(seed: int) -> Attribution:
-        return one_of(
-            explained(explainer, ExplanationRequest(TEXT, methods=("shapley",), steps=8, seed=seed, evidence=False))[1], Attribution
-        )
+        return one_of(explained(explainer, _text(methods=("shapley",), steps=8, seed=seed, evidence=False))[1], Attribution)
 
     assert found(1).residual == pytest.approx(0, abs=1e-6)
     assert found(1).words.tolist() == found(1).words.tolist() != found(2).words.tolist()
@@ -138,8 +136,8 @@ def test_shapley_values_of_few_words_are_exact(explainer: Explainer) -> None:
     assert (found.steps, found.steps_asked) == (0, 0)
 
 
-def test_a_counterfactual_is_a_fact_about_the_served_model(explainer: Explainer) -> None:
-    header, parts, _ = explained(explainer, ExplanationRequest(TEXT, attributions=False, counterfactuals=True, evidence=False))
+def test_a_counterfactual_is_true_on_the_served_graph(explainer: Explainer) -> None:
+    header, parts, _ = explained(explainer, _text(attributions=False, counterfactuals=True, evidence=False))
 
     # Its seed is given, too.
     assert [type(part) for part in parts] == [Attribution, Counterfactuals]
@@ -155,7 +153,7 @@ def test_a_counterfactual_is_a_fact_about_the_served_model(explainer: Explainer)
 
 def test_the_answer_without_words_is_that_of_the_served_model(explainer: Explainer) -> None:
     sets = ((3,), (11, 0, 5), tuple(range(13)), (3,))
-    header, parts, summary = explained(explainer, ExplanationRequest(TEXT, attributions=False, without=sets))
+    header, parts, summary = explained(explainer, _text(attributions=False, without=sets))
 
     classifier = explainer.classifier
     found = all_of(parts, Without)
@@ -175,7 +173,7 @@ def test_the_answer_without_words_is_that_of_the_served_model(explainer: Explain
 def test_the_answer_without_words_is_calibrated(classifier: Classifier) -> None:
     calibration = classifier.manifest.calibration
     plain, hot = (
-        one_of(explained(_changed(classifier, calibration=told), ExplanationRequest(TEXT, attributions=False, without=((3,),)))[1], Without)
+        one_of(explained(_changed(classifier, calibration=told), _text(attributions=False, without=((3,),)))[1], Without)
         for told in (calibration, calibration.model_copy(update={"temperature": 4 * calibration.temperature}))
     )
 
@@ -184,15 +182,13 @@ def test_the_answer_without_words_is_calibrated(classifier: Classifier) -> None:
     assert odds[0] != pytest.approx(odds[1])
 
 
-def test_attributions_are_given_only_where_they_are_asked_for(explainer: Explainer) -> None:
-    _, parts, _ = explained(
-        explainer, ExplanationRequest(TEXT, attributions=False, attention=AttentionRequest(aggregation=Aggregation.ROLLOUT))
-    )
+def test_attributions_are_returned_only_if_requested(explainer: Explainer) -> None:
+    _, parts, _ = explained(explainer, _text(attributions=False, attention=AttentionRequest(aggregation=Aggregation.ROLLOUT)))
 
     assert [type(part) for part in parts] == [AttentionTile]
 
 
-def test_a_pair_is_explained_in_the_words_of_both_texts(explainer: Explainer) -> None:
+def test_a_pair_is_explained_with_the_words_of_both_texts(explainer: Explainer) -> None:
     header, parts, _ = explained(explainer, ExplanationRequest("good film", "bad end", evidence=False, heads=True))
 
     assert [word.pair for word in header.encoded.words] == [False, False, True, True]
@@ -200,7 +196,7 @@ def test_a_pair_is_explained_in_the_words_of_both_texts(explainer: Explainer) ->
     assert header.texts == ("good film", "bad end")
 
 
-def test_a_truncated_text_is_explained_as_far_as_it_is_read(explainer: Explainer) -> None:
+def test_a_truncated_text_is_explained_up_to_its_last_read_word(explainer: Explainer) -> None:
     header, parts, _ = explained(explainer, ExplanationRequest(TEXT * 20, methods=("occlusion",), evidence=False))
 
     assert header.encoded.truncated
@@ -208,11 +204,11 @@ def test_a_truncated_text_is_explained_as_far_as_it_is_read(explainer: Explainer
     assert len(one_of(parts, Attribution).words) == len(header.encoded.words)
 
 
-def test_without_an_explain_graph_there_is_erasure_alone(bundle: Path) -> None:
+def test_without_an_explain_graph_only_erasure_methods_are_available(bundle: Path) -> None:
     explainer = _without_graph(bundle)
 
     assert explainer.methods == ("occlusion", "shapley")
-    header, parts, summary = explained(explainer, ExplanationRequest(TEXT, counterfactuals=True, without=((0,),)))
+    header, parts, summary = explained(explainer, _text(counterfactuals=True, without=((0,),)))
     assert (header.agrees, header.logit_error) == (True, None)
     assert [type(part) for part in parts] == [Attribution, Evidence, Counterfactuals, Without]
     assert one_of(parts, Evidence).agreement is None
@@ -223,32 +219,28 @@ def test_without_an_explain_graph_there_is_erasure_alone(bundle: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "what"),
     [
-        (ExplanationRequest(TEXT, methods=("integrated_gradients",)), "integrated_gradients needs"),
-        (ExplanationRequest(TEXT, attention=AttentionRequest()), "attention needs"),
-        (ExplanationRequest(TEXT, heads=True, neuron=NeuronRequest()), "neuron, heads need"),
+        (_text(methods=("integrated_gradients",)), "integrated_gradients needs"),
+        (_text(attention=AttentionRequest()), "attention needs"),
+        (_text(heads=True, neuron=NeuronRequest()), "neuron, heads need"),
     ],
 )
-def test_what_needs_the_explain_graph_is_unsupported_without_it(bundle: Path, asked: ExplanationRequest, what: str) -> None:
+def test_parts_that_need_the_explain_graph_are_unsupported_without_it(bundle: Path, asked: ExplanationRequest, what: str) -> None:
     with pytest.raises(Unsupported, match=f"{what} an explain graph; bundle tiny/1 has none"):
         next(_without_graph(bundle).explain(asked))
 
 
 def _attention(**chosen: object) -> ExplanationRequest:
-    return ExplanationRequest(TEXT, attention=replace(AttentionRequest(), **chosen))  # type: ignore[arg-type]  # wrong ones are asked for
+    return _text(attention=replace(AttentionRequest(), **chosen))  # type: ignore[arg-type]  # wrong ones are asked for
 
 
 @pytest.mark.parametrize(
     ("asked", "field", "message"),
     [
-        (ExplanationRequest(TEXT, label="meh"), "label", "is 'meh'; the model's labels are negative, positive"),
-        (
-            ExplanationRequest(TEXT, methods=("occlusion", "magic")),
-            r"options.methods\[1\]",
-            "is 'magic'; the methods are integrated_gradients, ",
-        ),
-        (ExplanationRequest(TEXT, methods=("shapley", "shapley")), r"options.methods\[1\]", r"is shapley, the same as methods\[0\]"),
-        (ExplanationRequest(TEXT, steps=257), "options.attribution.steps", "is 257; it must be from 0 .* to 256"),
-        (ExplanationRequest(TEXT, steps=-1), "options.attribution.steps", "is -1"),
+        (_text(label="meh"), "label", "is 'meh'; the model's labels are negative, positive"),
+        (_text(methods=("occlusion", "magic")), r"options.methods\[1\]", "is 'magic'; the methods are integrated_gradients, "),
+        (_text(methods=("shapley", "shapley")), r"options.methods\[1\]", r"is shapley, the same as methods\[0\]"),
+        (_text(steps=257), "options.attribution.steps", "is 257; it must be from 0 .* to 256"),
+        (_text(steps=-1), "options.attribution.steps", "is -1"),
         (_attention(layers=(0, 99)), r"options.attention.layers\[1\]", "is 99; the layers are 0 to 1"),
         (_attention(layers=(1, 1)), r"options.attention.layers\[1\]", r"is 1, the same as layers\[0\]"),
         (_attention(heads=(-1,)), r"options.attention.heads\[0\]", "is -1; the heads are 0 to 3"),
@@ -260,26 +252,22 @@ def _attention(**chosen: object) -> ExplanationRequest:
         ),
         (_attention(top_p=0.0), "options.attention.top_p", "is 0; it must be above 0 and at most 1"),
         (_attention(top_p=float("nan")), "options.attention.top_p", "is nan"),
-        (ExplanationRequest(TEXT, neuron=NeuronRequest(layer=2)), "options.neuron.layer", "is 2; the layers are 0 to 1"),
-        (ExplanationRequest(TEXT, neuron=NeuronRequest(head=4)), "options.neuron.head", "is 4; the heads are 0 to 3"),
-        (ExplanationRequest(TEXT, neuron=NeuronRequest(token=99)), "options.neuron.token", "is 99; the tokens are 0 to "),
-        (ExplanationRequest(TEXT, without=((0,), (1,), (13,))), r"options.without\[2\].words\[0\]", "is 13; the words are 0 to 12"),
-        (ExplanationRequest(TEXT, without=((0, -1),)), r"options.without\[0\].words\[1\]", "is -1; the words are 0 to 12"),
-        (ExplanationRequest(TEXT, without=((0,), (4, 2, 4))), r"options.without\[1\].words\[2\]", r"is 4, the same as words\[0\]"),
-        (
-            ExplanationRequest(TEXT, without=((0,), ())),
-            r"options.without\[1\].words",
-            r"has 0 entries; it must have from 1 to 13 \(the words that the model reads\)",
-        ),
-        (ExplanationRequest(TEXT, without=((0,) * 14,)), r"options.without\[0\].words", "has 14 entries; it must have from 1 to 13"),
+        (_text(neuron=NeuronRequest(layer=2)), "options.neuron.layer", "is 2; the layers are 0 to 1"),
+        (_text(neuron=NeuronRequest(head=4)), "options.neuron.head", "is 4; the heads are 0 to 3"),
+        (_text(neuron=NeuronRequest(token=99)), "options.neuron.token", "is 99; the tokens are 0 to "),
+        (_text(without=((0,), (1,), (13,))), r"options.without\[2\].words\[0\]", "is 13; the words are 0 to 12"),
+        (_text(without=((0, -1),)), r"options.without\[0\].words\[1\]", "is -1; the words are 0 to 12"),
+        (_text(without=((0,), (4, 2, 4))), r"options.without\[1\].words\[2\]", r"is 4, the same as words\[0\]"),
+        (_text(without=((0,), ())), r"options.without\[1\].words", r"has 0 entries; it must have from 1 to 13 "),
+        (_text(without=((0,) * 14,)), r"options.without\[0\].words", "has 14 entries; it must have from 1 to 13"),
         (replace(EVERYTHING, bytes_max=1000), "options.bytes_max", "is 1000; this explanation can take up to"),
     ],
 )
-def test_what_there_is_not_is_refused_by_field_before_the_header(
-    explainer: Explainer, asked: ExplanationRequest, field: str, message: str
+def test_an_invalid_request_is_refused_with_its_field_before_the_header(
+    plain: Explainer, asked: ExplanationRequest, field: str, message: str
 ) -> None:
     with pytest.raises(InvalidInput, match=f"{field}: {message}"):
-        next(explainer.explain(asked))
+        next(plain.explain(asked))
 
 
 @pytest.mark.parametrize("text", [TEXT, "😍 " * 100, "didn't, won't - (don't)!"])
@@ -298,7 +286,7 @@ def test_the_messages_of_an_explanation_stay_within_its_bound(explainer: Explain
         next(explainer.explain(replace(EVERYTHING, text=text, bytes_max=taken - 1)))
 
 
-def test_a_run_that_is_stopped_ends_with_an_error(explainer: Explainer) -> None:
+def test_a_stopped_run_ends_with_an_error(explainer: Explainer) -> None:
     explainer.load()
     stop = Stop()
     stop.ask()

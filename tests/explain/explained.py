@@ -1,4 +1,4 @@
-"""What the tests of explanations share: a text, and an explanation taken apart."""
+"""Shared by the tests of the engine: a text, and helpers to select parts of an explanation."""
 
 from collections.abc import Sequence
 from typing import TypeVar

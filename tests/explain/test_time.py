@@ -1,4 +1,4 @@
-"""What an explanation does when time is short: a row takes a millisecond of a clock that stands still otherwise."""
+"""Explanations with little time left. A row takes a millisecond of a virtual clock."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ from sentiment.explain.parts import (
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tensors import Feeds
-from tests.explainer.explained import ALL, all_of, one_of
+from tests.explain.explained import ALL, all_of, one_of
 from tests.trusted import trust
 
 LONG = " ".join(["the film was not good but i liked the end"] * 5)
@@ -84,7 +84,7 @@ def _noted(notes: tuple[str, ...], about: str) -> str:
     return note
 
 
-def test_integrated_gradients_take_as_many_steps_as_there_is_time_for(explained_in: Explained) -> None:
+def test_integrated_gradients_take_as_many_steps_as_fit(explained_in: Explained) -> None:
     asked = ExplanationRequest(LONG, methods=("integrated_gradients",), evidence=False, steps=64)
     taken = {}
     for seconds in (0.007, 0.03, 0.06, 1.0):
@@ -107,7 +107,7 @@ def test_integrated_gradients_take_as_many_steps_as_there_is_time_for(explained_
     assert 4 <= steps[1] < steps[2] < steps[3] == 64
 
 
-def test_time_for_evidence_is_kept_where_that_leaves_enough_steps(explained_in: Explained) -> None:
+def test_time_for_evidence_is_reserved_if_enough_steps_are_left(explained_in: Explained) -> None:
     asked = ExplanationRequest(LONG, methods=("integrated_gradients",), steps=64)
     parts, summary = explained_in(asked, 0.09)
 
@@ -137,7 +137,7 @@ def test_evidence_takes_fewer_random_sets_or_is_left_out(explained_in: Explained
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.12, 0.5, 5.0])
-def test_shapley_draws_fewer_orders_or_is_left_out(explained_in: Explained, seconds: float) -> None:
+def test_shapley_samples_fewer_orders_or_is_left_out(explained_in: Explained, seconds: float) -> None:
     parts, summary = explained_in(ExplanationRequest(LONG, methods=("shapley",), evidence=False, steps=20), seconds)
     found = all_of(parts, Attribution)
 
@@ -155,7 +155,7 @@ def test_shapley_draws_fewer_orders_or_is_left_out(explained_in: Explained, seco
         assert f"sampled {orders} of 20 orders" in _noted(summary.notes, "shapley")
 
 
-def test_a_default_that_there_is_no_time_for_gives_way(classifier: Classifier, time: Time, tmp_path: Path) -> None:
+def test_a_default_without_enough_time_is_replaced(classifier: Classifier, time: Time, tmp_path: Path) -> None:
     bundle = trust(Path(shutil.copytree(classifier.bundle.path, tmp_path / "studied")), "shapley")
     explainer = Explainer(load_classifier(bundle, "fp32"), lambda: time.now_s)
     explainer.load()
@@ -169,7 +169,7 @@ def test_a_default_that_there_is_no_time_for_gives_way(classifier: Classifier, t
         assert any(note.startswith("shapley was left out") for note in summary.notes) == (given != "shapley")
 
 
-def test_shapley_keeps_time_for_its_evidence_but_for_the_first_pair_of_orders(explained_in: Explained) -> None:
+def test_shapley_reserves_time_for_evidence_after_its_first_pair_of_orders(explained_in: Explained) -> None:
     asked = ExplanationRequest(LONG, methods=("shapley",))
     (parts, _), (hurried, summary) = explained_in(asked, 0.165), explained_in(asked, 0.08)
 
@@ -179,7 +179,7 @@ def test_shapley_keeps_time_for_its_evidence_but_for_the_first_pair_of_orders(ex
     _noted(summary.notes, "the evidence of shapley")
 
 
-def test_occlusion_is_left_out_where_there_is_no_time_for_every_word(explained_in: Explained) -> None:
+def test_occlusion_is_left_out_without_time_for_every_word(explained_in: Explained) -> None:
     parts, summary = explained_in(ExplanationRequest(LONG, methods=("occlusion",), evidence=False), 0.03)
 
     assert parts == []
@@ -187,7 +187,7 @@ def test_occlusion_is_left_out_where_there_is_no_time_for_every_word(explained_i
     assert not summary.complete
 
 
-def test_occlusion_that_another_method_was_compared_with_is_free(explained_in: Explained) -> None:
+def test_occlusion_computed_for_an_agreement_is_reused(explained_in: Explained) -> None:
     methods = ("gradient_x_input", "occlusion")
     parts, summary = explained_in(ExplanationRequest(LONG, methods=methods), 0.1)
 
@@ -199,7 +199,7 @@ def test_occlusion_that_another_method_was_compared_with_is_free(explained_in: E
     assert summary.explained_rows == 1 + 8 + 1
 
 
-def test_the_effects_of_heads_are_estimated_where_there_is_no_time_to_measure_them(explained_in: Explained) -> None:
+def test_the_effects_of_heads_are_estimated_without_time_to_measure_them(explained_in: Explained) -> None:
     asked = ExplanationRequest(LONG, attributions=False, heads=True)
     parts, summary = explained_in(asked, 0.02)
 
@@ -211,7 +211,7 @@ def test_the_effects_of_heads_are_estimated_where_there_is_no_time_to_measure_th
     assert one_of(explained_in(asked, 1.0)[0], Heads).effects is not None
 
 
-def test_attention_maps_are_given_as_long_as_there_is_time(explained_in: Explained, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_maps_are_returned_as_long_as_there_is_time(explained_in: Explained, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(one: Map, asked: AttentionRequest) -> Iterator[AttentionTile]:
         time.now_s += 0.001
         return map_tiles(one, asked)
@@ -224,7 +224,7 @@ def test_attention_maps_are_given_as_long_as_there_is_time(explained_in: Explain
     assert not summary.complete
 
 
-def test_counterfactuals_that_were_ended_say_so(explained_in: Explained) -> None:
+def test_stopped_counterfactual_searches_are_noted(explained_in: Explained) -> None:
     asked = ExplanationRequest(LONG, methods=("gradient_x_input",), evidence=False, counterfactuals=True)
     parts, summary = explained_in(asked, 0.003)
 
@@ -240,7 +240,7 @@ def test_counterfactuals_without_an_attribution_are_left_out(explained_in: Expla
     assert [note.split(" were")[0].split(" was")[0] for note in summary.notes] == ["occlusion", "counterfactuals"]
 
 
-def test_answers_without_words_are_given_as_long_as_there_is_time(explained_in: Explained) -> None:
+def test_answers_without_words_are_returned_as_long_as_there_is_time(explained_in: Explained) -> None:
     sets = tuple((word,) for word in range(10))
     parts, summary = explained_in(ExplanationRequest(LONG, attributions=False, without=sets), 0.0075)
 
@@ -251,7 +251,7 @@ def test_answers_without_words_are_given_as_long_as_there_is_time(explained_in: 
 
 
 @pytest.mark.parametrize("milliseconds", [0, 3, 7, 15, 40, 100, 400])
-def test_nothing_is_left_out_silently_and_time_is_kept(explained_in: Explained, time: Time, milliseconds: int) -> None:
+def test_every_omission_is_noted_and_the_deadline_is_kept(explained_in: Explained, time: Time, milliseconds: int) -> None:
     asked = ExplanationRequest(LONG, methods=ALL, counterfactuals=True, heads=True, attention=AttentionRequest(heads=(1,)))
     parts, summary = explained_in(asked, milliseconds / 1000)
 
@@ -264,7 +264,7 @@ def test_nothing_is_left_out_silently_and_time_is_kept(explained_in: Explained, 
     assert all(len(note) < 256 for note in summary.notes)
 
 
-def test_one_run_that_had_to_wait_does_not_set_the_price() -> None:
+def test_one_delayed_run_does_not_change_the_predicted_time() -> None:
     pace = Pace(usual_s=0.01)
 
     pace.record(2, 10.0)

@@ -1,4 +1,4 @@
-"""What is explained is what is read: long texts by each truncation, with the parts that were not read."""
+"""The tokens to explain are those that the classifier reads, with each truncation; unread parts are reported."""
 
 from dataclasses import replace
 from itertools import product
@@ -12,7 +12,7 @@ from sentiment.explain.engine.reading import read
 from sentiment.explain.parts import ExplanationRequest
 from sentiment.model.classifier import Classifier
 from sentiment.model.tokenizer import Tokenizer
-from tests.explainer.explained import explained
+from tests.explain.explained import explained
 from tests.models.tiny_families import MAX_TOKENS, TINY
 
 SENTENCE = "the film was not good , but i didn't dislike the unforgettable end 😍. "
@@ -34,9 +34,7 @@ def _default(classifier: Classifier, truncation: str) -> Classifier:
     ],
 )
 @pytest.mark.parametrize("head", [1, 7, 40])
-def test_head_and_tail_have_the_ids_that_are_served_and_stand_where_the_text_has_them(
-    tmp_path: Path, name: str, head: int, text: str
-) -> None:
+def test_head_and_tail_have_the_served_ids_and_their_places_in_the_text(tmp_path: Path, name: str, head: int, text: str) -> None:
     TINY[name].tokens().save(str(tmp_path / "tokenizer.json"))
     tokenizer = Tokenizer(tmp_path / "tokenizer.json", MAX_TOKENS)
     assert tokenizer.encode(text).truncated
@@ -63,7 +61,7 @@ def test_head_and_tail_have_the_ids_that_are_served_and_stand_where_the_text_has
     assert not any(word.start < start < word.end for word in found.words)
 
 
-def test_what_is_not_read_is_told(classifier: Classifier) -> None:
+def test_unread_ranges_are_reported(classifier: Classifier) -> None:
     def unseen(asked: ExplanationRequest) -> list[str]:
         header, _, _ = explained(Explainer(classifier), replace(asked, attributions=False))
         return [header.texts[source][start:end] for source, start, end in header.unseen]
@@ -82,13 +80,13 @@ def test_what_is_not_read_is_told(classifier: Classifier) -> None:
 
 
 @pytest.mark.parametrize(("default", "as_by"), [("head", "head"), ("head_tail", "head_tail"), ("windows", "head_tail")])
-def test_a_text_that_does_not_fit_is_read_by_the_default(classifier: Classifier, default: str, as_by: str) -> None:
+def test_a_text_that_is_too_long_uses_the_default_truncation(classifier: Classifier, default: str, as_by: str) -> None:
     assert read(_default(classifier, default), ExplanationRequest(LONG)) == read(classifier, ExplanationRequest(LONG, truncation=as_by))
     assert any(token.pair for token in read(_default(classifier, default), ExplanationRequest(LONG, LONG)).tokens)
 
 
 @pytest.mark.parametrize("truncation", ["refuse", "head", "head_tail", "windows", None])
-def test_a_text_that_fits_is_read_whole(classifier: Classifier, truncation: str | None) -> None:
+def test_a_text_that_fits_is_not_truncated(classifier: Classifier, truncation: str | None) -> None:
     assert read(classifier, ExplanationRequest(SENTENCE, truncation=truncation)) == read(classifier, ExplanationRequest(SENTENCE))
 
 
@@ -114,11 +112,11 @@ def test_a_text_that_fits_is_read_whole(classifier: Classifier, truncation: str 
         (ExplanationRequest("\u200b\u0000"), "text", "has 2 characters, and the model reads none of them"),
     ],
 )
-def test_what_cannot_be_read_is_refused(classifier: Classifier, asked: ExplanationRequest, field: str, message: str) -> None:
+def test_a_text_that_cannot_be_read_is_refused(classifier: Classifier, asked: ExplanationRequest, field: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=f"^{field}: {message}"):
         read(classifier, asked)
 
 
-def test_a_default_of_refuse_refuses(classifier: Classifier) -> None:
+def test_a_default_truncation_of_refuse_refuses(classifier: Classifier) -> None:
     with pytest.raises(InvalidInput, match="truncation is refuse"):
         read(_default(classifier, "refuse"), ExplanationRequest(LONG))

@@ -1,4 +1,4 @@
-"""An explain graph that does not do what it should is not used, and it is said why; what needs none goes on."""
+"""The check of the explain graph: a wrong graph is not used, the reason is reported, and erasure still works."""
 
 import errno
 import hashlib
@@ -22,7 +22,7 @@ from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.parts import Attribution, ExplanationRequest, Header
 from sentiment.model.bundle import Bundle, FileSpec
 from sentiment.model.classifier import load_classifier
-from tests.explainer.explained import TEXT, explained
+from tests.explain.explained import TEXT, explained
 
 Graph = onnx.GraphProto
 
@@ -73,7 +73,7 @@ def _listed(explainer: Explainer, file: Path) -> None:
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_wrong_graph_is_found_and_erasure_goes_on(bundle: Path, tmp_path: Path, name: str) -> None:
+def test_a_wrong_graph_fails_its_check_and_erasure_still_works(bundle: Path, tmp_path: Path, name: str) -> None:
     damage, message = DAMAGES[name]
     explainer, file = _copied(bundle, tmp_path)
     model = onnx.load(file, load_external_data=False)
@@ -95,7 +95,7 @@ def test_a_wrong_graph_is_found_and_erasure_goes_on(bundle: Path, tmp_path: Path
     assert re.search(message, explainer.failure)
 
 
-def test_a_file_that_is_no_graph_is_a_failure(bundle: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_graph_fails_the_check(bundle: Path, tmp_path: Path) -> None:
     explainer, file = _copied(bundle, tmp_path)
     file.write_bytes(b"no graph")
     _listed(explainer, file)
@@ -148,7 +148,7 @@ def test_a_graph_that_onnx_runtime_cannot_open_now_is_tried_again(bundle: Path, 
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-1])], ids=["missing", "shorter"])
-def test_damage_is_kept(bundle: Path, tmp_path: Path, damage: Callable[[Path], object]) -> None:
+def test_a_damaged_graph_is_not_tried_again(bundle: Path, tmp_path: Path, damage: Callable[[Path], object]) -> None:
     explainer, file = _copied(bundle, tmp_path)
     content = file.read_bytes()
     damage(file)
@@ -159,7 +159,7 @@ def test_damage_is_kept(bundle: Path, tmp_path: Path, damage: Callable[[Path], o
     assert explainer.failure
 
 
-def test_a_sound_graph_is_loaded_once_by_several_threads(bundle: Path) -> None:
+def test_several_threads_load_the_graph_once(bundle: Path) -> None:
     explainer = Explainer(load_classifier(bundle, "int8"))
     found: list[object] = []
     threads = [Thread(target=lambda: found.append(explainer.load())) for _ in range(4)]
@@ -176,7 +176,7 @@ def test_a_sound_graph_is_loaded_once_by_several_threads(bundle: Path) -> None:
     assert explainer.failure == ""
 
 
-def test_checking_a_bundle_proves_its_explain_graph(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checking_a_bundle_checks_its_explain_graph(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(bundle)]) == 0
 
     *_, proved, methods = capsys.readouterr().out.splitlines()

@@ -24,6 +24,12 @@ def classifier(bundle: Path) -> Classifier:
     return load_classifier(bundle, "fp32")
 
 
+@pytest.fixture(scope="session")
+def plain(classifier: Classifier) -> Explainer:
+    """Of the fp32 graph alone, for what does not depend on the graph."""
+    return Explainer(classifier)
+
+
 @pytest.fixture(scope="session", params=["fp32", "int8"])
 def explainer(request: pytest.FixtureRequest, bundle: Path) -> Iterator[Explainer]:
     yield Explainer(load_classifier(bundle, request.param))
