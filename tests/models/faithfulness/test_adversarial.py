@@ -97,7 +97,7 @@ def test_a_claim_that_the_whole_model_does_not_keep_ends_the_search(
 
     monkeypatch.setattr(layer, "logits", lies)
 
-    with pytest.raises(ModelsError, match=r"the whole model answers .* beside what was claimed; the limit is 1e-04"):
+    with pytest.raises(ModelsError, match=r"the search and the whole model differ by .* in probability; the limit is 1e-04"):
         find_adversarial(layer, rows, TEMPERATURE, seed=1)
 
 

@@ -50,7 +50,7 @@ def test_the_command_writes_what_was_measured_into_the_card(bundle: Path, tmp_pa
     control = "| default_unsigned | control | +0.060 (+0.040 to +0.080) |"
     assert row in text
     assert control in text
-    assert "They marked 20.0% of the words; a random ranking has an AUPRC of 0.270." in text
+    assert "They mark 20.0% of the words; a random ranking has an AUPRC of 0.270." in text
     assert "Measured on 80 of 100 texts" in text
     assert "### Agreement with people" in text
     assert "costs +0.100 (+0.080 to +0.120) of accuracy" in text
@@ -59,15 +59,15 @@ def test_the_command_writes_what_was_measured_into_the_card(bundle: Path, tmp_pa
 def test_it_says_plainly_where_the_default_does_not_win(bundle: Path) -> None:
     text = explanations(findings(bundle), "integrated_gradients")
 
-    assert "`integrated_gradients`, which is given where no method is asked for, finds words that matter" in text
-    assert "80.0% (75.0% to 85.0%) of the 50 texts that could tell; the aim of 90% is **missed**. The verdict erases" in text
-    assert "which is how occlusion and shapley score them. 30 texts were flat" in text
-    assert "against rankings by attention: it beats 2 of 2 in every way (attention_last_cls, rollout)." in text
-    assert "against other attributions: it beats 1 of 2 in every way (gradient_x_input); **1 beat it** (occlusion)." in text
-    assert "against baselines that do not ask the model: it beats 1 of 1 in every way (position_first)." in text
-    assert "Part of a lead over them is that alone" in text
-    assert "`default_unsigned` against rankings by attention: it beats 1 of 2 in every way (rollout); for 1 neither is shown" in text
-    assert "miss the sum that they should have by 1.0% in the median" in text
+    assert "`integrated_gradients`, the default, finds words that matter" in text
+    assert "80.0% (75.0% to 85.0%) of the 50 tested texts. The target of 90% is **missed**. The verdict erases" in text
+    assert "as occlusion and shapley do. 30 texts were flat" in text
+    assert "compared with rankings by attention: it beats 2 of 2 in every way (attention_last_cls, rollout)." in text
+    assert "compared with other attributions: it beats 1 of 2 in every way (gradient_x_input); **1 beat it** (occlusion)." in text
+    assert "compared with baselines that do not use the model: it beats 1 of 1 in every way (position_first)." in text
+    assert "default_unsigned ranks by the absolute values of the default" in text
+    assert "`default_unsigned` compared with rankings by attention: it beats 1 of 2 in every way (rollout); 1 unclear" in text
+    assert "The sum of its values is off by 1.0% in the median" in text
 
 
 def test_a_default_that_is_as_good_as_random_is_called_so_and_a_good_one_reaches_the_aim(bundle: Path) -> None:
@@ -76,22 +76,22 @@ def test_a_default_that_is_as_good_as_random_is_called_so_and_a_good_one_reaches
     near = explanations(findings(bundle, "occlusion", better=0.92), "occlusion")
     silent = explanations(findings(bundle, "occlusion", better=None), "occlusion")
 
-    assert "`gradient_x_input`, which is given where no method is asked for, is **not** shown to be better than random" in weak
+    assert "`gradient_x_input`, the default, is **not** shown to be better than random" in weak
     assert "it beats 1 of 2 in every way (rollout); **1 beat it** (attention_last_cls)" in weak
-    assert "the aim of 90% is reached" in good
-    assert "92.0% (87.0% to 97.0%) of the 50 texts that could tell; the aim of 90% lies within that, so that **neither** is shown" in near
+    assert "The target of 90% is reached" in good
+    assert "92.0% (87.0% to 97.0%) of the 50 tested texts. The target of 90% is within the interval, so **neither** is shown" in near
     assert "**1 beat it**" not in good
-    assert "the order of its words stays, as Spearman's correlation, at 0.97 (case)" in good
-    assert "the aim of" not in silent
+    assert "before and after changes without meaning: 0.97 (case)" in good
+    assert "The target of" not in silent
 
 
 def test_comparisons_of_another_default_are_not_its_own(bundle: Path) -> None:
     text = explanations(findings(bundle, "integrated_gradients"), "occlusion")
 
     assert "| **occlusion** |" in text
-    assert "`occlusion` against" not in text
-    assert "`integrated_gradients` against" not in text
-    assert "`default_unsigned` against" not in text
+    assert "`occlusion` compared with" not in text
+    assert "`integrated_gradients` compared with" not in text
+    assert "`default_unsigned` compared with" not in text
 
 
 def test_findings_of_another_default_than_the_bundle_s_are_refused(bundle: Path) -> None:
@@ -99,7 +99,7 @@ def test_findings_of_another_default_than_the_bundle_s_are_refused(bundle: Path)
 
     with pytest.raises(ModelsError, match="the findings have default method integrated_gradients; the bundle has occlusion"):
         write_card(bundle, [], findings(bundle, "integrated_gradients"))
-    assert "`occlusion` against" in write_card(bundle, [], findings(bundle, "occlusion")).read_text(encoding="utf-8")
+    assert "`occlusion` compared with" in write_card(bundle, [], findings(bundle, "occlusion")).read_text(encoding="utf-8")
 
 
 def test_what_the_tokenizer_does_not_see_is_told_apart_in_the_card(bundle: Path) -> None:
@@ -108,12 +108,12 @@ def test_what_the_tokenizer_does_not_see_is_told_apart_in_the_card(bundle: Path)
 
     text = explanations(found.model_copy(update={"datasets": blind}), "occlusion")
 
-    assert "Not counted among those, since the tokenizer does not see it: space in 70 texts." in text
+    assert "Left out there, because the tokens do not change: space in 70 texts." in text
 
 
 def test_training_says_whether_attention_is_needed() -> None:
-    assert "Such encoders need attention here: frozen uniform" in explanations(None, "", trained(0.1))
-    assert "Such encoders are **not** shown to gain by attention here: frozen uniform" in explanations(None, "", trained(0.01))
+    assert "Such encoders need attention here: uniform attention" in explanations(None, "", trained(0.1))
+    assert "Such encoders are **not** shown to need attention here: uniform attention" in explanations(None, "", trained(0.01))
 
 
 def test_without_findings_the_card_says_that_nothing_was_measured(bundle: Path) -> None:
@@ -130,4 +130,4 @@ def test_findings_of_another_bundle_are_refused(bundle: Path, tmp_path: Path, ca
     with pytest.raises(ModelsError, match="the bundle has one with SHA-256"):
         write_card(bundle, [], other)
     assert main(["card", str(bundle), "--explanations", str(wrong)]) == 1
-    assert f"error: {wrong}: not of evaluate --explanations --json of this version: bundle: " in capsys.readouterr().err
+    assert f"error: {wrong}: not written by evaluate --explanations --json of this version: bundle: " in capsys.readouterr().err

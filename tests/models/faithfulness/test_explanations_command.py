@@ -80,7 +80,7 @@ def test_a_study_is_shown_written_gone_on_with_and_recorded(
         assert main([*argv, "--record", "--default", "occlusion"]) == 0
     monkeypatch.setattr(explanations, "study", lambda *given: pytest.fail("the study began"))
     assert main([*argv[:-8], *files, "--documents", "1"]) == 2
-    assert "journal.rationales: is of a study with another documents" in capsys.readouterr().err
+    assert "journal.rationales: belongs to a study with other settings (documents)" in capsys.readouterr().err
     assert (found.datasets["tiny"].texts, found.seed) == (3, 20)
     assert found.plausibility is not None
     assert found.plausibility.documents == 2

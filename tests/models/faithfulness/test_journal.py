@@ -49,7 +49,7 @@ def test_a_journal_of_other_settings_is_refused_by_the_name_of_what_differs(tmp_
     path = tmp_path / "journal"
     Journal(path, {"seed": 1, "texts": 5}).add("a", {})
 
-    with pytest.raises(OtherRun, match="another texts;"):
+    with pytest.raises(OtherRun, match=r"other settings \(texts\);"):
         Journal(path, {"seed": 1, "texts": 6})
 
 
@@ -58,7 +58,7 @@ def test_two_processes_never_write_one_journal(tmp_path: Path) -> None:
     first, second = Journal(path, {"seed": 1}), Journal(path, {"seed": 2})
     first.add("a", {"value": 1})
 
-    with pytest.raises(ModelsError, match="another process writes to it"):
+    with pytest.raises(ModelsError, match="another process writes to this file"):
         second.add("a", {"value": 2})
     first.add("b", {"value": 3})
 
@@ -76,7 +76,7 @@ def test_a_record_that_another_process_wrote_just_before_the_lock_stays(tmp_path
         return True
 
     monkeypatch.setattr("sentiment_models.explanations.journal.claim", claimed)
-    with pytest.raises(ModelsError, match="another process writes to it"):
+    with pytest.raises(ModelsError, match="another process writes to this file"):
         first.add("a", {"value": 1})
 
     assert Journal(path, {"seed": 1}).get("b") == {"value": 2}
@@ -87,7 +87,7 @@ def test_another_file_is_refused_and_left_alone(tmp_path: Path, content: str) ->
     path = tmp_path / "data.tsv"
     path.write_text(content)
 
-    with pytest.raises(ModelsError, match="no study"):
+    with pytest.raises(ModelsError, match="not a journal of a study"):
         Journal(path, {"seed": 1})
 
     assert path.read_text() == content

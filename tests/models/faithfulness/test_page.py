@@ -5,11 +5,11 @@ import pytest
 
 from sentiment_models.explanations import attention_tables, tables
 from sentiment_models.explanations.agreement import agreement
+from sentiment_models.explanations.conclusions import in_words, status
 from sentiment_models.explanations.findings import EvidenceFound, Findings
 from sentiment_models.explanations.page import as_page, as_text
 from sentiment_models.explanations.pictures import Row, by_fraction, forest, heads_map, tau_matrix
 from sentiment_models.explanations.rankings import Scores
-from sentiment_models.explanations.told import in_words, status
 from tests.models.faithfulness.made_up import DEFAULT, OPERATORS, attention, comparison, dataset, difference, findings, heads, plausibility
 from tests.models.test_report import PNG, read
 
@@ -41,35 +41,35 @@ def test_a_status_needs_every_way_of_erasing() -> None:
 def test_what_the_default_beats_is_named_and_what_it_does_not_too() -> None:
     text = said(findings())
 
-    assert "integrated_gradients, the default, beats random orders under both ways of erasing" in text
+    assert "integrated_gradients, the default, beats random orders with both operators" in text
     assert (
-        "integrated_gradients beats every attention method by every way of erasing: "
+        "integrated_gradients beats every attention method with every operator: "
         "attention_last_cls, attention_mean_cls, rollout, rollout_value_norms, rollout_gradient." in text
     )
     assert "beats gradient_x_input; it does not clearly beat shapley [by attention_mask -0.010" in text
     assert "it does worse than occlusion [by attention_mask -0.020 (-0.035 to -0.005), by mask_token" in text
-    assert "Worse than random orders by every way of erasing: rollout." in text
-    assert "every way of erasing: attention_last_cls, attention_mean_cls, rollout_value_norms, rollout_gradient." in text
-    assert "better than random on 86.1 % (75.0 % to 89.0 %) of the 36 texts that are not flat and have 19 random sets; the aim" in text
-    assert "the aim of 90 % is missed. The verdict erases words by attention_mask, which is how occlusion and shapley score them." in text
+    assert "Worse than random orders with every operator: rollout." in text
+    assert "with every operator: attention_last_cls, attention_mean_cls, rollout_value_norms, rollout_gradient." in text
+    assert "better than random on 86.1 % (75.0 % to 89.0 %) of the 36 texts that are not flat and have 19 random sets." in text
+    assert "The target of 90 % is missed. The verdict erases words by attention_mask, as occlusion and shapley do." in text
     assert (
-        "integrated_gradients beats every baseline method by every way of erasing: "
+        "integrated_gradients beats every baseline method with every operator: "
         "position_first, position_last, inverse_frequency, lexicon." in text
     )
-    assert "Part of a lead over them is that alone: default_unsigned ranks by the size" in text
-    assert "Of attention methods default_unsigned beats attention_last_cls, attention_mean_cls, rollout, rollout_value_norms" in text
+    assert "default_unsigned ranks by the absolute values of the default" in text
+    assert "Compared with attention methods, default_unsigned beats attention_last_cls, attention_mean_cls, rollout, " in text
     assert "it does worse than rollout_gradient [by attention_mask -0.130" in text
-    assert "The best baseline that does not ask the model is lexicon: comprehensiveness 0.310 and 0.310" in text
+    assert "The best baseline that does not use the model is lexicon: comprehensiveness 0.310 and 0.310" in text
 
 
 @pytest.mark.parametrize("mean", [0.005, -0.1])
 def test_a_default_that_wins_under_one_way_of_erasing_only_is_not_called_better(mean: float) -> None:
     text = said(without_default_over_random(mean))
 
-    assert "is not shown to beat random orders under both ways of erasing; what its first words take of the probability, less what" in text
+    assert "is not shown to beat random orders with both operators; the drop in probability, minus that of random words" in text
     assert "are not shown to keep more of the probability than random ones" in text
     assert "beats random orders" not in text
-    assert "take more of the probability" not in text
+    assert "lowers the probability more" not in text
 
 
 def test_an_attention_method_that_is_not_beaten_is_said_so() -> None:
@@ -77,7 +77,7 @@ def test_an_attention_method_that_is_not_beaten_is_said_so() -> None:
 
     text = said(found)
 
-    assert "Of attention methods integrated_gradients beats rollout; it does not clearly beat attention_last_cls [" in text
+    assert "Compared with attention methods, integrated_gradients beats rollout; it does not clearly beat attention_last_cls [" in text
     assert "it does worse than rollout_gradient [by attention_mask -0.100" in text
     assert "every attention method" not in text
 
@@ -96,10 +96,10 @@ def test_the_aim_of_evidence_is_reached_or_could_not_be_tested() -> None:
         return with_evidence(EvidenceFound(**counts, tested=10, better_of_tested=share, better_interval=interval))
 
     assert "92.0 % (88.0 % to 96.0 %) of the 10 texts" in near(0.92)
-    assert "the aim of 90 % lies within that: neither is shown" in near(0.92)
-    assert "the aim of 90 % is reached" in near(0.94)
-    assert "the aim of 90 % is missed" in near(0.85)
-    assert "No text could tell" in with_evidence(EvidenceFound(**counts, tested=0, better_of_tested=None))
+    assert "The target of 90 % is within the interval, so neither is shown" in near(0.92)
+    assert "The target of 90 % is reached" in near(0.94)
+    assert "The target of 90 % is missed" in near(0.85)
+    assert "could not test any text" in with_evidence(EvidenceFound(**counts, tested=0, better_of_tested=None))
 
 
 def test_tables_hold_the_figures_with_the_best_first() -> None:
@@ -118,7 +118,7 @@ def test_tables_hold_the_figures_with_the_best_first() -> None:
     assert told["rollout_gradient"][1] == "unclear"
     assert told["greedy"][1:3] == ("better", None)
     assert costs.rows[0] == (DEFAULT, "0.910", "0.010 to 0.040", "24.0", "12.5")
-    assert "left out is what the tokenizer does not see (case in 40 texts, space in 39 texts)" in (costs.note or "")
+    assert "changes that do not change the tokens are left out (case in 40 texts, space in 39 texts)" in (costs.note or "")
     # Neither random orders nor a searched one are scores of words.
     assert not {"random", "greedy", "default_unsigned"} & {row[0] for row in costs.rows}
     assert [row[-1] for row in against.rows[:3]] == ["yes", "worse", "no"]
@@ -143,12 +143,12 @@ def test_heads_are_told_by_their_effect_and_patterns_by_their_clearest_head() ->
 def test_each_test_of_attention_says_what_it_means_and_what_its_paper_found() -> None:
     told = {one.title: one.note for one in attention_tables.attention_tables(attention())}
 
-    assert "Here, too, attention ranks words hardly as gradients" in told["Attention against other importance"]
-    assert "on 70 % of them by more than half of that. So here, too" in told["Adversarial attention"]
-    assert "moved by 0.110 in the median" in told["Adversarial attention"]
+    assert "Here, too, attention agrees weakly with gradients" in told["Attention and other importance measures"]
+    assert "on 70 % of the texts by more than half of the maximum. So here, too" in told["Adversarial attention"]
+    assert "moved by a median of 0.110" in told["Adversarial attention"]
     assert "moves the answer more than removing another" in told["Removing one attention weight"]
-    assert "attention itself is number 3 of 4" in told["Removing attention until the decision flips"]
-    assert "0.400 of the accuracy is lost over 40 texts" in told["Uniform attention"]
+    assert "attention is number 3 of 4" in told["Removing attention until the decision flips"]
+    assert "accuracy on 40 texts is 0.400 lower" in told["Uniform attention"]
     papers = ("correlation", "adversarial", "erasure", "erasure", "uniform", "randomisation")
     assert [note.endswith(attention_tables.PAPER[paper]) for note, paper in zip(told.values(), papers, strict=True)] == [True] * 6
     assert attention_tables.not_measured(attention()) == ""
@@ -168,11 +168,11 @@ def test_the_opposite_is_said_of_the_opposite() -> None:
 
     told = {one.title: one.note for one in attention_tables.attention_tables(found)}
 
-    assert "much as gradients or erasures do" in told["Attention against other importance"]
-    assert "on most texts none was found that is very different. A search tells the least" in told["Adversarial attention"]
-    assert "nothing is lost: the accuracy over 40 texts is 0.050 higher" in told["Uniform attention"]
+    assert "agrees strongly with gradients or erasure" in told["Attention and other importance measures"]
+    assert "for most texts, the search found no very different attention. It gives a lower bound" in told["Adversarial attention"]
+    assert "no accuracy is lost: on 40 texts it is 0.050 higher" in told["Uniform attention"]
     assert "not clearly more or less than removing another" in told["Removing one attention weight"]
-    assert "ranked by attention. " in told["Removing attention until the decision flips"]
+    assert "The ranking by attention needs the fewest removals. " in told["Removing attention until the decision flips"]
 
 
 def test_where_no_ranking_flips_anything_none_is_called_better() -> None:
@@ -185,16 +185,16 @@ def test_where_no_ranking_flips_anything_none_is_called_better() -> None:
     )
 
     assert "No ranking flips a decision on any text" in note
-    assert "The fewest weights" not in note
+    assert "needs the fewest removals" not in note
 
 
 def test_what_texts_are_too_short_for_is_not_said_of_the_architecture() -> None:
     found = attention().model_copy(update={"tau_gradient": {}, "tau_loo": {}, "randomisation": None})
 
-    assert "Attention against other importance" not in [one.title for one in attention_tables.attention_tables(found)]
+    assert "Attention and other importance measures" not in [one.title for one in attention_tables.attention_tables(found)]
     assert attention_tables.not_measured(found) == (
-        "Model randomisation was not measured: no text drawn for it has two words. "
-        "Attention was not correlated with gradients and erasures: no text has words in an order."
+        "Model randomisation was not measured: none of its texts has two words. "
+        "The correlation of attention with gradients and erasure was not measured: no text has at least two words."
     )
 
 
@@ -202,7 +202,10 @@ def test_what_an_architecture_leaves_out_is_said() -> None:
     left = {"adversarial": None, "top_weight": None, "flip_share": None, "randomisation": None}
     found = attention().model_copy(update=left)
 
-    assert [one.title for one in attention_tables.attention_tables(found)] == ["Attention against other importance", "Uniform attention"]
+    assert [one.title for one in attention_tables.attention_tables(found)] == [
+        "Attention and other importance measures",
+        "Uniform attention",
+    ]
     assert attention_tables.not_measured(found) == (
         "Not measured for this architecture: adversarial attention, erasure of attention, model randomisation."
     )
@@ -224,7 +227,7 @@ def test_a_page_is_one_file_with_every_part_and_its_pictures() -> None:
     assert all(image.startswith("data:image/png;base64,") for image in images)
     assert all(value for tag, name, value in parser.attributes if (tag, name) == ("img", "alt"))
     assert not {"script", "link"} & {tag for tag, *_ in parser.attributes}
-    for title in ("In short", "Faithfulness", "Do methods agree?", "Does attention explain?", "Heads", "Patterns", "Agreement with people"):
+    for title in ("Summary", "Faithfulness", "Do methods agree?", "Does attention explain?", "Heads", "Patterns", "Agreement with people"):
         assert f"<h2>{title}</h2>" in html
     assert "digest " + "d" * 64 in html
 
@@ -234,7 +237,7 @@ def test_of_two_files_each_section_says_of_which_it_is() -> None:
 
     assert "<h2>Faithfulness, one</h2>" in html
     assert "<h2>Heads, two</h2>" in html
-    assert html.count("beats random orders under both ways") == 2
+    assert html.count("beats random orders with both operators") == 2
 
 
 def test_a_terminal_gets_the_same_in_lines() -> None:
@@ -256,7 +259,7 @@ def test_without_an_explain_graph_what_is_there_is_told() -> None:
     html, text = as_page(found), as_text(found)
 
     assert "Does attention explain?" not in html
-    assert "In short" in html
+    assert "Summary" in html
     assert "beats random orders" in text
 
 

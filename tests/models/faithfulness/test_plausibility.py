@@ -110,10 +110,10 @@ def test_a_file_of_rationales_is_read_with_labels_by_index_or_name(tmp_path: Pat
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ({"label": 1, "tokens": ["a"]}, r"d\.jsonl\.gz:2: rationales: Field required; wanted ERASER's tokens, rationales and label"),
-        (line("a good film", (1, 4)), r":2: rationale \[1, 4\) of 3 tokens"),
-        (line("a good film", (2, 2)), r":2: rationale \[2, 2\) of 3 tokens"),
-        (line("a good film", (1, 2), label=2), r":2: label 2; the model has negative, positive"),
+        ({"label": 1, "tokens": ["a"]}, r"d\.jsonl\.gz:2: rationales: Field required; expected ERASER's tokens, rationales and label"),
+        (line("a good film", (1, 4)), r":2: rationale \[1, 4\) is outside the document's 3 tokens"),
+        (line("a good film", (2, 2)), r":2: rationale \[2, 2\) is outside the document's 3 tokens"),
+        (line("a good film", (1, 2), label=2), r":2: unknown label 2; the model has negative, positive"),
         (line(""), r":2: the text is empty"),
     ],
 )
@@ -128,7 +128,7 @@ def test_an_empty_file_and_one_that_is_no_gzip_are_refused(tmp_path: Path) -> No
     plain = tmp_path / "plain.jsonl.gz"
     plain.write_text("{}\n")
 
-    with pytest.raises(BadData, match="holds no document"):
+    with pytest.raises(BadData, match="has no documents"):
         read_documents(write(tmp_path / "empty.jsonl.gz", []), LABELS)
     with pytest.raises(BadData, match=r"plain\.jsonl\.gz"):
         read_documents(plain, LABELS)
@@ -194,7 +194,7 @@ def test_a_run_that_was_killed_goes_on_and_another_is_refused(
 
     assert len(left) == 2
     assert found == plausibility_found(subject, file, seed=3, threads=2)
-    with pytest.raises(ModelsError, match="another documents"):
+    with pytest.raises(ModelsError, match=r"other settings \(documents\)"):
         plausibility_found(subject, file, documents=2, seed=3, resume=resume)
 
 

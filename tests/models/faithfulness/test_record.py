@@ -70,14 +70,18 @@ def _without(found: Findings, method: str) -> Findings:
 @pytest.mark.parametrize(
     ("change", "default", "says"),
     [
-        (lambda found: found.model_copy(update={"bundle": "other/1"}), None, "the findings are of bundle other/1; this one is tiny/1"),
+        (
+            lambda found: found.model_copy(update={"bundle": "other/1"}),
+            None,
+            "the findings belong to bundle other/1; this bundle is tiny/1",
+        ),
         (
             lambda found: found.model_copy(update={"graph_sha256": "0" * 64}),
             None,
-            "the findings are of a int8.onnx with SHA-256 000000000000; the bundle has one with SHA-256 ",
+            "the findings measured int8.onnx with SHA-256 000000000000; the bundle has one with SHA-256 ",
         ),
-        (lambda found: found.model_copy(update={"graph": "fp16.onnx"}), None, "the bundle has none"),
-        (lambda found: found, "rollout", "the default method is 'rollout'; the service gives integrated_gradients, "),
+        (lambda found: found.model_copy(update={"graph": "fp16.onnx"}), None, "the bundle has no fp16.onnx"),
+        (lambda found: found, "rollout", "unknown default method 'rollout'; the service has integrated_gradients, "),
         (lambda found: found, "shapley", "default_method is shapley; the attributions measured are integrated_gradients, "),
         (
             lambda found: _without(found, "integrated_gradients"),
@@ -102,5 +106,7 @@ def test_findings_of_a_graph_that_is_not_served_first_are_refused(bundle: Path) 
     files = json.loads((bundle / "manifest.json").read_bytes())["files"]
     other = findings(bundle).model_copy(update={"graph": "fp32.onnx", "graph_sha256": files["fp32.onnx"]["sha256"]})
 
-    with pytest.raises(ModelsError, match=r"^the findings are of fp32.onnx; the manifest records those of the served graph, int8.onnx$"):
+    with pytest.raises(
+        ModelsError, match=r"^the findings were measured on fp32.onnx; the manifest records only those of the served graph, int8.onnx$"
+    ):
         record_findings(bundle, other)

@@ -116,12 +116,12 @@ def test_a_study_finds_every_method_and_goes_on_after_a_kill(
     assert {one.better for one in shapley.datasets["tiny/dev"].comparisons} == {"shapley", "default_unsigned"}
     control = [one.datasets["tiny/dev"].methods["default_unsigned"] for one in (found, shapley)]
     assert control[0] != control[1]
-    with pytest.raises(ModelsError, match="the default method is 'rollout'; the bundle gives integrated_gradients, "):
+    with pytest.raises(ModelsError, match="the default method is 'rollout'; the bundle has integrated_gradients, "):
         study(bundle, [data], texts=COUNT, seed=3, default="rollout")
-    with monkeypatch.context() as patched, pytest.raises(ModelsError, match="another code;"):
+    with monkeypatch.context() as patched, pytest.raises(ModelsError, match=r"other settings \(code\);"):
         patched.setattr(studying, "code_of", lambda modules: "other")
         study(bundle, [data], texts=COUNT, seed=3, resume=resume)
-    with pytest.raises(ModelsError, match="another seed"):
+    with pytest.raises(ModelsError, match=r"other settings \(seed\)"):
         study(bundle, [data], texts=COUNT, seed=4, resume=resume)
 
 
