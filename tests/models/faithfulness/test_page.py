@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sentiment_models.explanations import attention_tables, tables
+from sentiment_models.explanations import attention_tables, pictures, tables
 from sentiment_models.explanations.agreement import agreement
 from sentiment_models.explanations.conclusions import in_words, status
 from sentiment_models.explanations.findings import EvidenceFound, Findings
@@ -29,13 +29,12 @@ def without_default_over_random(mean: float) -> Findings:
     return found.model_copy(update={"datasets": {"made/dev": one.model_copy(update={"methods": methods})}})
 
 
-def test_a_status_needs_every_way_of_erasing() -> None:
-    assert status([difference(0.1), difference(0.2)]) == "better"
-    assert status([difference(-0.1), difference(-0.2)]) == "worse"
-    assert status([difference(0.1), difference(0.01)]) == "unclear"
-    assert status([difference(0.1), difference(-0.1)]) == "unclear"
-    assert status([difference(0.1), None]) == "unclear"
-    assert status([]) == "unclear"
+@pytest.mark.parametrize(
+    ("means", "expected"),
+    [((0.1, 0.2), "better"), ((-0.1, -0.2), "worse"), *((means, "unclear") for means in ((0.1, 0.01), (0.1, -0.1), (0.1, None), ()))],
+)
+def test_a_status_needs_every_operator(means: tuple[float | None, ...], expected: str) -> None:
+    assert status([None if mean is None else difference(mean) for mean in means]) == expected
 
 
 def test_what_the_default_beats_is_named_and_what_it_does_not_too() -> None:
@@ -62,7 +61,7 @@ def test_what_the_default_beats_is_named_and_what_it_does_not_too() -> None:
     assert "The best baseline that does not use the model is lexicon: comprehensiveness 0.310 and 0.310" in text
 
 
-@pytest.mark.parametrize("mean", [0.005, -0.1])
+@pytest.mark.parametrize("mean", [0.005, -0.1], ids=["unclear", "worse"])
 def test_a_default_that_wins_under_one_way_of_erasing_only_is_not_called_better(mean: float) -> None:
     text = said(without_default_over_random(mean))
 
@@ -140,75 +139,67 @@ def test_heads_are_told_by_their_effect_and_patterns_by_their_clearest_head() ->
     assert sum(row[1] for row in patterns.rows) == 6
 
 
-def test_each_test_of_attention_says_what_it_means_and_what_its_paper_found() -> None:
-    told = {one.title: one.note for one in attention_tables.attention_tables(attention())}
+CORRELATION, ADVERSARIAL, ONE_WEIGHT, FLIPS, UNIFORM, RANDOMISED = (
+    *("Attention and other importance measures", "Adversarial attention", "Removing one attention weight"),
+    *("Removing attention until the decision flips", "Uniform attention", "Model randomisation"),
+)
 
-    assert "Here, too, attention agrees weakly with gradients" in told["Attention and other importance measures"]
-    assert "on 70 % of the texts by more than half of the maximum. So here, too" in told["Adversarial attention"]
-    assert "moved by a median of 0.110" in told["Adversarial attention"]
-    assert "moves the answer more than removing another" in told["Removing one attention weight"]
-    assert "attention is number 3 of 4" in told["Removing attention until the decision flips"]
-    assert "accuracy on 40 texts is 0.400 lower" in told["Uniform attention"]
+
+def attention_notes(**changes: object) -> dict[str, str]:
+    return {one.title: one.note for one in attention_tables.attention_tables(attention().model_copy(update=changes))}
+
+
+def test_each_test_of_attention_ends_with_what_its_paper_found() -> None:
     papers = ("correlation", "adversarial", "erasure", "erasure", "uniform", "randomisation")
-    assert [note.endswith(attention_tables.PAPER[paper]) for note, paper in zip(told.values(), papers, strict=True)] == [True] * 6
-    assert attention_tables.not_measured(attention()) == ""
+
+    notes = attention_notes()
+
+    assert list(notes) == [CORRELATION, ADVERSARIAL, ONE_WEIGHT, FLIPS, UNIFORM, RANDOMISED]
+    assert [note.endswith(attention_tables.PAPER[paper]) for note, paper in zip(notes.values(), papers, strict=True)] == [True] * 6
 
 
-def test_the_opposite_is_said_of_the_opposite() -> None:
-    found = attention().model_copy(
-        update={
-            "tau_gradient": {"attention_last_cls": 0.7},
-            "tau_loo": {"attention_last_cls": 0.5},
-            "adversarial": {"0.01": (0.05, 0.02)},
-            "top_weight": difference(0.001),
-            "flip_share": {"attention": 0.2, "random": 0.9},
-            "uniform_accuracy": (0.9, 0.95),
-        }
-    )
-
-    told = {one.title: one.note for one in attention_tables.attention_tables(found)}
-
-    assert "agrees strongly with gradients or erasure" in told["Attention and other importance measures"]
-    assert "for most texts, the search found no very different attention. It gives a lower bound" in told["Adversarial attention"]
-    assert "no accuracy is lost: on 40 texts it is 0.050 higher" in told["Uniform attention"]
-    assert "not clearly more or less than removing another" in told["Removing one attention weight"]
-    assert "The ranking by attention needs the fewest removals. " in told["Removing attention until the decision flips"]
-
-
-def test_where_no_ranking_flips_anything_none_is_called_better() -> None:
-    found = attention().model_copy(
-        update={"flip_share": dict.fromkeys(("attention", "random"), 1.0), "flips": {"attention": 0.0, "random": 0.0}}
-    )
-
-    note = next(
-        one.note for one in attention_tables.attention_tables(found) if one.title.endswith("decision flips") and "until" in one.title
-    )
-
-    assert "No ranking flips a decision on any text" in note
-    assert "needs the fewest removals" not in note
+@pytest.mark.parametrize(
+    ("title", "changes", "said"),
+    [
+        (CORRELATION, {}, "Here, too, attention agrees weakly with gradients"),
+        (CORRELATION, {"tau_gradient": {"a": 0.7}, "tau_loo": {"a": 0.5}}, "agrees strongly with gradients or erasure"),
+        (ADVERSARIAL, {}, "on 70 % of the texts by more than half of the maximum. So here, too"),
+        (ADVERSARIAL, {}, "moved by a median of 0.110"),
+        (ADVERSARIAL, {"adversarial": {"0.01": (0.05, 0.02)}}, "the search found no very different attention. It gives a lower bound"),
+        (ONE_WEIGHT, {}, "moves the answer more than removing another"),
+        (ONE_WEIGHT, {"top_weight": difference(0.001)}, "not clearly more or less than removing another"),
+        (FLIPS, {}, "attention is number 3 of 4"),
+        (FLIPS, {"flip_share": {"attention": 0.2, "random": 0.9}}, "never flips. The ranking by attention needs the fewest removals. "),
+        (FLIPS, {"flip_share": {"attention": 1.0}, "flips": {"attention": 0.0}}, "never flips. No ranking flips a decision on any text"),
+        (UNIFORM, {}, "accuracy on 40 texts is 0.400 lower"),
+        (UNIFORM, {"uniform_accuracy": (0.9, 0.95)}, "no accuracy is lost: on 40 texts it is 0.050 higher"),
+    ],
+)
+def test_each_test_of_attention_says_what_its_figures_mean(title: str, changes: dict[str, object], said: str) -> None:
+    assert said in attention_notes(**changes)[title]
 
 
-def test_what_texts_are_too_short_for_is_not_said_of_the_architecture() -> None:
-    found = attention().model_copy(update={"tau_gradient": {}, "tau_loo": {}, "randomisation": None})
-
-    assert "Attention and other importance measures" not in [one.title for one in attention_tables.attention_tables(found)]
-    assert attention_tables.not_measured(found) == (
-        "Model randomisation was not measured: none of its texts has two words. "
-        "The correlation of attention with gradients and erasure was not measured: no text has at least two words."
-    )
-
-
-def test_what_an_architecture_leaves_out_is_said() -> None:
-    left = {"adversarial": None, "top_weight": None, "flip_share": None, "randomisation": None}
-    found = attention().model_copy(update=left)
-
-    assert [one.title for one in attention_tables.attention_tables(found)] == [
-        "Attention and other importance measures",
-        "Uniform attention",
-    ]
-    assert attention_tables.not_measured(found) == (
-        "Not measured for this architecture: adversarial attention, erasure of attention, model randomisation."
-    )
+@pytest.mark.parametrize(
+    ("changes", "titles", "left_out"),
+    [
+        ({}, [CORRELATION, ADVERSARIAL, ONE_WEIGHT, FLIPS, UNIFORM, RANDOMISED], ""),
+        (
+            {"tau_gradient": {}, "tau_loo": {}, "randomisation": None},
+            [ADVERSARIAL, ONE_WEIGHT, FLIPS, UNIFORM],
+            "Model randomisation was not measured: none of its texts has two words. "
+            "The correlation of attention with gradients and erasure was not measured: no text has at least two words.",
+        ),
+        (
+            {"adversarial": None, "top_weight": None, "flip_share": None, "randomisation": None},
+            [CORRELATION, UNIFORM],
+            "Not measured for this architecture: adversarial attention, erasure of attention, model randomisation.",
+        ),
+    ],
+    ids=["all measured", "texts too short", "another architecture"],
+)
+def test_what_was_not_measured_is_left_out_with_the_reason(changes: dict[str, object], titles: list[str], left_out: str) -> None:
+    assert list(attention_notes(**changes)) == titles
+    assert attention_tables.not_measured(attention().model_copy(update=changes)) == left_out
 
 
 def test_agreement_with_people_is_apart_and_says_that_it_is_no_faithfulness() -> None:
@@ -232,6 +223,13 @@ def test_a_page_is_one_file_with_every_part_and_its_pictures() -> None:
     assert "digest " + "d" * 64 in html
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rendering takes most of a page's time; another test looks at the pictures."""
+    monkeypatch.setattr(pictures, "as_png", lambda figure: PNG)
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_of_two_files_each_section_says_of_which_it_is() -> None:
     html = as_page(findings(("one", "two")))
 
@@ -251,6 +249,7 @@ def test_a_terminal_gets_the_same_in_lines() -> None:
     assert max(len(line) for line in text.splitlines() if line.startswith("rollout ")) <= 170
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_an_explain_graph_what_is_there_is_told() -> None:
     found = findings()
     bare = found.datasets["made/dev"].model_copy(update={"attention": None, "heads": None, "agreement": None, "comparisons": ()})

@@ -1,7 +1,6 @@
 """What a study found goes into the manifest of the bundle that was studied, and of no other."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,12 +13,6 @@ from sentiment_models.errors import ModelsError
 from sentiment_models.explanations.findings import Findings
 from sentiment_models.explanations.record import record_findings
 from tests.models.faithfulness.found import OVER, findings
-
-
-@pytest.fixture
-def bundle(make_bundle: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A tiny BERT's bundle that a test may change."""
-    return Path(shutil.copytree(make_bundle("bert"), tmp_path / "tiny" / "1"))
 
 
 def test_the_study_of_the_first_data_set_is_recorded_and_the_bundle_stays_valid(bundle: Path) -> None:
@@ -70,24 +63,16 @@ def _without(found: Findings, method: str) -> Findings:
 @pytest.mark.parametrize(
     ("change", "default", "says"),
     [
+        (lambda one: one.model_copy(update={"bundle": "other/1"}), None, "the findings belong to bundle other/1; this bundle is tiny/1"),
         (
-            lambda found: found.model_copy(update={"bundle": "other/1"}),
+            lambda one: one.model_copy(update={"graph_sha256": "0" * 64}),
             None,
-            "the findings belong to bundle other/1; this bundle is tiny/1",
+            "measured int8.onnx with SHA-256 000000000000; the",
         ),
-        (
-            lambda found: found.model_copy(update={"graph_sha256": "0" * 64}),
-            None,
-            "the findings measured int8.onnx with SHA-256 000000000000; the bundle has one with SHA-256 ",
-        ),
-        (lambda found: found.model_copy(update={"graph": "fp16.onnx"}), None, "the bundle has no fp16.onnx"),
-        (lambda found: found, "rollout", "unknown default method 'rollout'; the service has integrated_gradients, "),
-        (lambda found: found, "shapley", "default_method is shapley; the attributions measured are integrated_gradients, "),
-        (
-            lambda found: _without(found, "integrated_gradients"),
-            None,
-            "default_method is integrated_gradients; the attributions measured are ",
-        ),
+        (lambda one: one.model_copy(update={"graph": "fp16.onnx"}), None, "the bundle has no fp16.onnx"),
+        (lambda one: one, "rollout", "unknown default method 'rollout'; the service has integrated_gradients, "),
+        (lambda one: one, "shapley", "default_method is shapley; the attributions measured are integrated_gradients, "),
+        (lambda one: _without(one, "integrated_gradients"), None, "default_method is integrated_gradients; the attributions measured are "),
     ],
 )
 def test_what_is_not_of_this_bundle_is_refused(
