@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sentiment.model.tokenizer import Row
+from sentiment_models.explanations import pictures
 from sentiment_models.explanations.last_layer import LastLayer
 from sentiment_models.explanations.subject import Subject
 from sentiment_models.export.export import export
@@ -55,6 +56,12 @@ def subject(make_subject: MakeSubject) -> Subject:
 def bundle(make_bundle: Callable[[str], Path], tmp_path: Path) -> Path:
     """A tiny BERT's bundle that a test may change."""
     return Path(shutil.copytree(make_bundle("bert"), tmp_path / "tiny" / "1"))
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rendering takes most of a page's time; test_page looks at the pictures."""
+    monkeypatch.setattr(pictures, "as_png", lambda figure: b"\x89PNG\r\n\x1a\n")
 
 
 @pytest.fixture(scope="session")

@@ -35,23 +35,15 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_study_is_shown_written_gone_on_with_and_recorded(
     bundle: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = load_bundle(bundle).digest
     rationales, resume = write(tmp_path / "r.jsonl.gz", LINES), tmp_path / "journal"
     results, figures, page = tmp_path / "results.json", tmp_path / "f.json", tmp_path / "f.html"
-    trained = TrainingFindings(
-        files={"made.tsv": "0" * 64},
-        fingerprint="f",
-        train_texts=80,
-        heldout_texts=40,
-        words=9.5,
-        vocabulary=100,
-        parameters=9000,
-        majority=0.5,
-        settings={"layers": 1},
-    )
+    counts = {"train_texts": 80, "heldout_texts": 40, "vocabulary": 100, "parameters": 9000}
+    trained = TrainingFindings(files={"made.tsv": "0" * 64}, fingerprint="f", words=9.5, majority=0.5, settings={}, **counts)
     results.write_text(trained.model_dump_json())
     files = ["--rationales", str(rationales), "--resume", str(resume), "--json", str(figures), "--html", str(page)]
     argv = ["evaluate", "--explanations", str(bundle), f"tiny={data}", "--texts", "3", "--documents", "2", "--threads", "1", *files]

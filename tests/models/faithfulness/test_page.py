@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sentiment_models.explanations import attention_tables, pictures, tables
+from sentiment_models.explanations import attention_tables, tables
 from sentiment_models.explanations.agreement import agreement
 from sentiment_models.explanations.conclusions import in_words, status
 from sentiment_models.explanations.findings import EvidenceFound, Findings
@@ -209,6 +209,7 @@ def test_agreement_with_people_is_apart_and_says_that_it_is_no_faithfulness() ->
     assert "not faithfulness" in told.note
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_page_is_one_file_with_every_part_and_its_pictures() -> None:
     html = as_page(findings())
 
@@ -221,12 +222,6 @@ def test_a_page_is_one_file_with_every_part_and_its_pictures() -> None:
     for title in ("Summary", "Faithfulness", "Do methods agree?", "Does attention explain?", "Heads", "Patterns", "Agreement with people"):
         assert f"<h2>{title}</h2>" in html
     assert "digest " + "d" * 64 in html
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rendering takes most of a page's time; another test looks at the pictures."""
-    monkeypatch.setattr(pictures, "as_png", lambda figure: PNG)
 
 
 @pytest.mark.usefixtures("undrawn")

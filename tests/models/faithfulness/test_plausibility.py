@@ -124,14 +124,12 @@ def test_what_is_wrong_with_a_file_is_told_with_its_line(tmp_path: Path, broken:
         read_documents(path, LABELS)
 
 
-def test_an_empty_file_and_one_that_is_no_gzip_are_refused(tmp_path: Path) -> None:
-    plain = tmp_path / "plain.jsonl.gz"
-    plain.write_text("{}\n")
+@pytest.mark.parametrize(("content", "said"), [(gzip.compress(b""), "has no documents"), (b"{}\n", "cannot be read: Not a gzipped file")])
+def test_an_empty_file_and_one_that_is_no_gzip_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "d.jsonl.gz").write_bytes(content)
 
-    with pytest.raises(BadData, match="has no documents"):
-        read_documents(write(tmp_path / "empty.jsonl.gz", []), LABELS)
-    with pytest.raises(BadData, match=r"plain\.jsonl\.gz"):
-        read_documents(plain, LABELS)
+    with pytest.raises(BadData, match=rf"d\.jsonl\.gz: {said}"):
+        read_documents(tmp_path / "d.jsonl.gz", LABELS)
 
 
 def test_every_method_is_held_against_documents_that_can_tell(subject: Subject, file: Path, tmp_path: Path) -> None:

@@ -18,25 +18,13 @@ from sentiment_models.explanations.training_page import as_page, as_text, curve_
 from sentiment_models.explanations.training_tests import RESULTS, TESTS, Settings, attention_tests, draw, read_findings
 from tests.models.tiny_bert import sentences, write_tsv
 
+# fmt: off
 TINY = Settings(
-    train_texts=80,
-    heldout_texts=40,
-    words_min=3,
-    max_tokens=16,
-    heads=2,
-    width=16,
-    vocabulary=120,
-    dropout=0.1,
-    epochs=4,
-    learning_rate=1e-2,
-    batch_rows=16,
-    seeds=2,
-    adversary_epochs=4,
-    adversary_weights=(1.0, 0.001),
-    bag_epochs=4,
-    bag_learning_rate=2e-2,
-    heldout_fraction=0.3,
+    train_texts=80, heldout_texts=40, heldout_fraction=0.3, words_min=3, max_tokens=16, vocabulary=120, seeds=2,
+    heads=2, width=16, dropout=0.1, epochs=4, learning_rate=1e-2, batch_rows=16,
+    adversary_epochs=4, adversary_weights=(1.0, 0.001), bag_epochs=4, bag_learning_rate=2e-2,
 )
+# fmt: on
 
 
 @pytest.fixture(scope="module")
