@@ -49,7 +49,7 @@ def test_what_the_default_beats_is_named_and_what_it_does_not_too() -> None:
     assert "it does worse than occlusion [by attention_mask -0.020 (-0.035 to -0.005), by mask_token" in text
     assert "Worse than random orders with every operator: rollout." in text
     assert "with every operator: attention_last_cls, attention_mean_cls, rollout_value_norms, rollout_gradient." in text
-    assert "better than random on 86.1 % (75.0 % to 89.0 %) of the 36 texts that are not flat and have 19 random sets." in text
+    assert "better than random on 83.0 % (78.0 % to 88.0 %) of the 36 texts that are not flat and have 19 random sets." in text
     assert "The target of 90 % is missed. The verdict erases words by attention_mask, as occlusion and shapley do." in text
     assert (
         "integrated_gradients beats every baseline method with every operator: "
@@ -112,7 +112,7 @@ def test_tables_hold_the_figures_with_the_best_first() -> None:
     assert next(row for row in faithful.rows if row[0] == DEFAULT)[1:6] == ("0.400", *interval, "0.150", "+0.150")
     assert next(row for row in more.rows if row[0] == DEFAULT)[1:] == ("attribution", "30.0 %", "0.300", "0.500", "0.700", "0.800")
     told = {row[0]: row for row in verdicts.rows}
-    assert told[DEFAULT][1:7] == ("better", "86.1 % (75.0 % to 89.0 %)", 30, 5, 3, 2)
+    assert told[DEFAULT][1:7] == ("better", "83.0 % (78.0 % to 88.0 %)", 30, 5, 3, 2)
     assert told["rollout"][1] == "worse"
     assert told["rollout_gradient"][1] == "unclear"
     assert told["greedy"][1:3] == ("better", None)
