@@ -144,7 +144,7 @@ def test_the_maps_of_a_long_text_are_complete_in_small_messages(bert: RunningSer
 
 
 # One of each part that checks: the explainer before and after it has read the text, the conversion, and the budget.
-# tests/explainer and test_explanations_convert.py have the others.
+# tests/explain and test_explanations_convert.py have the others.
 BAD = [
     ({"methods": ["magic"]}, "methods[0]", "'magic'"),
     ({"neuron": {"token": 512}}, "neuron.token", "512"),

@@ -26,56 +26,39 @@ def one(case: Case) -> tuple[Behaviour, ...]:
     return (Behaviour("t", "k", "w", (case,)),)
 
 
-def test_there_are_enough_tests_and_cases_of_each_kind() -> None:
+def test_there_are_enough_tests_and_cases_and_the_same_ones_for_the_same_seed() -> None:
     assert len(TESTS) >= 12
     assert sum(len(test.cases) for test in TESTS) >= 400
     assert {test.kind for test in TESTS} == {"functionality", "invariance", "direction"}
-    assert all(20 <= len(test.cases) <= 36 for test in TESTS)
     assert len({test.name for test in TESTS}) == len(TESTS)
+    assert behaviours() == TESTS
+    assert behaviours(seed=8) != TESTS
 
 
-def test_labels_and_directions_of_a_test_are_balanced() -> None:
-    for test in TESTS:
-        wanted = [case.wanted for case in test.cases]
-        if test.kind == "functionality":
-            assert 0.3 <= wanted.count("positive") / len(wanted) <= 0.7, test.name
-            assert set(wanted) == set(LABELS)
-        elif test.kind == "direction":
-            assert set(wanted) == {"up", "down"}
-        else:
-            assert set(wanted) == {"same"}
+@pytest.mark.parametrize("test", TESTS, ids=lambda test: test.name)
+def test_the_cases_of_a_test_are_balanced_and_have_the_form_of_their_kind(test: Behaviour) -> None:
+    wanted = [case.wanted for case in test.cases]
+
+    assert 20 <= len(test.cases) <= 36
+    assert set(wanted) == {"functionality": set(LABELS), "direction": {"up", "down"}, "invariance": {"same"}}[test.kind]
+    for case in test.cases:
+        assert len(case.texts) == len(set(case.texts)) == (1 if test.kind == "functionality" else 2)
+    if test.kind == "functionality":
+        assert 0.3 <= wanted.count("positive") / len(wanted) <= 0.7
 
 
-def test_no_text_is_wanted_to_have_two_labels() -> None:
+def test_no_text_has_two_correct_labels_and_the_sentence_of_the_specification_is_positive() -> None:
     wanted: dict[str, str] = {}
-    for test in TESTS:
-        for case in test.cases:
-            if test.kind == "functionality":
-                assert wanted.setdefault(case.texts[0], case.wanted) == case.wanted, case
+    for case in (case for test in TESTS if test.kind == "functionality" for case in test.cases):
+        assert wanted.setdefault(case.texts[0], case.wanted) == case.wanted, case
+
+    assert wanted["I did not really enjoyed this movie. It was fantastic!"] == "positive"
 
 
 def test_every_slot_is_filled_and_every_text_is_english() -> None:
     for text in texts(TESTS):
         assert not re.search(r"[{}\0]|  ", text), text
         assert not re.search(r"\b[Aa] [aeiou]|\b[Aa]n [^aeiouAEIOU]", text), text
-
-
-def test_pairs_differ_and_single_texts_are_single() -> None:
-    for test in TESTS:
-        for case in test.cases:
-            assert len(case.texts) == (1 if test.kind == "functionality" else 2)
-            assert len(set(case.texts)) == len(case.texts)
-
-
-def test_the_same_seed_makes_the_same_cases() -> None:
-    assert behaviours() == TESTS
-    assert behaviours(seed=8) != TESTS
-
-
-def test_the_sentence_of_the_specification_is_among_them() -> None:
-    wanted = {case.texts[0]: case.wanted for test in TESTS for case in test.cases}
-
-    assert wanted["I did not really enjoyed this movie. It was fantastic!"] == "positive"
 
 
 def test_no_case_is_a_text_that_the_package_offers_for_training() -> None:

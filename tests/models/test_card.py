@@ -97,22 +97,16 @@ def test_the_card_names_the_texts_that_spellings_come_from(bundle: Path) -> None
     assert "by word counts in reviews.txt.gz (`abababababababab`)." in text
 
 
-def test_the_card_says_nothing_that_nobody_told_it(bundle: Path) -> None:
-    text = write_card(bundle, []).read_text(encoding="utf-8")
-
-    assert "Classifies one text as negative or positive" in text
-    assert "English" not in text
-    assert "Licences" not in text
-    assert "misspelled" not in text
-
-
-def test_the_card_owns_up_to_golden_texts_that_are_answered_wrongly(bundle: Path) -> None:
+def test_the_card_lists_golden_texts_that_are_answered_wrongly_and_no_facts_that_it_was_not_given(bundle: Path) -> None:
     manifest = load_bundle(bundle).manifest
     wrong = [golden for golden in manifest.golden if golden.label != MEANT[golden.text]]
     assert 0 < len(wrong) < len(manifest.golden)
 
     text = write_card(bundle, []).read_text(encoding="utf-8")
 
+    # Without facts from the author, the card leaves them out.
+    assert "Classifies one text as negative or positive" in text
+    assert not [word for word in ("English", "Licences", "misspelled") if word in text]
     line = next(line for line in text.splitlines() if "hand-written golden texts" in line)
     assert f"answers {len(wrong)} of the {len(manifest.golden)}" in line
     assert all((golden.text[:30] in line) == (golden in wrong) for golden in manifest.golden)
@@ -190,7 +184,7 @@ def test_the_card_says_how_longer_texts_are_read_and_what_each_way_gave(bundle: 
     assert "| windows 64/31 ends | 0.9250 |" in text
 
 
-def test_domains_and_teachers_are_told_where_there_are_some(bundle: Path, evaluation: Evaluation) -> None:
+def test_the_card_names_domains_and_teachers(bundle: Path, evaluation: Evaluation) -> None:
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     file = {"file": "told.jsonl", "rows": 7, "times": 1, "teachers": ["big@ab12", "english/1@cd34"], "sha256": "ab" * 32}
     manifest["provenance"]["training"] = {"files": [file], "steps": 3, "recipe": {"base": "best"}}

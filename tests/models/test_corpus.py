@@ -23,10 +23,6 @@ def recipe(*sources: Path, **given: object) -> Recipe:
     return Recipe("base", tuple(str(source) for source in sources), **given)
 
 
-def test_without_chances_texts_stay_as_they_are() -> None:
-    assert vary([Example(TREEBANK, 0)], Recipe("base", ()), 0) == [TREEBANK]
-
-
 def test_each_epoch_varies_a_text_anew_and_a_repeated_run_varies_it_alike() -> None:
     varied = Recipe("base", (), recase=0.5, typos=0.5)
     texts = [f"A film number {number} that I would not like to see again" for number in range(40)]
@@ -39,14 +35,17 @@ def test_each_epoch_varies_a_text_anew_and_a_repeated_run_varies_it_alike() -> N
     assert 5 < sum(text in texts for text in epochs[0]) < 25  # a quarter, or a sixth more for what lower case leaves alone
 
 
-def test_treebank_texts_are_shown_as_people_write_them() -> None:
-    assert vary([Example(TREEBANK, 0)], Recipe("base", (), detokenize=1.0), 0) == ["it's a film that can't be missed (really)."]
-
-
-def test_both_texts_of_a_pair_are_varied() -> None:
-    pair = Example(TREEBANK, 0, text_pair="it 's fine .")
-
-    assert vary([pair], Recipe("base", (), detokenize=1.0), 0) == [("it's a film that can't be missed (really).", "it's fine.")]
+@pytest.mark.parametrize(
+    ("text_pair", "chances", "shown"),
+    [
+        (None, {}, TREEBANK),
+        (None, {"detokenize": 1.0}, "it's a film that can't be missed (really)."),
+        ("it 's fine .", {"detokenize": 1.0}, ("it's a film that can't be missed (really).", "it's fine.")),
+    ],
+    ids=["without chances as it is", "detokenized", "both texts of a pair"],
+)
+def test_a_text_is_shown_as_the_recipe_says(text_pair: str | None, chances: dict[str, float], shown: object) -> None:
+    assert vary([Example(TREEBANK, 0, text_pair=text_pair)], Recipe("base", (), **chances), 0) == [shown]
 
 
 def test_pairs_come_from_csv_and_jsonl(tmp_path: Path) -> None:
@@ -84,8 +83,12 @@ def test_probabilities_that_are_none_are_refused_with_their_line(tmp_path: Path,
         list(read_examples(path, LABELS))
 
 
-def test_texts_without_sentiment_make_all_labels_as_likely_and_never_stand_in_dev(tmp_path: Path) -> None:
-    whole = write_tsv(tmp_path / "train.tsv", sentences(200, seed=1))
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    return write_tsv(tmp_path / "train.tsv", sentences(200, seed=1))
+
+
+def test_texts_without_sentiment_make_all_labels_equally_likely_and_are_never_in_dev(whole: Path, tmp_path: Path) -> None:
     undecided = write_lines(tmp_path / "undecided.tsv", *(f"en\tThe bus {number} leaves at noon." for number in range(100)))
 
     corpus = read_corpus(recipe(whole, undecided=(f"{undecided}:2",), dev_fraction=0.3))
@@ -104,8 +107,7 @@ def test_a_file_of_texts_without_sentiment_has_a_kind_a_line(tmp_path: Path) -> 
         list(read_undecided(write_lines(tmp_path / "plain.txt", "The bus leaves at noon."), LABELS))
 
 
-def test_what_only_a_teacher_labelled_never_stands_in_dev(tmp_path: Path) -> None:
-    whole = write_tsv(tmp_path / "train.tsv", sentences(200, seed=1))
+def test_texts_labelled_only_by_a_teacher_are_never_in_dev(whole: Path, tmp_path: Path) -> None:
     reviews = ({"text": f"Review {number} is here.", "probabilities": [0.1, 0.9]} for number in range(200))
     soft = write_lines(tmp_path / "soft.jsonl", *reviews)
 
@@ -115,8 +117,7 @@ def test_what_only_a_teacher_labelled_never_stands_in_dev(tmp_path: Path) -> Non
     assert 100 < sum("Review" in example.text for example in split.train) < 180
 
 
-def test_a_small_file_of_tails_needs_no_dev_of_its_own_and_keeps_what_a_teacher_said(tmp_path: Path) -> None:
-    whole = write_tsv(tmp_path / "train.tsv", sentences(200, seed=1))
+def test_a_small_file_of_tails_needs_no_dev_of_its_own_and_keeps_the_teacher_s_probabilities(whole: Path, tmp_path: Path) -> None:
     tails = write_lines(tmp_path / "tails.jsonl", {"text": "Much happens. The end is good.", "probabilities": [0.1, 0.9]})
 
     split = read_corpus(recipe(whole, tails=(str(tails),), dev_fraction=0.2)).split

@@ -104,26 +104,24 @@ def test_the_best_windows_stand_in_the_manifest_and_are_served(bundle: Path, fou
     assert provenance["long_texts"]["texts"] == found.texts
     assert provenance["long_texts"]["files"].keys() == {"texts.tsv"}
     assert provenance.keys() > {"long_texts"}
-
-
-def test_the_best_way_becomes_the_default_only_when_asked(bundle: Path, found: LongTexts) -> None:
+    # Only on request the best way becomes the default.
     best = found.ways[1].model_copy(update={"accuracy": 1.0, "nll": 0.0})
-    made = found.model_copy(update={"ways": (found.ways[0], best, *found.ways[2:])})
-
-    record_long_texts(bundle, made, default=True)
-
+    record_long_texts(bundle, found.model_copy(update={"ways": (found.ways[0], best, *found.ways[2:])}), default=True)
     assert load_bundle(bundle).manifest.default_truncation == "head_tail"
 
 
-def test_figures_of_another_bundle_are_not_recorded(bundle: Path, found: LongTexts) -> None:
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"graph_sha256": "0" * 64}, r"measured on int8\.onnx with SHA-256 000000000000; the bundle serves another graph first"),
+        ({"temperature": 9.0}, "the figures were measured with temperature 9"),
+    ],
+)
+def test_figures_of_another_bundle_are_not_recorded(bundle: Path, found: LongTexts, changes: dict[str, object], said: str) -> None:
     before = load_bundle(bundle).digest
 
-    with pytest.raises(
-        ModelsError, match=r"the figures were measured on int8\.onnx with SHA-256 000000000000; the bundle serves another graph first"
-    ):
-        record_long_texts(bundle, found.model_copy(update={"graph_sha256": "0" * 64}))
-    with pytest.raises(ModelsError, match="the figures were measured with temperature 9"):
-        record_long_texts(bundle, found.model_copy(update={"temperature": 9.0}))
+    with pytest.raises(ModelsError, match=said):
+        record_long_texts(bundle, found.model_copy(update=changes))
 
     assert load_bundle(bundle).digest == before
 
@@ -148,10 +146,8 @@ def test_what_cannot_be_measured_is_told(exported: tuple[Path, Exported], tmp_pa
 def test_the_command_prints_writes_and_records(bundle: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figures = tmp_path / "figures.json"
 
-    assert (
-        main(["long-texts", str(bundle), str(data), "--stride", "62", "--threads", "1", "--json", str(figures), "--record", "--default"])
-        == 0
-    )
+    options = ["--stride", "62", "--threads", "1", "--json", str(figures)]
+    assert main(["long-texts", str(bundle), str(data), *options, "--record", "--default"]) == 0
 
     found = LongTexts.model_validate_json(figures.read_bytes())
     shown = capsys.readouterr().out

@@ -16,12 +16,12 @@ from sentiment_models.evaluation.metrics import (
 )
 
 
-def test_macro_f1_is_the_mean_of_the_classes_f1() -> None:
-    labels = np.array([0, 0, 0, 1, 1])
-    answers = np.array([0, 0, 1, 1, 0])
+def test_macro_f1_is_the_mean_over_all_classes_and_0_for_one_that_does_not_occur() -> None:
+    labels, answers = np.array([0, 0, 0, 1, 1]), np.array([0, 0, 1, 1, 0])
 
     # Class 0: precision 2/3, recall 2/3. Class 1: precision 1/2, recall 1/2.
     assert macro_f1(answers, labels, 2) == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert macro_f1(np.array([0, 1]), np.array([0, 1]), 4) == pytest.approx(0.5)
 
 
 def test_confusion_counts_by_the_right_label_first() -> None:
@@ -38,47 +38,35 @@ def test_precision_is_of_the_answers_and_recall_of_the_right_labels() -> None:
     assert f1 == pytest.approx([6 / 9, 8 / 11])
 
 
-def test_a_class_that_is_never_asked_nor_answered_counts_as_0() -> None:
-    assert macro_f1(np.array([0, 1]), np.array([0, 1]), 4) == pytest.approx(0.5)
+@pytest.mark.parametrize(
+    ("confidence", "right", "bins", "error"),
+    [
+        # Bin of 0.95: accuracy 0.75, off by 0.20, 4 of 6 rows. Bin of 0.55: accuracy 0.5, off by 0.05, 2 of 6.
+        ([0.95, 0.95, 0.95, 0.95, 0.55, 0.55], [1, 1, 1, 0, 1, 0], 10, 4 / 6 * 0.20 + 2 / 6 * 0.05),
+        # One bin, from 0.6 to 0.8 inclusive: mean confidence 0.775, accuracy 0.5.
+        ([0.8, 0.75], [1, 0], 5, 0.275),
+        ([1.0, 1.0], [1, 1], 15, 0.0),
+    ],
+    ids=["weighted by rows", "upper edge included", "certain and correct"],
+)
+def test_calibration_error_is_that_worked_out_by_hand(confidence: list[float], right: list[int], bins: int, error: float) -> None:
+    assert calibration_error(np.array(confidence), np.array(right, np.bool_), bins=bins) == pytest.approx(error)
 
 
-def test_calibration_error_weighs_each_bin_by_its_rows() -> None:
-    confidence = np.array([0.95, 0.95, 0.95, 0.95, 0.55, 0.55])
-    right = np.array([True, True, True, False, True, False])
+def test_likelihood_of_even_logits_is_the_logarithm_of_the_classes_and_huge_logits_do_not_overflow() -> None:
+    huge = np.array([[3e4, -3e4], [-3e4, 3e4]], np.float32)
 
-    # Bin of 0.95: accuracy 0.75, off by 0.20, 4 of 6 rows. Bin of 0.55: accuracy 0.5, off by 0.05, 2 of 6.
-    assert calibration_error(confidence, right, bins=10) == pytest.approx(4 / 6 * 0.20 + 2 / 6 * 0.05)
-
-
-def test_a_bin_holds_its_upper_edge() -> None:
-    confidence = np.array([0.8, 0.75])
-    right = np.array([True, False])
-
-    # One bin, from 0.6 to 0.8: mean confidence 0.775, accuracy 0.5.
-    assert calibration_error(confidence, right, bins=5) == pytest.approx(0.275)
-
-
-def test_certain_and_right_is_perfectly_calibrated() -> None:
-    assert calibration_error(np.array([1.0, 1.0]), np.array([True, True])) == 0.0
-
-
-def test_likelihood_of_even_logits_is_the_logarithm_of_the_classes() -> None:
     assert negative_log_likelihood(np.zeros((3, 4), np.float32), np.array([0, 1, 3])) == pytest.approx(np.log(4))
-
-
-def test_huge_logits_overflow_nothing() -> None:
-    logits = np.array([[3e4, -3e4], [-3e4, 3e4]], np.float32)
-
-    assert probabilities(logits).tolist() == [[1.0, 0.0], [0.0, 1.0]]
-    assert negative_log_likelihood(logits, np.array([1, 1])) == pytest.approx(3e4)
+    assert probabilities(huge).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert negative_log_likelihood(huge, np.array([1, 1])) == pytest.approx(3e4)
 
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 2.5])
 def test_the_temperature_recovers_the_scale_that_logits_were_multiplied_by(scale: float) -> None:
     rng = np.random.default_rng(0)
-    calibrated = rng.normal(0, 2, (40_000, 2))
+    calibrated = rng.normal(0, 2, (10_000, 2))
     chances = probabilities(calibrated.astype(np.float32))
-    labels = (rng.random(40_000) < chances[:, 1]).astype(np.int64)
+    labels = (rng.random(10_000) < chances[:, 1]).astype(np.int64)
 
     found = fit_temperature((calibrated * scale).astype(np.float32), labels)
 

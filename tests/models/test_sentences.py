@@ -1,4 +1,4 @@
-"""Where sentences end, and a text's last ones."""
+"""Ends of sentences, and the last sentences of a text."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Other attention, same answer: Jain and Wallace 2019, "Attention is not Explanation", section 4.2.2, on the last layer of an encoder."""
+"""Adversarial attention in the last layer of an encoder: Jain and Wallace 2019, "Attention is not Explanation", section 4.2.2."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,33 +9,33 @@ from sentiment.model.tokenizer import Row
 from sentiment_models.errors import ModelsError
 from sentiment_models.explanations.last_layer import Below, LastLayer, jensen_shannon, total_variation
 
-# How far the calibrated output may move. The first is theirs for few labels; the second shows whether it is what binds.
+# How far the calibrated output may move. The paper uses 0.01 for few labels; 0.05 shows whether that bound limits the search.
 CHANGES_MAX = (0.01, 0.05)
-# One search ends in a corner of its own: the best of three has 0.01 nats more than one of twice the steps, on sentences of SST-2 train.
+# A single search ends in a local optimum. On sentences of SST-2 train, the best of three finds 0.01 nats more than one of twice the steps.
 RESTARTS = 3
-# In a median of 0.646 nats at 0.01; 600 steps of 0.1 find 0.645, 300 of 0.1 find 0.633.
+# These find a median of 0.646 nats at 0.01; 600 steps of size 0.1 find 0.645, 300 of them 0.633.
 STEPS = 300
 STEP_SIZE = 0.3
-# Of what the output moves too far. Theirs is 500, which finds 0.005 nats less. The search aims a little below the bound, so that it does
-# not end just above.
+# Weight of an output change beyond the bound. The paper's 500 finds 0.005 nats less. The search aims slightly below the bound so that it
+# does not end just above.
 PENALTY = 100.0
 AIM = 0.97
-# Shares of the way from the model's own weights to where a search ends, all tried: where little is allowed its steps are too long.
+# Points on the line from the model's own weights to the end of the search that are tried too: the steps are too long for a tight bound.
 SHARES = tuple(0.5**power for power in range(11))
-# Texts that are searched at once: 100 of 512 tokens in 12 heads hold 80 MB of values and 90 MB of weights under way.
+# Texts per search: 100 of 512 tokens with 12 heads take 80 MB of values and 90 MB of weights.
 TEXTS_AT_ONCE = 25
-# What the whole model may answer otherwise than the search says, in probability: rounding in fp32.
+# The largest difference in probability between the search and the whole model: rounding in fp32.
 PROOF_MAX = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The attention farthest from the model's own that moves the output by no more than was allowed, for each text.
+    """For each text, the attention farthest from the model's own that keeps the output within the allowed change.
 
     Attributes:
         weights: [texts, heads, tokens], 0 at padding.
-        divergence: Jensen-Shannon from the model's own, the mean over heads, [texts], 0 to ln 2 nats. 0 where nothing was found.
-        shown: likewise between the means of the heads, which is what a map of the layer shows.
+        divergence: Jensen-Shannon divergence from the model's own, mean over the heads, [texts], 0 to ln 2 nats. 0: nothing found.
+        shown: the divergence between the means over the heads, which a map of the layer shows, [texts].
     """
 
     weights: torch.Tensor
@@ -44,10 +44,10 @@ class Found:
 
 
 def find_adversarial(layer: LastLayer, rows: Sequence[Row], temperature: float, seed: int) -> dict[float, Found]:
-    """Search for each of CHANGES_MAX, and prove what is found by runs of the whole model.
+    """Search for each of CHANGES_MAX and verify the results with the whole model.
 
     Raises:
-        ModelsError: the whole model answers otherwise than the search says.
+        ModelsError: the whole model's answer differs from that of the search.
     """
     starts = range(0, len(rows), TEXTS_AT_ONCE)
     parts = [_search_some(layer, rows[start : start + TEXTS_AT_ONCE], temperature, seed + start) for start in starts]
@@ -55,29 +55,32 @@ def find_adversarial(layer: LastLayer, rows: Sequence[Row], temperature: float, 
 
 
 def search(layer: LastLayer, below: Below, temperature: float, seed: int) -> torch.Tensor:
-    """Maximise the mean divergence of all heads' weights with the output held, [changes, texts, heads, tokens] by CHANGES_MAX.
+    """Maximise the mean divergence over the heads while the output stays within each of CHANGES_MAX.
 
-    Their relaxed objective, with one adversary at a time: JS(weights, own) - PENALTY max(0, TVD(output, own output) - AIM change), by
-    Adam over the logits of the weights. Kept is the farthest on the way that moves the output by no more than
-    ``change``; the model's own if there is none.
+    The paper's relaxed objective for a single adversary, JS(weights, own) - PENALTY max(0, TVD(output, own output) - AIM change),
+    maximised by Adam over the logits of the weights. The result is the farthest point visited that keeps the output within
+    ``change``, or the model's own weights.
 
     Args:
-        layer: the model's last.
+        layer: the model's last layer.
         below: the texts.
         temperature: of the calibration.
-        seed: of the first weights.
+        seed: of the initial weights.
+
+    Returns:
+        Weights, [changes, texts, heads, tokens].
     """
     generator = torch.Generator().manual_seed(seed)
     own, real = below.attention, below.real[:, None]
     answer = torch.softmax(below.logits / temperature, -1)
     allowed = torch.tensor(CHANGES_MAX)[:, None, None]
     shape = (len(CHANGES_MAX), RESTARTS, *own.shape)
-    # Of normal numbers: weights that differ by a factor of e from token to token, and are nowhere 0.
+    # Normal logits: weights differ by about a factor of e between tokens and are never 0.
     free = torch.randn(shape, generator=generator).requires_grad_()
     best, weights_of_best = torch.zeros(shape[:3]), own.expand(shape).clone()
 
     def look(weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """How far the weights are and how far they move the output; what is best is kept."""
+        """Return the divergence of the weights and the change of the output; update the best so far."""
         far = jensen_shannon(weights, own).mean(-1)
         moved = total_variation(torch.softmax(layer.logits(below, weights) / temperature, -1), answer)
         better = (moved <= allowed) & (far > best)
@@ -120,7 +123,7 @@ def _proved(
     # Also true for NaN.
     if not error <= PROOF_MAX:
         raise ModelsError(
-            f"adversarial attention: the whole model answers {error:.1e} beside what was claimed; the limit is {PROOF_MAX:.0e}"
+            f"adversarial attention: the search and the whole model differ by {error:.1e} in probability; the limit is {PROOF_MAX:.0e}"
         )
     own = below.attention
     return Found(
@@ -131,7 +134,7 @@ def _proved(
 
 
 def _joined(parts: Sequence[Found]) -> Found:
-    """Texts one after the other, padded to the longest."""
+    """Concatenate the texts, padded to the longest."""
     tokens = max(part.weights.shape[-1] for part in parts)
     wide = [torch.nn.functional.pad(part.weights, (0, tokens - part.weights.shape[-1])) for part in parts]
     return Found(

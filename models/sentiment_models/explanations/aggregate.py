@@ -1,4 +1,4 @@
-"""What a study found of each text, made into means with intervals. Pure."""
+"""Aggregate the results of single texts to means with intervals. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ from sentiment_models.explanations.intervals import paired_intervals
 from sentiment_models.explanations.measures import sizes
 from sentiment_models.explanations.one_text import OperatorText, OrderText, TextFound
 
-# A text that moves the probability by less has no shares of that; as by the service's evidence.
+# Texts that move the probability by less have no normalised values, as in the service's evidence.
 EFFECT_MIN = 0.05
-# Bounds nearer than that are equal: every order does as well.
+# Closer bounds count as equal: every order does as well.
 BOUNDS_MIN = 1e-6
-# Of everything told.
+# Decimals of all results.
 DIGITS = 5
 RANDOM = "random"
 
@@ -37,7 +37,7 @@ Column = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Measured:
-    """One method under one way of erasing, a value a text, nan where it has none; the first two are AOPC."""
+    """One method with one operator, one value per text, nan where undefined. The first two columns are AOPC."""
 
     comprehensiveness: Column
     sufficiency: Column
@@ -49,13 +49,13 @@ class _Measured:
 
 
 def methods_found(texts: Sequence[TextFound], default: str, seed: int) -> tuple[dict[str, MethodFound], tuple[Comparison, ...]]:
-    """Every method over the texts of a study, and the default one against other attributions, attention and baselines.
+    """Aggregate every method, and compare the default with other attributions, attention and baselines.
 
-    Where its order by size is there, that is compared with attention, too.
+    ``default_unsigned``, if there is one, is compared with attention.
 
     Args:
         texts: at least one.
-        default: a method of them.
+        default: a method that the texts have.
         seed: of the intervals.
     """
     names = [name for name in KINDS if any(name in one.orders for text in texts for one in text.operators.values())]
@@ -71,11 +71,11 @@ def methods_found(texts: Sequence[TextFound], default: str, seed: int) -> tuple[
             *(chance.sufficiency - found[name].sufficiency for name in names),
             *(found[better].comprehensiveness - found[than].comprehensiveness for better, than in pairs),
         ]
-        told = [_told(one) for one in paired_intervals(np.stack(differences, axis=1), seed)]
+        intervals = [_rounded(one) for one in paired_intervals(np.stack(differences, axis=1), seed)]
         for place, name in enumerate(names):
-            over, under = (None, None) if name == RANDOM else (told[place], told[len(names) + place])
+            over, under = (None, None) if name == RANDOM else (intervals[place], intervals[len(names) + place])
             faithful[name][operator] = _faithfulness(found[name], over, under)
-        for pair, one in zip(pairs, told[2 * len(names) :], strict=True):
+        for pair, one in zip(pairs, intervals[2 * len(names) :], strict=True):
             if one is not None:
                 against[pair][operator] = one
     methods = {name: _method(texts, name, faithful[name], seed) for name in names}
@@ -87,7 +87,7 @@ def methods_found(texts: Sequence[TextFound], default: str, seed: int) -> tuple[
 
 
 def _measured(texts: Sequence[OperatorText], words: Sequence[int], name: str) -> _Measured:
-    """One method's columns; all of a text without it are nan."""
+    """Return one method's columns; they are nan for texts without the method."""
     there = [(place, text, text.orders[name], words[place]) for place, text in enumerate(texts) if name in text.orders]
     places = [place for place, *_ in there]
 
@@ -112,12 +112,12 @@ def _measured(texts: Sequence[OperatorText], words: Sequence[int], name: str) ->
 
 
 def _mean_of_sizes(values: Sequence[float], words: int) -> float:
-    """The mean over fractions; those that are as many words count once."""
+    """Return the mean over the fractions; fractions that round to the same number of words count once."""
     return float(np.mean(list(dict(zip(sizes(words), values, strict=True)).values())))
 
 
 def _shares(text: OperatorText, one: OrderText, words: int) -> tuple[float, float]:
-    """Shares of what the whole text moves f by: taken by the first words, and kept by them alone; nan if that is too little."""
+    """Return the normalised comprehensiveness and sufficiency of a text; nan if the whole text moves f by too little."""
     effect = text.whole - text.empty
     if effect <= EFFECT_MIN:
         return np.nan, np.nan
@@ -150,7 +150,7 @@ def _faithfulness(found: _Measured, over: Difference | None, under: Difference |
 
 
 def _method(texts: Sequence[TextFound], name: str, operators: dict[str, Faithfulness], seed: int) -> MethodFound:
-    """What there is of a method beside its orders: only orders of ``random``, ``greedy`` and the control, which have no scores."""
+    """Aggregate cost, evidence and stability of a method; ``random``, ``greedy`` and the control have orders only."""
     found = [text.methods[name] for text in texts if name in text.methods]
     shifts = [one.stability for one in found]
     changes = dict.fromkeys(change for shift in shifts for change in shift)
@@ -171,12 +171,12 @@ def _quantile(values: Sequence[float], share: float) -> float:
     return round(float(np.quantile(values, share)), DIGITS)
 
 
-def _evidence(told: Sequence[tuple[int, int]], seed: int) -> EvidenceFound:
-    """Count the verdicts, and those of the texts that can tell the best order from chance."""
-    counts = {verdict: sum(one == verdict for one, _ in told) for verdict in Verdict}
-    tested = [one for one, sets in told if one != Verdict.FLAT and sets == RANDOM_SETS_MAX]
+def _evidence(verdicts: Sequence[tuple[int, int]], seed: int) -> EvidenceFound:
+    """Count the verdicts of all texts, and the share better than random among those with enough random sets that are not flat."""
+    counts = {verdict: sum(one == verdict for one, _ in verdicts) for verdict in Verdict}
+    tested = [one for one, sets in verdicts if one != Verdict.FLAT and sets == RANDOM_SETS_MAX]
     better = np.array([one == Verdict.BETTER_THAN_RANDOM for one in tested], np.float64)
-    share = _told(paired_intervals(better[:, None], seed)[0]) if tested else None
+    share = _rounded(paired_intervals(better[:, None], seed)[0]) if tested else None
     return EvidenceFound(
         better_than_random=counts[Verdict.BETTER_THAN_RANDOM],
         inconclusive=counts[Verdict.INCONCLUSIVE],
@@ -189,12 +189,12 @@ def _evidence(told: Sequence[tuple[int, int]], seed: int) -> EvidenceFound:
 
 
 def _mean(values: Column) -> float | None:
-    """The mean of those that there are."""
+    """Return the mean of the defined values, or None."""
     there = values[np.isfinite(values)]
     return round(float(there.mean()), DIGITS) if len(there) else None
 
 
-def _told(found: Difference | None) -> Difference | None:
+def _rounded(found: Difference | None) -> Difference | None:
     if found is None:
         return None
     mean, low, high = (round(value, DIGITS) for value in (found.mean, found.low, found.high))

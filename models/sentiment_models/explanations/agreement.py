@@ -1,4 +1,4 @@
-"""How far methods put words in the same order. Pure."""
+"""Rank agreement of methods. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,18 +8,18 @@ from sentiment_models.explanations.findings import ATTENTION, ATTRIBUTION, KINDS
 from sentiment_models.explanations.measures import tau
 from sentiment_models.explanations.rankings import Scores
 
-# Beside what explains: the one baseline that has an opinion of words.
+# Attributions, attention, and the only baseline that scores words by their meaning.
 COMPARED = tuple(name for name, kind in KINDS.items() if kind in (ATTRIBUTION, ATTENTION) or name == "lexicon")
 DIGITS = 4
 
 
 def agreement(texts: Sequence[Mapping[str, Scores]]) -> dict[str, dict[str, float]]:
-    """The mean over texts of Kendall's tau-b between the word scores of methods, by method and method; 1 with itself.
+    """Return the mean over the texts of Kendall's tau-b between the word scores of each pair of methods; 1 for a method with itself.
 
-    Left out of a mean is a text where it is undefined, as of one word; left out altogether is a pair without any text.
+    Texts where tau is undefined, such as those of one word, are left out of the mean. Pairs without any text are left out.
 
     Args:
-        texts: of each the scores by method.
+        texts: the scores of each text by method.
     """
     names = [name for name in COMPARED if any(name in text for text in texts)]
     found: dict[str, dict[str, float]] = {name: {name: 1.0} for name in names}

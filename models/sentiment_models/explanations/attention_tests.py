@@ -1,8 +1,8 @@
-"""Whether attention explains the answers of one bundle: the tests of the papers that doubt it, on texts that have been scored.
+"""Tests of whether attention explains the answers of one bundle.
 
 Correlation and adversarial attention (Jain and Wallace 2019), erasure of attention (Serrano and Smith 2019), accuracy with uniform
-attention (Wiegreffe and Pinter 2019, section 3.2, here without training anew), and whether gradients see what was learned (Adebayo et al.
-2018). What is trained for the purpose is in ``small_encoder`` and beside it.
+attention (Wiegreffe and Pinter 2019, section 3.2, here without retraining), and model randomisation (Adebayo et al. 2018). The
+tests that train models of their own are in ``training_tests``.
 """
 
 import math
@@ -31,15 +31,15 @@ from sentiment_models.export.checkpoint import one_thread
 
 CORRELATED = ("attention_last_cls", "attention_mean_cls")
 
-# Texts and tokens that each test takes at most, drawn at random: the first holds for sentences, the second for long texts. On a core
-# that has other work too, with 6 layers of 384: 100 sentences of SST-2 are searched in 90 s, 200 erased in 30 s, 50 randomised in 70 s.
+# The most texts and tokens of each test, drawn at random: the first limit binds for sentences, the second for long texts. On a busy core,
+# with 6 layers of width 384, sentences of SST-2 take: adversarial 90 s for 100, erasure 30 s for 200, randomisation 70 s for 50.
 ADVERSARIAL_MAX = (100, 40_000)
 ERASED_MAX = (200, 40_000)
-# 10 rows there and back, of four models.
+# 10 rows forward and backward, of four models.
 RANDOMISED_MAX = (50, 2_500)
-# A run of the explain graph for each layer and two more: 500 sentences in 55 s.
+# The explain graph runs once per layer and twice more: 55 s for 500 sentences.
 UNIFORM_MAX = (1_000, 40_000)
-# Half of the largest divergence that there can be: above it two attentions have more apart than in common.
+# Half of the maximum divergence.
 FAR = math.log(2) / 2
 
 
@@ -70,20 +70,20 @@ def attention_found(
     scores: Sequence[Mapping[str, Scores]],
     seed: int,
 ) -> AttentionFound:
-    """Run all tests on texts, with progress bars. Torch keeps to one thread, the explain graph takes all cores.
+    """Run all tests on texts, with progress bars. Torch uses one thread, the explain graph all cores.
 
-    Accuracies are the explain graph's and what is done in torch is done in fp32, also where int8 is served. Those tests take at most so
-    many texts, drawn by the seed, as their constants say.
+    Accuracies are the explain graph's, and torch computes in fp32, also where int8 is served. The costly tests draw at most as many
+    texts as their constants say.
 
     Args:
         subject: the bundle, with an explain graph.
         readings: at least one text.
-        labels_right: the index of each text's right label.
-        scores: of each text the word scores towards its answer, by method; both of CORRELATED, gradient_x_input and occlusion.
-        seed: of what is drawn.
+        labels_right: the index of each text's correct label.
+        scores: the word scores of each text for its answer, by method; with both of CORRELATED, gradient_x_input and occlusion.
+        seed: of the draws.
 
     Raises:
-        ModelsError: there is no explain graph, or the whole model does not answer as a search says.
+        ModelsError: there is no explain graph, or the whole model does not confirm a search.
     """
     rng = np.random.default_rng(seed)
     tokens = [reading.tokens for reading in readings]
@@ -112,7 +112,7 @@ def attention_found(
 
 
 def _accuracies(subject: Subject, readings: Sequence[Reading], right: Sequence[int]) -> tuple[float, tuple[float, ...]]:
-    """With learned attention, and with that of each layer and then all made uniform."""
+    """Return the accuracy with learned attention, and those with each layer's and then all attention made uniform."""
 
     def answers(reading: Reading) -> npt.NDArray[np.int64]:
         own = subject.explained(reading, ["logits"], reading.label)["logits"]
@@ -126,15 +126,15 @@ def _accuracies(subject: Subject, readings: Sequence[Reading], right: Sequence[i
 
 
 def _taus(scores: Sequence[Mapping[str, Scores]], method: str) -> dict[str, float]:
-    """Mean tau-b with the size of an importance, by attention method: Jain and Wallace 2019, section 4.1 and algorithm 1.
+    """Return the mean tau-b with an absolute importance, by attention method: Jain and Wallace 2019, section 4.1 and algorithm 1.
 
-    Theirs have no sign either: attention cannot tell what speaks for the answer from what speaks against it.
+    The paper uses absolute values too: attention does not distinguish words for the answer from words against it.
     """
     found = {}
     for name in CORRELATED:
         taus = [tau(text[name].values, np.abs(text[method].values)) for text in scores]
         there = [one for one in taus if one is not None]
-        # Of texts of one word there is no order, and nothing to be told.
+        # Texts of one word have no order.
         if there:
             found[name] = float(np.mean(there))
     return found

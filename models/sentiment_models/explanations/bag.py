@@ -1,7 +1,7 @@
-"""A bag of embeddings whose words are weighed by weights from elsewhere: the diagnostic of Wiegreffe and Pinter 2019, section 3.4.
+"""A bag of embeddings with given word weights: the diagnostic model of Wiegreffe and Pinter 2019, section 3.4.
 
-Each word is its embedding, put through one layer with tanh that sees no other word; the text is their weighted sum, and one linear layer
-answers from it. What the weights tell of a text is all that the bag knows beyond the words themselves.
+Each word's embedding passes one tanh layer that sees no other word. The text is the weighted sum of the results, which one linear
+layer classifies. Besides the words themselves, the weights are the bag's only information on a text.
 """
 
 import numpy as np
@@ -11,14 +11,14 @@ from sentiment_models.evaluation.metrics import Probabilities
 from sentiment_models.explanations.small_encoder import Batch, Course, Texts, Weights, fit, in_order, padded
 
 UNIFORM, LEARNED, ATTENTION, ADVERSARY = "uniform", "learned", "attention", "adversary"
-"""Whose weights: none's, the bag's own, the encoder's of its seed, the adversary's."""
+"""Sources of the weights: uniform, learned by the bag, attention of the encoder with the same seed, attention of the adversary."""
 
 
 class Bag(torch.nn.Module):
-    """``weights`` None: the bag learns a score of each word and weighs by its softmax over the text."""
+    """The model. Without given weights it learns a score per word, and the weights are the softmax of the scores over the text."""
 
     def __init__(self, vocabulary: int, width: int, labels: int, dropout: float, seed: int) -> None:
-        """Make an untrained one; equal seeds give equal weights."""
+        """Initialise an untrained bag; equal seeds give equal parameters."""
         super().__init__()
         torch.manual_seed(seed)
         self.embedding = torch.nn.Embedding(vocabulary, width)
@@ -33,8 +33,8 @@ class Bag(torch.nn.Module):
 
         Args:
             ids: tokens, [rows, tokens].
-            words: of which word each token is a piece, from 1; 0 for special tokens and padding. A word is the mean of its pieces.
-            weights: of the words, [rows, words or more], None: learned.
+            words: the word that each token belongs to, from 1; 0 for special tokens and padding. A word is the mean of its tokens.
+            weights: word weights, [rows, words or more]; None: learned.
         """
         most = int(words.max())
         pieces = torch.nn.functional.one_hot(words, most + 1)[:, :, 1:].float()
@@ -49,14 +49,14 @@ class Bag(torch.nn.Module):
 
 
 def uniform_weights(texts: Texts) -> Weights:
-    """Weigh all words of a text alike."""
+    """Return equal weights for all words of a text."""
     counts = texts.counts()[:, None]
     weights: Weights = ((np.arange(counts.max()) < counts) / counts).astype(np.float32)
     return weights
 
 
 def train_bag(bag: Bag, texts: Texts, weights: Weights | None, course: Course, title: str) -> None:
-    """Train a bag under given weights, [texts, words], or, None, under its own."""
+    """Train a bag with given weights, [texts, words]; None: with its own."""
 
     def loss(batch: Batch) -> torch.Tensor:
         return torch.nn.functional.cross_entropy(bag(batch.ids, batch.words, _of(weights, batch)), batch.labels)

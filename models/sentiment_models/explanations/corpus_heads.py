@@ -1,4 +1,4 @@
-"""What each attention head does over a corpus: how much the answers hang on it, and in which pattern it looks."""
+"""The attention heads over a corpus: the effect of each head on the answers, and its attention pattern."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,23 +15,23 @@ from sentiment_models.explanations.drawing import drawn
 from sentiment_models.explanations.findings import HeadsFound
 from sentiment_models.explanations.subject import Reading, Subject
 
-# A share of 1,000 texts is known to 3 %, one of 200 to 7 %; a text of 512 tokens takes a second.
+# A share of 1,000 texts is known to within 3 %, of 200 to within 7 %; a text of 512 tokens takes a second.
 TEXTS_MAX = 1_000
 TOKENS_MAX = 40_000
-# Of the texts that are drawn where there are more.
+# Seed of the draw from a larger corpus.
 SEED = 0
-# Of what is told: 144 heads of 9 patterns are many numbers.
+# Decimals of the results: 144 heads with 9 patterns are many numbers.
 DIGITS = 4
 
 Floats = npt.NDArray[np.float64]
 
 
 def heads_found(subject: Subject, readings: Sequence[Reading]) -> HeadsFound:
-    """Look at the heads on texts, as the service does on one, with a progress bar.
+    """Measure the heads on texts as the service does on one text, with a progress bar.
 
-    The effect is the size of what switching the head off would do to the logit of each text's answer, to the first order (Michel et al.
-    2019, "Are Sixteen Heads Really Better than One?"); patterns are those of ``sentiment.explain.methods.heads``; of two that are as
-    frequent the first in its order counts. Of many or long texts some are drawn, up to TEXTS_MAX and TOKENS_MAX.
+    The effect is the absolute first-order estimate of what switching the head off does to the logit of each text's answer (Michel et
+    al. 2019, "Are Sixteen Heads Really Better than One?"). Patterns are those of ``sentiment.explain.methods.heads``; of equally
+    frequent ones, the first wins. At most TEXTS_MAX texts and TOKENS_MAX tokens are drawn.
 
     Args:
         subject: the bundle, with an explain graph.
@@ -42,7 +42,7 @@ def heads_found(subject: Subject, readings: Sequence[Reading]) -> HeadsFound:
     """
     session = subject.session
     if session is None:
-        raise ModelsError(f"{subject.bundle}: has no explain graph")
+        raise ModelsError(f"{subject.bundle}: the bundle has no explain graph")
     names = outputs(ExplanationRequest("", heads=True), session.layers)
     places = drawn([reading.tokens for reading in readings], TEXTS_MAX, TOKENS_MAX, np.random.default_rng(SEED))
     chosen = [readings[place] for place in places]
@@ -68,7 +68,7 @@ def heads_found(subject: Subject, readings: Sequence[Reading]) -> HeadsFound:
 
 
 def _most(counts: Counter[str]) -> str:
-    """The most frequent label; of several the first of PATTERNS, and one of them before none."""
+    """Return the most frequent label; of equally frequent ones, the first in PATTERNS."""
     return max(counts, key=lambda label: (counts[label], -PATTERNS.index(label) if label in PATTERNS else -len(PATTERNS)))
 
 

@@ -1,6 +1,6 @@
-"""How far answers and attention lie apart, and how far that could be chance. Pure functions of arrays.
+"""Distances between answers and between attention weights, and accuracies with intervals. Pure functions of arrays.
 
-Weights are [texts, words]; those of a text sum to 1, and two arrays of the same texts may end in another number of zeros.
+Weights are [texts, words] and sum to 1 per text. Two arrays of the same texts may be padded with different numbers of zeros.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,40 +14,42 @@ from sentiment_models.explanations.training_findings import Accuracy
 
 Floats = NDArray[np.floating]
 Right = NDArray[np.bool_]
-"""Whether models that differ in their seed answer texts rightly, [seeds, texts]."""
+"""Whether models with different seeds answer texts correctly, [seeds, texts]."""
 
-# A weight below it has no logarithm worth having.
+# Smaller weights are clipped before the logarithm.
 SMALLEST = 1e-9
 
 
 def divergence(first: Floats, second: Floats) -> float:
-    """Jensen-Shannon divergence in nats, the mean over the texts: from 0 to ln 2 (Lin 1991)."""
+    """Return the mean Jensen-Shannon divergence over the texts in nats, from 0 to ln 2 (Lin 1991)."""
     one, other = _alike(first, second)
     middle = (one + other) / 2
     return float((_kl(one, middle) + _kl(other, middle)).mean() / 2)
 
 
 def kl_divergence(first: Floats, second: Floats) -> float:
-    """Kullback-Leibler divergence of the first from the second in nats, the mean over the texts."""
+    """Return the mean Kullback-Leibler divergence of the first from the second over the texts, in nats."""
     return float(_kl(*_alike(first, second)).mean())
 
 
 def output_change(first: Floats, second: Floats) -> float:
-    """Total variation distance of probabilities, [texts, labels], the mean over the texts: from 0 to 1."""
+    """Return the mean total variation distance of probabilities [texts, labels], from 0 to 1."""
     return float(np.abs(first.astype(np.float64) - second).sum(1).mean() / 2)
 
 
 def agreement(first: Floats, second: Floats) -> float:
-    """The share of texts with one answer by probabilities, [texts, labels]."""
+    """Return the share of texts with the same answer; arguments are probabilities [texts, labels]."""
     return float((first.argmax(1) == second.argmax(1)).mean())
 
 
 def compared(right: Mapping[str, Right], pairs: Sequence[tuple[str, str]], seed: int) -> tuple[dict[str, Accuracy], list[Difference]]:
-    """The accuracy of each kind of model, and of each pair the first's less the second's, all over the same resamples of texts.
+    """Return the accuracy of each kind of model, and the accuracy difference of each pair, first minus second.
+
+    All intervals use the same resamples of texts, so differences are paired by text.
 
     Args:
-        right: by kind.
-        pairs: kinds whose difference is wanted: what a text is hard for counts for both.
+        right: by kind of model.
+        pairs: the kinds to compare.
         seed: of the resamples.
     """
     means = {name: rows.mean(0) for name, rows in right.items()}

@@ -1,4 +1,4 @@
-"""Which texts a costly test takes. Pure."""
+"""Draw the texts of a costly test. Pure."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ import numpy as np
 
 
 def drawn(tokens: Sequence[int], texts_max: int, tokens_max: int, rng: np.random.Generator) -> list[int]:
-    """Random texts, by their places in rising order: at most so many, with at most so many tokens together, but always one.
+    """Draw texts at random within limits, but at least one. Return their indices in rising order.
 
     Args:
-        tokens: of each text, at least one text.
-        texts_max: at least 1.
-        tokens_max: of all that are drawn.
-        rng: draws them; every text is as likely as any other to come first.
+        tokens: the tokens of each text; at least one text.
+        texts_max: the most texts, at least 1.
+        tokens_max: the most tokens of all drawn texts together.
+        rng: random generator.
     """
     places = rng.permutation(len(tokens))[:texts_max]
     fit = int(np.searchsorted(np.cumsum([tokens[place] for place in places]), tokens_max, side="right"))

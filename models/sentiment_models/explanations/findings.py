@@ -1,18 +1,18 @@
-"""What a study of explanations found, as ``evaluate --explanations --json`` writes it and tables, page, card and manifest read it.
+"""The results of a study of explanations, as ``evaluate --explanations --json`` writes them. Tables, page, card and manifest read them.
 
-Values are in calibrated probability of the predicted label unless said otherwise. Intervals are of 95 %, by paired bootstrap over texts.
+Values are in calibrated probability of the predicted label unless stated otherwise. Intervals are 95 %, by paired bootstrap over texts.
 """
 
 from pydantic import BaseModel, ConfigDict, Field
 
-# Shares of the words that are erased or kept, each at least one word (DeYoung et al. 2020, "ERASER").
+# Shares of the words that are erased or kept, at least one word each (DeYoung et al. 2020, "ERASER").
 FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
-# Ways of erasing. A method is called better only if it is under two of them.
+# Operators: ways of erasing words. A method is called better only if it is better with two of them.
 OPERATORS = ("attention_mask", "mask_token", "deletion")
 ATTRIBUTION, ATTENTION, BASELINE, BOUND, CONTROL = "attribution", "attention", "baseline", "bound", "control"
-# The default attribution ranked by the size of its values: what it is worth without the sign, which most of attention lacks too.
+# The default attribution ranked by absolute value: its worth without the sign, which most attention rankings lack too.
 UNSIGNED = "default_unsigned"
-# Orders by nothing; what they come to is chance.
+# Random orders: their results are chance level.
 CHANCE = ("random", "uniform")
 KINDS = {
     "integrated_gradients": ATTRIBUTION,
@@ -40,7 +40,7 @@ class _Part(BaseModel):
 
 
 class Difference(_Part):
-    """A mean difference over texts with its interval; ``clear``: the interval leaves out 0."""
+    """A mean difference over texts with its interval."""
 
     mean: float
     low: float
@@ -49,22 +49,23 @@ class Difference(_Part):
 
     @property
     def clear(self) -> bool:
-        """Whether it is more than chance."""
+        """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
 class Faithfulness(_Part):
-    """One ranking of words under one way of erasing.
+    """One ranking of words with one operator.
 
-    ``comprehensiveness`` (higher is better) and ``sufficiency`` (lower is better) are means over FRACTIONS (AOPC) and texts,
-    ``by_fraction`` are their means at each. Fractions that are as many words count once in a text's mean. Normalised ones
-    are shares from 0 to 1 of what the whole text moves the probability by, taken by the first words and kept by them alone (of both
-    more is better), over the texts where that is more than 0.05; ``naopc``: between the worst and the best order that beam search
-    finds (Edin et al. 2025), over up to 100 of the texts, None where none was short enough. ``greedy``, an order searched word by word
-    for comprehensiveness, is of those texts alone that have up to 40 words: how many tells ``over_random``.
-    ``flip``: the mean share of words to erase until the label changes, 1 where it never does. ``tau_loo``: Kendall's tau-b with
-    leave-one-out by the same way of erasing, None where there is none; of texts over 128 tokens with occlusion, and only by the
-    attention mask. ``over_random``: comprehensiveness less that of random orders; ``under_random``: their sufficiency less this one.
+    ``comprehensiveness`` (higher is better) and ``sufficiency`` (lower is better) are means over FRACTIONS (AOPC) and texts;
+    ``by_fraction`` has their means at each fraction. Fractions that round to the same number of words count once in a text's mean.
+    Normalised values are shares, from 0 to 1, of the change of probability by the whole text: removed by the first words, and kept by
+    them alone (higher is better for both). They are means over the texts where that change is above 0.05. ``naopc``: the position
+    between the worst and the best order that beam search finds (Edin et al. 2025), over up to 100 texts; None if none was short
+    enough. ``greedy``, an order searched word by word for comprehensiveness, covers only texts of up to 40 words: ``over_random`` has
+    their number. ``flip``: the mean share of words to erase until the label changes, 1 if it never does. ``tau_loo``: Kendall's
+    tau-b with leave-one-out by the same operator, None if undefined; for texts over 128 tokens it is tau with occlusion, and only for
+    attention_mask. ``over_random``: comprehensiveness minus that of random orders. ``under_random``: sufficiency of random orders
+    minus this one.
     """
 
     comprehensiveness: float
@@ -83,8 +84,8 @@ class Faithfulness(_Part):
 class EvidenceFound(_Part):
     """The verdicts of the service's own evidence over the texts.
 
-    ``tested``: not flat and with 19 random sets; ``better_of_tested``: the share of those that are better than random, with its interval.
-    Words are erased by the attention mask, which is how occlusion and Shapley values score them.
+    ``tested``: texts that are not flat and have 19 random sets. ``better_of_tested``: the share of them with a ranking better than
+    random, with its interval. The evidence erases by attention_mask, as occlusion and Shapley values do.
     """
 
     better_than_random: int
@@ -99,10 +100,10 @@ class EvidenceFound(_Part):
 class MethodFound(_Part):
     """One method over all texts.
 
-    ``operators``: by way of erasing. ``rows``: forward rows a text, the explain graph's counted as 3 (its backward part); ``ms``:
-    the median time of a text on one core. ``stability``: mean Spearman correlation of word values before and after a change that
-    means nothing, by change, of the texts in which the tokenizer sees it. ``residual``: median and 95th
-    percentile of the relative completeness residual, of integrated gradients.
+    ``operators``: results by operator. ``rows``: forward rows per text, a row of the explain graph counted as 3 for its backward part.
+    ``ms``: the median time per text on one core. ``stability``: mean Spearman correlation of word values before and after a change
+    without meaning, by change, over the texts whose tokens change. ``residual``: median and 95th percentile of the relative
+    completeness residual of integrated gradients.
     """
 
     kind: str
@@ -115,9 +116,9 @@ class MethodFound(_Part):
 
 
 class Comparison(_Part):
-    """Comprehensiveness of ``better`` less that of ``than`` on the same texts.
+    """Comprehensiveness of ``better`` minus that of ``than`` on the same texts.
 
-    ``holds``: above 0 and clear of it by every way of erasing.
+    ``holds``: the interval is above 0 with every operator.
     """
 
     better: str
@@ -127,20 +128,21 @@ class Comparison(_Part):
 
 
 class AttentionFound(_Part):
-    """Jain and Wallace 2019, Serrano and Smith 2019, and what is left without learned attention.
+    """Results of the tests of attention (Jain and Wallace 2019, Serrano and Smith 2019, and others).
 
-    ``tau_gradient`` and ``tau_loo``: mean Kendall's tau-b of attention methods with |gradient x input| and with leave-one-out.
-    ``adversarial``: by the largest change of the output allowed (total variation distance, as text): median Jensen-Shannon distance in
-    nats between the model's last-layer attention and the farthest found, in the mean of the heads, and the share of texts where it is
-    above half of ln 2; ``adversarial_shown``: likewise between the means of the heads, which is what a map shows.
-    ``top_weight``: mean JS(p, p without the top weight) less JS(p, p without a random one) with its interval; ``top_weight_flips``: the
-    share of texts whose decision flips without either. ``flip_share``: mean share of last-layer weights to remove until the decision
-    flips, by ranking, 1 where it never does; ``flips``: the share of texts where it does. ``erased_texts``: of these three.
-    ``uniform_accuracy``: accuracy with a layer's attention made uniform, all layers' last, and ``accuracy`` with learned attention, both
-    by the explain graph over ``uniform_texts``.
-    ``randomisation``: tau-b of values with those of the same model with last layers drawn anew, by method; ``randomisation_sizes``: of
-    their sizes, without the signs. None: not measured, for this architecture, or, of ``randomisation`` alone, where no text has two
-    words. Correlations that no text has are left out.
+    ``tau_gradient`` and ``tau_loo``: mean Kendall's tau-b of attention methods with |gradient x input| and with leave-one-out;
+    undefined ones are left out.
+    ``adversarial``: by the allowed change of the output (total variation distance, as text), the median Jensen-Shannon divergence in
+    nats between the model's last-layer attention and the farthest found, averaged over the heads, and the share of texts where it is
+    above half of ln 2. ``adversarial_shown``: the same between the means of the heads, which a map shows.
+    ``top_weight``: mean JS(p, p without the top weight) minus JS(p, p without a random weight), with its interval.
+    ``top_weight_flips``: the share of texts whose decision flips without the top and without a random weight. ``flip_share``: by
+    ranking, the mean share of last-layer weights to remove until the decision flips, 1 if it never does. ``flips``: the share of texts
+    where it does. ``erased_texts``: texts of these three tests.
+    ``uniform_accuracy``: accuracy with uniform attention in each single layer, then in all layers. ``accuracy``: with learned
+    attention. Both are the explain graph's on ``uniform_texts``.
+    ``randomisation``: by method, tau-b of values with those of the model with randomised upper layers. ``randomisation_sizes``: tau-b
+    of the absolute values. None: not measured for this architecture; ``randomisation`` also if no text has two words.
     """
 
     accuracy: float
@@ -162,10 +164,10 @@ class AttentionFound(_Part):
 
 
 class HeadsFound(_Part):
-    """Heads over a corpus, [layers][heads]: mean size of the estimated effect in logits, the most frequent pattern, its share of texts.
+    """Heads over a corpus, [layers][heads]: mean absolute estimated effect in logits, most frequent pattern, its share of texts.
 
-    ``lift``: by pattern, the mean over the texts that can show it; 0 for a head that looks everywhere alike, 1 for the pure pattern.
-    Patterns that no text can show are left out.
+    ``lift``: by pattern, the mean over the texts that can show it, from 0 for uniform attention to 1 for the pure pattern. Patterns
+    that no text can show are left out.
     """
 
     texts: int
@@ -176,7 +178,7 @@ class HeadsFound(_Part):
 
 
 class Plausible(_Part):
-    """Agreement with what people marked: mean area under the precision-recall curve and token F1 at the rationale's share and at 20 %."""
+    """Agreement with human rationales: mean area under the precision-recall curve, word F1 at the rationale's share and at 20 %."""
 
     auprc: float
     auprc_interval: tuple[float, float]
@@ -185,10 +187,10 @@ class Plausible(_Part):
 
 
 class PlausibilityFound(_Part):
-    """Agreement with people over ``documents``; it says nothing of faithfulness.
+    """Agreement with human rationales over ``documents``. It does not measure faithfulness.
 
-    ``prevalence``: the share of words that people marked. ``methods`` has ``random``, the mean over all orders of words: in AUPRC it is
-    above the prevalence, the more so the fewer words are marked.
+    ``prevalence``: the share of marked words. ``methods`` includes ``random``, the mean over all orders of words; its AUPRC is above
+    the prevalence, the more so the fewer words are marked.
     """
 
     documents: int
@@ -198,11 +200,11 @@ class PlausibilityFound(_Part):
 
 
 class DatasetFound(_Part):
-    """The study of one file: ``texts`` of its ``rows``, by the seed. ``agreement``: mean tau-b of word scores, by method and method.
+    """The study of one file: ``texts`` texts drawn from its ``rows``.
 
-    ``comparisons``: of the default with attention, attributions and baselines, and of ``default_unsigned`` with attention. ``unseen``:
-    by change that means nothing, in how many texts the tokenizer does not see it, so that nothing could move. ``words``: in the mean;
-    ``words_max``: of the longest text, as it is read.
+    ``agreement``: mean tau-b of word scores for each pair of methods. ``comparisons``: the default with attention, attributions and
+    baselines, and ``default_unsigned`` with attention. ``unseen``: by change without meaning, the number of texts whose tokens it does
+    not change. ``words``: mean number of words; ``words_max``: words of the longest text, after truncation.
     """
 
     texts: int = Field(gt=0)
@@ -221,7 +223,7 @@ class DatasetFound(_Part):
 
 
 class Findings(_Part):
-    """A whole study of one bundle. ``default_method``: the attribution that the bundle serves first, or shall."""
+    """A study of one bundle. ``default_method``: the attribution that the bundle serves, or will serve, by default."""
 
     bundle: str
     digest: str

@@ -6,19 +6,19 @@ from numpy.typing import NDArray
 from sentiment_models.explanations.findings import Difference
 
 RESAMPLES = 10_000
-# Resampled texts that are held at once: 32 MB of their counts.
+# Counts of resampled texts in memory at once: 32 MB.
 COUNTS_MAX = 2**22
 
 
 def paired_intervals(differences: NDArray[np.float64], seed: int) -> list[Difference | None]:
-    """The mean of each column with its 95 % percentile interval (Efron 1979), all over the same resamples of texts.
+    """Return the mean of each column with its 95 % percentile interval (Efron 1979). All columns share the resamples of texts.
 
     Args:
-        differences: [texts, columns]; nan where a text has none, which is left out of its column.
+        differences: [texts, columns]; nan where undefined, which is left out of its column.
         seed: of the resamples.
 
     Returns:
-        One a column, None where no text has it.
+        One per column; None for a column without values.
     """
     texts = len(differences)
     there = np.isfinite(differences)
@@ -29,7 +29,7 @@ def paired_intervals(differences: NDArray[np.float64], seed: int) -> list[Differ
     for start in range(0, RESAMPLES, step):
         counts = rng.multinomial(texts, np.full(texts, 1 / texts), size=min(step, RESAMPLES - start)).astype(np.float64)
         drawn = counts @ there
-        # A resample without any of a column's texts says nothing of it.
+        # nan: the resample has no text with a value in this column.
         means.append(np.divide(counts @ values, drawn, out=np.full_like(drawn, np.nan), where=drawn > 0))
     found = np.concatenate(means)
     return [_difference(values[there[:, column], column], found[:, column]) for column in range(differences.shape[1])]

@@ -1,4 +1,4 @@
-"""What a long study has done so far, a line of JSON each, so that one that was killed goes on."""
+"""The journal of a long study: one JSON line per finished record, so an interrupted study can continue."""
 
 import json
 import os
@@ -12,31 +12,31 @@ from sentiment_models.export.provenance import Json
 
 
 class Journal:
-    """Records by key. Threads may share it. Without a file it is kept in memory only."""
+    """Records by key. Threads may share it. Without a file, records are kept in memory only."""
 
     def __init__(self, path: Path | None, settings: Mapping[str, Json]) -> None:
-        """Open a file, or begin it, which is written to with the first record.
+        """Open a journal. A new file is created with the first record.
 
         Args:
-            path: the file; its first line tells the settings, a line that was cut off at its end is dropped.
-            settings: what the records depend on.
+            path: the file. Its first line has the settings; an incomplete last line is removed.
+            settings: everything that the records depend on.
 
         Raises:
-            OtherRun: the file is of other settings.
-            ModelsError: it is no journal, or damaged.
+            OtherRun: the file belongs to a study with other settings, or is not a journal.
+            ModelsError: the file is damaged.
         """
         self._path = path
         self._lock = threading.Lock()
         self._records: dict[str, dict[str, Json]] = {}
-        # Written with the first record: a run that is refused for another reason leaves no file.
+        # The line with the settings, written with the first record: a run that fails before it leaves no file.
         self._first = b""
-        # Of the file, as far as it is known here.
+        # The expected size of the file. Another size means that another process writes to it.
         self._size = 0
         if path is None:
             return
         first = json.dumps({"settings": dict(settings)}, sort_keys=True).encode() + b"\n"
         content = path.read_bytes() if path.exists() else b""
-        # What a kill may have left of a first line; anything else without an end is another's.
+        # A killed process may leave a part of the first line; the file then counts as new.
         if first.startswith(content) and content != first:
             self._first = first
             self._size = len(content)
@@ -45,7 +45,7 @@ class Journal:
         self._size = len(whole)
         head, *lines = whole.splitlines() or [b""]
         if head + b"\n" != first:
-            raise OtherRun(f"{path}: is of {_told(head, first)}; choose another file or delete it")
+            raise OtherRun(f"{path}: {_difference(head, first)}; choose another file or delete it")
         for number, line in enumerate(lines, 2):
             try:
                 key, record = json.loads(line)
@@ -57,11 +57,11 @@ class Journal:
                 stream.truncate(len(whole))
 
     def get(self, key: str) -> dict[str, Json] | None:
-        """A record, None if there is none yet."""
+        """Return a record, or None."""
         return self._records.get(key)
 
     def add(self, key: str, record: dict[str, Json]) -> None:
-        """Keep a record; it is in the file when this returns.
+        """Store a record; it is in the file when this returns.
 
         Raises:
             ModelsError: another process writes to the file.
@@ -71,9 +71,9 @@ class Journal:
             self._records[key] = record
             if self._path is not None:
                 with self._path.open("ab") as stream:
-                    # Not where the stream stands, which was found before the lock.
+                    # fstat, not stream.tell(): the position was set before the lock was held.
                     if not claim(stream) or os.fstat(stream.fileno()).st_size != self._size:
-                        raise ModelsError(f"{self._path}: another process writes to it; repeat the command when that has ended")
+                        raise ModelsError(f"{self._path}: another process writes to this file; run the command again when it has ended")
                     if self._first:
                         stream.truncate(0)
                         self._size = 0
@@ -82,11 +82,11 @@ class Journal:
                 self._first = b""
 
 
-def _told(head: bytes, wanted: bytes) -> str:
-    """What differs between the settings of two first lines."""
+def _difference(head: bytes, expected: bytes) -> str:
+    """Describe the difference between two first lines."""
     try:
-        old, new = (json.loads(line)["settings"] for line in (head, wanted))
+        old, new = (json.loads(line)["settings"] for line in (head, expected))
         names = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     except (ValueError, KeyError, TypeError, AttributeError):
-        return "no study"
-    return f"a study with another {', '.join(names)}"
+        return "not a journal of a study"
+    return f"belongs to a study with other settings ({', '.join(names)})"

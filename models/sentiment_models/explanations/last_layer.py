@@ -1,7 +1,8 @@
-"""The last layer of a classifier in torch, with the attention of the token that the classifier reads replaced at will.
+"""The last layer of a classifier in torch, with replaceable attention of the token that the classifier reads.
 
-Of a text the classifier reads the last state of its first token, into which the last layer's attention comes by one row a head. With that
-row free, all else below it fixed, an answer costs one token's way through one layer. In fp32, whatever precision is served.
+The classifier reads the last state of the first token. The last layer's attention enters that state through one row per head. With
+everything below fixed, an answer for another row costs only one token's pass through one layer. Computes in fp32, whatever precision is
+served.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,22 +20,22 @@ from sentiment.model.tokenizer import Row
 from sentiment_models.export.families import FAMILIES
 from sentiment_models.export.manifest import CONFIG_FILE, WEIGHTS_FILE, read_object
 
-# Families whose layers are built as BERT's are: encoder.layer[i].attention.self, attention.output, intermediate, output.
+# Families with BERT's layer structure: encoder.layer[i].attention.self, attention.output, intermediate, output.
 LIKE_BERT = ("bert", "roberta", "electra")
-# 4 rows of 512 tokens take 100 MB of attention in 12 heads.
+# 4 rows of 512 tokens take 100 MB of attention with 12 heads.
 BATCH_TOKENS_MAX = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """What texts bring to the last layer's attention, padded on the right to the longest: all that does not depend on it.
+    """The inputs of the last layer's attention for texts, padded on the right to the longest.
 
     Attributes:
-        values: what each token gives to whoever attends to it, [texts, heads, tokens, width].
-        state: of the token that the classifier reads, [texts, heads x width].
-        attention: the model's own weights of that token, [texts, heads, tokens]; each row sums to 1, 0 at padding.
-        real: no padding, [texts, tokens].
-        logits: the model's own, [texts, labels].
+        values: the value vector of each token, [texts, heads, tokens, width].
+        state: the state of the token that the classifier reads, [texts, heads x width].
+        attention: the model's own attention of that token, [texts, heads, tokens]; each row sums to 1, 0 at padding.
+        real: true for tokens, false for padding, [texts, tokens].
+        logits: the model's own logits, [texts, labels].
     """
 
     values: torch.Tensor
@@ -44,21 +45,21 @@ class Below:
     logits: torch.Tensor
 
     def text(self, index: int) -> "Below":
-        """One text, without padding."""
+        """Return one text, without padding."""
         one, tokens = slice(index, index + 1), int(self.real[index].sum())
         values, attention = self.values[one, :, :tokens], self.attention[one, :, :tokens]
         return Below(values, self.state[one], attention, self.real[one, :tokens], self.logits[one])
 
 
 class LastLayer:
-    """A bundle's classifier in torch, its last layer apart. For one thread at a time."""
+    """A bundle's classifier in torch with separate access to its last layer. For one thread at a time."""
 
     def __init__(self, model: Any, pad_id: int) -> None:
-        """Take a classifier of one of LIKE_BERT, with eager attention; use ``load_last_layer`` for a bundle.
+        """Wrap a classifier of one of LIKE_BERT, with eager attention. Use ``load_last_layer`` for a bundle.
 
         Args:
-            model: a PreTrainedModel, whose layers transformers leaves untyped.
-            pad_id: fills rows; padding is not attended to.
+            model: a PreTrainedModel, whose layers are untyped in transformers.
+            pad_id: the padding token.
         """
         self.model = model.eval().requires_grad_(False)
         self._pad_id = pad_id
@@ -66,7 +67,7 @@ class LastLayer:
         self._inputs = FAMILIES[model.config.model_type].inputs
 
     def below(self, rows: Sequence[Row]) -> Below:
-        """Run texts up to the last layer's attention; at least one row, in batches of at most BATCH_TOKENS_MAX tokens."""
+        """Run at least one text up to the last layer's attention, in batches of at most BATCH_TOKENS_MAX tokens."""
         parts = [self._below(rows[part.start : part.stop]) for part in _batches(rows)]
         tokens = max(row.tokens for row in rows)
         return Below(
@@ -78,26 +79,26 @@ class LastLayer:
         )
 
     def logits(self, below: Below, weights: torch.Tensor) -> torch.Tensor:
-        """The logits with other weights in the place of ``below.attention``; can be differentiated by them.
+        """Return the logits with ``weights`` instead of ``below.attention``; differentiable with respect to them.
 
         Args:
-            below: texts; a single one answers any number of weights.
-            weights: [..., texts, heads, tokens], each from 0; 0 at padding.
+            below: texts; a single text broadcasts to any number of weights.
+            weights: [..., texts, heads, tokens], at least 0; 0 at padding.
 
         Returns:
             [..., texts, labels].
         """
         layer = self._layer
         context = torch.einsum("...nht,nhtd->...nhd", weights, below.values).flatten(-2)
-        # A text of one token: what reads the first token reads its only one.
+        # The layer's modules expect [rows, tokens, width]: here one token per row.
         attended = layer.attention.output(context, below.state).reshape(-1, 1, context.shape[-1])
         logits: torch.Tensor = self._classified(layer.output(layer.intermediate(attended), attended))
         return logits.reshape(*context.shape[:-1], -1)
 
     def whole(self, rows: Sequence[Row], weights: torch.Tensor) -> torch.Tensor:
-        """The logits of the whole model, untouched but for these weights [texts, heads, tokens], put in while it runs; [texts, labels].
+        """Return the logits [texts, labels] of the whole model with these weights [texts, heads, tokens], replaced while it runs.
 
-        It shares no arithmetic with ``logits``, whose answers it proves.
+        It shares no arithmetic with ``logits``, so it can verify its results.
         """
         found = []
         for part in _batches(rows):
@@ -118,7 +119,7 @@ class LastLayer:
         return Below(split, states[:, 0], attention, feeds["attention_mask"].bool(), found.logits)
 
     def _classified(self, states: torch.Tensor) -> torch.Tensor:
-        """The logits of last states [rows, 1, width]."""
+        """Return the logits of last states [rows, 1, width]."""
         pooler = getattr(self.model.base_model, "pooler", None)
         logits: torch.Tensor = self.model.classifier(states if pooler is None else pooler(states))
         return logits
@@ -128,7 +129,7 @@ class LastLayer:
 
     @contextmanager
     def _replaced(self, weights: torch.Tensor) -> Iterator[None]:
-        # The dropout, which does nothing outside of training, is the last to see the probabilities before they meet the values.
+        # The dropout, inactive outside of training, is the last module between the attention probabilities and the values.
         handle = self._layer.attention.self.dropout.register_forward_hook(partial(_put_in, weights))
         try:
             yield
@@ -137,7 +138,7 @@ class LastLayer:
 
 
 def load_last_layer(bundle: Path, pad_id: int) -> LastLayer | None:
-    """Load a bundle's weights; None where there are none in fp16 beside the graphs, or its family is not one of LIKE_BERT."""
+    """Load a bundle's weights; None if the bundle has no weights file, or its family is not one of LIKE_BERT."""
     if not (bundle / WEIGHTS_FILE).is_file() or read_object(bundle / CONFIG_FILE).get("model_type") not in LIKE_BERT:
         return None
     model = AutoModelForSequenceClassification.from_pretrained(
@@ -147,7 +148,7 @@ def load_last_layer(bundle: Path, pad_id: int) -> LastLayer | None:
 
 
 def jensen_shannon(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Divergence in nats of distributions in the last dimension, from 0 to ln 2; differentiable also where a weight is 0.
+    """Return the divergence in nats, from 0 to ln 2, over the last dimension; differentiable even at weights of 0.
 
     JS(p, q) = KL(p || m) / 2 + KL(q || m) / 2 with m = (p + q) / 2: Lin 1991, "Divergence Measures Based on the Shannon Entropy".
     """
@@ -157,19 +158,19 @@ def jensen_shannon(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 
 
 def total_variation(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Half the sum of the absolute differences of distributions in the last dimension, from 0 to 1."""
+    """Return half the sum of absolute differences over the last dimension, from 0 to 1."""
     return (first - second).abs().sum(-1) / 2
 
 
 def _put_in(weights: torch.Tensor, module: object, inputs: object, probabilities: torch.Tensor) -> torch.Tensor:  # noqa: ARG001 # a hook's
-    """The attention probabilities [texts, heads, tokens, tokens] with other ones of the first token."""
+    """Replace the first token's row of attention probabilities [texts, heads, tokens, tokens]."""
     replaced = probabilities.clone()
     replaced[:, :, 0] = weights
     return replaced
 
 
 def _batches(rows: Sequence[Row]) -> Iterator[range]:
-    """Ranges of rows that are padded to one length and have at most BATCH_TOKENS_MAX tokens then, or are one row."""
+    """Yield ranges of rows with at most BATCH_TOKENS_MAX tokens after padding, or of a single row."""
     start = longest = 0
     for place, row in enumerate(rows):
         longest = max(longest, row.tokens)
@@ -180,7 +181,7 @@ def _batches(rows: Sequence[Row]) -> Iterator[range]:
 
 
 def _widened(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
-    """With zeros behind, up to a size of one dimension."""
+    """Append zeros up to a size of one dimension."""
     shape = list(tensor.shape)
     shape[dim] = size - shape[dim]
     return torch.cat([tensor, tensor.new_zeros(shape)], dim)

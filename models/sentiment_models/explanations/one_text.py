@@ -1,4 +1,4 @@
-"""All that a study measures of one text, as its journal keeps it."""
+"""All measurements of one text in a study, in the form that the journal stores."""
 
 import time
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from sentiment_models.explanations.rankings import LONG_TOKENS, Scores, WordCoun
 from sentiment_models.explanations.stability import stability
 from sentiment_models.explanations.subject import Erased, Reading, Subject
 
-# Of values in the journal: more digits than rank words, fewer than make it large.
+# Significant digits of values in the journal: enough to rank words, few enough to keep the file small.
 DIGITS = 6
 
 
@@ -39,7 +39,7 @@ class _Part(BaseModel):
 
 
 class OrderText(_Part):
-    """One method's order under one way of erasing; values by FRACTIONS, see ``measures.Erasures``. Of ``random`` the means over orders."""
+    """One method's order with one operator; values by FRACTIONS, see ``measures.Erasures``. For ``random``: means over the orders."""
 
     comprehensiveness: tuple[float, ...]
     sufficiency: tuple[float, ...]
@@ -49,7 +49,7 @@ class OrderText(_Part):
 
 
 class OperatorText(_Part):
-    """One way of erasing: f of the whole text and of the empty one; ``low`` and ``high``: the worst and the best order's AOPC."""
+    """One operator: f of the whole text and of the empty one. ``low`` and ``high``: the AOPC of the worst and the best order."""
 
     whole: float
     empty: float
@@ -59,7 +59,7 @@ class OperatorText(_Part):
 
 
 class MethodText(_Part):
-    """One method: its word scores and their cost; ``verdict`` of the service's evidence, and with how many ``random_sets``."""
+    """One method: word scores, their cost, and the ``verdict`` of the service's evidence with its number of ``random_sets``."""
 
     values: tuple[float, ...]
     rows: float
@@ -71,7 +71,7 @@ class MethodText(_Part):
 
 
 class TextFound(_Part):
-    """One text: ``label`` is the answer's index, ``right`` the right one's; ``seconds``: on one core."""
+    """One text. ``label``: index of the answer; ``right``: index of the correct label; ``seconds``: time on one core."""
 
     words: int
     tokens: int
@@ -80,22 +80,22 @@ class TextFound(_Part):
     seconds: float
     operators: dict[str, OperatorText]
     methods: dict[str, MethodText]
-    # Changes that mean nothing and that the tokenizer does not see here.
+    # Changes without meaning that do not change the tokens of this text.
     unseen: tuple[str, ...] = ()
 
     def scores(self) -> dict[str, Scores]:
-        """The word scores, as ``rankings.scores`` gave them."""
+        """Return the word scores, as from ``rankings.scores``."""
         return {name: Scores(np.array(found.values), found.rows, found.ms / 1e3, found.residual) for name, found in self.methods.items()}
 
 
 class UnsignedText(_Part):
-    """The order of one text by the size of a method's scores, by way of erasing; it has no ``tau``. ``seconds``: on one core."""
+    """The order of one text by the absolute scores of a method, by operator, without ``tau``. ``seconds``: time on one core."""
 
     orders: dict[str, OrderText]
     seconds: float
 
     def added_to(self, text: TextFound) -> TextFound:
-        """The text with this order among the others."""
+        """Return the text with this order added to the others."""
         operators = {
             name: one.model_copy(update={"orders": {**one.orders, UNSIGNED: self.orders[name]}}) for name, one in text.operators.items()
         }
@@ -103,7 +103,7 @@ class UnsignedText(_Part):
 
 
 def study_unsigned(subject: Subject, reading: Reading, values: Sequence[float], seed: tuple[int, int]) -> UnsignedText:
-    """Erase a text's words by the size of a method's scores [n], whatever they speak for; ``seed`` as of ``study_text``."""
+    """Erase a text's words in order of a method's absolute scores [n]; ``seed`` as in ``study_text``."""
     begun = time.thread_time()
     model = Model(reading.label, subject.temperature)
     points = FLIP_POINTS_LONG if reading.tokens > LONG_TOKENS else FLIP_POINTS
@@ -130,12 +130,12 @@ def study_text(
     Args:
         subject: the bundle.
         reading: the text.
-        right: its right label.
-        frequencies: of the study's texts.
-        lexicon: of labelled texts.
-        own: whether ``lexicon`` counts this text.
-        seed: of the study, and the text's number.
-        closely: whether its stability is measured, and how good an order could be, which take as long as all else.
+        right: its correct label.
+        frequencies: word counts of the study's texts.
+        lexicon: word counts of labelled texts.
+        own: whether ``lexicon`` includes this text.
+        seed: the study's seed and the index of the text.
+        closely: also measure stability and the bounds of orders, which takes as long as everything else.
     """
     begun = time.thread_time()
     label = reading.label
@@ -148,16 +148,16 @@ def study_text(
     drawn = np.random.default_rng((*seed, len(operators)))
     methods = {}
     for name, one in found.items():
-        # The service breaks ties by place, which would make baselines of many ties the first words.
+        # The service breaks ties by position, so baselines with many ties would rank the first words first.
         ranks = one.values if KINDS[name] == ATTRIBUTION else _places(order(one.values, drawn))
-        told = _evidence(subject, reading, name, ranks, seed[0])
+        verdict, random_sets = _evidence(subject, reading, name, ranks, seed[0])
         methods[name] = MethodText(
             values=_rounded(one.values),
             rows=one.rows,
             ms=1e3 * one.seconds,
             residual=one.residual,
-            verdict=told[0],
-            random_sets=told[1],
+            verdict=verdict,
+            random_sets=random_sets,
             stability=shifts.get(name, {}),
         )
     seconds = time.thread_time() - begun
@@ -174,16 +174,16 @@ def study_text(
 
 
 def _evidence(subject: Subject, reading: Reading, method: str, values: Floats, seed: int) -> tuple[int, int]:
-    """The verdict that the service would give, and its random sets."""
+    """Return the verdict that the service would give, and its number of random sets."""
     erased = reading.answers(OPERATOR)
-    told = erased.drive(evidence(reading.count, values, reading.label, subject.temperature, erased.answers, method=method, seed=seed))
-    return int(told.verdict), told.random_sets
+    found = erased.drive(evidence(reading.count, values, reading.label, subject.temperature, erased.answers, method=method, seed=seed))
+    return int(found.verdict), found.random_sets
 
 
 def _operator(
     erased: Erased, reading: Reading, found: dict[str, Scores], model: Model, rng: np.random.Generator, closely: bool
 ) -> OperatorText:
-    """Every method's order, random orders and the bounds under one way of erasing."""
+    """Measure every method's order, random orders and the bounds with one operator."""
     n, long, answers = reading.count, reading.tokens > LONG_TOKENS, erased.answers
     points = FLIP_POINTS_LONG if long else FLIP_POINTS
     ends = model.probability(erased.logits(np.array([[True] * n, [False] * n])))
@@ -206,7 +206,7 @@ def _operator(
 
 
 def _leave_one_out(erased: Erased, reading: Reading, found: dict[str, Scores], model: Model) -> Floats | None:
-    """Of long texts, where a row a word is most of all, that of the occlusion that is there, in logits; by another way of erasing none."""
+    """Return leave-one-out values. Long texts, where a row per word is too costly, reuse occlusion (in logits), or have none."""
     if reading.tokens <= LONG_TOKENS:
         return erased.drive(leave_one_out(reading.count, model, erased.answers))
     return found["occlusion"].values if erased.operator == OPERATOR else None
@@ -217,12 +217,12 @@ def _tau(values: Floats, loo: Floats | None) -> float | None:
 
 
 def _places(order: Order) -> Floats:
-    """Scores [n] that rank words in this order."""
+    """Return scores [n] that rank the words in this order."""
     return -np.argsort(order).astype(np.float64)
 
 
 def _order_text(found: Erasures, rows: list[int], agreement: float | None) -> OrderText:
-    """The mean over some orders; the flip and the AOPC over those of them that have one."""
+    """Return the means over some orders; those of the flip and the AOPC over the orders that have them."""
     some = [row for row in rows if row < len(found.flip)]
     return OrderText(
         comprehensiveness=_rounded(found.comprehensiveness[rows].mean(axis=0)),

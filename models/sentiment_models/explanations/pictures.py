@@ -1,4 +1,4 @@
-"""Pictures of a study as PNG bytes: erasure by fraction, differences with intervals, heads, agreement of methods. As ``plots`` draws."""
+"""Plots of a study as PNG bytes: erasure by fraction, differences with intervals, heads, agreement of methods. Style: ``plots``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,26 +23,26 @@ from sentiment_models.reports.plots import COLOURS, GREY, INK, MARKERS, as_png, 
 
 KIND_COLOURS = {ATTRIBUTION: "#0072B2", ATTENTION: "#D55E00", BASELINE: "#777777", BOUND: "#000000", CONTROL: "#8B4513"}
 KIND_LINES = {ATTRIBUTION: "-", ATTENTION: "--", BASELINE: ":", BOUND: "-", CONTROL: "-."}
-# Of its kind each method has a colour of its own; baselines stay grey, their markers differ.
+# Baselines are grey and differ by marker; methods of the other kinds have distinct colours within their kind.
 GREYS = ("#555555", "#777777", "#999999", "#bbbbbb")
 OPERATOR_MARKERS = {"attention_mask": "o", "mask_token": "s", "deletion": "D"}
-# Beyond whatever a probability can change by: where a shade ends that goes on for ever.
+# Outside the range of a change in probability: the far edge of a shaded area.
 FAR = 2.0
 SHORT = {"previous": "prev", "punctuation": "punct", "identical_word": "same", "sentence_internal": "sent"}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of ``forest``: a method and its difference by way of erasing."""
+    """One line of ``forest``: a method and its difference by operator."""
 
     name: str
     operators: Mapping[str, Difference | None]
 
 
 def by_fraction(found: DatasetFound, operators: Sequence[str]) -> bytes:
-    """Draw comprehensiveness and sufficiency over the share of words, a row of two plots for each way of erasing.
+    """Draw comprehensiveness and sufficiency by share of words, one row of two plots per operator.
 
-    What is shaded is no better than orders at random: below their comprehensiveness, above their sufficiency.
+    The shaded area is no better than random orders: below their comprehensiveness, above their sufficiency.
     """
     figure = blank(12.4, 4.3 * len(operators))
     grid = figure.subplots(len(operators), 2, sharex=True, squeeze=False)
@@ -54,7 +54,7 @@ def by_fraction(found: DatasetFound, operators: Sequence[str]) -> bytes:
             axes.set_title(f"{measure} by {operator} ({better})")
             axes.set_ylabel("change of the probability")
         for axes in grid[-1]:
-            axes.set_xlabel("share of the words, the highest scores first")
+            axes.set_xlabel("share of the words, highest scores first")
     handles, names = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize=9, handlelength=3.2)
     return as_png(figure)
@@ -77,7 +77,6 @@ def _fractions(axes: Axes, found: DatasetFound, operator: str, measure: str) -> 
         drawn[method.kind] += 1
         width = 1.2 if method.kind == BASELINE else 2.0
         line = KIND_LINES[method.kind]
-        # Of other texts than the rest.
         label = name if texts == found.texts else f"{name} ({texts} texts)"
         axes.plot(places, values, line, color=colour, marker=marker, markersize=5, linewidth=width, label=label, zorder=3)
     axes.set_ylim(*_limits(found, measure))
@@ -87,7 +86,7 @@ def _fractions(axes: Axes, found: DatasetFound, operator: str, measure: str) -> 
 
 
 def _limits(found: DatasetFound, measure: str) -> tuple[float, float]:
-    """Room for every method by every way of erasing."""
+    """Return common axis limits for all methods and operators."""
     told = [one for method in found.methods.values() for one in method.operators.values()]
     shown = [value for one in told for value in getattr(one, f"{measure}_by_fraction")]
     low, high = min(shown), max(shown)
@@ -99,17 +98,17 @@ def _style(kind: str, number: int) -> tuple[str, str]:
         return GREYS[number % len(GREYS)], MARKERS[number % len(MARKERS)]
     if kind in (BOUND, CONTROL):
         return KIND_COLOURS[kind], "*" if kind == BOUND else "P"
-    # Attributions begin at blue, attention at the other end of the row.
+    # Attributions take colours from the start of the list, attention from its end.
     return (COLOURS[:-1] if kind == ATTRIBUTION else COLOURS[-2::-1])[number % (len(COLOURS) - 1)], MARKERS[number % len(MARKERS)]
 
 
 def forest(rows: Sequence[Row], x: str, title: str) -> bytes:
-    """Draw differences with their intervals, a line each, those by one way of erasing in one marker; hollow: not clear of 0.
+    """Draw differences with their intervals, one line per method and one marker per operator; hollow: the interval includes 0.
 
     Args:
         rows: from top to bottom, at least one.
-        x: what the horizontal axis shows.
-        title: the plot's.
+        x: label of the horizontal axis.
+        title: title of the plot.
     """
     operators = list(dict.fromkeys(operator for row in rows for operator in row.operators))
     figure = blank(8.2, 1.5 + 0.36 * len(rows))
@@ -133,14 +132,14 @@ def forest(rows: Sequence[Row], x: str, title: str) -> bytes:
     axes.grid(axis="x", color="#dddddd", linewidth=0.8)
     kinds = dict.fromkeys(KINDS.get(row.name, BASELINE) for row in rows)
     marks = [Line2D([], [], color=INK, marker=OPERATOR_MARKERS[operator], linestyle="", label=operator) for operator in operators]
-    marks.append(Line2D([], [], color=INK, marker="o", markerfacecolor="white", linestyle="", label="not clear of 0"))
+    marks.append(Line2D([], [], color=INK, marker="o", markerfacecolor="white", linestyle="", label="interval includes 0"))
     marks += [Line2D([], [], color=KIND_COLOURS[kind], linewidth=3, label=kind) for kind in kinds]
     figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9, columnspacing=1.2)
     return as_png(figure)
 
 
 def heads_map(found: HeadsFound, title: str) -> bytes:
-    """Draw the mean size of each head's effect, layers down, with its most frequent pattern written in, where it is not mixed."""
+    """Draw the mean absolute effect of each head (rows: layers), with its most frequent pattern unless that is mixed."""
     effect = np.array(found.effect)
     layers, heads = effect.shape
     figure = blank(max(5.6, 1.8 + 0.72 * heads), max(3.0, 1.6 + 0.42 * layers))
@@ -158,12 +157,12 @@ def heads_map(found: HeadsFound, title: str) -> bytes:
     axes.set_xlabel("head")
     axes.set_ylabel("layer")
     axes.set_title(title)
-    figure.colorbar(image, ax=axes, label="mean size of the effect, logits")
+    figure.colorbar(image, ax=axes, label="mean absolute effect, logits")
     return as_png(figure)
 
 
 def tau_matrix(agreement: Mapping[str, Mapping[str, float]], title: str) -> bytes:
-    """Draw the mean rank agreement of methods, each with each, from -1 to 1."""
+    """Draw the mean rank agreement of each pair of methods, from -1 to 1."""
     names = list(agreement)
     values = np.array([[agreement[first].get(second, np.nan) for second in names] for first in names])
     side = 2.6 + 0.5 * len(names)

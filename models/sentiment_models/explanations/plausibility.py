@@ -1,6 +1,6 @@
-"""Whether word scores agree with what people marked as reasons. A model may be right for other reasons: this says nothing of faithfulness.
+"""Agreement of word scores with human rationales. It does not measure faithfulness: a model may be right for other reasons.
 
-Rationales are those of ERASER (DeYoung et al. 2020), which mark some of a review's reasons, seldom all.
+The rationales are those of ERASER (DeYoung et al. 2020), which mark some of a review's reasons but rarely all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,10 +32,10 @@ from sentiment_models.export.provenance import Json
 
 DOCUMENTS = 50
 SEED = 7
-# Shapley values are left out: one order of 400 words and its reverse are 800 rows of 512 tokens a review, twice what occlusion takes,
-# for values that two orders leave full of noise.
+# Without Shapley values: one order of 400 words and its reverse take 800 rows of 512 tokens per review, twice as many as occlusion, and
+# the values would still be noisy.
 METHODS = ("integrated_gradients", "gradient_x_input", "occlusion")
-# Of the words, where the rationale's own share is not given away (as ``sentiment.explain.methods.evidence`` erases).
+# Share of the words for an F1 that does not use the rationale's own share; the same as in ``sentiment.explain.methods.evidence``.
 SHARE = 0.2
 DIGITS = 5
 
@@ -43,7 +43,7 @@ Marks = npt.NDArray[np.bool_]
 
 
 class Document(BaseModel):
-    """A line of an ERASER file. ``rationales``: tokens [start, end). ``label``: an index, or a label's name."""
+    """A line of an ERASER file. ``rationales``: token ranges [start, end). ``label``: an index or a label name."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -53,11 +53,11 @@ class Document(BaseModel):
 
     @property
     def text(self) -> str:
-        """The tokens, joined by spaces."""
+        """The tokens joined by spaces."""
         return " ".join(self.tokens)
 
     def marks(self, words: Sequence[Word]) -> Marks:
-        """Which words of ``text`` people marked, [words]: those with a character of a marked token."""
+        """Return which words of ``text`` are marked, [words]: those that include a character of a marked token."""
         starts = list(accumulate((len(token) + 1 for token in self.tokens), initial=0))
         marked = np.zeros(starts[-1], np.bool_)
         for first, end in self.rationales:
@@ -67,7 +67,7 @@ class Document(BaseModel):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Marked:
-    """A document as it is read, with the words that are marked; ``label`` is the right one's index."""
+    """A document as the model reads it, and which words are marked; ``label`` is the index of the correct label."""
 
     reading: Reading
     marks: Marks
@@ -75,14 +75,14 @@ class _Marked:
 
 
 def read_documents(path: Path, labels: Sequence[str]) -> list[tuple[Document, int]]:
-    """Read a .jsonl or .jsonl.gz file of ERASER, each document with its label's index.
+    """Read a .jsonl or .jsonl.gz file of ERASER; each document comes with the index of its label.
 
     Raises:
-        BadData: the file cannot be read so, or is empty; names file and line.
+        BadData: the file cannot be read, or is empty; names the file and the line.
     """
     found = list(_documents(path, labels))
     if not found:
-        raise BadData(f"{path}: holds no document")
+        raise BadData(f"{path}: has no documents")
     return found
 
 
@@ -97,11 +97,11 @@ def _documents(path: Path, labels: Sequence[str]) -> Iterator[tuple[Document, in
                 except ValidationError as error:
                     first = error.errors()[0]
                     where = ".".join(map(str, first["loc"])) or "the line"
-                    raise BadData(f"{path}:{number}: {where}: {first['msg']}; wanted ERASER's tokens, rationales and label") from error
+                    raise BadData(f"{path}:{number}: {where}: {first['msg']}; expected ERASER's tokens, rationales and label") from error
                 check_text(document.text, f"{path}:{number}")
                 _check(document, f"{path}:{number}")
                 if document.label not in names:
-                    raise BadData(f"{path}:{number}: label {document.label!r}; the model has {', '.join(labels)}")
+                    raise BadData(f"{path}:{number}: unknown label {document.label!r}; the model has {', '.join(labels)}")
                 yield document, names[document.label]
     except UNREADABLE as error:
         raise unreadable(path, number, error) from error
@@ -110,14 +110,14 @@ def _documents(path: Path, labels: Sequence[str]) -> Iterator[tuple[Document, in
 def _check(document: Document, where: str) -> None:
     for first, end in document.rationales:
         if not 0 <= first < end <= len(document.tokens):
-            raise BadData(f"{where}: rationale [{first}, {end}) of {len(document.tokens)} tokens")
+            raise BadData(f"{where}: rationale [{first}, {end}) is outside the document's {len(document.tokens)} tokens")
 
 
 def open_journal(subject: Subject, file: Path, documents: int, seed: int, train: Sequence[Path], resume: Path | None) -> Journal:
-    """Open what was done of ``plausibility_found`` with these arguments; nothing is written yet.
+    """Open the journal of ``plausibility_found`` with these arguments, without writing to it.
 
     Raises:
-        ModelsError: ``resume`` is of another run.
+        ModelsError: ``resume`` belongs to another run.
     """
     settings: dict[str, Json] = {
         "code": code_of(OF_RATIONALES),
@@ -139,24 +139,24 @@ def plausibility_found(
     resume: Path | None = None,
     threads: int = 0,
 ) -> PlausibilityFound:
-    """Hold word scores towards the right label against rationales, with a progress bar.
+    """Compare word scores for the correct label with rationales, with a progress bar.
 
-    Only words that are read count, and only documents of which some but not all of these are marked. ``random`` is what random orders
-    come to in the mean, computed, not drawn. A review of 512 tokens takes 45 s of a core, 36 of them occlusion's, so that 50 take 20
-    minutes on two.
+    Only words within the model's limit count, and only documents where some but not all of them are marked. ``random`` is the
+    expectation over random orders, computed exactly. A review of 512 tokens takes 45 s of one core, 36 of them for occlusion: 50
+    reviews take 20 minutes on two cores.
 
     Args:
-        subject: the bundle; without an explain graph there is occlusion alone.
+        subject: the bundle; without an explain graph only occlusion is measured.
         file: documents with rationales.
-        documents: the most that are drawn.
-        seed: of the draw, of the order of words with equal scores, and of intervals.
-        train: labelled files that a lexicon is made of, without what is drawn; none: no lexicon.
-        resume: a file of its own that keeps what was done.
-        threads: how many share the session; 0: as many as cores are granted.
+        documents: the most documents to draw.
+        seed: of the draw, of the order of words with equal scores, and of the intervals.
+        train: labelled files for the lexicon, from which the drawn documents are excluded; empty: no lexicon.
+        resume: journal file of this run.
+        threads: threads of the session; 0: the available cores.
 
     Raises:
-        BadData: a file cannot be used, or none of its documents.
-        ModelsError: ``resume`` is of another run.
+        BadData: a file or all its documents cannot be used.
+        ModelsError: ``resume`` belongs to another run.
     """
     everything = read_documents(file, subject.labels)
     journal = open_journal(subject, file, documents, seed, train, resume)
@@ -172,7 +172,7 @@ def plausibility_found(
         ThreadPoolExecutor(threads or cores_granted()) as pool,
         tqdm(total=len(chosen), initial=len(chosen) - len(left), desc="rationales", unit="document", mininterval=5) as bar,
     ):
-        # Where one fails, those that have not begun are given up.
+        # The first failure cancels the calls that have not started.
         for _ in pool.map(one, left):
             bar.update()
     told = [journal.get(str(index)) or {} for index in range(len(chosen))]
@@ -198,7 +198,7 @@ def _chosen(subject: Subject, everything: Sequence[tuple[Document, int]], docume
         if len(found) == documents:
             break
     if not found:
-        raise BadData(f"{file}: no document has both marked and unmarked words among those that the model reads")
+        raise BadData(f"{file}: no document has both marked and unmarked words within the model's limit")
     return found
 
 
@@ -214,7 +214,7 @@ def _scores(subject: Subject, one: _Marked, lexicon: WordCounts | None) -> dict[
 
 
 def _agreement(scores: dict[str, Floats], marks: Marks, rng: np.random.Generator) -> dict[str, Json]:
-    """By method [average precision, F1 at the rationale's share, F1 at SHARE], and what chance comes to."""
+    """Return by method [average precision, F1 at the rationale's share, F1 at SHARE], and the expectations of random orders."""
     n, marked = len(marks), int(marks.sum())
     fifth = int(np.ceil(SHARE * n - 1e-9))
     found: dict[str, Json] = {}
@@ -242,10 +242,10 @@ def _means(told: Sequence[dict[str, Json]], seed: int) -> dict[str, Plausible]:
 
 
 def average_precision(values: Floats, marks: Marks) -> float:
-    """Area under the precision-recall curve of scores [n], as a sum of steps; words of equal score are one step.
+    """Return the area under the precision-recall curve as a sum of steps; words with equal scores form one step.
 
     Args:
-        values: larger for what is held to be a reason.
+        values: scores [n], larger for likelier reasons.
         marks: [n], at least one marked.
     """
     _, places = np.unique(-values, return_inverse=True)
@@ -255,9 +255,9 @@ def average_precision(values: Floats, marks: Marks) -> float:
 
 
 def precision_of_chance(n: int, marked: int) -> float:
-    """The mean ``average_precision`` over all orders of ``n`` words; a little more than the share that is marked.
+    """Return the mean ``average_precision`` over all orders of ``n`` words, which is slightly above the marked share.
 
-    The word at rank k is marked in marked / n of the orders, and then so are (marked - 1) / (n - 1) of those before it.
+    The word at rank k is marked in a share of marked / n of the orders; then (marked - 1) / (n - 1) of the words before it are marked.
     """
     ranks = np.arange(1, n + 1)
     others = (marked - 1) / (n - 1) if n > 1 else 0.0
@@ -265,10 +265,10 @@ def precision_of_chance(n: int, marked: int) -> float:
 
 
 def f1_of_first(first: npt.NDArray[np.int64], marks: Marks, count: int) -> float:
-    """F1 of taking the first ``count`` words of an order [n] for those that are marked."""
+    """Return the F1 of predicting the first ``count`` words of an order [n] as marked."""
     return float(2 * marks[first[:count]].sum() / (count + marks.sum()))
 
 
 def f1_of_chance(n: int, marked: int, count: int) -> float:
-    """The mean F1 of ``count`` words at random out of ``n``."""
+    """Return the mean F1 of ``count`` random words out of ``n``."""
     return 2 * count * marked / n / (count + marked)

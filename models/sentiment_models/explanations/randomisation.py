@@ -1,7 +1,7 @@
-"""Does an attribution depend on what the model has learned? Adebayo et al. 2018, "Sanity Checks for Saliency Maps", section 3.
+"""Model randomisation: Adebayo et al. 2018, "Sanity Checks for Saliency Maps", section 3.
 
-The upper half of the layers and the classifier lose what they learned; an attribution that still ranks the words as before was
-never about the model. In torch: a bundle has no graph of a model that it does not serve.
+The parameters of the upper half of the layers and of the classifier are shuffled. An attribution that still ranks the words as before
+does not depend on what the model learned. In torch, because a bundle has no graph of a shuffled model.
 """
 
 import copy
@@ -21,22 +21,22 @@ from sentiment_models.export.families import FAMILIES
 Floats = npt.NDArray[np.float64]
 
 METHODS = ("gradient_x_input", "integrated_gradients")
-# As many rank words nearly as the service's 16 do, see ``sentiment.explain.engine.attributions``.
+# 8 steps rank words nearly as the service's 16 do, see ``sentiment.explain.engine.attributions``.
 STEPS = 8
-# One draw may by chance answer as the model does, or the other way round, on all texts alike.
+# A single shuffled model may by chance agree, or disagree, with the model on all texts.
 DRAWS = 3
-# A batch of 10 places of 512 tokens would hold gigabytes on its way back.
+# The backward pass of a batch of 10 places of 512 tokens would take gigabytes.
 BATCH_TOKENS_MAX = 2048
 
 
 def randomised(model: Any, seed: int) -> Any:
-    """A copy of a classifier whose numbers in the upper half of the layers and in all after them are shuffled within each tensor.
+    """Return a copy of a classifier with shuffled parameters in the upper half of the layers and everything above.
 
-    So they keep their spread, also where it is that of training and not of a fresh model.
+    Each tensor is shuffled within itself, so it keeps the distribution of its values.
 
     Args:
-        model: a PreTrainedModel with ``base_model.encoder.layer``, which transformers leaves untyped.
-        seed: of the draw.
+        model: a PreTrainedModel with ``base_model.encoder.layer``, which is untyped in transformers.
+        seed: of the shuffle.
     """
     drawn = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
@@ -51,17 +51,17 @@ def randomised(model: Any, seed: int) -> Any:
 
 
 def agreement(model: Any, texts: Sequence[Encoded], pad_id: int, seed: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Kendall's tau-b between attributions by the model and by DRAWS models with shuffled upper layers, by method of METHODS.
+    """Return Kendall's tau-b between attributions of the model and of DRAWS models with shuffled upper layers, by METHODS.
 
     Args:
-        model: as of ``randomised``.
-        texts: at least one of two words or more; others have no order.
-        pad_id: of the baseline, in the place of all but special tokens.
-        seed: of the draws.
+        model: as for ``randomised``.
+        texts: at least one with two words or more; shorter texts are skipped.
+        pad_id: the baseline token, which replaces all but special tokens.
+        seed: of the shuffles.
 
     Returns:
-        The means over texts and draws, of signed values and of their sizes. The first is about 0 also where every draw keeps the words'
-        order and turns the sign of half the texts; the second is not.
+        The means over texts and draws for signed and for absolute values. The signed mean is also near 0 if the draws keep the order of
+        the words but flip the sign of half the texts; the other is not.
     """
     chosen = [text for text in texts if len(text.words) > 1]
     labels, own = _attributed(model, chosen, pad_id, None)
@@ -78,13 +78,13 @@ def agreement(model: Any, texts: Sequence[Encoded], pad_id: int, seed: int) -> t
 
 
 def attribute(model: Any, text: Encoded, label: int | None, pad_id: int) -> tuple[int, dict[str, Floats]]:
-    """Word values [n] of METHODS in torch, as the service makes them of its explain graph.
+    """Compute word values [n] of METHODS in torch, as the service computes them from its explain graph.
 
     Args:
         model: a classifier.
-        text: what is read.
-        label: whose logit is explained; None: the answer's.
-        pad_id: of the baseline.
+        text: the text.
+        label: the label whose logit is explained; None: the answer.
+        pad_id: the baseline token.
 
     Returns:
         The label, and the values by method.
@@ -104,7 +104,7 @@ def attribute(model: Any, text: Encoded, label: int | None, pad_id: int) -> tupl
         logits.append(answers)
     products, answer = np.concatenate(dots), np.concatenate(logits)
     assert label is not None
-    # embedding_dots has more columns in the explain graph: segment and position, which neither method needs here.
+    # The explain graph's embedding_dots has further columns for segment and position, which neither method needs here.
     at_text = np.concatenate([products[0], np.zeros_like(products[0])], axis=-1)
     values = {
         "gradient_x_input": gradient_times_input(at_text).values,
@@ -123,11 +123,11 @@ def _attributed(
 def _dots(
     model: Any, inputs: dict[str, torch.Tensor], baseline: torch.Tensor, alpha: torch.Tensor, label: int | None
 ) -> tuple[Floats, Floats, int]:
-    """At places between baseline (0) and text (1): gradient times each embedding [places, tokens, 2], the label's logit [places]."""
+    """Return, at places from baseline (0) to text (1), gradient times each embedding [places, tokens, 2], and logits [places]."""
     table = model.get_input_embeddings()
     words, base = (table(ids).detach() for ids in (inputs["input_ids"], baseline))
     between = (base + alpha[:, None, None] * (words - base)).requires_grad_()
-    # Not as inputs_embeds: some families count their positions by the ids.
+    # A hook instead of inputs_embeds: some families derive positions from the ids.
     handle = table.register_forward_hook(lambda *_: between)
     try:
         logits = model(**{name: array.expand(len(alpha), -1) for name, array in inputs.items()}).logits

@@ -1,6 +1,6 @@
-"""What ranks the words of a text: the service's attributions, five readings of attention, and baselines that know less or nothing.
+"""Word scores of a text: the service's attributions, five attention methods, and baselines.
 
-Scores are the larger the more a word is held to speak for the label. ``random`` is no score: its orders are drawn where they are measured.
+A larger score means stronger support for the label. ``random`` has no scores: its orders are drawn in ``one_text``.
 """
 
 import math
@@ -25,9 +25,9 @@ from sentiment_models.explanations.subject import EXPLAIN_ROWS, Arrays, Reading,
 
 __all__ = ["ATTENTION", "ATTRIBUTION", "BASELINE", "BOUND", "KINDS", "Scores", "WordCounts", "attention_scores", "order", "scores"]
 
-# Orders that Shapley values of long texts are sampled from, one and its reverse: 20 orders of 400 words are 8,000 rows of 512 tokens.
+# Orders for Shapley values of long texts, one and its reverse: 20 orders of 400 words would take 8,000 rows of 512 tokens.
 SHAPLEY_ORDERS_LONG = 2
-# A text with more tokens is long: what takes rows for every word is shortened, see also ``measures``.
+# A text with more tokens counts as long: measurements that take rows for every word are reduced, see also ``measures``.
 LONG_TOKENS = 128
 
 _WORD = re.compile(r"\w+(?:['\u2019\u2010\u2011-]\w+)*|[^\w\s]")
@@ -35,10 +35,10 @@ _WORD = re.compile(r"\w+(?:['\u2019\u2010\u2011-]\w+)*|[^\w\s]")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """One method's word scores [n] of a text, and what they took.
+    """One method's word scores [n] of a text, and their cost.
 
-    ``rows``: forward rows, the explain graph's counted as EXPLAIN_ROWS; ``seconds``: on one core; ``residual``: relative, of integrated
-    gradients, else None.
+    ``rows``: forward rows, those of the explain graph counted as EXPLAIN_ROWS. ``seconds``: time on one core. ``residual``: the
+    relative residual of integrated gradients, None for other methods.
     """
 
     values: Floats
@@ -49,14 +49,14 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class WordCounts:
-    """In how many texts of each label a word stands: ``words`` [labels] by word in lower case, ``texts`` [labels]."""
+    """The number of texts with a word, per label: ``words`` [labels] by lower-case word; ``texts`` [labels]: all texts."""
 
     words: dict[str, npt.NDArray[np.int64]]
     texts: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, texts: Iterable[tuple[TextOrPair, int]], labels: int) -> "WordCounts":
-        """Count labelled texts; a word counts once a text."""
+        """Count labelled texts; a word counts once per text."""
         counts = [Counter[str]() for _ in range(labels)]
         totals = np.zeros(labels, np.int64)
         for text, label in texts:
@@ -66,17 +66,17 @@ class WordCounts:
         return cls({word: np.array([count[word] for count in counts], np.int64) for word in known}, totals)
 
     def inverse_frequency(self, words: Sequence[str]) -> Floats:
-        """log((texts + 1) / (texts that have the word + 1)), [n]."""
+        """Return log((texts + 1) / (texts with the word + 1)), [n]."""
         total = int(self.texts.sum()) + 1
         return np.array([math.log(total / (int(self._count(word).sum()) + 1)) for word in words])
 
     def log_odds(self, words: Sequence[str], label: int, own: int | None = None) -> Floats:
-        """How much likelier a text of the label has the word than another text, as a logarithm, [n]; one is added to each count.
+        """Return the log ratio of the share of the label's texts with the word to that of other texts, with add-one smoothing, [n].
 
         Args:
-            words: of the text.
-            label: towards which.
-            own: the right label of the text if it is among those counted, whose own words are then left out.
+            words: the words of the text.
+            label: the label to score for.
+            own: the correct label of the text if it is among the counted texts; its own words are then subtracted.
         """
         texts, mine = self.texts.copy(), np.zeros_like(self.texts)
         if own is not None:
@@ -85,7 +85,7 @@ class WordCounts:
         others = np.arange(len(texts)) != label
         found = []
         for word in words:
-            # A word that the tokenizer cut otherwise than ``of`` may not be there.
+            # At least 0: the tokenizer may split words differently from ``of``.
             count = np.maximum(self._count(word) - mine, 0)
             share = (count[label] + 1) / (texts[label] + 2)
             share_of_others = (count[others].sum() + 1) / (texts[others].sum() + 2)
@@ -97,7 +97,7 @@ class WordCounts:
 
 
 def lexicon_of(train: Sequence[Path], labels: Sequence[str], drawn: Sequence[Example]) -> WordCounts:
-    """Count labelled files without the texts that are drawn for a study, their phrases and the sentences that they are cut from.
+    """Count labelled files without the drawn texts of a study, phrases of them, and sentences that contain them.
 
     Raises:
         BadData: a file cannot be used.
@@ -115,15 +115,15 @@ def scores(
     own: int | None = None,
     seed: int = 0,
 ) -> dict[str, Scores]:
-    """Score the words of a text by every method that there is, in the order of KINDS; ``random`` and ``greedy`` are no scores.
+    """Score the words of a text by every available method with scores, in the order of KINDS.
 
     Args:
-        subject: the bundle; without an explain graph there are no gradients and no attention.
+        subject: the bundle; without an explain graph, gradient and attention methods are left out.
         reading: the text.
-        label: the explained one.
-        frequencies: of the run's texts; None: no inverse_frequency.
-        lexicon: of labelled texts; None: no lexicon.
-        own: the right label of the text if ``lexicon`` counts it.
+        label: the label to explain.
+        frequencies: word counts of the run's texts; None: no inverse_frequency.
+        lexicon: word counts of labelled texts; None: no lexicon.
+        own: the correct label of the text if ``lexicon`` includes it.
         seed: of the orders of Shapley values.
     """
     found = attributions(subject, reading, label, seed=seed)
@@ -143,13 +143,13 @@ def scores(
 
 
 def attributions(subject: Subject, reading: Reading, label: int, methods: Sequence[str] | None = None, seed: int = 0) -> dict[str, Scores]:
-    """Score by the service's attributions, each explained alone; all of KINDS that there are, or those ``methods``."""
+    """Score by the service's attributions, each in a separate explanation: ``methods``, or all that the bundle offers."""
     long = reading.tokens > LONG_TOKENS
     found = {}
     for method in methods or [name for name, kind in KINDS.items() if kind == ATTRIBUTION and name in subject.explainer.methods]:
         steps = SHAPLEY_ORDERS_LONG if method == "shapley" and long else 0
         told, summary = subject.attribute(reading, method, label, steps, seed)
-        # The explain graph looks at every text once, also where the method needs nothing of it.
+        # The explain graph runs once for every explanation, even if the method does not need it.
         explained = summary.explained_rows if method in ("integrated_gradients", "gradient_x_input") else 0
         residual = _relative(told) if method == "integrated_gradients" else None
         found[method] = Scores(told.words, summary.served_rows + EXPLAIN_ROWS * explained, summary.run_s, residual)
@@ -157,7 +157,10 @@ def attributions(subject: Subject, reading: Reading, label: int, methods: Sequen
 
 
 def attention_scores(subject: Subject, reading: Reading, label: int) -> dict[str, Scores]:
-    """Score by what the token that the classifier reads takes of a word's pieces; each method counts the run of the explain graph."""
+    """Score by attention from the token that the classifier reads, summed over a word's tokens.
+
+    The cost of each method includes the run of the explain graph, which they share.
+    """
     begun = time.thread_time()
     arrays = subject.attention(reading, label)
     run_s = time.thread_time() - begun
@@ -178,19 +181,19 @@ def attention_scores(subject: Subject, reading: Reading, label: int) -> dict[str
 
 
 def token_read(arrays: Arrays) -> int:
-    """The token whose last state the classifier reads: of the last layer's attention only its row moves the logit."""
+    """Return the token whose last state the classifier reads: only its row of the last layer's attention affects the logit."""
     return int(np.abs(arrays["gradients"][-1]).sum(axis=(0, 2)).argmax())
 
 
 def order(values: Floats, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """The words from the largest score to the smallest, [n]; those of equal score in a random order."""
+    """Return the words by descending score, [n]; words with equal scores are in random order."""
     drawn = rng.permutation(len(values))
     found: npt.NDArray[np.int64] = drawn[np.argsort(-values[drawn], kind="stable")]
     return found
 
 
 def _relative(told: Attribution) -> float:
-    """The residual in parts of what the values should sum to, as ``TokenValues.relative_residual``."""
+    """Return the residual relative to the sum that the values should have, as ``TokenValues.relative_residual`` does."""
     total = float(told.words.sum()) + told.special_total
     return abs(told.residual) / max(abs(total - told.residual), RESIDUAL_FLOOR)
 

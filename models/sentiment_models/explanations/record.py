@@ -1,4 +1,4 @@
-"""What a study found, written into the manifest of the bundle that was studied: its default attribution and the trust in each method."""
+"""Record a study in the manifest of its bundle: the default attribution and the trust in each method."""
 
 from pathlib import Path
 
@@ -13,23 +13,22 @@ from sentiment_models.export.manifest import MANIFEST_FILE, read_object, write_o
 
 
 def record_findings(bundle: Path, findings: Findings, default: str | None = None) -> None:
-    """Write the study of the first data set into the bundle's manifest; its digest, and with it the bundle's, changes.
+    """Write the study of the first data set into the bundle's manifest, which changes the bundle's digest.
 
     Args:
         bundle: the bundle's directory.
         findings: of that bundle.
-        default: the attribution that the bundle shall give first; None: the one that it gave in the study.
+        default: the bundle's new default attribution; None: the default of the study.
 
     Raises:
-        ModelsError: the findings are of another bundle, or of another graph than the one that is served first, or do not hold the
-            default method.
+        ModelsError: the findings belong to another bundle or to a graph that is not served first, or lack the default method.
         sentiment.errors.BadBundle: the bundle is damaged.
     """
     manifest = load_bundle(bundle).manifest
     check_of(findings, manifest)
     served = manifest.graphs.classify[0].file
     if findings.graph != served:
-        raise ModelsError(f"the findings are of {findings.graph}; the manifest records those of the served graph, {served}")
+        raise ModelsError(f"the findings were measured on {findings.graph}; the manifest records only those of the served graph, {served}")
     measured = measured_of(findings, default or findings.default_method)
     path = bundle / MANIFEST_FILE
     write_object(path, {**read_object(path), "explanations": measured.model_dump(mode="json", exclude_none=True)})
@@ -37,29 +36,29 @@ def record_findings(bundle: Path, findings: Findings, default: str | None = None
 
 
 def check_of(findings: Findings, manifest: Manifest) -> None:
-    """Refuse findings of another bundle, or of this one before it was exported anew. Its digest may differ: recording changes it.
+    """Check that findings belong to this export of this bundle. The digest may differ, because recording changes it.
 
     Raises:
-        ModelsError: says what differs.
+        ModelsError: the bundle or the graph differs.
     """
     name = f"{manifest.name}/{manifest.version}"
     if findings.bundle != name:
-        raise ModelsError(f"the findings are of bundle {findings.bundle}; this one is {name}")
+        raise ModelsError(f"the findings belong to bundle {findings.bundle}; this bundle is {name}")
     file = manifest.files.get(findings.graph)
     if file is None or file.sha256 != findings.graph_sha256:
-        known = "none" if file is None else f"one with SHA-256 {file.sha256[:12]}"
-        raise ModelsError(f"the findings are of a {findings.graph} with SHA-256 {findings.graph_sha256[:12]}; the bundle has {known}")
+        known = f"no {findings.graph}" if file is None else f"one with SHA-256 {file.sha256[:12]}"
+        raise ModelsError(f"the findings measured {findings.graph} with SHA-256 {findings.graph_sha256[:12]}; the bundle has {known}")
 
 
 def measured_of(findings: Findings, default: str) -> ExplanationsMeasured:
-    """Put the study of the first data set as the manifest holds it: the default method first, random orders, bounds and controls left out.
+    """Convert the study of the first data set to the manifest's form: the default first, without random orders, bounds and controls.
 
     Raises:
-        ModelsError: the default is not an attribution that can be asked for and was measured, or a figure is out of its bounds.
+        ModelsError: the default is not a measured attribution of the service, or a figure is out of range.
     """
     name, found = next(iter(findings.datasets.items()))
     if default not in METHODS:
-        raise ModelsError(f"the default method is {default!r}; the service gives {', '.join(METHODS)}")
+        raise ModelsError(f"unknown default method {default!r}; the service has {', '.join(METHODS)}")
     try:
         return ExplanationsMeasured(
             default_method=default,
@@ -78,7 +77,7 @@ def measured_of(findings: Findings, default: str) -> ExplanationsMeasured:
 
 
 def _methods(found: DatasetFound, default: str, operators: tuple[str, ...]) -> list[str]:
-    """Those that were compared with random orders by every way of erasing."""
+    """Return the methods that were compared with random orders with every operator."""
     compared = [
         name
         for name, one in found.methods.items()

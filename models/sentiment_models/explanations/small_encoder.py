@@ -1,7 +1,7 @@
-"""Encoders small enough to be trained for a test: how they are made and trained, and what is read off them.
+"""Small encoders for tests that train models: construction, training, answers and attention.
 
-The attention that is read is the first token's in the last layer, which the classifier answers from: the mean of the heads, summed over
-the pieces of each word, and as shares of what goes to words at all.
+Attention here is that of the first token in the last layer, which the classifier reads: the mean over the heads, summed over the tokens of
+each word, normalised over the words.
 """
 
 import random
@@ -20,21 +20,21 @@ from sentiment_models.evaluation.metrics import Labels
 from sentiment_models.training.optimizer import make_optimizer
 from sentiment_models.training.scratch import Shape
 
-# Below it a weight has no logarithm worth having; padded words have exactly 0.
+# Smaller weights are clipped before a logarithm or a division; padded words have exactly 0.
 WEIGHT_MIN = 1e-9
-# Rows of a batch that is only read.
+# Rows of a batch without training.
 READ_ROWS = 128
 
 Weights = NDArray[np.float32]
-"""Word weights of texts, [texts, most words]; those of a text sum to 1, and behind its words stand zeros."""
+"""Word weights of texts, [texts, most words], padded with zeros; those of a text sum to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
     """Tokenized texts.
 
-    ``ids``: the tokens of each with the special ones. ``words``: the number of the word that each token is a piece of, from 1; 0 for a
-    special token. ``labels``: [texts].
+    ``ids``: the tokens of each text, with special ones. ``words``: the word that each token belongs to, from 1; 0 for special tokens.
+    ``labels``: [texts].
     """
 
     ids: list[list[int]]
@@ -42,13 +42,13 @@ class Texts:
     labels: Labels
 
     def counts(self) -> NDArray[np.int64]:
-        """How many words of each text are read, [texts]."""
+        """Return the number of words of each text after truncation, [texts]."""
         return np.array([max(one) for one in self.words], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Padded rows of texts: ``index`` [rows] says which, ``ids``, ``mask`` and ``words`` are [rows, tokens], ``labels`` [rows]."""
+    """Padded rows: ``index`` [rows] of the texts, ``ids``, ``mask`` and ``words`` [rows, tokens], ``labels`` [rows]."""
 
     index: torch.Tensor
     ids: torch.Tensor
@@ -59,7 +59,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a model is trained; ``seed``: of the order of the texts and of dropout."""
+    """Training settings; ``seed``: of the order of the texts and of dropout."""
 
     epochs: int
     learning_rate: float
@@ -70,7 +70,7 @@ class Course:
 
 
 class Read(NamedTuple):
-    """What a model makes of texts: ``probabilities`` [texts, labels], ``weights`` of words, and the share of attention that words get."""
+    """A model's results on texts: ``probabilities`` [texts, labels], word ``weights``, and the share of attention on words."""
 
     probabilities: NDArray[np.float32]
     weights: Weights
@@ -78,7 +78,7 @@ class Read(NamedTuple):
 
 
 def encode(tokenizer: BertTokenizerFast, examples: Sequence[Example], tokens_max: int) -> Texts:
-    """Tokenize texts, cut to ``tokens_max`` tokens; those without a word are left out."""
+    """Tokenize texts, truncated to ``tokens_max`` tokens; texts without a word are left out."""
     found = tokenizer([example.text for example in examples], truncation=True, max_length=tokens_max)
     words = [[0 if word is None else word + 1 for word in found.word_ids(row)] for row in range(len(examples))]
     kept = [row for row in range(len(examples)) if any(words[row])]
@@ -87,19 +87,19 @@ def encode(tokenizer: BertTokenizerFast, examples: Sequence[Example], tokens_max
 
 
 def make_encoder(shape: Shape, vocabulary: int, tokens_max: int, labels: int, dropout: float, seed: int) -> BertForSequenceClassification:
-    """Make an untrained BERT whose attention can be read; equal seeds give equal weights."""
+    """Create an untrained BERT that returns its attention; equal seeds give equal parameters."""
     torch.manual_seed(seed)
     config = shape.config(vocabulary, tokens_max, dropout)
     config.num_labels = labels
-    # Fused attention hands out no weights.
+    # Fused attention does not return the weights.
     config._attn_implementation = "eager"
     return BertForSequenceClassification(config)  # type: ignore[no-untyped-call]  # transformers leaves it untyped
 
 
 def freeze_uniform(model: BertForSequenceClassification, layers: Sequence[int]) -> None:
-    """Make every token of these layers attend to all tokens of its text alike, and keep it so while the model is trained.
+    """Make the attention of these layers uniform over the text and keep it so in training.
 
-    A query of zeros scores all keys alike, and softmax leaves padding out as ever.
+    A zero query scores all keys equally; the softmax still excludes padding.
     """
     queries = tuple(f"bert.encoder.layer.{layer}.attention.self.query." for layer in layers)
     with torch.no_grad():
@@ -112,15 +112,15 @@ def freeze_uniform(model: BertForSequenceClassification, layers: Sequence[int]) 
 def fit(
     model: torch.nn.Module, texts: Texts, loss: Callable[[Batch], torch.Tensor], course: Course, title: str, tokens_max: int = 2**14
 ) -> None:
-    """Minimise ``loss``, the mean of a batch, over the texts.
+    """Train a model in place.
 
     Args:
-        model: what is trained, in place.
-        texts: what it is shown.
-        loss: of the model on a batch.
-        course: how.
-        title: stands before the progress bar.
-        tokens_max: most tokens of a batch, padding included.
+        model: the model.
+        texts: the training texts.
+        loss: the mean loss of a batch.
+        course: training settings.
+        title: title of the progress bar.
+        tokens_max: the most tokens of a batch, including padding.
     """
     lengths = [len(ids) for ids in texts.ids]
     orders = (random.Random(f"{course.seed}/{epoch}") for epoch in range(course.epochs))  # noqa: S311 - an order
@@ -139,7 +139,7 @@ def fit(
 
 
 def padded(texts: Texts, index: Sequence[int]) -> Batch:
-    """Pad texts to the longest of them."""
+    """Make a batch of texts, padded to the longest."""
     length = max(len(texts.ids[one]) for one in index)
     ids, words = (torch.tensor([one[i] + [0] * (length - len(one[i])) for i in index]) for one in (texts.ids, texts.words))
     mask = torch.tensor([[1] * len(texts.ids[i]) + [0] * (length - len(texts.ids[i])) for i in index])
@@ -147,20 +147,20 @@ def padded(texts: Texts, index: Sequence[int]) -> Batch:
 
 
 def answer(model: BertForSequenceClassification, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return logits, [rows, labels], and the attention that is read, [rows, tokens]."""
+    """Return logits [rows, labels] and the first token's last-layer attention [rows, tokens]."""
     found = model(input_ids=batch.ids, attention_mask=batch.mask, output_attentions=True)
     return found.logits, found.attentions[-1][:, :, 0].mean(1)
 
 
 def over_words(weights: torch.Tensor, words: torch.Tensor, most: int) -> torch.Tensor:
-    """Sum weights of tokens by word and make those of each text sum to 1, [rows, most words]."""
+    """Sum token weights by word and normalise them per text, [rows, most words]."""
     sums = weights.new_zeros(len(weights), most + 1).scatter_add(1, words, weights)[:, 1:]
     return sums / sums.sum(1, keepdim=True).clamp(min=WEIGHT_MIN)
 
 
 @torch.no_grad()
 def read(model: BertForSequenceClassification, texts: Texts) -> Read:
-    """Run a trained model over texts."""
+    """Run a trained model on texts."""
     model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
     most = int(texts.counts().max())
     probabilities = np.zeros((len(texts.ids), model.config.num_labels), np.float32)
@@ -176,6 +176,6 @@ def read(model: BertForSequenceClassification, texts: Texts) -> Read:
 
 
 def in_order(texts: Texts) -> Iterator[list[int]]:
-    """Yield the indices of texts of like length."""
+    """Yield batches of indices of texts with similar length."""
     order = sorted(range(len(texts.ids)), key=lambda index: len(texts.ids[index]))
     return (order[start : start + READ_ROWS] for start in range(0, len(order), READ_ROWS))

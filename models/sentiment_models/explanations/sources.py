@@ -1,4 +1,4 @@
-"""Which code made the records that a long run keeps: records of other code are refused, since nobody can tell what they would be now."""
+"""The version of the code that made the records of a long run. Records of another version are refused: their values may differ."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from sentiment import explain
 
 FOLDER = Path(__file__).parent
-# Modules of this folder by what is kept that they make; those that only tell of it are in none.
+# Modules of this folder by the records that they determine; modules that only present results are in none.
 OF_SCORES = ("subject", "rankings", "findings")
 OF_STUDY = (
     *OF_SCORES,
@@ -19,12 +19,12 @@ OF_TRAINING = ("training_tests", "small_encoder", "bag", "distances", "intervals
 
 
 def code_of(modules: Sequence[str]) -> str:
-    """SHA-256 of the sources of modules of this folder, and of the service's own that explain, which all but trained encoders rest on."""
+    """Return the SHA-256 of modules of this folder and, except for OF_TRAINING, of the service's ``explain`` package."""
     paths = [FOLDER / f"{name}.py" for name in modules]
     if modules != OF_TRAINING:
         paths += sorted(Path(str(explain.__file__)).parent.rglob("*.py"))
     digest = hashlib.sha256()
     for path in paths:
-        # Lines end as git leaves them.
+        # Line endings may differ by git settings.
         digest.update(f"{path.parent.name}/{path.name}\n".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
     return digest.hexdigest()

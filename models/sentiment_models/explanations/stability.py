@@ -1,4 +1,4 @@
-"""Whether word scores stay when a text changes in a way that means nothing."""
+"""Stability of word scores under changes of the text without meaning."""
 
 from collections.abc import Mapping
 
@@ -10,14 +10,14 @@ from sentiment_models.explanations.findings import ATTENTION, ATTRIBUTION, KINDS
 from sentiment_models.explanations.rankings import LONG_TOKENS, Scores, attention_scores, attributions
 from sentiment_models.explanations.subject import Reading, Subject
 
-# A row a word and more; left out of long texts.
+# At least a row per word: not measured on long texts.
 ERASURE = ("occlusion", "shapley")
-# Fewer words have hardly an order.
+# A rank correlation of fewer words says little.
 WORDS_MIN = 3
 
 
 def changes(text: str) -> dict[str, str]:
-    """The text with the first letter's case changed, a final full stop dropped or added, and a space doubled; what there is of these."""
+    """Return the possible changed texts: first letter's case swapped, final full stop removed or added, one space doubled."""
     found = {}
     place = next((place for place, sign in enumerate(text) if sign.isalpha()), None)
     if place is not None and text[place].swapcase() != text[place]:
@@ -36,13 +36,13 @@ def changes(text: str) -> dict[str, str]:
 def stability(
     subject: Subject, reading: Reading, scores: Mapping[str, Scores], seed: int
 ) -> tuple[dict[str, dict[str, float]], tuple[str, ...]]:
-    """Spearman's correlation of a text's word scores with those after each change, by method and change.
+    """Return Spearman's correlation of a text's word scores before and after each change, by method and change.
 
-    Of attributions and attention; those by erasure are left out of long texts. The last text of a pair is changed. Words that one of the
-    two texts alone has, at its end, are not compared.
+    For attributions and attention; methods by erasure are not measured on long texts. Of a pair, the second text is changed. Words at
+    the end that only one of the two texts has are not compared.
 
     Returns:
-        The correlations, and the changes that the tokenizer does not see: of these there is none, since nothing could move.
+        The correlations, and the changes that do not change the tokens, which have no correlation.
     """
     long = reading.tokens > LONG_TOKENS
     named = [name for name in scores if KINDS[name] in (ATTRIBUTION, ATTENTION) and not (long and name in ERASURE)]
@@ -70,7 +70,7 @@ def stability(
 
 
 def spearman(first: Floats, second: Floats) -> float | None:
-    """Correlation of ranks, those of equal values averaged; None for fewer than WORDS_MIN words, or where all values are equal."""
+    """Return the rank correlation, equal values with their mean rank; None for fewer than WORDS_MIN words or if all values are equal."""
     if len(first) < WORDS_MIN or np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
     return float(np.corrcoef(_ranks(first), _ranks(second))[0, 1])

@@ -1,4 +1,4 @@
-"""Figures that a command wrote as JSON, read again."""
+"""Read figures that a command wrote as JSON."""
 
 from pathlib import Path
 from typing import TypeVar
@@ -14,7 +14,7 @@ def stored(path: Path, kind: type[Figures], command: str) -> Figures:
     """Read a file that ``command`` wrote.
 
     Raises:
-        ModelsError: it cannot be read, or holds something else, or is of a version that measured other things.
+        ModelsError: the file cannot be read, or another version or another command wrote it.
     """
     try:
         return kind.model_validate_json(path.read_bytes())
@@ -22,5 +22,5 @@ def stored(path: Path, kind: type[Figures], command: str) -> Figures:
         raise ModelsError(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "as a whole"
-        raise ModelsError(f"{path}: not of {command} of this version: {where}: {first['msg']}; measure again") from error
+        where = ".".join(map(str, first["loc"])) or "the whole file"
+        raise ModelsError(f"{path}: not written by {command} of this version: {where}: {first['msg']}; run the command again") from error

@@ -1,6 +1,6 @@
-"""Measures how far the explanations of one bundle can be trusted, text by text; what was done is kept and not done again.
+"""Measure how far the explanations of one bundle can be trusted. A journal keeps the results of finished texts.
 
-Texts are shared out among threads: ONNX Runtime leaves the GIL free while it runs, which is nearly all of the time.
+Threads share the texts: ONNX Runtime, which takes nearly all of the time, releases the GIL while it runs.
 """
 
 from collections import Counter
@@ -32,14 +32,14 @@ from sentiment_models.export.provenance import Json
 
 TEXTS = 500
 SEED = 7
-# Of so many texts, evenly among them, stability and bounds are measured too: they take as long as all else, and a mean of 100 is
-# known to about 0.03.
+# The number of texts, evenly spread, on which stability and bounds are measured. They take as long as everything else, and a mean over
+# 100 texts is known to about 0.03.
 CLOSE_TEXTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Texts drawn from one file of ``rows``."""
+    """Texts drawn from one file with ``rows`` texts."""
 
     dataset: Dataset
     rows: int
@@ -48,7 +48,7 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What every file of a study has in common."""
+    """Everything that the files of a study share."""
 
     subject: Subject
     lexicon: WordCounts | None
@@ -71,31 +71,32 @@ def study(
 ) -> Findings:
     """Study a bundle, with progress bars.
 
-    500 sentences of 20 words took 24 minutes of two cores, the tests of attention with them. A text of 300 words takes a minute of one.
+    500 sentences of 20 words took 24 minutes on two cores, including the tests of attention. A text of 300 words takes a minute of
+    one core.
 
     Args:
-        bundle: its directory.
+        bundle: the bundle's directory.
         datasets: labelled files.
-        texts: the most that are drawn of each, as many of each label as there are.
+        texts: the most texts to draw from each file, balanced over the labels.
         seed: of the draw, of random orders and of intervals.
-        train: labelled files that the lexicon is made of, without what is drawn; none: of the other texts of each file's draw.
-        resume: a file that keeps what was done, so that a study that was killed goes on.
-        threads: how many share the session; 0: as many as cores are granted.
-        precision: study this graph; None: the one that would be served on this machine.
-        default: the attribution that others are compared with; None: the one that the bundle serves first. Its order by size, without
-            the signs, is erased too: what was done before for another stays good.
+        train: labelled files for the lexicon, from which the drawn texts are excluded; empty: the other drawn texts of each file.
+        resume: journal file, with which an interrupted study continues.
+        threads: threads of the session; 0: the available cores.
+        precision: the graph to study; None: the graph that would be served on this machine.
+        default: the attribution that others are compared with; None: the bundle's default. With another default, records of an
+            earlier run remain valid.
 
     Raises:
-        BadData: a file cannot be used, or two have one name.
-        ModelsError: ``resume`` is of another study or code, the explain graph is not sound, or the bundle does not give ``default``.
-        sentiment.errors.BadBundle: the bundle cannot be served here.
+        BadData: a file cannot be used, or two data sets have the same name.
+        ModelsError: ``resume`` belongs to another study or code version, the explain graph is damaged, or the bundle lacks ``default``.
+        sentiment.errors.BadBundle: the bundle cannot be served on this machine.
     """
     refuse_equal_names(datasets)
     subject = Subject(bundle, precision)
     given = subject.explainer.methods
     default = default or given[0]
     if default not in given:
-        raise ModelsError(f"the default method is {default!r}; the bundle gives {', '.join(given)}")
+        raise ModelsError(f"the default method is {default!r}; the bundle has {', '.join(given)}")
     settings: dict[str, Json] = {
         "code": code_of(OF_STUDY),
         **subject.identity(),
@@ -122,7 +123,7 @@ def study(
 
 
 def balanced(examples: Sequence[Example], texts: int, labels: int, seed: int) -> list[Example]:
-    """Draw texts, as many of each label as there are, in random order; a label with fewer leaves its places to the others."""
+    """Draw texts in random order, balanced over the labels; other labels fill up for one with too few texts."""
     rng = np.random.default_rng(seed)
     shuffled = [examples[place] for place in rng.permutation(len(examples))]
     groups = [[example for example in shuffled if example.label == label] for label in range(labels)]
@@ -136,7 +137,7 @@ def _drawn(subject: Subject, dataset: Dataset, texts: int, seed: int) -> _Sample
     examples = list(read_examples(dataset.path, subject.labels, pairs=subject.classifier.manifest.pairs))
     read = [example for example in balanced(examples, texts, len(subject.labels), seed) if subject.reads(example.whole)]
     if not read:
-        raise BadData(f"{dataset.path}: none of the {texts} texts that were drawn has a word that the model reads")
+        raise BadData(f"{dataset.path}: none of the {texts} drawn texts has a word that the model reads")
     return _Sample(dataset, len(examples), tuple(read))
 
 
@@ -166,7 +167,7 @@ def _dataset(run: _Run, sample: _Sample) -> DatasetFound:
 
 
 def _texts(run: _Run, sample: _Sample) -> list[TextFound]:
-    """Every text's record, those that the journal has from there; what is of the default alone has records of its own."""
+    """Return the results of every text, from the journal if they are there. The default's unsigned order has separate records."""
     examples, journal, lexicon = sample.examples, run.journal, run.lexicon
     own = _counted(examples, len(run.subject.labels))
 
@@ -177,7 +178,7 @@ def _texts(run: _Run, sample: _Sample) -> list[TextFound]:
     def one(index: int) -> None:
         example, seed = examples[index], (run.seed, index)
         key, of_default = keys(index)
-        # Evenly among the texts, so that the bar foretells the end.
+        # Evenly spread, so that the progress bar predicts the end.
         closely = index * CLOSE_TEXTS % len(examples) < CLOSE_TEXTS
         reading = run.subject.read(example.whole)
         if journal.get(key) is None:
@@ -195,7 +196,7 @@ def _texts(run: _Run, sample: _Sample) -> list[TextFound]:
 
 
 def _share_out(indices: Sequence[int], one: Callable[[int], None], threads: int, bar: "tqdm[NoReturn]") -> None:
-    """Call a function for each index; the first error ends it, after the calls that are under way."""
+    """Call a function for each index in a thread pool; after the first error no further calls start."""
     with ThreadPoolExecutor(threads) as pool:
         futures = [pool.submit(one, index) for index in indices]
         try:
@@ -208,13 +209,13 @@ def _share_out(indices: Sequence[int], one: Callable[[int], None], threads: int,
 
 
 def _attention(run: _Run, sample: _Sample, texts: Sequence[TextFound]) -> tuple[AttentionFound | None, HeadsFound | None]:
-    """What is asked of all texts together; nothing without an explain graph."""
+    """Return the results over all texts together; None without an explain graph."""
     subject, journal = run.subject, run.journal
     if subject.session is None:
         return None, None
     keys = [f"{sample.dataset.name} {part}" for part in ("attention", "heads")]
     if any(journal.get(key) is None for key in keys):
-        # Read anew: what was known of their erasures would take a MB a text.
+        # Read again: keeping the readings with their cached answers would take 1 MB per text.
         readings = [subject.read(example.whole) for example in sample.examples]
         right = [text.right for text in texts]
         if journal.get(keys[0]) is None:

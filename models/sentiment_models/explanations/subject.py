@@ -1,6 +1,6 @@
-"""A bundle under study: its served graph with words erased in three ways, and its explain graph.
+"""A bundle under study: its served graph with words erased by an operator, and its explain graph.
 
-Batches are those of one text: rows of it with different words erased.
+A batch has rows of one text with different words erased.
 """
 
 import time
@@ -29,32 +29,32 @@ from sentiment_models.explanations.findings import OPERATORS
 from sentiment_models.export.manifest import TOKENIZER_FILE
 from sentiment_models.export.provenance import Json
 
-# More gain nothing on a CPU; 4 rows of 512 tokens already take 200 MB of attention scores.
+# Larger batches are no faster on a CPU; 4 rows of 512 tokens already take 200 MB of attention scores.
 ROWS_MAX = 32
 TOKENS_MAX = 2048
-# A run of the explain graph goes forward and back, and a backward part is about two forward ones.
+# The explain graph runs forward and backward; the backward part costs about two forward ones.
 EXPLAIN_ROWS = 3
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 
 
 class Erased:
-    """One text's answers under one way of erasing. For one thread.
+    """One text's answers with one operator. For one thread.
 
-    ``answers``: what is known, to be handed to generators of ``sentiment.explain``.
+    ``answers``: the cached answers, for generators of ``sentiment.explain``.
     """
 
     def __init__(self, subject: "Subject", encoded: Encoded, operator: str) -> None:
-        """``operator``: one of OPERATORS that the subject has."""
+        """``operator``: one of OPERATORS that the tokenizer supports."""
         self._subject, self._encoded, self.operator = subject, encoded, operator
         self.answers = Answers(rows_of(len(encoded.ids)))
 
     def drive(self, steps: Steps[Result]) -> Result:
-        """Run the masks that an explanation over ``answers`` asks for, and return it."""
+        """Run the masks that a generator over ``answers`` requests, and return its result."""
         return run(steps, self._run)
 
     def logits(self, masks: Masks) -> Floats:
-        """The served logits [rows, labels] of masks [rows, n], True: the word is kept; none is run twice."""
+        """Return the served logits [rows, labels] of masks [rows, n], True: the word is kept. Results are cached."""
         return self.drive(self.answers.ask(masks))
 
     def _run(self, masks: Masks) -> Floats:
@@ -65,11 +65,11 @@ class Erased:
 class Reading:
     """A text as the subject reads it, with its served answer. For one thread at a time.
 
-    ``texts``: the text, or both of a pair; ``words``: as they stand there; ``logits`` [labels] and ``label``, the answer's index.
+    ``texts``: the text, or both of a pair. ``words``: the words as written. ``logits``: [labels]. ``label``: index of the answer.
     """
 
     def __init__(self, subject: "Subject", texts: tuple[str, ...], encoded: Encoded) -> None:
-        """Answers the text: one row is run."""
+        """Classify the text, which runs one row."""
         self.subject, self.texts, self.encoded = subject, texts, encoded
         self.words = tuple(texts[word.pair][word.start : word.end] for word in encoded.words)
         self._erased: dict[str, Erased] = {}
@@ -78,52 +78,52 @@ class Reading:
 
     @property
     def count(self) -> int:
-        """How many words it has."""
+        """The number of words."""
         return len(self.words)
 
     @property
     def tokens(self) -> int:
-        """How many tokens it has, with the special ones."""
+        """The number of tokens, with special ones."""
         return len(self.encoded.ids)
 
     def answers(self, operator: str) -> Erased:
-        """The answers under one way of erasing, always the same object.
+        """Return the answers with one operator; every call returns the same object.
 
         Raises:
-            ModelsError: the tokenizer has no mask token, and ``mask_token`` is asked for.
+            ModelsError: the operator is unknown, or is ``mask_token`` and the tokenizer has no mask token.
         """
         if operator not in self._erased:
             self.subject.check_operator(operator)
             found = self._erased[operator] = Erased(self.subject, self.encoded, operator)
             if len(self._erased) > 1:
-                # Nothing is erased of the whole text, in whichever way.
+                # The whole text has the same answer with every operator.
                 found.answers.tell(np.ones((1, self.count), np.bool_), self.logits[None])
         return self._erased[operator]
 
     def word_sums(self, tokens: npt.NDArray[np.floating]) -> Floats:
-        """Sum values [tokens] over the pieces of each word, [n]."""
+        """Sum values [tokens] over the tokens of each word, [n]."""
         return np.array([float(np.sum(tokens[word.first : word.last], dtype=np.float64)) for word in self.encoded.words])
 
 
 class Subject:
-    """A bundle that is studied. Threads may share it, each with readings of its own.
+    """A bundle under study. Threads may share it, each with its own readings.
 
-    ``operators``: the two ways of erasing in which methods are measured; ``session``: of the explain graph, None where there is none.
+    ``operators``: the two operators with which methods are measured. ``session``: of the explain graph, None without one.
     """
 
     def __init__(self, bundle: Path, precision: str | None = None) -> None:
         """Load the graph that would be served, or the one of a precision, and the explain graph.
 
         Raises:
-            ModelsError: the bundle's explain graph is not sound.
-            sentiment.errors.BadBundle: the bundle cannot be served here.
+            ModelsError: the bundle's explain graph cannot be used.
+            sentiment.errors.BadBundle: the bundle cannot be served on this machine.
         """
         self.classifier = load_classifier(bundle, precision)
-        # By the thread's own clock: what else runs on the machine makes nothing dearer.
+        # The thread's CPU clock: other load on the machine does not affect the costs.
         self.explainer = Explainer(self.classifier, time.thread_time)
         graph = self.explainer.load()
         if graph is None and self.explainer.failure:
-            raise ModelsError(f"{bundle}: the explain graph is not sound: {self.explainer.failure}")
+            raise ModelsError(f"{bundle}: the explain graph cannot be used: {self.explainer.failure}")
         self.session = None if graph is None else graph.session
         self.bundle = bundle
         self.labels = self.classifier.manifest.labels
@@ -135,23 +135,23 @@ class Subject:
         self.operators = (OPERATORS[0], OPERATORS[2] if self.mask_id is None else OPERATORS[1])
 
     def read(self, text: TextOrPair) -> Reading:
-        """Read and answer a text or pair as the service does; one that does not fit is cut as the bundle says, or else to its beginning.
+        """Read and classify a text or pair as the service does. If the bundle refuses long texts, they are cut to their beginning.
 
         Raises:
-            InvalidInput: nothing of it is read.
+            InvalidInput: the text has no words that the model reads.
         """
         texts = (text,) if isinstance(text, str) else text
         return Reading(self, texts, read(self.classifier, self._asked(texts)))
 
     def reads(self, text: TextOrPair) -> bool:
-        """Whether anything of a text is read; runs nothing."""
+        """Whether the text has words that the model reads. Runs no graph."""
         try:
             return bool(read(self.classifier, self._asked((text,) if isinstance(text, str) else text)).words)
         except InvalidInput:
             return False
 
     def identity(self) -> dict[str, Json]:
-        """What word scores and answers depend on, for a journal; not the digest, which changes when figures are recorded."""
+        """Return what word scores and answers depend on, for a journal. The digest is left out: recording figures changes it."""
         manifest = self.classifier.manifest
         return {
             "files": {name: file.sha256 for name, file in manifest.files.items()},
@@ -161,10 +161,10 @@ class Subject:
         }
 
     def attribute(self, reading: Reading, method: str, label: int, steps: int = 0, seed: int = 0) -> tuple[Attribution, Summary]:
-        """Explain a text by one method as the service does, without evidence; ``steps``: 0 for the method's own.
+        """Explain a text by one method as the service does, without evidence; ``steps``: 0 for the method's default.
 
         Raises:
-            sentiment.errors.Unsupported: there is no explain graph, and the method needs one.
+            sentiment.errors.Unsupported: the method needs an explain graph and there is none.
         """
         asked = replace(self._asked(reading.texts), label=self.labels[label], methods=(method,), steps=steps, seed=seed)
         _, *parts, summary = self.explainer.explain(asked)
@@ -181,7 +181,7 @@ class Subject:
         head_gate: npt.NDArray[np.float32] | None = None,
         head_uniform: npt.NDArray[np.float32] | None = None,
     ) -> Arrays:
-        """Run the explain graph on so many rows of a text, all in one batch; switches [rows, layers, heads] as of ``ExplainSession.run``.
+        """Run the explain graph on ``rows`` copies of a text in one batch; gates [rows, layers, heads] as in ``ExplainSession.run``.
 
         Raises:
             ModelsError: there is no explain graph.
@@ -191,10 +191,10 @@ class Subject:
         return session.run(feeds, outputs, np.full(rows, label), head_gate=head_gate, head_uniform=head_uniform)
 
     def attention(self, reading: Reading, label: int) -> Arrays:
-        """What one run of the explain graph says of attention.
+        """Run the explain graph once for the attention of a text.
 
         Returns:
-            ``attention`` and ``gradients``, of the label's logit by each weight, [layers, heads, tokens, tokens]; ``value_norms``
+            ``attention`` [layers, heads, tokens, tokens]; ``gradients`` of the label's logit by it, of the same shape; ``value_norms``
             [layers, heads, tokens]; ``logits`` [labels].
 
         Raises:
@@ -208,7 +208,7 @@ class Subject:
         return {**arrays, "logits": found["logits"][0]}
 
     def uniform(self, reading: Reading) -> npt.NDArray[np.float32]:
-        """The explain graph's logits [layers + 1, labels] with each layer's attention alone made uniform, then all of them.
+        """Return the explain graph's logits [layers + 1, labels] with uniform attention in each single layer, then in all layers.
 
         Raises:
             ModelsError: there is no explain graph.
@@ -223,10 +223,10 @@ class Subject:
         return np.concatenate(found)
 
     def erase(self, encoded: Encoded, masks: Masks, operator: str) -> Feeds:
-        """What the served graph reads of rows of a text, each with some words erased.
+        """Return the served graph's input for rows of a text, each with some words erased.
 
-        ``attention_mask``: nobody attends to their pieces; ``mask_token``: their pieces are the mask token; ``deletion``: they are gone,
-        and those behind them move up. Special tokens stay.
+        ``attention_mask``: no token attends to the erased words. ``mask_token``: their tokens are replaced by the mask token.
+        ``deletion``: their tokens are removed, and later tokens move up. Special tokens are kept.
 
         Args:
             encoded: the text.
@@ -248,19 +248,19 @@ class Subject:
         return feeds
 
     def check_operator(self, operator: str) -> None:
-        """Refuse a way of erasing that is unknown, or not of this tokenizer.
+        """Check that an operator is known and that the tokenizer supports it.
 
         Raises:
-            ModelsError: says so.
+            ModelsError: it is unknown or not supported.
         """
         if operator not in OPERATORS:
-            raise ModelsError(f"words cannot be erased by {operator}; known are {', '.join(OPERATORS)}")
+            raise ModelsError(f"unknown operator {operator}; use one of {', '.join(OPERATORS)}")
         if operator == "mask_token" and self.mask_id is None:
-            raise ModelsError(f"{self.bundle}: the tokenizer has no mask token; words can be erased by attention_mask and deletion")
+            raise ModelsError(f"{self.bundle}: the tokenizer has no mask token; use attention_mask or deletion")
 
     def _explains(self) -> ExplainSession:
         if self.session is None:
-            raise ModelsError(f"{self.bundle}: has no explain graph")
+            raise ModelsError(f"{self.bundle}: the bundle has no explain graph")
         return self.session
 
     def _pad(self, rows: Sequence[Row], inputs: Sequence[str]) -> Feeds:
@@ -272,7 +272,7 @@ class Subject:
 
 
 def rows_of(tokens: int) -> int:
-    """How many rows of so many tokens are run at once."""
+    """Return the batch size for rows of ``tokens`` tokens."""
     return max(1, min(ROWS_MAX, TOKENS_MAX // tokens))
 
 

@@ -1,9 +1,9 @@
-"""What training small encoders told of attention, as ``attention-tests`` writes it to results.json and a card reads it.
+"""The results of ``attention-tests`` on small encoders, as written to results.json and read by a card.
 
-Wiegreffe and Pinter 2019, "Attention is not not Explanation". Accuracy is on held-out texts. Attention is the first token's in the last
-layer, the mean of the heads, over words. Divergence is Jensen-Shannon's in nats, from 0 to ln 2 = 0.693, the mean over texts. Output change
-is the total variation distance of the stated probabilities, from 0 to 1, the mean over texts. Intervals are of 95 % by bootstrap over the
-held-out texts: they do not cover other draws of training texts.
+Wiegreffe and Pinter 2019, "Attention is not not Explanation". Accuracy is on held-out texts. Attention is that of the first token in the
+last layer over words, the mean over the heads. Divergence is Jensen-Shannon in nats, from 0 to ln 2 = 0.693, the mean over texts. Output
+change is the total variation distance of the probabilities, from 0 to 1, the mean over texts. Intervals are 95 %, by bootstrap over the
+held-out texts; they do not cover other draws of training texts.
 """
 
 import math
@@ -20,7 +20,7 @@ class _Part(BaseModel):
 
 
 class Accuracy(_Part):
-    """The mean accuracy of models that differ in their seed alone, with its interval, and that of each."""
+    """The mean accuracy of models that differ only in their seed, with its interval, and the accuracy of each."""
 
     mean: float
     low: float
@@ -29,7 +29,7 @@ class Accuracy(_Part):
 
 
 class SeedPair(_Part):
-    """Two encoders that differ in their seed alone: the divergence of their attention, output change, share of texts of one answer."""
+    """Two encoders that differ only in their seed: divergence of attention, output change, share of texts with the same answer."""
 
     first: int
     second: int
@@ -39,10 +39,10 @@ class SeedPair(_Part):
 
 
 class SeedsFound(_Part):
-    """How much attention differs between trainings: the noise floor of whatever is said about it.
+    """How much attention differs between trainings: the noise floor for all other comparisons.
 
-    ``divergence`` and ``output_change``: means over the pairs. ``divergence_from_uniform``: that of an encoder's attention from weights
-    that are all alike, the mean over the encoders. ``on_words``: the share of the attention that words get; special tokens get the rest.
+    ``divergence`` and ``output_change``: means over the pairs. ``divergence_from_uniform``: from uniform weights, the mean over the
+    encoders. ``on_words``: the share of attention on words; the rest is on special tokens.
     """
 
     accuracy: Accuracy
@@ -54,9 +54,9 @@ class SeedsFound(_Part):
 
 
 class UniformFound(_Part):
-    """Encoders trained with attention frozen uniform, in the last layer alone and in all.
+    """Encoders trained with uniform attention, in the last layer only and in all layers.
 
-    ``last_loss`` and ``all_loss``: accuracy with learned attention less theirs, on the same texts.
+    ``last_loss`` and ``all_loss``: accuracy with learned attention minus theirs, on the same texts.
     """
 
     learned: Accuracy
@@ -67,11 +67,11 @@ class UniformFound(_Part):
 
 
 class AdversaryFound(_Part):
-    """An encoder trained to answer as the base does with other attention; ``weight``: how much its attention counted in training, 0: not
-    at all, which tells what going on with training changes by itself.
+    """An encoder trained to give the base's answers with other attention.
 
-    ``kl``: Kullback-Leibler divergence of its attention from the base's, in nats. ``agreement``: the share of texts that it answers as
-    the base does. ``on_words``: the share of its attention that words get.
+    ``weight``: weight of the attention term in training; 0 shows the effect of further training alone. ``kl``: Kullback-Leibler divergence
+    of its attention from the base's, in nats. ``agreement``: the share of texts with the base's answer. ``on_words``: the share of
+    attention on words.
     """
 
     weight: float
@@ -84,11 +84,11 @@ class AdversaryFound(_Part):
 
 
 class AdversariesFound(_Part):
-    """The curve of trained adversaries, by growing weight of attention in ``TVD - weight * KL``; ``base``: the base's accuracy.
+    """The trained adversaries by rising weight in the loss ``TVD - weight * KL``; ``base``: accuracy of the base.
 
-    ``chosen``: the weight whose adversary lends its attention to the bag: of those that change the output by at most ``allowed``, what
-    another seed changes it by, the one with the farthest attention; where none does, the one that changes the output least. No label
-    has a part in it.
+    ``allowed``: the output change between seeds. ``chosen``: the weight of the adversary whose attention the bag uses. It is the one
+    with the largest divergence among those that change the output by at most ``allowed``; if there is none, the one that changes the
+    output least. The choice uses no labels.
     """
 
     base: float
@@ -98,10 +98,10 @@ class AdversariesFound(_Part):
 
 
 class FrozenFound(_Part):
-    """A bag of embeddings that weighs words by given weights, by whose they are; it sees no order and no other word.
+    """Bags of embeddings with given word weights, by source of the weights.
 
-    Each seed's bag gets the attention of that seed's encoder; the adversary is a single one, the base's. ``over_uniform``: accuracy less
-    that with uniform weights on the same texts. ``attention_over_adversary``: with the encoders' attention less with the adversary's.
+    Each seed's bag gets the attention of that seed's encoder; there is only one adversary. ``over_uniform``: accuracy minus that with
+    uniform weights on the same texts. ``attention_over_adversary``: accuracy with the encoders' attention minus that with the adversary's.
     """
 
     accuracy: dict[str, Accuracy]
@@ -110,10 +110,10 @@ class FrozenFound(_Part):
 
 
 class TrainingFindings(_Part):
-    """All four tests; a test that has not been done yet is None.
+    """All four tests; None: not done yet.
 
-    ``files``: SHA-256 by name. ``train_texts`` and ``heldout_texts``: how many were drawn. ``words``: mean words of a held-out text.
-    ``settings``: as given, without folders. ``seconds``: of each test, training included.
+    ``files``: SHA-256 by name. ``train_texts`` and ``heldout_texts``: number of drawn texts. ``words``: mean words per held-out text.
+    ``settings``: as given, without folders. ``seconds``: time of each test, including training.
     """
 
     files: dict[str, str]

@@ -1,4 +1,4 @@
-"""What training small encoders told of attention, for people: tables, a picture, a page, and in words what each figure means."""
+"""The report of ``attention-tests``: tables with interpretations, a plot, an HTML page."""
 
 from collections.abc import Sequence
 
@@ -20,19 +20,19 @@ from sentiment_models.reports.report import picture
 
 SEEDS, UNIFORM, ADVERSARIES, FROZEN = "Other seeds", "Uniform attention", "Trained adversaries", "Weights in a bag of embeddings"
 PAPER = {
-    UNIFORM: "The paper on BiLSTMs: on several of its data sets uniform attention did about as well, so that those tasks need no attention "
-    "and cannot tell whether it explains.",
-    SEEDS: "The paper on BiLSTMs: attention differs from seed to seed too, on some data sets much; other attention tells nothing "
-    "unless it is farther away than that.",
-    FROZEN: "The paper on BiLSTMs: the trained model's attention served as well as or better than weights that the bag learned itself, "
-    "and an adversary's attention served worse.",
-    ADVERSARIES: "The paper on BiLSTMs: adversaries with far-off attention and nearly the same answers can be trained, at a price in the "
-    "answers that differs by data set, and their attention then fails as weights of the bag.",
+    UNIFORM: "The paper, on BiLSTMs: on several data sets uniform attention did about as well. Those tasks need no attention, so they "
+    "cannot show whether it explains.",
+    SEEDS: "The paper, on BiLSTMs: attention also differs between seeds, on some data sets strongly. Other attention means something only "
+    "if it differs more than that.",
+    FROZEN: "The paper, on BiLSTMs: the trained model's attention did as well as weights that the bag learned, or better; an adversary's "
+    "attention did worse.",
+    ADVERSARIES: "The paper, on BiLSTMs: adversaries with very different attention and nearly the same answers can be trained. The change "
+    "of the answers differs by data set, and the adversaries' attention then fails as weights of the bag.",
 }
 
 
 def tables(found: TrainingFindings) -> list[Table]:
-    """Lay out every test that has been done; a table's note says what its figures mean and what the paper found."""
+    """Return a table for every finished test; its note has an interpretation and the result of the paper."""
     laid_out = []
     if found.uniform is not None:
         laid_out.append(_uniform(found.uniform))
@@ -46,55 +46,55 @@ def tables(found: TrainingFindings) -> list[Table]:
 
 
 def as_text(found: TrainingFindings) -> str:
-    """Lay the figures out for a terminal, with what they mean."""
+    """Format the figures for a terminal, with their interpretation."""
     parts = [_drawn(found)]
     parts += [f"{one.title}\n{plain(one.header, one.rows)}\n{one.note}" for one in tables(found)]
     return "\n\n".join(parts)
 
 
 def curve_png(found: TrainingFindings) -> bytes:
-    """Draw output change against divergence: the adversaries, and pairs of seeds as what training itself varies by.
+    """Draw output change by divergence: the adversaries, and the pairs of seeds for comparison.
 
     Raises:
-        ValueError: the adversaries or the seeds have not been tested.
+        ValueError: the test of the adversaries or of the seeds is not done.
     """
     if found.adversaries is None or found.seeds is None:
-        raise ValueError("no adversaries or no seeds to draw")
-    # Every adversary began as the base, at 0 on both axes.
+        raise ValueError("the plot needs the results of both adversaries and seeds")
+    # Every adversary starts as the base, at 0 on both axes.
     adversaries = [(0.0, 0.0), *((one.divergence, one.output_change) for one in found.adversaries.curve)]
-    # A pair of seeds is a point of its own; a line through several would tell of a course that is none.
+    # Each pair of seeds is a separate point: a line between them would suggest an order.
     seeds = {f"seeds {pair.first} and {pair.second}": [(pair.divergence, pair.output_change)] for pair in found.seeds.pairs}
     return curves(
         {"trained adversaries": adversaries, **seeds},
         x="divergence of attention (Jensen-Shannon, nats; at most 0.693)",
         y="change of the answer (total variation, 0 to 1)",
-        title="How far attention can be moved, and what that costs",
+        title="Divergence of attention and change of the answer",
     )
 
 
 def as_page(found: TrainingFindings, png: bytes) -> str:
-    """Compose a self-contained HTML document; ``png`` is ``curve_png``'s."""
+    """Compose a self-contained HTML document; ``png``: from ``curve_png``."""
     sections = []
     for one in tables(found):
-        drawn = picture(png, "Change of the answer against divergence of attention; the table has its points.")
+        drawn = picture(png, "Change of the answer by divergence of attention; the table has the figures.")
         body = paragraph(one.note) + table(one.header, one.rows) + (drawn if one.title == ADVERSARIES else "")
         sections.append(Section(one.title, body))
     facts = [
-        *((name.replace("_", " "), _told(value)) for name, value in found.settings.items()),
+        *((name.replace("_", " "), _setting(value)) for name, value in found.settings.items()),
         ("parameters of an encoder", f"{found.parameters:,}"),
-        ("pieces of its tokenizer", f"{found.vocabulary:,}"),
+        ("vocabulary of its tokenizer", f"{found.vocabulary:,}"),
         *((f"SHA-256 of {name}", digest) for name, digest in found.files.items()),
         *((f"seconds of {name}", f"{seconds:.0f}") for name, seconds in found.seconds.items()),
     ]
     sections.append(Section("What was trained", paragraph(_drawn(found)) + table(("", ""), facts)))
-    return page("Is attention needed, stable, useful, and hard to fake?", sections)
+    return page("Tests of attention on small encoders", sections)
 
 
 def _drawn(found: TrainingFindings) -> str:
     return (
-        f"{found.train_texts:,} texts to train on and {found.heldout_texts:,} held out, of {', '.join(found.files)}; "
-        f"{found.words:.1f} words a held-out text. The commonest label alone would be right on {found.majority:.3f}. "
-        "Intervals are of 95 % over the held-out texts; what other training texts would change is not in them."
+        f"{found.train_texts:,} training texts and {found.heldout_texts:,} held-out texts of {', '.join(found.files)}; "
+        f"{found.words:.1f} words per held-out text. The most frequent label alone has an accuracy of {found.majority:.3f}. "
+        "Intervals are 95 % over the held-out texts; they do not cover other training texts."
     )
 
 
@@ -105,12 +105,11 @@ def _uniform(found: UniformFound) -> Table:
         ("uniform in all layers", *_accuracy(found.all_layers), _difference(found.all_loss)),
     )
     if found.all_loss.low > 0:
-        means = "Attention is needed here: an encoder whose attention was frozen uniform answers worse, by more than chance."
+        means = "Attention is needed here: an encoder with uniform attention is less accurate, by more than chance."
     else:
         most = max(found.all_loss.high, 0.0)
-        means = "An encoder whose attention was frozen uniform does not answer worse by more than chance: such encoders gain nothing by it "
-        means += f"on these texts (at most {most:.3f} of accuracy). It may still tell where an encoder looks, but that it does cannot be "
-        means += "shown by how well the encoder answers."
+        means = "An encoder with uniform attention is not less accurate by more than chance: such encoders gain little from attention on "
+        means += f"these texts (at most {most:.3f} of accuracy). Their accuracy cannot show whether attention explains."
     return Table(UNIFORM, ("attention", "accuracy", "95 % interval", "by seed", "lost"), rows, f"{means} {PAPER[UNIFORM]}")
 
 
@@ -118,16 +117,14 @@ def _seeds(found: SeedsFound) -> Table:
     rows = tuple((f"{one.first} and {one.second}", one.divergence, one.output_change, one.agreement) for one in found.pairs)
     share = found.divergence / found.divergence_from_uniform if found.divergence_from_uniform else float("inf")
     means = (
-        f"Two trainings that differ in their seed alone put attention {found.divergence:.3f} nats apart, of at most {DIVERGENCE_MAX:.3f}: "
-        f"{share:.1f} times what parts an encoder's attention from uniform weights ({found.divergence_from_uniform:.3f}). "
+        f"The attention of two trainings that differ only in their seed diverges by {found.divergence:.3f} nats (maximum "
+        f"{DIVERGENCE_MAX:.3f}): {share:.1f} times its divergence from uniform weights ({found.divergence_from_uniform:.3f}). "
     )
     if share >= 1:
-        means += "Where an encoder of this size looks is a matter of chance as much as of the text. "
+        means += "The attention of an encoder of this size depends as much on chance as on the text. "
     else:
-        means += "The seeds agree in part on where to look. "
-    means += (
-        f"Attention that lies no farther apart tells nothing. Words get {found.on_words:.0%} of the attention, special tokens the rest."
-    )
+        means += "The seeds agree partly on the attention. "
+    means += f"A divergence no larger than that means nothing. Words get {found.on_words:.0%} of the attention, special tokens the rest."
     return Table(SEEDS, ("seeds", "divergence", "change of the answer", "same answer"), rows, f"{means} {PAPER[SEEDS]}")
 
 
@@ -138,22 +135,22 @@ def _frozen(found: FrozenFound) -> Table:
     )
     attention, learned, adversary = (_compared(found.over_uniform[name]) for name in (ATTENTION, LEARNED, ADVERSARY))
     means = (
-        f"As weights of a bag, which sees no order, the encoders' attention is {attention} uniform weights, weights that the bag learned "
-        f"itself are {learned} them, and an adversary's attention is {adversary} them; the encoders' is "
+        f"As weights of a bag of embeddings, the encoders' attention is {attention} uniform weights. Weights that the bag learned are "
+        f"{learned} uniform ones, and an adversary's attention is {adversary} uniform ones. The encoders' attention is "
         f"{_compared(found.attention_over_adversary)} the adversary's (by {_difference(found.attention_over_adversary)}). Each seed's bag "
-        "gets the attention of that seed's encoder, so that the column by seed tells how far encoders differ, which the intervals over "
-        "texts do not hold; the adversary is a single one. "
+        "gets the attention of that seed's encoder: the column by seed shows how much encoders differ, which the intervals do not cover. "
+        "There is only one adversary. "
     )
     if found.over_uniform[ATTENTION].low > 0:
-        means += "So the encoders' attention does tell which words matter, outside of the encoders, too."
+        means += "So the encoders' attention shows which words matter, even outside of the encoders."
     elif found.attention_over_adversary.low > 0:
         than = "less" if found.over_uniform[ATTENTION].high < 0 else "no more"
         means += (
-            "So the attention of encoders that were left free says more of the words than an adversary's with like answers, but tells "
-            f"{than} of which words matter than counting all alike does."
+            "So the encoders' attention says more about the words than the attention of an adversary with similar answers, but "
+            f"{than} than uniform weights."
         )
     else:
-        means += "So it is not shown that the encoders' attention tells which words matter."
+        means += "So it is not shown that the encoders' attention says which words matter."
     return Table(FROZEN, ("weights", "accuracy", "95 % interval", "by seed", "over uniform"), rows, f"{means} {PAPER[FROZEN]}")
 
 
@@ -167,18 +164,18 @@ def _adversaries(found: AdversariesFound, seeds: SeedsFound) -> Table:
     if chosen.output_change <= found.allowed:
         means = (
             f"An adversary that changes the answer by {chosen.output_change:.3f}, no more than another seed does ({found.allowed:.3f}), "
-            f"has attention {chosen.divergence:.3f} nats off the base's; another seed's is {seeds.divergence:.3f} off. "
+            f"has a divergence of {chosen.divergence:.3f} nats from the base's attention; another seed has {seeds.divergence:.3f}. "
         )
         if chosen.divergence > seeds.divergence:
-            means += "So attention can be moved farther than chance moves it with the answers kept: it is not the only story of an answer."
+            means += "So attention can be changed by more than chance with the same answers: it is not the only explanation of an answer."
         else:
-            means += "So attention was not moved farther than chance moves it while the answers were kept."
+            means += "So attention was not changed by more than chance with the same answers."
     else:
         means = (
-            f"No adversary changes the answer by at most what another seed does ({found.allowed:.3f}); the closest changes it by "
-            f"{chosen.output_change:.3f}. So attention was not moved while the answers were kept."
+            f"No adversary changes the answer by at most as much as another seed ({found.allowed:.3f}); the closest changes it by "
+            f"{chosen.output_change:.3f}. So attention was not changed with the same answers."
         )
-    means += f" The bag took the attention of weight {found.chosen:g}. The base's accuracy is {found.base:.4f}."
+    means += f" The bag uses the attention of the adversary with weight {found.chosen:g}. The accuracy of the base is {found.base:.4f}."
     return Table(ADVERSARIES, header, rows, f"{means} {PAPER[ADVERSARIES]}")
 
 
@@ -196,5 +193,5 @@ def _compared(one: Difference) -> str:
     return "better than" if one.mean > 0 else "worse than"
 
 
-def _told(value: float | str | Sequence[float | str]) -> str:
+def _setting(value: float | str | Sequence[float | str]) -> str:
     return str(value) if isinstance(value, int | float | str) else ", ".join(map(str, value))

@@ -1,6 +1,6 @@
-"""The four tests of Wiegreffe and Pinter 2019, "Attention is not not Explanation", on small encoders that are trained for them.
+"""The four tests of Wiegreffe and Pinter 2019, "Attention is not not Explanation", on small encoders trained for them.
 
-Each test's findings are written when it is done, each trained encoder is kept: a run that is stopped goes on where it was.
+The results of each test and all trained encoders are stored, so an interrupted run continues.
 """
 
 import random
@@ -54,28 +54,28 @@ from sentiment_models.training.scratch import Shape, train_tokenizer
 
 RESULTS = "results.json"
 LEARNED, LAST, ALL = "learned", "uniform-last", "uniform-all"
-"""Encoders by which layers' attention is frozen uniform."""
-# The pairs of more have no room in the picture.
+"""Kinds of encoders, by the layers with uniform attention: none, the last, all."""
+# The pairs of more seeds do not fit into the plot.
 SEEDS_MAX = 7
 TESTS = ("seeds", "uniform", "adversaries", "frozen")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Sizes of the tests.
+    """Settings of the tests.
 
     Raises:
-        ModelsError: fewer than 2 or more than 7 seeds, no weight for the adversaries, or an impossible shape.
+        ModelsError: the number of seeds is not from 2 to 7, a weight of the adversaries is missing or negative, or the shape is invalid.
     """
 
     train_texts: int = 4000
     heldout_texts: int = 1000
-    # In a phrase of three words attention has little to choose from.
+    # Attention over very short texts says little.
     words_min: int = 8
     max_tokens: int = 64
     layers: int = 2
     heads: int = 4
-    # Twice as wide trains half as fast and answers no better: both right on 0.75 of some 950 texts of another split.
+    # Twice the width trains half as fast with the same accuracy: 0.75 on some 950 texts of another split.
     width: int = 64
     vocabulary: int = 8000
     dropout: float = 0.3
@@ -84,7 +84,7 @@ class Settings:
     batch_rows: int = 32
     seeds: int = 3
     adversary_epochs: int = 3
-    # 0 tells what going on with training changes by itself.
+    # 0 shows the effect of further training alone.
     adversary_weights: tuple[float, ...] = (0.0, 0.003, 0.01, 0.1, 1.0)
     bag_epochs: int = 5
     bag_learning_rate: float = 3e-3
@@ -95,36 +95,36 @@ class Settings:
     def __post_init__(self) -> None:
         Shape(self.layers, self.heads, self.width)
         if not 2 <= self.seeds <= SEEDS_MAX:
-            raise ModelsError(f"{self.seeds} seeds; the limits are 2 and {SEEDS_MAX}")
+            raise ModelsError(f"seeds must be from 2 to {SEEDS_MAX}, got {self.seeds}")
         if not self.adversary_weights or not min(self.adversary_weights) >= 0:
-            raise ModelsError(f"adversaries are weighted {self.adversary_weights}; wanted at least one weight, each at least 0")
+            raise ModelsError(f"adversary weights must be at least one number, each at least 0, got {self.adversary_weights}")
 
 
 def attention_tests(data: Sequence[Path], settings: Settings, out: Path, say: Callable[[str], None]) -> TrainingFindings:
-    """Do every test that ``out/results.json`` does not have yet, which is written anew after each; return all findings.
+    """Run every test that ``out/results.json`` does not have yet, and return all results. The file is rewritten after each test.
 
-    ``out/models`` keeps each encoder.
+    ``out/models`` stores each encoder.
 
     Raises:
-        BadData: a file cannot be used, or a side has no text.
+        BadData: a file cannot be used, or the training or the held-out set is empty.
         BadCheckpoint: an encoder in ``out`` is damaged.
-        OtherRun: ``out`` holds tests of other settings, data or code.
+        OtherRun: ``out`` belongs to tests with other settings, data or code.
         ModelsError: another process works there.
     """
     train, heldout, files = draw(data, settings)
     hashes = {f"SHA-256 of {name}": digest for name, digest in files.items()}
-    asked: dict[str, Json] = {**asdict(settings), **hashes, "code": code_of(OF_TRAINING)}
-    # Only now: files that cannot be used leave no folder behind.
+    run: dict[str, Json] = {**asdict(settings), **hashes, "code": code_of(OF_TRAINING)}
+    # After reading the files: unusable files leave no folder behind.
     with alone(out):
         kept = read_findings(out / RESULTS)
-        if kept is not None and kept.fingerprint != fingerprint_of(asked):
-            raise OtherRun(f"{out / RESULTS}: belongs to tests of other settings, data or code; choose another --out or delete it")
+        if kept is not None and kept.fingerprint != fingerprint_of(run):
+            raise OtherRun(f"{out / RESULTS}: belongs to tests with other settings, data or code; choose another --out or delete it")
         (out / "models").mkdir(exist_ok=True)
-        tests = _Tests(settings, train, heldout, out, asked)
-        found = kept or tests.nothing_yet(files)
+        tests = _Tests(settings, train, heldout, out, run)
+        found = kept or tests.without_results(files)
         for name in TESTS:
             if getattr(found, name) is not None:
-                say(f"{name}: done before")
+                say(f"{name}: already done")
                 continue
             began_at = time.monotonic()
             result = getattr(tests, name)(found)
@@ -136,26 +136,26 @@ def attention_tests(data: Sequence[Path], settings: Settings, out: Path, say: Ca
 
 
 def read_findings(path: Path) -> TrainingFindings | None:
-    """Read what was found before, None where there is no file.
+    """Read earlier results; None without a file.
 
     Raises:
-        ModelsError: it holds something else.
+        ModelsError: the file is not one of ``attention-tests``.
     """
     if not path.exists():
         return None
     try:
         return TrainingFindings.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise ModelsError(f"{path}: not the results of attention-tests: {error.error_count()} errors; delete it to test again") from error
+        raise ModelsError(f"{path}: not the results of attention-tests: {error.error_count()} errors; delete it to start again") from error
 
 
 def draw(data: Sequence[Path], settings: Settings) -> tuple[list[Example], list[Example], dict[str, str]]:
-    """Draw texts for training and others held out, each of at least ``words_min`` words; with SHA-256 of the files by name.
+    """Draw training and held-out texts of at least ``words_min`` words; also return the SHA-256 of the files by name.
 
-    The carving is training's own: no sentence, and no phrase of one, stands on both sides.
+    The split is that of ``train``: no sentence or phrase of one is on both sides.
 
     Raises:
-        BadData: a file cannot be used, or a side has no text.
+        BadData: a file cannot be used, or the training or the held-out set is empty.
     """
     recipe = Recipe("", tuple(map(str, data)), labels=settings.labels, dev_fraction=settings.heldout_fraction, seed=settings.seed)
     corpus = read_corpus(recipe)
@@ -163,27 +163,27 @@ def draw(data: Sequence[Path], settings: Settings) -> tuple[list[Example], list[
     for examples, count in ((corpus.split.train, settings.train_texts), (corpus.split.dev, settings.heldout_texts)):
         long = [example for example in examples if len(example.text.split()) >= settings.words_min]
         if not long:
-            raise BadData(f"of {len(examples)} texts none has {settings.words_min} words, the least that is asked for")
+            raise BadData(f"none of {len(examples)} texts has at least {settings.words_min} words; lower --words-min or add texts")
         sides.append(random.Random(settings.seed).sample(long, min(count, len(long))))  # noqa: S311 - a sample
     return sides[0], sides[1], corpus.hashes
 
 
 class _Tests:
-    """The tests by their names; each takes what was found so far."""
+    """One method per test of TESTS; each takes the results so far."""
 
-    def __init__(self, settings: Settings, train: Sequence[Example], heldout: Sequence[Example], out: Path, asked: dict[str, Json]) -> None:
+    def __init__(self, settings: Settings, train: Sequence[Example], heldout: Sequence[Example], out: Path, run: dict[str, Json]) -> None:
         torch.set_flush_denormal(True)
-        self.settings, self.out, self.asked = settings, out, asked
+        self.settings, self.out, self.run = settings, out, run
         self.tokenizer = train_tokenizer([example.text for example in train], settings.vocabulary, settings.max_tokens)
         self.train, self.heldout = (encode(self.tokenizer, texts, settings.max_tokens) for texts in (train, heldout))
         self.all_seeds = range(settings.seed, settings.seed + settings.seeds)
 
-    def nothing_yet(self, files: dict[str, str]) -> TrainingFindings:
-        """What is known before the first test."""
+    def without_results(self, files: dict[str, str]) -> TrainingFindings:
+        """Return findings without results of tests."""
         settings = self.settings
         return TrainingFindings(
             files=files,
-            fingerprint=fingerprint_of(self.asked),
+            fingerprint=fingerprint_of(self.run),
             train_texts=len(self.train.ids),
             heldout_texts=len(self.heldout.ids),
             words=float(self.heldout.counts().mean()),
@@ -194,7 +194,7 @@ class _Tests:
         )
 
     def seeds(self, _: TrainingFindings) -> SeedsFound:
-        """Train encoders that differ in their seed alone, and compare their attention."""
+        """Train encoders that differ only in their seed, and compare their attention."""
         reads = {seed: self._read(self._encoder(LEARNED, seed)) for seed in self.all_seeds}
         pairs = tuple(
             SeedPair(
@@ -216,14 +216,14 @@ class _Tests:
         )
 
     def uniform(self, _: TrainingFindings) -> UniformFound:
-        """Train the same encoders with attention frozen uniform."""
+        """Train the same encoders with uniform attention."""
         kinds = (LEARNED, LAST, ALL)
         right = {kind: self._right(self._read(self._encoder(kind, seed)) for seed in self.all_seeds) for kind in kinds}
         found, (last, every) = compared(right, ((LEARNED, LAST), (LEARNED, ALL)), self.settings.seed)
         return UniformFound(learned=found[LEARNED], last_layer=found[LAST], all_layers=found[ALL], last_loss=last, all_loss=every)
 
     def adversaries(self, found: TrainingFindings) -> AdversariesFound:
-        """Train encoders to answer as the base does with other attention, by growing weight of the attention."""
+        """Train encoders to give the base's answers with other attention, by rising weight of the attention term."""
         assert found.seeds is not None
         base = self._read(self._base())
         curve = []
@@ -246,7 +246,7 @@ class _Tests:
         return AdversariesFound(base=float(self._right([base]).mean()), curve=tuple(curve), chosen=chosen.weight, allowed=allowed)
 
     def frozen(self, found: TrainingFindings) -> FrozenFound:
-        """Train bags of embeddings under the weights of others; each seed's under the attention of the encoder of that seed."""
+        """Train bags of embeddings with given word weights; each seed's bag with the attention of that seed's encoder."""
         assert found.adversaries is not None
         settings = self.settings
         adversary = self._weights(self._adversary(found.adversaries.chosen))
@@ -260,11 +260,11 @@ class _Tests:
         for name, weights in given.items():
             rows = []
             for seed in self.all_seeds:
-                shown, asked = weights(seed)
+                for_train, for_heldout = weights(seed)
                 bag = bags.Bag(len(self.tokenizer), settings.width, len(settings.labels), settings.dropout, seed)
                 course = Course(settings.bag_epochs, settings.bag_learning_rate, settings.batch_rows, seed)
-                bags.train_bag(bag, self.train, shown, course, f"bag, {name} weights, seed {seed}")
-                rows.append(bags.read_bag(bag, self.heldout, asked).argmax(1) == self.heldout.labels)
+                bags.train_bag(bag, self.train, for_train, course, f"bag, {name} weights, seed {seed}")
+                rows.append(bags.read_bag(bag, self.heldout, for_heldout).argmax(1) == self.heldout.labels)
             right[name] = np.array(rows)
         others = [name for name in given if name != bags.UNIFORM]
         pairs = [*((name, bags.UNIFORM) for name in others), (bags.ATTENTION, bags.ADVERSARY)]
@@ -272,7 +272,7 @@ class _Tests:
         return FrozenFound(accuracy=accuracy, over_uniform=dict(zip(others, over_uniform, strict=True)), attention_over_adversary=lead)
 
     def _base(self) -> BertForSequenceClassification:
-        """The first seed's encoder: what adversaries answer like."""
+        """Return the first seed's encoder, whose answers the adversaries imitate."""
         return self._encoder(LEARNED, self.settings.seed)
 
     @cached_property
@@ -292,9 +292,9 @@ class _Tests:
         return model
 
     def _adversary(self, weight: float) -> BertForSequenceClassification:
-        """Begin at the base itself: the strongest adversary that the same steps find."""
-        model, told = self._base(), self._base_on_train
-        answers, attended = torch.from_numpy(told.probabilities), torch.from_numpy(told.weights)
+        """Train an adversary. It starts as the base: other starts find weaker adversaries in the same number of steps."""
+        model, base = self._base(), self._base_on_train
+        answers, attended = torch.from_numpy(base.probabilities), torch.from_numpy(base.weights)
 
         def loss(batch: Batch) -> torch.Tensor:
             logits, attention = answer(model, batch)
@@ -307,12 +307,12 @@ class _Tests:
         return model
 
     def _train_once(self, name: str, model: torch.nn.Module, loss: Callable[[Batch], torch.Tensor], epochs: int, seed: int) -> None:
-        """Train a model, or load it as it was trained before."""
+        """Train a model, or load it if it is already trained."""
         path = self.out / "models" / f"{name}.pt"
-        state = load_state(path, self.asked)
+        state = load_state(path, self.run)
         if state is None:
             fit(model, self.train, loss, Course(epochs, self.settings.learning_rate, self.settings.batch_rows, seed), name)
-            save_state(path, {"model": model.state_dict()}, self.asked)
+            save_state(path, {"model": model.state_dict()}, self.run)
         else:
             model.load_state_dict(state["model"])
             model.eval()

@@ -1,11 +1,12 @@
-"""What the model card says of explanations: how far each way of ranking words can be trusted, in a table and in plain words.
+"""The model card's section on explanations: how far each ranking of words can be trusted, in a table and in sentences.
 
-Nothing here is written by hand, and what does not hold is said as plainly as what does.
+All statements follow from measurements, unfavourable ones included.
 """
 
 from collections.abc import Iterator, Sequence
 
 from sentiment.files.html_report import markdown
+from sentiment_models.explanations.conclusions import BETTER_AIM, SIGN, VERDICT_ERASES, against, aim, by_status, status
 from sentiment_models.explanations.findings import (
     ATTENTION,
     ATTRIBUTION,
@@ -17,44 +18,42 @@ from sentiment_models.explanations.findings import (
     Difference,
     Findings,
 )
-from sentiment_models.explanations.told import BETTER_AIM, SIGN, VERDICT_ERASES, against, aim, by_status, status
 from sentiment_models.explanations.training_findings import TrainingFindings
 
-# How the findings name ways of erasing, in words.
-ERASED = {"attention_mask": "out of the attention mask", "mask_token": "by [MASK]", "deletion": "by deletion"}
+# Operators in words.
+ERASED = {"attention_mask": "by the attention mask", "mask_token": "by [MASK]", "deletion": "by deletion"}
 
 
 def explanations(findings: Findings | None, default: str, training: TrainingFindings | None = None) -> str:
     """Compose the section.
 
     Args:
-        findings: the study of this bundle, if there is one.
-        default: the attribution that the bundle gives first.
-        training: what training small encoders told, if that was done.
+        findings: the study of this bundle, or None.
+        default: the bundle's default attribution.
+        training: results of ``attention-tests``, or None.
     """
     parts = ["## How far explanations can be trusted"]
     if findings is None:
-        parts.append("The bundle's explanations were not measured. Each explanation still measures itself on its text, as evidence.")
+        parts.append("The bundle's explanations were not measured. Each explanation still has evidence measured on its own text.")
     else:
         ways = " and ".join(ERASED.get(operator, operator) for operator in findings.operators)
         parts.append(
-            "Each method ranks the words of a text; then the first 1, 5, 10, 20 and 50 % of them are erased. *Over random* is how much "
-            "more of the predicted label's calibrated probability that takes than erasing as many words in random order, with its "
-            f"interval of 95 % over texts. Words are erased in {len(findings.operators)} ways, {ways}: a method is called better only if "
-            "it is by each. *Evidence* is the share of texts whose own evidence calls the ranking better than random, of those that could "
-            "tell: not flat, and compared with 19 random sets. *Rows* are forward passes a text; times are medians on one core and depend "
-            "on the machine."
+            "Each method ranks the words of a text; then the first 1, 5, 10, 20 and 50 % of them are erased. *Over random* is the drop in "
+            "the predicted label's calibrated probability, minus the drop when as many random words are erased, with its 95 % interval "
+            f"over texts. Words are erased in {len(findings.operators)} ways, {ways}: a method is called better only if it is better in "
+            "each. *Evidence* is the share of texts whose own evidence rates the ranking better than random, of the texts that are not "
+            "flat and have 19 random sets. *Rows* are forward passes per text. Times are medians on one core and depend on the machine."
         )
         first, studied = next(iter(findings.datasets.items()))
         parts.append(
-            f"Where no method is asked for the service gives {default}. A text of more than {studied.words_max:,} words, more than any of "
-            f"{first}, gets the method that the service itself prefers: its explain graph's first, or else occlusion."
+            f"If the caller names no method, the service uses {default}. Texts of more than {studied.words_max:,} words, longer than any "
+            f"in {first}, get the service's own default instead: the first method of the explain graph, or occlusion without one."
         )
         for name, found in findings.datasets.items():
             parts += [f"### Trust, on {name}", _table(findings, found, default), _listed(_words(findings, found, default))]
         parts += _plausible(findings)
     if training is not None:
-        parts += ["### Is attention needed, stable, and hard to fake?", _listed(_trained(training))]
+        parts += ["### Tests of attention on small encoders", _listed(_trained(training))]
     return "\n\n".join(parts)
 
 
@@ -78,8 +77,8 @@ def _table(findings: Findings, found: DatasetFound, default: str) -> str:
 
 def _words(findings: Findings, found: DatasetFound, default: str) -> Iterator[str]:
     yield (
-        f"Measured on {found.texts:,} of {found.rows:,} texts, {found.words:.0f} words in the mean and {found.words_max:,} at most; the "
-        f"model is right on {found.accuracy:.1%} of them."
+        f"Measured on {found.texts:,} of {found.rows:,} texts, {found.words:.0f} words on average and {found.words_max:,} at most; the "
+        f"model's accuracy on them is {found.accuracy:.1%}."
     )
     if default in found.methods:
         yield from _default(findings, found, default)
@@ -91,81 +90,80 @@ def _words(findings: Findings, found: DatasetFound, default: str) -> Iterator[st
 def _default(findings: Findings, found: DatasetFound, default: str) -> Iterator[str]:
     one = found.methods[default]
     over = [one.operators[operator].over_random for operator in findings.operators if operator in one.operators]
-    given = f"`{default}`, which is given where no method is asked for,"
+    method = f"`{default}`, the default,"
     yield {
-        "better": f"{given} finds words that matter: it is better than random in every way of erasing.",
-        "worse": f"{given} is **worse** than random in every way of erasing.",
-        "unclear": f"{given} is **not** shown to be better than random in every way of erasing.",
+        "better": f"{method} finds words that matter: it is better than random in every way of erasing.",
+        "worse": f"{method} is **worse** than random in every way of erasing.",
+        "unclear": f"{method} is **not** shown to be better than random in every way of erasing.",
     }[status(over)]
     evidence = one.evidence
     if evidence is not None and evidence.better_of_tested is not None:
-        whether = {"reached": "is reached", "missed": "is **missed**", "open": "lies within that, so that **neither** is shown"}[
+        whether = {"reached": "is reached", "missed": "is **missed**", "open": "is within the interval, so **neither** is shown"}[
             aim(evidence)
         ]
         yield (
-            f"On a single text its evidence calls it better than random on {evidence.better_of_tested:.1%}"
-            f"{_between(evidence.better_interval)} of the {evidence.tested:,} texts that could tell; the aim of {BETTER_AIM:.0%} {whether}."
-            f" {VERDICT_ERASES} {evidence.flat:,} texts were flat: too short, or no words that matter enough."
+            f"The evidence of single texts rates it better than random on {evidence.better_of_tested:.1%}"
+            f"{_between(evidence.better_interval)} of the {evidence.tested:,} tested texts. The target of {BETTER_AIM:.0%} {whether}."
+            f" {VERDICT_ERASES} {evidence.flat:,} texts were flat: too short, or without words that matter enough."
         )
     if one.stability:
-        told = ", ".join(f"{value:.2f} ({change})" for change, value in one.stability.items())
-        yield f"Under changes that mean nothing the order of its words stays, as Spearman's correlation, at {told}; 1 is unchanged."
+        values = ", ".join(f"{value:.2f} ({change})" for change, value in one.stability.items())
+        yield f"Spearman's correlation of its word values before and after changes without meaning: {values}; 1 is unchanged."
     if found.unseen:
-        told = ", ".join(f"{change} in {texts:,} texts" for change, texts in found.unseen.items())
-        yield f"Not counted among those, since the tokenizer does not see it: {told}."
+        changes = ", ".join(f"{change} in {texts:,} texts" for change, texts in found.unseen.items())
+        yield f"Left out there, because the tokens do not change: {changes}."
     if one.residual is not None:
         yield (
-            f"Its values miss the sum that they should have by {one.residual[0]:.1%} in the median; on a twentieth of the texts by more "
-            f"than {one.residual[1]:.1%}."
+            f"The sum of its values is off by {one.residual[0]:.1%} in the median, by more than {one.residual[1]:.1%} on 5 % of the texts."
         )
 
 
 def _against(found: DatasetFound, default: str) -> Iterator[str]:
-    """The default against each rival, by the paired differences; nothing where another method was the default of the study."""
+    """Yield the comparisons of the default with each kind of method; nothing if the study had another default."""
     for method, kind, called in (
         (default, ATTENTION, "rankings by attention"),
         (default, ATTRIBUTION, "other attributions"),
-        (default, BASELINE, "baselines that do not ask the model"),
+        (default, BASELINE, "baselines that do not use the model"),
         (UNSIGNED, ATTENTION, "rankings by attention"),
     ):
         those = against(found, method, kind)
         if not those or (method == UNSIGNED and not against(found, default, kind)):
             continue
-        beaten, better, open_ones = ([one.than for one in some] for some in by_status(those).values())
-        said = [f"it beats {len(beaten)} of {len(those)} in every way{_named(beaten)}"]
-        said += [f"**{len(better)} beat it**{_named(better)}"] if better else []
-        said += [f"for {len(open_ones)} neither is shown{_named(open_ones)}"] if open_ones else []
-        yield f"{SIGN + ' ' if method == UNSIGNED else ''}`{method}` against {called}: {'; '.join(said)}."
+        beaten, better, unclear = ([one.than for one in some] for some in by_status(those).values())
+        parts = [f"it beats {len(beaten)} of {len(those)} in every way{_named(beaten)}"]
+        parts += [f"**{len(better)} beat it**{_named(better)}"] if better else []
+        parts += [f"{len(unclear)} unclear{_named(unclear)}"] if unclear else []
+        yield f"{SIGN + ' ' if method == UNSIGNED else ''}`{method}` compared with {called}: {'; '.join(parts)}."
 
 
 def _attention(found: AttentionFound) -> Iterator[str]:
-    """The tests of the papers that doubt attention, on this model."""
+    """Yield the results of the tests of attention on this model."""
     if found.uniform_accuracy:
         yield (
-            f"With the attention of every layer made uniform the accuracy is {found.uniform_accuracy[-1]:.4f}, with learned attention "
+            f"With uniform attention in all layers the accuracy is {found.uniform_accuracy[-1]:.4f}; with learned attention it is "
             f"{found.accuracy:.4f} ({found.uniform_texts:,} texts)."
         )
     if found.tau_loo:
-        told = ", ".join(f"{name} {value:+.2f}" for name, value in found.tau_loo.items())
-        yield f"Attention and what words do (leaving one out) rank words alike by this Kendall's tau: {told}; 1 would be the same order."
+        values = ", ".join(f"{name} {value:+.2f}" for name, value in found.tau_loo.items())
+        yield f"Rank agreement of attention with leave-one-out (Kendall's tau): {values}; 1 is the same order."
     for allowed, (median, share) in (found.adversarial or {}).items():
         yield (
-            f"Last-layer attention can be changed by {median:.3f} nats (Jensen-Shannon, the median; at most 0.693) while the output moves "
-            f"by at most {allowed}; on {share:.1%} of {found.adversarial_texts:,} texts by more than half of the most. Where it can, such "
-            "a map is one story among others."
+            f"Last-layer attention can be changed by a median of {median:.3f} nats (Jensen-Shannon; maximum 0.693) while the output "
+            f"changes by at most {allowed}; on {share:.1%} of {found.adversarial_texts:,} texts by more than half of the maximum. On such "
+            "texts, an attention map is only one of several possible explanations."
         )
     if found.top_weight is not None:
         clear = "matters more than" if found.top_weight.low > 0 else "is **not** shown to matter more than"
         yield (
-            f"The largest last-layer weight {clear} a random one: {_interval(found.top_weight)} nats of output over {found.erased_texts:,} "
+            f"The largest last-layer weight {clear} a random one: {_interval(found.top_weight)} nats of output on {found.erased_texts:,} "
             "texts."
         )
     if found.flip_share:
-        told = ", ".join(f"{name} {value:.0%}" for name, value in found.flip_share.items())
-        yield f"Share of last-layer weights to remove until the answer flips, by ranking: {told}; less is a better ranking."
+        values = ", ".join(f"{name} {value:.0%}" for name, value in found.flip_share.items())
+        yield f"Share of last-layer weights to remove until the answer flips, by ranking: {values}; less is better."
     if found.randomisation:
-        told = ", ".join(f"{name} {value:+.2f}" for name, value in found.randomisation.items())
-        yield f"With the upper layers drawn anew, values agree with the model's own by this Kendall's tau: {told}; it should be near 0."
+        values = ", ".join(f"{name} {value:+.2f}" for name, value in found.randomisation.items())
+        yield f"Rank agreement of values with those of a model with randomised upper layers (Kendall's tau): {values}; it should be near 0."
 
 
 def _plausible(findings: Findings) -> list[str]:
@@ -177,34 +175,35 @@ def _plausible(findings: Findings) -> list[str]:
         for name, one in found.methods.items()
     ]
     note = (
-        f"What people marked as reasons in {found.documents:,} documents. It says what looks right to people, not what moves the model. "
-        f"They marked {found.prevalence:.1%} of the words; a random ranking has an AUPRC of {found.methods['random'].auprc:.3f}."
+        f"Agreement with human rationales in {found.documents:,} documents. It shows what people find convincing, not what moves the "
+        f"model. They mark {found.prevalence:.1%} of the words; a random ranking has an AUPRC of {found.methods['random'].auprc:.3f}."
     )
-    return ["### Agreement with people", note, markdown(("method", "AUPRC", "95 %", "F1 at their share"), rows)]
+    return ["### Agreement with people", note, markdown(("method", "AUPRC", "95 %", "F1 at marked share"), rows)]
 
 
 def _trained(found: TrainingFindings) -> Iterator[str]:
     yield (
-        f"Small encoders, trained from nothing on {found.train_texts:,} texts and judged on {found.heldout_texts:,} others; they say what "
-        "such a task tells of attention, not what this bundle's does."
+        f"Small encoders, trained from scratch on {found.train_texts:,} texts and tested on {found.heldout_texts:,} others. The results "
+        "are about attention on such a task, not about this bundle's attention."
     )
     if found.uniform is not None:
         loss = found.uniform.all_loss
-        needed = "Such encoders need attention here" if loss.low > 0 else "Such encoders are **not** shown to gain by attention here"
-        yield f"{needed}: frozen uniform in all layers it costs {_interval(loss)} of accuracy, of {found.uniform.learned.mean:.4f}."
+        needed = "Such encoders need attention here" if loss.low > 0 else "Such encoders are **not** shown to need attention here"
+        yield f"{needed}: uniform attention in all layers costs {_interval(loss)} of accuracy, from {found.uniform.learned.mean:.4f}."
     if found.seeds is not None:
         yield (
-            f"Trainings that differ in their seed alone put attention {found.seeds.divergence:.3f} nats apart, and uniform attention is "
-            f"{found.seeds.divergence_from_uniform:.3f} away: what is nearer than that tells nothing."
+            f"The attention of trainings that differ only in their seed diverges by {found.seeds.divergence:.3f} nats; the divergence from "
+            f"uniform attention is {found.seeds.divergence_from_uniform:.3f}. Smaller divergences mean nothing."
         )
     if found.frozen is not None:
-        told = ", ".join(f"{name} {_interval(one)}" for name, one in found.frozen.over_uniform.items())
-        yield f"As fixed weights of a bag of words, accuracy over uniform ones: {told}. Three encoders lend attention, one adversary."
+        gains = ", ".join(f"{name} {_interval(one)}" for name, one in found.frozen.over_uniform.items())
+        encoders = len(found.frozen.accuracy["attention"].seeds)
+        yield f"Accuracy as fixed word weights, minus that of uniform weights: {gains} (attention of {encoders} encoders, one adversary)."
     if found.adversaries is not None:
         chosen = next(one for one in found.adversaries.curve if one.weight == found.adversaries.chosen)
         yield (
-            f"An encoder trained to answer alike with other attention differs by {chosen.divergence:.3f} nats in attention and by "
-            f"{chosen.output_change:.3f} in its answers, where another seed differs by {found.adversaries.allowed:.3f} in its answers."
+            f"An encoder trained to give the same answers with other attention differs by {chosen.divergence:.3f} nats in attention and by "
+            f"{chosen.output_change:.3f} in its answers; another seed differs by {found.adversaries.allowed:.3f} in its answers."
         )
 
 

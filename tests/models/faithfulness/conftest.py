@@ -1,12 +1,17 @@
 """Tiny random classifiers with their real explain graphs, under study."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from sentiment.model.tokenizer import Row
+from sentiment_models.explanations import pictures
+from sentiment_models.explanations.last_layer import LastLayer
 from sentiment_models.explanations.subject import Subject
 from sentiment_models.export.export import export
+from tests.models.faithfulness.layers import tiny_layer
 from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 
 MakeSubject = Callable[[str], Subject]
@@ -45,3 +50,21 @@ def make_subject(make_bundle: Callable[[str], Path]) -> MakeSubject:
 def subject(make_subject: MakeSubject) -> Subject:
     """A tiny BERT."""
     return make_subject("bert")
+
+
+@pytest.fixture
+def bundle(make_bundle: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A tiny BERT's bundle that a test may change."""
+    return Path(shutil.copytree(make_bundle("bert"), tmp_path / "tiny" / "1"))
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rendering takes most of a page's time; test_page looks at the pictures."""
+    monkeypatch.setattr(pictures, "as_png", lambda figure: b"\x89PNG\r\n\x1a\n")
+
+
+@pytest.fixture(scope="session")
+def tiny_bert_layer(tmp_path_factory: pytest.TempPathFactory) -> tuple[LastLayer, list[Row]]:
+    """A tiny BERT's last layer, and rows for it."""
+    return tiny_layer(tmp_path_factory.mktemp("layer"), "bert")

@@ -11,14 +11,9 @@ from sentiment_models.errors import ModelsError
 from sentiment_models.explanations import adversarial
 from sentiment_models.explanations.adversarial import CHANGES_MAX, find_adversarial, search
 from sentiment_models.explanations.last_layer import Below, LastLayer, jensen_shannon
-from tests.models.faithfulness.layers import Votes, tiny_layer
+from tests.models.faithfulness.layers import Votes
 
 TEMPERATURE = 1.3
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[LastLayer, list[Row]]:
-    return tiny_layer(tmp_path_factory.mktemp("bert"), "bert")
 
 
 def _probabilities(logits: torch.Tensor) -> np.ndarray:
@@ -26,8 +21,8 @@ def _probabilities(logits: torch.Tensor) -> np.ndarray:
     return weights / weights.sum(-1, keepdims=True)
 
 
-def test_the_whole_model_moves_by_no_more_than_allowed_with_what_is_found(tiny: tuple[LastLayer, list[Row]]) -> None:
-    layer, rows = tiny
+def test_the_whole_model_moves_by_no_more_than_allowed_with_what_is_found(tiny_bert_layer: tuple[LastLayer, list[Row]]) -> None:
+    layer, rows = tiny_bert_layer
     own = layer.below(rows)
 
     found = find_adversarial(layer, rows, TEMPERATURE, seed=1)
@@ -73,9 +68,9 @@ def test_where_every_change_shows_the_search_keeps_close() -> None:
 
 
 def test_with_no_change_allowed_the_models_own_attention_is_what_is_found(
-    tiny: tuple[LastLayer, list[Row]], monkeypatch: pytest.MonkeyPatch
+    tiny_bert_layer: tuple[LastLayer, list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layer, rows = tiny
+    layer, rows = tiny_bert_layer
     monkeypatch.setattr(adversarial, "CHANGES_MAX", (-1.0,))
     monkeypatch.setattr(adversarial, "STEPS", 3)
 
@@ -86,9 +81,9 @@ def test_with_no_change_allowed_the_models_own_attention_is_what_is_found(
 
 
 def test_a_claim_that_the_whole_model_does_not_keep_ends_the_search(
-    tiny: tuple[LastLayer, list[Row]], monkeypatch: pytest.MonkeyPatch
+    tiny_bert_layer: tuple[LastLayer, list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layer, rows = tiny
+    layer, rows = tiny_bert_layer
     monkeypatch.setattr(adversarial, "STEPS", 3)
     honest = layer.logits
 
@@ -97,12 +92,12 @@ def test_a_claim_that_the_whole_model_does_not_keep_ends_the_search(
 
     monkeypatch.setattr(layer, "logits", lies)
 
-    with pytest.raises(ModelsError, match=r"the whole model answers .* beside what was claimed; the limit is 1e-04"):
+    with pytest.raises(ModelsError, match=r"the search and the whole model differ by .* in probability; the limit is 1e-04"):
         find_adversarial(layer, rows, TEMPERATURE, seed=1)
 
 
-def test_texts_of_several_batches_keep_their_order(tiny: tuple[LastLayer, list[Row]], monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, rows = tiny
+def test_texts_of_several_batches_keep_their_order(tiny_bert_layer: tuple[LastLayer, list[Row]], monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, rows = tiny_bert_layer
     monkeypatch.setattr(adversarial, "TEXTS_AT_ONCE", 1)
     monkeypatch.setattr(adversarial, "STEPS", 20)
 

@@ -14,9 +14,7 @@ from sentiment_models.explanations.drawing import drawn
 from sentiment_models.explanations.rankings import Scores, attention_scores, attributions
 from sentiment_models.explanations.subject import Reading, Subject
 from sentiment_models.explanations.weight_erasure import RANKINGS
-from sentiment_models.export.export import export
 from tests.models.faithfulness.layers import TEXTS
-from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 
 Scored = list[dict[str, Scores]]
 
@@ -25,13 +23,6 @@ Scored = list[dict[str, Scores]]
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """How far a search comes is told in its own tests."""
     monkeypatch.setattr(adversarial, "STEPS", 20)
-
-
-@pytest.fixture(scope="module")
-def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    folder = tmp_path_factory.mktemp("bert")
-    export(save_tiny(folder / "checkpoint", TINY["bert"]), folder / "bundle", name="tiny", version=1, max_tokens=MAX_TOKENS)
-    return Subject(folder / "bundle", "fp32")
 
 
 @pytest.fixture(scope="module")

@@ -11,16 +11,7 @@ from sentiment_models.errors import ModelsError
 from sentiment_models.explanations import corpus_heads
 from sentiment_models.explanations.corpus_heads import heads_found
 from sentiment_models.explanations.subject import Subject
-from sentiment_models.export.export import export
 from tests.models.faithfulness.layers import TEXTS
-from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
-
-
-@pytest.fixture(scope="module")
-def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    folder = tmp_path_factory.mktemp("bert")
-    export(save_tiny(folder / "checkpoint", TINY["bert"]), folder / "bundle", name="tiny", version=1, max_tokens=MAX_TOKENS)
-    return Subject(folder / "bundle", "fp32")
 
 
 def _told(subject: Subject, text: str) -> Heads:

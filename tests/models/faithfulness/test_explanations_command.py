@@ -1,7 +1,6 @@
 """``evaluate --explanations`` from the command line: all its outputs, going on, recording, and what it refuses at once."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from sentiment.model.bundle import load_bundle
 from sentiment_models.cli import main
 from sentiment_models.commands import explanations
-from sentiment_models.explanations import plausibility
+from sentiment_models.explanations import adversarial, plausibility
 from sentiment_models.explanations import study as studying
 from sentiment_models.explanations.findings import Findings
 from sentiment_models.explanations.training_findings import TrainingFindings
@@ -25,34 +24,26 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quality of the search has tests of its own."""
+    monkeypatch.setattr(adversarial, "STEPS", 5)
+
+
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     assert main(["evaluate", *argv]) == 1
     return capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_study_is_shown_written_gone_on_with_and_recorded(
-    make_bundle: Callable[[str], Path],
-    data: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    bundle: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = tmp_path / "bundles" / "tiny" / "1"
-    shutil.copytree(make_bundle("bert"), bundle)
     before = load_bundle(bundle).digest
     rationales, resume = write(tmp_path / "r.jsonl.gz", LINES), tmp_path / "journal"
     results, figures, page = tmp_path / "results.json", tmp_path / "f.json", tmp_path / "f.html"
-    trained = TrainingFindings(
-        files={"made.tsv": "0" * 64},
-        fingerprint="f",
-        train_texts=80,
-        heldout_texts=40,
-        words=9.5,
-        vocabulary=100,
-        parameters=9000,
-        majority=0.5,
-        settings={"layers": 1},
-    )
+    counts = {"train_texts": 80, "heldout_texts": 40, "vocabulary": 100, "parameters": 9000}
+    trained = TrainingFindings(files={"made.tsv": "0" * 64}, fingerprint="f", words=9.5, majority=0.5, settings={}, **counts)
     results.write_text(trained.model_dump_json())
     files = ["--rationales", str(rationales), "--resume", str(resume), "--json", str(figures), "--html", str(page)]
     argv = ["evaluate", "--explanations", str(bundle), f"tiny={data}", "--texts", "3", "--documents", "2", "--threads", "1", *files]
@@ -80,7 +71,7 @@ def test_a_study_is_shown_written_gone_on_with_and_recorded(
         assert main([*argv, "--record", "--default", "occlusion"]) == 0
     monkeypatch.setattr(explanations, "study", lambda *given: pytest.fail("the study began"))
     assert main([*argv[:-8], *files, "--documents", "1"]) == 2
-    assert "journal.rationales: is of a study with another documents" in capsys.readouterr().err
+    assert "journal.rationales: belongs to a study with other settings (documents)" in capsys.readouterr().err
     assert (found.datasets["tiny"].texts, found.seed) == (3, 20)
     assert found.plausibility is not None
     assert found.plausibility.documents == 2
@@ -94,6 +85,12 @@ def test_a_study_is_shown_written_gone_on_with_and_recorded(
     assert manifest["explanations"]["default_method"] == "occlusion"
 
 
+@pytest.fixture
+def no_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explanations, "study", lambda *given: pytest.fail("the study began"))
+
+
+@pytest.mark.usefixtures("no_study")
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -111,28 +108,21 @@ def test_a_study_is_shown_written_gone_on_with_and_recorded(
         (["--explanations", "--attention-tests", "nowhere.json"], "nowhere.json: cannot be read"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_is_studied(
-    flags: list[str],
-    said: str,
-    make_bundle: Callable[[str], Path],
-    data: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_wrong_usage_is_refused_before_anything_is_studied(
+    flags: list[str], said: str, make_bundle: Callable[[str], Path], data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(explanations, "study", lambda *given: pytest.fail("the study began"))
-
     assert said in refused(capsys, str(make_bundle("bert")), str(data), *flags)
 
 
+@pytest.mark.usefixtures("no_study")
 def test_rationales_that_cannot_be_used_are_refused_before_the_study(
-    make_bundle: Callable[[str], Path], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    make_bundle: Callable[[str], Path], data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(explanations, "study", lambda *given: pytest.fail("the study began"))
     broken = write(tmp_path / "r.jsonl.gz", [LINES[0], {"label": 1}])
 
-    assert "r.jsonl.gz:2: tokens: Field required" in refused(
-        capsys, "--explanations", str(make_bundle("bert")), str(data), "--rationales", str(broken)
-    )
+    said = refused(capsys, "--explanations", str(make_bundle("bert")), str(data), "--rationales", str(broken))
+
+    assert "r.jsonl.gz:2: tokens: Field required" in said
 
 
 def test_options_reach_the_study(

@@ -24,8 +24,8 @@ def test_columns_share_their_resamples() -> None:
 
     first, second = paired_intervals(np.hstack([values, values + 1]), seed=3)
 
-    assert first is not None
-    assert second is not None
+    assert first
+    assert second
     assert (second.low, second.high) == pytest.approx((first.low + 1, first.high + 1))
 
 
@@ -34,10 +34,9 @@ def test_texts_without_a_value_are_left_out_of_their_column_alone() -> None:
     values[20:, 1] = np.nan
     both, lone = paired_intervals(values, seed=3), paired_intervals(np.full((3, 1), np.nan), seed=3)
 
-    assert both[0] is not None
-    assert both[1] is not None
-    assert both[0].texts == 60
-    assert both[1].texts == 20
+    assert both[0]
+    assert both[1]
+    assert (both[0].texts, both[1].texts) == (60, 20)
     assert both[1].mean == pytest.approx(values[:20, 1].mean())
     # Of 20 texts: a standard error of about 0.22.
     assert 4.3 < both[1].low < both[1].mean < both[1].high < 5.9
@@ -49,7 +48,6 @@ def test_what_is_always_above_0_is_clear_and_a_coin_is_not() -> None:
 
     clear, unclear = paired_intervals(np.stack([np.abs(coin) + 0.1 * coin, coin], axis=1), seed=1)
 
-    assert clear is not None
-    assert clear.clear
-    assert unclear is not None
-    assert not unclear.clear
+    assert clear
+    assert unclear
+    assert (clear.clear, unclear.clear) == (True, False)

@@ -7,16 +7,7 @@ import numpy as np
 import pytest
 
 from sentiment.explain.methods.erasure import Answers, Floats, Masks, Steps, run
-from sentiment_models.explanations.measures import (
-    BEAM,
-    Erasures,
-    Model,
-    beam_search,
-    erase_in_order,
-    leave_one_out,
-    sizes,
-    tau,
-)
+from sentiment_models.explanations.measures import BEAM, Erasures, Model, beam_search, erase_in_order, leave_one_out, sizes, tau
 
 MODEL = Model(label=1, temperature=1.0)
 
@@ -46,10 +37,9 @@ def erased(fake: Fake, orders: list[list[int]], flips: int = 1, points: int = 40
     return run(steps, fake)
 
 
-def test_a_fraction_is_at_least_a_word_and_rounded_up() -> None:
-    assert sizes(1) == [1, 1, 1, 1, 1]
-    assert sizes(30) == [1, 2, 3, 6, 15]
-    assert sizes(101) == [2, 6, 11, 21, 51]
+@pytest.mark.parametrize(("n", "expected"), [(1, [1, 1, 1, 1, 1]), (30, [1, 2, 3, 6, 15]), (101, [2, 6, 11, 21, 51])])
+def test_a_fraction_is_at_least_a_word_and_rounded_up(n: int, expected: list[int]) -> None:
+    assert sizes(n) == expected
 
 
 def test_comprehensiveness_and_sufficiency_are_those_done_by_hand() -> None:

@@ -1,7 +1,6 @@
 """Attributions in torch are the service's, and a model with shuffled upper layers has others."""
 
 import copy
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,21 +10,17 @@ from sentiment_models.explanations import randomisation
 from sentiment_models.explanations.last_layer import LastLayer, load_last_layer
 from sentiment_models.explanations.randomisation import METHODS, STEPS, agreement, attribute, randomised
 from sentiment_models.explanations.subject import Subject
-from sentiment_models.export.export import export
+from tests.models.faithfulness.conftest import MakeSubject
 from tests.models.faithfulness.layers import TEXTS
-from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
 
 
 @pytest.fixture(scope="module", params=["bert", "roberta"])
-def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Subject, LastLayer]]:
+def both(request: pytest.FixtureRequest, make_subject: MakeSubject) -> tuple[Subject, LastLayer]:
     """A bundle that is served in fp32, and its weights in torch."""
-    folder = tmp_path_factory.mktemp(request.param)
-    checkpoint = save_tiny(folder / "checkpoint", TINY[request.param])
-    export(checkpoint, folder / "bundle", name="tiny", version=1, pairs=True, max_tokens=MAX_TOKENS)
-    subject = Subject(folder / "bundle", "fp32")
-    layer = load_last_layer(folder / "bundle", subject.classifier.tokenizer.pad_id)
+    subject = make_subject(request.param)
+    layer = load_last_layer(subject.bundle, subject.classifier.tokenizer.pad_id)
     assert layer is not None
-    yield subject, layer
+    return subject, layer
 
 
 def test_attributions_are_those_of_the_service(both: tuple[Subject, LastLayer]) -> None:

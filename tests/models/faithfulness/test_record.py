@@ -1,7 +1,6 @@
 """What a study found goes into the manifest of the bundle that was studied, and of no other."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,15 +10,9 @@ from sentiment.explain.engine import Explainer
 from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import load_classifier
 from sentiment_models.errors import ModelsError
-from sentiment_models.explanations.findings import Findings
+from sentiment_models.explanations.findings import KINDS, Findings
 from sentiment_models.explanations.record import record_findings
-from tests.models.faithfulness.found import OVER, findings
-
-
-@pytest.fixture
-def bundle(make_bundle: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A tiny BERT's bundle that a test may change."""
-    return Path(shutil.copytree(make_bundle("bert"), tmp_path / "tiny" / "1"))
+from tests.models.faithfulness.found import findings
 
 
 def test_the_study_of_the_first_data_set_is_recorded_and_the_bundle_stays_valid(bundle: Path) -> None:
@@ -32,21 +25,21 @@ def test_the_study_of_the_first_data_set_is_recorded_and_the_bundle_stays_valid(
     assert measured is not None
     assert after.digest != before.digest
     assert after.manifest.model_copy(update={"explanations": None}) == before.manifest
-    assert (measured.default_method, measured.dataset, measured.texts) == ("integrated_gradients", "made/dev", 80)
+    assert (measured.default_method, measured.dataset, measured.texts) == ("integrated_gradients", "made/dev", 40)
     trust = {found.method: found for found in measured.trust}
     # Random orders are what all are compared with; a search for the best order and a control are no methods.
-    assert list(trust) == [name for name in OVER if name not in ("random", "greedy", "default_unsigned")]
+    assert list(trust) == [name for name in KINDS if name not in ("random", "greedy", "default_unsigned")]
     one = trust["integrated_gradients"]
-    assert one.over_random["mask_token"].model_dump() == {"mean": 0.12, "low": 0.1, "high": 0.14}
-    assert (one.kind, one.tested, one.better_of_tested, one.rows, one.ms) == ("attribution", 50, 0.8, 12.5, 3.25)
-    assert (one.comprehensiveness, one.sufficiency) == (pytest.approx(0.22), 0.3)
+    assert one.over_random["mask_token"].model_dump() == pytest.approx({"mean": 0.3, "low": 0.285, "high": 0.315})
+    assert (one.kind, one.tested, one.better_of_tested, one.rows, one.ms) == ("attribution", 36, 0.85, 24.0, 12.5)
+    assert (one.comprehensiveness, one.sufficiency) == pytest.approx((0.4, 0.15))
+    # Attention is better than random by the attention mask alone.
     assert [name for name, found in trust.items() if found.better_than_random] == [
-        "integrated_gradients",
-        "occlusion",
-        "attention_last_cls",
+        *("integrated_gradients", "gradient_x_input", "occlusion", "shapley"),
+        *("position_last", "inverse_frequency", "lexicon"),
     ]
     assert (trust["position_first"].tested, trust["position_first"].better_of_tested) == (0, None)
-    assert trust["occlusion"].stability == {"case": 0.97}
+    assert trust["occlusion"].stability == {"stop": 0.91}
 
 
 def test_another_default_can_be_chosen_and_is_served_and_recording_again_is_possible(bundle: Path) -> None:
@@ -70,18 +63,17 @@ def _without(found: Findings, method: str) -> Findings:
 @pytest.mark.parametrize(
     ("change", "default", "says"),
     [
-        (lambda found: found.model_copy(update={"bundle": "other/1"}), None, "the findings are of bundle other/1; this one is tiny/1"),
+        (lambda one: one.model_copy(update={"bundle": "other/1"}), None, "the findings belong to bundle other/1; this bundle is tiny/1"),
         (
-            lambda found: found.model_copy(update={"graph_sha256": "0" * 64}),
+            lambda one: one.model_copy(update={"graph_sha256": "0" * 64}),
             None,
-            "the findings are of a int8.onnx with SHA-256 000000000000; the bundle has one with SHA-256 ",
+            "measured int8.onnx with SHA-256 000000000000; the",
         ),
-        (lambda found: found.model_copy(update={"graph": "fp16.onnx"}), None, "the bundle has none"),
-        (lambda found: found, "rollout", "the default method is 'rollout'; the service gives integrated_gradients, "),
-        (lambda found: found, "shapley", "default_method must be a measured attribution (integrated_gradients, "),
+        (lambda one: one.model_copy(update={"graph": "fp16.onnx"}), None, "the bundle has no fp16.onnx"),
+        (lambda one: one, "rollout", "unknown default method 'rollout'; the service has integrated_gradients, "),
         (
-            lambda found: _without(found, "integrated_gradients"),
-            None,
+            lambda one: _without(one, "shapley"),
+            "shapley",
             "default_method must be a measured attribution (",
         ),
     ],
@@ -102,5 +94,7 @@ def test_findings_of_a_graph_that_is_not_served_first_are_refused(bundle: Path) 
     files = json.loads((bundle / "manifest.json").read_bytes())["files"]
     other = findings(bundle).model_copy(update={"graph": "fp32.onnx", "graph_sha256": files["fp32.onnx"]["sha256"]})
 
-    with pytest.raises(ModelsError, match=r"^the findings are of fp32.onnx; the manifest records those of the served graph, int8.onnx$"):
+    with pytest.raises(
+        ModelsError, match=r"^the findings were measured on fp32.onnx; the manifest records only those of the served graph, int8.onnx$"
+    ):
         record_findings(bundle, other)

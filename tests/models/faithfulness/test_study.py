@@ -11,7 +11,7 @@ from sentiment.explain.methods.erasure import ranked
 from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.evaluate import Dataset
-from sentiment_models.explanations import one_text, rankings
+from sentiment_models.explanations import adversarial, one_text, rankings
 from sentiment_models.explanations import study as studying
 from sentiment_models.explanations.findings import ATTENTION, ATTRIBUTION, BASELINE, KINDS, Findings
 from sentiment_models.explanations.measures import Model
@@ -22,6 +22,12 @@ from sentiment_models.explanations.subject import Subject
 from tests.models.tiny_families import TEXTS
 
 COUNT = 4
+
+
+@pytest.fixture(autouse=True)
+def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quality of the search has tests of its own."""
+    monkeypatch.setattr(adversarial, "STEPS", 5)
 
 
 @pytest.fixture
@@ -77,10 +83,7 @@ def test_a_study_finds_every_method_and_goes_on_after_a_kill(
     with monkeypatch.context() as patched:
         patched.setattr(studying, "study_text", lambda *given: left.append(1) or study_text(*given))
         found = study(bundle, [data], texts=COUNT, seed=3, resume=resume, threads=2)
-    with monkeypatch.context() as patched:
-        # It has tests of its own, and takes longer than all else here.
-        patched.setattr(studying, "attention_found", lambda *given: found.datasets["tiny/dev"].attention)
-        whole = study(bundle, [data], texts=COUNT, seed=3, resume=again, threads=1)
+    whole = study(bundle, [data], texts=COUNT, seed=3, resume=again, threads=1)
 
     assert len(left) == COUNT - 2
     assert without_times(found) == without_times(whole)
@@ -116,12 +119,12 @@ def test_a_study_finds_every_method_and_goes_on_after_a_kill(
     assert {one.better for one in shapley.datasets["tiny/dev"].comparisons} == {"shapley", "default_unsigned"}
     control = [one.datasets["tiny/dev"].methods["default_unsigned"] for one in (found, shapley)]
     assert control[0] != control[1]
-    with pytest.raises(ModelsError, match="the default method is 'rollout'; the bundle gives integrated_gradients, "):
+    with pytest.raises(ModelsError, match="the default method is 'rollout'; the bundle has integrated_gradients, "):
         study(bundle, [data], texts=COUNT, seed=3, default="rollout")
-    with monkeypatch.context() as patched, pytest.raises(ModelsError, match="another code;"):
+    with monkeypatch.context() as patched, pytest.raises(ModelsError, match=r"other settings \(code\);"):
         patched.setattr(studying, "code_of", lambda modules: "other")
         study(bundle, [data], texts=COUNT, seed=3, resume=resume)
-    with pytest.raises(ModelsError, match="another seed"):
+    with pytest.raises(ModelsError, match=r"other settings \(seed\)"):
         study(bundle, [data], texts=COUNT, seed=4, resume=resume)
 
 
@@ -158,19 +161,20 @@ def test_the_lexicon_is_of_the_training_files_where_there_are_some(
     assert given[1][1]
 
 
-def test_pairs_are_refused_where_one_text_is_read(make_bundle: Callable[[str], Path], tmp_path: Path) -> None:
-    (tmp_path / "pairs.jsonl").write_text('{"label": 1, "text": "good film", "text_pair": "bad film"}\n')
+@pytest.mark.parametrize(
+    ("family", "name", "line", "said"),
+    [
+        ("distilbert", "pairs.jsonl", '{"label": 1, "text": "good film", "text_pair": "bad film"}', r"pairs\.jsonl:1: has a text_pair"),
+        ("bert", "dots.tsv", "1\t\u200b", "has a word that the model reads"),
+    ],
+)
+def test_a_file_of_pairs_for_a_model_of_single_texts_and_a_file_without_words_are_refused(
+    make_bundle: Callable[[str], Path], tmp_path: Path, family: str, name: str, line: str, said: str
+) -> None:
+    (tmp_path / name).write_text(f"{line}\n")
 
-    with pytest.raises(BadData, match=r"pairs\.jsonl:1: has a text_pair"):
-        study(make_bundle("distilbert"), [Dataset("pairs", tmp_path / "pairs.jsonl")])
-
-
-def test_a_file_without_a_word_is_refused(make_bundle: Callable[[str], Path], tmp_path: Path) -> None:
-    path = tmp_path / "dots.tsv"
-    path.write_text("1\t\u200b\n")
-
-    with pytest.raises(BadData, match="has a word that the model reads"):
-        study(make_bundle("bert"), [Dataset("dots", path)], threads=1)
+    with pytest.raises(BadData, match=said):
+        study(make_bundle(family), [Dataset("x", tmp_path / name)], threads=1)
 
 
 def test_verdicts_are_those_of_the_service(subject: Subject) -> None:
@@ -236,8 +240,8 @@ def test_of_a_long_text_what_takes_a_row_a_word_is_shortened(subject: Subject, m
     counts = WordCounts.of([], len(subject.labels))
     short = study_text(subject, reading, 0, counts, counts, False, (5, 0), False)
 
-    monkeypatch.setattr(one_text, "LONG_TOKENS", 8)
-    monkeypatch.setattr(rankings, "LONG_TOKENS", 8)
+    for module in (one_text, rankings):
+        monkeypatch.setattr(module, "LONG_TOKENS", 8)
     long = study_text(subject, subject.read(reading.texts[0]), 0, counts, counts, False, (5, 0), False)
 
     assert long.methods["shapley"].rows < 2 + 2 * reading.count < short.methods["shapley"].rows

@@ -55,7 +55,7 @@ def test_methods_are_measured_by_the_mask_token_where_there_is_one_and_else_by_d
 
 
 def test_a_way_of_erasing_that_there_is_not_is_refused(subject: Subject) -> None:
-    with pytest.raises(ModelsError, match="cannot be erased by paint"):
+    with pytest.raises(ModelsError, match="unknown operator paint"):
         subject.read(TEXT).answers("paint")
 
 

@@ -18,25 +18,13 @@ from sentiment_models.explanations.training_page import as_page, as_text, curve_
 from sentiment_models.explanations.training_tests import RESULTS, TESTS, Settings, attention_tests, draw, read_findings
 from tests.models.tiny_bert import sentences, write_tsv
 
+# fmt: off
 TINY = Settings(
-    train_texts=80,
-    heldout_texts=40,
-    words_min=3,
-    max_tokens=16,
-    heads=2,
-    width=16,
-    vocabulary=120,
-    dropout=0.1,
-    epochs=4,
-    learning_rate=1e-2,
-    batch_rows=16,
-    seeds=2,
-    adversary_epochs=4,
-    adversary_weights=(1.0, 0.001),
-    bag_epochs=4,
-    bag_learning_rate=2e-2,
-    heldout_fraction=0.3,
+    train_texts=80, heldout_texts=40, heldout_fraction=0.3, words_min=3, max_tokens=16, vocabulary=120, seeds=2,
+    heads=2, width=16, dropout=0.1, epochs=4, learning_rate=1e-2, batch_rows=16,
+    adversary_epochs=4, adversary_weights=(1.0, 0.001), bag_epochs=4, bag_learning_rate=2e-2,
 )
+# fmt: on
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +127,7 @@ def test_a_run_that_was_interrupted_goes_on_and_finds_the_same(
     assert fitted == [*trained, "adversary-0.001", "adversary-0.001", "adversary-1"]
     assert before is not None
     assert (before.uniform, before.adversaries) == (after.uniform, None)
-    assert said[:2] == ["seeds: done before", "uniform: done before"]
+    assert said[:2] == ["seeds: already done", "uniform: already done"]
     assert after.model_copy(update={"seconds": {}}) == found.model_copy(update={"seconds": {}})
 
 
@@ -147,7 +135,7 @@ def test_results_of_other_settings_or_none_are_refused(data: Path, found: Traini
     (tmp_path / RESULTS).write_text(found.model_dump_json())
 
     assert attention_tests([data], TINY, tmp_path, say=lambda line: None) == found
-    with pytest.raises(OtherRun, match="belongs to tests of other settings, data or code"):
+    with pytest.raises(OtherRun, match="belongs to tests with other settings, data or code"):
         attention_tests([data], replace(TINY, epochs=2), tmp_path, say=lambda line: None)
     (tmp_path / RESULTS).write_text("{}")
     with pytest.raises(ModelsError, match="not the results of attention-tests"):
@@ -168,7 +156,7 @@ def test_no_sentence_and_no_phrase_of_one_stands_on_both_sides(tmp_path: Path) -
 
 
 def test_texts_that_are_all_too_short_are_told(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadData, match="none has 99 words, the least that is asked for"):
+    with pytest.raises(BadData, match="none of 166 texts has at least 99 words"):
         attention_tests([data], replace(TINY, words_min=99), tmp_path / "out", say=lambda line: None)
     assert not (tmp_path / "out").exists()
 
@@ -176,8 +164,8 @@ def test_texts_that_are_all_too_short_are_told(data: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"seeds": 1}, "1 seeds; the limits are 2 and 7"),
-        ({"adversary_weights": (0.1, -0.1)}, "wanted at least one weight, each at least 0"),
+        ({"seeds": 1}, "seeds must be from 2 to 7, got 1"),
+        ({"adversary_weights": (0.1, -0.1)}, "adversary weights must be at least one number, each at least 0"),
         ({"heads": 3}, "cannot be parted among 3 heads"),
     ],
 )
@@ -220,18 +208,18 @@ def test_what_is_said_follows_from_the_figures(found: TrainingFindings) -> None:
 
     assert "Attention is needed here" in told("Uniform", uniform=found.uniform.model_copy(update={"all_loss": loss}))
     gains_nothing = told("Uniform", uniform=found.uniform.model_copy(update={"all_loss": chance}))
-    assert "such encoders gain nothing by it on these texts (at most 0.040 of accuracy)" in gains_nothing
+    assert "such encoders gain little from attention on these texts (at most 0.040 of accuracy)" in gains_nothing
     helps = found.frozen.model_copy(update={"over_uniform": {**found.frozen.over_uniform, "attention": loss}})
     unclear = {"over_uniform": {**found.frozen.over_uniform, "attention": chance}, "attention_over_adversary": chance}
     not_clear, over_adversary = (found.frozen.model_copy(update=unclear | more) for more in ({}, {"attention_over_adversary": loss}))
     assert "the encoders' attention is better than uniform weights" in told("Weights", frozen=helps)
-    assert "does tell which words matter" in told("Weights", frozen=helps)
+    assert "the encoders' attention shows which words matter" in told("Weights", frozen=helps)
     assert "attention is not clearly better or worse than uniform weights" in told("Weights", frozen=not_clear)
     assert "it is not shown that" in told("Weights", frozen=not_clear)
-    assert "no more of which words matter than counting all alike does" in told("Weights", frozen=over_adversary)
+    assert "no more than uniform weights" in told("Weights", frozen=over_adversary)
     worse = {**found.frozen.over_uniform, "attention": Difference(mean=-0.05, low=-0.08, high=-0.02, texts=40)}
     below = over_adversary.model_copy(update={"over_uniform": worse})
-    assert "less of which words matter than counting all alike does" in told("Weights", frozen=below)
+    assert "less than uniform weights" in told("Weights", frozen=below)
 
 
 def test_adversaries_are_held_against_other_seeds(found: TrainingFindings) -> None:
@@ -244,9 +232,9 @@ def test_adversaries_are_held_against_other_seeds(found: TrainingFindings) -> No
         adversaries = found.adversaries.model_copy(update={"curve": (one,), "chosen": 0.001, "allowed": allowed})
         return tables(found.model_copy(update={"adversaries": adversaries, "seeds": seeds}))[-1].note
 
-    assert "it is not the only story of an answer" in told(far, 0.02)
-    assert "was not moved farther than chance moves it" in told(near, 0.02)
-    assert "No adversary changes the answer by at most what another seed does (0.005)" in told(far, 0.005)
+    assert "it is not the only explanation of an answer" in told(far, 0.02)
+    assert "was not changed by more than chance" in told(near, 0.02)
+    assert "No adversary changes the answer by at most as much as another seed (0.005)" in told(far, 0.005)
 
 
 def test_tests_that_are_not_done_are_left_out_and_names_are_escaped(found: TrainingFindings) -> None:
@@ -255,7 +243,7 @@ def test_tests_that_are_not_done_are_left_out_and_names_are_escaped(found: Train
 
     assert as_text(early).count("\n\n") == 1
     assert "Other seeds" in as_text(early)
-    with pytest.raises(ValueError, match="no adversaries"):
+    with pytest.raises(ValueError, match="the plot needs the results of both adversaries and seeds"):
         curve_png(early)
     assert "<b>" not in as_page(odd, curve_png(odd))
     assert curve_png(found) == curve_png(found)

@@ -7,14 +7,9 @@ import torch
 from sentiment.model.tokenizer import Row
 from sentiment_models.explanations.last_layer import LastLayer
 from sentiment_models.explanations.weight_erasure import RANKINGS, _answers, erase_weights, share_to_flip, without
-from tests.models.faithfulness.layers import Votes, tiny_layer
+from tests.models.faithfulness.layers import Votes
 
 NO_ROWS = [Row((), None, False)]
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[LastLayer, list[Row]]:
-    return tiny_layer(tmp_path_factory.mktemp("bert"), "bert")
 
 
 def _js(first: list[float], second: list[float]) -> float:
@@ -96,8 +91,8 @@ def test_a_decision_that_the_layer_does_not_make_never_flips() -> None:
     assert {name: flips.tolist() for name, flips in found.flips.items()} == {name: [0.0] for name in RANKINGS}
 
 
-def test_without_weights_the_whole_model_answers_the_same(tiny: tuple[LastLayer, list[Row]]) -> None:
-    layer, rows = tiny
+def test_without_weights_the_whole_model_answers_the_same(tiny_bert_layer: tuple[LastLayer, list[Row]]) -> None:
+    layer, rows = tiny_bert_layer
     below = layer.below(rows[:1])
     removed = torch.zeros(1, rows[0].tokens, dtype=torch.bool)
     removed[0, [0, 3, 4]] = True
@@ -109,21 +104,16 @@ def test_without_weights_the_whole_model_answers_the_same(tiny: tuple[LastLayer,
     assert (found - below.logits).abs().max() > 0.01
 
 
-def test_texts_do_not_depend_on_those_beside_them(tiny: tuple[LastLayer, list[Row]]) -> None:
-    layer, rows = tiny
+def test_texts_do_not_depend_on_each_other_and_the_seed_fixes_the_random_orders(
+    tiny_bert_layer: tuple[LastLayer, list[Row]],
+) -> None:
+    layer, rows = tiny_bert_layer
 
-    together = erase_weights(layer, rows, 1.3, seed=4)
+    together, again = (erase_weights(layer, rows, 1.3, seed=4) for _ in range(2))
     alone = erase_weights(layer, rows[-1:], 1.3, seed=4)
 
     assert together.top.shape == (len(rows),)
     assert together.top[-1] == pytest.approx(alone.top[0], abs=1e-5)
     for name in RANKINGS[:3]:
         assert together.shares[name][-1] == alone.shares[name][0]
-
-
-def test_the_seed_fixes_the_random_orders(tiny: tuple[LastLayer, list[Row]]) -> None:
-    layer, rows = tiny
-
-    first, again = (erase_weights(layer, rows, 1.3, seed=5) for _ in range(2))
-
-    assert first.shares["random"].tolist() == again.shares["random"].tolist()
+    assert together.shares["random"].tolist() == again.shares["random"].tolist()
