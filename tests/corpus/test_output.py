@@ -9,7 +9,7 @@ import pytest
 from pyarrow import dataset, parquet
 
 from sentiment.client import Classification
-from sentiment.corpus.output import ASKED, UNFINISHED, Count, Output
+from sentiment.corpus.output import REQUEST, UNFINISHED, Count, Output
 from sentiment.corpus.parts import cut
 from sentiment.corpus.scoring import Job, load, score_part
 from sentiment.corpus.sources import Part, find_sources
@@ -21,7 +21,7 @@ from tests.corpus.files import KINDS, make_texts, write
 
 
 def scored(parts: list[Part], job: Job, classifier: OfflineClassifier, output: Output) -> None:
-    output.ask({})
+    output.record({})
     for part in parts:
         output.write_part(part.name, score_part(part, job, classifier))
 
@@ -73,7 +73,7 @@ def test_what_is_not_whole_is_done_again(tmp_path: Path, job: Job, classifier: O
 def test_answers_that_cannot_be_written_leave_no_file_under_the_parts_name(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
     (part,) = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(3000)))), "text", ("id",), 2**30)
     output = Output(str(tmp_path / "out"))
-    output.ask({})
+    output.record({})
 
     def ends_early() -> Iterator[object]:
         yield next(score_part(part, job, classifier))
@@ -115,7 +115,7 @@ def test_another_file_system_is_read_and_written_as_this_one(job: Job, classifie
 
 
 def test_a_bundle_of_another_digest_scores_nothing(job: Job) -> None:
-    with pytest.raises(SentimentError, match=r"tiny/1 has digest .* asked for is 000"):
+    with pytest.raises(SentimentError, match=r"tiny/1 has digest .* expected 000"):
         load(Job(**{**{name: getattr(job, name) for name in Job.__slots__}, "digest": "0" * 64}))
 
 
@@ -124,25 +124,25 @@ def test_what_was_asked_is_written_whole_or_not_at_all(tmp_path: Path, monkeypat
     with monkeypatch.context() as patched:
         patched.setattr("fsspec.implementations.local.LocalFileSystem.mv", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            output.ask({"a": 1})
+            output.record({"a": 1})
 
     (left,) = (tmp_path / "out").iterdir()
     assert left.name.startswith(UNFINISHED)
-    assert output.asked_before() is None
-    output.ask({"files": {}})
-    assert output.asked_before() == {"files": {}}
+    assert output.recorded() is None
+    output.record({"files": {}})
+    assert output.recorded() == {"files": {}}
     assert output.done([]) == {}
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [ASKED]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [REQUEST]
 
 
 def test_what_is_unfinished_is_no_output_of_others(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / f"{UNFINISHED}1").write_bytes(b"{")
-    assert Output(str(tmp_path / "out")).asked_before() is None
+    assert Output(str(tmp_path / "out")).recorded() is None
 
     (tmp_path / "out/mine").write_bytes(b"")
-    with pytest.raises(BadFile, match="no output of this command"):
-        Output(str(tmp_path / "out")).asked_before()
+    with pytest.raises(BadFile, match="is not an output of this command"):
+        Output(str(tmp_path / "out")).recorded()
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ def test_an_output_that_is_begun_again_loses_its_own_files_alone(tmp_path: Path,
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"files": 1}', b"\xff"])
 def test_a_record_of_what_was_asked_that_is_damaged_is_told(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / ASKED).write_bytes(content)
+    (tmp_path / "out" / REQUEST).write_bytes(content)
 
     with pytest.raises(BadFile, match=f"{tmp_path}/out: cannot be read: "):
-        Output(str(tmp_path / "out")).asked_before()
+        Output(str(tmp_path / "out")).recorded()
 
 
 def test_a_file_of_which_its_file_system_tells_nothing_is_known_by_its_content(monkeypatch: pytest.MonkeyPatch) -> None:

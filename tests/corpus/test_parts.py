@@ -165,7 +165,7 @@ def test_too_many_parts_are_refused_before_they_are_made(tmp_path: Path, monkeyp
     sources = find_sources(str(tmp_path))
     monkeypatch.setattr("sentiment.corpus.parts._cut", None)
 
-    with pytest.raises(BadFile, match=f"{PARTS_MAX + 1} parts; the limit is {PARTS_MAX}"):
+    with pytest.raises(BadFile, match=f"the corpus has {PARTS_MAX + 1} parts; the limit is {PARTS_MAX}"):
         cut(sources, "text", (), 1)
 
 
@@ -186,10 +186,10 @@ def test_a_uri_that_alone_does_not_lead_back_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a.txt", "good\n")
 
-    assert "alone does not lead there" in why_not(f"zip://*.txt::file://{tmp_path}/a.zip")
+    assert "workers cannot open it as" in why_not(f"zip://*.txt::file://{tmp_path}/a.zip")
     assert "webhdfs:///x" in why_not("webhdfs:///x")
     fs, path = resolve("webhdfs://user@nn:9870/x/a.csv")
-    with pytest.raises(BadFile, match=r"webhdfs:///x/a\.csv alone does not lead there"):
+    with pytest.raises(BadFile, match=r"workers cannot open it as webhdfs:///x/a\.csv"):
         uri_of(fs, path, "webhdfs://user@nn:9870/x")
 
 
@@ -207,8 +207,8 @@ def test_a_file_that_is_not_read_is_told_and_not_passed_over(tmp_path: Path) -> 
     write(tmp_path / "a.txt", ["good"])
     write(tmp_path / "b.gz", ["good"])
 
-    assert "b.gz: a .gz file; read are .txt" in why_not(tmp_path)
-    assert "no file there" in why_not(f"{tmp_path}/*.csv")
+    assert "b.gz: the suffix must be one of .txt" in why_not(tmp_path)
+    assert "no files found" in why_not(f"{tmp_path}/*.csv")
     assert "cannot be read" in why_not(tmp_path / "nowhere.csv")
     assert "nosuch://x" in why_not("nosuch://x")
 
@@ -222,7 +222,7 @@ def test_a_column_that_is_not_there_is_told_before_anything_is_read(kind: str, t
 
 
 def test_a_column_of_numbers_is_no_text(tmp_path: Path) -> None:
-    assert "'id' is int64; wanted are strings" in why_not(write(tmp_path / "a.parquet", ["good"]), column="id")
+    assert "column 'id' must hold strings, got int64" in why_not(write(tmp_path / "a.parquet", ["good"]), column="id")
 
 
 def test_what_is_no_parquet_is_told(tmp_path: Path) -> None:
