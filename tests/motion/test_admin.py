@@ -265,4 +265,4 @@ def test_the_command_says_what_is_wrong_with_its_token(exchanging: Start, tmp_pa
 
     assert (denied.returncode, without.returncode) == (1, 2)
     assert denied.stderr.startswith("error: UNAUTHENTICATED")
-    assert without.stderr == f"error: {empty}: has no token\n"
+    assert without.stderr == f"error: {empty}: no token found\n"
