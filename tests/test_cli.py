@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -514,13 +513,13 @@ def test_without_a_server_it_fails_long_before_the_timeout_and_says_what_to_do(
         if listening:
             silent.listen()
         target = f"127.0.0.1:{silent.getsockname()[1]}"
-        begun = time.monotonic()
 
         message = why_not(capsys, "classify", "--target", target, "--timeout", "600", "good", code=1)
 
     assert message.startswith(f"no server answers at {target}: ")
     assert message.endswith("; start one with 'sentiment serve', or use --local")
-    assert time.monotonic() - begun < 300
+    # Without the limit, gRPC gives up after 20 s with another message.
+    assert not listening or "Deadline Exceeded" in message
 
 
 # Usage
