@@ -1,4 +1,4 @@
-"""Makes the Grafana board, deploy/chart/files/dashboard.json: ``python deploy/board.py``. What it shows is ``ROWS``."""
+"""Generates the Grafana dashboard deploy/chart/files/dashboard.json from ``ROWS``: ``python deploy/board.py``."""
 
 import json
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from pathlib import Path
 from string import ascii_uppercase
 
 BOARD = Path(__file__).parent / "chart/files/dashboard.json"
-# By name, not by id: a board that is read from a file has nobody to fill in an input.
+# By name, not by id: nobody fills in inputs of a dashboard that is provisioned from a file.
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-# What the variables of the board choose. "All" also chooses series that lack the label.
+# Selection by the dashboard's variables. "All" also selects series without the label.
 PODS = 'namespace=~"$namespace", pod=~"$pod"'
 MODELS = f'{PODS}, model=~"$model"'
-# Calls that ended before anybody knew for which model they were.
+# Calls that ended before their model was known.
 TURNED_AWAY = f'{PODS}, model="", method=~"Classify|ClassifyBatch|ClassifyStream"'
 # Grafana's grid has 24 columns.
 PANEL_COLUMNS = 8
@@ -24,11 +24,11 @@ class Panel:
     """A plot over time.
 
     Attributes:
-        title: what it shows.
+        title: the panel's title.
         unit: Grafana's name of the unit.
-        about: how to read it.
-        queries: PromQL by the legend of its series, in which {{label}} is a label's value.
-        stacked: whether the series are parts of a whole.
+        about: the description.
+        queries: PromQL by legend, in which {{label}} is a label's value.
+        stacked: whether to stack the series, as parts of a whole.
     """
 
     title: str
@@ -39,34 +39,34 @@ class Panel:
 
 
 def rate(counter: str, *by: str, only: str = "", of: str = MODELS) -> str:
-    """What a counter gains in a second, summed by labels; ``only`` are further matchers."""
+    """The per-second rate of a counter, summed by labels; ``only`` are additional matchers."""
     grouping = f" by ({', '.join(by)})" if by else ""
     matchers = f"{of}, {only}" if only else of
     return f"sum{grouping} (rate(sentiment_{counter}{{{matchers}}}[$__rate_interval]))"
 
 
 def mean(histogram: str, *by: str) -> str:
-    """The mean of what a histogram has seen."""
+    """The mean of a histogram."""
     return f"{rate(f'{histogram}_sum', *by)} / {rate(f'{histogram}_count', *by)}"
 
 
 def quantile(q: float, histogram: str, *by: str, only: str = "") -> str:
-    """A quantile of what a histogram has seen, interpolated within its buckets."""
+    """A quantile of a histogram, interpolated within its buckets."""
     return f"histogram_quantile({q}, {rate(f'{histogram}_bucket', 'le', *by, only=only)})"
 
 
 def quantiles(histogram: str, only: str = "") -> dict[str, str]:
-    """Three of them by their names."""
+    """p50, p95 and p99 of a histogram."""
     return {f"p{100 * q:.0f}": quantile(q, histogram, only=only) for q in (0.5, 0.95, 0.99)}
 
 
 def of_servers(expression: str) -> str:
-    """Of series that every process in Python has, those of our servers."""
+    """Restrict metrics that every Python process has to our servers."""
     return f"{expression} and on (namespace, job, instance) sentiment_build_info"
 
 
 def gauge(name: str) -> str:
-    """A gauge, as each pod shows it."""
+    """A gauge of each pod."""
     return f"sentiment_{name}{{{MODELS}}}"
 
 
@@ -229,7 +229,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
 
 
 def dashboard() -> dict[str, object]:
-    """The board as Grafana reads it."""
+    """The dashboard in Grafana's format."""
     panels: list[dict[str, object]] = []
     line = 0
     for title, row in ROWS.items():
@@ -272,7 +272,7 @@ def _variable(label: str, series: str) -> dict[str, object]:
         "datasource": SOURCE,
         "query": {"query": query, "refId": label},
         "definition": query,
-        # When the time range changes: pods come and go.
+        # Refresh when the time range changes, because pods come and go.
         "refresh": 2,
         "sort": 1,
         "multi": True,
@@ -305,7 +305,7 @@ def _panel(panel: Panel, place: dict[str, int]) -> dict[str, object]:
 
 
 def text() -> str:
-    """The file's content."""
+    """The content of the file."""
     return json.dumps(dashboard(), indent=1) + "\n"
 
 

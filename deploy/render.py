@@ -1,8 +1,8 @@
-"""Writes what is made of the chart and of the server's settings: ``make manifests`` (needs helm).
+"""Generates files from the chart and the server's settings: ``make manifests`` (needs helm).
 
-- chart/values.schema.json: its part ``settings``, with the limits that the server has
+- chart/values.schema.json: the part ``settings``, with the server's limits
 - README.md: the table of the chart's values
-- kustomize/: the manifests, for those who do without Helm
+- kustomize/: manifests for users without Helm
 """
 
 import json
@@ -19,7 +19,7 @@ from sentiment.settings import Settings
 
 DEPLOY = Path(__file__).resolve().parent
 FLAVOURS = ("cpu", "gpu", "mig")
-# These the chart sets by values of its own.
+# The chart sets these from other values.
 SET_BY_CHART = {
     *("grpc_listen", "http_listen", "bundles", "cache_dir"),
     *("tls_cert_file", "tls_key_file", "tls_client_ca_file", "health_listen", "auth_tokens"),
@@ -32,7 +32,7 @@ Document = dict[str, Any]
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as blocks, and lists indented, as Kubernetes' own files have them."""
+    """Writes multi-line texts as blocks, and indents lists, as Kubernetes' own files do."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002  # as the library calls it
         super().increase_indent(flow, False)
@@ -46,7 +46,7 @@ _Dumper.add_representer(str, _text)
 
 
 def template(*flags: str) -> list[Document]:
-    """What ``helm template`` gives for a release called sentiment in the namespace sentiment.
+    """The output of ``helm template`` for a release called sentiment in the namespace sentiment.
 
     Raises:
         subprocess.CalledProcessError: the chart or a value is wrong; ``stderr`` says what.
@@ -57,7 +57,7 @@ def template(*flags: str) -> list[Document]:
 
 
 def schema() -> str:
-    """The chart's schema with the settings as the server has them."""
+    """The chart's schema, with the server's current settings."""
     path = DEPLOY / "chart/values.schema.json"
     document = json.loads(path.read_text(encoding="utf-8"))
     fields = Settings.model_json_schema()["properties"]
@@ -71,7 +71,7 @@ def _limits(field: Document) -> Document:
 
 
 def _laid_out(node: object, indent: int = 0, width: int = 130) -> str:
-    """JSON, an object on one line where it fits."""
+    """JSON with an object on one line if it fits."""
     line = json.dumps(node)
     if not isinstance(node, dict) or (len(line) + indent <= width and len(node) <= 8):
         return line
@@ -97,7 +97,7 @@ def commented(text: str) -> Iterator[tuple[str, str]]:
 
 
 def values_table() -> str:
-    """The chart's values as README shows them."""
+    """The table of the chart's values for README.md."""
     text = (DEPLOY / "chart/values.yaml").read_text(encoding="utf-8")
     values = yaml.load(text, Loader=yaml.CSafeLoader)
     lines = ["| value | default | what it is |", "|---|---|---|"]
@@ -110,25 +110,25 @@ def values_table() -> str:
 
 
 def readme() -> str:
-    """README.md with the table as it should be."""
+    """README.md with the current table."""
     before, _, rest = (DEPLOY / "README.md").read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + values_table() + END + after
 
 
 def kustomize() -> dict[str, str]:
-    """Text by file: a base for each flavour, and what needs an operator or is run once as components.
+    """Content by file: a base for each flavour, and components for what needs an operator or runs once.
 
-    Which namespace and names an overlay gives is not known here: the rules are those of every release.
+    Overlays choose namespace and names, so the alert rules are those for every release.
     """
     files: dict[str, str] = {}
     for flavour in FLAVOURS:
         parts: dict[str, list[Document]] = {"": [], "monitoring": [], "loadtest": []}
-        wanted = "loadTest.enabled=true,monitoring.everyRelease=true"
-        for document in template("-f", str(DEPLOY / f"chart/values-{flavour}.yaml"), "--set", wanted):
+        values = "loadTest.enabled=true,monitoring.everyRelease=true"
+        for document in template("-f", str(DEPLOY / f"chart/values-{flavour}.yaml"), "--set", values):
             parts[_part(document)].append(_without_helm(document))
         files |= _folder(flavour, "Kustomization", "v1beta1", parts.pop(""))
-        # Of monitoring and load test there is one for all: only images differ, and those an overlay names.
+        # All flavours share monitoring and load test: only images differ, which overlays set.
         for part, documents in parts.items():
             files |= _folder(part, "Component", "v1alpha1", documents) if flavour == FLAVOURS[0] else {}
     return files
@@ -153,7 +153,7 @@ def _without_helm(document: Document) -> Document:
 
 def _folder(name: str, kind: str, version: str, documents: Sequence[Document]) -> dict[str, str]:
     entry = {"apiVersion": f"kustomize.config.k8s.io/{version}", "kind": kind, "resources": ["sentiment.yaml"]}
-    head = "# Made by deploy/render.py of the chart; change that.\n"
+    head = "# Generated by deploy/render.py from the chart. Do not edit.\n"
     texts = [yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=140) for document in documents]
     return {
         f"{name}/kustomization.yaml": head + yaml.dump(entry, Dumper=_Dumper, sort_keys=False),
@@ -162,13 +162,13 @@ def _folder(name: str, kind: str, version: str, documents: Sequence[Document]) -
 
 
 def made() -> dict[Path, str]:
-    """Every file that is made, by where it belongs."""
+    """The content of every generated file, by path."""
     by_kustomize = {DEPLOY / "kustomize" / name: text for name, text in kustomize().items()}
     return {DEPLOY / "chart/values.schema.json": schema(), DEPLOY / "README.md": readme(), **by_kustomize}
 
 
 def main() -> int:
-    """Write them."""
+    """Write all generated files."""
     (DEPLOY / "chart/values.schema.json").write_text(schema(), encoding="utf-8")
     for path, text in made().items():
         path.parent.mkdir(parents=True, exist_ok=True)

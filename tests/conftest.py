@@ -1,4 +1,4 @@
-"""Servers for the tests, and the tools that a machine may lack."""
+"""Servers for the tests, and tests that need tools."""
 
 import asyncio
 import os
@@ -19,21 +19,21 @@ from sentiment.serving.app import App
 from sentiment.settings import Settings
 from tests.tiny import make_bundle
 
-# The client retries refusals; tests of refusals want the first answer.
+# The client retries refusals; tests of refusals need the first answer.
 NO_RETRIES = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
-# Without health checking too: a client that goes on calling a server that drains.
+# Also without health checks: this client keeps calling a draining server.
 PLAIN = [*NO_RETRIES, ("grpc.service_config", "{}")]
 
 
 @pytest.fixture(autouse=True)
 def logs_of_its_own() -> Iterator[None]:
-    """A command that is run in this process sets up logging, at its own level; the next test has it as it was."""
+    """Reset logging, which a command that runs in this process configures."""
     yield
     structlog.reset_defaults()
 
 
 class RunningServer:
-    """A real server in a thread with its own event loop, on free ports of 127.0.0.1."""
+    """A real server in a thread and event loop of its own, on free ports of 127.0.0.1."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -71,7 +71,7 @@ class RunningServer:
         return Client(self.target, **{"options": NO_RETRIES, **arguments})
 
     def metric(self, name: str, **labels: str) -> float:
-        """A sample's value now; 0 if it is not there."""
+        """The current value of a sample; 0 if it does not exist."""
         return self.app._metrics.registry.get_sample_value(name, labels) or 0.0
 
     def stop(self) -> None:
@@ -85,7 +85,7 @@ class RunningServer:
 
 @pytest.fixture
 def hangs_up() -> Iterator[None]:
-    """Processes that are started hear SIGHUP, which ``nohup`` had ignored for all that it runs."""
+    """Let started processes receive SIGHUP, even if the tests run under ``nohup``."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -102,7 +102,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def settings(bundles: Path) -> Settings:
-    """A server of tiny/1 on free ports that drains without waiting."""
+    """A server of tiny/1 on free ports that drains without delay."""
     return Settings(
         bundles=(bundles,),
         model="tiny",
@@ -117,7 +117,7 @@ def settings(bundles: Path) -> Settings:
 
 @pytest.fixture
 def start(settings: Settings) -> Iterator[Callable[..., RunningServer]]:
-    """Start servers with settings of one's own; each is stopped at the end."""
+    """Start servers with changed settings; each is stopped at the end."""
     servers: list[RunningServer] = []
 
     def begin(**changes: Any) -> RunningServer:
@@ -131,7 +131,7 @@ def start(settings: Settings) -> Iterator[Callable[..., RunningServer]]:
 
 @pytest.fixture(scope="module")
 def awake() -> Iterator[None]:
-    """Explain at normal priority: on a machine whose cores are all busy the lowest one makes a second of work a minute."""
+    """Explain at normal priority. On a busy machine, the idle priority makes a minute of one second of work."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delattr(os, "SCHED_IDLE", raising=False)
         yield
@@ -139,7 +139,7 @@ def awake() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def server(settings: Settings) -> Iterator[RunningServer]:
-    """One server that all tests share: they leave it as they found it."""
+    """One server for all tests that leave it as they found it."""
     running = RunningServer(settings)
     yield running
     running.stop()
@@ -162,7 +162,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def far_address() -> str:
-    """An address of this machine that is not loopback; without one the test is skipped."""
+    """An address of this machine that is not loopback. Skips the test if there is none."""
     found: list[str] = [one.address for each in psutil.net_if_addrs().values() for one in each if one.family.name == "AF_INET"]
     address = next((one for one in found if not one.startswith("127.")), None)
     if address is None:
@@ -171,7 +171,7 @@ def far_address() -> str:
 
 
 def leave_out(tool: str, why: str) -> NoReturn:
-    """Skip the test for want of a tool, or fail it where nothing may be left out."""
+    """Skip the test because a tool is missing, or fail it if REQUIRE_ALL is set."""
     _left_out.add(tool)
     if os.environ.get("REQUIRE_ALL"):
         pytest.fail(f"{tool} {why} and REQUIRE_ALL is set", pytrace=False)
@@ -179,7 +179,7 @@ def leave_out(tool: str, why: str) -> NoReturn:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    # Of several processes the first one tells what all have left out.
+    # The first of several processes reports what all have skipped.
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = sorted(_left_out)
 

@@ -139,7 +139,7 @@ def test_text_labels_and_notes_cannot_control_the_terminal() -> None:
         (pb.VERDICT_BETTER_THAN_RANDOM, "moves the answer more than any of 19 random sets of as many (p = 0.05)"),
         (pb.VERDICT_INCONCLUSIVE, "3 of 19 random sets of as many move the answer at least as much"),
         (pb.VERDICT_NOT_FAITHFUL, "do not rely on these values"),
-        (pb.VERDICT_FLAT, "nothing to judge a ranking by"),
+        (pb.VERDICT_FLAT, "too little to judge a ranking by"),
     ],
 )
 def test_every_verdict_has_words(verdict: pb.Verdict.ValueType, words: str) -> None:
@@ -164,7 +164,7 @@ def test_counterfactuals_have_words() -> None:
 
     assert 'without "not": negative 0.93 (no smaller set does it)' in lines
     assert "no words found that alone make positive the answer; time or rows ran out" in lines
-    assert "no word is needed for it; without any: positive 0.50" in lines
+    assert "no word is needed; without words: positive 0.50" in lines
     assert 'without "café" "good", as asked: negative 0.75' in lines
 
 
@@ -181,4 +181,4 @@ def test_a_neuron_view_says_where_a_token_looks_most(error: float, doubtful: boo
 
     place = lines.index("neuron view: where token 3 (not) looks in layer 1, head 0")
     assert lines[place + 1 : place + 3] == ["  0.750  score   +3.000  not", "  0.125  score   +1.000  café"]
-    assert ("  this is up to 0.02 off what the model did" in lines) == doubtful
+    assert ("  differs from the model by up to 0.02" in lines) == doubtful

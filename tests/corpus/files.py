@@ -1,4 +1,4 @@
-"""Corpora for the tests: the same rows in every format."""
+"""Test corpora: the same rows in every format."""
 
 import csv
 import io
@@ -15,13 +15,13 @@ WORDS = ("good", "great", "bad", "awful", "film", "w-9", "w3", "caf\u00e9", "\U0
 
 
 def make_texts(count: int, words: int = 12, seed: int = 1) -> list[str]:
-    """Texts of up to so many words of the tiny bundle."""
+    """Texts of up to ``words`` words of the tiny bundle."""
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=rng.randint(1, words))) for _ in range(count)]
 
 
 def write(path: Path, texts: Sequence[str], end: str = "\n") -> Path:
-    """A file of the kind that its name says; but for .txt with a column ``id``."""
+    """Write a file in the format of its suffix. All formats but .txt have a column ``id``."""
     rows = list(enumerate(texts))
     if path.suffix == ".parquet":
         parquet.write_table(pyarrow.table({"id": [number for number, _ in rows], "text": list(texts)}), path, row_group_size=700)

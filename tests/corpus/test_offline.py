@@ -1,4 +1,4 @@
-"""The engine of offline scoring: what it answers is what the queue's way answers, and one text's failure is that text's alone."""
+"""Offline scoring gives the same answers as serving, and the failure of one text does not affect others."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,8 +20,8 @@ def offline(bundles: Path) -> OfflineClassifier:
 
 
 @pytest.mark.parametrize("truncation", ["", "refuse", "head", "head_tail", "windows"])
-def test_texts_are_answered_as_by_what_serves_whatever_their_length(truncation: str, bundles: Path, offline: OfflineClassifier) -> None:
-    # More than are held at a time, among them some that do not fit, are refused, or have no token.
+def test_texts_of_any_length_have_the_same_answers_as_from_a_server(truncation: str, bundles: Path, offline: OfflineClassifier) -> None:
+    # More texts than are held at a time; some are too long, are refused, or have no token.
     texts = [*make_texts(ROWS + READ, words=30), " ", "\ud800", "good " * 90, "awful", ""]
 
     found = list(offline.classify_all(texts, truncation=truncation))
@@ -42,7 +42,7 @@ def test_texts_are_answered_as_by_what_serves_whatever_their_length(truncation: 
     assert sum(isinstance(one, CallFailed) for one in found) >= 3
 
 
-def test_texts_that_are_refused_are_not_held_without_end(offline: OfflineClassifier) -> None:
+def test_refused_texts_are_not_held_in_unbounded_number(offline: OfflineClassifier) -> None:
     taken = 0
 
     def texts() -> Iterator[str]:
@@ -58,7 +58,7 @@ def test_texts_that_are_refused_are_not_held_without_end(offline: OfflineClassif
 
 
 class Failing:
-    """A session that cannot compute batches in which one text is."""
+    """A session that fails on batches with one certain text."""
 
     def __init__(self, session: Session, culprit: Sequence[int], fail: Any) -> None:
         self._session, self._culprit, self._fail = session, list(culprit), fail

@@ -1,4 +1,4 @@
-"""Answering parts and keeping the answers, in this process: what a row's answer is, and what an interruption leaves."""
+"""Scoring parts and storing the answers, in this process: the answers, and what an interruption leaves."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from pyarrow import dataset, parquet
 
 from sentiment.client import Classification
-from sentiment.corpus.output import ASKED, UNFINISHED, Count, Output
+from sentiment.corpus.output import REQUEST, UNFINISHED, Count, Output
 from sentiment.corpus.parts import cut
 from sentiment.corpus.scoring import Job, load, score_part
 from sentiment.corpus.sources import Part, find_sources
@@ -21,7 +21,7 @@ from tests.corpus.files import KINDS, make_texts, write
 
 
 def scored(parts: list[Part], job: Job, classifier: OfflineClassifier, output: Output) -> None:
-    output.ask({})
+    output.record({})
     for part in parts:
         output.write_part(part.name, score_part(part, job, classifier))
 
@@ -55,7 +55,7 @@ def test_a_row_has_the_answer_that_the_engine_gives_its_text(kind: str, tmp_path
     assert sum(output.done(parts).values(), Count()) == Count(len(texts), 1)
 
 
-def test_what_is_not_whole_is_done_again(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
+def test_incomplete_parts_are_scored_again(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
     parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(1000)))), "text", ("id",), 10_000)
     output = Output(str(tmp_path / "out"))
     scored(parts, job, classifier, output)
@@ -73,7 +73,7 @@ def test_what_is_not_whole_is_done_again(tmp_path: Path, job: Job, classifier: O
 def test_answers_that_cannot_be_written_leave_no_file_under_the_parts_name(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
     (part,) = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(3000)))), "text", ("id",), 2**30)
     output = Output(str(tmp_path / "out"))
-    output.ask({})
+    output.record({})
 
     def ends_early() -> Iterator[object]:
         yield next(score_part(part, job, classifier))
@@ -115,34 +115,34 @@ def test_another_file_system_is_read_and_written_as_this_one(job: Job, classifie
 
 
 def test_a_bundle_of_another_digest_scores_nothing(job: Job) -> None:
-    with pytest.raises(SentimentError, match=r"tiny/1 has digest .* asked for is 000"):
+    with pytest.raises(SentimentError, match=r"tiny/1 has digest .* expected 000"):
         load(Job(**{**{name: getattr(job, name) for name in Job.__slots__}, "digest": "0" * 64}))
 
 
-def test_what_was_asked_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_request_is_recorded_completely_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = Output(str(tmp_path / "out"))
     with monkeypatch.context() as patched:
         patched.setattr("fsspec.implementations.local.LocalFileSystem.mv", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            output.ask({"a": 1})
+            output.record({"a": 1})
 
     (left,) = (tmp_path / "out").iterdir()
     assert left.name.startswith(UNFINISHED)
-    assert output.asked_before() is None
-    output.ask({"files": {}})
-    assert output.asked_before() == {"files": {}}
+    assert output.recorded() is None
+    output.record({"files": {}})
+    assert output.recorded() == {"files": {}}
     assert output.done([]) == {}
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [ASKED]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [REQUEST]
 
 
-def test_what_is_unfinished_is_no_output_of_others(tmp_path: Path) -> None:
+def test_unfinished_files_do_not_make_a_folder_someone_elses(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / f"{UNFINISHED}1").write_bytes(b"{")
-    assert Output(str(tmp_path / "out")).asked_before() is None
+    assert Output(str(tmp_path / "out")).recorded() is None
 
     (tmp_path / "out/mine").write_bytes(b"")
-    with pytest.raises(BadFile, match="no output of this command"):
-        Output(str(tmp_path / "out")).asked_before()
+    with pytest.raises(BadFile, match="is not an output of this command"):
+        Output(str(tmp_path / "out")).recorded()
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_pattern_that_would_match_the_output_overlaps_it(pattern: str, out: st
     assert found is overlap
 
 
-def test_a_part_that_answers_another_question_counts_as_not_there(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
+def test_a_part_of_another_request_counts_as_missing(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
     parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(100)))), "text", ("id",), 1000)
     here, other = Output(str(tmp_path / "out"), "this"), Output(str(tmp_path / "out"), "that")
     scored(parts, job, classifier, here)
@@ -173,7 +173,7 @@ def test_a_part_that_answers_another_question_counts_as_not_there(tmp_path: Path
     assert set(other.done(parts)) == {parts[1].name}
 
 
-def test_an_output_that_is_begun_again_loses_its_own_files_alone(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
+def test_a_restart_deletes_only_files_of_the_command(tmp_path: Path, job: Job, classifier: OfflineClassifier) -> None:
     parts = cut(find_sources(str(write(tmp_path / "in.csv", make_texts(100)))), "text", ("id",), 1000)
     output = Output(str(tmp_path / "out"))
     scored(parts, job, classifier, output)
@@ -187,15 +187,15 @@ def test_an_output_that_is_begun_again_loses_its_own_files_alone(tmp_path: Path,
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"files": 1}', b"\xff"])
-def test_a_record_of_what_was_asked_that_is_damaged_is_told(content: bytes, tmp_path: Path) -> None:
+def test_a_damaged_record_of_the_request_is_reported(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / ASKED).write_bytes(content)
+    (tmp_path / "out" / REQUEST).write_bytes(content)
 
     with pytest.raises(BadFile, match=f"{tmp_path}/out: cannot be read: "):
-        Output(str(tmp_path / "out")).asked_before()
+        Output(str(tmp_path / "out")).recorded()
 
 
-def test_a_file_of_which_its_file_system_tells_nothing_is_known_by_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_attributes_of_the_file_system_content_identifies_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     fs = fsspec.filesystem("memory")
     monkeypatch.setattr("sentiment.corpus.sources.MARKS", ())
     marks = []

@@ -1,4 +1,4 @@
-"""Cutting a corpus and reading its parts: each row is in exactly one, whatever the step; what is wrong with a row stays that row's."""
+"""Cutting a corpus and reading its parts. Each row is in exactly one part, for any step size; a malformed row does not affect others."""
 
 import json
 import subprocess
@@ -80,7 +80,7 @@ def test_a_byte_order_mark_is_no_text(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "line"), [(".txt", b"b\xff"), (".tsv", b"1\tb\xff"), (".csv", b"1,b\xff"), (".jsonl", b'{"text":"b\xff"}')]
 )
-def test_what_is_no_utf8_is_a_bad_row_among_good_ones(kind: str, line: bytes, tmp_path: Path) -> None:
+def test_a_line_that_is_not_utf8_is_a_bad_row_among_good_ones(kind: str, line: bytes, tmp_path: Path) -> None:
     path = write(tmp_path / f"a{kind}", ["good"])
     path.write_bytes(path.read_bytes() + line + b"\n" + path.read_bytes().splitlines()[-1] + b"\n")
 
@@ -165,7 +165,7 @@ def test_too_many_parts_are_refused_before_they_are_made(tmp_path: Path, monkeyp
     sources = find_sources(str(tmp_path))
     monkeypatch.setattr("sentiment.corpus.parts._cut", None)
 
-    with pytest.raises(BadFile, match=f"{PARTS_MAX + 1} parts; the limit is {PARTS_MAX}"):
+    with pytest.raises(BadFile, match=f"the corpus has {PARTS_MAX + 1} parts; the limit is {PARTS_MAX}"):
         cut(sources, "text", (), 1)
 
 
@@ -182,18 +182,18 @@ def test_a_column_with_a_dot_in_its_name_has_its_size(tmp_path: Path) -> None:
     assert kept.bytes >= group.column(1).total_uncompressed_size + group.column(2).total_uncompressed_size
 
 
-def test_a_uri_that_alone_does_not_lead_back_is_refused(tmp_path: Path) -> None:
+def test_a_uri_that_workers_cannot_open_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a.txt", "good\n")
 
-    assert "alone does not lead there" in why_not(f"zip://*.txt::file://{tmp_path}/a.zip")
+    assert "workers cannot open it as" in why_not(f"zip://*.txt::file://{tmp_path}/a.zip")
     assert "webhdfs:///x" in why_not("webhdfs:///x")
     fs, path = resolve("webhdfs://user@nn:9870/x/a.csv")
-    with pytest.raises(BadFile, match=r"webhdfs:///x/a\.csv alone does not lead there"):
+    with pytest.raises(BadFile, match=r"workers cannot open it as webhdfs:///x/a\.csv"):
         uri_of(fs, path, "webhdfs://user@nn:9870/x")
 
 
-def test_a_folder_is_read_whole_by_name_and_what_others_pass_over_is_not(tmp_path: Path) -> None:
+def test_a_folder_is_read_recursively_without_hidden_files(tmp_path: Path) -> None:
     for name in ("b/2.txt", "a.txt", "b/_temporary/3.txt", "b/.4.txt", "_SUCCESS"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         write(tmp_path / name, [name])
@@ -203,18 +203,18 @@ def test_a_folder_is_read_whole_by_name_and_what_others_pass_over_is_not(tmp_pat
     assert read(f"file://{tmp_path}/a.txt") == ["a.txt"]
 
 
-def test_a_file_that_is_not_read_is_told_and_not_passed_over(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported_and_not_skipped(tmp_path: Path) -> None:
     write(tmp_path / "a.txt", ["good"])
     write(tmp_path / "b.gz", ["good"])
 
-    assert "b.gz: a .gz file; read are .txt" in why_not(tmp_path)
-    assert "no file there" in why_not(f"{tmp_path}/*.csv")
+    assert "b.gz: the suffix must be one of .txt" in why_not(tmp_path)
+    assert "no files found" in why_not(f"{tmp_path}/*.csv")
     assert "cannot be read" in why_not(tmp_path / "nowhere.csv")
     assert "nosuch://x" in why_not("nosuch://x")
 
 
 @pytest.mark.parametrize("kind", [".csv", ".tsv", ".parquet"])
-def test_a_column_that_is_not_there_is_told_before_anything_is_read(kind: str, tmp_path: Path) -> None:
+def test_a_missing_column_is_reported_before_anything_is_read(kind: str, tmp_path: Path) -> None:
     path = write(tmp_path / f"a{kind}", ["good"])
 
     assert "no column 'review'" in why_not(path, column="review")
@@ -222,10 +222,10 @@ def test_a_column_that_is_not_there_is_told_before_anything_is_read(kind: str, t
 
 
 def test_a_column_of_numbers_is_no_text(tmp_path: Path) -> None:
-    assert "'id' is int64; wanted are strings" in why_not(write(tmp_path / "a.parquet", ["good"]), column="id")
+    assert "column 'id' must hold strings, got int64" in why_not(write(tmp_path / "a.parquet", ["good"]), column="id")
 
 
-def test_what_is_no_parquet_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet_is_reported(tmp_path: Path) -> None:
     assert "not a Parquet file" in why_not(write(tmp_path / "a.txt", ["good"]).rename(tmp_path / "a.parquet"))
 
 
@@ -233,13 +233,13 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     """One part of 300 MB, as a file of lines and as a single row group, read in less than that."""
     text = "good " * 20_000
     texts = pyarrow.array([f"w{number} {text}" for number in range(3000)], pyarrow.large_string())
-    # A page is read as a whole: as they are counted in rows, a writer would make them of 100 MB.
+    # Pages are read as a whole. Writers count them in rows, so that a default page would have 100 MB.
     parquet.write_table(
         pyarrow.table({"text": texts}), tmp_path / "a.parquet", use_dictionary=False, compression="none", write_batch_size=10
     )
     with (tmp_path / "a.jsonl").open("w") as stream:
         stream.writelines(json.dumps({"text": f"w{number} {text}"}) + "\n" for number in range(3000))
-    # Of this process alone: getrusage's peak goes back to what the parent had when it forked.
+    # From /proc, because getrusage's peak includes that of the parent before the fork.
     script = (
         "import re, sys; from tests.corpus.test_parts import *\n"
         "peak = lambda: int(re.search(r'VmHWM:\\s*(\\d+)', Path('/proc/self/status').read_text())[1]) // 1024\n"

@@ -14,11 +14,11 @@ import ray
 from pyarrow import dataset
 
 from sentiment.cli import batch
-from sentiment.corpus.output import ASKED, REPORT, CorpusFailed, Count, Output
+from sentiment.corpus.output import REPORT, REQUEST, CorpusFailed, Count, Output
 from sentiment.corpus.parts import cut
 from sentiment.corpus.scoring import Job, score_part
 from sentiment.corpus.sources import Part, find_sources
-from sentiment.corpus.workers import ATTEMPTS_MAX, Ledger, Scorer, Tell
+from sentiment.corpus.workers import ATTEMPTS_MAX, Ledger, Scorer, Show
 from sentiment.serving.offline import OfflineClassifier
 from tests.corpus.files import write
 
@@ -41,12 +41,12 @@ def workers(monkeypatch: pytest.MonkeyPatch, classifier: OfflineClassifier) -> l
     """Score in this process. Before each part, the next function of the list is called, if there is one."""
     steps: list[Callable[[], object]] = []
 
-    def score_all(parts: Sequence[Part], job: Job, workers: int, tell: Tell) -> Count:
+    def score_all(parts: Sequence[Part], job: Job, workers: int, show: Show) -> Count:
         for part in parts:
             if steps:
                 steps.pop(0)()
             Output(job.output, job.question).write_part(part.name, score_part(part, job, classifier))
-            tell(Count(1), part.bytes)
+            show(Count(1), part.bytes)
         return Count()
 
     monkeypatch.setattr("sentiment.corpus.run.cluster", lambda address, workers: nullcontext(1))
@@ -70,7 +70,7 @@ def test_what_cannot_be_done_is_refused_before_ray_is_started(tmp_path: Path, ru
     assert run("in", "out", "--keep", "label")[0] == 2
     assert run("in", "out", "--column", "review")[0] == 1
     for inside in ("in", "in/out"):
-        assert "would be read itself" in run("in", inside)[1]
+        assert "the input includes this output" in run("in", inside)[1]
     assert run("in", "out", "--model", "none")[0] == 3
     assert not (tmp_path / "out").exists()
     assert [path.name for path in (tmp_path / "in").iterdir()] == ["a.csv"]
@@ -91,7 +91,7 @@ def test_an_output_of_another_run_is_not_continued(name: str, value: object, mes
         "files": {source.shown: [source.bytes, source.mark]}, "part_bytes": 65536,
     }  # fmt: skip
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / ASKED).write_text(json.dumps({**begun, name: value}))
+    (tmp_path / "out" / REQUEST).write_text(json.dumps({**begun, name: value}))
 
     code, error = run("a.csv", "out")
 
@@ -102,11 +102,11 @@ def test_an_output_of_another_run_is_not_continued(name: str, value: object, mes
 def test_one_command_at_a_time_writes_to_an_output_folder(tmp_path: Path, run: Run) -> None:
     write(tmp_path / "a.csv", ["good"])
 
-    with Output(str(tmp_path / "out")).alone():
+    with Output(str(tmp_path / "out")).locked():
         code, error = run("a.csv", "out")
 
     assert code == 1
-    assert f"{tmp_path}/out: another command works on it" in error
+    assert f"{tmp_path}/out: another command is writing to it" in error
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -143,7 +143,7 @@ def test_an_interrupted_command_resumes_and_files_that_arrive_are_not_scored(
     done = run("in", "out")
 
     assert (failed[0], done[0]) == (1, 0)
-    assert "1 files arrived in" in done[1]
+    assert "1 new files in" in done[1]
     assert "3 rows, in" in done[1]
     assert [Path(file).name for file, _ in rows_of(tmp_path / "out")] == ["a.txt", "b.txt", "c.txt"]
     assert min((tmp_path / "out").glob("part-*")).stat().st_ino == kept
@@ -162,7 +162,7 @@ def scored(tmp_path: Path, bundles: Path, job: Job) -> Callable[[Any], dict[str,
     """Score a part with one text as a worker does, with this handle of the ledger."""
     (part,) = cut(find_sources(str(write(tmp_path / "a.txt", ["good"]))), "text", (), 100)
     its = replace(job, output=str(tmp_path / "out"), keep=())
-    Output(its.output).ask({})
+    Output(its.output).record({})
     row = {name: [value] for name, value in asdict(part).items()}
     return lambda ledger: Scorer(its, ledger)(row)
 

@@ -1,7 +1,7 @@
-"""What a server of the default bundle takes: ``python -m tests.deploy.footprint [RUNNERS ...]``.
+"""Measures a server of the default bundle: ``python -m tests.deploy.footprint [RUNNERS ...]``.
 
-Behind the chart's memory and startup budget: seconds to ready; memory at rest, its peak after 1,024 texts of 512 tokens in one call,
-and its peak after everything of Explain has been asked of one such text beside them. Takes about a minute of two cores for each RUNNERS.
+The chart's memory and startup limits are based on this: seconds to ready, memory at rest, peak memory after 1,024 texts of 512 tokens in
+one call, and peak memory after a full explanation of such a text. Takes about a minute on two cores for each RUNNERS.
 """
 
 import json
@@ -39,7 +39,7 @@ def measure(runners: int) -> None:
     )
     try:
         assert process.stderr is not None
-        ready = next(said for said in map(json.loads, process.stderr) if said["event"] == "ready")
+        ready = next(line for line in map(json.loads, process.stderr) if line["event"] == "ready")
         seconds = time.monotonic() - begun
         rest, _ = memory_mib(process.pid)
         with Client(ready["grpc"]) as client:

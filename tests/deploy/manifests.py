@@ -1,4 +1,4 @@
-"""What the deployment's files say, as documents."""
+"""The deployment's files as documents."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ import yaml
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 CHART = DEPLOY / "chart"
 VALUES = Path(__file__).parent / "values"
-# What users begin with, and values that reach what those leave out.
+# The values files for users, and further ones that cover the rest of the chart.
 FLAVOURS: dict[str, tuple[Path, ...]] = {
     "default": (),
     **{name: (CHART / f"values-{name}.yaml",) for name in ("cpu", "gpu", "mig")},
@@ -22,7 +22,7 @@ FLAVOURS: dict[str, tuple[Path, ...]] = {
     "laid_over": (CHART / "values-mig.yaml", VALUES / "laid_over.yaml"),
 }
 VERSIONS = tuple(f"1.{minor}" for minor in range(31, 38))
-# Where the pods of a Deployment or a Job are, and their container.
+# Paths to the pod of a Deployment or a Job, and to its container.
 POD = ("spec", "template", "spec")
 CONTAINER = (*POD, "containers", 0)
 # Any: documents of YAML have no better type.
@@ -44,17 +44,17 @@ def values_of(flavour: str) -> list[str]:
 
 @cache
 def rendered(flavour: str, version: str = VERSIONS[-1]) -> tuple[Document, ...]:
-    """What Helm makes of the chart."""
+    """The rendered chart."""
     return tuple(made_by.template(*values_of(flavour), "--kube-version", version))
 
 
 def of_kind(documents: Iterable[Document], *kinds: str) -> list[Document]:
-    """Those of the kinds."""
+    """The documents of these kinds."""
     return [document for document in documents if document["kind"] in kinds]
 
 
 def with_one_change(documents: Iterable[Document], kind: str, path: Sequence[str | int], value: object) -> list[Document]:
-    """A copy, of whose first document of the kind another value stands at the path."""
+    """A copy in which the first document of the kind has another value at the path."""
     changed = deepcopy(list(documents))
     place: Any = of_kind(changed, kind)[0]
     for step in path[:-1]:

@@ -1,4 +1,4 @@
-"""What is deployed without the chart, and what others' tools say of all of it."""
+"""Deployment without the chart, and external checkers on all of it."""
 
 import importlib.metadata
 import json
@@ -21,7 +21,7 @@ from tests.deploy.rules.release import environment, server
 from tests.deploy.schemas import schemas
 
 DOCKERFILE = DEPLOY.parent / "Dockerfile"
-# What KServe itself gives: the name, and the ServiceAccount.
+# Fields of the container that differ with KServe.
 KSERVES_OWN = {"name", "imagePullPolicy", "env", "securityContext", "ports"}
 
 
@@ -50,7 +50,7 @@ def test_kserve_runs_the_container_of_the_chart() -> None:
     assert {key: theirs.get(key) for key in container.keys() - KSERVES_OWN} == {
         key: container[key] for key in container.keys() - KSERVES_OWN
     }
-    # The first becomes port 80 of the Service, and the published URL, which is called by HTTP/1.1.
+    # The first port becomes port 80 of the Service and the published URL, which clients call by HTTP/1.1.
     assert theirs["ports"] == sorted(container["ports"], key=lambda port: port["name"] != "http")
     assert environment(theirs) == {**environment(container), "SENTIMENT_BUNDLES": "/mnt/models"}
     assert RESTRICTED.items() <= theirs["securityContext"].items()
@@ -81,28 +81,28 @@ def test_compose_locks_every_container_and_is_reached_from_this_machine_alone() 
 
 
 def test_compose_waits_until_the_server_has_drained() -> None:
-    told = Settings()
+    defaults = Settings()
     seconds = int(compose()["services"]["sentiment"]["stop_grace_period"].removesuffix("s"))
 
-    assert seconds > told.drain_wait_s + told.drain_grace_s + LEAVE_S
+    assert seconds > defaults.drain_wait_s + defaults.drain_grace_s + LEAVE_S
 
 
 def test_compose_names_ports_that_the_image_listens_on() -> None:
     text = DOCKERFILE.read_text(encoding="utf-8")
     variables = dict(re.findall(r"(SENTIMENT_\w+)=(\S+)", text.rpartition(" AS cpu\n")[2]))
-    told, _ = load_settings({}, variables)
-    listening = {listen.rpartition(":")[2] for listen in (told.grpc_listen, told.http_listen)}
+    found, _ = load_settings({}, variables)
+    listening = {listen.rpartition(":")[2] for listen in (found.grpc_listen, found.http_listen)}
 
     assert set(re.findall(r"^EXPOSE (\d+) (\d+)$", text, re.MULTILINE)[-1]) == listening
     assert {port.rpartition(":")[2] for port in compose()["services"]["sentiment"]["ports"]} == listening
-    assert from_file("prometheus.yaml")["scrape_configs"][0]["static_configs"][0]["targets"] == [f"sentiment:{told.http_listen[-4:]}"]
+    assert from_file("prometheus.yaml")["scrape_configs"][0]["static_configs"][0]["targets"] == [f"sentiment:{found.http_listen[-4:]}"]
 
 
-def test_compose_loads_the_server_in_the_command_lines_own_words() -> None:
-    asked = _parser().parse_args(compose()["services"]["loadtest"]["command"])
+def test_the_command_line_accepts_the_load_test_of_compose() -> None:
+    options = _parser().parse_args(compose()["services"]["loadtest"]["command"])
 
-    assert asked.target == "sentiment:50051"
-    assert asked.processes == compose()["services"]["loadtest"]["cpus"]
+    assert options.target == "sentiment:50051"
+    assert options.processes == compose()["services"]["loadtest"]["cpus"]
 
 
 @pytest.mark.needs_tool("promtool")
@@ -122,7 +122,7 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
 
     ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
-    # Without its Dockerfile or its configuration it says so on stderr.
+    # If the Dockerfile or the configuration is missing, it writes to stderr.
     assert (ran.returncode, ran.stdout + ran.stderr) == (0, "")
 
 

@@ -1,4 +1,4 @@
-"""Every flavour keeps every rule, and every rule finds what it is for."""
+"""Every flavour keeps every rule, and every rule finds its violations."""
 
 import subprocess
 from typing import Any
@@ -18,7 +18,7 @@ def test_every_flavour_keeps_the_rules(flavour: str, rule: Rule) -> None:
     assert list(rule(rendered(flavour))) == []
 
 
-# What was wrong in charts of others, or of ours for an hour: where in which flavour, and what stands there then.
+# Mistakes seen in real charts: rule, flavour, kind, path, and the wrong value.
 HPA = "HorizontalPodAutoscaler"
 KEDA = "keda_asks_prometheus_for_what_the_server_shows"
 POLICY = "the_network_policy_lets_through_whom_it_should_and_nobody_else"
@@ -102,14 +102,14 @@ BREAKS: list[tuple[str, str, str, tuple[str | int, ...], Any]] = [
 
 @needs_helm
 @pytest.mark.parametrize(("name", "flavour", "kind", "path", "value"), BREAKS, ids=str)
-def test_a_rule_finds_what_it_is_for(name: str, flavour: str, kind: str, path: tuple[str | int, ...], value: object) -> None:
+def test_a_rule_finds_its_violation(name: str, flavour: str, kind: str, path: tuple[str | int, ...], value: object) -> None:
     documents = with_one_change(rendered(flavour), kind, path, value)
 
     (broken,) = [rule for rule in RULES if rule.__name__ == name]
     assert list(broken(documents)) != []
 
 
-def test_no_rule_is_without_proof() -> None:
+def test_every_rule_has_a_violation() -> None:
     assert {rule.__name__ for rule in RULES} == {name for name, *_ in BREAKS}
 
 

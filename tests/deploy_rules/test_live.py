@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real server under load: every expression of rules and board has data there."""
+"""A real Prometheus scrapes a real server under load. Every expression of the rules and the dashboard has data."""
 
 import asyncio
 import math
@@ -22,7 +22,7 @@ WAIT_S = 60.0
 
 
 class Meter:
-    """A GPU's, where there is none."""
+    """A fake meter of a GPU."""
 
     def memory_bytes(self) -> float:
         return 2.0**30
@@ -33,24 +33,24 @@ class Meter:
 
 @pytest.fixture
 def server(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
-    """It has a GPU and a certificate, and traces that nobody takes."""
+    """A server with a fake GPU and certificate, and traces that cannot be exported."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     running = RunningServer(settings.model_copy(update={"tracing": True}))
     running.app._metrics.watch_devices({"cuda:0": Meter()})
-    # Of which tests/security has real ones; Prometheus scrapes in plaintext here.
+    # tests/security has real certificates; here Prometheus scrapes in plaintext.
     running.app._metrics.watch_certificate(lambda: time.time() + 30 * 86_400)
     yield running
     running.stop()
 
 
 def within_seconds(query: Query) -> str:
-    """What a query compares with its thresholds, looked up more often than every five minutes."""
+    """The query without thresholds, with subqueries every 10 s instead of 5 min."""
     return query.without_thresholds().replace(":5m]", ":10s]")
 
 
 def has_data(found: Found) -> bool:
-    """Whether there is a number: 0 / 0 is none."""
+    """Whether there is a finite number."""
     return any(math.isfinite(value) for _, points in found for _, value in points)
 
 
@@ -62,8 +62,8 @@ async def test_every_expression_of_rules_and_board_has_data(server: RunningServe
             calls = asyncio.create_task(Caller(client, TEXTS, seed=0).call(lambda: 40.0))
             give_up_at = time.monotonic() + WAIT_S
             while missing and time.monotonic() < give_up_at and not calls.done():
-                # Nothing tells that Prometheus has scraped again.
-                await asyncio.sleep(1)
+                # Prometheus does not signal that it has scraped.
+                await asyncio.sleep(0.5)
                 missing = [query for query in missing if not has_data(await asyncio.to_thread(prometheus.query, within_seconds(query)))]
             calls.cancel()
             await asyncio.wait({calls})

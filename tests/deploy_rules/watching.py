@@ -1,4 +1,4 @@
-"""A real Prometheus on a free port of loopback, that scrapes real servers every second under the real rules."""
+"""A real Prometheus on a free local port. It scrapes real servers every second and evaluates the real rules."""
 
 import json
 import subprocess
@@ -18,14 +18,14 @@ Found = list[tuple[dict[str, str], list[tuple[float, float]]]]
 
 
 class Prometheus:
-    """A context manager; its data lie in ``folder``."""
+    """A context manager; its data are in ``folder``."""
 
     def __init__(self, folder: Path, targets: Mapping[str, str]) -> None:
-        """Say what it is to scrape.
+        """Configure the targets.
 
         Args:
-            folder: an empty one.
-            targets: host and port of each server's HTTP side, by the name that ``pod`` gets.
+            folder: an empty folder.
+            targets: HTTP address of each server, by its label ``pod``.
         """
         config = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
@@ -46,16 +46,16 @@ class Prometheus:
     def __enter__(self) -> Self:
         self._process = subprocess.Popen([*self._command, "--web.listen-address=127.0.0.1:0"], stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
-        said = []
+        lines = []
         for line in self._process.stderr:
-            said.append(line)
+            lines.append(line)
             if '"Listening on" address=' in line:
                 self.url = "http://" + line.strip().rpartition("address=")[2]
             if "ready to receive web requests" in line:
                 break
         else:
-            raise RuntimeError(f"prometheus ended with {self._process.wait()}: {''.join(said[-3:])}")
-        # A full pipe would stop it.
+            raise RuntimeError(f"prometheus ended with {self._process.wait()}: {''.join(lines[-3:])}")
+        # A full pipe would block it.
         self._reader = threading.Thread(target=self._process.stderr.read, daemon=True)
         self._reader.start()
         return self
@@ -68,20 +68,20 @@ class Prometheus:
         self._process.stderr.close()
 
     def query(self, expression: str) -> Found:
-        """What an expression gives now.
+        """The current value of an expression.
 
         Raises:
-            urllib.error.HTTPError: it is no PromQL.
+            urllib.error.HTTPError: the expression is not PromQL.
         """
         return [(series["metric"], [_point(series["value"])]) for series in self._get("query", query=expression)["result"]]
 
     def query_range(self, expression: str, start: float, end: float) -> Found:
-        """What an expression gave in each second of a range."""
+        """The values of an expression in each second of a range."""
         result = self._get("query_range", query=expression, start=start, end=end, step=1)["result"]
         return [(series["metric"], [_point(value) for value in series["values"]]) for series in result]
 
     def rules(self) -> list[dict[str, Any]]:
-        """All rules with their health and what went wrong last."""
+        """All rules with their health and last error."""
         return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
 
     def _get(self, what: str, **arguments: object) -> dict[str, Any]:

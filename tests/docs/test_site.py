@@ -1,4 +1,4 @@
-"""The documentation holds together: links and anchors lead somewhere, pages are in the navigation, paths that are named are there."""
+"""The documentation is consistent: links and anchors exist, pages are in the navigation, named files exist."""
 
 import importlib.util
 import itertools
@@ -9,7 +9,6 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.conftest import leave_out
@@ -18,22 +17,18 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "service/sentiment"
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md"), *(ROOT / "deploy").glob("*.md")])
-# What speaks of the code by its paths.
+# Pages that name files of the code.
 OF_CODE = sorted([ROOT / "CONTRIBUTING.md", *(DOCS / "internals").rglob("*.md")])
 README_WORDS_MAX = 900
 CODE = re.compile(r"^( *)```.*?^ *```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)|(?:href|src)=\"([^\"]+)\"")
-# Others' files.
+# Files of other projects.
 NOT_OURS = {"batching/adaptive.py"}
-
-
-def each(pages: list[Path]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("page", pages, ids=[str(page.relative_to(ROOT)) for page in pages])
 
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """The anchors of a page's headings as GitHub makes them."""
+    """The anchors of a page's headings, by GitHub's rules."""
     text = re.sub(r"^( *)```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     found: list[str] = re.findall(r"(?:id|name)=\"([^\"]+)\"", text)
     for heading in re.findall(r"^#{1,6} +(.*?)(?: +#+)?$", text, re.MULTILINE):
@@ -49,18 +44,17 @@ def links(page: Path) -> list[str]:
     return [target or other for target, other in LINK.findall(text)]
 
 
-@each(PAGES)
-def test_every_link_and_anchor_leads_somewhere(page: Path) -> None:
-    broken = []
-    for link in links(page):
-        if re.match(r"[a-z][a-z0-9+.-]*:", link):
-            continue
-        target, _, anchor = link.partition("#")
-        path = (page.parent / target).resolve() if target else page
-        if not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(path)):
-            broken.append(link)
+def is_broken(page: Path, link: str) -> bool:
+    target, _, anchor = link.partition("#")
+    path = (page.parent / target).resolve() if target else page
+    return not path.exists() or bool(anchor and path.suffix == ".md" and anchor not in anchors(path))
 
-    assert broken == []
+
+def test_every_link_and_anchor_leads_somewhere() -> None:
+    inside = [(page, link) for page in PAGES for link in links(page) if not re.match(r"[a-z][a-z0-9+.-]*:", link)]
+
+    assert len(inside) > 100
+    assert [f"{page.relative_to(ROOT)}: {link}" for page, link in inside if is_broken(page, link)] == []
 
 
 def test_links_are_found_and_anchors_are_github_s(tmp_path: Path) -> None:
@@ -85,7 +79,7 @@ def in_nav(entry: object) -> list[str]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Takes the tags that MkDocs alone understands for nothing."""
+    """Ignores tags that only MkDocs knows."""
 
 
 _Loader.add_multi_constructor("", lambda *_: None)
@@ -118,24 +112,24 @@ def paths_named(page: Path) -> set[str]:
     return found - NOT_OURS
 
 
-@each(OF_CODE)
-def test_every_module_that_is_named_is_there(page: Path) -> None:
-    told = re.search(r"[Pp]aths\s+(?:below\s+)?are\s+relative\s+to\s+`([^`]+)`", page.read_text(encoding="utf-8"))
-    roots = [ROOT, PACKAGE, *([ROOT / told[1]] if told else [])]
+def test_every_module_that_a_page_names_exists() -> None:
     names = {path.name for folder in ("service", "models", "tests", "proto", "deploy", "docs") for path in (ROOT / folder).rglob("*.py")}
-
-    missing = [
-        path for path in paths_named(page) if not any((root / path).is_file() for root in roots) and ("/" in path or path not in names)
-    ]
+    missing = []
+    for page in OF_CODE:
+        stated = re.search(r"[Pp]aths\s+(?:below\s+)?are\s+relative\s+to\s+`([^`]+)`", page.read_text(encoding="utf-8"))
+        roots = [ROOT, PACKAGE, *([ROOT / stated[1]] if stated else [])]
+        for path in paths_named(page):
+            exists = any((root / path).is_file() for root in roots) or ("/" not in path and path in names)
+            missing += [] if exists else [f"{page.relative_to(ROOT)}: {path}"]
 
     assert missing == []
 
 
-def test_the_architecture_page_tells_what_each_folder_is_for() -> None:
+def test_the_architecture_page_describes_each_folder() -> None:
     folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
-    told = re.findall(r"^\| (`.*?) \|", (DOCS / "internals/architecture.md").read_text(encoding="utf-8"), re.MULTILINE)
+    cells = re.findall(r"^\| (`.*?) \|", (DOCS / "internals/architecture.md").read_text(encoding="utf-8"), re.MULTILINE)
 
-    assert folders <= {folder.strip("/").partition("/")[0] for cell in told for folder in re.findall(r"`([\w/]+)/`", cell)}
+    assert folders <= {folder.strip("/").partition("/")[0] for cell in cells for folder in re.findall(r"`([\w/]+)/`", cell)}
 
 
 def test_each_term_of_the_glossary_is_the_codes_own() -> None:

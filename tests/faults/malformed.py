@@ -91,7 +91,7 @@ def frame(dice: random.Random, headers: bytes) -> bytes:
     }.get(kind, lambda: dice.randbytes(dice.randint(0, 40)))()
     if kind not in (1, 9) and dice.random() < 0.1:
         payload = dice.randbytes(dice.randint(0, 60))
-    # A wrong length would put bytes of the next frame into a path, which ends grpc.aio's server: see test_a_path_that_is_no_utf8.
+    # A wrong length would put bytes of the next frame into a path, which ends grpc.aio's server: see test_a_path_that_is_not_utf8.
     length = len(payload) if kind in (1, 9) or dice.random() < 0.9 else dice.choice((0, 2**14, 2**24 - 1, len(payload) + 7))
     stream = dice.choice((0, 1, 1, 3, 5, 2, 2**31 - 1, dice.randrange(2**32)))
     flags = dice.choice((0, 1, 4, 5, 0x25, dice.randrange(256)))

@@ -164,7 +164,9 @@ def test_a_damaged_new_version_comes_while_its_folder_is_watched(tmp_path: Path,
 
 
 @pytest.mark.thorough
-def test_the_default_bundles_files_are_damaged_while_it_is_served(tmp_path: Path, serve: Callable[..., Server], evidence: Evidence) -> None:
+def test_files_of_the_default_bundle_are_damaged_while_it_is_served(
+    tmp_path: Path, serve: Callable[..., Server], evidence: Evidence
+) -> None:
     """The default bundle has an int8 graph, and an explanation graph with its weights in model.safetensors. Its weights and graphs are
     overwritten and emptied in place under load: on one server before the first explanation, which loads the explanation graph, on another
     one after it. Answers do not change, nor do explanations if the graph was loaded before. Otherwise the log names the file and hashes,

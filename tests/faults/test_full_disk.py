@@ -137,7 +137,7 @@ def test_a_server_whose_disk_is_full(
     assert not list(full.folder.glob("cache/*"))
 
 
-def test_sentiment_classify_fills_its_disk_and_goes_on(
+def test_sentiment_classify_fills_the_disk_and_resumes(
     disk: Callable[[int], Disk], server: RunningServer, texts: Path, tmp_path: Path, capsys: Captured, evidence: Evidence
 ) -> None:
     """``sentiment classify`` writes the answers to 3,000 texts to a disk that has room for some of them (128 KiB). It ends with exit code
@@ -164,7 +164,7 @@ def test_sentiment_classify_fills_its_disk_and_goes_on(
     evidence.measured |= {"answers before the disk was full": kept, "answers in the end": whole.read_text().count("\n")}
 
 
-def test_what_a_command_finds_and_no_disk_takes(
+def test_results_of_commands_on_a_full_disk(
     disk: Callable[[int], Disk], server: RunningServer, capsys: Captured, evidence: Evidence
 ) -> None:
     """``sentiment loadtest --json`` and ``--html``, and ``sentiment explain --html``, write to a full disk. They end with exit code 1 and a
@@ -215,7 +215,7 @@ def test_a_standard_output_on_a_full_disk(server: RunningServer, texts: Path, ev
 
 
 @pytest.mark.thorough
-def test_sentiment_batch_fills_its_disk_and_goes_on(
+def test_sentiment_batch_fills_the_disk_and_resumes(
     disk: Callable[[int], Disk], bundles: Path, texts: Path, tmp_path: Path, evidence: Evidence
 ) -> None:
     """One Ray worker scores 3,000 texts in about 20 parts, on a disk with room for a few of them (32 KiB). The command ends with exit code

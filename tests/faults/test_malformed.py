@@ -106,7 +106,7 @@ async def sent(target: str, dice: random.Random, inputs: int) -> Counter[str]:
     return found
 
 
-def test_bodies_that_are_no_messages(attacked: OwnProcess, tmp_path: Path, evidence: Evidence) -> None:
+def test_malformed_messages(attacked: OwnProcess, tmp_path: Path, evidence: Evidence) -> None:
     """Every method of sentiment.v1 and of the Open Inference Protocol gets malformed bodies: random bytes, valid messages with flipped,
     removed or doubled bits, unknown and repeated fields, wrong wire types, nesting, wrong lengths, bad UTF-8, NaN, extreme numbers. Each
     call ends with a code that says what is wrong, none with UNKNOWN or INTERNAL. Valid calls beside them are answered.
@@ -145,7 +145,7 @@ def connects(address: tuple[str, int]) -> bool:
     return True
 
 
-def test_a_path_that_is_no_utf8(attacked: OwnProcess, tmp_path: Path, evidence: Evidence) -> None:
+def test_a_path_that_is_not_utf8(attacked: OwnProcess, tmp_path: Path, evidence: Evidence) -> None:
     """Calls on connections of their own have the byte 0xf4 in their :path. Each ends grpc.aio's server, and with it the port, before our
     code sees the call. The process opens the port again; our client retries the calls that failed.
     """
@@ -169,7 +169,7 @@ def test_a_path_that_is_no_utf8(attacked: OwnProcess, tmp_path: Path, evidence: 
 
 
 @pytest.mark.parametrize("port", ["HTTP 2", "HTTP 1"])
-def test_connections_that_speak_badly(attacked: OwnProcess, tmp_path: Path, evidence: Evidence, port: str) -> None:
+def test_connections_with_malformed_frames(attacked: OwnProcess, tmp_path: Path, evidence: Evidence, port: str) -> None:
     """The gRPC port gets, over raw sockets, mostly a preface and then 10 frames of any type, flags, length and stream, with HPACK garbage
     and out of order. The HTTP port gets requests and JSON bodies with flipped, removed or doubled bits. Valid calls beside them are
     answered.

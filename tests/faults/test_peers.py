@@ -153,7 +153,7 @@ def test_a_flood_of_frames_that_need_an_answer(server: Server, evidence: Evidenc
         assert seen.peak_mb < rss_mb + 128
 
 
-def test_more_open_calls_than_may_be(serve: Serve, evidence: Evidence) -> None:
+def test_more_open_calls_than_allowed(serve: Serve, evidence: Evidence) -> None:
     """300 calls without message and deadline come over one connection to a server with calls_max and calls_pending_max 100. Those beyond
     200 are refused: they exceed the limit of streams, which client libraries respect.
     """
@@ -173,7 +173,7 @@ def ended_calls(peers: list[Peer], seconds: float = 0.0) -> int:
 
 
 @pytest.mark.thorough
-def test_as_many_open_calls_as_may_be(server: Server, evidence: Evidence) -> None:
+def test_as_many_open_calls_as_allowed(server: Server, evidence: Evidence) -> None:
     """Three connections open 15,000 calls without message and deadline, 1,000 a second each. A connection may have 8,704 (calls_max and
     calls_pending_max). Other calls and probes are answered. The memory of each call is measured.
     """
@@ -226,7 +226,7 @@ def test_a_body_that_comes_byte_by_byte(server: Server, evidence: Evidence) -> N
 
 
 @pytest.mark.thorough
-def test_peers_that_never_come_to_the_point(server: Server, evidence: Evidence) -> None:
+def test_peers_that_never_finish_a_request(server: Server, evidence: Evidence) -> None:
     """These peers have a connection each at the same time: gRPC peers that send nothing, the preface byte by byte, nothing after the
     preface, and endless headers, a frame a second; HTTP peers that send nothing, a header a second, and 3,000 requests for /metrics without
     reading the answers. Each connection is ended: gRPC's after at most 60 s, idle HTTP's after 75 s, and that of one that does not read

@@ -116,7 +116,7 @@ def test_one_of_two_servers_freezes_behind_our_client_as_it_is(serve_two: ServeT
 
 
 @pytest.mark.needs_tool("ip")
-def test_one_of_two_servers_is_cut_off_without_a_word(serve: Serve, namespace: Namespace, evidence: Evidence) -> None:
+def test_one_of_two_servers_loses_its_network(serve: Serve, namespace: Namespace, evidence: Evidence) -> None:
     """One of two servers is in a network namespace. Under load, all packets to and from it vanish, and later arrive again. Callers have
     deadlines of 30 s and a client that pings every second and waits a second for the answer.
     """
@@ -138,7 +138,7 @@ def test_one_of_two_servers_is_cut_off_without_a_word(serve: Serve, namespace: N
 
 
 @pytest.mark.needs_tool("ip")
-def test_a_lone_server_is_cut_off_without_a_word(serve: Serve, namespace: Namespace, evidence: Evidence) -> None:
+def test_a_lone_server_loses_its_network(serve: Serve, namespace: Namespace, evidence: Evidence) -> None:
     """All packets to and from a server in a network namespace vanish. 16 callers have a client that pings every second and waits a second
     for the answer, and 16 one without pings; all have deadlines of 4 s.
     """

@@ -120,7 +120,7 @@ def test_a_log_whose_reader_has_gone(spawn: Spawn, evidence: Evidence) -> None:
 
 
 @pytest.mark.usefixtures("hangs_up")
-def test_a_terminal_that_goes_away(spawn: Spawn, evidence: Evidence) -> None:
+def test_a_terminal_that_is_closed(spawn: Spawn, evidence: Evidence) -> None:
     """The server runs in a terminal that is closed under load (SIGHUP, and a lost standard error). It drains as after SIGTERM, and later
     calls are refused.
     """
@@ -136,7 +136,7 @@ def test_a_terminal_that_goes_away(spawn: Spawn, evidence: Evidence) -> None:
 
 
 @pytest.mark.parametrize("way", ["hangs", "refuses"])
-def test_a_trace_collector_that_takes_nothing(spawn: Spawn, evidence: Evidence, way: str) -> None:
+def test_a_trace_collector_that_accepts_nothing(spawn: Spawn, evidence: Evidence, way: str) -> None:
     """Every request is traced, and the collector never answers or refuses, under load. Then SIGTERM ends the server."""
     collector = Collector()
     try:

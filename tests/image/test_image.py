@@ -1,4 +1,4 @@
-"""What the check of the image knows without an image: whom it asks for packages, whose pod it runs, how it counts bytes."""
+"""The parts of the image check that need no image: package sources, the pod, and layer sizes."""
 
 import gzip
 import hashlib
@@ -14,7 +14,7 @@ from tests.image.pod import PORTS, chart_pod
 from tests.image.sbom import unwanted
 
 
-def test_pip_looks_where_it_looks_here(tmp_path: Path) -> None:
+def test_pip_in_the_image_uses_the_same_sources(tmp_path: Path) -> None:
     (tmp_path / "index/simple").mkdir(parents=True)
     (tmp_path / "authority.pem").touch()
     listed = (
@@ -31,7 +31,7 @@ def test_pip_looks_where_it_looks_here(tmp_path: Path) -> None:
     assert places == [tmp_path, tmp_path / "authority.pem", tmp_path / "index"]
 
 
-def test_what_only_compiles_or_trains_is_found() -> None:
+def test_packages_that_only_compile_or_train_are_found() -> None:
     needed = ["pkg:pypi/onnxruntime@1.30.0", "pkg:deb/debian/gcc-14-base@14.2.0-19?arch=amd64", "pkg:deb/debian/libgcc-s1@14.2.0-19"]
     wrong = [
         "pkg:deb/debian/g%2B%2B-14@14.2.0-19",
@@ -43,28 +43,28 @@ def test_what_only_compiles_or_trains_is_found() -> None:
     assert unwanted([*wrong, *needed]) == wrong
 
 
-def test_no_configuration_of_pip_is_none_inside() -> None:
+def test_without_a_pip_configuration_the_image_gets_none() -> None:
     assert pip_configuration("") == ("", [])
 
 
 @pytest.mark.needs_tool("helm")
-def test_the_pod_is_the_charts_but_for_its_ports_and_its_limits() -> None:
-    _, theirs, asked = server(rendered("default"))
+def test_the_pod_is_that_of_the_chart_except_for_ports_and_limits() -> None:
+    _, theirs, original = server(rendered("default"))
 
     pod = chart_pod("500m", "512Mi")["spec"]
 
     (container,) = pod["containers"]
-    told, wanted = environment(container), environment(asked)
+    actual, expected = environment(container), environment(original)
     assert container["resources"] == {kind: {"cpu": "500m", "memory": "512Mi"} for kind in ("requests", "limits")}
     assert pod["securityContext"] == theirs["securityContext"]
-    same = asked.keys() - {"image", "ports", "resources", "env"}
-    assert {key: container[key] for key in same} == {key: asked[key] for key in same}
-    assert told.keys() == wanted.keys()
-    assert {name for name in told if told[name] != wanted[name]} == PORTS.keys()
+    same = original.keys() - {"image", "ports", "resources", "env"}
+    assert {key: container[key] for key in same} == {key: original[key] for key in same}
+    assert actual.keys() == expected.keys()
+    assert {name for name in actual if actual[name] != expected[name]} == PORTS.keys()
     assert "resources" not in chart_pod()["spec"]["containers"][0]
 
 
-def test_layers_are_told_by_what_they_bring_and_their_bytes(tmp_path: Path) -> None:
+def test_layers_are_listed_by_content_and_size(tmp_path: Path) -> None:
     def put(content: bytes) -> dict[str, object]:
         digest = hashlib.sha256(content).hexdigest()
         (tmp_path / "blobs/sha256").mkdir(parents=True, exist_ok=True)

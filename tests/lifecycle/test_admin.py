@@ -264,4 +264,4 @@ def test_the_command_says_what_is_wrong_with_its_token(
 
     assert (denied[0], without[0]) == (1, 2)
     assert denied[2].startswith("error: UNAUTHENTICATED")
-    assert without[2] == f"error: {empty}: has no token\n"
+    assert without[2] == f"error: {empty}: no token found\n"

@@ -1,4 +1,4 @@
-"""Types of command-line arguments: times, shares, percentiles, counts and numbers. Each says what is wanted. And what clients show."""
+"""Types of command-line arguments (times, shares, percentiles, counts, numbers), and the arguments for credentials."""
 
 import argparse
 import math
@@ -11,12 +11,12 @@ UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|)")
 DURATION_S_MAX = 86_400.0
 
-# Not an argument, which every process of a machine may read; and not a name that could be taken for a setting of the server.
+# A variable, because other processes can read arguments. Its name must not look like a setting of the server.
 TOKEN_VARIABLE = "SENTIMENT_CLIENT_TOKEN"  # noqa: S105  # a name
 
 
 def add_credentials(parser: Any) -> None:  # Any: a parser or a group of one, which share no public type
-    """The arguments that ``credentials_of`` reads."""
+    """Add the arguments that ``credentials_of`` reads."""
     parser.add_argument("--tls", action="store_true", help="use TLS, and verify the server with the default CAs")
     parser.add_argument("--ca", default="", metavar="FILE", help="use TLS, and verify the server with the CA certificates in this PEM file")
     parser.add_argument("--cert", default="", metavar="FILE", help="use TLS, and present this certificate, in PEM (mTLS)")
@@ -25,7 +25,7 @@ def add_credentials(parser: Any) -> None:  # Any: a parser or a group of one, wh
 
 
 def credentials_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The fields of Credentials."""
+    """The keyword arguments for Credentials."""
     token = "" if options.token_file else os.environ.get(TOKEN_VARIABLE, "").strip()
     files = {"ca_file": options.ca, "cert_file": options.cert, "key_file": options.key, "token_file": options.token_file}
     return {"tls": options.tls, "token": token, **files}
@@ -41,7 +41,7 @@ def seconds(value: str) -> float:
 
 
 def seconds_or_none(value: str) -> float:
-    """The same, or 0."""
+    """A time, or 0 for none."""
     return 0.0 if value == "0" else seconds(value)
 
 
@@ -68,7 +68,7 @@ def share(value: str) -> float:
 
 
 def percentile(value: str) -> float:
-    """More than 0, at most 100."""
+    """A percentile: more than 0, at most 100."""
     try:
         found = float(value)
     except ValueError:
@@ -79,7 +79,7 @@ def percentile(value: str) -> float:
 
 
 def count(most: int) -> Callable[[str], int]:
-    """A whole number from 1 to ``most``."""
+    """The type of a whole number from 1 to ``most``."""
 
     def read(value: str) -> int:
         if not value.isdecimal() or not 1 <= int(value) <= most:

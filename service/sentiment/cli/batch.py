@@ -1,4 +1,4 @@
-"""``sentiment-batch IN OUT``: scores a corpus of files on Ray, resumably. Exit codes as those of ``sentiment``."""
+"""``sentiment-batch IN OUT``: scores a corpus of files on Ray, and can resume. Exit codes are those of ``sentiment``."""
 
 import argparse
 from collections.abc import Sequence
@@ -46,8 +46,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> int:
     try:
-        from sentiment.corpus.run import run  # noqa: PLC0415  # --help needs none of the extra's packages, which may be missing
+        from sentiment.corpus.run import run  # noqa: PLC0415  # --help works without the packages of the extra
     except ModuleNotFoundError as error:
-        raise BadSettings(f"no module {error.name}: sentiment-batch needs pip install 'sentiment-service[cpu,ray]'") from error
+        raise BadSettings(f"module {error.name} is missing: run pip install 'sentiment-service[cpu,ray]'") from error
     run(options)
     return DONE

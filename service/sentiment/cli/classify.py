@@ -1,4 +1,4 @@
-"""``sentiment classify``: texts in, answers out, in order and in bounded memory, from a server or in this process."""
+"""``sentiment classify``: classifies texts in order and in bounded memory, with a server or in this process."""
 
 import itertools
 import json
@@ -17,10 +17,10 @@ from sentiment.errors import SentimentError
 from sentiment.files.texts import LineOutput, read_texts
 from sentiment.security.client_credentials import Credentials
 
-# Nothing is shown for work that ends sooner.
+# No progress is shown for work that ends sooner.
 PROGRESS_AFTER_S = 2.0
 PROGRESS_EVERY_S = 1.0
-# A server that is there answers GetModel in milliseconds.
+# A running server answers GetModel in milliseconds.
 CONNECT_S_MAX = 5.0
 
 
@@ -30,7 +30,7 @@ class NoServer(SentimentError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the command line asked for."""
+    """The arguments of the command."""
 
     texts: Sequence[str]
     input: Path | None
@@ -49,18 +49,18 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What answers: its digest, and how it answers texts lazily and in order."""
+    """A model: its digest, and a function that classifies texts lazily and in order."""
 
     digest: str
     answer: Callable[[Iterable[str]], Iterator[Result]]
 
 
 def classify(job: Job) -> int:
-    """Classify the job's texts; returns how many have no answer. Each is shown with its reason.
+    """Classify the job's texts. Returns how many have no answer; each of those is shown with its reason.
 
     Raises:
         BadSettings: the output was begun with other texts or settings.
-        SentimentError: input or output cannot be used, or no text can be answered at all.
+        SentimentError: input or output cannot be used, or no text can be classified.
     """
     with ExitStack() as stack:
         output = stack.enter_context(LineOutput(job.output)) if job.output else None
@@ -69,7 +69,7 @@ def classify(job: Job) -> int:
         failed = 0
         if output:
             output.begin({"column": job.column, "truncation": job.truncation, "model digest": model.digest}, job.restart)
-            failed = _pass_over(output, source, job)
+            failed = _skip_done(output, source, job)
         progress = _Progress(output.lines if output else 0)
         digests = {model.digest} if output else set()
         for_results, for_lines = itertools.tee(source)
@@ -93,11 +93,11 @@ def classify(job: Job) -> int:
         return failed
 
 
-def _pass_over(output: LineOutput, texts: Iterator[str], job: Job) -> int:
-    """Take the texts that an earlier run has answered; returns how many of them have no answer.
+def _skip_done(output: LineOutput, texts: Iterator[str], job: Job) -> int:
+    """Skip the texts that an earlier run has processed; returns how many of them have no answer.
 
     Raises:
-        BadSettings: its lines are of other texts.
+        BadSettings: the output's lines do not match the texts.
     """
     failed = 0
     for number, line in enumerate(output.kept(), 1):
@@ -105,10 +105,10 @@ def _pass_over(output: LineOutput, texts: Iterator[str], job: Job) -> int:
             known = json.loads(line)
             answered, has_none = known["text"], "error" in known
         except (ValueError, KeyError, TypeError) as error:
-            raise output.other("is not a line that this command writes", number) from error
+            raise output.other("is not a line of this command", number) from error
         text = next(texts, None)
         if text is None:
-            raise output.other(f"{job.input} has {number - 1} texts, fewer than were answered", number)
+            raise output.other(f"{job.input} has {number - 1} texts, fewer than this output", number)
         if text != answered:
             raise output.other(f"does not match text {number} of {job.input}, which has changed or is another file", number)
         failed += has_none
@@ -118,7 +118,7 @@ def _pass_over(output: LineOutput, texts: Iterator[str], job: Job) -> int:
 @contextmanager
 def _model(job: Job) -> Iterator[_Model]:
     if job.local:
-        from sentiment.serving.local import LocalClassifier  # noqa: PLC0415  # the client's way needs no model runtime
+        from sentiment.serving.local import LocalClassifier  # noqa: PLC0415  # the client needs no model runtime
 
         with LocalClassifier(job.model, job.bundles) as local:
             yield _Model(local.digest, partial(local.classify_all, truncation=job.truncation))
@@ -131,11 +131,11 @@ def _model(job: Job) -> Iterator[_Model]:
 
 @contextmanager
 def connected(target: str, model: str, timeout_s: float, credentials: Credentials) -> Iterator[Client]:
-    """A client of the server at the target. Fails within seconds if none is there, before any input is read.
+    """A client of the server at the target. Without a server it fails within seconds, before any input is read.
 
     Raises:
         NoServer: nothing answers.
-        CallFailed: the server has no such model, or lets nobody in with these credentials.
+        CallFailed: the server does not have the model, or rejects the credentials.
         BadSettings: a file of the credentials cannot be used.
     """
     with Client(target, credentials=credentials.for_grpc()) as client:
@@ -144,14 +144,14 @@ def connected(target: str, model: str, timeout_s: float, credentials: Credential
         except CallFailed as error:
             if error.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise NoServer(
-                    f"no server answers at {target} (start one with 'sentiment serve', or use --local): {error.message}"
+                    f"no server answers at {target}: {error.message}; start one with 'sentiment serve', or use --local"
                 ) from error
             raise
         yield client
 
 
 def _line(text: str, result: Result) -> str:
-    # Of what Unicode has no bytes for, the escape is shown.
+    # Lone surrogates have no UTF-8; they are shown as escapes.
     shown = " ".join(text.split()).encode(errors="backslashreplace").decode()
     if isinstance(result, CallFailed):
         return f"{'-':10} {'':6}  {shown}  ({result.code.name}: {_reason(result)})"
@@ -160,19 +160,19 @@ def _line(text: str, result: Result) -> str:
 
 
 def _reason(failed: CallFailed) -> str:
-    """Why a text has no answer; its place in the client's call means nothing here."""
+    """Why a text has no answer, without its index in the client's call."""
     return f"text: {failed.violations[0].description}" if failed.violations else failed.message
 
 
 def _json_line(text: str, result: Result) -> str:
     if isinstance(result, Classification):
         return json.dumps(result.to_json(text), ensure_ascii=False)
-    # A text without an answer may be one that has no UTF-8: as an escape it has.
+    # A text without an answer may have lone surrogates, which JSON can only hold as escapes.
     return json.dumps({"text": text, "error": {"code": result.code.name, "message": _reason(result)}})
 
 
 class _Progress:
-    """A line on standard error that shows how far long work is."""
+    """Shows the progress of long work as a line on standard error."""
 
     def __init__(self, skipped: int) -> None:
         self._begun_at = time.monotonic()
@@ -197,5 +197,5 @@ class _Progress:
     def _show(self, end: str) -> None:
         self._shown = True
         rate = self._rows / max(1e-9, time.monotonic() - self._begun_at)
-        skipped = f" after {self._skipped:,} done before" if self._skipped else ""
+        skipped = f" ({self._skipped:,} more from before)" if self._skipped else ""
         print(f"{self._rows:,} texts{skipped}, {rate:,.0f} a second", end=end, file=sys.stderr, flush=True)

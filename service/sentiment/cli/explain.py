@@ -1,4 +1,4 @@
-"""``sentiment explain``: one text in, its explanation out, from a server or in this process."""
+"""``sentiment explain``: explains the answer to one text, with a server or in this process."""
 
 import json
 import os
@@ -23,11 +23,11 @@ from sentiment.v1 import sentiment_pb2 as pb
 if TYPE_CHECKING:
     from sentiment.serving.local import LocalClassifier
 
-# What json.dumps leaves as it is and a terminal may obey, and directions of writing: in a JSON string, an escape says the same.
-_OBEYED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Control characters and writing directions that json.dumps does not escape, although a terminal may act on them.
+_UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-# What an explanation may take; a server refuses what can take more.
+# The field that a server names when the explanation would be too large.
 BYTES_FIELD = "options.bytes_max"
 
 Ask = Callable[[ExplainOptions], Explanation]
@@ -35,9 +35,9 @@ Ask = Callable[[ExplainOptions], Explanation]
 
 @dataclass(frozen=True, slots=True)
 class ExplainJob:
-    """What the command line asked for. ``color``: auto, always or never; ``html``: the file to write a page to, None to print.
+    """The arguments of the command. ``color`` is auto, always or never; ``html`` is the file for a page, None to print.
 
-    ``encoding``: of the attention that a page shows where ``options`` ask for none.
+    ``encoding`` is that of the page's attention if ``options`` request none.
     """
 
     text: str
@@ -58,10 +58,10 @@ class ExplainJob:
 
 
 def explain(job: ExplainJob) -> None:
-    """Explain the job's text and print it, or write its page.
+    """Explain the job's text, and print the explanation or write its page.
 
     Raises:
-        SentimentError: there is no explanation, or the file cannot be written.
+        SentimentError: the text cannot be explained, or the file cannot be written.
     """
     if job.html is not None:
         _write_page(job, job.html)
@@ -70,13 +70,13 @@ def explain(job: ExplainJob) -> None:
         explanation = _ask(job, source)(job.options)
     if job.json:
         text = json.dumps(explanation.to_json(), ensure_ascii=False, allow_nan=False)
-        _show(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+        _show(_UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
     else:
         _show(page(explanation, colour=coloured(job.color), width=shutil.get_terminal_size().columns))
 
 
 def coloured(color: str) -> bool:
-    """Whether to draw in colours. auto: on a terminal that has them, unless NO_COLOR is set (no-color.org)."""
+    """Whether to use colours. auto: on a terminal that has them, unless NO_COLOR is set (no-color.org)."""
     if color != "auto":
         return color == "always"
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -93,12 +93,11 @@ def _write_page(job: ExplainJob, path: Path) -> None:
 
 
 def _for_page(job: ExplainJob, model: pb.Model, ask: Ask) -> Explanation:
-    """All that the page shows, as far as the model has it; what is wanted stays as it is."""
-    wanted = job.options
-    options = replace(wanted, counterfactuals=True, by_embedding=True)
+    """Request everything that the page can show and the model has, and keep the options that the user gave."""
+    options = replace(job.options, counterfactuals=True, by_embedding=True)
     if model.layers:
-        attention = wanted.attention or AttentionOptions(encoding=job.encoding)
-        neuron = wanted.neuron or NeuronOptions(layer=model.layers - 1)
+        attention = options.attention or AttentionOptions(encoding=job.encoding)
+        neuron = options.neuron or NeuronOptions(layer=model.layers - 1)
         options = replace(options, heads=True, attention=attention, neuron=neuron)
     try:
         return ask(options)
@@ -112,9 +111,9 @@ def _for_page(job: ExplainJob, model: pb.Model, ask: Ask) -> Explanation:
 
 @contextmanager
 def _source(job: ExplainJob) -> Iterator["Client | LocalClassifier"]:
-    """A server, or the bundle in this process."""
+    """The server, or the bundle in this process."""
     if job.local:
-        from sentiment.serving.local import LocalClassifier  # noqa: PLC0415  # the client's way needs no model runtime
+        from sentiment.serving.local import LocalClassifier  # noqa: PLC0415  # the client needs no model runtime
 
         with LocalClassifier(job.model, job.bundles) as local:
             yield local
@@ -133,6 +132,6 @@ def _ask(job: ExplainJob, source: "Client | LocalClassifier") -> Ask:
 
 
 def _show(text: str) -> None:
-    # What standard output has no bytes for is shown as an escape.
+    # Characters that standard output cannot encode are shown as escapes.
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding))

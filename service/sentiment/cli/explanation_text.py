@@ -1,4 +1,4 @@
-"""An explanation as a page for a terminal: the text in colours, words with numbers, and what they are worth in plain words. Pure."""
+"""An explanation as text for a terminal: the text in colours, the words' values, and the evidence for them. Pure."""
 
 from collections.abc import Iterator
 from textwrap import wrap
@@ -12,7 +12,7 @@ WORDS_SHOWN = 20
 LINKS_SHOWN = 10
 HEADS_SHOWN = 10
 SET_SHOWN = 12
-# As the proto says: with more the view does not show what the model did.
+# From the proto: with a larger error, the view does not show what the model did.
 NEURON_ERROR_MAX = 1e-5
 UNSEEN_SHOWN = 60
 _WORD_WIDTH = 22
@@ -20,7 +20,7 @@ _BAR_HALF_MAX = 20
 
 
 def page(explanation: Explanation, *, colour: bool, width: int) -> str:
-    """The whole page, in lines of at most ``width`` columns but for words that are longer; 64 columns at least."""
+    """The page, in lines of at most ``width`` columns (at least 64); only longer words exceed them."""
     width = max(64, width)
     first = next(iter(explanation.attributions.values()), None)
     blocks: list[list[str]] = [_answer(explanation, width, colour)]
@@ -54,13 +54,13 @@ def _answer(explanation: Explanation, width: int, colour: bool) -> list[str]:
     lines += _wrapped(f"explained: the logit of {visible(explanation.explained)}, {explanation.logit:+.3f}", width)
     if not explanation.labels_agree:
         lines += _wrapped(
-            "note: the explanation graph decides otherwise on this text: gradients, attention and heads explain another answer", width
+            "note: the explanation graph gives another answer to this text; gradients, attention and heads explain that one", width
         )
     return lines
 
 
 def _atoms(explanation: Explanation, pair: bool, text: str, found: Attribution | None, colour: bool) -> Iterator[list[Piece]]:
-    """What stands between spaces: words, the signs beside them, and what was not read."""
+    """The text between spaces: words, signs beside them, and parts that were not read."""
     parts: list[tuple[int, int, int | None]] = [
         (*word.span.code_points, index) for index, word in enumerate(explanation.words) if word.pair == pair
     ]
@@ -98,7 +98,7 @@ def _unseen(text: str) -> Iterator[list[Piece]]:
 
 
 def _directions(explanation: Explanation, width: int, colour: bool) -> Iterator[str]:
-    """What the colours say, and from where on they say no more."""
+    """The meaning of the colours, and their scale."""
     yield legend(colour)
     others = [label for label in explanation.scores if label != explanation.explained]
     against = f"towards {visible(others[0])}" if len(others) == 1 else f"against {visible(explanation.explained)}"
@@ -119,17 +119,17 @@ def _attribution(explanation: Explanation, found: Attribution, width: int, colou
         second = " (2nd text)" if word.pair else ""
         name = fitted(visible(word.text), _WORD_WIDTH - len(second)) + second
         error = float(found.standard_errors[index])
-        told = f" {f'+-{error:.3f}' if error > 0 else '':8}" if sampled else ""
-        yield f"  {name} {found.words[index]:+8.3f}{told} {bar(float(found.words[index]), half, colour)}".rstrip()
+        deviation = f" {f'+-{error:.3f}' if error > 0 else '':8}" if sampled else ""
+        yield f"  {name} {found.words[index]:+8.3f}{deviation} {bar(float(found.words[index]), half, colour)}".rstrip()
     rest = order[WORDS_SHOWN:]
     totals = [(f"{len(rest)} other words", float(found.words[rest].sum()), "")] if len(rest) else []
     totals += [("special tokens", found.special_total, "belong to no word")]
     if any(token.unknown for token in explanation.tokens):
-        totals += [("unknown to the model", found.unknown_total, "part of the words above")]
+        totals += [("unknown to the model", found.unknown_total, "included in the words above")]
     if explanation.unseen:
-        totals += [("not read", found.unseen_total, "moved nothing")]
+        totals += [("not read", found.unseen_total, "no effect")]
     if found.residual is not None:
-        totals += [("residual", found.residual, "the sum less what it should be")]
+        totals += [("residual", found.residual, "sum minus expected sum")]
     for title, value, remark in totals:
         yield f"  {fitted(title, _WORD_WIDTH)} {value:+8.3f}  {remark}".rstrip()
 
@@ -144,7 +144,7 @@ def _evidence(found: Evidence, words: int, width: int) -> list[str]:
         "BETTER_THAN_RANDOM": f"leaving {first} out moves the answer more than any of {sets} {p}",
         "INCONCLUSIVE": f"{found.rank - 1} of {sets} move the answer at least as much as leaving {first} out {p}",
         "NOT_FAITHFUL": f"most of {sets} move the answer more than leaving {first} out {p}: do not rely on these values",
-        "FLAT": f"{why}: nothing to judge a ranking by",
+        "FLAT": f"{why}: too little to judge a ranking by",
     }.get(found.verdict, "")
     agreement = "" if found.agreement is None else f"; agreement with an unrelated method {found.agreement:+.2f}"
     others = f" (random sets: median {found.random_median:+.3f})" if found.random_sets else ""
@@ -165,18 +165,16 @@ def _counterfactual(explanation: Explanation, found: Counterfactual) -> str:
     answer = f"{visible(found.label)} {found.score:.2f}"
     if found.kind == "asked":
         return f"without {words}, as asked: {answer}"
-    smallest = (
-        "no smaller set does it" if found.exhaustive_below >= len(found.words) else "none of them can be spared" if found.minimal else ""
-    )
+    smallest = "no smaller set does it" if found.exhaustive_below >= len(found.words) else "each of them is needed" if found.minimal else ""
     remark = f" ({smallest}{limits})" if smallest and found.words else ""
     if not found.words:
-        return f"without any word: {answer}" if found.kind == "flip" else f"no word is needed for it; without any: {answer}"
+        return f"without any word: {answer}" if found.kind == "flip" else f"no word is needed; without words: {answer}"
     return f"without {words}: {answer}{remark}" if found.kind == "flip" else f"{words} alone: {answer}{remark}"
 
 
 def _heads(found: Heads, explained: str, width: int) -> Iterator[str]:
-    how = "measured" if found.exact else "estimated by its slope: time was short"
-    yield from _wrapped(f"heads: what switching one off does to the logit of {visible(explained)}, {how}; and where it looks", width)
+    how = "measured" if found.exact else "estimated from the gradient, because time was short"
+    yield from _wrapped(f"heads: change of the logit of {visible(explained)} when a head is switched off, {how}; and where it looks", width)
     order = np.argsort(-np.abs(found.gated), axis=None, kind="stable")
     for place in order[:HEADS_SHOWN].tolist():
         layer, head = (int(axis) for axis in np.unravel_index(place, found.gated.shape))
@@ -190,7 +188,7 @@ def _heads(found: Heads, explained: str, width: int) -> Iterator[str]:
 
 
 def _attention(explanation: Explanation, found: Attention, width: int) -> Iterator[str]:
-    """The strongest links to words. Maps of CLS rows have heads as rows, and what reads is the token that the classifier reads."""
+    """The strongest links to words. In maps of CLS rows each row is a head, and the reader is the token that the classifier uses."""
     rows = "; a row is a head, in the order asked for" if found.aggregation == "cls_rows" else ""
     yield from _wrapped(
         f"attention ({found.aggregation}, {found.encoding}, error at most {found.error_max:.2g}): where heads look, not what moved the "
@@ -216,14 +214,14 @@ def _attention(explanation: Explanation, found: Attention, width: int) -> Iterat
 
 
 def _neuron(explanation: Explanation, found: Neuron, width: int) -> Iterator[str]:
-    """The tokens that a token looks at most, and the scores that softmax makes so."""
+    """The tokens with the largest weights of one token, and their scores before softmax."""
     looking = visible(explanation.tokens[found.token].piece)
     yield from _wrapped(f"neuron view: where token {found.token} ({looking}) looks in layer {found.layer}, head {found.head}", width)
     for place in np.argsort(-found.softmax, kind="stable")[:LINKS_SHOWN].tolist():
         piece = visible(explanation.tokens[found.key_start + place].piece)
         yield f"  {found.softmax[place]:.3f}  score {found.score[place]:+8.3f}  {piece}"
     if found.max_abs_error > NEURON_ERROR_MAX:
-        yield from _wrapped(f"this is up to {found.max_abs_error:.1g} off what the model did", width, "  ")
+        yield from _wrapped(f"differs from the model by up to {found.max_abs_error:.1g}", width, "  ")
 
 
 def _end(explanation: Explanation, width: int) -> list[str]:

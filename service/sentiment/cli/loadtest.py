@@ -1,4 +1,4 @@
-"""The arguments of ``sentiment loadtest``. What it runs is imported only then."""
+"""The arguments of ``sentiment loadtest``. The load tester is imported only when it runs."""
 
 import argparse
 from pathlib import Path
@@ -116,8 +116,8 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from sentiment.loadtest.run import run  # noqa: PLC0415  # gRPC loads in a tenth of a second that other commands need not wait
-    from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # likewise
+    from sentiment.loadtest.run import run  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
+    from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # as above
 
     return run(options, Credentials(**credentials_of(options)))
 

@@ -21,7 +21,7 @@ from sentiment.files.texts import DISK_FULL, BadFile, reason
 from sentiment.settings import Settings, add_flags, load_settings, markdown_table, settings_table
 
 DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
-# As in the client, which need not be loaded to parse a command.
+# The client's values. Parsing a command does not import the client.
 AGGREGATIONS = ("maps", "words", "cls_rows", "head_mean", "rollout", "rollout_value_norms", "rollout_gradient")
 
 
@@ -32,10 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def exit_code(run: Callable[[], int]) -> int:
-    """Run a command; an error of ours ends it with a line on standard error and the code of its kind."""
+    """Run a command. One of our errors ends it with a line on standard error and the exit code of its kind."""
     try:
         code = run()
-        # Here, where a reader that has gone is known for what it is, and not when the interpreter ends.
+        # Flush here, where a broken pipe can be handled, and not when the interpreter ends.
         sys.stdout.flush()
         return code
     except BadSettings as error:
@@ -47,13 +47,13 @@ def exit_code(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return FAILED
     except OSError as error:
-        # Of files it is told by those who write them.
+        # Code that writes files reports their errors itself.
         full = error.errno in DISK_FULL and error.filename is None
         if not full and not isinstance(error, BrokenPipeError):
             raise
-        # What is still buffered would be tried again at the end.
+        # Otherwise the interpreter would try to write the buffer again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # A broken pipe: the reader of our output, such as head, has seen enough.
+        # A broken pipe: the reader of our output, such as head, has ended.
         return _fail(BadFile(f"standard output: cannot be written: {reason(error)}"), FAILED) if full else FAILED
 
 
@@ -186,8 +186,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from sentiment.observability import logs  # noqa: PLC0415  # the client's commands run without a model runtime
-    from sentiment.serving import open_files  # noqa: PLC0415  # the client's commands run without a model runtime
+    from sentiment.observability import logs  # noqa: PLC0415  # client commands run without a model runtime
+    from sentiment.serving import open_files  # noqa: PLC0415  # client commands run without a model runtime
 
     flags = {name: value for name, value in vars(options).items() if name in Settings.model_fields}
     config = options.config or (Path(os.environ["SENTIMENT_CONFIG"]) if os.environ.get("SENTIMENT_CONFIG") else None)
@@ -197,7 +197,7 @@ def _serve(options: argparse.Namespace) -> int:
         logs.logger().info("variables_ignored", reason="Kubernetes injects such names", names=ignored)
     open_files.raise_limit()
     if settings.front_ends:
-        from sentiment.serving.front_ends.supervisor import supervise  # noqa: PLC0415  # that process needs neither gRPC nor the runtime
+        from sentiment.serving.front_ends.supervisor import supervise  # noqa: PLC0415  # the supervisor needs neither gRPC nor the runtime
 
         return supervise(settings)
     from sentiment.serving import app, event_loop  # noqa: PLC0415  # as above
@@ -207,8 +207,8 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _classify(options: argparse.Namespace) -> int:
-    from sentiment.cli.classify import Job, classify  # noqa: PLC0415  # grpc loads in a tenth of a second that settings need not wait
-    from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # likewise
+    from sentiment.cli.classify import Job, classify  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
+    from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # as above
 
     if bool(options.texts) == bool(options.input):
         raise BadSettings("give either texts or --input FILE")
@@ -236,15 +236,15 @@ def _classify(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from sentiment.cli.explain import ExplainJob, explain  # noqa: PLC0415  # likewise
+    from sentiment.cli.explain import ExplainJob, explain  # noqa: PLC0415  # as above
     from sentiment.client import AttentionOptions, ExplainOptions, NeuronOptions  # noqa: PLC0415  # as in _classify
-    from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # likewise
+    from sentiment.security.client_credentials import Credentials  # noqa: PLC0415  # as above
 
     if options.html and options.json:
         raise BadSettings("--html and --json cannot both be given")
     _log_local(options)
     attention = AttentionOptions(aggregation=options.attention, encoding=options.encoding) if options.attention else None
-    asked = ExplainOptions(
+    requested = ExplainOptions(
         methods=options.method,
         attribution=True,
         steps=options.steps,
@@ -254,7 +254,7 @@ def _explain(options: argparse.Namespace) -> int:
         neuron=NeuronOptions(*options.neuron) if options.neuron else None,
     )
     try:
-        asked.message()
+        requested.message()
     except ValueError as error:
         raise BadSettings(f"--steps {options.steps}: {error}") from error
     explain(
@@ -262,7 +262,7 @@ def _explain(options: argparse.Namespace) -> int:
             text=options.text,
             text_pair=options.pair,
             label=options.label,
-            options=asked,
+            options=requested,
             target=options.target,
             model=options.model,
             truncation=options.truncation,
@@ -281,7 +281,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 def _log_local(options: argparse.Namespace) -> None:
     if options.local:
-        from sentiment.observability import logs  # noqa: PLC0415  # only what runs a model logs
+        from sentiment.observability import logs  # noqa: PLC0415  # only model runs write logs
 
         logs.configure("warning", "console")  # on standard error: the answers are on standard output
 

@@ -1,4 +1,4 @@
-"""``sentiment models``: which models a server has, and how they are exchanged, by its admin port."""
+"""``sentiment models``: lists and changes a server's models through its admin port."""
 
 import argparse
 import os
@@ -57,7 +57,7 @@ def _add(actions: Any, name: str, help_: str, run: Callable[..., None], model: s
 
 
 def _run(options: argparse.Namespace, action: "Callable[[AdminClient, argparse.Namespace], None]") -> int:
-    from sentiment.admin_client import AdminClient  # noqa: PLC0415  # grpc loads in a tenth of a second that settings need not wait
+    from sentiment.admin_client import AdminClient  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
 
     with AdminClient(options.target, token=_first_token(options.tokens)) as client:
         action(client, options)
@@ -82,9 +82,9 @@ def _unload(client: "AdminClient", options: argparse.Namespace) -> None:
 
 
 def _first_token(path: Path | None) -> str:
-    """The first token of a file, or of a folder's first file, as the server reads them."""
+    """The first token of a file, or of a folder's files, in the order in which the server reads them."""
     if path is None:
-        raise BadSettings("the admin port needs a token: give --tokens FILE or set SENTIMENT_ADMIN_TOKENS")
+        raise BadSettings("the admin port needs a token: use --tokens FILE or set SENTIMENT_ADMIN_TOKENS")
     try:
         files = sorted(file for file in path.iterdir() if file.name[0] != ".") if path.is_dir() else [path]
         lines = [line.strip() for file in files for line in file.read_text(encoding="latin-1").splitlines()]
@@ -92,5 +92,5 @@ def _first_token(path: Path | None) -> str:
         raise BadSettings(f"{path}: {error.strerror}") from error
     found = next((line for line in lines if line and line[0] != "#"), "")
     if not found:
-        raise BadSettings(f"{path}: has no token")
+        raise BadSettings(f"{path}: no token found")
     return found

@@ -1,4 +1,4 @@
-"""The arguments of ``sentiment plan``. What it runs is imported only then."""
+"""The arguments of ``sentiment plan``. The simulation is imported only when it runs."""
 
 import argparse
 from pathlib import Path
@@ -82,6 +82,6 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
 
 
 def _run(options: argparse.Namespace) -> int:
-    from sentiment.planning.run import run  # noqa: PLC0415  # NumPy loads in a tenth of a second that other commands need not wait
+    from sentiment.planning.run import run  # noqa: PLC0415  # importing NumPy takes 0.1 s, which other commands do not need
 
     return run(options)

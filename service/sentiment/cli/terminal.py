@@ -1,4 +1,4 @@
-"""What a terminal shows of words with values: escapes, widths, colours, bars. Pure; knows no explanation."""
+"""Words with values on a terminal: escapes, widths, colours, bars. Pure; does not know explanations."""
 
 import math
 from bisect import bisect_right
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from unicodedata import category, combining, east_asian_width
 
-# Values are drawn on one scale for all texts: from here on, colours and bars are at their end.
+# Values have one scale for all texts. Colours and bars reach their maximum here.
 LOGITS_FULL = 2.0
-# Backgrounds of the 256-colour palette from weak to strong; black on any of them has a contrast of at least 5.8 to 1 (WCAG asks for 4.5).
+# Backgrounds of the 256-colour palette from weak to strong. Black on each has a contrast of at least 5.8 to 1 (WCAG requires 4.5).
 ORANGE = (230, 223, 222, 216, 215, 208)
 BLUE = (195, 153, 117, 111, 75, 33)
 _BLACK = "38;5;16"
@@ -29,17 +29,17 @@ class Piece:
     bold: bool = False
 
     def drawn(self, colour: bool) -> str:
-        """As the terminal takes it."""
+        """The text with its escape sequences."""
         codes = [code for code, wanted in (("1", self.bold), ("2", self.dim)) if wanted]
         if abs(self.value) >= LOGITS_MIN:
-            # Underlined too, for those who cannot tell the colours apart.
+            # Also underlined, for users who cannot distinguish the colours.
             codes += [_BLACK, f"48;5;{_background(self.value)}", *(["4"] if self.value < 0 else [])]
         return f"\x1b[{';'.join(codes)}m{self.text}\x1b[0m" if colour and codes else self.text
 
 
 def visible(text: str) -> str:
-    """The text on one line, without anything that a terminal obeys: white space becomes a space, control characters, changes of the
-    writing direction and what has no character become escapes.
+    """The text on one line, safe to print: white space becomes a space; control characters, changes of the writing direction and code
+    points without a character become escapes.
     """
     return "".join(map(_visible, text))
 
@@ -51,7 +51,7 @@ def columns(text: str) -> int:
 
 def fitted(text: str, width: int) -> str:
     """The text in exactly ``width`` columns: cut with dots, or filled with spaces."""
-    # Up to where each sign ends.
+    # The column at which each character ends.
     ends = list(accumulate(map(columns, text)))
     if ends and ends[-1] > width:
         text = text[: bisect_right(ends, width - 3)] + "..."
@@ -59,7 +59,7 @@ def fitted(text: str, width: int) -> str:
 
 
 def flowed(atoms: Iterable[Sequence[Piece]], width: int, colour: bool) -> list[str]:
-    """Lines of at most ``width`` columns. Atoms are parted by spaces and never broken: a longer one has a line of its own."""
+    """Lines of at most ``width`` columns. Atoms are separated by spaces and never broken; a longer one has its own line."""
     lines: list[str] = []
     line, used = "", 0
     for atom in atoms:
@@ -74,7 +74,7 @@ def flowed(atoms: Iterable[Sequence[Piece]], width: int, colour: bool) -> list[s
 
 
 def bar(value: float, half: int, colour: bool) -> str:
-    """A bar in 2 x ``half`` + 1 columns, to the right for positive values; at LOGITS_FULL it is at its end, and beyond marked."""
+    """A bar in 2 x ``half`` + 1 columns, to the right for positive values. It ends at LOGITS_FULL; larger values are marked."""
     length = min(half, round(abs(value) / LOGITS_FULL * half))
     beyond = abs(value) > LOGITS_FULL
     sign = "<" if value < 0 else ">"

@@ -1,5 +1,6 @@
-"""``sentiment-batch``: a corpus of files in, Parquet with an answer to every row out, on the cores of one machine or of many.
+"""``sentiment-batch``: classifies every row of a corpus of files, on the cores of one machine or several, and writes Parquet.
 
-``sources`` finds the files, ``parts`` cuts them, ``reading`` reads a part, ``scoring`` answers it, ``output`` keeps what is answered,
-``workers`` spreads the parts over Ray. A part is the unit of everything: read, answered and written as a whole, or not at all.
+``sources`` finds the files, ``parts`` cuts them into parts, ``reading`` reads a part, ``scoring`` classifies its rows, ``output`` stores
+the answers, and ``workers`` distributes the parts over Ray. A part is the unit of all work: it is read, scored and written completely or
+not at all.
 """

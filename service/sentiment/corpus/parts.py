@@ -1,7 +1,7 @@
-"""Cuts the files of a corpus into parts: the same files and the same step give the same parts, whoever asks and whenever.
+"""Cuts the files of a corpus into parts. The same files and step size always give the same parts.
 
-Lines are cut by bytes without reading them: a line belongs to the part in which it begins. Only CSV must be read for that, since its
-fields may hold line feeds.
+Files of lines are cut at byte positions without reading them: a line belongs to the part in which it begins. Only CSV files must be read
+for that, because their fields may contain line breaks.
 """
 
 import itertools
@@ -16,25 +16,25 @@ from sentiment.corpus.reading import TEXTS, check_header, csv_records
 from sentiment.corpus.sources import Part, Source, open_buffered
 from sentiment.files.texts import BadFile
 
-# Ray has one block a part: so many are queued in seconds.
+# Ray has one block per part; queueing this many takes seconds.
 PARTS_MAX = 200_000
-# A part of a Parquet row group decodes it from its begin: with 8 parts each is decoded 4.5 times, whatever its size.
+# A part of a Parquet row group decodes the group from its start: with 8 parts, a group is decoded 4.5 times on average.
 PARTS_OF_GROUP_MAX = 8
-# Files that are looked into at once: on an object store each look takes tens of milliseconds, nearly all of them waiting.
-LOOKS = 16
+# Files to open at once: on an object store, opening takes tens of milliseconds, nearly all of it waiting.
+OPEN_FILES = 16
 
 
 def cut(sources: Sequence[Source], column: str, keep: Sequence[str], step: int) -> list[Part]:
     """Parts of about ``step`` bytes of text.
 
     Raises:
-        BadFile: a file cannot be read so, has no such column, or there are too many parts.
+        BadFile: a file cannot be read in parts or has no such column, or there are too many parts.
     """
-    # Of Parquet's it is not known before, but they are few.
+    # Parquet files are not counted here; they have few parts.
     least = sum(source.bytes // step for source in sources if source.kind != ".parquet")
     if least > PARTS_MAX:
         raise _too_many(least)
-    with ThreadPoolExecutor(LOOKS) as pool:
+    with ThreadPoolExecutor(OPEN_FILES) as pool:
         each = pool.map(partial(_cut, column=column, keep=keep, step=step), range(len(sources)), sources)
         found = [part for parts in each for part in parts]
     if len(found) > PARTS_MAX:
@@ -43,7 +43,7 @@ def cut(sources: Sequence[Source], column: str, keep: Sequence[str], step: int) 
 
 
 def _too_many(count: int) -> BadFile:
-    return BadFile(f"{count} parts; the limit is {PARTS_MAX} (--part-bytes makes larger ones)")
+    return BadFile(f"the corpus has {count} parts; the limit is {PARTS_MAX}; increase --part-bytes")
 
 
 def _cut(number: int, source: Source, column: str, keep: Sequence[str], step: int) -> list[Part]:
@@ -59,7 +59,7 @@ def _cut(number: int, source: Source, column: str, keep: Sequence[str], step: in
 
 
 def _csv_edges(source: Source, step: int) -> list[int]:
-    """Where the first row at or behind each multiple of ``step`` begins, and the end."""
+    """Byte positions of rows at least ``step`` bytes apart, and the end of the file."""
     edges = [0]
     if source.bytes <= step:
         return [*edges, source.bytes]
@@ -76,12 +76,12 @@ def _parquet(number: int, source: Source, column: str, keep: Sequence[str], step
             names = file.schema_arrow.names
             for name in (column, *keep):
                 if name not in names:
-                    raise BadFile(f"{source.shown}: no column {name!r}; it has {', '.join(names)} (--column chooses)")
+                    raise BadFile(f"{source.shown}: no column {name!r}; it has {', '.join(names)}; choose one with --column")
             kind = file.schema_arrow.field(column).type
             if not _is_text(kind):
-                raise BadFile(f"{source.shown}: {column!r} is {kind}; wanted are strings")
+                raise BadFile(f"{source.shown}: column {column!r} must hold strings, got {kind}")
             paths = [file.metadata.schema.column(place).path for place in range(file.metadata.num_columns)]
-            # What is kept is held in memory too; a column of structs is stored as several.
+            # Kept columns are held in memory too. A column of structs is stored as several columns.
             begins = tuple(f"{name}." for name in (column, *keep))
             places = [place for place, path in enumerate(paths) if f"{path}.".startswith(begins)]
             groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]

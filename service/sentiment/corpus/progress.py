@@ -1,27 +1,27 @@
-"""How far a corpus is, as a line on standard error."""
+"""Shows the progress of a corpus as a line on standard error."""
 
 import sys
 import time
 
 PROGRESS_AFTER_S = 2.0
-# A terminal's line is written over; a log keeps each.
+# On a terminal the line is overwritten; a log keeps every line.
 LOG_EVERY_S = 10.0
 
 
 class Progress:
-    """Rows, how much is done, speed, and how long the rest may take."""
+    """Shows rows, share done, speed, and estimated time left."""
 
     def __init__(self, rows_before: int, size: int) -> None:
         self._before = rows_before
         self._size = size
         self._terminal = sys.stderr.isatty()
         self._shown = False
-        # Of the first rows: what came before was the workers' start.
+        # Counts from the first rows on: until then, the workers start.
         self._begun_at = self._next_at = 0.0
         self._rows, self._bytes = 0, 0.0
 
-    def tell(self, rows: int, bad: int, size: float) -> None:
-        """So much is done by now."""
+    def show(self, rows: int, bad: int, size: float) -> None:
+        """Show rows, rows without answer, and bytes done so far, at most once in a while."""
         now = time.monotonic()
         if rows and not self._begun_at:
             self._begun_at, self._rows, self._bytes = now, rows, size
@@ -30,7 +30,7 @@ class Progress:
             return
         self._next_at = now + (0 if self._terminal else LOG_EVERY_S)
         seconds = now - self._begun_at
-        before = f" after {self._before:,} done before" if self._before else ""
+        before = f" ({self._before:,} more from before)" if self._before else ""
         left = f", {_time(seconds * (self._size - size) / (size - self._bytes))} left" if size > self._bytes else ""
         line = f"{rows:,} rows{before}, {bad:,} bad, {size / max(1, self._size):.0%}, {(rows - self._rows) / seconds:,.0f} a second{left}"
         sys.stderr.write(f"\r{line:<100}" if self._terminal else f"{line}\n")

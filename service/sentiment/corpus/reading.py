@@ -1,4 +1,4 @@
-"""Reads the rows of a part, some at a time. What is wrong with a row is that row's alone: it comes as ``Unread`` in its place."""
+"""Reads the rows of a part in chunks. A malformed row does not affect others: an ``Unread`` takes its place."""
 
 import csv
 import io
@@ -13,21 +13,21 @@ from pyarrow import parquet
 from sentiment.corpus.sources import Part, open_buffered, shown
 from sentiment.files.texts import BadFile, bare, field_at, place_of, row_of_json
 
-# As many as are planned together when they are scored.
+# Rows that the scorer plans together.
 CHUNK = 1024
-# Texts may be long: what is read of them at a time counts too.
+# Texts may be long, so the bytes of a chunk are limited too.
 CHUNK_BYTES = 2**23
-# A text may have 1 MiB and be written in escapes of six times that, beside other fields.
+# A text may have 1 MiB, and six times that as JSON escapes, beside other fields.
 LINE_BYTES_MAX = 2**24
 TOO_LONG = f"the line has more than {LINE_BYTES_MAX} bytes"
 TEXTS = (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())
-# What a byte that is no UTF-8 is read as.
+# Bytes that are not UTF-8 are decoded to these (surrogateescape).
 ESCAPED = re.compile("[\udc80-\udcff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A row that holds no text; the reason never quotes it."""
+    """A row without a readable text. The reason never quotes the row."""
 
     reason: str
 
@@ -37,7 +37,7 @@ Text = str | Unread
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows that stand together: where each is (row of a Parquet file, byte of another), its text, and the columns to keep."""
+    """Consecutive rows: positions (row number in Parquet, byte in other files), texts, and the columns to keep."""
 
     positions: list[int]
     texts: list[Text]
@@ -52,10 +52,10 @@ class _Row:
 
 
 def read_part(part: Part, column: str, keep: Sequence[str]) -> Iterator[Chunk]:
-    """Chunks of at most CHUNK rows and some CHUNK_BYTES, in order. Memory is bounded by one of them, whatever the size of the file.
+    """Yield chunks of at most CHUNK rows and about CHUNK_BYTES, in order. Only one chunk is in memory at a time.
 
     Raises:
-        BadFile: the file cannot be read on.
+        BadFile: the file cannot be read.
     """
     try:
         with open_buffered(part.uri) as stream:
@@ -84,31 +84,31 @@ def _together(rows: Iterator[_Row]) -> Iterator[list[_Row]]:
 
 
 def check_header(stream: io.BufferedReader, kind: str, name: str, column: str, keep: Sequence[str]) -> None:
-    """Whether the columns are there, as far as a header says.
+    """Check that the columns exist, for kinds of files that have a header.
 
     Raises:
-        BadFile: they are not.
+        BadFile: a column is missing.
     """
     if kind == ".txt" and set(keep) - {column}:
-        raise BadFile(f"{name}: lines of text have no column {', '.join(keep)} to keep")
+        raise BadFile(f"{name}: a .txt file has no columns, so --keep {', '.join(keep)} is not possible")
     if kind in (".csv", ".tsv"):
         _places(stream, kind, name, column, keep)
 
 
 def csv_records(stream: io.BufferedReader, start: int, end: int) -> Iterator[tuple[int, list[str] | Unread]]:
-    """The records that begin in bytes [start, end), each with its first byte. The header is one; empty lines are none."""
+    """Yield the records that begin in bytes [start, end), with the position of each. Includes the header, skips empty lines."""
     stream.seek(start)
     records = _csv_reader(stream)
     while (position := stream.tell()) < end:
         try:
             record = next(records, None)
         except csv.Error as error:
-            # The reader begins anew with the next line.
+            # The reader continues with the next line.
             yield position, Unread(f"not CSV: {error}")
             continue
         except _LongLine:
             _skip_line(stream)
-            # What has raised gives no more lines.
+            # A reader that has raised an exception gives no more lines.
             records = _csv_reader(stream)
             yield position, Unread(TOO_LONG)
             continue
@@ -119,11 +119,11 @@ def csv_records(stream: io.BufferedReader, start: int, end: int) -> Iterator[tup
 
 
 class _LongLine(Exception):
-    """A line is not held in memory; the stream stands in it."""
+    """The line is too long to hold in memory; the stream is in the middle of it."""
 
 
 def _csv_reader(stream: io.BufferedReader) -> Iterator[list[str]]:
-    # Not strict it takes a quote that nothing closes for a field of all rows behind it.
+    # Without strict, an unclosed quote makes one field of all following rows.
     return csv.reader(_csv_lines(stream), strict=True)
 
 
@@ -135,7 +135,7 @@ def _csv_lines(stream: io.BufferedReader) -> Iterator[str]:
 
 
 def _lines(stream: io.BufferedReader, start: int, end: int) -> Iterator[tuple[int, str | Unread]]:
-    """The lines that begin in bytes [start, end), each with its first byte, without its end."""
+    """Yield the lines that begin in bytes [start, end), with the position of each, without line ends."""
     stream.seek(max(0, start - 1))
     if start:
         _skip_line(stream)
@@ -157,7 +157,7 @@ def _skip_line(stream: io.BufferedReader) -> None:
 
 
 def _places(stream: io.BufferedReader, kind: str, name: str, column: str, keep: Sequence[str]) -> tuple[int, list[int]]:
-    """Where in a record the text stands, and where what is kept."""
+    """The index of the text in a record, and those of the columns to keep."""
     if kind == ".csv":
         header = next((record for _, record in csv_records(stream, 0, 1)), [])
     else:
@@ -214,12 +214,12 @@ def _utf8(text: str) -> Text:
 
 
 def _clean(kept: str | None) -> str | None:
-    """As Unicode: what is kept may hold what was no UTF-8, or half of a pair."""
+    """Replace what is not valid Unicode: kept columns may contain bytes that are not UTF-8, or lone surrogates."""
     return kept if kept is None or kept.isascii() else kept.encode(errors="replace").decode()
 
 
 def _parquet(stream: io.BufferedReader, part: Part, column: str, keep: Sequence[str]) -> Iterator[Chunk]:
-    # Without a read-ahead of its own a column chunk is read as it is decoded, not as a whole.
+    # Without pre-buffering, a column chunk is read while it is decoded, not as a whole.
     with parquet.ParquetFile(stream, buffer_size=2**20, pre_buffer=False) as file:
         first = group = 0
         while first + file.metadata.row_group(group).num_rows <= part.start:
@@ -239,7 +239,7 @@ def _parquet(stream: io.BufferedReader, part: Part, column: str, keep: Sequence[
 
 
 def _texts(found: pyarrow.Array) -> list[Text]:
-    """Strings of a column, of which not all must be UTF-8; none is an empty one."""
+    """The strings of a column, which may not all be valid UTF-8. Null becomes an empty string."""
     if pyarrow.types.is_dictionary(found.type):
         found = found.dictionary_decode()
     raw = found.cast(pyarrow.large_string()).cast(pyarrow.large_binary()).to_pylist()

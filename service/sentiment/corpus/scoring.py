@@ -1,4 +1,4 @@
-"""Answers the rows of a part as what serves does, in this process, and makes them a table. Knows no Ray."""
+"""Classifies the rows of a part in this process, as a server does, and makes a table of the answers. Does not know Ray."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from sentiment.corpus.reading import Chunk, Text, Unread, read_part
 from sentiment.corpus.sources import Part, shown
 from sentiment.serving.offline import Answer, OfflineClassifier
 
-# Of what this command writes itself: columns that are kept are called otherwise.
+# Columns that this command writes. Kept columns must have other names.
 COLUMNS = ("file", "position", "label", "score", "scores", "abstain", "tokens", "truncated", "digest", "error")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is asked of every part: the bundle by name/version and digest; the output's URI, and its question."""
+    """The request for every part: the bundle (name/version and digest), the output's URI, and the hash of the request."""
 
     output: str
     question: str
@@ -35,20 +35,20 @@ def load(job: Job) -> OfflineClassifier:
     """Load the bundle, to run on one core.
 
     Raises:
-        BadBundle: it is not there, or cannot be served.
-        CorpusFailed: it is another than the one that was asked for.
+        BadBundle: it is missing or cannot be served.
+        CorpusFailed: its digest differs from the request's.
     """
     classifier = OfflineClassifier(job.model, job.bundles)
     if classifier.digest != job.digest:
-        raise CorpusFailed(f"{job.model} has digest {classifier.digest[:12]} on this machine; asked for is {job.digest[:12]}")
+        raise CorpusFailed(f"{job.model} has digest {classifier.digest[:12]} on this machine; expected {job.digest[:12]}")
     return classifier
 
 
 def score_part(part: Part, job: Job, classifier: OfflineClassifier) -> Iterator[pyarrow.RecordBatch]:
-    """The answers to all rows of a part, in order, some at a time; a part without rows gives a batch without rows.
+    """Yield the answers to all rows of a part, in order. A part without rows gives one batch without rows.
 
     Raises:
-        BadFile: it cannot be read.
+        BadFile: the part cannot be read.
     """
     empty = True
     for chunk in read_part(part, job.column, job.keep):
@@ -59,7 +59,7 @@ def score_part(part: Part, job: Job, classifier: OfflineClassifier) -> Iterator[
 
 
 def _answers(texts: Sequence[Text], job: Job, classifier: OfflineClassifier) -> Iterator[Answer | str]:
-    """An answer each, or why there is none."""
+    """For each text, its answer or the reason why it has none."""
     results = classifier.classify_all((text for text in texts if isinstance(text, str)), truncation=job.truncation)
     for text in texts:
         if isinstance(text, Unread):

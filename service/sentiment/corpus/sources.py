@@ -1,4 +1,4 @@
-"""Which files a corpus has: one, a pattern's, or a folder's, by any URI that fsspec knows; and what a part of one is."""
+"""The files of a corpus: one file, a pattern's matches, or a folder's content, at any URI that fsspec knows. And the parts of a file."""
 
 import hashlib
 import io
@@ -13,17 +13,17 @@ from fsspec.implementations.local import LocalFileSystem
 
 from sentiment.files.texts import READABLE, BadFile
 
-# Each is at least one part and one file of the output.
+# Each file is at least one part, and one file of the output.
 FILES_MAX = 100_000
-# What a file system knows of a file that changes with its content; the first that it has counts. Where it has none the content does.
+# Attributes that change with a file's content. The first one that the file system has is used; if it has none, a hash of the content is.
 MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
-# Of a file that is read on: some hundred texts a call.
+# Read-ahead of an open file: some hundred texts per call.
 BUFFER_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file: its URI, its size, and what tells it from what it was before."""
+    """A file: its URI, its size, and a mark that changes with its content."""
 
     uri: str
     bytes: int
@@ -31,12 +31,12 @@ class Source:
 
     @property
     def kind(self) -> str:
-        """The end of its name, such as .csv."""
+        """The suffix of its name, such as .csv."""
         return PurePosixPath(self.uri).suffix
 
     @property
     def shown(self) -> str:
-        """As the user would call it."""
+        """The name for messages."""
         return shown(self.uri)
 
 
@@ -44,7 +44,7 @@ class Source:
 class Part:
     """Rows [start, end) of a Parquet file, or the rows of another file that begin in its bytes [start, end).
 
-    ``number`` is the file's place in the corpus; ``bytes`` is about how much text it holds.
+    ``number`` is the file's index in the corpus; ``bytes`` is approximately how much text the part holds.
     """
 
     number: int
@@ -56,7 +56,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Of the file of its answers. By name these stand in the corpus's order."""
+        """The name of the file of its answers. Sorted by name, parts are in the corpus's order."""
         return f"part-{self.number:06}-{self.start:015}.parquet"
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ def resolve(uri: str) -> tuple[fsspec.AbstractFileSystem, str]:
     """The file system of a URI or local path, and the path in it.
 
     Raises:
-        BadFile: there is no such file system, a package that it needs is missing, or it must know more than the URI says.
+        BadFile: the file system is unknown, needs a missing package, or needs more than the URI.
     """
     try:
         found: tuple[fsspec.AbstractFileSystem, str] = url_to_fs(uri)
@@ -83,60 +83,60 @@ def resolve(uri: str) -> tuple[fsspec.AbstractFileSystem, str]:
 
 
 def uri_of(fs: fsspec.AbstractFileSystem, path: str, given: str) -> str:
-    """A path's URI, by which a worker opens it; ``given`` is the URI that led there.
+    """The URI by which a worker opens a path; ``given`` is the user's URI.
 
     Raises:
-        BadFile: it would open something else, as a file system's own names hold no host, account or archive.
+        BadFile: the path's URI would open something else, because it holds no host, account or archive.
     """
     uri: str = fs.unstrip_protocol(path)
-    why = "it is another file system there"
+    why = "it leads to another file system"
     try:
         if resolve(uri)[0] == fs:
             return uri
     except BadFile as error:
         why = str(error)
     raise BadFile(
-        f"{given}: {uri} alone does not lead there ({why}); host or account belong in fsspec's configuration, chains are not read"
+        f"{given}: workers cannot open it as {uri} ({why}); set host or account in fsspec's configuration; chained URIs are not supported"
     )
 
 
 def is_local(fs: fsspec.AbstractFileSystem) -> bool:
-    """Whether its files are this machine's."""
+    """Whether this is the local file system."""
     return isinstance(fs, LocalFileSystem)
 
 
 def is_pattern(fs: fsspec.AbstractFileSystem, path: str) -> bool:
-    """Whether a path is a pattern; one that is there under that very name is none."""
+    """Whether a path is a pattern. A path that exists under exactly this name is not."""
     return any(sign in path for sign in "*?[") and not fs.exists(path)
 
 
 def open_buffered(uri: str) -> io.BufferedReader:
-    """Open for reading, with seek and lines of bounded length."""
+    """Open for reading, with seek and ``readline`` of bounded length."""
     fs, path = resolve(uri)
     return io.BufferedReader(fs.open(path, "rb"), BUFFER_BYTES)
 
 
 def find_sources(uri: str) -> list[Source]:
-    """The files of a corpus, by name. In folders, names that begin with '_' or '.' are passed over, as everybody does; no other is.
+    """The files of a corpus, sorted by name. In folders, names that begin with '_' or '.' are skipped, as other tools do.
 
     Raises:
-        BadFile: there is none, one is of no kind that is read, or there are too many.
+        BadFile: there are no files or too many, or one has an unknown suffix.
     """
     fs, path = resolve(uri)
-    # Of some file systems a listing is remembered.
+    # Some file systems cache listings.
     fs.invalidate_cache()
     try:
         found = _found(fs, path)
     except OSError as error:
         raise BadFile(f"{uri}: cannot be read: {error.strerror or error}") from error
     if not found:
-        raise BadFile(f"{uri}: no file there")
+        raise BadFile(f"{uri}: no files found")
     if len(found) > FILES_MAX:
-        raise BadFile(f"{uri}: {len(found)} files; the limit is {FILES_MAX} (join small ones first)")
+        raise BadFile(f"{uri}: has {len(found)} files; the limit is {FILES_MAX}; join small files first")
     sources = [Source(uri_of(fs, name, uri), _size(name, info), _mark(fs, name, info)) for name, info in sorted(found.items())]
     for source in sources:
         if source.kind not in READABLE:
-            raise BadFile(f"{source.shown}: a {source.kind or 'nameless'} file; read are {', '.join(READABLE)}")
+            raise BadFile(f"{source.shown}: the suffix must be one of {', '.join(READABLE)}")
     return sources
 
 
@@ -147,16 +147,16 @@ def _found(fs: fsspec.AbstractFileSystem, path: str) -> Mapping[str, Mapping[str
     if info["type"] != "directory":
         return {path: info}
     inside = fs.find(path, detail=True)
-    return {name: info for name, info in inside.items() if not _passed_over(name.removeprefix(path))}
+    return {name: info for name, info in inside.items() if not _skipped(name.removeprefix(path))}
 
 
-def _passed_over(below: str) -> bool:
+def _skipped(below: str) -> bool:
     return any(part.startswith(("_", ".")) for part in PurePosixPath(below).parts)
 
 
 def _size(name: str, info: Mapping[str, Any]) -> int:
     if info.get("size") is None:
-        raise BadFile(f"{name}: its size is not known; what is read in parts must have one")
+        raise BadFile(f"{name}: the file system does not know its size, which is needed to read it in parts")
     return int(info["size"])
 
 

@@ -1,7 +1,7 @@
-"""Spreads the parts of a corpus over the workers of a Ray cluster, by Ray Data. The only module that knows Ray.
+"""Distributes the parts of a corpus to the workers of a Ray cluster, with Ray Data. The only module that knows Ray.
 
-Texts and answers never pass through Ray: a worker reads its part from where it lies and writes the answers where they belong. What
-Ray carries is the part's name there and its count back; a part that is done twice, because a worker died, gives the same file twice.
+Texts and answers never pass through Ray: a worker reads its part from the input and writes the answers to the output. Ray only carries the
+parts' names to the workers and their counts back. A part that is scored twice because a worker died gives the same file twice.
 """
 
 import logging
@@ -24,50 +24,50 @@ from sentiment.corpus.sources import Part
 from sentiment.errors import BadSettings, SentimentError
 from sentiment.model.cores import cores_granted
 
-# A part that so many workers died of is one that kills them.
+# A part that this many workers died of is considered to be the cause.
 ATTEMPTS_MAX = 4
-# Ray keeps there what its own processes pass to each other; texts and answers are not among it.
+# Ray's object store holds what its own processes exchange, but no texts and answers.
 STORE_BYTES = 128 * 2**20
-LOOK_S = 1.0
-# A worker that cannot tell how far it is goes on all the same.
-TELL_S_MAX = 60.0
+PROGRESS_EVERY_S = 1.0
+# A worker that cannot reach the ledger for this long continues without it.
+LEDGER_S_MAX = 60.0
 
-Tell = Callable[[Count, float], None]
+Show = Callable[[Count, float], None]
 
 
 class Ledger:
-    """Runs once, as an actor beside the driver: how often each part was begun, and how far it is."""
+    """An actor beside the driver that counts how often each part was started, and its progress."""
 
     def __init__(self) -> None:
         self._attempts: dict[str, int] = {}
         self._parts: dict[str, tuple[Count, float]] = {}
 
     def begin(self, name: str) -> int:
-        """Count a beginning; returns the count."""
+        """Count a start of this part; returns how many there were."""
         self._attempts[name] = self._attempts.get(name, 0) + 1
         self._parts[name] = (Count(), 0.0)
         return self._attempts[name]
 
     def advance(self, name: str, count: Count, bytes_done: float) -> None:
-        """So much of a part is scored."""
+        """Record a part's progress."""
         self._parts[name] = (count, bytes_done)
 
     def total(self) -> tuple[Count, float]:
-        """Rows and bytes of all parts so far."""
+        """Counts and bytes of all parts so far."""
         return sum((count for count, _ in self._parts.values()), Count()), sum(size for _, size in self._parts.values())
 
 
 class Scorer:
-    """A worker: runs as an actor, a process with one core and the bundle."""
+    """A worker: an actor, in a process with one core and the bundle."""
 
-    def __init__(self, job: Job, ledger: Any) -> None:  # a handle of Ray's
+    def __init__(self, job: Job, ledger: Any) -> None:  # a Ray handle
         self._job = job
         self._ledger = ledger
         self._output = Output(job.output, job.question)
-        self._classifier: Any = None  # loaded with the first part, where a failure can be told
+        self._classifier: Any = None  # loaded with the first part, which can report a failure
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:  # columns of one row, as Ray Data hands them over
-        """Score one part; what is wrong with it comes back as its failure."""
+        """Score one part. An error is returned as its ``failure``."""
         row = {name: value[0] for name, value in batch.items()}
         part = Part(int(row["number"]), str(row["uri"]), str(row["kind"]), int(row["start"]), int(row["end"]), int(row["bytes"]))
         try:
@@ -79,7 +79,7 @@ class Scorer:
     def _score(self, part: Part) -> Count:
         attempt = 0
         with suppress(GetTimeoutError):
-            attempt = ray.get(self._ledger.begin.remote(part.name), timeout=TELL_S_MAX)
+            attempt = ray.get(self._ledger.begin.remote(part.name), timeout=LEDGER_S_MAX)
         if attempt > ATTEMPTS_MAX:
             raise CorpusFailed(f"{ATTEMPTS_MAX} workers died while they scored it")
         if self._classifier is None:
@@ -87,7 +87,7 @@ class Scorer:
 
         total = Count()
 
-        def told(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        def counted(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
             nonlocal total
             for batch in batches:
                 total += Count.of(batch)
@@ -96,19 +96,19 @@ class Scorer:
                     self._ledger.advance.remote(part.name, total, share * part.bytes)
                 yield batch
 
-        self._output.write_part(part.name, told(score_part(part, self._job, self._classifier)))
+        self._output.write_part(part.name, counted(score_part(part, self._job, self._classifier)))
         self._ledger.advance.remote(part.name, total, float(part.bytes))
         return total
 
 
 @contextmanager
 def cluster(address: str | None, workers: int) -> Iterator[int]:
-    """Join the cluster at the address, or start one on this machine for the time; gives the number of workers to use.
+    """Join the cluster at the address, or start a temporary one on this machine. Yields the number of workers to use.
 
     Raises:
-        BadSettings: there is none at the address.
+        BadSettings: there is no cluster at the address.
     """
-    # It reports its use to its makers unless it is told not to.
+    # By default, Ray reports usage statistics to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
@@ -126,11 +126,11 @@ def cluster(address: str | None, workers: int) -> Iterator[int]:
         ray.shutdown()
 
 
-def score_all(parts: Sequence[Part], job: Job, workers: int, tell: Tell) -> Count:
-    """Score the parts in any order; returns what they hold. ``tell`` gets rows and bytes so far, once a second.
+def score_all(parts: Sequence[Part], job: Job, workers: int, show: Show) -> Count:
+    """Score the parts in any order; returns their count. ``show`` gets the count and bytes so far, once a second.
 
     Raises:
-        CorpusFailed: a part cannot be scored; others may have been.
+        CorpusFailed: a part could not be scored; others may have been.
     """
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
@@ -142,12 +142,12 @@ def score_all(parts: Sequence[Part], job: Job, workers: int, tell: Tell) -> Coun
         Scorer,
         fn_constructor_kwargs={"job": job, "ledger": ledger},
         batch_size=1,
-        # One is scored and one waits, or a worker would be idle between parts until Ray Data looks again.
+        # One part is scored and one waits, so that a worker is not idle until Ray Data schedules the next.
         compute=ray.data.ActorPoolStrategy(size=min(workers, len(parts)), max_tasks_in_flight_per_actor=2),
         num_cpus=1,
     )
     total = Count()
-    with _watching(ledger, tell):
+    with _watching(ledger, show):
         try:
             for row in dataset.iter_rows():
                 if row["failure"]:
@@ -159,14 +159,14 @@ def score_all(parts: Sequence[Part], job: Job, workers: int, tell: Tell) -> Coun
 
 
 @contextmanager
-def _watching(ledger: Any, tell: Tell) -> Iterator[None]:  # as in Scorer
+def _watching(ledger: Any, show: Show) -> Iterator[None]:  # as in Scorer
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(LOOK_S):
-            # One look that fails is none; what matters comes with the parts.
+        while not done.wait(PROGRESS_EVERY_S):
+            # A failure only delays the progress line; results come with the parts.
             with suppress(RayError):
-                tell(*ray.get(ledger.total.remote(), timeout=TELL_S_MAX))
+                show(*ray.get(ledger.total.remote(), timeout=LEDGER_S_MAX))
 
     thread = threading.Thread(target=watch, name="progress", daemon=True)
     thread.start()
@@ -174,4 +174,4 @@ def _watching(ledger: Any, tell: Tell) -> Iterator[None]:  # as in Scorer
         yield
     finally:
         done.set()
-        thread.join(TELL_S_MAX)
+        thread.join(LEDGER_S_MAX)

@@ -1,4 +1,4 @@
-"""What must hold of manifests that no schema says: each rule gives the faults that it finds among the documents of one release."""
+"""Rules for manifests that no schema can express. Each rule yields the faults in the documents of one release."""
 
 from tests.deploy.rules import around, pods
 from tests.deploy.rules.release import Rule

@@ -1,4 +1,4 @@
-"""Rules of what is around the pods: who finds them, who may reach them, how many there are, and what loads them."""
+"""Rules for objects around the pods: Services, network policies, autoscalers, disruption budgets, and the load test."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ SPREAD_OVER = ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
 
 
 def rule(check: Rule) -> Rule:
-    """Have it kept by every flavour."""
+    """Register a rule that every flavour must keep."""
     RULES.append(check)
     return check
 
@@ -70,7 +70,7 @@ def prometheus_speaks_as_the_server_does(documents: Sequence[Document]) -> Itera
 
 
 def through(rules: Sequence[Document], side: str, namespace: str, labels: Mapping[str, str]) -> set[tuple[Any, str]]:
-    """Ports and protocols by which a policy's rules let a pod through, on their ``side``: from or to.
+    """Ports and protocols that a policy's rules allow for a pod; ``side`` is from or to.
 
     ``namespace``: the name of the pod's; OWN for the policy's.
     """
@@ -127,7 +127,7 @@ def an_autoscaler_decides_alone(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def replicas(scaler: Document, end: str) -> int:
-    """Pods that an autoscaler keeps, min or max."""
+    """An autoscaler's number of pods, min or max."""
     return int(scaler["spec"].get(f"{end}Replicas") or scaler["spec"][f"{end}ReplicaCount"])
 
 
@@ -162,14 +162,14 @@ def keda_asks_prometheus_for_what_the_server_shows(documents: Sequence[Document]
 
 
 def vector_selectors(query: str) -> list[Any]:
-    """Those of a query; ValueError where it is none."""
+    """The selectors of a query. Raises ValueError if it is not PromQL."""
     found: list[Any] = []
     promql.walk(promql.parse(query), found.append)
     return [node for node in found if isinstance(node, promql.VectorSelector)]
 
 
 def is_for(selector: Any, labels: Mapping[str, str]) -> bool:
-    """Whether a selector asks for these labels, each by = or =~, and for no more."""
+    """Whether a selector matches exactly these labels, each by = or =~."""
     asked = {matcher.name: matcher for matcher in selector.matchers.matchers}
     return asked.keys() == labels.keys() and all(
         re.fullmatch(matcher.value if matcher.op == promql.MatchOp.Re else re.escape(matcher.value), labels[name])
@@ -178,7 +178,7 @@ def is_for(selector: Any, labels: Mapping[str, str]) -> bool:
 
 
 def metric_names() -> set[str]:
-    """Every series that the server can show, with those of GPUs."""
+    """The name of every series that the server can expose, including those of GPUs."""
 
     class Meter:
         def memory_bytes(self) -> float:
@@ -194,7 +194,7 @@ def metric_names() -> set[str]:
 
 
 def series_of(registry: CollectorRegistry) -> set[str]:
-    """The names of a registry's series: a counter's with _total, a histogram's three."""
+    """The names of a registry's series: a counter's with _total, and a histogram's three."""
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "info": ("_info",)}
     return {family.name + suffix for family in registry.collect() for suffix in suffixes.get(family.type, ("",))}
 

@@ -1,4 +1,4 @@
-"""Rules of the pods themselves, and of what their specs name."""
+"""Rules for pods, and for the objects that their specs name."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,18 +19,18 @@ DEPLOYMENT_NAME_MAX = 46
 
 
 def rule(check: Rule) -> Rule:
-    """Have it kept by every flavour."""
+    """Register a rule that every flavour must keep."""
     RULES.append(check)
     return check
 
 
 def port_names(container: Document) -> set[Any]:
-    """By which a Service or a probe may name its ports."""
+    """The numbers and names of a container's ports."""
     return {port[key] for port in container["ports"] for key in ("name", "containerPort")}
 
 
 def seconds(probe: Document) -> int:
-    """How long it may fail."""
+    """How many seconds a probe may fail."""
     return int(probe["periodSeconds"] * probe["failureThreshold"])
 
 

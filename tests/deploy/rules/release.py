@@ -1,4 +1,4 @@
-"""What rules read off the documents of a release."""
+"""What rules read from the documents of a release."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -9,7 +9,7 @@ Rule = Callable[[Sequence[Document]], Iterator[str]]
 
 
 def pods(documents: Iterable[Document]) -> Iterator[tuple[str, Document, dict[str, str]]]:
-    """Name, pod spec and labels of everything that makes pods."""
+    """Name, pod spec and labels of everything that creates pods."""
     for document in of_kind(documents, "Deployment", "Job"):
         template = document["spec"]["template"]
         yield f"{document['kind']} {document['metadata']['name']}", template["spec"], template["metadata"].get("labels", {})
@@ -24,15 +24,15 @@ def server(documents: Iterable[Document]) -> tuple[Document, Document, Document]
 
 
 def environment(container: Document) -> dict[str, str]:
-    """Its variables that stand there; not those that a node fills in."""
+    """A container's variables with literal values."""
     return {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
 
 
 def settings(container: Document) -> Settings:
-    """What the server makes of them."""
+    """The settings that the server reads from these variables."""
     return load_settings({}, environment(container))[0]
 
 
 def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    """Whether a selector, which must select something, takes these labels."""
+    """Whether a non-empty selector matches these labels."""
     return bool(selector) and selector.items() <= labels.items()

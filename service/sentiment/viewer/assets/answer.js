@@ -55,7 +55,7 @@ function answerFacts({answer, explanation}) {
   else facts.push(`${explanation.header.tokens.length} tokens`);
   if (answer?.truncated ?? explanation?.header?.truncated) facts.push("a part of the text was not read");
   const wrong = explanation?.header && !explanation.header.labelsAgree
-    ? "The explanation graph decides otherwise on this text: gradients, attention and heads explain another answer."
+    ? "The explanation graph gives another answer to this text; gradients, attention and heads explain that one."
     : null;
   return element(
     "div",

@@ -41,7 +41,7 @@ export function headName(report, layer, head) {
 
 /** What the numbers beside heads are, and how they came about. */
 export function effectSentence(report, header) {
-  const how = report.exact ? "measured" : "estimated by its slope, for time was short";
+  const how = report.exact ? "measured" : "estimated from the gradient, because time was short";
   return `Numbers: what switching the head off does to the logit of ${visibleText(header.label)}, ${how}.`;
 }
 

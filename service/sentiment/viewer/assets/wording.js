@@ -117,13 +117,13 @@ export function attributionTotals(header, attribution, order, shown) {
     : [];
   totals.push({title: "special tokens", value: attribution.specialTotal, remark: "belong to no word"});
   if (header.tokens.some((token) => token.unknown)) {
-    totals.push({title: "unknown to the model", value: attribution.unknownTotal, remark: "part of the words above"});
+    totals.push({title: "unknown to the model", value: attribution.unknownTotal, remark: "included in the words above"});
   }
   if (header.unseen.length) {
-    totals.push({title: "not read", value: attribution.unseenTotal, remark: "moved nothing"});
+    totals.push({title: "not read", value: attribution.unseenTotal, remark: "no effect"});
   }
   if (attribution.residual !== null) {
-    totals.push({title: "residual", value: attribution.residual, remark: "the sum less what it should be"});
+    totals.push({title: "residual", value: attribution.residual, remark: "sum minus expected sum"});
   }
   return totals;
 }
@@ -143,7 +143,7 @@ export function evidenceSentence(evidence, words) {
     case "NOT_FAITHFUL":
       return `most of ${sets} move the answer more than leaving ${first} out ${chance}: do not rely on these values`;
     case "FLAT":
-      return `${why}: nothing to judge a ranking by`;
+      return `${why}: too little to judge a ranking by`;
     default:
       return "";
   }
@@ -189,9 +189,9 @@ export function counterfactualSentence(header, found) {
   }
   const answer = `${visibleText(found.label)} ${found.score.toFixed(2)}`;
   if (!found.words.length) {
-    return found.kind === "flip" ? `without any word: ${answer}` : `no word is needed for it; without any: ${answer}`;
+    return found.kind === "flip" ? `without any word: ${answer}` : `no word is needed; without words: ${answer}`;
   }
-  const spare = found.minimal ? "none of them can be spared" : "";
+  const spare = found.minimal ? "each of them is needed" : "";
   const smallest = found.exhaustiveBelow >= found.words.length ? "no smaller set does it" : spare;
   const words = quotedWords(header, found.words);
   const remark = smallest ? ` (${smallest}${limits})` : "";
