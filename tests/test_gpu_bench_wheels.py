@@ -63,7 +63,7 @@ def test_with_all_wheels_there_the_script_runs_again_with_what_is_left_of_its_ti
     save_wheel(tmp_path / "wheels", "onnxruntime_gpu", "1.31.0")
     save_wheel(tmp_path / "wheels", "nvidia_ml_py", "13.580.82")
     output = tmp_path / "bench.json"
-    flags = ["--device", "cpu", "--budget-s", "4", "--output", str(output)]
+    flags = ["--device", "cpu", "--budget-s", "1", "--output", str(output)]
 
     ran = subprocess.run(
         [sys.executable, "-m", "tests.bench.gpu", "--wheels", str(tmp_path / "wheels"), *flags],

@@ -26,7 +26,9 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("bench-gpu.json"))
     parser.add_argument("--logs", type=Path, help="keep the logs of all processes in this folder")
     options = parser.parse_args()
-    budget_s = options.budget_s or (TRIAL_S if options.device == "cpu" else BUDGET_S)
+    default_s = TRIAL_S if options.device == "cpu" else BUDGET_S
+    # 0 is a budget too: an installation may have used all of it.
+    budget_s = default_s if options.budget_s is None else options.budget_s
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if options.wheels:
         argv = ["--device", options.device, "--output", str(options.output.resolve())]
