@@ -74,7 +74,7 @@ def find(name: str) -> Peer:
     for peer in PEERS:
         if peer.name == name:
             return peer
-    raise PeerFailed(f"peer {name!r} is unknown; there are {', '.join(peer.name for peer in PEERS)}")
+    raise PeerFailed(f"peer {name!r} is unknown; the peers are {', '.join(peer.name for peer in PEERS)}")
 
 
 def install(peer: Peer) -> None:
