@@ -121,10 +121,7 @@ def test_a_changed_byte_is_told_with_both_hashes(bundle: Path, name: str) -> Non
     content[len(content) // 2] ^= 1
     (bundle / name).write_bytes(content)
 
-    assert re.fullmatch(
-        re.escape(f"{bundle / name}: SHA-256 is ") + "[0-9a-f]{64}; the manifest says [0-9a-f]{64}",
-        why_not(bundle),
-    )
+    assert re.fullmatch(re.escape(f"{bundle / name}: SHA-256 is ") + "[0-9a-f]{64}; the manifest says [0-9a-f]{64}", why_not(bundle))
 
 
 @pytest.mark.parametrize("name", ["fp32.onnx", "tokenizer.json", "config.json", "manifest.json"])
@@ -180,28 +177,16 @@ def graphs(manifest: Manifest) -> list[Manifest]:
             "got 65",
             "windows.count_max: Input should be less than or equal to 64",
         ),
-        (
-            lambda m: m.update(windows={"size": 33, "stride": 16, "combine": "ends"}),
-            "got stride 16 and size 33",
-            "at most max_tokens (32)",
-        ),
+        (lambda m: m.update(windows={"size": 33, "stride": 16, "combine": "ends"}), "got stride 16 and size 33", "at most max_tokens (32)"),
         (lambda m: m.update(windows={"size": 16, "stride": 16, "combine": "ends"}), "windows.stride must be less than windows.size", ""),
         (lambda m: m.update(head_tail={"head": 0}), "got 0", "head_tail.head: Input should be greater than or equal to 1"),
         (lambda m: m.update(head_tail={"head": 32}), "head_tail.head must be less than max_tokens (32), got 32", ""),
         (lambda m: m["graphs"].update(classify=[]), "got []", "graphs.classify: Tuple should have at least 1 item"),
         (lambda m: m.update(golden=[]), "got []", "golden: Tuple should have at least 1 item"),
         (lambda m: m["calibration"].update(temperature=0), "got 0", "calibration.temperature: Input should be greater than 0"),
-        (
-            lambda m: m["calibration"].update(abstain_below=2),
-            "got 2",
-            "calibration.abstain_below: Input should be less than or equal to 1",
-        ),
+        (lambda m: m["calibration"].update(abstain_below=2), "got 2", "calibration.abstain_below: Input should be less than or equal to 1"),
         (lambda m: graphs(m)[0].update(tolerance=0), "got 0", "graphs.classify.0.tolerance: Input should be greater than 0"),
-        (
-            lambda m: graphs(m)[0].update(tolerance=float("inf")),
-            "got inf",
-            "graphs.classify.0.tolerance: Input should be a finite number",
-        ),
+        (lambda m: graphs(m)[0].update(tolerance=float("inf")), "got inf", "graphs.classify.0.tolerance: Input should be a finite number"),
         (lambda m: m.update(labels=["positive"]), "got ['positive']", "labels: Tuple should have at least 2 items"),
         (lambda m: m.update(labels=["positive", "positive"]), "a label is listed twice: ['positive', 'positive']", ""),
         (lambda m: m.update(labels=["a", "b", "c"]), "golden[0] has label 'positive' and 2 logits", "the labels are ['a', 'b', 'c']"),

@@ -270,7 +270,7 @@ def test_memory_that_batches_are_copied_from_is_pinned_page_by_page(graph: Path)
 
 def test_pinned_memory_is_never_unmapped_and_the_next_session_takes_it_again(graph: Path) -> None:
     pinning = Pinning()
-    for _ in range(4):
+    for _ in range(2):
         session = DeviceSession(graph, pinning.device(), 2)
         logits_of(session, [row(5)])
         del session

@@ -58,10 +58,7 @@ DAMAGES: list[tuple[Callable[[Section], object], str]] = [
     (lambda it: it.update(trust=[]), "explanations.trust: "),
     (lambda it: it["trust"].append(it["trust"][0]), "a method is listed twice: occlusion, "),
     (lambda it: it.update(trust=[method(f"m{number}", "baseline", 0.1) for number in range(65)]), "explanations.trust: "),
-    (
-        lambda it: it["operators"].pop(),
-        "mask_token and 200 tested texts, but the study has the operators attention_mask and 400 texts",
-    ),
+    (lambda it: it["operators"].pop(), "mask_token and 200 tested texts, but the study has the operators attention_mask and 400 texts"),
     (lambda it: it["trust"][0].update(tested=401), "occlusion: has the operators attention_mask, mask_token and 401 tested texts"),
     (lambda it: it["trust"][0].update(kind="bound"), "explanations.trust.0.kind: "),
     (lambda it: it["trust"][0].update(better_of_tested=1.01), "explanations.trust.0.better_of_tested: "),
