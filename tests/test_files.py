@@ -111,7 +111,7 @@ def test_a_row_that_ends_before_the_column_is_an_empty_text_in_its_place(name: s
     assert list(read_texts(written(tmp_path / name, content))) == ["", "bad"]
 
 
-def test_an_escaped_lone_surrogate_of_a_jsonl_is_left_for_others_to_judge(tmp_path: Path) -> None:
+def test_an_escaped_lone_surrogate_of_a_jsonl_is_kept(tmp_path: Path) -> None:
     assert list(read_texts(written(tmp_path / "a.jsonl", '{"text": "\\ud800"}\n'))) == ["\ud800"]
 
 
@@ -128,7 +128,7 @@ def test_a_dictionary_encoded_column_of_a_parquet_is_text(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", [kind for kind in READABLE if kind != ".txt"])
-def test_a_missing_column_is_told_with_those_that_are_there(kind: str, tmp_path: Path) -> None:
+def test_the_error_of_a_missing_column_lists_the_columns(kind: str, tmp_path: Path) -> None:
     path = file_of(FOUND, tmp_path, kind)
 
     message = why_not(path, "review")
@@ -159,7 +159,7 @@ def test_an_empty_table_has_no_column(kind: str, tmp_path: Path) -> None:
     ],
     ids=["cut", "blank", "key", "array", "number", "string", "int", "null", "deep"],
 )
-def test_a_bad_line_of_a_jsonl_is_told_by_its_number(line: str, says: str, tmp_path: Path) -> None:
+def test_the_error_of_a_bad_jsonl_line_has_its_number(line: str, says: str, tmp_path: Path) -> None:
     path = written(tmp_path / "a.jsonl", f'{{"text": "good"}}\n{{"text": "bad"}}\n{line}\n')
 
     message = why_not(path)
@@ -170,7 +170,7 @@ def test_a_bad_line_of_a_jsonl_is_told_by_its_number(line: str, says: str, tmp_p
 
 
 @pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
-def test_bytes_that_are_not_utf8_are_told_by_the_number_of_their_line(kind: str, tmp_path: Path) -> None:
+def test_the_error_of_invalid_utf8_has_the_line_number(kind: str, tmp_path: Path) -> None:
     path = file_of(["good"] * 2000, tmp_path, kind)
     lines = path.read_bytes().splitlines(keepends=True)
     written(path, b"".join([*lines[:1500], lines[1500].replace(b"good", b"caf\xe9"), *lines[1501:]]))
@@ -186,14 +186,14 @@ def test_texts_before_a_bad_line_are_given(tmp_path: Path) -> None:
         next(texts)
 
 
-def test_a_carriage_return_that_a_csv_does_not_quote_is_told_by_its_line_instead_of_making_two_rows(tmp_path: Path) -> None:
+def test_an_unquoted_carriage_return_in_a_csv_is_an_error_and_not_two_rows(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "text,id\ngood,1\ngood\rfilm,2\n")
 
     assert why_not(path).startswith(f"{path}:3: ")
 
 
 @pytest.mark.parametrize("name", ["a.xlsx", "a", "a.txt.gz", "a.TXT"])
-def test_an_unknown_kind_of_file_is_refused_with_those_that_are_read(name: str, tmp_path: Path) -> None:
+def test_the_error_of_an_unknown_file_type_lists_the_readable_ones(name: str, tmp_path: Path) -> None:
     message = why_not(written(tmp_path / name, "good\n"))
 
     assert message.startswith(f"{tmp_path / name}: the file type must be one of ")
@@ -201,7 +201,7 @@ def test_an_unknown_kind_of_file_is_refused_with_those_that_are_read(name: str, 
 
 
 @pytest.mark.parametrize("kind", READABLE)
-def test_a_missing_file_is_told_by_its_name(kind: str, tmp_path: Path) -> None:
+def test_the_error_of_a_missing_file_has_its_name(kind: str, tmp_path: Path) -> None:
     message = why_not(tmp_path / f"nosuch{kind}")
 
     assert message.startswith(f"{tmp_path}/nosuch{kind}: ")
@@ -209,7 +209,7 @@ def test_a_missing_file_is_told_by_its_name(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["empty", "no-parquet", "cut", "changed"])
-def test_a_damaged_parquet_is_told_by_its_name(damage: str, tmp_path: Path) -> None:
+def test_the_error_of_a_damaged_parquet_has_its_name(damage: str, tmp_path: Path) -> None:
     path = file_of([f"{number} film" for number in range(1000)], tmp_path, ".parquet")
     whole = path.read_bytes()
     half = len(whole) // 2
@@ -257,7 +257,7 @@ def test_a_large_file_is_read_in_bounded_memory(kind: str, large: Path, tmp_path
     assert peak < 2**20
 
 
-def test_nothing_is_read_before_the_first_text_is_asked_for(tmp_path: Path) -> None:
+def test_nothing_is_read_before_the_first_text_is_requested(tmp_path: Path) -> None:
     texts = read_texts(tmp_path / "a.txt")
     written(tmp_path / "a.txt", "good\n")
 
@@ -294,7 +294,7 @@ def lines_into(path: Path, *lines: str) -> None:
         output.complete()
 
 
-def test_lines_get_their_name_only_when_complete(tmp_path: Path) -> None:
+def test_lines_get_their_final_name_only_when_complete(tmp_path: Path) -> None:
     path, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
 
     with LineOutput(path) as output:
@@ -358,7 +358,7 @@ def test_an_output_in_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", [".", "", "x" * 300])
-def test_what_cannot_be_a_files_name_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_invalid_file_name_is_an_error(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadFile):
         LineOutput(Path(name) if len(name) < 2 else tmp_path / name)
 
@@ -402,7 +402,7 @@ except BadFile as error:
 """
 
 
-def test_what_a_full_disk_took_is_continued_to_the_same_file(tmp_path: Path) -> None:
+def test_an_output_that_filled_the_disk_is_continued_to_the_same_file(tmp_path: Path) -> None:
     """A real limit of the file size, in a process of its own."""
     path, whole = tmp_path / "out.jsonl", [f"line {number} of many" for number in range(10_000)]
 
@@ -418,7 +418,7 @@ def test_what_a_full_disk_took_is_continued_to_the_same_file(tmp_path: Path) -> 
     assert path.read_text().splitlines() == whole
 
 
-def test_a_new_file_is_whole_or_not_there(tmp_path: Path) -> None:
+def test_a_new_file_is_complete_or_absent(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     with new_file(path) as write:
         write("whole \u2028")
@@ -434,7 +434,7 @@ def test_a_new_file_is_whole_or_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
-def test_a_device_that_is_full_is_told(tmp_path: Path) -> None:
+def test_a_full_device_is_an_error(tmp_path: Path) -> None:
     """A link in place of the part: what is opened is the device."""
     (tmp_path / "page.html.part").symlink_to("/dev/full")
 

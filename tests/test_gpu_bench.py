@@ -108,7 +108,7 @@ def test_every_figure_has_its_name_once_and_every_target_is_a_figure() -> None:
     assert all(any(name.endswith(unit) for unit in UNITS) for name in names if name.endswith(("_s", "_ms", "_tflops")))
 
 
-def test_the_random_bert_answers_as_the_export_of_a_checkpoint_with_its_weights(tmp_path: Path) -> None:
+def test_the_random_bert_has_the_answers_of_an_exported_checkpoint_with_its_weights(tmp_path: Path) -> None:
     tiny = TINY["bert"]
     checkpoint = Checkpoint(save_tiny(tmp_path / "checkpoint", tiny))
     exported = tmp_path / "exported"
@@ -139,7 +139,7 @@ def test_a_missing_tensorrt_is_an_error_and_nothing_else_is_measured_in_its_plac
         tensorrt_peer.load(Path("nothing.onnx"), 128, 128, 0)
 
 
-def test_an_engine_is_for_one_shape_and_answers_as_the_graph_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_has_one_shape_and_the_answers_of_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The CPU in TensorRT's place.
     monkeypatch.setattr(tensorrt_peer, "PROVIDER", "CPUExecutionProvider")
     graph, size = tmp_path / "graph.onnx", SIZES["tiny-base"]

@@ -87,7 +87,7 @@ def test_the_limits_of_batches_are_a_gpus_unless_they_are_set(loaded: Callable[.
     assert (own.limits.rows, own.limits.tokens) == (8, 64)
 
 
-def test_every_shape_and_cell_runs_on_every_device_before_texts_are_served_the_largest_first_and_in_the_runners_thread(
+def test_every_shape_runs_on_every_device_before_the_first_request_largest_first(
     loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: dict[str, list[tuple[int, str]]] = {}
@@ -112,7 +112,7 @@ def test_every_shape_and_cell_runs_on_every_device_before_texts_are_served_the_l
     assert isinstance(found.layout, Padded)
 
 
-def test_a_cell_that_cannot_be_captured_keeps_no_model_off_its_device(
+def test_a_model_is_served_on_a_device_even_if_a_cell_cannot_be_captured(
     loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = DeviceSession._run
@@ -178,9 +178,7 @@ def lost_in_the_first_large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DeviceSession, "_run", fail)
 
 
-def test_auto_takes_the_cpu_where_a_device_is_lost_while_it_warms_up(
-    loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_uses_the_cpu_if_a_device_is_lost_during_warm_up(loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
     assert not loaded(device="auto").device_lost
     lost_in_the_first_large_batch(monkeypatch)
 
@@ -190,9 +188,7 @@ def test_auto_takes_the_cpu_where_a_device_is_lost_while_it_warms_up(
     assert "cuda:0 fails every run: CUDA failure 719" in found.not_cuda
 
 
-def test_a_start_whose_device_is_lost_while_it_warms_up_ends_as_a_lost_runner_does(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_lost_during_warm_up_ends_the_start_like_a_lost_runner(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     async def served() -> None:
         await App(settings.model_copy(update={"device": "cuda"})).run()
 
@@ -206,7 +202,7 @@ def test_a_start_whose_device_is_lost_while_it_warms_up_ends_as_a_lost_runner_do
 
 
 @pytest.mark.parametrize("trouble", [no_memory, no_right_graph, no_onnx])
-def test_auto_takes_the_cpu_where_a_gpu_cannot_serve_and_says_why(
+def test_auto_uses_the_cpu_if_a_gpu_cannot_serve_and_gives_the_reason(
     loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch, trouble: Callable[[pytest.MonkeyPatch], str]
 ) -> None:
     says = trouble(monkeypatch)
@@ -220,12 +216,12 @@ def test_auto_takes_the_cpu_where_a_gpu_cannot_serve_and_says_why(
         loaded(device="cuda")
 
 
-def test_where_neither_a_gpu_nor_the_cpu_can_serve_both_reasons_are_told(loaded: Callable[..., Loaded]) -> None:
+def test_if_neither_gpu_nor_cpu_can_serve_the_error_has_both_reasons(loaded: Callable[..., Loaded]) -> None:
     with pytest.raises(BadBundle, match=r"has no int8 graph; it has fp32; nor does a GPU serve it: precision = int8: runs on the CPU only"):
         loaded(device="auto", precision="int8")
 
 
-def test_devices_run_one_after_the_other_before_texts_are_served(loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_warm_up_one_after_the_other(loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
     """Capturing a run fails while another session takes memory, of whatever device."""
     order: list[str] = []
     run = DeviceSession.run
@@ -245,7 +241,7 @@ def test_devices_run_one_after_the_other_before_texts_are_served(loaded: Callabl
     assert [name for name, _ in itertools.groupby(order)] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]
 
 
-def test_the_ladder_runs_before_texts_are_served_as_far_as_there_is_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ladder_runs_before_the_first_request_if_there_is_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: set[tuple[int, ...]] = set()
     run = DeviceSession.run
 
@@ -263,7 +259,7 @@ def test_the_ladder_runs_before_texts_are_served_as_far_as_there_is_time(setting
     found.runners[0].close(PATIENCE_S)
 
 
-def test_what_check_raises_ends_the_loading_and_leaves_no_runner(settings: Settings) -> None:
+def test_an_error_of_check_ends_the_load_and_leaves_no_runner(settings: Settings) -> None:
     calls = itertools.count()
 
     def check() -> None:
@@ -276,7 +272,7 @@ def test_what_check_raises_ends_the_loading_and_leaves_no_runner(settings: Setti
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("cuda:")] == []
 
 
-def test_a_stop_ends_the_loading_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_the_load_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[bool] = []
 
     def load_for_ever(_: Settings, check: Callable[[], None], model: str) -> None:
@@ -323,7 +319,7 @@ sys.exit(main())
     [('raise RunnerLost("its device is lost")', 1, "error: its device is lost\n"), ("self.device_lost = True", 0, "")],
     ids=["while it served", "before the CPU served"],
 )
-def test_a_process_that_has_lost_a_device_ends_with_its_code_and_destroys_nothing(
+def test_a_process_with_a_lost_device_exits_without_destroying_sessions(
     bundles: Path, tmp_path: Path, ends: str, code: int, says: str
 ) -> None:
     """What CUDA has of a lost device aborts when it is destroyed."""
@@ -338,7 +334,7 @@ def test_a_process_that_has_lost_a_device_ends_with_its_code_and_destroys_nothin
     assert found.stderr.endswith(says)
 
 
-def test_batches_that_a_device_has_no_memory_for_stop_the_start_and_what_fits_is_told(
+def test_a_batch_beyond_the_device_memory_stops_the_start_and_the_error_says_what_fits(
     loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out_of_memory_beyond(1280, monkeypatch)
@@ -351,7 +347,7 @@ def test_batches_that_a_device_has_no_memory_for_stop_the_start_and_what_fits_is
     assert loaded(batch_tokens_max=1024).limits.tokens == 1024
 
 
-def test_no_runner_is_left_behind_by_a_start_that_fails(loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_leaves_no_runner(loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(threading.enumerate())
     out_of_memory_beyond(1280, monkeypatch)
 
@@ -393,7 +389,7 @@ def test_int8_is_refused_on_a_device(loaded: Callable[..., Loaded]) -> None:
         loaded(precision="int8")
 
 
-def test_graphs_that_are_made_for_a_device_are_gone_when_they_are_loaded_or_kept_where_asked(
+def test_graphs_built_for_a_device_are_removed_after_loading_or_kept_in_cache_dir(
     loaded: Callable[..., Loaded], fused: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = tmp_path / "temporary"
@@ -421,7 +417,7 @@ def test_texts_are_answered_explained_and_counted_by_device(start: Callable[...,
     assert server.metric("sentiment_stage_seconds_sum", stage="copy", model="tiny/1") > 0
 
 
-def test_packed_batches_go_all_the_way_from_texts_to_answers(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_batches_are_answered_like_single_texts(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
     """The default bundle's packed graph with attention for a CPU, in small batches: all but the kernels is as on a GPU."""
     make = gpu_graphs.make_graphs
 
@@ -458,7 +454,7 @@ def test_packed_batches_go_all_the_way_from_texts_to_answers(start: Callable[...
     assert max(rows * columns for rows, columns in longest[warm:]) <= max(rows * columns for rows, columns in longest[:warm])
 
 
-def test_models_on_a_gpu_are_not_exchanged_while_they_serve(start: Callable[..., RunningServer]) -> None:
+def test_models_on_a_gpu_cannot_be_exchanged_while_they_serve(start: Callable[..., RunningServer]) -> None:
     server = start(device="cuda:0")
     loading = asyncio.run_coroutine_threadsafe(server.app._repository.load("paired/1"), server.loop)
 
@@ -466,7 +462,7 @@ def test_models_on_a_gpu_are_not_exchanged_while_they_serve(start: Callable[...,
         loading.result(PATIENCE_S)
 
 
-def test_what_fills_a_cell_is_counted_as_padding(start: Callable[..., RunningServer]) -> None:
+def test_filler_tokens_of_a_cell_count_as_padding(start: Callable[..., RunningServer]) -> None:
     server = start(device="cuda:0")
 
     with server.client() as client:
@@ -501,7 +497,9 @@ def test_two_devices_run_at_once(start: Callable[..., RunningServer], monkeypatc
     assert answers == ["positive", "positive"]
 
 
-def test_a_busy_devices_next_batch_is_laid_out_while_one_runs(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_batch_of_a_busy_device_is_laid_out_while_one_runs_in_a_server(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = start(device="cuda:0", batch_rows_max=8)
     running: list[bool] = []
     laid_out_meanwhile: list[bool] = []
@@ -532,7 +530,7 @@ def test_a_busy_devices_next_batch_is_laid_out_while_one_runs(start: Callable[..
     assert (alone.label, laid_out_meanwhile[alone_from:]) == ("positive", [False])
 
 
-def test_a_batch_that_the_device_has_no_memory_for_is_answered_in_smaller_ones(
+def test_a_batch_beyond_the_device_memory_is_answered_in_smaller_ones(
     start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start(device="cuda:0")
@@ -544,7 +542,7 @@ def test_a_batch_that_the_device_has_no_memory_for_is_answered_in_smaller_ones(
     assert [getattr(result, "label", result) for result in results] == ["positive", "negative"] * 100
 
 
-def test_a_device_that_disappears_answers_unavailable_and_the_server_ends_to_be_replaced(start: Callable[..., RunningServer]) -> None:
+def test_a_lost_device_answers_unavailable_and_the_server_ends(start: Callable[..., RunningServer]) -> None:
     def gone(*_: Any) -> None:
         raise RuntimeError("CUDA failure 999: unknown error")
 
@@ -565,7 +563,7 @@ def test_a_device_that_disappears_answers_unavailable_and_the_server_ends_to_be_
     server.failure = None
 
 
-def test_what_one_device_cannot_answer_any_more_costs_the_other_nothing(
+def test_a_lost_device_does_not_affect_the_batches_of_the_other(
     start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered, go = threading.Event(), threading.Event()
@@ -601,7 +599,7 @@ def test_what_one_device_cannot_answer_any_more_costs_the_other_nothing(
     server.failure = None
 
 
-def test_a_run_that_never_returns_is_given_up_and_the_server_ends(
+def test_a_run_that_hangs_is_answered_internal_and_the_server_ends(
     start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sentiment.serving.app.WATCHDOG_S", 0.02)
@@ -627,7 +625,9 @@ class FakeMeter:
         return 0.5
 
 
-def test_the_devices_meters_are_metrics_where_there_are_any(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_meters_are_exported_as_metrics_if_there_are_any(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sentiment.serving.app.meters", lambda given: {device.name: FakeMeter() for device in given})
     with_meters = urllib.request.urlopen(start(device="cuda").url + "/metrics", timeout=10).read().decode()
     monkeypatch.setattr("sentiment.serving.app.meters", lambda given: {})
@@ -638,7 +638,7 @@ def test_the_devices_meters_are_metrics_where_there_are_any(start: Callable[...,
     assert "sentiment_device_" not in without
 
 
-def test_a_server_without_a_gpu_says_why_it_took_the_cpu(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_a_gpu_logs_why_it_uses_the_cpu(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(devices, "_DRIVER", "libnosuch.so.1")
 
@@ -650,7 +650,7 @@ def test_a_server_without_a_gpu_says_why_it_took_the_cpu(start: Callable[..., Ru
     assert "no NVIDIA driver: libnosuch.so.1" in ready["not_cuda"]
 
 
-def test_a_gpu_that_is_named_and_not_there_ends_the_process_with_2(bundles: Path) -> None:
+def test_a_missing_named_gpu_exits_with_2(bundles: Path) -> None:
     command = [sys.executable, "-m", "sentiment", "serve", "--bundles", str(bundles), "--model", "tiny", "--device", "cuda:99"]
     ports = ["--grpc-listen", "127.0.0.1:0", "--http-listen", ""]
 
@@ -660,7 +660,7 @@ def test_a_gpu_that_is_named_and_not_there_ends_the_process_with_2(bundles: Path
     assert "device = cuda:99: " in found.stderr
 
 
-def test_a_bundle_is_found_at_fault_before_its_graphs_are(loaded: Callable[..., Loaded], tmp_path: Path) -> None:
+def test_a_bundle_is_checked_before_its_gpu_graphs_are_built(loaded: Callable[..., Loaded], tmp_path: Path) -> None:
     path = make_bundle(tmp_path / "bundles")
     onnx.save(onnx.ModelProto(), path / "fp32.onnx")
 
@@ -668,7 +668,7 @@ def test_a_bundle_is_found_at_fault_before_its_graphs_are(loaded: Callable[..., 
         loaded(bundles=(tmp_path / "bundles",))
 
 
-def test_nvml_is_asked_of_devices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvidia_ml_py_there_are_no_meters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
     assert nvml.meters(GPUS) == {}

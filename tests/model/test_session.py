@@ -23,7 +23,7 @@ FOR_EVER = 10**15
 
 
 @pytest.mark.parametrize("module", ["sentiment.model.session", "sentiment_models"])
-def test_the_runtime_is_told_not_to_report_before_it_loads(module: str) -> None:
+def test_telemetry_is_off_before_the_runtime_loads(module: str) -> None:
     program = f"import os, sys, {module}; print(os.environ['ORT_DISABLE_TELEMETRY'])"
     environment = {name: value for name, value in os.environ.items() if name not in ("ORT_DISABLE_TELEMETRY", "CI")}
 
@@ -81,7 +81,7 @@ def steps(count: int) -> dict[str, np.ndarray[Any, Any]]:
     return {"input_ids": np.array([[count]], np.int64)}
 
 
-def test_a_stop_ends_a_real_run_with_an_error_and_the_session_stays_good(counting: Session) -> None:
+def test_a_stop_ends_a_real_run_with_an_error_and_the_session_stays_usable(counting: Session) -> None:
     outcomes: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     stop, begun = Stop(), threading.Event()
 
@@ -107,7 +107,7 @@ def test_a_stop_ends_a_real_run_with_an_error_and_the_session_stays_good(countin
     assert counting.run(steps(3), Stop()).tolist() == [[3.0]]
 
 
-def test_a_run_that_was_asked_to_end_before_it_began_fails_at_once(counting: Session) -> None:
+def test_a_run_that_was_stopped_before_it_began_fails_at_once(counting: Session) -> None:
     stop = Stop()
     stop.ask()
 
@@ -140,7 +140,7 @@ for feeds in (large, small, large):
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the limit is set from what /proc says is used")
-def test_a_batch_beyond_the_memory_is_out_of_memory_and_a_smaller_one_runs_after_it(tmp_path: Path) -> None:
+def test_a_batch_beyond_the_host_memory_is_out_of_memory_and_a_smaller_one_runs(tmp_path: Path) -> None:
     onnx.save(make_graph(), tmp_path / "tiny.onnx")
 
     found = subprocess.run(

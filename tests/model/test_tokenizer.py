@@ -209,7 +209,7 @@ def test_a_pair_has_the_tokens_and_offsets_of_the_whole(kind: str, ours: Tokeniz
 
 @settings(deadline=None, max_examples=50, print_blob=True)
 @given(texts=st.lists(TEXTS, max_size=6))
-def test_many_texts_give_the_same_rows_as_one_by_one(ours: Tokenizer, texts: list[str]) -> None:
+def test_many_texts_together_have_the_same_rows_as_one_by_one(ours: Tokenizer, texts: list[str]) -> None:
     assert ours.encode_many(texts) == [ours.encode(text) for text in texts]
 
 
@@ -255,7 +255,7 @@ def counting(ours: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Counting:
     return counting
 
 
-def test_the_work_is_bounded_by_what_is_read_and_not_by_the_text(ours: Tokenizer, counting: Counting) -> None:
+def test_the_work_is_bounded_by_the_row_and_not_by_the_text(ours: Tokenizer, counting: Counting) -> None:
     row = ours.encode("good film " * 100_000)
 
     assert row.tokens == MAX_TOKENS
@@ -280,7 +280,7 @@ HARD = {
 
 @pytest.mark.parametrize("kind", ["english"], indirect=True)
 @pytest.mark.parametrize("text", HARD.values(), ids=HARD.keys())
-def test_a_megabyte_of_anything_is_hardly_given_to_the_tokenizer(ours: Tokenizer, text: str, counting: Counting) -> None:
+def test_only_a_small_part_of_a_megabyte_reaches_the_tokenizer(ours: Tokenizer, text: str, counting: Counting) -> None:
     rows = [ours.encode(text), ours.encode(text, "a"), *ours.encode_many([text])]
     rows += [*ours.encode_windows(text, MAX_TOKENS, 7, 8).rows]
     explained = ours.encode_explained(text)
@@ -304,14 +304,14 @@ def test_a_part_of_a_megabyte_has_the_tokens_of_the_whole(kind: str, ours: Token
 
 @pytest.mark.parametrize("kind", ["bytes", "pieces", "cased"], indirect=True)
 @pytest.mark.parametrize("text", ["a" * MEGABYTE, "\u08d4" * MEGABYTE], ids=["letters", "accents of which nothing is known"])
-def test_where_nothing_is_known_a_bounded_part_is_read(ours: Tokenizer, text: str, counting: Counting) -> None:
+def test_of_an_unknown_tokenizer_a_bounded_part_is_read(ours: Tokenizer, text: str, counting: Counting) -> None:
     row = ours.encode(text)
 
     assert counting.read < 3 * CUT_CHARACTERS_MAX
     assert row.tokens <= MAX_TOKENS
 
 
-def test_words_that_are_hard_to_read_are_not_plain(ours: Tokenizer) -> None:
+def test_long_words_and_long_texts_are_not_plain(ours: Tokenizer) -> None:
     assert ours.is_plain("good film " * 10)
     assert ours.is_plain("a" * 24)
     assert not ours.is_plain("good " + "a" * 25)
@@ -319,7 +319,7 @@ def test_words_that_are_hard_to_read_are_not_plain(ours: Tokenizer) -> None:
     assert not ours.is_plain("good film " * CUT)
 
 
-def test_a_pair_has_both_texts_and_says_which_token_is_whose(kind: str, ours: Tokenizer) -> None:
+def test_the_types_of_a_pair_tell_its_texts_apart(kind: str, ours: Tokenizer) -> None:
     row = ours.encode("a a", "a a a")
 
     assert row.type_ids == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -337,7 +337,7 @@ def test_a_pair_that_does_not_fit_loses_the_end_of_the_longer_text(ours: Tokeniz
     assert abs(own[0] - own[1]) <= 1 or min(first, second) == 1
 
 
-def test_threads_that_tokenize_at_once_get_what_one_would_get(ours: Tokenizer) -> None:
+def test_several_threads_get_the_same_rows_as_one(ours: Tokenizer) -> None:
     words = itertools.cycle(WEIGHTS)
     texts = [" ".join(itertools.islice(words, length % 60)) for length in range(200)]
     alone = [ours.encode(text) for text in texts]
@@ -356,7 +356,7 @@ def test_the_padding_token_is_found_by_its_name(ours: Tokenizer) -> None:
     assert ours.special_tokens == 2
 
 
-def test_a_file_that_is_no_tokenizer_is_a_bad_bundle(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_tokenizer_is_a_bad_bundle(tmp_path: Path) -> None:
     for content in (b"", b"{}", b"\xff", b'{"version": "1.0", "model": {"type": "NoSuch"}}'):
         (tmp_path / "tokenizer.json").write_bytes(content)
 

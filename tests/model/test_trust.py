@@ -20,7 +20,7 @@ def bundle(tmp_path: Path) -> Path:
     return trust(make_bundle(tmp_path))
 
 
-def test_a_bundle_tells_what_was_measured_of_its_explanations(bundle: Path) -> None:
+def test_a_bundle_has_the_measurements_of_its_explanations(bundle: Path) -> None:
     measured = load_bundle(bundle).manifest.explanations
 
     assert measured is not None
@@ -39,7 +39,7 @@ def test_a_bundle_tells_what_was_measured_of_its_explanations(bundle: Path) -> N
     assert measured.model_dump(mode="json", exclude_none=True)["trust"][0] == explanations()["trust"][0]
 
 
-def test_a_bundle_of_before_has_none_and_fields_of_later_are_passed_over(tmp_path: Path, bundle: Path) -> None:
+def test_an_older_bundle_has_no_measurements_and_unknown_fields_are_ignored(tmp_path: Path, bundle: Path) -> None:
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     manifest["explanations"]["trust"][0]["of_later"] = manifest["explanations"]["of_later"] = {}
     (bundle / "manifest.json").write_text(json.dumps(manifest))
@@ -80,7 +80,7 @@ DAMAGES: list[tuple[Callable[[Section], object], str]] = [
 
 
 @pytest.mark.parametrize(("damage", "says"), DAMAGES, ids=range(len(DAMAGES)))
-def test_what_cannot_have_been_measured_is_refused(bundle: Path, damage: Callable[[Section], object], says: str) -> None:
+def test_impossible_measurements_are_an_error(bundle: Path, damage: Callable[[Section], object], says: str) -> None:
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     damage(manifest["explanations"])
     (bundle / "manifest.json").write_text(json.dumps(manifest))
