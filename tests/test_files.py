@@ -1,4 +1,4 @@
-"""Texts from files and answers to files: what each format gives, what damage is told, what an interruption leaves."""
+"""Texts from files and answers to files: formats, errors of damaged files, and interrupted outputs."""
 
 import errno
 import io
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow
@@ -16,7 +17,7 @@ from pyarrow import parquet
 from sentiment.files.texts import READABLE, BadFile, LineOutput, new_file, read_texts
 
 FOUND = ["a good film", "caf\u00e9 \U0001f600", 'with "quotes"', "a, comma"]
-# Python's own idea of a line ends at each of these; a text may hold them.
+# str.splitlines splits at each of these; a text may contain them.
 INNER = ["one\u2028text", "one\u2029text", "one\x85text", "one\x0btext", "one\x0ctext", "one\x1etext"]
 
 
@@ -25,18 +26,18 @@ def written(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def file_of(texts: list[str], folder: Path, kind: str, column: str = "text", end: str = "\n") -> Path:
-    """A file of each kind that holds these texts beside another column."""
+def file_of(texts: list[str], folder: Path, kind: str, column: str = "text") -> Path:
+    """A file of this kind with these texts and another column."""
     path = folder / f"texts{kind}"
     if kind == ".txt":
-        return written(path, "".join(text + end for text in texts))
+        return written(path, "".join(f"{text}\n" for text in texts))
     if kind == ".tsv":
-        return written(path, end.join([f"id\t{column}", *(f"{number}\t{text}" for number, text in enumerate(texts))]) + end)
+        return written(path, "\n".join([f"id\t{column}", *(f"{number}\t{text}" for number, text in enumerate(texts))]) + "\n")
     if kind == ".csv":
         quoted = ['"' + text.replace('"', '""') + '"' for text in texts]
-        return written(path, end.join([f"id,{column}", *(f"{number},{text}" for number, text in enumerate(quoted))]) + end)
+        return written(path, "\n".join([f"id,{column}", *(f"{number},{text}" for number, text in enumerate(quoted))]) + "\n")
     if kind == ".jsonl":
-        return written(path, "".join(json.dumps({"id": 1, column: text}, ensure_ascii=False) + end for text in texts))
+        return written(path, "".join(json.dumps({"id": 1, column: text}, ensure_ascii=False) + "\n" for text in texts))
     parquet.write_table(pyarrow.table({"id": list(range(len(texts))), column: texts}), path, row_group_size=1000)
     return path
 
@@ -47,11 +48,11 @@ def why_not(path: Path, column: str = "text") -> str:
     return str(caught.value)
 
 
+# Only a line feed ends a line, and a carriage return inside a line belongs to the text.
+@pytest.mark.parametrize("texts", [FOUND * 3000, INNER, ["good\rfilm", "bad"]], ids=["many", "inner-ends", "carriage-return"])
 @pytest.mark.parametrize("kind", READABLE)
-def test_every_format_gives_its_texts_in_order(kind: str, tmp_path: Path) -> None:
-    path = file_of(FOUND * 3000, tmp_path, kind)
-
-    assert list(read_texts(path)) == FOUND * 3000
+def test_every_format_gives_its_texts_in_order(kind: str, texts: list[str], tmp_path: Path) -> None:
+    assert list(read_texts(file_of(texts, tmp_path, kind))) == texts
 
 
 @pytest.mark.parametrize("kind", [kind for kind in READABLE if kind != ".txt"])
@@ -59,72 +60,47 @@ def test_the_column_may_have_another_name(kind: str, tmp_path: Path) -> None:
     assert list(read_texts(file_of(FOUND, tmp_path, kind, "review"), "review")) == FOUND
 
 
+VARIANTS: dict[str, Callable[[bytes], bytes]] = {
+    "byte-order-mark": lambda content: b"\xef\xbb\xbf" + content,
+    "windows-line-ends": lambda content: content.replace(b"\n", b"\r\n"),
+    "no-last-line-end": lambda content: content.removesuffix(b"\n"),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
-def test_a_byte_order_mark_is_no_part_of_the_first_text(kind: str, tmp_path: Path) -> None:
+def test_byte_order_mark_and_line_ends_are_not_part_of_a_text(kind: str, variant: str, tmp_path: Path) -> None:
     path = file_of(FOUND, tmp_path, kind)
-    written(path, b"\xef\xbb\xbf" + path.read_bytes())
+    written(path, VARIANTS[variant](path.read_bytes()))
 
     assert list(read_texts(path)) == FOUND
 
 
-@pytest.mark.parametrize("kind", READABLE)
-def test_only_a_line_feed_ends_a_line(kind: str, tmp_path: Path) -> None:
-    assert list(read_texts(file_of(INNER, tmp_path, kind))) == INNER
+LONG = "word " * 100_000
+CONTENTS = {
+    "blank line of a txt": (".txt", "good\n\nbad\n", ["good", "", "bad"]),
+    "quoted field of a csv over lines, and a long one": (".csv", f'text,id\n"two\nlines",1\n"{LONG}",2\n', ["two\nlines", LONG]),
+    "quote in a tsv": (".tsv", 'text\tid\n"good\t1\nbad"\t2\n', ['"good', 'bad"']),
+    "row of a tsv that ends before the column": (".tsv", "id\ttext\n1\n2\tbad\n", ["", "bad"]),
+    "row of a csv that ends before the column": (".csv", "id,text\n1\n2,bad\n", ["", "bad"]),
+    "escaped lone surrogate of a jsonl": (".jsonl", '{"text": "\\ud800"}\n', ["\ud800"]),
+}
 
 
-@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl", ".parquet"])
-def test_a_carriage_return_inside_a_line_belongs_to_the_text(kind: str, tmp_path: Path) -> None:
-    texts = ["good\rfilm", "bad"]
-
-    assert list(read_texts(file_of(texts, tmp_path, kind))) == texts
+@pytest.mark.parametrize(("kind", "content", "texts"), CONTENTS.values(), ids=CONTENTS)
+def test_a_text_is_read_as_its_format_defines_it(kind: str, content: str, texts: list[str], tmp_path: Path) -> None:
+    assert list(read_texts(written(tmp_path / f"a{kind}", content))) == texts
 
 
-@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
-def test_a_file_with_windows_line_ends_gives_the_same_texts(kind: str, tmp_path: Path) -> None:
-    assert list(read_texts(file_of(FOUND, tmp_path, kind, end="\r\n"))) == FOUND
+@pytest.mark.parametrize(
+    ("column", "texts"),
+    [(["good", None, "bad"], ["good", "", "bad"]), (pyarrow.array(FOUND).dictionary_encode(), FOUND)],
+    ids=["null", "dictionary"],
+)
+def test_a_parquet_column_may_have_missing_values_and_a_dictionary(column: object, texts: list[str], tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
 
-
-@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
-def test_the_last_line_needs_no_end(kind: str, tmp_path: Path) -> None:
-    path = file_of(FOUND, tmp_path, kind)
-    written(path, path.read_bytes().removesuffix(b"\n"))
-
-    assert list(read_texts(path)) == FOUND
-
-
-def test_a_blank_line_of_a_txt_is_an_empty_text_in_its_place(tmp_path: Path) -> None:
-    assert list(read_texts(written(tmp_path / "a.txt", "good\n\nbad\n"))) == ["good", "", "bad"]
-
-
-def test_a_quoted_field_of_a_csv_may_go_over_lines_and_be_long(tmp_path: Path) -> None:
-    long = "word " * 100_000
-
-    assert list(read_texts(written(tmp_path / "a.csv", f'text,id\n"two\nlines",1\n"{long}",2\n'))) == ["two\nlines", long]
-
-
-def test_a_quote_in_a_tsv_is_a_character_like_any_other(tmp_path: Path) -> None:
-    assert list(read_texts(written(tmp_path / "a.tsv", 'text\tid\n"good\t1\nbad"\t2\n'))) == ['"good', 'bad"']
-
-
-@pytest.mark.parametrize(("name", "content"), [("a.tsv", "id\ttext\n1\n2\tbad\n"), ("a.csv", "id,text\n1\n2,bad\n")])
-def test_a_row_that_ends_before_the_column_is_an_empty_text_in_its_place(name: str, content: str, tmp_path: Path) -> None:
-    assert list(read_texts(written(tmp_path / name, content))) == ["", "bad"]
-
-
-def test_an_escaped_lone_surrogate_of_a_jsonl_is_kept(tmp_path: Path) -> None:
-    assert list(read_texts(written(tmp_path / "a.jsonl", '{"text": "\\ud800"}\n'))) == ["\ud800"]
-
-
-def test_a_missing_value_of_a_parquet_is_an_empty_text_in_its_place(tmp_path: Path) -> None:
-    parquet.write_table(pyarrow.table({"text": ["good", None, "bad"]}), tmp_path / "a.parquet")
-
-    assert list(read_texts(tmp_path / "a.parquet")) == ["good", "", "bad"]
-
-
-def test_a_dictionary_encoded_column_of_a_parquet_is_text(tmp_path: Path) -> None:
-    parquet.write_table(pyarrow.table({"text": pyarrow.array(FOUND).dictionary_encode()}), tmp_path / "a.parquet")
-
-    assert list(read_texts(tmp_path / "a.parquet")) == FOUND
+    assert list(read_texts(tmp_path / "a.parquet")) == texts
 
 
 @pytest.mark.parametrize("kind", [kind for kind in READABLE if kind != ".txt"])
@@ -265,7 +241,7 @@ def test_nothing_is_read_before_the_first_text_is_requested(tmp_path: Path) -> N
 
 
 class Full(io.BytesIO):
-    """A stream on a disk that fills up at the step it is told."""
+    """A stream whose disk is full at a given step."""
 
     def __init__(self, step: str) -> None:
         super().__init__()

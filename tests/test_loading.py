@@ -1,4 +1,4 @@
-"""Servers on devices. The devices are made up and compute on the CPU's provider; all between the call and the kernel is as on a GPU."""
+"""Servers on devices. The devices are fakes that compute on the CPU provider; everything between the call and the kernel is as on a GPU."""
 
 import asyncio
 import itertools
@@ -37,7 +37,7 @@ from tests.packed_twin import save_twin
 from tests.tiny import make_bundle, make_graph
 
 GPUS = [Device(f"cuda:{index}", index, Accelerator("CPUExecutionProvider", "cpu", graphs=True), "a GPU", f"u{index}") for index in (0, 1)]
-# Longer than any machine takes; a test that passes never waits so long.
+# Long enough for a busy machine; a test that passes never waits so long.
 PATIENCE_S = 10
 ROOT = Path(__file__).parents[1]
 
@@ -75,7 +75,7 @@ def test_each_device_has_a_runner_with_a_session_of_its_own(loaded: Callable[...
     assert isinstance(own[0], DeviceSession)
     assert own[0] is not own[1]
     assert found.devices == tuple(GPUS)
-    # Explanations are no business of the devices' threads.
+    # Explanations do not run in the threads of the devices.
     assert not isinstance(found.explained.session, DeviceSession)
     assert Explainer(found.explained).methods
 
@@ -105,7 +105,7 @@ def test_every_shape_runs_on_every_device_before_the_first_request_largest_first
     for name in ("cuda:0", "cuda:1"):
         sizes = [size for size, _ in ran[name][2:]]
         first = sizes[: 2 + len({*found.cost.points(), *found.classifier.session.cells})]
-        # Small ones are as large as their cells, so that only the first is known to be the largest.
+        # Small shapes are padded to their cells, so only the first is known to be the largest.
         assert first[0] == max(first) == ON_GPU["rows"] * 32
         assert {rows * length for rows, length in found.classifier.session.cells} < set(first)
         assert {thread for _, thread in ran[name]} == {name}
@@ -164,7 +164,7 @@ def no_onnx(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def lost_in_the_first_large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the golden set, and for ever."""
+    """From the first large batch on, every run fails."""
     run = DeviceSession._run
     gone = threading.Event()
 
@@ -222,14 +222,14 @@ def test_if_neither_gpu_nor_cpu_can_serve_the_error_has_both_reasons(loaded: Cal
 
 
 def test_devices_warm_up_one_after_the_other(loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Capturing a run fails while another session takes memory, of whatever device."""
+    """Capturing a run fails while another session allocates memory, on any device."""
     order: list[str] = []
     run = DeviceSession.run
 
     def note(self: DeviceSession, feeds: Any, stop: Any = None) -> Any:
         order.append(self.device.name)
         logits = run(self, feeds, stop)
-        # Nobody came between.
+        # No other device ran meanwhile.
         assert order[-1] == self.device.name
         return logits
 
@@ -237,7 +237,7 @@ def test_devices_warm_up_one_after_the_other(loaded: Callable[..., Loaded], monk
 
     loaded()
 
-    # Golden texts, first runs, and what the first costs: the second's are taken to be the same.
+    # Golden texts, first runs, then the costs of the first device, which apply to the second as well.
     assert [name for name, _ in itertools.groupby(order)] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]
 
 
@@ -254,7 +254,7 @@ def test_the_ladder_runs_before_the_first_request_if_there_is_time(settings: Set
     found = load(settings.model_copy(update={"device": "cuda:0"}), measure_s=PATIENCE_S)
 
     assert {*found.classifier.session.ladder} <= ran
-    # The planner's lengths are those that batches are padded to.
+    # The planner uses the lengths that batches are padded to.
     assert found.layout == Padded(found.classifier.session.lengths)
     found.runners[0].close(PATIENCE_S)
 
@@ -322,7 +322,7 @@ sys.exit(main())
 def test_a_process_with_a_lost_device_exits_without_destroying_sessions(
     bundles: Path, tmp_path: Path, ends: str, code: int, says: str
 ) -> None:
-    """What CUDA has of a lost device aborts when it is destroyed."""
+    """Destroying CUDA objects of a lost device aborts the process."""
     program = tmp_path / "aborting.py"
     program.write_text(ABORTING.replace("{ends}", ends))
     command = [sys.executable, str(program), "serve", "--bundles", str(bundles), "--model", "tiny"]
@@ -359,7 +359,7 @@ def test_a_failed_start_leaves_no_runner(loaded: Callable[..., Loaded], monkeypa
 
 @pytest.fixture
 def fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the tiny graph could be fused."""
+    """Fakes the builder of graphs, since the tiny graph cannot be fused."""
 
     def make(bundle: Path, folder: Path, precision: str) -> GpuGraphs:
         place = folder / f"gpu-{precision}"
@@ -418,7 +418,7 @@ def test_texts_are_answered_explained_and_counted_by_device(start: Callable[...,
 
 
 def test_packed_batches_are_answered_like_single_texts(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default bundle's packed graph with attention for a CPU, in small batches: all but the kernels is as on a GPU."""
+    """The default bundle's packed graph with attention for a CPU, in small batches: everything except the kernels is as on a GPU."""
     make = gpu_graphs.make_graphs
 
     def make_twin(bundle: Path, folder: Path, precision: gpu_graphs.Precision) -> GpuGraphs:
@@ -449,7 +449,7 @@ def test_packed_batches_are_answered_like_single_texts(start: Callable[..., Runn
     host = load_classifier(ROOT / "models/bundles/english/1", "fp32")
     wanted = [host.score(host.run([host.tokenizer.encode(text, None)])[0]).scores[1] for text in texts]
     assert [result.scores["positive"] for result in results if isinstance(result, Classification)] == pytest.approx(wanted, abs=1e-4)
-    # What takes most memory ran before the first text came.
+    # The shapes that need most memory ran before the first request.
     assert max(rows * columns for rows, columns in longest[:warm]) >= 2 * 512
     assert max(rows * columns for rows, columns in longest[warm:]) <= max(rows * columns for rows, columns in longest[:warm])
 
@@ -507,7 +507,7 @@ def test_the_next_batch_of_a_busy_device_is_laid_out_while_one_runs_in_a_server(
 
     def compute(self: DeviceSession, given: Any, options: Any) -> Any:
         running.append(True)
-        # What a GPU's batch takes; the processor is free meanwhile.
+        # As long as a batch on a GPU; the CPU is free meanwhile.
         time.sleep(0.02)
         logits = run(self, given, options)
         running.pop()

@@ -1,4 +1,4 @@
-"""How many cores a container grants, from files as the kernel writes them."""
+"""The cores that a container grants, from files as the kernel writes them."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ def machine(root: Path, files: dict[str, str]) -> Path:
 
 
 def v2(root: Path, group: str, **quotas: str) -> Path:
-    """Version 2: the process is in ``group``; quotas by group, of which _ parts the levels and ``top`` is the top."""
+    """Version 2: the process is in ``group``. Quotas by group: _ separates the levels, ``top`` is the root."""
     files = {"proc/self/cgroup": f"0::{group}"}
     for name, quota in quotas.items():
         folder = "" if name == "top" else name.replace("_", "/") + "/"

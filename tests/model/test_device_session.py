@@ -1,4 +1,4 @@
-"""A session on a device, proved on the CPU's provider: buffers, cells, copies, and what failures mean. Capturing itself needs CUDA."""
+"""A session on a device, on the CPU provider: buffers, cells, copies, and the errors of failures. Capturing itself needs CUDA."""
 
 import bisect
 import ctypes
@@ -30,7 +30,7 @@ from sentiment.model.tokenizer import Row
 from tests.packed_twin import save_twin
 from tests.tiny import make_graph
 
-# Captured runs have no meaning to the CPU's provider: all else is as on a GPU.
+# The CPU provider ignores the options of captured runs. Everything else is as on a GPU.
 CAPTURING = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu", graphs=True), "a GPU")
 ENGLISH = Path(__file__).parents[2] / "models/bundles/english/1"
 PLAIN = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu"))
@@ -101,7 +101,7 @@ def test_a_small_batch_is_padded_to_the_smallest_cell_that_holds_it(graph: Path)
         return session.feeds([row(*[5] * length)] * count, 0, left=False)["input_ids"].shape
 
     assert [shape(*of) for of in ((1, 3), (3, 16), (5, 17), (1, 33), (9, 48))] == [(1, 16), (4, 16), (8, 32), (1, 48), (16, 48)]
-    # Beyond the grid rows and lengths go in steps.
+    # Outside the grid, rows and lengths are rounded to steps.
     assert [shape(*of) for of in ((33, 17), (65, 1), (33, 48))] == [(40, 24), (80, 8), (40, 48)]
     session.within(lambda length: 33)
     assert shape(33, 48) == (33, 48)
@@ -117,7 +117,7 @@ def test_cells_end_at_the_models_length_and_the_largest_is_first(graph: Path) ->
 
 
 def packing(session: DeviceSession) -> DeviceSession:
-    """The same, as if its graph read packed rows: only how they are laid out is looked at."""
+    """The same session, as if its graph read packed rows. Only the layout is tested."""
     session.layout, session.inputs = "packed", ["input_ids", "position_ids", "token_offset", "cumulative_lengths"]
     return session
 
@@ -144,7 +144,7 @@ def test_packed_rows_of_one_cell_all_have_its_shapes(graph: Path) -> None:
 
 
 class Recorder:
-    """In the place of ONNX Runtime's session: notes what is asked, runs it, and fails as it is told."""
+    """Replaces ONNX Runtime's session: records each run, runs it, and raises the error that ``fails`` returns."""
 
     def __init__(self, session: DeviceSession) -> None:
         self._real = session._session
@@ -189,7 +189,7 @@ def test_a_captured_run_without_memory_is_not_tried_again(graph: Path) -> None:
     with pytest.raises(OutOfMemory):
         logits_of(session, random_rows(1, 8, 16))
 
-    # The second is one token, to see whether the device answers.
+    # The second run is one token, which tests whether the device works.
     assert len(recorder.graphs) == 2
     assert recorder.graphs[1] == "-1"
 
@@ -242,7 +242,7 @@ def test_arrays_are_contiguous_in_device_memory_and_do_not_overlap() -> None:
 
 
 class Pinning:
-    """A driver that pins host memory, and never hears that it is to be forgotten."""
+    """A driver that pins host memory and cannot unpin it."""
 
     def __init__(self) -> None:
         self.pinned: list[tuple[int, int, int]] = []
@@ -292,7 +292,7 @@ def test_sessions_that_live_at_once_share_no_memory(graph: Path) -> None:
 
 
 class HostInput:
-    """ONNX Runtime's session on a device where an input is read on the host, as a shape is."""
+    """ONNX Runtime's session on a device with an input that is read on the host, as a shape is."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -311,7 +311,7 @@ class HostInput:
 
 
 class Bound:
-    """Notes how inputs are bound. What would be on a device is on the host."""
+    """Records how inputs are bound. All memory is on the host."""
 
     def __init__(self, real: Any) -> None:
         self.real, self.by = real, {}
@@ -382,7 +382,7 @@ def test_a_batch_beyond_the_device_memory_is_out_of_memory_and_a_smaller_one_run
 
 
 def attempts(session: DeviceSession) -> int:
-    """How often a small batch is tried: what cannot be captured once more, without."""
+    """How often a small batch is tried: with captured runs once more, without them."""
     return 2 if session.cells else 1
 
 
@@ -498,7 +498,7 @@ def test_cells_and_ladder_stay_within_the_row_limits(graph: Path) -> None:
     assert all(rows <= limits.rows_at(length) for rows, length in [*session.cells, *session.ladder])
     session.within(BatchLimits(3, 4096, 2**30, 2).rows_at)
     assert {rows for rows, _ in session.cells} == {1, 2}
-    # What is beyond the cells has a shape of the ladder, whatever comes.
+    # Each batch outside the cells has a shape of the ladder.
     session.within(limits.rows_at)
     seen = set()
     for seed in range(200):

@@ -1,4 +1,4 @@
-"""Which devices are found, what is said where one is not, and what the driver is asked."""
+"""Finding devices: the selection, the errors, and the calls of the driver."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -61,9 +61,9 @@ def test_auto_uses_the_most_frequent_gpu_model_and_names_the_others(monkeypatch:
     monkeypatch.setattr(devices, "visible_gpus", lambda: [small, *GPUS])
 
     assert find_devices("auto", works) == devices.Found(tuple(GPUS), "cuda:2 is a NVIDIA T4, not a NVIDIA H200")
-    # As many of each: the first's.
+    # A tie: the model of the first GPU.
     assert find_devices("auto", works_not("cuda:1")).devices == (small,)
-    # Who names them has his reasons.
+    # Named GPUs may be of different models.
     assert find_devices("cuda", works).devices == (small, *GPUS)
 
 

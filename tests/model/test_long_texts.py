@@ -1,4 +1,4 @@
-"""Texts that do not fit: which of their tokens are read, cut between words, in the frame that each tokenizer's template has."""
+"""Texts longer than a row: which tokens are read, cuts between words, and the special tokens of each template."""
 
 import itertools
 import time
@@ -119,7 +119,7 @@ def ours(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 def whole(kind: str, text: str) -> tuple[list[int], list[int | None]]:
-    """Ids and words of a text that was tokenized as a whole."""
+    """The ids and words of the whole text."""
     encoding = PLAIN[kind].encode(text, add_special_tokens=False)
     return encoding.ids, encoding.word_ids
 
@@ -137,7 +137,7 @@ TEXTS = st.lists(PIECES, min_size=1, max_size=60).flatmap(
 
 
 def assert_framed(kind: str, ids: list[int], types: list[int] | None) -> list[int]:
-    """The text's own ids of a row."""
+    """Check the special tokens of a row, and return the ids of the text."""
     before, after, after_types = FRAMES[kind]
     own = ids[len(before) : len(ids) - len(after)]
     assert ids == [*before, *own, *after]

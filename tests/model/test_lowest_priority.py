@@ -1,4 +1,4 @@
-"""The thread of the lowest priority."""
+"""The thread of lowest priority."""
 
 import os
 import threading

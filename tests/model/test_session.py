@@ -1,4 +1,4 @@
-"""The runtime, how a run is stopped, what it says when memory ends, and what it must not do."""
+"""ONNX Runtime: telemetry, stopping a run, and running out of memory."""
 
 import os
 import queue
@@ -36,7 +36,7 @@ def test_loading_a_graph_writes_nothing_into_the_home_folder(tmp_path: Path) -> 
     home = tmp_path / "home"
     home.mkdir()
     graph = make_bundle(tmp_path / "bundles") / "fp32.onnx"
-    # ONNX Runtime keeps quiet in CI by itself: this is about everywhere else.
+    # Without CI, since ONNX Runtime sends no telemetry in CI.
     environment = {name: value for name, value in os.environ.items() if name not in ("ORT_DISABLE_TELEMETRY", "CI")}
 
     subprocess.run([sys.executable, "-c", LOAD, str(graph)], env={**environment, "HOME": str(home)}, timeout=60, check=True)
@@ -45,7 +45,7 @@ def test_loading_a_graph_writes_nothing_into_the_home_folder(tmp_path: Path) -> 
 
 
 def make_counting_graph() -> onnx.ModelProto:
-    """Gives its input back after as many small steps as the largest id says: a run that lasts as long as one likes."""
+    """Returns its input after as many small steps as the largest id: a run of any length."""
     body = helper.make_graph(
         [helper.make_node("Identity", ["going"], ["on"]), helper.make_node("Mul", ["value", "one"], ["next"])],
         "step",
@@ -95,7 +95,7 @@ def test_a_stop_ends_a_real_run_with_an_error_and_the_session_stays_usable(count
 
     threading.Thread(target=run, daemon=True).start()
     assert begun.wait(PATIENCE_S)
-    # Another run goes on meanwhile, on the same session, and is not meant by the stop.
+    # The stop does not apply to another run on the same session.
     assert counting.run(steps(1000), Stop()).tolist() == [[1000.0]]
     assert outcomes.empty()
 
@@ -117,7 +117,7 @@ def test_a_run_that_was_stopped_before_it_began_fails_at_once(counting: Session)
     assert counting.run(steps(3)).tolist() == [[3.0]]
 
 
-# A batch of 256 MiB within 300 MiB: its inputs are there, some of its results fit, and another does not.
+# A batch of 256 MiB within 300 MiB: its inputs and some of its intermediate results fit, another does not.
 BEYOND_THE_MEMORY = """
 import resource, sys
 from pathlib import Path

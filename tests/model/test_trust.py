@@ -1,4 +1,4 @@
-"""The manifest's section on how far explanations can be trusted: what it may say, and how it is told that it may not."""
+"""The section ``explanations`` of the manifest: its content and its checks."""
 
 import json
 from collections.abc import Callable

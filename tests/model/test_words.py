@@ -1,4 +1,4 @@
-"""Words, and where they stand in the text that the caller sent, in three units."""
+"""Words and their positions in the caller's text, in three units."""
 
 from pathlib import Path
 
