@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-import operator
+import math
 import re
 import subprocess
 import sys
@@ -61,6 +61,30 @@ def loaded(settings: Settings) -> Iterator[Callable[..., Loaded]]:
             runner.close(PATIENCE_S)
 
 
+def runner_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("cuda:")]
+
+
+class Runs(list[tuple[str, dict[str, tuple[int, ...]], str]]):
+    """The runs of all devices: the device's name, the shapes of the inputs, and the thread."""
+
+    def shapes(self, name: str) -> list[tuple[int, ...]]:
+        return [shapes[name] for _, shapes, _ in self]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    made, run = Runs(), DeviceSession.run
+
+    def record(self: DeviceSession, feeds: Any, stop: Any = None) -> Any:
+        shapes = {name: array.shape for name, array in feeds.items()}
+        made.append((self.device.name, shapes, threading.current_thread().name))
+        return run(self, feeds, stop)
+
+    monkeypatch.setattr(DeviceSession, "run", record)
+    return made
+
+
 def sessions(server: RunningServer) -> list[DeviceSession]:
     found = [runner.classifier.session for runner in server.app._repository.hosted[0].loaded.runners if runner.classifier]
     assert all(isinstance(session, DeviceSession) for session in found)
@@ -87,28 +111,18 @@ def test_the_limits_of_batches_are_a_gpus_unless_they_are_set(loaded: Callable[.
     assert (own.limits.rows, own.limits.tokens) == (8, 64)
 
 
-def test_every_shape_runs_on_every_device_before_the_first_request_largest_first(
-    loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran: dict[str, list[tuple[int, str]]] = {}
-    run = DeviceSession.run
-
-    def note(self: DeviceSession, feeds: Any, stop: Any = None) -> Any:
-        ran.setdefault(self.device.name, []).append((feeds["input_ids"].size, threading.current_thread().name))
-        return run(self, feeds, stop)
-
-    monkeypatch.setattr(DeviceSession, "run", note)
-
+def test_every_shape_runs_on_every_device_before_the_first_request_largest_first(loaded: Callable[..., Loaded], runs: Runs) -> None:
     found = loaded()
 
-    # The two golden texts come first.
     for name in ("cuda:0", "cuda:1"):
-        sizes = [size for size, _ in ran[name][2:]]
+        own = [(math.prod(shapes["input_ids"]), thread) for device, shapes, thread in runs if device == name]
+        # The two golden texts come first.
+        sizes = [size for size, _ in own[2:]]
         first = sizes[: 2 + len({*found.cost.points(), *found.classifier.session.cells})]
         # Small shapes are padded to their cells, so only the first is known to be the largest.
         assert first[0] == max(first) == ON_GPU["rows"] * 32
         assert {rows * length for rows, length in found.classifier.session.cells} < set(first)
-        assert {thread for _, thread in ran[name]} == {name}
+        assert {thread for _, thread in own} == {name}
     assert isinstance(found.layout, Padded)
 
 
@@ -198,7 +212,7 @@ def test_a_device_lost_during_warm_up_ends_the_start_like_a_lost_runner(settings
         event_loop.run(served())
 
     assert "ready" not in [entry["event"] for entry in logs]
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("cuda:")] == []
+    assert runner_threads() == []
 
 
 @pytest.mark.parametrize("trouble", [no_memory, no_right_graph, no_onnx])
@@ -211,7 +225,7 @@ def test_auto_uses_the_cpu_if_a_gpu_cannot_serve_and_gives_the_reason(
 
     assert found.devices == (CPU,)
     assert says in found.not_cuda
-    assert [name for name in map(operator.attrgetter("name"), threading.enumerate()) if name.startswith("cuda:")] == []
+    assert runner_threads() == []
     with pytest.raises((BadBundle, BadSettings), match=re.escape(says)):
         loaded(device="cuda")
 
@@ -241,19 +255,10 @@ def test_devices_warm_up_one_after_the_other(loaded: Callable[..., Loaded], monk
     assert [name for name, _ in itertools.groupby(order)] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]
 
 
-def test_the_ladder_runs_before_the_first_request_if_there_is_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: set[tuple[int, ...]] = set()
-    run = DeviceSession.run
-
-    def note(self: DeviceSession, feeds: Any, stop: Any = None) -> Any:
-        ran.add(feeds["input_ids"].shape)
-        return run(self, feeds, stop)
-
-    monkeypatch.setattr(DeviceSession, "run", note)
-
+def test_the_ladder_runs_before_the_first_request_if_there_is_time(settings: Settings, runs: Runs) -> None:
     found = load(settings.model_copy(update={"device": "cuda:0"}), measure_s=PATIENCE_S)
 
-    assert {*found.classifier.session.ladder} <= ran
+    assert {*found.classifier.session.ladder} <= set(runs.shapes("input_ids"))
     # The planner uses the lengths that batches are padded to.
     assert found.layout == Padded(found.classifier.session.lengths)
     found.runners[0].close(PATIENCE_S)
@@ -269,7 +274,7 @@ def test_an_error_of_check_ends_the_load_and_leaves_no_runner(settings: Settings
     with pytest.raises(CannotServe):
         load(settings.model_copy(update={"device": "cuda"}), 0.0, check)
 
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("cuda:")] == []
+    assert runner_threads() == []
 
 
 def test_a_stop_ends_the_load_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,17 +349,8 @@ def test_a_batch_beyond_the_device_memory_stops_the_start_and_the_error_says_wha
 
     says = "256 rows of 32 tokens do not fit in the memory of a GPU; 32 do: set batch_tokens_max to 1024 or batch_rows_max to 32"
     assert str(caught.value) == says
+    assert runner_threads() == []
     assert loaded(batch_tokens_max=1024).limits.tokens == 1024
-
-
-def test_a_failed_start_leaves_no_runner(loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
-    before = set(threading.enumerate())
-    out_of_memory_beyond(1280, monkeypatch)
-
-    with pytest.raises(BadSettings):
-        loaded()
-
-    assert [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("cuda:")] == []
 
 
 @pytest.fixture
@@ -417,7 +413,9 @@ def test_texts_are_answered_explained_and_counted_by_device(start: Callable[...,
     assert server.metric("sentiment_stage_seconds_sum", stage="copy", model="tiny/1") > 0
 
 
-def test_packed_batches_are_answered_like_single_texts(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_batches_are_answered_like_single_texts(
+    start: Callable[..., RunningServer], runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The default bundle's packed graph with attention for a CPU, in small batches: everything except the kernels is as on a GPU."""
     make = gpu_graphs.make_graphs
 
@@ -428,18 +426,10 @@ def test_packed_batches_are_answered_like_single_texts(start: Callable[..., Runn
         return replace(made, packed=made.packed.with_name("twin.onnx"))
 
     monkeypatch.setattr(gpu_graphs, "make_graphs", make_twin)
-    longest: list[tuple[int, ...]] = []
-    run = DeviceSession.run
-
-    def note(self: DeviceSession, feeds: Any, stop: Any = None) -> Any:
-        longest.append(feeds["token_offset"].shape)
-        return run(self, feeds, stop)
-
-    monkeypatch.setattr(DeviceSession, "run", note)
     small = {"batch_rows_max": 2, "batch_tokens_max": 576, "precision": "fp32", "explain": False}
     server = start(device="cuda:0", bundles=(ROOT / "models/bundles",), model="english", **small)
     texts = ["A fine film.", "Dull.", "I would not see it again, and nor should you.", "wonderful " * 30, "wonderful " * 500] * 2
-    warm = len(longest)
+    warm = len(runs)
 
     with server.client() as client:
         results = client.classify_batch(texts)
@@ -450,8 +440,9 @@ def test_packed_batches_are_answered_like_single_texts(start: Callable[..., Runn
     wanted = [host.score(host.run([host.tokenizer.encode(text, None)])[0]).scores[1] for text in texts]
     assert [result.scores["positive"] for result in results if isinstance(result, Classification)] == pytest.approx(wanted, abs=1e-4)
     # The shapes that need most memory ran before the first request.
-    assert max(rows * columns for rows, columns in longest[:warm]) >= 2 * 512
-    assert max(rows * columns for rows, columns in longest[warm:]) <= max(rows * columns for rows, columns in longest[:warm])
+    places = list(map(math.prod, runs.shapes("token_offset")))
+    assert max(places[:warm]) >= 2 * 512
+    assert max(places[warm:]) <= max(places[:warm])
 
 
 def test_models_on_a_gpu_cannot_be_exchanged_while_they_serve(start: Callable[..., RunningServer]) -> None:
