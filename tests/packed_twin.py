@@ -1,7 +1,7 @@
-"""A packed graph that the CPU can run: PackedMultiHeadAttention, which has a kernel for CUDA alone, in standard operators.
+"""A packed graph that the CPU can run: PackedMultiHeadAttention, which has a kernel for CUDA only, built of standard operators.
 
-It does what the operator's documentation says, by way of the padded layout: token_offset says where each token stands in it and
-cumulative_lengths how long each row is. In an fp16 graph it computes in fp32. All else in the graph is left as it is.
+It follows the operator's documentation, by way of the padded layout: token_offset has the place of each token in it, and
+cumulative_lengths the length of each row. In an fp16 graph it computes in fp32. The rest of the graph does not change.
 """
 
 from pathlib import Path

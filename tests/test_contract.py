@@ -1,4 +1,4 @@
-"""The proto files: in the form and words that others' tools want, and nothing that callers rely on is changed."""
+"""The proto files: they pass the linter and the formatter, and do not break existing callers."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.needs_tool("buf")
 
 
 def buf(*arguments: str | Path) -> tuple[int, str]:
-    """Exit code and what it says."""
+    """The exit code and the output."""
     ran = subprocess.run(["buf", *arguments], capture_output=True, text=True, timeout=60, check=False)
     return ran.returncode, ran.stdout + ran.stderr
 
@@ -40,7 +40,7 @@ def test_the_files_are_formatted() -> None:
     assert buf("format", "--diff", PROTO, "--path", PROTO / "sentiment") == (0, "")
 
 
-def test_nothing_that_callers_rely_on_is_changed() -> None:
+def test_no_change_breaks_existing_callers() -> None:
     assert breaks(PROTO) == (0, "")
 
 
@@ -60,5 +60,5 @@ def test_a_change_that_breaks_callers_is_found(tmp_path: Path, file: str, old: s
     assert Path(file).name in says
 
 
-def test_an_addition_breaks_nobody(tmp_path: Path) -> None:
+def test_an_addition_is_compatible(tmp_path: Path) -> None:
     assert breaks(changed(tmp_path, OIP, "  bool live = 1;", "  bool live = 1;\n  bool well = 2;")) == (0, "")

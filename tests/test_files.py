@@ -1,4 +1,4 @@
-"""Texts from files and answers to files: what each format gives, what damage is told, what an interruption leaves."""
+"""Texts from files and answers to files: formats, errors of damaged files, and interrupted outputs."""
 
 import errno
 import io
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow
@@ -16,7 +17,7 @@ from pyarrow import parquet
 from sentiment.files.texts import READABLE, BadFile, LineOutput, new_file, read_texts
 
 FOUND = ["a good film", "caf\u00e9 \U0001f600", 'with "quotes"', "a, comma"]
-# Python's own idea of a line ends at each of these; a text may hold them.
+# str.splitlines splits at each of these; a text may contain them.
 INNER = ["one\u2028text", "one\u2029text", "one\x85text", "one\x0btext", "one\x0ctext", "one\x1etext"]
 
 
@@ -25,18 +26,18 @@ def written(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def file_of(texts: list[str], folder: Path, kind: str, column: str = "text", end: str = "\n") -> Path:
-    """A file of each kind that holds these texts beside another column."""
+def file_of(texts: list[str], folder: Path, kind: str, column: str = "text") -> Path:
+    """A file of this kind with these texts and another column."""
     path = folder / f"texts{kind}"
     if kind == ".txt":
-        return written(path, "".join(text + end for text in texts))
+        return written(path, "".join(f"{text}\n" for text in texts))
     if kind == ".tsv":
-        return written(path, end.join([f"id\t{column}", *(f"{number}\t{text}" for number, text in enumerate(texts))]) + end)
+        return written(path, "\n".join([f"id\t{column}", *(f"{number}\t{text}" for number, text in enumerate(texts))]) + "\n")
     if kind == ".csv":
         quoted = ['"' + text.replace('"', '""') + '"' for text in texts]
-        return written(path, end.join([f"id,{column}", *(f"{number},{text}" for number, text in enumerate(quoted))]) + end)
+        return written(path, "\n".join([f"id,{column}", *(f"{number},{text}" for number, text in enumerate(quoted))]) + "\n")
     if kind == ".jsonl":
-        return written(path, "".join(json.dumps({"id": 1, column: text}, ensure_ascii=False) + end for text in texts))
+        return written(path, "".join(json.dumps({"id": 1, column: text}, ensure_ascii=False) + "\n" for text in texts))
     parquet.write_table(pyarrow.table({"id": list(range(len(texts))), column: texts}), path, row_group_size=1000)
     return path
 
@@ -47,11 +48,11 @@ def why_not(path: Path, column: str = "text") -> str:
     return str(caught.value)
 
 
+# Only a line feed ends a line, and a carriage return inside a line belongs to the text.
+@pytest.mark.parametrize("texts", [FOUND * 3000, INNER, ["good\rfilm", "bad"]], ids=["many", "inner-ends", "carriage-return"])
 @pytest.mark.parametrize("kind", READABLE)
-def test_every_format_gives_its_texts_in_order(kind: str, tmp_path: Path) -> None:
-    path = file_of(FOUND * 3000, tmp_path, kind)
-
-    assert list(read_texts(path)) == FOUND * 3000
+def test_every_format_gives_its_texts_in_order(kind: str, texts: list[str], tmp_path: Path) -> None:
+    assert list(read_texts(file_of(texts, tmp_path, kind))) == texts
 
 
 @pytest.mark.parametrize("kind", [kind for kind in READABLE if kind != ".txt"])
@@ -59,76 +60,51 @@ def test_the_column_may_have_another_name(kind: str, tmp_path: Path) -> None:
     assert list(read_texts(file_of(FOUND, tmp_path, kind, "review"), "review")) == FOUND
 
 
+VARIANTS: dict[str, Callable[[bytes], bytes]] = {
+    "byte-order-mark": lambda content: b"\xef\xbb\xbf" + content,
+    "windows-line-ends": lambda content: content.replace(b"\n", b"\r\n"),
+    "no-last-line-end": lambda content: content.removesuffix(b"\n"),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
-def test_a_byte_order_mark_is_no_part_of_the_first_text(kind: str, tmp_path: Path) -> None:
+def test_byte_order_mark_and_line_ends_are_not_part_of_a_text(kind: str, variant: str, tmp_path: Path) -> None:
     path = file_of(FOUND, tmp_path, kind)
-    written(path, b"\xef\xbb\xbf" + path.read_bytes())
+    written(path, VARIANTS[variant](path.read_bytes()))
 
     assert list(read_texts(path)) == FOUND
 
 
-@pytest.mark.parametrize("kind", READABLE)
-def test_only_a_line_feed_ends_a_line(kind: str, tmp_path: Path) -> None:
-    assert list(read_texts(file_of(INNER, tmp_path, kind))) == INNER
+LONG = "word " * 100_000
+CONTENTS = {
+    "blank line of a txt": (".txt", "good\n\nbad\n", ["good", "", "bad"]),
+    "quoted field of a csv over lines, and a long one": (".csv", f'text,id\n"two\nlines",1\n"{LONG}",2\n', ["two\nlines", LONG]),
+    "quote in a tsv": (".tsv", 'text\tid\n"good\t1\nbad"\t2\n', ['"good', 'bad"']),
+    "row of a tsv that ends before the column": (".tsv", "id\ttext\n1\n2\tbad\n", ["", "bad"]),
+    "row of a csv that ends before the column": (".csv", "id,text\n1\n2,bad\n", ["", "bad"]),
+    "escaped lone surrogate of a jsonl": (".jsonl", '{"text": "\\ud800"}\n', ["\ud800"]),
+}
 
 
-@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl", ".parquet"])
-def test_a_carriage_return_inside_a_line_belongs_to_the_text(kind: str, tmp_path: Path) -> None:
-    texts = ["good\rfilm", "bad"]
-
-    assert list(read_texts(file_of(texts, tmp_path, kind))) == texts
+@pytest.mark.parametrize(("kind", "content", "texts"), CONTENTS.values(), ids=CONTENTS)
+def test_a_text_is_read_as_its_format_defines_it(kind: str, content: str, texts: list[str], tmp_path: Path) -> None:
+    assert list(read_texts(written(tmp_path / f"a{kind}", content))) == texts
 
 
-@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
-def test_a_file_with_windows_line_ends_gives_the_same_texts(kind: str, tmp_path: Path) -> None:
-    assert list(read_texts(file_of(FOUND, tmp_path, kind, end="\r\n"))) == FOUND
+@pytest.mark.parametrize(
+    ("column", "texts"),
+    [(["good", None, "bad"], ["good", "", "bad"]), (pyarrow.array(FOUND).dictionary_encode(), FOUND)],
+    ids=["null", "dictionary"],
+)
+def test_a_parquet_column_may_have_missing_values_and_a_dictionary(column: object, texts: list[str], tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
 
-
-@pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
-def test_the_last_line_needs_no_end(kind: str, tmp_path: Path) -> None:
-    path = file_of(FOUND, tmp_path, kind)
-    written(path, path.read_bytes().removesuffix(b"\n"))
-
-    assert list(read_texts(path)) == FOUND
-
-
-def test_a_blank_line_of_a_txt_is_an_empty_text_in_its_place(tmp_path: Path) -> None:
-    assert list(read_texts(written(tmp_path / "a.txt", "good\n\nbad\n"))) == ["good", "", "bad"]
-
-
-def test_a_quoted_field_of_a_csv_may_go_over_lines_and_be_long(tmp_path: Path) -> None:
-    long = "word " * 100_000
-
-    assert list(read_texts(written(tmp_path / "a.csv", f'text,id\n"two\nlines",1\n"{long}",2\n'))) == ["two\nlines", long]
-
-
-def test_a_quote_in_a_tsv_is_a_character_like_any_other(tmp_path: Path) -> None:
-    assert list(read_texts(written(tmp_path / "a.tsv", 'text\tid\n"good\t1\nbad"\t2\n'))) == ['"good', 'bad"']
-
-
-@pytest.mark.parametrize(("name", "content"), [("a.tsv", "id\ttext\n1\n2\tbad\n"), ("a.csv", "id,text\n1\n2,bad\n")])
-def test_a_row_that_ends_before_the_column_is_an_empty_text_in_its_place(name: str, content: str, tmp_path: Path) -> None:
-    assert list(read_texts(written(tmp_path / name, content))) == ["", "bad"]
-
-
-def test_an_escaped_lone_surrogate_of_a_jsonl_is_left_for_others_to_judge(tmp_path: Path) -> None:
-    assert list(read_texts(written(tmp_path / "a.jsonl", '{"text": "\\ud800"}\n'))) == ["\ud800"]
-
-
-def test_a_missing_value_of_a_parquet_is_an_empty_text_in_its_place(tmp_path: Path) -> None:
-    parquet.write_table(pyarrow.table({"text": ["good", None, "bad"]}), tmp_path / "a.parquet")
-
-    assert list(read_texts(tmp_path / "a.parquet")) == ["good", "", "bad"]
-
-
-def test_a_dictionary_encoded_column_of_a_parquet_is_text(tmp_path: Path) -> None:
-    parquet.write_table(pyarrow.table({"text": pyarrow.array(FOUND).dictionary_encode()}), tmp_path / "a.parquet")
-
-    assert list(read_texts(tmp_path / "a.parquet")) == FOUND
+    assert list(read_texts(tmp_path / "a.parquet")) == texts
 
 
 @pytest.mark.parametrize("kind", [kind for kind in READABLE if kind != ".txt"])
-def test_a_missing_column_is_told_with_those_that_are_there(kind: str, tmp_path: Path) -> None:
+def test_the_error_of_a_missing_column_lists_the_columns(kind: str, tmp_path: Path) -> None:
     path = file_of(FOUND, tmp_path, kind)
 
     message = why_not(path, "review")
@@ -159,7 +135,7 @@ def test_an_empty_table_has_no_column(kind: str, tmp_path: Path) -> None:
     ],
     ids=["cut", "blank", "key", "array", "number", "string", "int", "null", "deep"],
 )
-def test_a_bad_line_of_a_jsonl_is_told_by_its_number(line: str, says: str, tmp_path: Path) -> None:
+def test_the_error_of_a_bad_jsonl_line_has_its_number(line: str, says: str, tmp_path: Path) -> None:
     path = written(tmp_path / "a.jsonl", f'{{"text": "good"}}\n{{"text": "bad"}}\n{line}\n')
 
     message = why_not(path)
@@ -170,7 +146,7 @@ def test_a_bad_line_of_a_jsonl_is_told_by_its_number(line: str, says: str, tmp_p
 
 
 @pytest.mark.parametrize("kind", [".txt", ".tsv", ".csv", ".jsonl"])
-def test_bytes_that_are_not_utf8_are_told_by_the_number_of_their_line(kind: str, tmp_path: Path) -> None:
+def test_the_error_of_invalid_utf8_has_the_line_number(kind: str, tmp_path: Path) -> None:
     path = file_of(["good"] * 2000, tmp_path, kind)
     lines = path.read_bytes().splitlines(keepends=True)
     written(path, b"".join([*lines[:1500], lines[1500].replace(b"good", b"caf\xe9"), *lines[1501:]]))
@@ -186,14 +162,14 @@ def test_texts_before_a_bad_line_are_given(tmp_path: Path) -> None:
         next(texts)
 
 
-def test_a_carriage_return_that_a_csv_does_not_quote_is_told_by_its_line_instead_of_making_two_rows(tmp_path: Path) -> None:
+def test_an_unquoted_carriage_return_in_a_csv_is_an_error_and_not_two_rows(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "text,id\ngood,1\ngood\rfilm,2\n")
 
     assert why_not(path).startswith(f"{path}:3: ")
 
 
 @pytest.mark.parametrize("name", ["a.xlsx", "a", "a.txt.gz", "a.TXT"])
-def test_an_unknown_kind_of_file_is_refused_with_those_that_are_read(name: str, tmp_path: Path) -> None:
+def test_the_error_of_an_unknown_file_type_lists_the_readable_ones(name: str, tmp_path: Path) -> None:
     message = why_not(written(tmp_path / name, "good\n"))
 
     assert message.startswith(f"{tmp_path / name}: the file type must be one of ")
@@ -201,7 +177,7 @@ def test_an_unknown_kind_of_file_is_refused_with_those_that_are_read(name: str, 
 
 
 @pytest.mark.parametrize("kind", READABLE)
-def test_a_missing_file_is_told_by_its_name(kind: str, tmp_path: Path) -> None:
+def test_the_error_of_a_missing_file_has_its_name(kind: str, tmp_path: Path) -> None:
     message = why_not(tmp_path / f"nosuch{kind}")
 
     assert message.startswith(f"{tmp_path}/nosuch{kind}: ")
@@ -209,7 +185,7 @@ def test_a_missing_file_is_told_by_its_name(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["empty", "no-parquet", "cut", "changed"])
-def test_a_damaged_parquet_is_told_by_its_name(damage: str, tmp_path: Path) -> None:
+def test_the_error_of_a_damaged_parquet_has_its_name(damage: str, tmp_path: Path) -> None:
     path = file_of([f"{number} film" for number in range(1000)], tmp_path, ".parquet")
     whole = path.read_bytes()
     half = len(whole) // 2
@@ -257,7 +233,7 @@ def test_a_large_file_is_read_in_bounded_memory(kind: str, large: Path, tmp_path
     assert peak < 2**20
 
 
-def test_nothing_is_read_before_the_first_text_is_asked_for(tmp_path: Path) -> None:
+def test_nothing_is_read_before_the_first_text_is_requested(tmp_path: Path) -> None:
     texts = read_texts(tmp_path / "a.txt")
     written(tmp_path / "a.txt", "good\n")
 
@@ -265,7 +241,7 @@ def test_nothing_is_read_before_the_first_text_is_asked_for(tmp_path: Path) -> N
 
 
 class Full(io.BytesIO):
-    """A stream on a disk that fills up at the step it is told."""
+    """A stream whose disk is full at a given step."""
 
     def __init__(self, step: str) -> None:
         super().__init__()
@@ -294,7 +270,7 @@ def lines_into(path: Path, *lines: str) -> None:
         output.complete()
 
 
-def test_lines_get_their_name_only_when_complete(tmp_path: Path) -> None:
+def test_lines_get_their_final_name_only_when_complete(tmp_path: Path) -> None:
     path, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
 
     with LineOutput(path) as output:
@@ -358,7 +334,7 @@ def test_an_output_in_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", [".", "", "x" * 300])
-def test_what_cannot_be_a_files_name_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_invalid_file_name_is_an_error(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadFile):
         LineOutput(Path(name) if len(name) < 2 else tmp_path / name)
 
@@ -402,7 +378,7 @@ except BadFile as error:
 """
 
 
-def test_what_a_full_disk_took_is_continued_to_the_same_file(tmp_path: Path) -> None:
+def test_an_output_that_filled_the_disk_is_continued_to_the_same_file(tmp_path: Path) -> None:
     """A real limit of the file size, in a process of its own."""
     path, whole = tmp_path / "out.jsonl", [f"line {number} of many" for number in range(10_000)]
 
@@ -418,7 +394,7 @@ def test_what_a_full_disk_took_is_continued_to_the_same_file(tmp_path: Path) -> 
     assert path.read_text().splitlines() == whole
 
 
-def test_a_new_file_is_whole_or_not_there(tmp_path: Path) -> None:
+def test_a_new_file_is_complete_or_absent(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     with new_file(path) as write:
         write("whole \u2028")
@@ -434,7 +410,7 @@ def test_a_new_file_is_whole_or_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
-def test_a_device_that_is_full_is_told(tmp_path: Path) -> None:
+def test_a_full_device_is_an_error(tmp_path: Path) -> None:
     """A link in place of the part: what is opened is the device."""
     (tmp_path / "page.html.part").symlink_to("/dev/full")
 

@@ -1,4 +1,4 @@
-"""The script that measures a GPU, proved on a CPU: that it comes to all of its figures, and that what it measures computes the same."""
+"""The script that measures a GPU, on a CPU: it measures all of its figures, and the graphs that it measures compute the same logits."""
 
 import dataclasses
 import json
@@ -22,57 +22,57 @@ from sentiment_models.export.checkpoint import Checkpoint
 from sentiment_models.export.graphs.graph import serialize
 from sentiment_models.export.manifest import TOKENIZER_FILE, WEIGHTS_FILE
 from sentiment_models.export.weights import refer
-from tests.bench.gpu import run, serve_stages, stages, tensorrt_peer
+from tests.bench.gpu import __main__ as script
+from tests.bench.gpu import run, serve_stages, tensorrt_peer
 from tests.bench.gpu.bench import Bench, plan_of
 from tests.bench.gpu.bert import SIZES, Size, load_weights, make_graph, make_weights, save_weights
 from tests.bench.gpu.child import Child, Gone
-from tests.bench.gpu.report import IN_PROCESS, LOADS, TARGETS, UNITS, expected, served_rows
+from tests.bench.gpu.report import LOADS, TARGETS, UNITS, expected, served_rows
 from tests.bench.gpu.rows import BATCHES, MIXES, draw_rows, measure, packed_batches, padded_batches
 from tests.bench.gpu.stages import ORDER, read_kernels
 from tests.models.tiny_families import TINY, save_tiny
 
 ROOT = Path(__file__).parents[1]
-# What may keep a figure out of a trial: time, and that there is no GPU.
+# The reasons why a trial may lack a figure: time, no GPU, or another missing figure.
 NO_TIME = ("were left of its share of the time", "its time was up", "there was no time to try more", "did not come to it")
 NO_GPU = ("no attention node of CPUExecutionProvider said", "without a GPU", "NVML says nothing")
 FOLLOWS = ("the closed loop did not tell", "the same texts were not measured", "what it is computed from")
-# These come first, and need no server.
+# Figures of the first stages, which need no server.
 EARLY = ("probe_gemm_tflops", "base_graphs_seconds", "base_padded_logit_error", "base_packed_logit_error", "base_golden_packed")
 
 
-def test_a_trial_on_a_cpu_comes_to_every_figure_or_says_why_not_and_keeps_to_its_time(tmp_path: Path) -> None:
-    output, begun = tmp_path / "bench.json", time.monotonic()
-    command = [sys.executable, "-m", "tests.bench.gpu", "--device", "cpu", "--budget-s", "32", "--output", str(output)]
+def test_a_trial_on_a_cpu_names_every_figure_or_the_reason_and_keeps_to_its_budget(tmp_path: Path) -> None:
+    output, begun, budget_s = tmp_path / "bench.json", time.monotonic(), 6
+    command = [sys.executable, "-m", "tests.bench.gpu", "--device", "cpu", "--budget-s", str(budget_s), "--output", str(output)]
 
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
 
-    assert ran.returncode == 0, ran.stderr
-    said = json.loads(output.read_text())
-    found = {entry["name"]: entry for entry in said["results"]}
-    missing = said["meta"]["not_measured"]
+    report = json.loads(output.read_text())
+    found = {entry["name"]: entry for entry in report["results"]}
+    missing = report["meta"]["not_measured"]
+    assert ran.returncode == (0 if found else 1), ran.stderr
     assert found.keys() | missing.keys() == set(expected())
     assert {why for why in missing.values() if not any(known in why for known in (*NO_TIME, *NO_GPU, *FOLLOWS))} == set()
-    assert set(EARLY) <= found.keys()
-    assert all(entry.keys() == {"name", "value", "unit", "target", "higher_is_better"} for entry in said["results"])
-    assert found["base_packed_logit_error"]["value"] < 0.03
+    assert all(entry.keys() == {"name", "value", "unit", "target", "higher_is_better"} for entry in report["results"])
     assert "NO GPU MEASUREMENT" in ran.stdout
-    # Ending a server and the clients may take some seconds more.
-    assert time.monotonic() - begun < 32 + 25
+    # Far above the few seconds that the end of a server and its clients take.
+    assert time.monotonic() - begun < budget_s + 50
 
 
-def test_servers_give_every_figure_that_there_is_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # How fast this machine is, is not asked.
+def test_every_stage_measures_all_its_figures_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The result must not depend on the speed of this machine.
     monkeypatch.setattr(serve_stages, "P99_MS", 1e6)
-    bench = Bench(plan_of("cpu", 2), tmp_path, CHECKOUT_BUNDLES / "english" / "1", 150.0)
+    plan = dataclasses.replace(plan_of("cpu", 2), load_s=0.1, in_process_shares=(0.02, 0.02))
+    bench = Bench(plan, tmp_path, CHECKOUT_BUNDLES / "english" / "1", 150.0)
     mixes = [f"{size}_{mix}_packed" for size in LOADS for mix in LOADS[size]]
-    in_process = [f"{name}_{what}" for name in mixes for what in ("texts_per_s", "tflops")]
-    bench.found = dict.fromkeys(["probe_gemm_tflops", *IN_PROCESS.values(), *in_process], 1.0)
 
     try:
-        stages.make(bench)
         for name, stage in run.STAGES.items():
             if name.startswith("server"):
-                stage(bench)
+                # Figures of the in-process stage that the servers are compared with; the stage may have had no time for them.
+                for figure in [f"{mix}_{what}" for mix in mixes for what in ("texts_per_s", "tflops")]:
+                    bench.found.setdefault(figure, 1.0)
+            stage(bench)
     finally:
         bench.close()
 
@@ -81,16 +81,21 @@ def test_servers_give_every_figure_that_there_is_without_a_gpu(tmp_path: Path, m
     assert {name: why for name, why in missing.items() if not name.endswith(without)} == {}
     assert all(any(known in why for known in NO_GPU) for why in missing.values()), missing
     assert all(math.isfinite(bench.found[name]) for name in served_rows() if name not in missing)
+    assert set(EARLY) <= bench.found.keys()
+    assert bench.found["base_packed_logit_error"] < 0.03
+    others = {name: why for name, why in bench.not_measured.items() if name not in bench.found}
+    assert {why for why in others.values() if not any(known in why for known in (*NO_TIME, *NO_GPU, *FOLLOWS))} == set()
 
 
-def test_a_device_that_is_not_there_is_told_and_nothing_is_measured(tmp_path: Path) -> None:
+def test_a_missing_device_ends_the_script_with_1_and_no_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = tmp_path / "bench.json"
-    command = [sys.executable, "-m", "tests.bench.gpu", "--device", "cuda:99", "--budget-s", "20", "--output", str(output)]
+    monkeypatch.setattr(sys, "argv", ["gpu", "--device", "cuda:99", "--budget-s", "20", "--output", str(output)])
 
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert script.main() == 1
 
-    assert ran.returncode == 1, ran.stdout
-    assert "device = cuda:99" in ran.stdout
+    assert "device = cuda:99" in capsys.readouterr().out
     assert json.loads(output.read_text())["results"] == []
 
 
@@ -103,7 +108,7 @@ def test_every_figure_has_its_name_once_and_every_target_is_a_figure() -> None:
     assert all(any(name.endswith(unit) for unit in UNITS) for name in names if name.endswith(("_s", "_ms", "_tflops")))
 
 
-def test_the_random_bert_answers_as_the_export_of_a_checkpoint_with_its_weights(tmp_path: Path) -> None:
+def test_the_random_bert_has_the_answers_of_an_exported_checkpoint_with_its_weights(tmp_path: Path) -> None:
     tiny = TINY["bert"]
     checkpoint = Checkpoint(save_tiny(tmp_path / "checkpoint", tiny))
     exported = tmp_path / "exported"
@@ -127,21 +132,21 @@ def test_the_random_bert_answers_as_the_export_of_a_checkpoint_with_its_weights(
     assert {node.op_type for node in onnx.load(tmp_path / "ours.onnx").graph.node} == {node.op_type for node in graph.graph.node}
 
 
-def test_where_tensorrt_is_not_there_it_is_told_and_nothing_is_measured_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tensorrt_is_an_error_and_nothing_else_is_measured_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
 
     with pytest.raises(tensorrt_peer.NoTensorRT, match=r"onnxruntime [0-9.]+ is built without TensorrtExecutionProvider"):
         tensorrt_peer.load(Path("nothing.onnx"), 128, 128, 0)
 
 
-def test_an_engine_is_for_one_shape_and_answers_as_the_graph_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_has_one_shape_and_the_answers_of_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The CPU in TensorRT's place.
     monkeypatch.setattr(tensorrt_peer, "PROVIDER", "CPUExecutionProvider")
     graph, size = tmp_path / "graph.onnx", SIZES["tiny-base"]
     onnx.save(make_graph(size, make_weights(size)), graph)
     feeds = pad(draw_rows("16", 48, size), Session(graph).inputs, 0, left=False)
 
-    # It says that CUDA is not there, where it is not.
+    # ONNX Runtime warns that CUDA is missing.
     with warnings.catch_warnings(action="ignore"):
         engine = tensorrt_peer.load(graph, 3, 16, 0)
 
@@ -161,7 +166,7 @@ def test_weights_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [padded_batches, packed_batches])
 @pytest.mark.parametrize("mix", MIXES)
-def test_batches_have_all_rows_once_and_only_real_tokens_count_as_useful(cut: object, mix: str) -> None:
+def test_batches_have_all_rows_once_and_padding_does_not_count_as_useful(cut: object, mix: str) -> None:
     size = SIZES["tiny-base"]
     rows = draw_rows(mix, BATCHES * 2048, size)
 
@@ -181,15 +186,15 @@ def test_the_operations_of_a_text_are_those_of_the_notes() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
-def test_there_is_an_embedding_for_every_token_of_the_tokenizer_that_is_lent(size: Size) -> None:
+def test_every_token_of_the_borrowed_tokenizer_has_an_embedding(size: Size) -> None:
     words = json.loads((CHECKOUT_BUNDLES / "english" / "1" / TOKENIZER_FILE).read_text(encoding="utf-8"))
     ids = [*words["model"]["vocab"].values(), *(added["id"] for added in words["added_tokens"])]
 
     assert max(ids) < size.vocabulary
 
 
-def test_the_kernels_that_attention_names_are_counted_by_batch() -> None:
-    said = "\n".join(
+def test_the_attention_kernels_in_the_log_are_counted_by_batch() -> None:
+    log = "\n".join(
         [
             "attend padded 32",
             "\x1b[36mOperator=Attention Node=a DataType=fp16 SdpaKernel=CUDNN_FLASH_ATTENTION\x1b[0m",
@@ -199,12 +204,12 @@ def test_the_kernels_that_attention_names_are_counted_by_batch() -> None:
         ]
     )
 
-    seen = read_kernels(said)
+    seen = read_kernels(log)
 
     assert seen == {"padded 32": {"Attention CUDNN_FLASH_ATTENTION": 1}, "packed 32": {"PackedMultiHeadAttention MATH": 2}}
 
 
-def test_a_process_that_fails_ends_or_takes_too_long_is_told_apart(tmp_path: Path) -> None:
+def test_a_failed_request_an_ended_process_and_a_late_one_have_different_errors(tmp_path: Path) -> None:
     child = Child("client", tmp_path / "log", "127.0.0.1:1", str(ROOT / "nothing.json"))
     with pytest.raises(Gone, match=r"client ended with 1: FileNotFoundError.*nothing.json"):
         child.ask(time.monotonic() + 30, "closed")
@@ -214,13 +219,13 @@ def test_a_process_that_fails_ends_or_takes_too_long_is_told_apart(tmp_path: Pat
     with pytest.raises(Gone, match="TypeError"):
         child.ask(time.monotonic() + 30, "closed", wrong=1)
     assert child.alive
-    # It waits for connections that never come, far beyond its time.
+    # The client waits for a connection that never comes, far beyond its time.
     with pytest.raises(Gone, match="its time was up"):
         child.ask(time.monotonic() - 3, "closed", kind="unary", in_flight=1, items=1, seconds=60, seed=0)
     assert not child.alive
 
 
-def test_a_fault_of_a_stage_costs_no_other_figure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_in_a_stage_costs_no_figure_of_another_stage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def first(bench: Bench) -> None:
         bench.attempt(["probe_gemm_tflops"], bench.ends_at, 0, lambda: {"probe_gemm_tflops": 7.0})
         bench.attempt(["probe_copy_gb_per_s"], bench.ends_at, 0, lambda: {"probe_copy_gb_per_s": bench.found["nowhere"]})

@@ -29,7 +29,7 @@ def save_wheel(folder: Path, name: str, version: str, *needs: str) -> None:
         archive.writestr(f"{described}/RECORD", "")
 
 
-def test_wheels_that_are_missing_are_named_with_how_to_fetch_them(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_wheels_are_listed_with_the_command_that_fetches_them(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     needs = ["not-there-either>=2,<3", "numpy>=1", 'only-on-windows>=1; sys_platform == "win32"', 'of-cuda==13.*; extra == "cuda"']
     save_wheel(tmp_path / "wheels", "onnxruntime_gpu", "1.31.0", *needs)
 
@@ -42,7 +42,7 @@ def test_wheels_that_are_missing_are_named_with_how_to_fetch_them(tmp_path: Path
     assert "pip download --only-binary=:all:" in said
 
 
-def test_what_is_to_be_fetched_is_named_with_its_extras_and_a_wheel_of_the_project_itself_is_no_hindrance(
+def test_missing_wheels_are_listed_with_extras_even_if_the_projects_own_wheel_is_there(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with (ROOT / "pyproject.toml").open("rb") as stream:
@@ -59,11 +59,11 @@ def test_a_folder_without_wheels_is_refused(tmp_path: Path, capfd: pytest.Captur
     assert "holds no wheels" in capfd.readouterr().err
 
 
-def test_with_all_wheels_there_the_script_runs_again_with_what_is_left_of_its_time(tmp_path: Path) -> None:
+def test_with_all_wheels_the_script_runs_again_with_the_remaining_budget(tmp_path: Path) -> None:
     save_wheel(tmp_path / "wheels", "onnxruntime_gpu", "1.31.0")
     save_wheel(tmp_path / "wheels", "nvidia_ml_py", "13.580.82")
     output = tmp_path / "bench.json"
-    flags = ["--device", "cpu", "--budget-s", "4", "--output", str(output)]
+    flags = ["--device", "cpu", "--budget-s", "1", "--output", str(output)]
 
     ran = subprocess.run(
         [sys.executable, "-m", "tests.bench.gpu", "--wheels", str(tmp_path / "wheels"), *flags],
@@ -80,7 +80,7 @@ def test_with_all_wheels_there_the_script_runs_again_with_what_is_left_of_its_ti
     assert json.loads(output.read_text())["meta"]["no_gpu"]
 
 
-def test_the_libraries_beside_the_wheels_are_for_onnx_runtime_and_not_for_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_libraries_of_the_wheels_are_used_by_onnx_runtime_and_not_by_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Mapping[str, str]] = {}
 
     class Started:

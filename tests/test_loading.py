@@ -1,8 +1,8 @@
-"""Servers on devices. The devices are made up and compute on the CPU's provider; all between the call and the kernel is as on a GPU."""
+"""Servers on devices. The devices are fakes that compute on the CPU provider; everything between the call and the kernel is as on a GPU."""
 
 import asyncio
 import itertools
-import operator
+import math
 import re
 import subprocess
 import sys
@@ -37,7 +37,7 @@ from tests.packed_twin import save_twin
 from tests.tiny import make_bundle, make_graph
 
 GPUS = [Device(f"cuda:{index}", index, Accelerator("CPUExecutionProvider", "cpu", graphs=True), "a GPU", f"u{index}") for index in (0, 1)]
-# Longer than any machine takes; a test that passes never waits so long.
+# Long enough for a busy machine; a test that passes never waits so long.
 PATIENCE_S = 10
 ROOT = Path(__file__).parents[1]
 
@@ -61,6 +61,30 @@ def loaded(settings: Settings) -> Iterator[Callable[..., Loaded]]:
             runner.close(PATIENCE_S)
 
 
+def runner_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("cuda:")]
+
+
+class Runs(list[tuple[str, dict[str, tuple[int, ...]], str]]):
+    """The runs of all devices: the device's name, the shapes of the inputs, and the thread."""
+
+    def shapes(self, name: str) -> list[tuple[int, ...]]:
+        return [shapes[name] for _, shapes, _ in self]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    made, run = Runs(), DeviceSession.run
+
+    def record(self: DeviceSession, feeds: Any, stop: Any = None) -> Any:
+        shapes = {name: array.shape for name, array in feeds.items()}
+        made.append((self.device.name, shapes, threading.current_thread().name))
+        return run(self, feeds, stop)
+
+    monkeypatch.setattr(DeviceSession, "run", record)
+    return made
+
+
 def sessions(server: RunningServer) -> list[DeviceSession]:
     found = [runner.classifier.session for runner in server.app._repository.running[0].loaded.runners if runner.classifier]
     assert all(isinstance(session, DeviceSession) for session in found)
@@ -75,7 +99,7 @@ def test_each_device_has_a_runner_with_a_session_of_its_own(loaded: Callable[...
     assert isinstance(own[0], DeviceSession)
     assert own[0] is not own[1]
     assert found.devices == tuple(GPUS)
-    # Explanations are no business of the devices' threads.
+    # Explanations do not run in the threads of the devices.
     assert not isinstance(found.explained.session, DeviceSession)
     assert Explainer(found.explained).methods
 
@@ -87,32 +111,22 @@ def test_the_limits_of_batches_are_a_gpus_unless_they_are_set(loaded: Callable[.
     assert (own.limits.rows, own.limits.tokens) == (8, 64)
 
 
-def test_every_shape_and_cell_runs_on_every_device_before_texts_are_served_the_largest_first_and_in_the_runners_thread(
-    loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran: dict[str, list[tuple[int, str]]] = {}
-    run = DeviceSession.run
-
-    def note(self: DeviceSession, feeds: Any, stop: Any = None) -> Any:
-        ran.setdefault(self.device.name, []).append((feeds["input_ids"].size, threading.current_thread().name))
-        return run(self, feeds, stop)
-
-    monkeypatch.setattr(DeviceSession, "run", note)
-
+def test_every_shape_runs_on_every_device_before_the_first_request_largest_first(loaded: Callable[..., Loaded], runs: Runs) -> None:
     found = loaded()
 
-    # The two golden texts come first.
     for name in ("cuda:0", "cuda:1"):
-        sizes = [size for size, _ in ran[name][2:]]
+        own = [(math.prod(shapes["input_ids"]), thread) for device, shapes, thread in runs if device == name]
+        # The two golden texts come first.
+        sizes = [size for size, _ in own[2:]]
         first = sizes[: 2 + len({*found.cost.points(), *found.classifier.session.cells})]
-        # Small ones are as large as their cells, so that only the first is known to be the largest.
+        # Small shapes are padded to their cells, so only the first is known to be the largest.
         assert first[0] == max(first) == ON_GPU["rows"] * 32
         assert {rows * length for rows, length in found.classifier.session.cells} < set(first)
-        assert {thread for _, thread in ran[name]} == {name}
+        assert {thread for _, thread in own} == {name}
     assert isinstance(found.layout, Padded)
 
 
-def test_a_cell_that_cannot_be_captured_keeps_no_model_off_its_device(
+def test_a_model_is_served_on_a_device_even_if_a_cell_cannot_be_captured(
     loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = DeviceSession._run
@@ -164,7 +178,7 @@ def no_onnx(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def lost_in_the_first_large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the golden set, and for ever."""
+    """From the first large batch on, every run fails."""
     run = DeviceSession._run
     gone = threading.Event()
 
@@ -178,9 +192,7 @@ def lost_in_the_first_large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DeviceSession, "_run", fail)
 
 
-def test_auto_takes_the_cpu_where_a_device_is_lost_while_it_warms_up(
-    loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_uses_the_cpu_if_a_device_is_lost_during_warm_up(loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
     assert not loaded(device="auto").device_lost
     lost_in_the_first_large_batch(monkeypatch)
 
@@ -190,9 +202,7 @@ def test_auto_takes_the_cpu_where_a_device_is_lost_while_it_warms_up(
     assert "cuda:0 fails every run: CUDA failure 719" in found.not_cuda
 
 
-def test_a_start_whose_device_is_lost_while_it_warms_up_ends_as_a_lost_runner_does(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_lost_during_warm_up_ends_the_start_like_a_lost_runner(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     async def served() -> None:
         await App(settings.model_copy(update={"device": "cuda"})).run()
 
@@ -202,11 +212,11 @@ def test_a_start_whose_device_is_lost_while_it_warms_up_ends_as_a_lost_runner_do
         event_loop.run(served())
 
     assert "ready" not in [entry["event"] for entry in logs]
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("cuda:")] == []
+    assert runner_threads() == []
 
 
 @pytest.mark.parametrize("trouble", [no_memory, no_right_graph, no_onnx])
-def test_auto_takes_the_cpu_where_a_gpu_cannot_serve_and_says_why(
+def test_auto_uses_the_cpu_if_a_gpu_cannot_serve_and_gives_the_reason(
     loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch, trouble: Callable[[pytest.MonkeyPatch], str]
 ) -> None:
     says = trouble(monkeypatch)
@@ -215,25 +225,25 @@ def test_auto_takes_the_cpu_where_a_gpu_cannot_serve_and_says_why(
 
     assert found.devices == (CPU,)
     assert says in found.not_cuda
-    assert [name for name in map(operator.attrgetter("name"), threading.enumerate()) if name.startswith("cuda:")] == []
+    assert runner_threads() == []
     with pytest.raises((BadBundle, BadSettings), match=re.escape(says)):
         loaded(device="cuda")
 
 
-def test_where_neither_a_gpu_nor_the_cpu_can_serve_both_reasons_are_told(loaded: Callable[..., Loaded]) -> None:
+def test_if_neither_gpu_nor_cpu_can_serve_the_error_has_both_reasons(loaded: Callable[..., Loaded]) -> None:
     with pytest.raises(BadBundle, match=r"has no int8 graph; it has fp32; and no GPU can serve it: precision = int8: runs only on the CPU"):
         loaded(device="auto", precision="int8")
 
 
-def test_devices_run_one_after_the_other_before_texts_are_served(loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Capturing a run fails while another session takes memory, of whatever device."""
+def test_devices_warm_up_one_after_the_other(loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Capturing a run fails while another session allocates memory, on any device."""
     order: list[str] = []
     run = DeviceSession.run
 
     def note(self: DeviceSession, feeds: Any, stop: Any = None) -> Any:
         order.append(self.device.name)
         logits = run(self, feeds, stop)
-        # Nobody came between.
+        # No other device ran meanwhile.
         assert order[-1] == self.device.name
         return logits
 
@@ -241,29 +251,20 @@ def test_devices_run_one_after_the_other_before_texts_are_served(loaded: Callabl
 
     loaded()
 
-    # Golden texts, first runs, and what the first costs: the second's are taken to be the same.
+    # Golden texts, first runs, then the costs of the first device, which apply to the second as well.
     assert [name for name, _ in itertools.groupby(order)] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]
 
 
-def test_the_ladder_runs_before_texts_are_served_as_far_as_there_is_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: set[tuple[int, ...]] = set()
-    run = DeviceSession.run
-
-    def note(self: DeviceSession, feeds: Any, stop: Any = None) -> Any:
-        ran.add(feeds["input_ids"].shape)
-        return run(self, feeds, stop)
-
-    monkeypatch.setattr(DeviceSession, "run", note)
-
+def test_the_ladder_runs_before_the_first_request_if_there_is_time(settings: Settings, runs: Runs) -> None:
     found = load(settings.model_copy(update={"device": "cuda:0"}), measure_s=PATIENCE_S)
 
-    assert {*found.classifier.session.ladder} <= ran
-    # The planner's lengths are those that batches are padded to.
+    assert {*found.classifier.session.ladder} <= set(runs.shapes("input_ids"))
+    # The planner uses the lengths that batches are padded to.
     assert found.layout == Padded(found.classifier.session.lengths)
     found.runners[0].close(PATIENCE_S)
 
 
-def test_what_check_raises_ends_the_loading_and_leaves_no_runner(settings: Settings) -> None:
+def test_an_error_of_check_ends_the_load_and_leaves_no_runner(settings: Settings) -> None:
     calls = itertools.count()
 
     def check() -> None:
@@ -273,10 +274,10 @@ def test_what_check_raises_ends_the_loading_and_leaves_no_runner(settings: Setti
     with pytest.raises(CannotServe):
         load(settings.model_copy(update={"device": "cuda"}), 0.0, check)
 
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("cuda:")] == []
+    assert runner_threads() == []
 
 
-def test_a_stop_ends_the_loading_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_ends_the_load_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[bool] = []
 
     def load_for_ever(_: Settings, check: Callable[[], None], model: str) -> None:
@@ -323,10 +324,10 @@ sys.exit(main())
     [('raise RunnerLost("its device is lost")', 1, "error: its device is lost\n"), ("self.device_lost = True", 0, "")],
     ids=["while it served", "before the CPU served"],
 )
-def test_a_process_that_has_lost_a_device_ends_with_its_code_and_destroys_nothing(
+def test_a_process_with_a_lost_device_exits_without_destroying_sessions(
     bundles: Path, tmp_path: Path, ends: str, code: int, says: str
 ) -> None:
-    """What CUDA has of a lost device aborts when it is destroyed."""
+    """Destroying CUDA objects of a lost device aborts the process."""
     program = tmp_path / "aborting.py"
     program.write_text(ABORTING.replace("{ends}", ends))
     command = [sys.executable, str(program), "serve", "--bundles", str(bundles), "--model", "tiny"]
@@ -338,7 +339,7 @@ def test_a_process_that_has_lost_a_device_ends_with_its_code_and_destroys_nothin
     assert found.stderr.endswith(says)
 
 
-def test_batches_that_a_device_has_no_memory_for_stop_the_start_and_what_fits_is_told(
+def test_a_batch_beyond_the_device_memory_stops_the_start_and_the_error_says_what_fits(
     loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out_of_memory_beyond(1280, monkeypatch)
@@ -348,22 +349,13 @@ def test_batches_that_a_device_has_no_memory_for_stop_the_start_and_what_fits_is
 
     says = "256 rows of 32 tokens do not fit in the memory of a GPU; 32 do: set batch_tokens_max to 1024 or batch_rows_max to 32"
     assert str(caught.value) == says
+    assert runner_threads() == []
     assert loaded(batch_tokens_max=1024).limits.tokens == 1024
-
-
-def test_no_runner_is_left_behind_by_a_start_that_fails(loaded: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
-    before = set(threading.enumerate())
-    out_of_memory_beyond(1280, monkeypatch)
-
-    with pytest.raises(BadSettings):
-        loaded()
-
-    assert [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("cuda:")] == []
 
 
 @pytest.fixture
 def fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the tiny graph could be fused."""
+    """Fakes the builder of graphs, since the tiny graph cannot be fused."""
 
     def make(bundle: Path, folder: Path, precision: str) -> GpuGraphs:
         place = folder / f"gpu-{precision}"
@@ -393,7 +385,7 @@ def test_int8_is_refused_on_a_device(loaded: Callable[..., Loaded]) -> None:
         loaded(precision="int8")
 
 
-def test_graphs_that_are_made_for_a_device_are_gone_when_they_are_loaded_or_kept_where_asked(
+def test_graphs_built_for_a_device_are_removed_after_loading_or_kept_in_cache_dir(
     loaded: Callable[..., Loaded], fused: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = tmp_path / "temporary"
@@ -421,8 +413,10 @@ def test_texts_are_answered_explained_and_counted_by_device(start: Callable[...,
     assert server.metric("sentiment_stage_seconds_sum", stage="copy", model="tiny/1") > 0
 
 
-def test_packed_batches_go_all_the_way_from_texts_to_answers(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default bundle's packed graph with attention for a CPU, in small batches: all but the kernels is as on a GPU."""
+def test_packed_batches_are_answered_like_single_texts(
+    start: Callable[..., RunningServer], runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default bundle's packed graph with attention for a CPU, in small batches: everything except the kernels is as on a GPU."""
     make = gpu_graphs.make_graphs
 
     def make_twin(bundle: Path, folder: Path, precision: gpu_graphs.Precision) -> GpuGraphs:
@@ -432,18 +426,10 @@ def test_packed_batches_go_all_the_way_from_texts_to_answers(start: Callable[...
         return replace(made, packed=made.packed.with_name("twin.onnx"))
 
     monkeypatch.setattr(gpu_graphs, "make_graphs", make_twin)
-    longest: list[tuple[int, ...]] = []
-    run = DeviceSession.run
-
-    def note(self: DeviceSession, feeds: Any, stop: Any = None) -> Any:
-        longest.append(feeds["token_offset"].shape)
-        return run(self, feeds, stop)
-
-    monkeypatch.setattr(DeviceSession, "run", note)
-    small = {"batch_rows_max": 4, "batch_tokens_max": 576, "precision": "fp32", "explain": False}
+    small = {"batch_rows_max": 2, "batch_tokens_max": 576, "precision": "fp32", "explain": False}
     server = start(device="cuda:0", bundles=(ROOT / "models/bundles",), model="english", **small)
-    texts = ["A fine film.", "Dull.", "I would not see it again, and nor should you.", "wonderful " * 30, "wonderful " * 500] * 3
-    warm = len(longest)
+    texts = ["A fine film.", "Dull.", "I would not see it again, and nor should you.", "wonderful " * 30, "wonderful " * 500] * 2
+    warm = len(runs)
 
     with server.client() as client:
         results = client.classify_batch(texts)
@@ -453,12 +439,13 @@ def test_packed_batches_go_all_the_way_from_texts_to_answers(start: Callable[...
     host = load_classifier(ROOT / "models/bundles/english/1", "fp32")
     wanted = [host.score(host.run([host.tokenizer.encode(text, None)])[0]).scores[1] for text in texts]
     assert [result.scores["positive"] for result in results if isinstance(result, Classification)] == pytest.approx(wanted, abs=1e-4)
-    # What takes most memory ran before the first text came.
-    assert max(rows * columns for rows, columns in longest[:warm]) >= 4 * 512
-    assert max(rows * columns for rows, columns in longest[warm:]) <= max(rows * columns for rows, columns in longest[:warm])
+    # The shapes that need most memory ran before the first request.
+    places = list(map(math.prod, runs.shapes("token_offset")))
+    assert max(places[:warm]) >= 2 * 512
+    assert max(places[warm:]) <= max(places[:warm])
 
 
-def test_models_on_a_gpu_are_not_exchanged_while_they_serve(start: Callable[..., RunningServer]) -> None:
+def test_models_on_a_gpu_cannot_be_exchanged_while_they_serve(start: Callable[..., RunningServer]) -> None:
     server = start(device="cuda:0")
     loading = asyncio.run_coroutine_threadsafe(server.app._repository.load("paired/1"), server.loop)
 
@@ -466,7 +453,7 @@ def test_models_on_a_gpu_are_not_exchanged_while_they_serve(start: Callable[...,
         loading.result(PATIENCE_S)
 
 
-def test_what_fills_a_cell_is_counted_as_padding(start: Callable[..., RunningServer]) -> None:
+def test_filler_tokens_of_a_cell_count_as_padding(start: Callable[..., RunningServer]) -> None:
     server = start(device="cuda:0")
 
     with server.client() as client:
@@ -501,7 +488,9 @@ def test_two_devices_run_at_once(start: Callable[..., RunningServer], monkeypatc
     assert answers == ["positive", "positive"]
 
 
-def test_a_busy_devices_next_batch_is_laid_out_while_one_runs(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_batch_of_a_busy_device_is_laid_out_while_one_runs_in_a_server(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = start(device="cuda:0", batch_rows_max=8)
     running: list[bool] = []
     laid_out_meanwhile: list[bool] = []
@@ -509,7 +498,7 @@ def test_a_busy_devices_next_batch_is_laid_out_while_one_runs(start: Callable[..
 
     def compute(self: DeviceSession, given: Any, options: Any) -> Any:
         running.append(True)
-        # What a GPU's batch takes; the processor is free meanwhile.
+        # As long as a batch on a GPU; the CPU is free meanwhile.
         time.sleep(0.02)
         logits = run(self, given, options)
         running.pop()
@@ -532,7 +521,7 @@ def test_a_busy_devices_next_batch_is_laid_out_while_one_runs(start: Callable[..
     assert (alone.label, laid_out_meanwhile[alone_from:]) == ("positive", [False])
 
 
-def test_a_batch_that_the_device_has_no_memory_for_is_answered_in_smaller_ones(
+def test_a_batch_beyond_the_device_memory_is_answered_in_smaller_ones(
     start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start(device="cuda:0")
@@ -544,7 +533,7 @@ def test_a_batch_that_the_device_has_no_memory_for_is_answered_in_smaller_ones(
     assert [getattr(result, "label", result) for result in results] == ["positive", "negative"] * 100
 
 
-def test_a_device_that_disappears_answers_unavailable_and_the_server_ends_to_be_replaced(start: Callable[..., RunningServer]) -> None:
+def test_a_lost_device_answers_unavailable_and_the_server_ends(start: Callable[..., RunningServer]) -> None:
     def gone(*_: Any) -> None:
         raise RuntimeError("CUDA failure 999: unknown error")
 
@@ -565,7 +554,7 @@ def test_a_device_that_disappears_answers_unavailable_and_the_server_ends_to_be_
     server.failure = None
 
 
-def test_what_one_device_cannot_answer_any_more_costs_the_other_nothing(
+def test_a_lost_device_does_not_affect_the_batches_of_the_other(
     start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered, go = threading.Event(), threading.Event()
@@ -601,7 +590,7 @@ def test_what_one_device_cannot_answer_any_more_costs_the_other_nothing(
     server.failure = None
 
 
-def test_a_run_that_never_returns_is_given_up_and_the_server_ends(
+def test_a_run_that_hangs_is_answered_internal_and_the_server_ends(
     start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sentiment.serving.app.WATCHDOG_S", 0.02)
@@ -627,7 +616,9 @@ class FakeMeter:
         return 0.5
 
 
-def test_the_devices_meters_are_metrics_where_there_are_any(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_meters_are_exported_as_metrics_if_there_are_any(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sentiment.serving.app.meters", lambda given: {device.name: FakeMeter() for device in given})
     with_meters = urllib.request.urlopen(start(device="cuda").url + "/metrics", timeout=10).read().decode()
     monkeypatch.setattr("sentiment.serving.app.meters", lambda given: {})
@@ -638,7 +629,7 @@ def test_the_devices_meters_are_metrics_where_there_are_any(start: Callable[...,
     assert "sentiment_device_" not in without
 
 
-def test_a_server_without_a_gpu_says_why_it_took_the_cpu(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_a_gpu_logs_why_it_uses_the_cpu(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(devices, "_DRIVER", "libnosuch.so.1")
 
@@ -650,7 +641,7 @@ def test_a_server_without_a_gpu_says_why_it_took_the_cpu(start: Callable[..., Ru
     assert "no NVIDIA driver: libnosuch.so.1" in ready["not_cuda"]
 
 
-def test_a_gpu_that_is_named_and_not_there_ends_the_process_with_2(bundles: Path) -> None:
+def test_a_missing_named_gpu_exits_with_2(bundles: Path) -> None:
     command = [sys.executable, "-m", "sentiment", "serve", "--bundles", str(bundles), "--model", "tiny", "--device", "cuda:99"]
     ports = ["--grpc-listen", "127.0.0.1:0", "--http-listen", ""]
 
@@ -660,7 +651,7 @@ def test_a_gpu_that_is_named_and_not_there_ends_the_process_with_2(bundles: Path
     assert "device = cuda:99: " in found.stderr
 
 
-def test_a_bundle_is_found_at_fault_before_its_graphs_are(loaded: Callable[..., Loaded], tmp_path: Path) -> None:
+def test_a_bundle_is_checked_before_its_gpu_graphs_are_built(loaded: Callable[..., Loaded], tmp_path: Path) -> None:
     path = make_bundle(tmp_path / "bundles")
     onnx.save(onnx.ModelProto(), path / "fp32.onnx")
 
@@ -668,7 +659,7 @@ def test_a_bundle_is_found_at_fault_before_its_graphs_are(loaded: Callable[..., 
         loaded(bundles=(tmp_path / "bundles",))
 
 
-def test_nvml_is_asked_of_devices_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvidia_ml_py_there_are_no_meters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
     assert nvml.meters(GPUS) == {}

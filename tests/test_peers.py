@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -42,13 +43,13 @@ COST, RATE = Figure("cost", "cost", "core-ms"), Figure("rate", "rate", "texts/s"
         (COST, 1.0, {}, ""),
     ],
 )
-def test_ours_is_ahead_only_where_its_figure_is_better_than_every_other(
+def test_ours_is_ahead_only_if_its_figure_is_better_than_every_other(
     figure: Figure, ours: float, others: dict[str, float], verdict: str
 ) -> None:
     assert Row(figure, {OURS: ours, **others}).verdict == verdict
 
 
-def test_the_table_marks_the_best_and_tells_what_is_missing_from_what_was_never_answered() -> None:
+def test_the_table_marks_the_best_and_distinguishes_not_measured_from_never_answered() -> None:
     row = Row(COST, {OURS: 1.234, "a": 12.34, "b": math.inf})
 
     table = to_markdown([row], [OURS, "a", "b", "c"])
@@ -56,7 +57,7 @@ def test_the_table_marks_the_best_and_tells_what_is_missing_from_what_was_never_
     assert table.splitlines()[-1] == "| cost, core-ms | **1.23** | 12.3 | none | - | ahead |"
 
 
-def test_the_table_comes_back_from_its_json() -> None:
+def test_the_table_survives_a_round_trip_through_json() -> None:
     found = [Row(COST, {OURS: 1.0, "a": math.inf}), Row(RATE, {OURS: 2.0})]
 
     assert from_json(to_json(found, {"seconds": 8})) == (found, {"seconds": 8})
@@ -86,7 +87,7 @@ def test_the_peers_classifier_answers_as_ours_does(tmp_path: Path) -> None:
     assert differing(given, [(each.label, each.score) for each in scored], 1e-6) == 0
 
 
-def test_a_server_is_held_still_and_ended_with_all_that_it_started() -> None:
+def test_a_server_is_suspended_and_ended_with_all_its_child_processes() -> None:
     child = "import time; sum(range(3_000_000)); print('up', flush=True); time.sleep(60)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
@@ -106,8 +107,8 @@ def test_a_server_is_held_still_and_ended_with_all_that_it_started() -> None:
     process.stdout.close()
 
 
-def test_what_outlives_the_server_that_started_it_is_ended_too() -> None:
-    # CPU time is counted in ticks of 10 ms: it is up once it has used some of them.
+def test_a_child_process_that_outlives_its_server_is_ended_too() -> None:
+    # CPU time is counted in ticks of 10 ms, so the child first uses some of them.
     child = "import os, time\nwhile sum(os.times()[:2]) < 0.05: pass\nprint('up', flush=True); time.sleep(60)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
@@ -125,7 +126,7 @@ def test_what_outlives_the_server_that_started_it_is_ended_too() -> None:
     process.stdout.close()
 
 
-def test_a_server_that_ended_is_told_with_its_status() -> None:
+def test_an_ended_server_is_reported_with_its_exit_status() -> None:
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], text=True)
     process.wait()
 
@@ -133,26 +134,54 @@ def test_a_server_that_ended_is_told_with_its_status() -> None:
         Running("gone", "http", process, "").check()
 
 
-def test_an_unknown_peer_is_told_with_those_that_there_are() -> None:
-    with pytest.raises(PeerFailed, match="'tei' is unknown; there are triton, "):
+def test_the_error_of_an_unknown_peer_lists_the_known_ones() -> None:
+    with pytest.raises(PeerFailed, match="'tei' is unknown; the peers are triton, "):
         find("tei")
 
 
 def comes_to(process: psutil.Process, status: str) -> bool:
-    """Whether a process has a status within two seconds: a signal is heard when it next runs."""
-    ends_at = time.monotonic() + 2
+    """Whether a process gets a status; a signal takes effect only when the process next runs."""
+    ends_at = time.monotonic() + 20
     while process.status() != status and time.monotonic() < ends_at:
         time.sleep(0.001)
     return process.status() == status
 
 
-async def test_a_peer_that_fails_loses_its_own_figures_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_bundle(tmp_path)
-    monkeypatch.setenv("SENTIMENT_BUNDLES", str(tmp_path))
-    monkeypatch.setattr(turns, "SETTLE_S", 0.01)
-    monkeypatch.setattr(turns, "WARM_S", 0.1)
-    bench = Bench(Found(seconds=0.1))
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A bundle "tiny" that every server of this module finds."""
+    folder = tmp_path_factory.mktemp("bundles")
+    make_bundle(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SENTIMENT_BUNDLES", str(folder))
+        yield
 
+
+class Kept(Running):
+    """A server that other tests use as well: ``end`` only lets it run again."""
+
+    def end(self) -> None:
+        self.go_on()
+
+
+@pytest.fixture(scope="module")
+def ours(tiny: None) -> Iterator[Callable[[], Running]]:
+    """Servers of the same process."""
+    running = start_ours("tiny")
+    yield lambda: Kept(running.name, running.protocol, running.process, running.target)
+    running.end()
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A benchmark with loads and pauses as short as can be."""
+    monkeypatch.setattr(turns, "SETTLE_S", 0.01)
+    monkeypatch.setattr(turns, "WARM_S", 0.05)
+    monkeypatch.setattr("sentiment.loadtest.fleet.HEAD_START_S", 0.02)
+    return Bench(Found(seconds=0.1))
+
+
+async def test_a_peer_that_fails_loses_its_own_figures_and_no_others(bench: Bench, tiny: None) -> None:
     try:
         for name in ("other", OURS):
             await bench.join(name, start_ours("tiny"), rows.CHECKED)
@@ -167,19 +196,17 @@ async def test_a_peer_that_fails_loses_its_own_figures_and_no_others(tmp_path: P
         await bench.end()
 
     assert bench.servers.keys() == {OURS}
+    assert bench.servers[OURS].process.poll() == 0
     assert bench.found.values["throughput_short"].keys() == {OURS}
     assert any("other: left out of what follows" in note for note in bench.found.notes)
     assert [row.figure for row in bench.found.rows()] == list(FIGURES)
 
 
-async def test_a_peer_that_does_not_start_is_tried_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_bundle(tmp_path)
-    monkeypatch.setenv("SENTIMENT_BUNDLES", str(tmp_path))
-    bench = Bench(Found(seconds=0.1))
-    works = start_ours("tiny")
+async def test_a_peer_that_does_not_start_is_tried_once_more(bench: Bench, ours: Callable[[], Running]) -> None:
+    works = ours()
     ended = subprocess.Popen(["false"], text=True)  # noqa: ASYNC220 - ends at once
     ended.wait()  # so that it is seen to have ended before the other's answer is taken for its own
-    fails = Running("other", works.protocol, ended, works.target, launch=lambda: works.process)
+    fails = Kept("other", works.protocol, ended, works.target, launch=lambda: works.process)
 
     try:
         await bench.join("other", fails, rows.CHECKED)
@@ -189,11 +216,9 @@ async def test_a_peer_that_does_not_start_is_tried_once_more(tmp_path: Path, mon
     assert any("other: did not start, and is tried once more" in note for note in bench.found.notes)
 
 
-async def test_a_server_is_quiet_when_it_answers_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_bundle(tmp_path)
-    monkeypatch.setenv("SENTIMENT_BUNDLES", str(tmp_path))
+async def test_a_server_is_quiet_when_it_answers_again(ours: Callable[[], Running], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "QUIET_S_MAX", 0.2)
-    running = start_ours("tiny")
+    running = ours()
 
     try:
         ask = await ready(running)
@@ -207,28 +232,24 @@ async def test_a_server_is_quiet_when_it_answers_again(tmp_path: Path, monkeypat
         running.end()
 
 
-async def test_two_servers_are_measured_in_turns_and_have_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_bundle(tmp_path)
-    monkeypatch.setenv("SENTIMENT_BUNDLES", str(tmp_path))
+async def test_two_servers_are_measured_in_turns_and_have_every_row(
+    bench: Bench, ours: Callable[[], Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rows, "SEARCH_POINTS_MAX", 2)
     monkeypatch.setattr(rows, "IDLE_S", 0.1)
-    monkeypatch.setattr(turns, "SETTLE_S", 0.01)
-    monkeypatch.setattr(turns, "WARM_S", 0.1)
-    bench = Bench(Found(seconds=0.1))
 
     try:
         for name in (OURS, "other"):
-            await bench.join(name, start_ours("tiny"), rows.CHECKED)
+            await bench.join(name, ours(), rows.CHECKED)
         await rows.short(bench)
         await rows.mixed(bench)
     finally:
         await bench.end()
 
     found = {row.figure.key: row for row in bench.found.rows()}
-    # Of loads so short nothing is known.
+    # Loads as short as these neither meet nor miss the objective.
     assert found.pop("slo_load").values == {}
     assert sum("whether any rate meets p99 within 500 ms is not known" in note for note in bench.found.notes) == 2
     assert all(row.values.keys() == {OURS, "other"} for row in found.values())
     assert found["moved"].values == {OURS: 0, "other": 0}
     assert min(found["throughput_short"].values.values()) > 0
-    assert all(running.process.poll() == 0 for running in bench.servers.values())

@@ -1,4 +1,4 @@
-"""One text through the stages, with the caller leaving at the worst moment."""
+"""One text through the pipeline, with a caller that is cancelled at the worst moment."""
 
 import asyncio
 import time
@@ -11,6 +11,7 @@ from sentiment.batching.plan import BatchLimits
 from sentiment.batching.row_queue import HereQueue
 from sentiment.batching.scheduler import Scheduler
 from sentiment.model.classifier import load_classifier
+from sentiment.model.runner import Ran
 from sentiment.observability.metrics import Metrics
 from sentiment.serving.batch_telemetry import BatchTelemetry
 from sentiment.serving.pipeline import Answer, Served
@@ -29,16 +30,14 @@ async def served(bundles: Path) -> tuple[Served, HandRunner]:
 
 async def test_a_caller_cancelled_in_the_turn_its_batch_ends_leaves_its_mates_alone(served: tuple[Served, HandRunner]) -> None:
     one, runner = served
-    until = time.monotonic() + 60
-    callers = [asyncio.create_task(one.classify(Query("good film"), time.monotonic(), until)) for _ in range(3)]
+    deadline_at = time.monotonic() + 60
+    callers = [asyncio.create_task(one.classify(Query("good film"), time.monotonic(), deadline_at)) for _ in range(3)]
     while not runner.started:
         await asyncio.sleep(0)
     rows, report = runner.started.pop()
     assert len(rows) == 3
 
     # The report is queued before the cancelled caller gets its turn to withdraw.
-    from sentiment.model.runner import Ran
-
     report(Ran([[-1.0, 1.0]] * 3, 0.0, 0.001))
     callers[0].cancel()
     outcomes = await asyncio.wait_for(asyncio.gather(*callers, return_exceptions=True), 5)

@@ -1,7 +1,7 @@
-"""A tiny classifier made in the test: a real ONNX graph, a real tokenizer, a real bundle, no download.
+"""A tiny classifier for tests: a real ONNX graph, a real tokenizer and a real bundle, without a download.
 
-Each word has a weight for positive; a text's positive logit is the sum over its words, its negative logit the opposite. So a test
-can tell from an answer which text it belongs to.
+Each word has a weight. The positive logit of a text is the sum of the weights of its words; the negative logit is its opposite. So a
+test can tell from an answer which text it belongs to.
 """
 
 import hashlib
@@ -76,7 +76,7 @@ def make_bundle(root: Path, name: str = "tiny", version: int = 1, *, pairs: bool
 
 
 def write_manifest(path: Path, manifest: dict[str, object]) -> None:
-    """Write manifest.json over the files that stand in the folder now."""
+    """Write manifest.json with the current digests and sizes of the files in the folder."""
     files = [file for file in sorted(path.iterdir()) if file.name not in ("manifest.json", "MODEL_CARD.md")]
     manifest["files"] = {
         file.name: {"sha256": hashlib.sha256(file.read_bytes()).hexdigest(), "bytes": file.stat().st_size} for file in files

@@ -1,4 +1,4 @@
-"""A manifest's section ``explanations``, made up, and bundles that have it."""
+"""A fictitious section ``explanations`` of a manifest, and bundles that have it."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ OPERATORS = ["attention_mask", "mask_token"]
 
 
 def method(name: str, kind: str, mean: float, spread: float = 0.02, **more: object) -> dict[str, Any]:  # plain JSON
-    """One method: ``mean`` over random by the first way of erasing, a little less by the other."""
+    """One method: ``mean`` over random with the first way of erasing, a little less with the other."""
     over = {
         operator: {"mean": round(mean - less, 4), "low": round(mean - less - spread, 4), "high": round(mean - less + spread, 4)}
         for operator, less in zip(OPERATORS, (0.0, 0.005), strict=True)
@@ -47,7 +47,7 @@ def explanations(default: str = "occlusion", words_max: int = 60) -> dict[str, A
 
 
 def trust(bundle: Path, default: str = "occlusion", words_max: int = 60) -> Path:
-    """Write the section into a bundle's manifest, whose digest changes by it."""
+    """Write the section into a bundle's manifest, which changes its digest."""
     path = bundle / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "explanations": explanations(default, words_max)}))
     return bundle

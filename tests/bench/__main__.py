@@ -1,4 +1,4 @@
-"""``make bench``: the server beside the ceiling and an empty echo, interleaved in one run, by CPU time of each process."""
+"""``make bench``: CPU time of the server, of the ceiling and of an echo server, interleaved in one run."""
 
 import argparse
 import asyncio
@@ -130,7 +130,7 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
     threads = cores_granted()
     idle = idle_share()
     if idle < IDLE_MIN:
-        print(f"warning: the machine is only {idle:.0%} idle; the figures below are marked so")
+        print(f"warning: the machine is only {idle:.0%} idle; the figures below are marked")
     tokenizer = tokenizers.Tokenizer.from_file(str(bundle / "tokenizer.json"))
     if options.texts:
         mixes = {"": list(read_texts(options.texts, options.column))}
@@ -239,7 +239,7 @@ def summarize(suffix: str, median: dict[str, float]) -> list[dict[str, Any]]:
 
 
 def compare_precisions(suffix: str, texts: Sequence[str], int8: Worker, fp32: Worker, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Speed of the served graph over the fp32 graph's, each in batches of its best size; and the accuracy that it costs."""
+    """The speed of the served graph relative to the fp32 graph, each at its best batch size; and the loss of accuracy."""
     least = {}
     for name, worker in (("int8", int8), ("fp32", fp32)):
         for rows in CEILING_ROWS:
@@ -307,7 +307,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 def main() -> None:
     """Parse arguments, measure, print, write."""
     parser = argparse.ArgumentParser(prog="make bench", description="Measure the server beside the ceiling and an empty echo.")
-    parser.add_argument("--texts", type=Path, help="texts of your own (.txt, .tsv, .csv, .jsonl, .parquet) instead of the written ones")
+    parser.add_argument("--texts", type=Path, help="use these texts (.txt, .tsv, .csv, .jsonl, .parquet) instead of generated ones")
     parser.add_argument("--column", default="text")
     parser.add_argument("--model", default="english")
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds, after one to warm up")

@@ -1,4 +1,4 @@
-"""``sentiment-batch`` beside the plainest loop over the same texts: python -m tests.bench.corpus [ROUNDS] [ROWS] [JSON].
+"""``sentiment-batch`` compared with a plain loop over the same texts: python -m tests.bench.corpus [ROUNDS] [ROWS] [JSON].
 
 Interleaved in one run, on all cores. The loop tokenizes, sorts by length, pads, runs and scores, with the best of two batch sizes, once in
 one process with a thread a core and once in a process a core, which share no GIL; it neither reads nor writes a file. The command's rate is

@@ -1,4 +1,4 @@
-"""What the executor spends a row, by how many come: python -m tests.bench.crowd [--before FOLDER] [--rounds 3] [--seconds 3].
+"""The executor's CPU time per row at several rates: python -m tests.bench.crowd [--before FOLDER] [--rounds 3] [--seconds 3].
 
 As many front ends, without gRPC, send rows one a message, as calls that come one at a time do, at a fixed rate whatever is answered: two
 cores could not drive so many calls. ``--before`` names the folder ``service`` of another checkout, measured beside this one. The floor is
@@ -44,18 +44,18 @@ def busy_s(pid: int) -> float:
 
 
 class Quiet:
-    """LinkListener what the executor says and does nothing."""
+    """Receives the executor's messages and ignores them."""
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
 
     def model(self, link: Link, _said: Any) -> None:  # Any: JSON
-        """What is served; nothing is read of it."""
+        """Ignored."""
         link.serving()
         self.ready.set()
 
     def state(self, _ready: bool) -> None:
-        """Of no interest: the server is ready."""
+        """Ignored."""
 
     def counts(self) -> list[Any]:  # Any: JSON
         """None."""
@@ -203,7 +203,7 @@ def main() -> None:
         found = asyncio.run(measure(executors, options.rounds, options.seconds))
     refused = {name: executor.refused for name, executor in executors.items() if executor.refused}
     if refused:
-        print(f"rows without an answer, which spoil the figures: {refused}")
+        print(f"rows without an answer: {refused}; the figures are not valid")
     for rate in RATES:
         told = []
         for name in executors:

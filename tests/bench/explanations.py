@@ -1,4 +1,4 @@
-"""What explanations cost those who only classify: the same open-loop load with and without explanations beside it, in turns.
+"""The effect of explanations on Classify calls: the same open-loop load with and without concurrent explanations, in turns.
 
 ``python -m tests.bench.explanations``: on an otherwise idle machine, 9 minutes on 2 cores.
 """
@@ -35,7 +35,7 @@ PHASE_S_MAX = 20.0
 
 
 class Timed:
-    """Classifies and explains at given rates, and keeps how long each Classify took from when it should have been sent."""
+    """Classifies and explains at given rates. Records the latency of each Classify from its scheduled time."""
 
     def __init__(self, target: str) -> None:
         self._channel = grpc.aio.insecure_channel(target, [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)])

@@ -1,4 +1,4 @@
-"""What several processes give and what the executor spends: python -m tests.bench.front_ends [SECONDS] [JSON].
+"""The throughput of several front ends and the cost of the executor: python -m tests.bench.front_ends [SECONDS] [JSON].
 
 The model does next to nothing (tests/tiny.py), so that what is measured is the way of a call. Clients are Python too and cost as much as a
 server: where cores are few, CPU time a call tells what the rate of calls cannot, and both are printed.
@@ -141,7 +141,7 @@ def server(bundles: Path, front_ends: int, folder: Path, *flags: str, service: P
                 break
         else:
             raise RuntimeError(f"the server ended with {process.wait()}")
-        # A pipe that nobody empties fills, and then its writer waits.
+        # Read to the end, since a full pipe would block the server.
         threading.Thread(target=process.stderr.read, daemon=True).start()
         yield str(entry["grpc"]), pids
     finally:
@@ -183,7 +183,7 @@ def measure(seconds: float) -> list[dict[str, Any]]:
             of_fronts = sum(us for process, us in spent.items() if process.startswith("front-"))
             results.append(result(f"{name}_front_cpu", of_fronts, "us/call"))
             results.append(result(f"{name}_executor_cpu", spent["executor"], "us/call", EXECUTOR_US_MAX))
-            # What the processes would give with a core each.
+            # The throughput that the processes would have with a core each.
             results.append(result(f"{name}_core_each_rate", 1e6 / max(of_fronts / front_ends, spent["executor"]), "calls/s", higher=True))
         with server(bundles, 1, folder, "--batch-rows-max", "256", "--batch-tokens-max", "16384") as (_, pids):
             (path,) = folder.glob("sentiment-*/rows.sock")

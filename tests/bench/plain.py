@@ -1,4 +1,4 @@
-"""The plainest servers that batch, as lower bounds of what a call costs: python -m tests.bench.plain BUNDLE THREADS [front].
+"""Minimal servers that batch, as lower bounds of the cost of a call: python -m tests.bench.plain BUNDLE THREADS [front].
 
 Parse, tokenize, append to a list, run the first ROWS in a thread, answer. No deadline, limit, priority, check, metric or log. With
 ``front`` nothing is tokenized and the model takes no time: what is left is gRPC, a queue and the way to a thread and back.

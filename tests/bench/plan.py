@@ -1,4 +1,4 @@
-"""Whether the planner foretells this machine: real runs at parts of the capacity beside simulations of the very same requests.
+"""Compares the planner's predictions with this machine: real runs at fractions of the capacity, and simulations of the same requests.
 
 ``python -m tests.bench.plan`` measures costs as ``sentiment plan --measure`` does, starts the server, offers Poisson arrivals from another
 process on the same cores, and replays in the planner what was sent. Needs the machine to itself; about 3 minutes for each 3 runs.
@@ -43,16 +43,16 @@ from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.bench.processes import cpu_s, start_server
 
 LOADS = (0.3, 0.6, 0.8)
-# The load of the run that tells what client and event loop take.
+# The load of the run that measures the cost of the client and of the event loop.
 TRIAL_LOAD, TRIAL_SEED, TRIAL_S = 0.5, 1000, 8.0
-# Of texts that all come at once the short ones are answered first: counted from the beginning, they would be too many.
+# Short texts of the first burst are answered first, so answers are not counted from the start.
 SETTLE_S, CAPACITY_S = 3.0, 6.0
 TIMEOUT_S = 5.0
 TEXTS = 1024
-# Simulations that are averaged: the noise of each is drawn anew.
+# Simulations to average, each with its own noise.
 REPLAYS = 5
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-# Deviations that count as foretold.
+# The greatest deviations of a correct prediction.
 WANTED = {"answers/s": 0.15, "p50 ms": 0.15, "p99 ms": 0.30}
 
 
@@ -150,7 +150,7 @@ class Compared:
         return [f"{self.load:g}", str(self.seed), "{:.1f}, {:.1f}".format(*self.capacities), *cells, f"{self.others_cores:.2f}"]
 
     def holds(self, which: int = 1) -> bool:
-        """Whether all of it counts as foretold, by the first simulation or the second."""
+        """Whether the first or the second simulation predicts all figures."""
         return all(abs(each[which] / each[0] - 1) <= WANTED.get(name, math.inf) for name, each in self.figures.items())
 
 
@@ -169,7 +169,7 @@ class Validation:
         # The runners have worked most; the others are the event loop and gRPC's own threads.
         loop_s = sum(spent_s[: -machine.runners]) / len(trial.texts) - machine.token_s * float(self._tokens[trial.texts].mean())
         self._machine = changed(machine, loop_s=loop_s, beside_s=trial.client_s / len(trial.texts))
-        # The server's own account ends before it sends the answer.
+        # The server's own measurement ends before it sends the answer.
         self._away_s = max(0.0, statistics.median(trial.away_s) - ANSWER_PART * loop_s)
 
     def __str__(self) -> str:
@@ -211,7 +211,7 @@ class Validation:
         return figures
 
     def _pace(self, seen: Seen, machine: Machine) -> tuple[float, ...]:
-        """What texts really took over what they take alone by the table, in each PACE_S seconds of the run."""
+        """The ratio of the measured time of texts to their time in the cost table, for each PACE_S seconds of the run."""
         cost = CostTable(machine.points)
         real_s, table_s = [1e-9], [1e-9]
         for text, at, run_s in zip(seen.texts, seen.sent_at, seen.run_s, strict=True):
@@ -241,7 +241,7 @@ def _machine_cpu_s() -> float:
 
 
 def main() -> int:
-    """Compare, print and write; returns 1 where something was not foretold."""
+    """Compare, print and write. Returns 1 if a prediction was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--loads", type=float, nargs="+", default=LOADS, help="parts of the capacity")

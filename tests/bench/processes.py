@@ -1,4 +1,4 @@
-"""The measured processes: an empty echo, the ceiling, and the server; and how their CPU time is read."""
+"""The measured processes (an echo server, the ceiling and the server), and how their CPU time is read."""
 
 import asyncio
 import json
@@ -47,14 +47,14 @@ def start_server(bundle: str, policy: str = "") -> tuple["subprocess.Popen[str]"
     for line in process.stderr:
         entry = json.loads(line)
         if entry["event"] == "ready":
-            # A pipe that nobody empties fills, and then its writer waits.
+            # Read to the end, since a full pipe would block the server.
             threading.Thread(target=process.stderr.read, daemon=True).start()
             return process, str(entry["grpc"])
     raise RuntimeError(f"the server ended with {process.wait()}")
 
 
 class Worker:
-    """A process of tests/bench/MODULE.py that says hello and answers commands, a line of JSON each way."""
+    """A process of tests/bench/MODULE.py that prints a first line and answers commands, all as lines of JSON."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         command = [sys.executable, "-m", f"tests.bench.{module}", *arguments]
@@ -102,7 +102,7 @@ async def echo() -> None:
 
 
 def run_ceiling(classifier: Classifier, texts: Sequence[str], rows: int, passes: int, pool: ThreadPoolExecutor) -> float:
-    """CPU milliseconds a text of the plainest loop: tokenize, sort by length, pad, run, softmax. No queue, no network."""
+    """CPU milliseconds per text of a plain loop: tokenize, sort by length, pad, run, softmax. No queue, no network."""
     begun = time.process_time()
     for _ in range(passes):
         encoded = sorted(classifier.tokenizer.encode_many(texts), key=lambda row: row.tokens)

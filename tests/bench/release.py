@@ -34,7 +34,7 @@ from tests.bench.processes import CEILING_ROWS, Worker, cpu_s, idle_share, start
 
 LIMITS = Path(__file__).with_name("release.toml")
 SLO = Slo(0.5, 99.0)
-# As the objective, so that the server knows what is worth beginning.
+# Equal to the objective, so that the server can drop calls that would be late.
 IN_TIME = (SLO.objective_s, SLO.objective_s)
 PATIENT = (60.0, 60.0)
 CALLERS = 32
@@ -43,13 +43,13 @@ SHARED_TEXTS = 120
 SCORE_MOVES_MAX = 1e-4
 POINTS_MAX = 11
 RESOLUTION = 0.08
-# Other work on the machine shows in every figure.
+# Below this, other work on the machine affects the figures.
 IDLE_MIN = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A figure is at least ``least`` and at most ``most``, where given; ``why`` says what it guards."""
+    """The limits of a figure, if given: at least ``least``, at most ``most``. ``why``: what the limit protects."""
 
     why: str
     least: float | None = None
@@ -135,7 +135,7 @@ async def measure(subject: Subject) -> tuple[dict[str, float], Search]:
     bulky = beside.by_class.get("interactive", Group())
     values = {
         "slo_load_over_capacity": found.slo_rate / capacity,
-        # Other work can only add to it: the better of two measurements is nearer to the server's own.
+        # Other work can only add to it, so the lower of two measurements is closer to the truth.
         "p99_at_half_over_alone": min(of_sent(point, 99) for point in halves) / alone.percentile(99),
         "errors_at_half": max(point.judged - point.in_time for point in halves),
         "goodput_at_3x_over_capacity": overload.goodput_per_s / capacity,
@@ -213,7 +213,7 @@ def main() -> int:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     limits, idle = read_limits(), idle_share()
     if idle < IDLE_MIN:
-        print(f"warning: the machine is only {idle:.0%} idle; what is missed may be its doing")
+        print(f"warning: the machine is only {idle:.0%} idle; missed limits may be due to other work")
     values: dict[str, float] = {}
     try:
         asyncio.run(run(options, values))

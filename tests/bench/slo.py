@@ -1,4 +1,4 @@
-"""The highest load that meets an objective, and what is answered in time under three times the load, beside other policies."""
+"""The highest load that meets an objective, and the answers in time under three times that load, compared with other policies."""
 
 import subprocess
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What tracing costs: python -m tests.bench.tracing [--before FOLDER] [--model english] [--rounds 7] [--calls 4000].
+"""The cost of tracing: python -m tests.bench.tracing [--before FOLDER] [--model english] [--rounds 7] [--calls 4000].
 
 CPU time of the server process a Classify call, in microseconds, all threads: tracing off, of one request in a hundred, of every one, and
 of every one while nobody takes the spans. ``--before`` names the folder ``service`` of another checkout, measured beside them. Servers
@@ -53,7 +53,7 @@ class Server:
         ready = next(line for line in map(json.loads, self.process.stderr) if line["event"] == "ready")
         self.target = str(ready["grpc"])
         self.us: list[float] = []
-        # A pipe that nobody empties fills, and then its writer waits.
+        # Read to the end, since a full pipe would block the server.
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
 
     async def measure(self, calls: int) -> float:

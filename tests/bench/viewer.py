@@ -1,4 +1,4 @@
-"""How long the viewer takes and how smooth it is with a text of 512 tokens, the default bundle and 12 heads in the head view.
+"""The viewer's loading time and frame rate with a text of 512 tokens, the default bundle and 12 heads in the head view.
 
 ``python -m tests.bench.viewer``: on an otherwise idle machine, a minute on 2 cores. Chromium draws without a graphics card here.
 """

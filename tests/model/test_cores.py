@@ -1,4 +1,4 @@
-"""How many cores a container grants, from files as the kernel writes them."""
+"""The cores that a container grants, from files as the kernel writes them."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ def machine(root: Path, files: dict[str, str]) -> Path:
 
 
 def v2(root: Path, group: str, **quotas: str) -> Path:
-    """Version 2: the process is in ``group``; quotas by group, of which _ parts the levels and ``top`` is the top."""
+    """Version 2: the process is in ``group``. Quotas by group: _ separates the levels, ``top`` is the root."""
     files = {"proc/self/cgroup": f"0::{group}"}
     for name, quota in quotas.items():
         folder = "" if name == "top" else name.replace("_", "/") + "/"
@@ -53,7 +53,7 @@ def test_affinity_is_respected_under_a_larger_quota(tmp_path: Path, monkeypatch:
     assert cores_granted(tmp_path) == 2
 
 
-def test_where_the_system_knows_no_affinity_its_cores_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_affinity_the_cores_of_the_system_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
 
@@ -76,7 +76,7 @@ def test_where_the_system_knows_no_affinity_its_cores_count(tmp_path: Path, monk
         ("nonsense", 8),
     ],
 )
-def test_a_v2_quota_gives_its_whole_cores_and_at_least_one(tmp_path: Path, quota: str, cores: int) -> None:
+def test_a_v2_quota_grants_whole_cores_and_at_least_one(tmp_path: Path, quota: str, cores: int) -> None:
     assert cores_granted(v2(tmp_path, "/", top=quota)) == cores
 
 
@@ -96,7 +96,7 @@ def test_of_nested_v2_groups_the_smallest_quota_wins(tmp_path: Path, quotas: dic
     assert cores_granted(v2(tmp_path, "/pod/container", **quotas)) == cores
 
 
-def test_a_v2_group_that_the_container_cannot_see_leaves_what_it_sees(tmp_path: Path) -> None:
+def test_of_an_invisible_v2_group_the_visible_quota_counts(tmp_path: Path) -> None:
     assert cores_granted(v2(tmp_path, "/host/path/of/the/container", top="200000 100000")) == 2
     assert cores_granted(v2(tmp_path, "/../../outside", top="300000 100000")) == 3
 
@@ -105,7 +105,7 @@ def test_a_v2_group_that_the_container_cannot_see_leaves_what_it_sees(tmp_path: 
     ("quota", "period", "cores"),
     [("200000", "100000", 2), ("250000", "100000", 2), ("50000", "100000", 1), ("-1", "100000", 8), ("90000", "30000", 3)],
 )
-def test_a_v1_quota_gives_its_whole_cores_and_at_least_one(tmp_path: Path, quota: str, period: str, cores: int) -> None:
+def test_a_v1_quota_grants_whole_cores_and_at_least_one(tmp_path: Path, quota: str, period: str, cores: int) -> None:
     assert cores_granted(v1(tmp_path, quota, period)) == cores
 
 
@@ -116,7 +116,7 @@ def test_the_v1_quota_of_the_processes_own_group_counts(tmp_path: Path) -> None:
     assert cores_granted(tmp_path) == 2
 
 
-def test_the_v1_quota_at_the_top_counts_where_the_container_cannot_see_its_own_group(tmp_path: Path) -> None:
+def test_of_an_invisible_v1_group_the_top_quota_counts(tmp_path: Path) -> None:
     assert cores_granted(v1(tmp_path, "200000", group="/kubepods/pod1/abc")) == 2
 
 

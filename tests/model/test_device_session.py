@@ -1,4 +1,4 @@
-"""A session on a device, proved on the CPU's provider: buffers, cells, copies, and what failures mean. Capturing itself needs CUDA."""
+"""A session on a device, on the CPU provider: buffers, cells, copies, and the errors of failures. Capturing itself needs CUDA."""
 
 import bisect
 import ctypes
@@ -30,7 +30,7 @@ from sentiment.model.tokenizer import Row
 from tests.packed_twin import save_twin
 from tests.tiny import make_graph
 
-# Captured runs have no meaning to the CPU's provider: all else is as on a GPU.
+# The CPU provider ignores the options of captured runs. Everything else is as on a GPU.
 CAPTURING = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu", graphs=True), "a GPU")
 ENGLISH = Path(__file__).parents[2] / "models/bundles/english/1"
 PLAIN = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu"))
@@ -85,7 +85,7 @@ def test_a_batch_of_any_shape_has_the_answers_that_it_has_without_the_device(
         assert found == pytest.approx(plain.run(pad(rows, plain.inputs, 0, left)), abs=1e-4)
 
 
-def test_the_answers_of_a_batch_stay_when_the_next_one_runs(session: DeviceSession) -> None:
+def test_the_next_batch_does_not_overwrite_the_answers_of_the_last(session: DeviceSession) -> None:
     first = session.run(session.feeds([row(5)], 0, left=False))
     before = first.copy()
 
@@ -94,20 +94,20 @@ def test_the_answers_of_a_batch_stay_when_the_next_one_runs(session: DeviceSessi
     assert (first == before).all()
 
 
-def test_a_small_batch_is_as_large_as_the_smallest_cell_that_holds_it(graph: Path) -> None:
+def test_a_small_batch_is_padded_to_the_smallest_cell_that_holds_it(graph: Path) -> None:
     session = DeviceSession(graph, CAPTURING, 2, length_max=48)
 
     def shape(count: int, length: int) -> tuple[int, ...]:
         return session.feeds([row(*[5] * length)] * count, 0, left=False)["input_ids"].shape
 
     assert [shape(*of) for of in ((1, 3), (3, 16), (5, 17), (1, 33), (9, 48))] == [(1, 16), (4, 16), (8, 32), (1, 48), (16, 48)]
-    # Beyond the grid rows and lengths go in steps.
+    # Outside the grid, rows and lengths are rounded to steps.
     assert [shape(*of) for of in ((33, 17), (65, 1), (33, 48))] == [(40, 24), (80, 8), (40, 48)]
     session.within(lambda length: 33)
     assert shape(33, 48) == (33, 48)
 
 
-def test_cells_are_the_grids_up_to_the_models_length_the_largest_first(graph: Path) -> None:
+def test_cells_end_at_the_models_length_and_the_largest_is_first(graph: Path) -> None:
     cells = list(DeviceSession(graph, CAPTURING, 2, length_max=48).cells)
 
     assert {length for _, length in cells} == {16, 32, 48}
@@ -117,7 +117,7 @@ def test_cells_are_the_grids_up_to_the_models_length_the_largest_first(graph: Pa
 
 
 def packing(session: DeviceSession) -> DeviceSession:
-    """The same, as if its graph read packed rows: only how they are laid out is looked at."""
+    """The same session, as if its graph read packed rows. Only the layout is tested."""
     session.layout, session.inputs = "packed", ["input_ids", "position_ids", "token_offset", "cumulative_lengths"]
     return session
 
@@ -144,7 +144,7 @@ def test_packed_rows_of_one_cell_all_have_its_shapes(graph: Path) -> None:
 
 
 class Recorder:
-    """In the place of ONNX Runtime's session: notes what is asked, runs it, and fails as it is told."""
+    """Replaces ONNX Runtime's session: records each run, runs it, and raises the error that ``fails`` returns."""
 
     def __init__(self, session: DeviceSession) -> None:
         self._real = session._session
@@ -166,7 +166,7 @@ class Recorder:
         self._real.run_with_iobinding(binding, options)
 
 
-def test_a_cell_that_cannot_be_captured_is_run_as_other_batches_are_and_said_once(graph: Path) -> None:
+def test_a_cell_that_cannot_be_captured_runs_uncaptured_and_is_logged_once(graph: Path) -> None:
     session, plain = DeviceSession(graph, CAPTURING, 2), DeviceSession(graph, PLAIN, 2)
     recorder = Recorder(session)
     recorder.fails = lambda _: None if recorder.graphs[-1] == "-1" else RuntimeError("CUDA failure 900: stream is capturing")
@@ -189,12 +189,12 @@ def test_a_captured_run_without_memory_is_not_tried_again(graph: Path) -> None:
     with pytest.raises(OutOfMemory):
         logits_of(session, random_rows(1, 8, 16))
 
-    # The second is one token, to see whether the device answers.
+    # The second run is one token, which tests whether the device works.
     assert len(recorder.graphs) == 2
     assert recorder.graphs[1] == "-1"
 
 
-def test_a_cell_has_its_own_run_to_replay_and_whatever_else_is_never_captured(graph: Path) -> None:
+def test_each_cell_replays_its_own_run_and_other_shapes_are_never_captured(graph: Path) -> None:
     session = DeviceSession(graph, CAPTURING, 2)
     recorder = Recorder(session)
 
@@ -207,7 +207,7 @@ def test_a_cell_has_its_own_run_to_replay_and_whatever_else_is_never_captured(gr
     assert large == "-1"
 
 
-def test_a_run_of_a_device_without_captured_runs_is_asked_for_none(graph: Path) -> None:
+def test_a_device_without_captured_runs_gets_no_graph_id(graph: Path) -> None:
     session = DeviceSession(graph, PLAIN, 2)
     recorder = Recorder(session)
 
@@ -216,7 +216,7 @@ def test_a_run_of_a_device_without_captured_runs_is_asked_for_none(graph: Path) 
     assert recorder.graphs == ["unset"]
 
 
-def test_memory_stays_where_it_is_and_comes_in_few_sizes_whatever_the_shapes(graph: Path) -> None:
+def test_buffers_keep_their_address_and_have_few_sizes(graph: Path) -> None:
     session = DeviceSession(graph, CAPTURING, 2)
     logits_of(session, [row(5)])
     address = session._memory.put({"x": np.zeros(8, np.int32)})
@@ -229,7 +229,7 @@ def test_memory_stays_where_it_is_and_comes_in_few_sizes_whatever_the_shapes(gra
     assert len(session._memory._outputs) < 4
 
 
-def test_arrays_lie_one_behind_the_other_in_the_devices_memory_and_overlap_nowhere() -> None:
+def test_arrays_are_contiguous_in_device_memory_and_do_not_overlap() -> None:
     memory = DeviceMemory(PLAIN, Accelerator("CPUExecutionProvider", "cpu"))
     arrays = {"a": np.arange(70, dtype=np.int32), "b": np.arange(6, dtype=np.int64).reshape(2, 3), "c": np.array([9], np.int32)}
 
@@ -242,7 +242,7 @@ def test_arrays_lie_one_behind_the_other_in_the_devices_memory_and_overlap_nowhe
 
 
 class Pinning:
-    """A driver that pins host memory, and never hears that it is to be forgotten."""
+    """A driver that pins host memory and cannot unpin it."""
 
     def __init__(self) -> None:
         self.pinned: list[tuple[int, int, int]] = []
@@ -268,9 +268,9 @@ def test_memory_that_batches_are_copied_from_is_pinned_page_by_page(graph: Path)
     assert all(address % 4096 == 0 for address, _, _ in pinning.pinned)
 
 
-def test_pinned_memory_is_never_unmapped_and_the_next_session_takes_it_again(graph: Path) -> None:
+def test_pinned_memory_is_never_unmapped_and_the_next_session_reuses_it(graph: Path) -> None:
     pinning = Pinning()
-    for _ in range(4):
+    for _ in range(2):
         session = DeviceSession(graph, pinning.device(), 2)
         logits_of(session, [row(5)])
         del session
@@ -292,7 +292,7 @@ def test_sessions_that_live_at_once_share_no_memory(graph: Path) -> None:
 
 
 class HostInput:
-    """ONNX Runtime's session on a device where an input is read on the host, as a shape is."""
+    """ONNX Runtime's session on a device with an input that is read on the host, as a shape is."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -311,7 +311,7 @@ class HostInput:
 
 
 class Bound:
-    """Notes how inputs are bound. What would be on a device is on the host."""
+    """Records how inputs are bound. All memory is on the host."""
 
     def __init__(self, real: Any) -> None:
         self.real, self.by = real, {}
@@ -328,9 +328,7 @@ class Bound:
         self.real.bind_output(name, "cpu", *rest)
 
 
-def test_an_input_that_is_read_on_the_host_is_bound_there_for_each_run_and_no_run_is_captured(
-    graph: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_input_that_stays_on_the_host_is_bound_there_and_no_run_is_captured(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = device_session.load_graph
     monkeypatch.setattr(device_session, "load_graph", lambda *arguments: HostInput(load(*arguments)))
     allocate = onnxruntime.OrtValue.ortvalue_from_shape_and_type
@@ -374,7 +372,7 @@ def test_copies_are_timed_apart_from_the_run(session: DeviceSession) -> None:
         "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED",
     ],
 )
-def test_a_batch_that_the_device_has_no_memory_for_is_out_of_memory_and_a_smaller_one_runs(session: DeviceSession, message: str) -> None:
+def test_a_batch_beyond_the_device_memory_is_out_of_memory_and_a_smaller_one_runs(session: DeviceSession, message: str) -> None:
     Recorder(session).fails = lambda number: RuntimeError(message) if number == 1 else None
 
     with pytest.raises(OutOfMemory):
@@ -384,11 +382,11 @@ def test_a_batch_that_the_device_has_no_memory_for_is_out_of_memory_and_a_smalle
 
 
 def attempts(session: DeviceSession) -> int:
-    """How often a small batch is tried: what cannot be captured once more, without."""
+    """How often a small batch is tried: with captured runs once more, without them."""
     return 2 if session.cells else 1
 
 
-def test_a_run_that_fails_on_a_device_that_answers_fails_alone(session: DeviceSession) -> None:
+def test_a_failed_run_on_a_working_device_fails_alone(session: DeviceSession) -> None:
     Recorder(session).fails = lambda number: RuntimeError("bad shape") if number <= attempts(session) else None
 
     with pytest.raises(RuntimeError, match="bad shape"):
@@ -432,7 +430,7 @@ def test_the_session_of_a_lost_device_is_never_destroyed(graph: Path) -> None:
     assert watched() is not None
 
 
-def test_a_run_that_was_asked_to_end_says_nothing_of_the_device(session: DeviceSession) -> None:
+def test_a_stopped_run_does_not_count_as_a_device_failure(session: DeviceSession) -> None:
     recorder = Recorder(session)
     stop = Stop()
 
@@ -449,11 +447,11 @@ def test_a_run_that_was_asked_to_end_says_nothing_of_the_device(session: DeviceS
     assert logits_of(session, [row(5)])
 
 
-def test_a_device_is_proved_by_what_it_computes() -> None:
+def test_a_working_device_passes_its_test() -> None:
     prove(PLAIN)
 
 
-def test_the_model_that_proves_a_device_is_what_it_says() -> None:
+def test_the_test_graph_of_a_device_is_the_square_of_a_matrix() -> None:
     nodes = [helper.make_node("MatMul", ["x", "x"], ["y"])]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in ("x", "y")]
     graph = helper.make_graph(nodes, "square", ends[:1], ends[1:])
@@ -473,9 +471,7 @@ def test_a_graph_that_is_no_classifier_is_refused(graph: Path) -> None:
         DeviceSession(graph, PLAIN, labels=2, layout="packed")
 
 
-def test_hopper_runs_flash_attention_at_every_length_and_older_gpus_as_onnx_runtime_thinks_best(
-    graph: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flash_attention_runs_at_every_length_on_hopper_and_by_default_on_older_gpus(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "ORT_MIN_SEQ_LEN_FLASH_ATTENTION_PACKED_QKV"
     monkeypatch.delenv(name, raising=False)
 
@@ -488,11 +484,11 @@ def test_hopper_runs_flash_attention_at_every_length_and_older_gpus_as_onnx_runt
     assert os.environ[name] == "0"
 
 
-def test_a_session_captures_only_if_it_is_to(graph: Path) -> None:
+def test_a_session_does_not_capture_if_captures_is_off(graph: Path) -> None:
     assert DeviceSession(graph, CAPTURING, 2, captures=False).cells == ()
 
 
-def test_a_session_laid_out_within_limits_has_no_cell_and_no_rung_beyond_them(graph: Path) -> None:
+def test_cells_and_ladder_stay_within_the_row_limits(graph: Path) -> None:
     session = DeviceSession(graph, CAPTURING, 2)
     limits = BatchLimits(48, 4096, 2**30, 2)
 
@@ -502,7 +498,7 @@ def test_a_session_laid_out_within_limits_has_no_cell_and_no_rung_beyond_them(gr
     assert all(rows <= limits.rows_at(length) for rows, length in [*session.cells, *session.ladder])
     session.within(BatchLimits(3, 4096, 2**30, 2).rows_at)
     assert {rows for rows, _ in session.cells} == {1, 2}
-    # What is beyond the cells has a shape of the ladder, whatever comes.
+    # Each batch outside the cells has a shape of the ladder.
     session.within(limits.rows_at)
     seen = set()
     for seed in range(200):
@@ -536,7 +532,7 @@ def test_packed_batches_of_a_real_bert_have_the_answers_of_its_plain_graph(devic
     assert seen == ({True, False} if device is CAPTURING else {True})
 
 
-def test_cuda_is_asked_for_a_frugal_arena_within_its_limit_and_for_captured_runs() -> None:
+def test_the_cuda_options_set_the_arena_its_limit_and_captured_runs() -> None:
     device = Device("cuda:2", 2, CUDA)
 
     (provider, options), host = device_session._providers(device, 2**30, graphs=True)

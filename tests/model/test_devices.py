@@ -1,4 +1,4 @@
-"""Which devices are found, what is said where one is not, and what the driver is asked."""
+"""Finding devices: the selection, the errors, and the calls of the driver."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -42,39 +42,39 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     ("wanted", "names"),
     [("auto", "cuda:0 cuda:1"), ("cuda", "cuda:0 cuda:1"), ("cuda:1", "cuda:1"), ("cuda:1,cuda:0", "cuda:1 cuda:0"), ("cpu", "cpu")],
 )
-def test_the_devices_that_are_named_are_found_in_their_order(two_gpus: None, wanted: str, names: str) -> None:
+def test_named_devices_are_found_in_their_order(two_gpus: None, wanted: str, names: str) -> None:
     found = find_devices(wanted, works)
 
     assert [device.name for device in found.devices] == names.split()
     assert found.not_cuda == ""
 
 
-def test_auto_leaves_out_a_gpu_that_does_not_work_and_says_why(two_gpus: None) -> None:
+def test_auto_skips_a_broken_gpu_and_gives_the_reason(two_gpus: None) -> None:
     found = find_devices("auto", works_not("cuda:0"))
 
     assert found.devices == (GPUS[1],)
     assert found.not_cuda == "cuda:0 does not work: no kernel image"
 
 
-def test_auto_takes_gpus_of_one_model_the_most_there_are_and_says_which_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_uses_the_most_frequent_gpu_model_and_names_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     small = Device("cuda:2", 2, CUDA, "NVIDIA T4", "u2")
     monkeypatch.setattr(devices, "visible_gpus", lambda: [small, *GPUS])
 
     assert find_devices("auto", works) == devices.Found(tuple(GPUS), "cuda:2 is a NVIDIA T4, not a NVIDIA H200")
-    # As many of each: the first's.
+    # A tie: the model of the first GPU.
     assert find_devices("auto", works_not("cuda:1")).devices == (small,)
-    # Who names them has his reasons.
+    # Named GPUs may be of different models.
     assert find_devices("cuda", works).devices == (small, *GPUS)
 
 
-def test_auto_takes_the_cpu_where_no_gpu_works_and_says_why(two_gpus: None) -> None:
+def test_auto_uses_the_cpu_if_no_gpu_works_and_gives_the_reason(two_gpus: None) -> None:
     found = find_devices("auto", works_not("cuda:0", "cuda:1"))
 
     assert found.devices == (CPU,)
     assert found.not_cuda == "cuda:0 does not work: no kernel image; cuda:1 does not work: no kernel image"
 
 
-def test_auto_takes_the_cpu_where_there_is_no_driver_and_says_so(no_gpu: None) -> None:
+def test_auto_uses_the_cpu_without_a_driver_and_gives_the_reason(no_gpu: None) -> None:
     found = find_devices("auto", works)
 
     assert found.devices == (CPU,)
@@ -82,18 +82,18 @@ def test_auto_takes_the_cpu_where_there_is_no_driver_and_says_so(no_gpu: None) -
 
 
 @pytest.mark.parametrize("wanted", ["cuda", "cuda:0"])
-def test_a_gpu_that_is_named_where_there_is_no_driver_stops_the_start(no_gpu: None, wanted: str) -> None:
+def test_a_named_gpu_without_a_driver_is_an_error(no_gpu: None, wanted: str) -> None:
     with pytest.raises(BadSettings, match=f"device = {wanted}: no NVIDIA driver"):
         find_devices(wanted, works)
 
 
-def test_a_gpu_that_is_not_there_stops_the_start_and_those_that_are_there_are_named(two_gpus: None) -> None:
+def test_the_error_of_a_missing_gpu_lists_the_devices(two_gpus: None) -> None:
     with pytest.raises(BadSettings, match=r"device = cuda:1,cuda:3: this machine has no cuda:3; it has cpu, cuda:0, cuda:1"):
         find_devices("cuda:1,cuda:3", works)
 
 
 @pytest.mark.parametrize("wanted", ["cuda", "cuda:0,cuda:1"])
-def test_a_gpu_that_is_named_and_does_not_work_stops_the_start(two_gpus: None, wanted: str) -> None:
+def test_a_named_gpu_that_does_not_work_is_an_error(two_gpus: None, wanted: str) -> None:
     with pytest.raises(BadSettings, match="cuda:1 does not work: no kernel image"):
         find_devices(wanted, works_not("cuda:1"))
 
@@ -152,7 +152,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeDriver]:
     return make
 
 
-def test_the_driver_tells_each_gpu_with_its_name_and_uuid(driver: Callable[..., FakeDriver]) -> None:
+def test_each_gpu_has_its_name_uuid_and_capability_from_the_driver(driver: Callable[..., FakeDriver]) -> None:
     driver()
 
     found = visible_gpus()
@@ -172,21 +172,23 @@ def test_the_driver_tells_each_gpu_with_its_name_and_uuid(driver: Callable[..., 
         ({"lacks": ["cuDeviceGetUuid_v2"]}, "the NVIDIA driver is too old: it has no cuDeviceGetUuid_v2"),
     ],
 )
-def test_a_driver_that_fails_or_shows_nothing_is_no_device(driver: Callable[..., FakeDriver], arguments: dict[str, Any], says: str) -> None:
+def test_a_driver_that_fails_or_lists_no_gpu_means_no_device(
+    driver: Callable[..., FakeDriver], arguments: dict[str, Any], says: str
+) -> None:
     driver(**arguments)
 
     with pytest.raises(NoDevice, match=says):
         visible_gpus()
 
 
-def test_a_machine_without_a_driver_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_driver_has_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_DRIVER", "libnosuch.so.1")
 
     with pytest.raises(NoDevice, match="no NVIDIA driver: libnosuch"):
         visible_gpus()
 
 
-def test_memory_is_pinned_in_the_devices_own_context_which_is_left_again(driver: Callable[..., FakeDriver]) -> None:
+def test_memory_is_pinned_in_the_devices_context_which_is_then_popped(driver: Callable[..., FakeDriver]) -> None:
     made = driver()
 
     assert pin_for_cuda(0x1000, 4096, 1)
@@ -198,7 +200,7 @@ def test_memory_is_pinned_in_the_devices_own_context_which_is_left_again(driver:
 
 
 @pytest.mark.parametrize("function", ["cuInit", "cuDevicePrimaryCtxRetain", "cuMemHostRegister_v2"])
-def test_memory_that_cannot_be_pinned_is_no_failure(driver: Callable[..., FakeDriver], function: str) -> None:
+def test_memory_that_cannot_be_pinned_is_not_an_error(driver: Callable[..., FakeDriver], function: str) -> None:
     made = driver(**{function: 2})
 
     assert not pin_for_cuda(0x1000, 4096, 0)
@@ -252,7 +254,7 @@ def test_each_gpu_that_is_known_by_its_uuid_has_a_meter(library: FakeNvml) -> No
     assert found["cuda:0"].busy_ratio() == 0.42
 
 
-def test_a_gpu_that_has_gone_is_not_a_number(library: FakeNvml) -> None:
+def test_the_meter_of_a_lost_gpu_reads_nan(library: FakeNvml) -> None:
     meter = nvml.meters(GPUS)["cuda:0"]
     library.gone = True
     meter.read()
@@ -260,7 +262,7 @@ def test_a_gpu_that_has_gone_is_not_a_number(library: FakeNvml) -> None:
     assert meter.memory_bytes() != meter.memory_bytes()
 
 
-def test_a_library_that_does_not_start_or_is_not_there_gives_no_meter(library: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_working_library_there_are_no_meters(library: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     library.gone = True
     assert nvml.meters(GPUS) == {}
 

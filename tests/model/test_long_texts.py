@@ -1,4 +1,4 @@
-"""Texts that do not fit: which of their tokens are read, cut between words, in the frame that each tokenizer's template has."""
+"""Texts longer than a row: which tokens are read, cuts between words, and the special tokens of each template."""
 
 import itertools
 import time
@@ -119,7 +119,7 @@ def ours(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 def whole(kind: str, text: str) -> tuple[list[int], list[int | None]]:
-    """Ids and words of a text that was tokenized as a whole."""
+    """The ids and words of the whole text."""
     encoding = PLAIN[kind].encode(text, add_special_tokens=False)
     return encoding.ids, encoding.word_ids
 
@@ -137,7 +137,7 @@ TEXTS = st.lists(PIECES, min_size=1, max_size=60).flatmap(
 
 
 def assert_framed(kind: str, ids: list[int], types: list[int] | None) -> list[int]:
-    """The text's own ids of a row."""
+    """Check the special tokens of a row, and return the ids of the text."""
     before, after, after_types = FRAMES[kind]
     own = ids[len(before) : len(ids) - len(after)]
     assert ids == [*before, *own, *after]
@@ -179,7 +179,7 @@ def test_head_and_tail_are_the_first_and_the_last_ids_of_the_whole_text(kind: st
     assert row.truncated
 
 
-def test_without_words_to_spare_head_and_tail_fill_the_row(kind: str, ours: Tokenizer) -> None:
+def test_single_token_words_fill_the_row_with_head_and_tail(kind: str, ours: Tokenizer) -> None:
     text = "film " * 40 + "good " * 40
 
     row = ours.encode_head_tail(text, 4)
@@ -191,7 +191,7 @@ def test_without_words_to_spare_head_and_tail_fill_the_row(kind: str, ours: Toke
 
 
 @pytest.mark.parametrize("kind", ["subwords"], indirect=True)
-def test_no_piece_of_a_word_stands_without_the_others(ours: Tokenizer, kind: str) -> None:
+def test_the_pieces_of_a_word_stay_together(ours: Tokenizer, kind: str) -> None:
     text = "goodly bad " * 50
     piece = PLAIN[kind].token_to_id("##ly")
 
@@ -203,7 +203,7 @@ def test_no_piece_of_a_word_stands_without_the_others(ours: Tokenizer, kind: str
 
 
 @pytest.mark.parametrize("kind", ["subwords"], indirect=True)
-def test_a_special_token_that_a_text_spells_out_is_one_of_its_own(ours: Tokenizer) -> None:
+def test_a_special_token_spelled_in_a_text_counts_as_text(ours: Tokenizer) -> None:
     text = "[CLS] [SEP] " * 20
 
     found = ours.encode_windows(text, MAX_TOKENS, 7, 64)
@@ -211,7 +211,7 @@ def test_a_special_token_that_a_text_spells_out_is_one_of_its_own(ours: Tokenize
     assert found.tokens == len(whole("subwords", text)[0]) + 2
 
 
-def test_a_single_text_has_the_types_of_the_template_by_each_way(kind: str, ours: Tokenizer) -> None:
+def test_every_way_to_encode_a_text_gives_the_types_of_the_template(kind: str, ours: Tokenizer) -> None:
     short, long = "good film", "good film " * 50
 
     for row in (ours.encode(short), *ours.encode_many([short, long]), ours.encode(long), ours.encode_head_tail(long, 4)):
@@ -219,7 +219,7 @@ def test_a_single_text_has_the_types_of_the_template_by_each_way(kind: str, ours
 
 
 @pytest.mark.parametrize("read", ["windows", "head_tail"])
-def test_the_work_is_bounded_by_what_is_read_and_not_by_the_text(ours: Tokenizer, read: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_work_is_bounded_by_the_row_and_not_by_the_text(ours: Tokenizer, read: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counting = Counting(ours._tokenizer)
     monkeypatch.setattr(ours, "_tokenizer", counting)
     text = "good film " * 100_000
@@ -246,7 +246,7 @@ def test_a_long_text_without_words_is_read_quickly(ours: Tokenizer, text: str) -
     assert time.process_time() - begun < 5
 
 
-def test_the_file_of_a_tokenizer_that_pads_makes_no_difference(tmp_path: Path) -> None:
+def test_padding_in_the_tokenizer_file_is_ignored(tmp_path: Path) -> None:
     plain = make_xlnet_tokenizer()
     plain.enable_padding(direction="left", pad_id=0, pad_token="[PAD]", length=64)
     plain.save(str(tmp_path / "tokenizer.json"))

@@ -1,4 +1,4 @@
-"""The thread of the lowest priority."""
+"""The thread of lowest priority."""
 
 import os
 import threading
@@ -8,7 +8,7 @@ import pytest
 from sentiment.model.lowest_priority import LowestPriority
 
 
-def test_what_it_runs_has_the_lowest_priority_and_the_caller_keeps_its_own() -> None:
+def test_work_has_the_lowest_priority_and_the_caller_keeps_its_own() -> None:
     lowest = LowestPriority("test")
     seen: list[int] = []
 
@@ -19,7 +19,7 @@ def test_what_it_runs_has_the_lowest_priority_and_the_caller_keeps_its_own() -> 
     lowest.close()
 
 
-def test_what_a_run_raises_is_raised_where_it_was_asked_for() -> None:
+def test_an_error_of_the_work_is_raised_in_the_caller() -> None:
     lowest = LowestPriority("test")
 
     def fails() -> None:
@@ -34,7 +34,7 @@ def test_what_a_run_raises_is_raised_where_it_was_asked_for() -> None:
     assert not lowest.thread.is_alive()
 
 
-def test_where_the_priority_may_not_be_lowered_it_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_runs_even_if_the_priority_cannot_be_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object) -> None:
         raise PermissionError
 

@@ -1,4 +1,4 @@
-"""Which of a bundle's graphs a device serves, and why not another. On the CPU's provider, which has no packed attention."""
+"""Which of a bundle's graphs a device serves, and why. On the CPU provider, which has no packed attention."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ def host(tmp_path: Path) -> Classifier:
 
 
 def off_by(error: float) -> onnx.ModelProto:
-    """The tiny graph, with logits of golden texts that far off at most."""
+    """The tiny graph, whose golden logits have at most this error."""
     graph = make_graph()
     (table,) = (tensor for tensor in graph.graph.initializer if tensor.name == "table")
     # The text "awful" has one word that counts, of the weight 2.
@@ -41,7 +41,7 @@ def off_by(error: float) -> onnx.ModelProto:
 
 @pytest.fixture
 def makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Have graphs made by saying how far off each is; a list of what was made is given back."""
+    """Replaces the builder of graphs: takes the logit error of each precision, and returns the list of those that were built."""
 
     def begin(**errors: float | None) -> list[str]:
         made: list[str] = []
@@ -60,7 +60,9 @@ def makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list
     return begin
 
 
-def test_fp16_is_served_where_its_golden_logits_are_near_enough(host: Classifier, makes: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_fp16_is_served_if_its_golden_logits_are_within_tolerance(
+    host: Classifier, makes: Callable[..., list[str]], tmp_path: Path
+) -> None:
     made = makes(fp16=0.02, fp32=0.0)
 
     served = load_on_device(host, DEVICE, "auto", tmp_path)
@@ -70,21 +72,18 @@ def test_fp16_is_served_where_its_golden_logits_are_near_enough(host: Classifier
     assert made == ["fp16"]
 
 
-def test_where_graphs_cannot_be_written_the_bundles_own_is_served_and_the_reason_told(tmp_path: Path) -> None:
+def test_if_graphs_cannot_be_written_the_bundles_own_is_served_and_the_reason_kept(host: Classifier, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("no folder")
 
-    served = load_on_device(load_classifier(DEFAULT, "fp32"), DEVICE, "auto", taken)
+    served = load_on_device(host, DEVICE, "auto", taken)
 
     assert (served.graph.file, served.session.layout) == ("fp32.onnx", "padded")
-    assert [reason.partition(" to ")[0] for reason in served.passed_over] == [
-        "fp16: graphs cannot be written",
-        "fp32: graphs cannot be written",
-    ]
-    assert str(taken) in served.passed_over[0]
+    reasons = [f"{precision}: graphs cannot be written to {taken}" for precision in ("fp16", "fp32")]
+    assert [reason[: len(reasons[0])] for reason in served.passed_over] == reasons
 
 
-def test_fp32_is_served_where_fp16_is_too_far_off_and_is_held_to_the_bundles_tolerance(
+def test_fp32_is_served_if_fp16_is_not_accurate_enough_within_the_bundles_tolerance(
     host: Classifier, makes: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     makes(fp16=0.04, fp32=0.0005)
@@ -98,7 +97,9 @@ def test_fp32_is_served_where_fp16_is_too_far_off_and_is_held_to_the_bundles_tol
     assert "the logit error is 0.0015; the tolerance is 0.001" in " ".join(served.passed_over)
 
 
-def test_what_cannot_be_fused_is_served_as_the_bundle_has_it(host: Classifier, makes: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_a_graph_that_cannot_be_fused_is_served_as_it_is_in_the_bundle(
+    host: Classifier, makes: Callable[..., list[str]], tmp_path: Path
+) -> None:
     makes()
 
     served = load_on_device(host, DEVICE, "auto", tmp_path)
@@ -107,7 +108,7 @@ def test_what_cannot_be_fused_is_served_as_the_bundle_has_it(host: Classifier, m
     assert served.passed_over == ("fp16 is not fused", "fp32 is not fused")
 
 
-def test_a_precision_that_is_named_is_served_or_nothing(host: Classifier, makes: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_only_the_named_precision_is_served_on_a_device(host: Classifier, makes: Callable[..., list[str]], tmp_path: Path) -> None:
     makes(fp16=0.04, fp32=0.0)
 
     assert load_on_device(host, DEVICE, "fp32", tmp_path).graph.precision == "fp32"
@@ -128,7 +129,7 @@ def test_a_bundle_that_pads_on_the_left_has_no_fused_graph(makes: Callable[..., 
 
 
 def test_the_default_bundle_is_served_in_fp16(tmp_path: Path) -> None:
-    """As on a GPU but for packed attention, which the CPU's provider has not, and for its kernels."""
+    """As on a GPU, except for its kernels and for packed attention, which the CPU provider lacks."""
     host = load_classifier(DEFAULT, "fp32")
 
     served = load_on_device(host, DEVICE, "auto", tmp_path)
@@ -139,7 +140,7 @@ def test_the_default_bundle_is_served_in_fp16(tmp_path: Path) -> None:
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, refuse: Callable[[DeviceSession], bool], at: str) -> list[weakref.ref[DeviceSession]]:
-    """Have sessions fail when they are loaded, or when they run; those that were made are given back."""
+    """Makes sessions fail when they are loaded or when they run. Returns the sessions."""
     made: list[weakref.ref[DeviceSession]] = []
 
     class Refusing(DeviceSession):
@@ -160,7 +161,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, refuse: Callable[[DeviceSession], 
 
 
 @pytest.mark.parametrize("at", ["load", "run"])
-def test_a_graph_whose_runs_cannot_be_captured_is_served_without_and_the_log_says_so(
+def test_a_graph_whose_runs_cannot_be_captured_is_served_without_and_logged(
     host: Classifier, makes: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     makes(fp16=0.0, fp32=0.0)
@@ -176,7 +177,7 @@ def test_a_graph_whose_runs_cannot_be_captured_is_served_without_and_the_log_say
 
 
 @pytest.mark.parametrize(("memory_bytes", "room"), [(2**20, "device_bytes_max = 1048576"), (0, "device_bytes_max = 0 (all free memory)")])
-def test_weights_that_do_not_fit_are_a_setting_and_nothing_larger_is_tried(
+def test_weights_that_do_not_fit_are_a_settings_error_and_no_larger_graph_is_tried(
     host: Classifier, makes: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_bytes: int, room: str
 ) -> None:
     makes(fp16=0.0, fp32=0.0)
@@ -197,7 +198,7 @@ def test_weights_that_do_not_fit_are_a_setting_and_nothing_larger_is_tried(
     assert "set device = cpu" in str(refused.value)
 
 
-def test_a_graph_that_is_refused_has_left_the_device_before_the_next_is_loaded(
+def test_a_rejected_graph_is_freed_before_the_next_is_loaded(
     host: Classifier, makes: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     makes(fp16=0.04, fp32=0.0)
@@ -208,9 +209,7 @@ def test_a_graph_that_is_refused_has_left_the_device_before_the_next_is_loaded(
     assert len(made) == 3
 
 
-def test_without_the_package_that_makes_graphs_it_is_said_what_to_install(
-    host: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_onnx_the_error_says_what_to_install(host: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     monkeypatch.delitem(sys.modules, "sentiment.model.gpu_graphs")
     monkeypatch.delattr("sentiment.model.gpu_graphs")
@@ -219,7 +218,7 @@ def test_without_the_package_that_makes_graphs_it_is_said_what_to_install(
         load_on_device(host, DEVICE, "auto", tmp_path)
 
 
-def test_what_check_raises_ends_the_loading(host: Classifier, makes: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_an_error_of_check_ends_the_load(host: Classifier, makes: Callable[..., list[str]], tmp_path: Path) -> None:
     makes(fp16=0.0)
 
     def stop() -> None:

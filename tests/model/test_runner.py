@@ -1,4 +1,4 @@
-"""A runner: whatever a batch does, its outcome is told exactly once."""
+"""A runner: the outcome of each batch is reported exactly once, whatever happens."""
 
 import os
 import queue
@@ -17,12 +17,12 @@ from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row
 
 ROW = Row([2, 5, 3], None, False)
-# Long enough for a loaded machine; a test that passes never waits so long.
+# Long enough for a busy machine; a test that passes never waits so long.
 PATIENCE_S = 10
 
 
 class FakeSession:
-    """Gives each row the sum of its ids, or fails as it is told."""
+    """Returns the sum of the ids of each row, or raises ``failure``. Waits for ``gate`` first."""
 
     def __init__(self, failure: BaseException | None = None, gate: threading.Event | None = None) -> None:
         self.failure = failure
@@ -44,7 +44,7 @@ class FakeSession:
 
 
 class FakeDevice(FakeSession):
-    """One that is given a row more than there are, and copies for a second."""
+    """Returns a filler row as well, and copies for a second."""
 
     def run(self, feeds: Feeds, stop: Stop | None = None) -> np.ndarray[Any, Any]:
         logits = super().run(feeds, stop)
@@ -72,35 +72,52 @@ def runner() -> Iterator[Runner]:
     running.close(PATIENCE_S)
 
 
-def reported(runner: Runner, classifier: Classifier, rows: Sequence[Row] = (ROW,)) -> Outcome:
-    """The outcome of a batch, proven to be the only one by ending the runner."""
-    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-    runner.start(classifier, rows, outcomes.put)
-    outcome = outcomes.get(timeout=PATIENCE_S)
-    runner.close(PATIENCE_S)
-    assert outcomes.empty(), "the outcome was told twice"
-    return outcome
+class Outcomes(queue.SimpleQueue[Outcome]):
+    """Collects what a runner reports."""
+
+    def next(self) -> Outcome:
+        return self.get(timeout=PATIENCE_S)
+
+    def of(self, runner: Runner, session: FakeSession | Classifier) -> Outcome:
+        """Run one batch and wait for its outcome."""
+        runner.start(session if isinstance(session, Classifier) else FakeClassifier(session), [ROW], self.put)
+        return self.next()
+
+
+@pytest.fixture
+def outcomes() -> Outcomes:
+    return Outcomes()
+
+
+@pytest.fixture
+def no_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if memory or the cgroup's limit of processes were used up."""
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priority of their own")
-def test_its_thread_and_the_one_in_its_place_give_way_to_the_others() -> None:
+def test_a_runners_thread_and_its_replacement_have_a_lower_priority(outcomes: Outcomes) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     running = Runner("cpu-7", 7)
-    before, failing = running.call(threading.get_native_id), FakeClassifier(FakeSession(ValueError("bad")))
-    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    before = running.call(threading.get_native_id)
 
-    running.start(failing, [ROW], outcomes.put)
-    outcomes.get(timeout=PATIENCE_S)
-    threads = {running.call(threading.get_native_id): running.call(lambda: os.getpriority(os.PRIO_PROCESS, 0))}
+    outcomes.of(running, FakeSession(ValueError("bad")))
+    after, priority = running.call(threading.get_native_id), running.call(lambda: os.getpriority(os.PRIO_PROCESS, 0))
 
     running.close(PATIENCE_S)
-    assert before not in threads
-    assert set(threads.values()) == {own + 7}
+    assert (after != before, priority) == (True, own + 7)
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
-def test_a_batch_gives_the_logits_of_its_rows_in_order(runner: Runner) -> None:
-    outcome = reported(runner, FakeClassifier(FakeSession()), [ROW, Row([1], None, False)])
+def test_a_batch_gives_the_logits_of_its_rows_in_order(runner: Runner, outcomes: Outcomes) -> None:
+    runner.start(FakeClassifier(FakeSession()), [ROW, Row([1], None, False)], outcomes.put)
+
+    outcome = outcomes.next()
 
     assert isinstance(outcome, Ran)
     assert outcome.logits == [[10.0], [1.0]]
@@ -109,59 +126,49 @@ def test_a_batch_gives_the_logits_of_its_rows_in_order(runner: Runner) -> None:
 
 
 class NoException(BaseException):
-    """As KeyboardInterrupt: no Exception, and told all the same."""
+    """Like KeyboardInterrupt, not an Exception."""
 
 
 @pytest.mark.parametrize("failure", [ValueError("bad"), MemoryError(), NoException(), SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
 @pytest.mark.parametrize("where", ["pad", "run"])
-def test_whatever_a_batch_raises_is_told_exactly_once(runner: Runner, failure: BaseException, where: str) -> None:
+def test_whatever_a_batch_raises_is_reported_exactly_once(runner: Runner, outcomes: Outcomes, failure: BaseException, where: str) -> None:
     classifier = FakeClassifier(FakeSession(failure)) if where == "run" else FakeClassifier(FakeSession(), failure)
 
-    assert reported(runner, classifier) is failure
+    assert outcomes.of(runner, classifier) is failure
 
-
-def test_a_runner_goes_on_after_a_batch_that_failed(runner: Runner) -> None:
-    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-    runner.start(FakeClassifier(FakeSession(NoException())), [ROW], outcomes.put)
-    first = outcomes.get(timeout=PATIENCE_S)
-
-    runner.start(FakeClassifier(FakeSession()), [ROW], outcomes.put)
-    second = outcomes.get(timeout=PATIENCE_S)
-
-    assert isinstance(first, NoException)
-    assert isinstance(second, Ran)
+    runner.close(PATIENCE_S)
+    assert outcomes.empty()
 
 
 def test_batches_run_one_at_a_time_in_order_in_the_runners_own_thread(runner: Runner) -> None:
     session = FakeSession()
-    told: list[Outcome] = []
+    reported: list[Outcome] = []
     for number in range(20):
-        runner.start(FakeClassifier(session), [Row([number], None, False)], told.append)
+        runner.start(FakeClassifier(session), [Row([number], None, False)], reported.append)
 
     runner.close(PATIENCE_S)
 
-    assert [outcome.logits[0][0] for outcome in told if isinstance(outcome, Ran)] == list(range(20))
+    assert [outcome.logits[0][0] for outcome in reported if isinstance(outcome, Ran)] == list(range(20))
     assert {name for name, _ in session.threads} == {"cpu-7"}
     assert len({ident for _, ident in session.threads}) == 1
 
 
-def test_a_run_that_raised_is_followed_by_runs_on_a_new_thread_of_the_same_name(runner: Runner) -> None:
-    """Several failures in a row, too: what a failed run left in its thread lives on in none."""
-    session, outcomes = FakeSession(), queue.SimpleQueue[Outcome]()
-    failing = FakeSession(ValueError("bad"))
-    # Kept until the end: the system gives the number of a thread that is gone to the next one.
+def test_after_a_failed_run_a_new_thread_of_the_same_name_runs_the_next_batches(runner: Runner) -> None:
+    """Also after several failures in a row, so that no state of a failed run remains."""
+    session, failing, outcomes = FakeSession(), FakeSession(NoException()), Outcomes()
+    # Kept until the end, since the system reuses the number of an ended thread.
     threads: list[threading.Thread] = []
 
     def report(outcome: Outcome) -> None:
         threads.append(threading.current_thread())
         outcomes.put(outcome)
 
-    told = []
+    reported = []
     for fake in (session, failing, failing, session, session):
         runner.start(FakeClassifier(fake), [ROW], report)
-        told.append(outcomes.get(timeout=PATIENCE_S))
+        reported.append(outcomes.next())
 
-    assert [type(outcome) for outcome in told] == [Ran, ValueError, ValueError, Ran, Ran]
+    assert [type(outcome) for outcome in reported] == [Ran, NoException, NoException, Ran, Ran]
     first, second, third = threads[0], threads[2], threads[3]
     assert len({first, second, third}) == 3
     assert threads == [first, first, second, third, third]
@@ -171,34 +178,21 @@ def test_a_run_that_raised_is_followed_by_runs_on_a_new_thread_of_the_same_name(
     assert [thread.is_alive() for thread in (first, second, third)] == [False, False, True]
 
 
-def test_a_run_that_raised_is_told_and_followed_by_others_even_where_no_thread_can_be_started(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch
+def test_a_runner_continues_after_a_failed_run_even_if_no_thread_can_be_started(
+    runner: Runner, outcomes: Outcomes, no_new_thread: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when memory or the cgroup's number of processes is used up: just then runs fail, and their rows wait to be told."""
-
-    def fail(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    told: list[Outcome] = []
     try:
-        for failure in (MemoryError(), None):
-            runner.start(FakeClassifier(FakeSession(failure)), [ROW], outcomes.put)
-            told.append(outcomes.get(timeout=1))
-    except queue.Empty:
-        pass
+        reported = [outcomes.of(runner, FakeSession(failure)) for failure in (MemoryError(), None)]
     finally:
         monkeypatch.undo()
         if not runner._thread.is_alive():
             runner._begin()  # so that the fixture can close it
 
-    assert [type(outcome) for outcome in told] == [MemoryError, Ran]
+    assert [type(outcome) for outcome in reported] == [MemoryError, Ran]
 
 
-def test_closing_is_safe_while_a_new_thread_takes_over(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that hears its stop fails just when the server ends."""
+def test_closing_is_safe_while_a_new_thread_takes_over(runner: Runner, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped run fails just when the server ends."""
     start, starting, go = threading.Thread.start, threading.Event(), threading.Event()
 
     def start_slowly(thread: threading.Thread) -> None:
@@ -207,7 +201,6 @@ def test_closing_is_safe_while_a_new_thread_takes_over(runner: Runner, monkeypat
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_slowly)
-    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     runner.start(FakeClassifier(FakeSession(ValueError("bad"))), [ROW], outcomes.put)
     assert starting.wait(PATIENCE_S)
 
@@ -216,67 +209,50 @@ def test_closing_is_safe_while_a_new_thread_takes_over(runner: Runner, monkeypat
     finally:
         go.set()
 
-    assert isinstance(outcomes.get(timeout=PATIENCE_S), ValueError)
+    assert isinstance(outcomes.next(), ValueError)
     runner.close(PATIENCE_S)
     assert not runner._thread.is_alive()
 
 
-def test_a_stop_is_for_the_run_under_way_and_for_no_later_one(runner: Runner) -> None:
-    gate = threading.Event()
-    session, outcomes = FakeSession(gate=gate), queue.SimpleQueue[Outcome]()
+def test_a_stop_applies_to_the_current_run_only(runner: Runner, outcomes: Outcomes) -> None:
+    session = FakeSession(gate=threading.Event())
     stop = runner.start(FakeClassifier(session), [ROW], outcomes.put)
     assert session.entered.wait(PATIENCE_S)
 
     stop()
-    gate.set()
-    outcomes.get(timeout=PATIENCE_S)
-    runner.start(FakeClassifier(session), [ROW], outcomes.put)
-    outcomes.get(timeout=PATIENCE_S)
+    assert session.gate is not None
+    session.gate.set()
+    outcomes.next()
+    # A second stop comes after the end of its run.
+    stop()
+    outcomes.of(runner, session)
 
     assert [stop is not None and stop.options.terminate for stop in session.stops] == [True, False]
 
 
-def test_a_stop_of_a_run_that_has_ended_stops_nothing(runner: Runner) -> None:
-    session, outcomes = FakeSession(), queue.SimpleQueue[Outcome]()
-    stop = runner.start(FakeClassifier(session), [ROW], outcomes.put)
-    outcomes.get(timeout=PATIENCE_S)
-
-    stop()
-    runner.start(FakeClassifier(session), [ROW], outcomes.put)
-    outcomes.get(timeout=PATIENCE_S)
-
-    assert [stop is not None and stop.options.terminate for stop in session.stops][1] is False
-
-
-def test_closing_ends_the_thread(runner: Runner) -> None:
-    runner.close(PATIENCE_S)
-
-    assert not runner._thread.is_alive()
-
-
-def test_closing_waits_for_the_batch_that_runs(runner: Runner) -> None:
+def test_closing_waits_for_the_current_batch_and_ends_the_thread(runner: Runner) -> None:
     gate = threading.Event()
-    told: list[Outcome] = []
+    reported: list[Outcome] = []
     session = FakeSession(gate=gate)
-    runner.start(FakeClassifier(session), [ROW], told.append)
+    runner.start(FakeClassifier(session), [ROW], reported.append)
     assert session.entered.wait(PATIENCE_S)
 
     runner.close(0)
-    before = (runner._thread.is_alive(), len(told))
+    before = (runner._thread.is_alive(), len(reported))
     gate.set()
     runner.close(PATIENCE_S)
 
     assert before == (True, 0)
     assert not runner._thread.is_alive()
-    assert isinstance(told[0], Ran)
+    assert isinstance(reported[0], Ran)
 
 
-def test_a_kernel_that_never_returns_does_not_keep_the_process(runner: Runner) -> None:
+def test_a_kernel_that_hangs_does_not_keep_the_process_alive(runner: Runner) -> None:
     assert runner._thread.daemon
 
 
-def test_a_batch_that_has_ended_is_not_kept_in_memory(runner: Runner) -> None:
-    """Rows of a burst would otherwise stay until the next text comes."""
+def test_a_batch_is_freed_when_it_has_ended(runner: Runner, outcomes: Outcomes) -> None:
+    """Otherwise the rows of a burst would stay in memory until the next request."""
 
     class Rows(list[Row]):
         ended = threading.Event()
@@ -284,9 +260,8 @@ def test_a_batch_that_has_ended_is_not_kept_in_memory(runner: Runner) -> None:
         def __del__(self) -> None:
             self.ended.set()
 
-    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     runner.start(FakeClassifier(FakeSession()), Rows([ROW]), outcomes.put)
-    outcomes.get(timeout=PATIENCE_S)
+    outcomes.next()
 
     assert Rows.ended.wait(PATIENCE_S)
 
@@ -296,7 +271,7 @@ def test_a_batch_in_the_callers_thread_raises_what_the_model_raises() -> None:
         run_batch(FakeClassifier(FakeSession(ValueError("bad"))), [ROW])
 
 
-def test_rows_that_a_device_was_given_besides_are_not_answered_and_copies_are_told_apart() -> None:
+def test_filler_rows_of_a_device_are_dropped_and_its_copies_are_timed_separately() -> None:
     ran = run_batch(FakeClassifier(FakeDevice()), [ROW])
 
     assert ran.logits == [[10.0]]
@@ -304,26 +279,22 @@ def test_rows_that_a_device_was_given_besides_are_not_answered_and_copies_are_to
     assert ran.total_s == pytest.approx(ran.pad_s + ran.run_s + 1.0)
 
 
-def test_a_runner_with_a_classifier_of_its_own_runs_that_and_keeps_its_thread_after_a_failure(runner: Runner) -> None:
-    """What a device has captured belongs to the thread."""
-    own, outcomes = FakeSession(ValueError("bad")), queue.SimpleQueue[Outcome]()
+def test_a_runner_with_its_own_classifier_uses_it_and_keeps_its_thread_after_a_failure(runner: Runner, outcomes: Outcomes) -> None:
+    """The captured runs of a device belong to the thread."""
+    own, other = FakeSession(ValueError("bad")), FakeSession()
     runner.classifier = FakeClassifier(own)
-    other = FakeSession()
 
-    runner.start(FakeClassifier(other), [ROW], outcomes.put)
-    first = outcomes.get(timeout=PATIENCE_S)
+    first = outcomes.of(runner, other)
     own.failure = None
-    runner.start(FakeClassifier(other), [ROW], outcomes.put)
-    second = outcomes.get(timeout=PATIENCE_S)
+    second = outcomes.of(runner, other)
 
-    assert isinstance(first, ValueError)
-    assert isinstance(second, Ran)
+    assert [type(first), type(second)] == [ValueError, Ran]
     assert len({ident for _, ident in own.threads}) == 1
     assert other.threads == []
 
 
 class Device(FakeClassifier):
-    """A classifier of a runner's own; notes which threads lay its batches out."""
+    """A classifier of a runner's own. Records the threads that lay out its batches."""
 
     def __init__(self, session: FakeSession, feeds_failure: BaseException | None = None) -> None:
         super().__init__(session, feeds_failure)
@@ -334,8 +305,16 @@ class Device(FakeClassifier):
         return super().feeds(rows)
 
 
-def begin(runner: Runner, session: FakeSession, outcomes: queue.SimpleQueue[Outcome]) -> Device:
-    """A device whose first batch runs until its session's gate is opened."""
+@pytest.fixture
+def gate() -> threading.Event:
+    """Opened, it lets the first batch of ``device`` end."""
+    return threading.Event()
+
+
+@pytest.fixture
+def device(runner: Runner, outcomes: Outcomes, gate: threading.Event) -> Device:
+    """The device of the runner, whose first batch runs already."""
+    session = FakeSession(gate=gate)
     device = Device(session)
     runner.classifier = device
     runner.start(device, [ROW], outcomes.put)
@@ -344,63 +323,52 @@ def begin(runner: Runner, session: FakeSession, outcomes: queue.SimpleQueue[Outc
     return device
 
 
-def test_a_device_has_its_next_batch_laid_out_while_one_runs(runner: Runner) -> None:
-    session, outcomes = FakeSession(gate=threading.Event()), queue.SimpleQueue[Outcome]()
-    device = begin(runner, session, outcomes)
-    assert session.gate is not None
-
+def test_the_next_batch_of_a_device_is_laid_out_while_one_runs(
+    runner: Runner, device: Device, gate: threading.Event, outcomes: Outcomes
+) -> None:
     runner.start(device, [Row([1], None, False)], outcomes.put, ahead=True)
     by = device.laid_out.get(timeout=PATIENCE_S)
     early = outcomes.empty()
-    session.gate.set()
-    told = [outcomes.get(timeout=PATIENCE_S) for _ in range(2)]
+    gate.set()
+    reported = [outcomes.next() for _ in range(2)]
 
     assert early
     assert by.startswith("cpu-7-next")
-    assert [outcome.logits for outcome in told if isinstance(outcome, Ran)] == [[[10.0]], [[1.0]]]
-    assert all(0.0 <= outcome.overlapped_s <= outcome.pad_s for outcome in told if isinstance(outcome, Ran))
+    assert [outcome.logits for outcome in reported if isinstance(outcome, Ran)] == [[[10.0]], [[1.0]]]
+    assert all(0.0 <= outcome.overlapped_s <= outcome.pad_s for outcome in reported if isinstance(outcome, Ran))
     assert device.laid_out.empty()
 
 
-def test_what_overlaps_another_run_is_no_time_of_the_runners() -> None:
+def test_time_that_overlaps_another_run_does_not_count_as_the_runners() -> None:
     assert Ran([], 0.3, 0.5, 0.2, 0, overlapped_s=0.25).total_s == pytest.approx(0.75)
 
 
-def test_a_batch_that_cannot_be_laid_out_in_the_other_thread_fails_once_and_alone(runner: Runner) -> None:
-    session, outcomes = FakeSession(gate=threading.Event()), queue.SimpleQueue[Outcome]()
-    begin(runner, session, outcomes)
-    assert session.gate is not None
-    runner.classifier = Device(session, MemoryError())
+def test_a_batch_that_cannot_be_laid_out_ahead_fails_once_and_alone(
+    runner: Runner, device: Device, gate: threading.Event, outcomes: Outcomes
+) -> None:
+    runner.classifier = Device(FakeSession(), MemoryError())
 
     runner.start(runner.classifier, [ROW], outcomes.put, ahead=True)
-    session.gate.set()
-    told = [outcomes.get(timeout=PATIENCE_S) for _ in range(2)]
+    gate.set()
+    reported = [outcomes.next() for _ in range(2)]
     runner.close(PATIENCE_S)
 
-    assert [type(outcome) for outcome in told] == [Ran, MemoryError]
+    assert [type(outcome) for outcome in reported] == [Ran, MemoryError]
     assert outcomes.empty()
 
 
-def test_where_no_other_thread_can_be_started_the_runner_lays_out_its_next_batch_itself(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch
+def test_if_no_other_thread_can_be_started_the_runner_lays_out_its_next_batch_itself(
+    runner: Runner, device: Device, gate: threading.Event, outcomes: Outcomes, no_new_thread: None
 ) -> None:
-    session, outcomes = FakeSession(gate=threading.Event()), queue.SimpleQueue[Outcome]()
-    device = begin(runner, session, outcomes)
-    assert session.gate is not None
-
-    def fail(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", fail)
     runner.start(device, [ROW], outcomes.put, ahead=True)
-    session.gate.set()
-    told = [outcomes.get(timeout=PATIENCE_S) for _ in range(2)]
+    gate.set()
+    reported = [outcomes.next() for _ in range(2)]
 
-    assert [type(outcome) for outcome in told] == [Ran, Ran]
+    assert [type(outcome) for outcome in reported] == [Ran, Ran]
     assert device.laid_out.get(timeout=PATIENCE_S) == "cpu-7"
 
 
-def test_what_is_called_runs_in_the_runners_thread_and_its_result_or_error_comes_back(runner: Runner) -> None:
+def test_a_call_runs_in_the_runners_thread_and_returns_its_result_or_error(runner: Runner) -> None:
     def fail() -> None:
         raise NoException
 

@@ -86,7 +86,7 @@ def test_a_logit_that_is_not_finite_is_never_an_answer(wrong: float, place: int)
 
 
 @pytest.mark.parametrize(("abstain_below", "abstains"), [(0.0, False), (0.24, False), (0.25, False), (0.26, True), (1.0, True)])
-def test_an_answer_under_the_threshold_abstains_and_one_on_it_does_not(abstain_below: float, abstains: bool) -> None:
+def test_an_answer_below_the_threshold_abstains_and_one_at_it_does_not(abstain_below: float, abstains: bool) -> None:
     # One of four alike: exactly 0.25.
     assert score([0.0, 0.0, 0.0, 0.0], "abcd", 1.0, abstain_below).abstain is abstains
 
@@ -116,7 +116,7 @@ def test_windows_make_a_distribution_by_every_rule(rule: str, windows: list[list
 
 @rules
 @given(logits=LOGITS, temperature=TEMPERATURES, count=st.integers(1, 5))
-def test_equal_windows_answer_what_one_of_them_does(rule: str, logits: list[float], temperature: float, count: int) -> None:
+def test_equal_windows_have_the_answer_of_one(rule: str, logits: list[float], temperature: float, count: int) -> None:
     assert combine([logits] * count, rule, temperature) == pytest.approx(probabilities(logits, temperature), abs=1e-9)
 
 
@@ -135,7 +135,7 @@ def test_a_single_window_is_calibrated_like_a_text_that_fits(rule: str) -> None:
         ("ends", (2 * 0.75 + 0.5 + 2 * 0.1) / 5),
     ],
 )
-def test_each_rule_combines_as_it_is_called(rule: str, expected: float) -> None:
+def test_each_rule_combines_by_its_definition(rule: str, expected: float) -> None:
     windows = [[0.0, math.log(3)], [0.0, 0.0], [0.0, -math.log(9)]]
 
     assert combine(windows, rule)[1] == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""The runtime, how a run is stopped, what it says when memory ends, and what it must not do."""
+"""ONNX Runtime: telemetry, stopping a run, and running out of memory."""
 
 import os
 import queue
@@ -23,7 +23,7 @@ FOR_EVER = 10**15
 
 
 @pytest.mark.parametrize("module", ["sentiment.model.session", "sentiment_models"])
-def test_the_runtime_is_told_not_to_report_before_it_loads(module: str) -> None:
+def test_telemetry_is_off_before_the_runtime_loads(module: str) -> None:
     program = f"import os, sys, {module}; print(os.environ['ORT_DISABLE_TELEMETRY'])"
     environment = {name: value for name, value in os.environ.items() if name not in ("ORT_DISABLE_TELEMETRY", "CI")}
 
@@ -36,7 +36,7 @@ def test_loading_a_graph_writes_nothing_into_the_home_folder(tmp_path: Path) -> 
     home = tmp_path / "home"
     home.mkdir()
     graph = make_bundle(tmp_path / "bundles") / "fp32.onnx"
-    # ONNX Runtime keeps quiet in CI by itself: this is about everywhere else.
+    # Without CI, since ONNX Runtime sends no telemetry in CI.
     environment = {name: value for name, value in os.environ.items() if name not in ("ORT_DISABLE_TELEMETRY", "CI")}
 
     subprocess.run([sys.executable, "-c", LOAD, str(graph)], env={**environment, "HOME": str(home)}, timeout=60, check=True)
@@ -45,7 +45,7 @@ def test_loading_a_graph_writes_nothing_into_the_home_folder(tmp_path: Path) -> 
 
 
 def make_counting_graph() -> onnx.ModelProto:
-    """Gives its input back after as many small steps as the largest id says: a run that lasts as long as one likes."""
+    """Returns its input after as many small steps as the largest id: a run of any length."""
     body = helper.make_graph(
         [helper.make_node("Identity", ["going"], ["on"]), helper.make_node("Mul", ["value", "one"], ["next"])],
         "step",
@@ -81,7 +81,7 @@ def steps(count: int) -> dict[str, np.ndarray[Any, Any]]:
     return {"input_ids": np.array([[count]], np.int64)}
 
 
-def test_a_stop_ends_a_real_run_with_an_error_and_the_session_stays_good(counting: Session) -> None:
+def test_a_stop_ends_a_real_run_with_an_error_and_the_session_stays_usable(counting: Session) -> None:
     outcomes: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     stop, begun = Stop(), threading.Event()
 
@@ -95,7 +95,7 @@ def test_a_stop_ends_a_real_run_with_an_error_and_the_session_stays_good(countin
 
     threading.Thread(target=run, daemon=True).start()
     assert begun.wait(PATIENCE_S)
-    # Another run goes on meanwhile, on the same session, and is not meant by the stop.
+    # The stop does not apply to another run on the same session.
     assert counting.run(steps(1000), Stop()).tolist() == [[1000.0]]
     assert outcomes.empty()
 
@@ -107,7 +107,7 @@ def test_a_stop_ends_a_real_run_with_an_error_and_the_session_stays_good(countin
     assert counting.run(steps(3), Stop()).tolist() == [[3.0]]
 
 
-def test_a_run_that_was_asked_to_end_before_it_began_fails_at_once(counting: Session) -> None:
+def test_a_run_that_was_stopped_before_it_began_fails_at_once(counting: Session) -> None:
     stop = Stop()
     stop.ask()
 
@@ -117,7 +117,7 @@ def test_a_run_that_was_asked_to_end_before_it_began_fails_at_once(counting: Ses
     assert counting.run(steps(3)).tolist() == [[3.0]]
 
 
-# A batch of 256 MiB within 300 MiB: its inputs are there, some of its results fit, and another does not.
+# A batch of 256 MiB within 300 MiB: its inputs and some of its intermediate results fit, another does not.
 BEYOND_THE_MEMORY = """
 import resource, sys
 from pathlib import Path
@@ -140,7 +140,7 @@ for feeds in (large, small, large):
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the limit is set from what /proc says is used")
-def test_a_batch_beyond_the_memory_is_out_of_memory_and_a_smaller_one_runs_after_it(tmp_path: Path) -> None:
+def test_a_batch_beyond_the_host_memory_is_out_of_memory_and_a_smaller_one_runs(tmp_path: Path) -> None:
     onnx.save(make_graph(), tmp_path / "tiny.onnx")
 
     found = subprocess.run(

@@ -1,4 +1,4 @@
-"""Kinds of characters, all of them held against the tokenizer itself."""
+"""Kinds of characters, compared with the tokenizer itself."""
 
 from collections.abc import Callable
 
@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 import tokenizers
 
-from sentiment.model.shortened import APART, BLANK, DROPPED, JOINER, OTHER, WORD, ByKind, Unchanged, bert_kinds, shortener_of
+from sentiment.model.shortened import APART, BLANK, DROPPED, JOINER, OTHER, WORD, ByKind, Shortener, Unchanged, bert_kinds, shortener_of
 from tests.model.test_tokenizer import ENGLISH, make_byte_tokenizer, make_cased_tokenizer, make_piece_tokenizer
 
-# What is left of "xcx", and the words of it.
+
+@pytest.fixture(scope="module")
+def english() -> tuple[tokenizers.Tokenizer, Shortener]:
+    tokenizer = tokenizers.Tokenizer.from_file(str(ENGLISH))
+    return tokenizer, shortener_of(tokenizer, ENGLISH.read_text(encoding="utf-8"))
+
+
+# Checks "xcx" after normalization, and its words.
 FOUND: dict[int, Callable[[str, list[str]], bool]] = {
     WORD: lambda normal, words: len(normal) >= 3 and words == [normal],
     DROPPED: lambda normal, words: normal == "xx",
@@ -18,17 +25,18 @@ FOUND: dict[int, Callable[[str, list[str]], bool]] = {
 }
 
 
-@pytest.mark.parametrize(("lowercase", "strip_accents"), [(True, None), (False, None), (True, False), (False, True)])
-def test_bert_reads_each_character_as_its_kind_says(lowercase: bool, strip_accents: bool | None) -> None:
+# Each table of kinds in full; the other way to choose it with every eighth character.
+@pytest.mark.parametrize(("lowercase", "strip_accents", "step"), [(True, None, 1), (False, None, 1), (True, False, 8), (False, True, 8)])
+def test_bert_reads_each_character_as_its_kind_says(lowercase: bool, strip_accents: bool | None, step: int) -> None:
     normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
     splitter = tokenizers.pre_tokenizers.BertPreTokenizer()
     kinds = bert_kinds(lowercase if strip_accents is None else strip_accents)
-    # All that have a name or an owner, and every hundredth of those that nobody has given away.
+    # All code points that are assigned or reserved, and every hundredth of the others.
     assigned = [
         code for code in range(0x110000) if not 0xD800 <= code < 0xE000 and (code < 0x32000 or 0xE0000 <= code < 0xE1000 or code % 100 == 0)
     ]
 
-    for code in assigned:
+    for code in assigned[::step]:
         kind = int(kinds[code])
         if kind != OTHER:
             normal = normalizer.normalize_str(f"x{chr(code)}x")
@@ -50,17 +58,19 @@ def test_bert_reads_each_character_as_its_kind_says(lowercase: bool, strip_accen
         ("\u2260" * 300, "\u2260" * 300),
     ],
 )
-def test_a_text_is_left_what_tokens_come_of(text: str, short: str) -> None:
-    tokenizer = tokenizers.Tokenizer.from_file(str(ENGLISH))
+def test_a_shortened_text_keeps_the_characters_that_make_tokens(
+    english: tuple[tokenizers.Tokenizer, Shortener], text: str, short: str
+) -> None:
+    tokenizer, shortener = english
 
-    found = shortener_of(tokenizer, ENGLISH.read_text(encoding="utf-8")).shorten(text)
+    found = shortener.shorten(text)
 
     assert found.text == short
     assert found.tokens <= len(tokenizer.encode(text, add_special_tokens=False).ids)
     assert found.span(0, len(short)) == (0 if short[0] == text[0] or short[0] == "\u1200" else 1, len(text.rstrip("\u0301")))
 
 
-def test_joiners_of_added_tokens_are_left_beside_others_and_thinned_among_themselves() -> None:
+def test_joiners_of_added_tokens_are_kept_beside_other_characters_and_removed_from_long_runs() -> None:
     tokenizer = make_cased_tokenizer()
 
     short = shortener_of(tokenizer, tokenizer.to_str()).shorten("\U0001f469" + "\u200d" * 1000 + "\U0001f680")
@@ -70,7 +80,7 @@ def test_joiners_of_added_tokens_are_left_beside_others_and_thinned_among_themse
     assert len(short.text) < 20
 
 
-def test_of_a_tokenizer_of_another_family_it_is_tried_what_it_drops() -> None:
+def test_the_dropped_characters_of_another_family_are_found_by_trial() -> None:
     pieces = make_piece_tokenizer()
     found = shortener_of(pieces, pieces.to_str())
 
@@ -80,7 +90,7 @@ def test_of_a_tokenizer_of_another_family_it_is_tried_what_it_drops() -> None:
     assert found.shorten("a\n\n\n\nb").text == "a\n\n\n\nb"
 
 
-def test_where_nothing_is_known_texts_are_left_as_they_are() -> None:
+def test_texts_of_an_unknown_tokenizer_are_not_shortened() -> None:
     bytewise, single = make_byte_tokenizer(), make_cased_tokenizer()
     single.add_tokens([tokenizers.AddedToken("lol", single_word=True)])
 
@@ -88,9 +98,8 @@ def test_where_nothing_is_known_texts_are_left_as_they_are() -> None:
         assert isinstance(shortener_of(tokenizer, tokenizer.to_str()), Unchanged)
 
 
-def test_a_text_is_cut_by_what_it_costs() -> None:
-    tokenizer = tokenizers.Tokenizer.from_file(str(ENGLISH))
-    shortener = shortener_of(tokenizer, ENGLISH.read_text(encoding="utf-8"))
+def test_a_text_is_cut_by_its_cost(english: tuple[tokenizers.Tokenizer, Shortener]) -> None:
+    _, shortener = english
     hard = ("\u0b95" * 100 + " ") * 40
     easy = "good film " * 1000
 

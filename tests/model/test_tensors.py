@@ -20,7 +20,7 @@ def test_shorter_rows_are_padded_on_the_right() -> None:
     assert feeds["attention_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
 
 
-def test_shorter_rows_are_padded_on_the_left_where_the_model_wants_it() -> None:
+def test_shorter_rows_are_padded_on_the_left_if_requested() -> None:
     feeds = pad([SHORT, LONG], ALL, PAD, left=True)
 
     assert feeds["input_ids"].tolist() == [[PAD, PAD, 2, 3], [2, 5, 6, 3]]
@@ -28,14 +28,14 @@ def test_shorter_rows_are_padded_on_the_left_where_the_model_wants_it() -> None:
 
 
 @pytest.mark.parametrize(("left", "types"), [(False, [0, 0, 0, 1, 1, 0]), (True, [0, 0, 0, 0, 1, 1])])
-def test_type_ids_stand_where_their_tokens_stand_and_are_0_elsewhere(left: bool, types: list[int]) -> None:
+def test_type_ids_are_at_the_place_of_their_tokens_and_0_elsewhere(left: bool, types: list[int]) -> None:
     longer = Row([2, 5, 6, 7, 8, 3], None, False)
 
     assert pad([PAIR, longer], ALL, PAD, left)["token_type_ids"].tolist() == [types, [0] * 6]
 
 
 @pytest.mark.parametrize("inputs", [ALL, ["input_ids", "attention_mask"], ["attention_mask", "input_ids"], ["input_ids"]])
-def test_only_what_the_graph_asks_for_is_fed(inputs: list[str]) -> None:
+def test_only_the_inputs_of_the_graph_are_fed(inputs: list[str]) -> None:
     assert list(pad([LONG], inputs, PAD, left=False)) == inputs
 
 
@@ -63,7 +63,7 @@ def test_rows_are_not_changed() -> None:
 PACKED = ["input_ids", "position_ids", "token_type_ids", "token_offset", "cumulative_lengths"]
 
 
-def test_packed_rows_stand_one_behind_the_other_and_positions_begin_anew() -> None:
+def test_packed_rows_are_concatenated_and_positions_restart_at_0() -> None:
     feeds = pack([LONG, SHORT, PAIR], PACKED, multiple=11)
 
     assert feeds["input_ids"].tolist() == [2, 5, 6, 3, 2, 3, 2, 5, 3, 6, 3]
@@ -72,7 +72,7 @@ def test_packed_rows_stand_one_behind_the_other_and_positions_begin_anew() -> No
     assert feeds["cumulative_lengths"].tolist() == [0, 4, 6, 11]
 
 
-def test_offsets_are_the_places_of_tokens_in_padded_rows_and_then_of_the_padding() -> None:
+def test_offsets_are_the_places_of_tokens_in_padded_rows_then_of_the_padding() -> None:
     # The example of the operator's documentation.
     lengths = [1, 2, 4]
 
@@ -81,7 +81,7 @@ def test_offsets_are_the_places_of_tokens_in_padded_rows_and_then_of_the_padding
     assert feeds["token_offset"].tolist() == [[0, 4, 5, 8], [9, 10, 11, 1], [2, 3, 6, 7]]
 
 
-def test_what_fills_up_the_tokens_is_rows_of_its_own_no_longer_than_the_longest() -> None:
+def test_filler_tokens_are_rows_of_their_own_no_longer_than_the_longest() -> None:
     feeds = pack([LONG, SHORT], PACKED)
 
     assert feeds["cumulative_lengths"].tolist() == [0, 4, *range(6, 64, 4), 64]
@@ -91,7 +91,7 @@ def test_what_fills_up_the_tokens_is_rows_of_its_own_no_longer_than_the_longest(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_token_is_in_a_row_and_every_place_is_told_once(seed: int) -> None:
+def test_every_token_is_in_a_row_and_every_place_occurs_once(seed: int) -> None:
     random = np.random.default_rng(seed)
     rows = [Row([5] * length, None, False) for length in random.integers(1, 100, random.integers(1, 40)).tolist()]
 
@@ -127,5 +127,5 @@ def test_batches_of_one_cell_have_the_same_shapes() -> None:
     assert shapes == {((64,), (64,), (64,), (8, 16), (9,))}
 
 
-def test_only_what_a_packed_graph_asks_for_is_fed() -> None:
+def test_only_the_inputs_of_a_packed_graph_are_fed() -> None:
     assert list(pack([LONG], ["cumulative_lengths", "input_ids"])) == ["cumulative_lengths", "input_ids"]

@@ -1,4 +1,4 @@
-"""Text to rows: the cut of huge texts changes nothing, and bounds what is read."""
+"""Text to rows: shortening huge texts changes no token and bounds the work."""
 
 import itertools
 import random
@@ -20,7 +20,7 @@ CUT = CUT_CHARACTERS_PER_TOKEN * MAX_TOKENS
 
 
 def make_subword_tokenizer() -> tokenizers.Tokenizer:
-    """As BERT's: words part at punctuation and become pieces; one of more than 100 characters is unknown."""
+    """As BERT's: punctuation splits words, words become pieces, and a word of more than 100 characters is unknown."""
     pieces = ["good", "film", "bad", "a", "b", "c", "e", ".", ",", "\u4e2d", "##good", "##ly", "##a", "##b", "##c", "##e"]
     vocabulary = {token: index for index, token in enumerate((*SPECIAL, *pieces))}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
@@ -41,7 +41,7 @@ def make_byte_tokenizer() -> tokenizers.Tokenizer:
 
 
 def make_cased_tokenizer() -> tokenizers.Tokenizer:
-    """As BERT's that keeps capitals and accents, with tokens added: an emoji, two that are joined, a keycap, and a word."""
+    """As BERT's cased tokenizer, with added tokens: an emoji, two joined emoji, a keycap, and words."""
     tokenizer = make_subword_tokenizer()
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=False)
     added = ("[SEP]", "\U0001f600", "\u2764\ufe0f", "\U0001f469\u200d\U0001f680", "1\ufe0f\u20e3", "wow", "@user", "tag:")
@@ -50,7 +50,7 @@ def make_cased_tokenizer() -> tokenizers.Tokenizer:
 
 
 def make_piece_tokenizer() -> tokenizers.Tokenizer:
-    """As ALBERT's: pieces of words with their white space, accents dropped, and what is unknown in one token however long it is."""
+    """As ALBERT's: pieces include their white space, accents are dropped, and unknown text of any length is one token."""
     pieces = [*SPECIAL, "\u2581", "\u2581good", "\u2581film", "\u2581a", *"abce.,!", "ly", "film", "good"]
     tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram([(piece, -10.0 + len(piece)) for piece in pieces], 1))
     tokenizer.normalizer = tokenizers.normalizers.Sequence(
@@ -76,7 +76,7 @@ KINDS = {
 
 
 def make_whole(kind: str) -> tokenizers.Tokenizer:
-    """What reads a text as a whole, and cuts its tokens."""
+    """The library's tokenizer, which reads the whole text and truncates its tokens."""
     tokenizer = KINDS[kind]()
     tokenizer.no_padding()
     tokenizer.enable_truncation(MAX_TOKENS)
@@ -95,12 +95,12 @@ def kind(request: pytest.FixtureRequest) -> str:
 def ours(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     path = tmp_path_factory.mktemp(kind) / "tokenizer.json"
     KINDS[kind]().save(str(path))
-    # It is never saved by the library: its spellings would be lost.
+    # Not saved by the library, which would lose the spelling of the file.
     return Tokenizer(ENGLISH if kind == "english" else path, MAX_TOKENS)
 
 
 def spans(encoding: tokenizers.Encoding, source: int, text: str) -> list[tuple[int, int]]:
-    """Where the tokens of one of the texts stand, without the white space that some tokenizers count to them."""
+    """The spans of the tokens of one text, without the white space that some tokenizers include."""
     found = []
     tokens = zip(encoding.offsets, encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
     for (start, end), own, special in tokens:
@@ -111,24 +111,7 @@ def spans(encoding: tokenizers.Encoding, source: int, text: str) -> list[tuple[i
 
 
 SIGNS = [
-    *(
-        "a",
-        "b",
-        "e",
-        "good",
-        "film",
-        "badly",
-        "w-3",
-        "wow",
-        "abcdefghijklmnopqrstuvwxyz",
-        ".",
-        ",",
-        "!",
-        "-",
-        "_",
-        "$",
-        "1",
-    ),
+    *("a", "b", "e", "good", "film", "badly", "w-3", "wow", "abcdefghijklmnopqrstuvwxyz", ".", ",", "!", "-", "_", "$", "1"),
     *(
         "\u00e9",
         "e\u0301",
@@ -162,7 +145,7 @@ SIGNS = [
 ]
 SILENT = [" ", "\n", "\t", "\r", "\u2028", "\u3000", "\u00a0", "\x00", "\x07", "\ufeff", "\u200b", "\u00ad"]
 TIMES = st.sampled_from([1, 2, 3, 25, 99, 100, 101, 102, 300, 1000])
-# Characters, runs of one, and runs of a few among each other.
+# Single characters, runs of one character, and mixed runs of a few.
 PIECES = st.one_of(
     st.sampled_from([*SIGNS, *SILENT]),
     st.builds(lambda piece, times: piece * times, st.sampled_from([*SIGNS, *SILENT]), TIMES),
@@ -189,7 +172,7 @@ TEXTS = st.lists(PIECES, max_size=20).flatmap(lambda pieces: st.sampled_from([""
 @example(text="good @user" + "x" * 120 + " " + "y" * 120 + "tag: bad")
 @example(text="x" * 300 + "\u2764\ufe0f" + "x" * 300 + "\x00" * 300 + "1\ufe0f\u20e3")
 def test_a_text_has_the_tokens_and_offsets_of_the_whole(kind: str, ours: Tokenizer, text: str) -> None:
-    # Of the others it is not always known what can be left out of a word, and then no more is read.
+    # Other tokenizers cannot always be shortened, and then the text beyond the limit is not read.
     assume(kind == "english" or len(text) <= CUT_CHARACTERS_MAX)
     whole = WHOLE[kind].encode(text)
 
@@ -198,7 +181,7 @@ def test_a_text_has_the_tokens_and_offsets_of_the_whole(kind: str, ours: Tokeniz
     assert (list(row.ids), row.truncated) == (whole.ids, bool(whole.overflowing))
     assert row.type_ids is None
     assert (list(explained.ids), explained.truncated) == (whole.ids, row.truncated)
-    # Of accents that Unicode puts into another order the library's offsets are those of their places, not of the accents.
+    # Unicode reorders some accents; the library's offsets are then those of the places, not of the accents.
     if "\u08d4" not in text:
         assert [(token.start, token.end) for token in explained.tokens if not token.special] == spans(whole, 0, text)
     assert [token.piece for token in explained.tokens] == whole.tokens
@@ -210,7 +193,7 @@ def test_a_text_has_the_tokens_and_offsets_of_the_whole(kind: str, ours: Tokeniz
 @example(text="good " * 39, pair="film " * 40)
 @example(text=" " * 4 * CUT + "good", pair="a" * 4 * CUT)
 def test_a_pair_has_the_tokens_and_offsets_of_the_whole(kind: str, ours: Tokenizer, text: str, pair: str) -> None:
-    # Of two that both have far more tokens than fit, which has more is not looked for.
+    # If both texts are far too long, the longer one is not determined.
     assume(min(map(len, (text, pair))) < PAIR_GROWTH * (MAX_TOKENS - 3) // 3)
     assume(kind == "english" or max(map(len, (text, pair))) <= CUT_CHARACTERS_MAX)
     whole = WHOLE[kind].encode(text, pair)
@@ -226,7 +209,7 @@ def test_a_pair_has_the_tokens_and_offsets_of_the_whole(kind: str, ours: Tokeniz
 
 @settings(deadline=None, max_examples=50, print_blob=True)
 @given(texts=st.lists(TEXTS, max_size=6))
-def test_many_texts_give_the_same_rows_as_one_by_one(ours: Tokenizer, texts: list[str]) -> None:
+def test_many_texts_together_have_the_same_rows_as_one_by_one(ours: Tokenizer, texts: list[str]) -> None:
     assert ours.encode_many(texts) == [ours.encode(text) for text in texts]
 
 
@@ -242,7 +225,7 @@ def test_a_text_is_truncated_from_the_first_token_that_does_not_fit(ours: Tokeni
 
 
 class Counting:
-    """A tokenizer that counts the characters it is given, and those that other threads wait for."""
+    """Counts the characters that the tokenizer reads, and those that it reads while it holds the GIL."""
 
     def __init__(self, real: Any) -> None:  # the Rust class, untyped
         self._real = real
@@ -272,7 +255,7 @@ def counting(ours: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Counting:
     return counting
 
 
-def test_the_work_is_bounded_by_what_is_read_and_not_by_the_text(ours: Tokenizer, counting: Counting) -> None:
+def test_the_work_is_bounded_by_the_row_and_not_by_the_text(ours: Tokenizer, counting: Counting) -> None:
     row = ours.encode("good film " * 100_000)
 
     assert row.tokens == MAX_TOKENS
@@ -280,7 +263,7 @@ def test_the_work_is_bounded_by_what_is_read_and_not_by_the_text(ours: Tokenizer
 
 
 MEGABYTE = 2**20
-# None has more than a few tokens, or each of them costs much.
+# Texts with few tokens, or with costly ones.
 HARD = {
     "letters": "a" * MEGABYTE,
     "hangul": "\uac00" * (MEGABYTE // 3),
@@ -297,7 +280,7 @@ HARD = {
 
 @pytest.mark.parametrize("kind", ["english"], indirect=True)
 @pytest.mark.parametrize("text", HARD.values(), ids=HARD.keys())
-def test_a_megabyte_of_anything_is_hardly_given_to_the_tokenizer(ours: Tokenizer, text: str, counting: Counting) -> None:
+def test_only_a_small_part_of_a_megabyte_reaches_the_tokenizer(ours: Tokenizer, text: str, counting: Counting) -> None:
     rows = [ours.encode(text), ours.encode(text, "a"), *ours.encode_many([text])]
     rows += [*ours.encode_windows(text, MAX_TOKENS, 7, 8).rows]
     explained = ours.encode_explained(text)
@@ -321,14 +304,14 @@ def test_a_part_of_a_megabyte_has_the_tokens_of_the_whole(kind: str, ours: Token
 
 @pytest.mark.parametrize("kind", ["bytes", "pieces", "cased"], indirect=True)
 @pytest.mark.parametrize("text", ["a" * MEGABYTE, "\u08d4" * MEGABYTE], ids=["letters", "accents of which nothing is known"])
-def test_where_nothing_is_known_a_bounded_part_is_read(ours: Tokenizer, text: str, counting: Counting) -> None:
+def test_of_an_unknown_tokenizer_a_bounded_part_is_read(ours: Tokenizer, text: str, counting: Counting) -> None:
     row = ours.encode(text)
 
     assert counting.read < 3 * CUT_CHARACTERS_MAX
     assert row.tokens <= MAX_TOKENS
 
 
-def test_words_that_are_hard_to_read_are_not_plain(ours: Tokenizer) -> None:
+def test_long_words_and_long_texts_are_not_plain(ours: Tokenizer) -> None:
     assert ours.is_plain("good film " * 10)
     assert ours.is_plain("a" * 24)
     assert not ours.is_plain("good " + "a" * 25)
@@ -336,7 +319,7 @@ def test_words_that_are_hard_to_read_are_not_plain(ours: Tokenizer) -> None:
     assert not ours.is_plain("good film " * CUT)
 
 
-def test_a_pair_has_both_texts_and_says_which_token_is_whose(kind: str, ours: Tokenizer) -> None:
+def test_the_types_of_a_pair_tell_its_texts_apart(kind: str, ours: Tokenizer) -> None:
     row = ours.encode("a a", "a a a")
 
     assert row.type_ids == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -354,7 +337,7 @@ def test_a_pair_that_does_not_fit_loses_the_end_of_the_longer_text(ours: Tokeniz
     assert abs(own[0] - own[1]) <= 1 or min(first, second) == 1
 
 
-def test_threads_that_tokenize_at_once_get_what_one_would_get(ours: Tokenizer) -> None:
+def test_several_threads_get_the_same_rows_as_one(ours: Tokenizer) -> None:
     words = itertools.cycle(WEIGHTS)
     texts = [" ".join(itertools.islice(words, length % 60)) for length in range(200)]
     alone = [ours.encode(text) for text in texts]
@@ -373,7 +356,7 @@ def test_the_padding_token_is_found_by_its_name(ours: Tokenizer) -> None:
     assert ours.special_tokens == 2
 
 
-def test_a_file_that_is_no_tokenizer_is_a_bad_bundle(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_tokenizer_is_a_bad_bundle(tmp_path: Path) -> None:
     for content in (b"", b"{}", b"\xff", b'{"version": "1.0", "model": {"type": "NoSuch"}}'):
         (tmp_path / "tokenizer.json").write_bytes(content)
 

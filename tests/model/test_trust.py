@@ -1,4 +1,4 @@
-"""The manifest's section on how far explanations can be trusted: what it may say, and how it is told that it may not."""
+"""The section ``explanations`` of the manifest: its content and its checks."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def bundle(tmp_path: Path) -> Path:
     return trust(make_bundle(tmp_path))
 
 
-def test_a_bundle_tells_what_was_measured_of_its_explanations(bundle: Path) -> None:
+def test_a_bundle_has_the_measurements_of_its_explanations(bundle: Path) -> None:
     measured = load_bundle(bundle).manifest.explanations
 
     assert measured is not None
@@ -39,7 +39,7 @@ def test_a_bundle_tells_what_was_measured_of_its_explanations(bundle: Path) -> N
     assert measured.model_dump(mode="json", exclude_none=True)["trust"][0] == explanations()["trust"][0]
 
 
-def test_a_bundle_of_before_has_none_and_fields_of_later_are_passed_over(tmp_path: Path, bundle: Path) -> None:
+def test_an_older_bundle_has_no_measurements_and_unknown_fields_are_ignored(tmp_path: Path, bundle: Path) -> None:
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     manifest["explanations"]["trust"][0]["of_later"] = manifest["explanations"]["of_later"] = {}
     (bundle / "manifest.json").write_text(json.dumps(manifest))
@@ -58,10 +58,7 @@ DAMAGES: list[tuple[Callable[[Section], object], str]] = [
     (lambda it: it.update(trust=[]), "explanations.trust: "),
     (lambda it: it["trust"].append(it["trust"][0]), "a method is listed twice: occlusion, "),
     (lambda it: it.update(trust=[method(f"m{number}", "baseline", 0.1) for number in range(65)]), "explanations.trust: "),
-    (
-        lambda it: it["operators"].pop(),
-        "mask_token and 200 tested texts, but the study has the operators attention_mask and 400 texts",
-    ),
+    (lambda it: it["operators"].pop(), "mask_token and 200 tested texts, but the study has the operators attention_mask and 400 texts"),
     (lambda it: it["trust"][0].update(tested=401), "occlusion: has the operators attention_mask, mask_token and 401 tested texts"),
     (lambda it: it["trust"][0].update(kind="bound"), "explanations.trust.0.kind: "),
     (lambda it: it["trust"][0].update(better_of_tested=1.01), "explanations.trust.0.better_of_tested: "),
@@ -83,7 +80,7 @@ DAMAGES: list[tuple[Callable[[Section], object], str]] = [
 
 
 @pytest.mark.parametrize(("damage", "says"), DAMAGES, ids=range(len(DAMAGES)))
-def test_what_cannot_have_been_measured_is_refused(bundle: Path, damage: Callable[[Section], object], says: str) -> None:
+def test_impossible_measurements_are_an_error(bundle: Path, damage: Callable[[Section], object], says: str) -> None:
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     damage(manifest["explanations"])
     (bundle / "manifest.json").write_text(json.dumps(manifest))

@@ -1,4 +1,4 @@
-"""Words, and where they stand in the text that the caller sent, in three units."""
+"""Words and their positions in the caller's text, in three units."""
 
 from pathlib import Path
 
@@ -39,11 +39,11 @@ def _words(encoded: Encoded, *texts: str) -> list[str]:
         ("", []),
     ],
 )
-def test_words_are_what_people_call_words(english: Tokenizer, text: str, words: list[str]) -> None:
+def test_words_match_the_usual_idea_of_a_word(english: Tokenizer, text: str, words: list[str]) -> None:
     assert _words(english.encode_explained(text), text) == words
 
 
-def test_ids_are_those_that_are_classified_and_every_piece_lies_in_its_word(english: Tokenizer) -> None:
+def test_explained_ids_are_the_classified_ones_and_every_piece_lies_in_its_word(english: Tokenizer) -> None:
     for text in ("An unputdownable tour-de-force, isn't it? \U0001f929", "x" * 300, "so good " * 600, "a"):
         encoded, row = english.encode_explained(text), english.encode(text)
 

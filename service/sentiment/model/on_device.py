@@ -33,12 +33,7 @@ class _Candidate:
 
 
 def load_on_device(
-    host: Classifier,
-    device: Device,
-    precision: str,
-    folder: Path,
-    memory_bytes: int = 0,
-    check: Callable[[], None] = lambda: None,
+    host: Classifier, device: Device, precision: str, folder: Path, memory_bytes: int = 0, check: Callable[[], None] = lambda: None
 ) -> Classifier:
     """Load the first graph of a bundle that passes the golden set on a device. Call it in the thread that will run the graph.
 

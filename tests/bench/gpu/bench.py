@@ -1,4 +1,4 @@
-"""What the stages share: the time that is left, the processes, and the figures that were found or not."""
+"""State that the stages share: the remaining time, the child processes, the figures, and the reasons for missing ones."""
 
 import itertools
 import tempfile
@@ -14,7 +14,7 @@ from tests.bench.gpu.wheels import with_libraries
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured. ``models``: the sizes that stand for BERT-base and MiniLM-L6; ``budgets``: tokens of batches that are tried."""
+    """How much is measured. ``models``: the models used as BERT-base and MiniLM-L6; ``budgets``: the batch sizes to try, in tokens."""
 
     device: str
     models: Mapping[str, str]
@@ -37,12 +37,12 @@ class Plan:
 
     @property
     def on_gpu(self) -> bool:
-        """What is measured is a GPU."""
+        """Whether a GPU is measured."""
         return self.device != "cpu"
 
 
 def plan_of(device: str, cores: int) -> Plan:
-    """For a GPU, or a small one for a trial on a CPU."""
+    """The plan for a GPU, or a small one for a trial on a CPU."""
     if device == "cpu":
         return Plan(
             device=device,
@@ -61,9 +61,9 @@ def plan_of(device: str, cores: int) -> Plan:
             compile_s=60.0,
             engine_s=0.2,
             stream_items=4,
-            # What matters is that every stage comes to its turn.
+            # Small shares, so that every stage gets some time.
             in_process_shares=(0.12, 0.1),
-            # 16,384 tokens, the usual, take a CPU seconds.
+            # A batch of 16,384 tokens, the default, takes seconds on a CPU.
             server_flags=("--batch-tokens-max", "512", "--batch-rows-max", "8"),
         )
     return Plan(
@@ -88,7 +88,7 @@ def plan_of(device: str, cores: int) -> Plan:
 
 
 class Bench:
-    """Figures and processes of one call. ``folder`` is its own and is removed with it."""
+    """Figures and processes of one run. ``folder`` belongs to the run and is removed after it."""
 
     def __init__(self, plan: Plan, folder: Path, english: Path, budget_s: float) -> None:
         self.plan, self.folder, self.english = plan, folder, english
@@ -103,12 +103,12 @@ class Bench:
         self._broken: dict[str, str] = {}
 
     def part(self, share: float) -> float:
-        """The instant at which a part of what is left of the time ends."""
+        """The instant at which this share of the remaining time ends."""
         now = time.monotonic()
         return now + share * max(0.0, self.ends_at - now)
 
     def attempt(self, names: Iterable[str], until: float, needs_s: float, measure: Callable[[], Mapping[str, float]]) -> None:
-        """Measure some figures, or note why not. What is measured may be fewer, or of another name."""
+        """Measure some figures, or record why not. ``measure`` may return fewer figures, or others."""
         wanted = [name for name in names if name not in self.found]
         left_s = until - time.monotonic()
         reason, before = "", len(self.not_measured)
@@ -119,9 +119,9 @@ class Bench:
                 self.found.update(measure())
             except (Gone, OSError) as error:
                 reason = str(error)
-            except Exception as error:  # a fault of this script costs its figure and not those that there are
+            except Exception as error:  # an error in this script must not lose the other figures
                 reason = f"{type(error).__name__}: {error}"
-        # Why a part of it failed was noted on the way.
+        # The reason may have been recorded on the way.
         reason = reason or next(itertools.islice(self.not_measured.values(), before, None), "what it is computed from was not measured")
         for name in wanted:
             if name not in self.found:
@@ -132,11 +132,11 @@ class Bench:
         return self._child("inside", str(self.bundles), str(self.english), self.plan.device, environment=with_libraries())
 
     def torch(self) -> Child:
-        """The process that measures PyTorch, with the CUDA libraries that it brings itself."""
+        """The process that measures PyTorch, with PyTorch's own CUDA libraries."""
         return self._child("torch_peer", str(self.bundles), self.plan.device)
 
     def _child(self, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
-        """A process, started again where it has ended; not again where it never worked.
+        """A child process. It is started again if it has ended, unless it never worked.
 
         Raises:
             Gone: it does not work.
@@ -154,12 +154,12 @@ class Bench:
         return child
 
     def close(self, *modules: str) -> None:
-        """End processes, all if none is named, so that what they took of the device is free."""
+        """End the named processes, or all of them, which frees their device memory."""
         for module in modules or tuple(self._children):
             if module in self._children:
                 self._children.pop(module).close()
 
 
 def working_folder() -> "tempfile.TemporaryDirectory[str]":
-    """Where bundles, graphs and logs lie while it runs."""
+    """The temporary folder for bundles, graphs and logs."""
     return tempfile.TemporaryDirectory(prefix="sentiment-gpu-", ignore_cleanup_errors=True)

@@ -36,19 +36,19 @@ GOLDEN_KEPT = 3
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What decides how much there is to compute."""
+    """The sizes that determine the amount of computation."""
 
     layers: int
     width: int
     heads: int
     inner: int
-    # Room for every token of the default bundle's tokenizer, which is lent; what is not looked up costs no time.
+    # Large enough for the tokenizer of the default bundle, which is reused. Unused embeddings cost no time.
     vocabulary: int = 32_768
     positions: int = 512
     types: int = 2
 
     def flop(self, tokens: int) -> float:
-        """Operations for one text of so many tokens: products of matrices, and attention (notes on performance, 1.1)."""
+        """Operations for one text of ``tokens`` tokens: matrix products and attention."""
         linear = 2 * self.layers * (4 * self.width**2 + 2 * self.width * self.inner)
         return float(tokens * linear + 4 * self.layers * self.width * tokens**2)
 
@@ -100,7 +100,7 @@ def make_weights(size: Size, seed: int = 0) -> dict[str, npt.NDArray[np.float16]
 
 
 class _Graph:
-    """Nodes in the order in which they are made, each called as its output."""
+    """Collects nodes in order. The name of a node is that of its output."""
 
     def __init__(self, weights: Weights) -> None:
         self.nodes: list[NodeProto] = []
@@ -216,7 +216,7 @@ def _layer(graph: _Graph, size: Size, hidden: str, mask: str, name: str) -> str:
 
 
 def save_weights(weights: Weights, file: Path) -> None:
-    """Write a .safetensors file: a header in JSON, its length before it, and the arrays behind it."""
+    """Write a .safetensors file: the length of the header, a header in JSON, and the arrays."""
     entries, begin = {}, 0
     for name, array in weights.items():
         entries[name] = {"dtype": "F16", "shape": list(array.shape), "data_offsets": [begin, begin + array.nbytes]}
@@ -291,6 +291,6 @@ def _golden(session: Session, path: Path, size: Size) -> Iterator[dict[str, Any]
 
 
 def _margin(golden: dict[str, Any]) -> float:  # Any: JSON
-    """How sure an answer is; a close one could change its label by rounding."""
+    """The margin of an answer; with a small one, rounding could change the label."""
     negative, positive = golden["logits"]
     return float(abs(positive - negative))

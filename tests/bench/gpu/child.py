@@ -1,6 +1,6 @@
-"""Processes that measure: each does what it is asked, a line of JSON each way, and is ended when its time is up.
+"""Child processes that measure. Requests and answers are lines of JSON; a child that exceeds its time is killed.
 
-What may crash, hang or take the whole of a device is in a process of its own: the rest of the figures do not go with it.
+Code that may crash, hang or use up a device runs in a child, so that the other figures are not lost.
 """
 
 import json
@@ -14,25 +14,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# A child that was asked for something short of its end is given so long to say so.
+# Added to the deadline of a request, so that a child can still report an error.
 GRACE_S = 3.0
 
 
 class Gone(Exception):
-    """The process has ended, or could not do what it was asked; the message says why."""
+    """The process has ended, or its request failed; the message has the reason."""
 
 
 class Child:
-    """A process of ``tests/bench/gpu/MODULE.py``."""
+    """A process that runs ``tests/bench/gpu/MODULE.py``."""
 
     def __init__(self, module: str, said: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         """Start it.
 
         Args:
-            module: what it runs, by its name in this package.
-            said: a file for its standard error, and for what libraries print.
+            module: the name of the module in this package.
+            said: the log file, for standard error and for the output of libraries.
             arguments: of its command line.
-            environment: variables beside this process's own.
+            environment: additional environment variables.
         """
         command = [sys.executable, "-m", f"tests.bench.gpu.{module}", *arguments]
         with said.open("ab") as stream:
@@ -43,11 +43,11 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """It can be asked."""
+        """Whether it still runs."""
         return self._process.poll() is None
 
     def begin(self, do: str, **arguments: Any) -> None:  # Any: JSON
-        """Ask for something; ``answer`` waits for it."""
+        """Send a request; ``answer`` waits for its answer."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
@@ -56,10 +56,10 @@ class Child:
             raise Gone(self._why()) from error
 
     def answer(self, until: float) -> dict[str, Any]:  # Any: JSON
-        """What it says; it is killed if that takes longer than until the monotonic instant ``until``, and some seconds.
+        """Wait for the answer. The process is killed GRACE_S after the monotonic instant ``until``.
 
         Raises:
-            Gone: it ended, was killed, or failed.
+            Gone: the process ended or was killed, or the request failed.
         """
         assert self._process.stdout is not None
         late = threading.Event()
@@ -83,7 +83,7 @@ class Child:
         return found
 
     def ask(self, until: float, do: str, **arguments: Any) -> dict[str, Any]:  # Any: JSON
-        """``begin`` and ``answer``."""
+        """Send a request and wait for its answer."""
         self.begin(do, **arguments)
         return self.answer(until)
 
@@ -99,15 +99,15 @@ class Child:
 
 
 def serve(commands: object) -> None:
-    """Do as standard input says, by the methods of ``commands``, until it ends."""
-    # Libraries print to standard output, some of them behind Python's back.
+    """Read requests from standard input and call the methods of ``commands``, until the input ends."""
+    # Libraries print to standard output, some of them from native code.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
         asked = json.loads(line)
         try:
             found = getattr(commands, asked.pop("do"))(**asked)
-        except Exception as error:  # whatever it is, somebody waits for an answer
+        except Exception as error:  # the parent waits for an answer
             traceback.print_exc()
             found = {"error": f"{type(error).__name__}: {str(error).strip()[:300]}"}
         out.write(json.dumps(found) + "\n")

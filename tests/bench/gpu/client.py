@@ -18,7 +18,7 @@ from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.bench.gpu.child import serve
 
 TIMEOUT_S = 20.0
-# Refusals are answers here: a client that retries would hide them.
+# No retries, which would hide refused calls.
 OPTIONS = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
 
 
@@ -38,12 +38,12 @@ class Load:
             await channel.close()
 
     async def unary(self, at: float) -> None:
-        """One text; its time counts from ``at``."""
+        """Send one text; its latency counts from ``at``."""
         request = pb.ClassifyRequest(text=next(self._texts))
         await self._timed(at, 1, lambda: next(self._stubs).Classify(request, timeout=TIMEOUT_S))
 
     async def batch(self, at: float, items: int) -> None:
-        """One call with so many texts."""
+        """Send one call with ``items`` texts."""
         request = pb.ClassifyBatchRequest(items=[pb.Item(text=next(self._texts)) for _ in range(items)])
         await self._timed(at, items, lambda: next(self._stubs).ClassifyBatch(request, timeout=TIMEOUT_S))
 
@@ -57,7 +57,7 @@ class Load:
         self.ms.append((time.perf_counter() - at) * 1e3)
 
     async def stream(self, until: float, in_flight: int) -> None:
-        """One stream until the instant ``until``, with ``in_flight`` texts on their way."""
+        """Send texts in one stream until the instant ``until``, ``in_flight`` at a time."""
         free = asyncio.Semaphore(in_flight)
         begun: dict[str, float] = {}
 
@@ -81,20 +81,20 @@ class Load:
 
 
 class Client:
-    """What is asked of the process."""
+    """The requests of the process."""
 
     def __init__(self, target: str, texts: list[str]) -> None:
         self.target, self.texts = target, texts
 
     def closed(self, kind: str, in_flight: int, items: int, seconds: float, seed: int) -> dict[str, Any]:  # Any: JSON
-        """Call as soon as a call is answered, ``in_flight`` at a time; ``kind`` is unary, batch or stream.
+        """Closed loop with ``in_flight`` callers. ``kind`` is unary, batch or stream.
 
-        ``items``: texts of a call, or that a stream has on their way.
+        ``items``: texts of a batch call, or texts in flight of a stream.
         """
         return asyncio.run(self._closed(kind, in_flight, items, seconds, seed))
 
     def open(self, rate: float, items: int, seconds: float, seed: int) -> dict[str, Any]:  # Any: JSON
-        """Send ``rate`` texts a second, ``items`` in a call, at instants of a Poisson process, answered or not."""
+        """Open loop: send ``rate`` texts per second, ``items`` per call, as a Poisson process."""
         return asyncio.run(self._open(rate, items, seconds, seed))
 
     async def _closed(self, kind: str, in_flight: int, items: int, seconds: float, seed: int) -> dict[str, Any]:  # Any: JSON
@@ -115,7 +115,7 @@ class Client:
     async def _open(self, rate: float, items: int, seconds: float, seed: int) -> dict[str, Any]:  # Any: JSON
         load = self._load(8, seed)
         rng = random.Random(seed)
-        # Connections are made before it counts.
+        # Connects before the measurement.
         await load.unary(time.perf_counter())
         load.answered, load.ms = 0, []
         begun = time.perf_counter()

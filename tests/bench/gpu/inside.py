@@ -1,4 +1,4 @@
-"""In-process figures of ONNX Runtime: ``python -m tests.bench.gpu.inside BUNDLES DEVICE``, asked by ``__main__``."""
+"""In-process figures of ONNX Runtime: ``python -m tests.bench.gpu.inside BUNDLES DEVICE``, a child process of the script."""
 
 import dataclasses
 import itertools
@@ -40,29 +40,29 @@ from tests.bench.texts import make_texts
 from tests.packed_twin import save_twin
 
 PRODUCTS = 4
-# By how much a logit may differ between a captured run and the same launched kernel by kernel: other kernels may have been chosen.
+# The greatest difference of a logit between a captured run and an uncaptured one, which may use other kernels.
 CELL_ERROR_MAX = 0.01
 CAPTURES = {"padded": True, "packed": True, "padded_launched": False, "packed_launched": False}
 TENSORRT = "tensorrt_fp16"
 
 
 class Inside:
-    """What is asked of the process. ``padded`` and ``packed`` are our graphs, ``..._launched`` the same without captured runs."""
+    """The requests of the process. ``padded`` and ``packed`` are our graphs, ``..._launched`` the same without captured runs."""
 
     def __init__(self, bundles: Path, english: Path, device: str) -> None:
         self.bundles, self.english, self.folder = bundles, english, bundles.parent / "graphs"
         self.device = device_of(device)
-        # Packed attention has a kernel for CUDA alone.
+        # Packed attention has a kernel for CUDA only.
         self.twin = device == "cpu"
         self.session = cache(self._session)
         self._runs: dict[tuple[str, str], Run] = {}
 
     def about(self) -> dict[str, str]:
-        """What runs it."""
+        """The versions and the device."""
         return {"device": self.device.model, "onnxruntime": onnxruntime.__version__, "provider": self._accelerator().provider}
 
     def make(self, model: str) -> dict[str, Any]:  # Any: JSON
-        """Make a bundle and its graphs."""
+        """Build a bundle and its graphs."""
         begun = time.monotonic()
         if not (self.bundles / model).exists():
             make_bundle(self.bundles, model, SIZES[model], self.english)
@@ -75,13 +75,13 @@ class Inside:
         nodes = [helper.make_node("MatMul", [left, "w"], [made]) for left, made in itertools.pairwise(names)]
         kinds = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [width, width]) for name in ("x", "w", "y")]
         random = np.random.default_rng(1)
-        # Scaled, so that products of products are as large as they.
+        # Scaled, so that repeated products do not grow.
         drawn = {name: (random.standard_normal((width, width), np.float32) / math.sqrt(width)).astype(np.float16) for name in ("x", "w")}
         took_s = self._timed(helper.make_graph(nodes, "gemm", kinds[:2], kinds[2:]), drawn, (width, width), seconds)
         return {"tflops": PRODUCTS * 2 * width**3 / took_s / 1e12}
 
     def copies(self, size: int, seconds: float) -> dict[str, Any]:  # Any: JSON
-        """GB/s from the host to the device and back, and of a copy within the device, where reading and writing both count."""
+        """GB/s from the host to the device, back, and within the device, where both reading and writing count."""
         accelerator, index = self._accelerator(), self.device.index
         host = np.frombuffer(mmap.mmap(-1, size), np.uint8)
         pinned = accelerator.pin is not None and accelerator.pin(host.ctypes.data, size, index)
@@ -94,20 +94,20 @@ class Inside:
         return {"to_device": size / there / 1e9, "to_host": size / back / 1e9, "within": 2 * size / within / 1e9, "pinned": pinned}
 
     def measure(self, model: str, variant: str, mix: str, tokens: int, seconds: float) -> dict[str, float]:
-        """See ``rows.measure``; the variants are ours, ``unfused_fp16``, ``unfused_fp32`` and, where rows are alike, ``tensorrt_fp16``."""
+        """See ``rows.measure``. Variants: ours, ``unfused_fp16``, ``unfused_fp32`` and, for rows of one length, ``tensorrt_fp16``."""
         size = SIZES[model]
         cut = packed_batches if variant.startswith("packed") else padded_batches
         batches = list(cut(draw_rows(mix, BATCHES * tokens, size), tokens))
         return measure(self._run_of(model, variant), batches, size, seconds)
 
     def cell(self, model: str, variant: str, rows: int, length: int, seconds: float) -> dict[str, float]:
-        """Median milliseconds of a batch of so many rows of so many tokens, from their ids to their logits."""
+        """Median milliseconds of a batch of ``rows`` rows of ``length`` tokens, from ids to logits."""
         batch = draw_rows(str(length), rows * length, SIZES[model])
         run = self._run_of(model, variant)
         return {"ms": median_s(lambda: run(batch), seconds) * 1e3}
 
     def answers(self, model: str, variant: str) -> dict[str, list[list[float]]]:
-        """The logits of ``rows.draw_trial``; ``variant`` may be ``plain``, too: the bundle's own fp32 graph on the CPU."""
+        """The logits of ``rows.draw_trial``. ``variant`` may also be ``plain``: the bundle's own fp32 graph on the CPU."""
         rows = draw_trial(SIZES[model])
         if variant == "plain":
             session = Session(self._bundle(model) / PLAIN)
@@ -115,7 +115,7 @@ class Inside:
         return {"logits": self._run_of(model, variant)(rows)[1].tolist()}
 
     def parts(self, model: str, variant: str, mix: str, tokens: int) -> dict[str, float]:
-        """Where the time of a batch goes: seconds of laying out, copying and running, medians."""
+        """The parts of a batch's time: median seconds of laying out, copying and running."""
         session = self.session(model, variant)
         rows = next(packed_batches(draw_rows(mix, tokens, SIZES[model]), tokens))
         spent = []
@@ -129,7 +129,7 @@ class Inside:
         return {"pad_s": pad_s, "copy_s": copy_s, "run_s": run_s}
 
     def cells(self, model: str, layout: str) -> dict[str, float]:
-        """Run each cell of the grid three times, which captures it and replays it, beside the same without captured runs."""
+        """Compare each cell of the grid, run three times (capture and replays), with the same without captured runs."""
         session, launched = self.session(model, layout), self.session(model, f"{layout}_launched")
         right, worst = 0, 0.0
         for rows, length in session.cells:
@@ -142,13 +142,13 @@ class Inside:
         return {"cells": len(session.cells), "right": right, "error_max": worst}
 
     def golden(self, bundle: str) -> dict[str, Any]:  # Any: JSON
-        """Which graph of a bundle is served here: the first that computes its golden set, packed before padded."""
+        """The graph of a bundle that is served here: the first that passes the golden set, packed before padded."""
         host = load_classifier(find_bundle(bundle, [self.bundles, self.english.parents[1]]), "fp32")
         served = load_on_device(host, self.device, "fp16", self.folder)
         return {"file": served.graph.file, "passed_over": list(served.passed_over)}
 
     def company(self, layout: str, texts: int, longest: int, batches: Sequence[int], seed: int) -> dict[str, float]:
-        """How far a text's probabilities move, and how many labels change, between it alone and it among others.
+        """How much the probabilities of a text change, and how many labels, between the text alone and in a batch with others.
 
         Half of ``texts`` is as long as SST-2's, half as IMDB's, cut at ``longest`` tokens; each runs once in a batch of each size.
         """
@@ -176,7 +176,7 @@ class Inside:
         return shares
 
     def attend(self, model: str, lengths: Sequence[int]) -> dict[str, int]:
-        """Run both layouts, so that attention says its kernels on standard error if it was told to."""
+        """Run both layouts. With ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO, attention logs its kernels on standard error."""
         for layout, length in itertools.product(("padded", "packed"), lengths):
             print(f"attend {layout} {length}", file=sys.stderr, flush=True)
             session = self.session(model, f"{layout}_launched")
@@ -184,7 +184,7 @@ class Inside:
         return {}
 
     def _run_of(self, model: str, variant: str) -> Run:
-        """What runs a batch from its rows to its logits on the host."""
+        """The function that runs a batch, from its rows to its logits on the host."""
         if (model, variant) not in self._runs:
             make = self._ours if variant in CAPTURES else self._tensorrt if variant == TENSORRT else self._plain
             self._runs[model, variant] = make(model, variant)
@@ -200,12 +200,12 @@ class Inside:
         return run
 
     def _plain(self, model: str, variant: str) -> Run:
-        """As ONNX Runtime is used without more: the exported graph with its mask, fused by the session alone, arrays in and out."""
+        """Plain use of ONNX Runtime: the exported graph with its mask, fused by the session only, with host arrays."""
         providers = [(self._accelerator().provider, {"device_id": str(self.device.index)})]
         return partial(_run_arrays, onnxruntime.InferenceSession(str(self._unfused(model, variant)), providers=providers))
 
     def _tensorrt(self, model: str, variant: str) -> Run:
-        """The same graph in TensorRT: the first batch of a shape builds its engine."""
+        """The same graph in TensorRT. The first batch of a shape builds its engine."""
         if self._accelerator().provider != CUDA:
             raise NoTensorRT(f"TensorRT is not measured without a GPU, on {self._accelerator().provider}")
         file = self._unfused(model, variant)
@@ -244,7 +244,7 @@ class Inside:
     def _timed(
         self, graph: onnx.GraphProto, inputs: Mapping[str, npt.NDArray[np.generic]], shape: tuple[int, ...], seconds: float
     ) -> float:
-        """Median seconds of a graph's run whose inputs and output ``y`` stay on the device."""
+        """Median seconds of a run of a graph whose inputs and output ``y`` stay on the device."""
         accelerator, index = self._accelerator(), self.device.index
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
         session = load_graph(model.SerializeToString(), [(accelerator.provider, {**accelerator.options, "device_id": str(index)})])

@@ -1,4 +1,4 @@
-"""The figures by name: their units and targets, the JSON and the short table."""
+"""The names, units and targets of the figures, the JSON entries and the short table."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,18 +7,18 @@ from tests.bench.gpu.rows import MIXES
 
 OURS = ("padded", "packed")
 PEERS = ("unfused_fp16", "torch_sdpa")
-# Peers that are measured with 128 tokens alone.
+# Peers that are measured with 128 tokens only.
 AT_128 = ("unfused_fp32", "torch_compiled", "tensorrt_fp16")
 SIZES = {"base": "BERT-base", "l6": "MiniLM-L6"}
 P99_MS = 50.0
 KINDS = ("", "_launched")
-# Cells of the grid in-process: the model's size, rows, their tokens, and whether the run is captured or launched kernel by kernel.
+# Cells of the grid in-process: model size, rows, tokens per row, and whether the run is captured or launched kernel by kernel.
 CELLS = {
     **{f"base_{length}_alone{kind}_ms": ("base", 1, length, kind) for length in (128, 16, 512) for kind in KINDS},
     **{f"base_{rows}x{length}{kind}_ms": ("base", rows, length, kind) for rows, length in ((8, 16), (8, 128), (2, 512)) for kind in KINDS},
     "l6_32_alone_ms": ("l6", 1, 32, ""),
 }
-# What a server of a size is loaded with, one after the other; and what a lone call of it is set beside, where its length is one.
+# The mixes of texts for the server of each model size; and the in-process figure that a single call is compared with, by mix.
 LOADS = {"base": ("128", "mixed"), "l6": ("sst2",)}
 IN_PROCESS = {"128": "base_128_alone_ms", "sst2": "l6_32_alone_ms"}
 
@@ -37,7 +37,7 @@ UNITS = {
 }
 LOWER = ("_seconds", "_us", "_ms", "_move", "_flips", "_error", "_c1_over_inprocess", "_host_share", "_tensorrt_over_ours")
 
-# Of the device, beside the best peer, of the host; TensorRT, which is worth serving with beyond it; and the checks.
+# Targets against the device, the best peer, the host and TensorRT (beyond 1.1 it would be worth serving with); then the checks.
 TARGETS = {
     "base_128_gemm_share": 0.63,
     "base_128_over_peer": 1.0,
@@ -69,7 +69,7 @@ TARGETS = {
 
 
 def offline_rows(size: str, mix: str) -> list[str]:
-    """What one mix of lengths gives in-process."""
+    """The figures of one mix of lengths, in-process."""
     name = f"{size}_{mix}"
     ours = [f"{name}_{variant}_{what}" for variant in OURS for what in ("tflops", "texts_per_s", "real_over_processed", "best_tokens")]
     return [
@@ -80,7 +80,7 @@ def offline_rows(size: str, mix: str) -> list[str]:
 
 
 def server_rows(size: str, mix: str) -> list[str]:
-    """What a server gives with one mix of lengths."""
+    """The figures of a server with one mix of lengths."""
     name = f"{size}_{mix}"
     closed = [f"{name}_server_{kind}_{what}" for kind in ("unary", "batch", "stream") for what in ("texts_per_s", "p99_ms")]
     figures = (
@@ -92,7 +92,7 @@ def server_rows(size: str, mix: str) -> list[str]:
 
 
 def served_rows() -> list[str]:
-    """What all servers give, with front ends and without."""
+    """The figures of all servers, with and without front ends."""
     return [
         *(f"{size}_server_{what}" for size in LOADS for what in ("start_seconds", "memory_pinned", "runs_captured")),
         *(name for size, mixes in LOADS.items() for mix in mixes for name in server_rows(size, mix)),
@@ -101,7 +101,7 @@ def served_rows() -> list[str]:
 
 
 def expected() -> list[str]:
-    """Every figure there is."""
+    """The names of all figures."""
     probes = ("gemm_ort_tflops", "gemm_torch_tflops", "gemm_tflops", "to_device_gbs", "to_host_gbs", "device_copy_gbs", "memory_pinned")
     return [
         *(f"probe_{each}" for each in probes),
@@ -128,7 +128,7 @@ def result(name: str, value: float) -> dict[str, Any]:  # Any: JSON
 
 
 def table(found: Mapping[str, float], not_measured: Mapping[str, str], meta: Mapping[str, Any]) -> str:  # Any: JSON
-    """The figures that have a target beside it, and useful TFLOP/s by length."""
+    """The figures with their targets, and useful TFLOP/s by length."""
     lines = [f"{meta['device']}, onnxruntime {meta['onnxruntime']}, torch {meta.get('torch', 'not there')}, {meta['seconds']:.0f} s"]
     if meta["no_gpu"]:
         lines.append(

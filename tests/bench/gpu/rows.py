@@ -1,4 +1,4 @@
-"""What is computed: rows of fixed lengths, of the lengths of SST-2 and IMDB, and of both; and how they are cut into batches."""
+"""The rows to compute (fixed lengths, the lengths of SST-2 and IMDB, and both mixed), and how they are split into batches."""
 
 import random
 import time
@@ -12,19 +12,19 @@ from sentiment.traffic.lengths import BUILT_IN, Lengths, of_lengths
 from tests.bench.gpu.bert import Size
 
 FIXED = (16, 32, 64, 128, 256, 512)
-# Laws of token counts, cut at what the model reads. "mixed" is half of each of the other two.
+# Distributions of token counts, limited to the model's length. "mixed" is half SST-2 and half IMDB.
 MIXES: dict[str, Lengths] = {**{str(length): of_lengths([length]) for length in FIXED}, **BUILT_IN}
-# Batches that a measurement goes through.
+# Batches of one measurement.
 BATCHES = 4
 CLS, SEP, FIRST_WORD = 101, 102, 1000
 
 Logits = npt.NDArray[np.float32]
 Run = Callable[[Sequence[Row]], tuple[int, Logits]]
-"""Runs a batch; returns the tokens that were computed for it, padding and all, and its rows' logits."""
+"""Runs a batch. Returns the number of computed tokens, padding included, and the logits of its rows."""
 
 
 def draw_rows(mix: str, tokens: int, size: Size, seed: int = 1) -> list[Row]:
-    """Rows of random ids with a mix's lengths, of about so many tokens in all."""
+    """Rows of random ids with the lengths of a mix, about ``tokens`` tokens in all."""
     rng, ids = random.Random(seed), np.random.default_rng(seed)
     law = MIXES[mix]
     drawn = [min(length, size.positions) for length in law.spread(max(1, round(tokens / law.mean)), rng)]
@@ -33,7 +33,7 @@ def draw_rows(mix: str, tokens: int, size: Size, seed: int = 1) -> list[Row]:
 
 
 def padded_batches(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
-    """Rows sorted by length, as many at once as have at most ``tokens`` with their padding."""
+    """Batches of rows sorted by length, with at most ``tokens`` tokens each, padding included."""
     batch: list[Row] = []
     for row in sorted(rows, key=lambda row: row.tokens):
         if batch and (len(batch) + 1) * row.tokens > tokens:
@@ -44,7 +44,7 @@ def padded_batches(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
 
 
 def packed_batches(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
-    """Rows as they come, as many at once as have at most ``tokens``."""
+    """Batches of rows in their order, with at most ``tokens`` tokens each."""
     batch: list[Row] = []
     used = 0
     for row in rows:
@@ -57,10 +57,10 @@ def packed_batches(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
 
 
 def measure(run: Run, batches: Sequence[Sequence[Row]], size: Size, seconds: float) -> dict[str, float]:
-    """Run all batches, as often as there is time for, after once that does not count.
+    """Run all batches once to warm up, then as often as possible within ``seconds``.
 
     Returns:
-        ``texts_per_s``, ``tflops`` (of real tokens alone), ``real_over_processed``, ``seconds`` and ``rows`` of a batch in the mean.
+        ``texts_per_s``, ``tflops`` (of real tokens only), ``real_over_processed``, ``seconds``, and the mean ``rows`` of a batch.
     """
     for batch in batches:
         run(batch)
@@ -81,12 +81,12 @@ def measure(run: Run, batches: Sequence[Sequence[Row]], size: Size, seconds: flo
 
 
 def draw_trial(size: Size) -> list[Row]:
-    """A batch of many lengths on which all that compute the same are compared."""
+    """A batch of many lengths, on which the variants are compared."""
     return [*draw_rows("sst2", 200, size, seed=3), *draw_rows("128", 256, size, seed=4)]
 
 
 def median_s(act: Callable[[], object], seconds: float, runs_min: int = 5) -> float:
-    """Median seconds of something, done for so long and at least so often, after twice that do not count."""
+    """Median seconds of a call, repeated for ``seconds`` and at least ``runs_min`` times, after two calls to warm up."""
     act()
     act()
     spent: list[float] = []

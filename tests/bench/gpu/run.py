@@ -17,7 +17,7 @@ from tests.bench.gpu.bench import Bench, plan_of, working_folder
 from tests.bench.gpu.report import expected, result, table
 from tests.bench.processes import idle_share
 
-# In this order: what shows whether the figures are right comes first, what others are set beside before those.
+# Checks of correctness come first, and reference figures before those that are compared with them.
 STAGES: dict[str, Callable[[Bench], None]] = {
     "probes": stages.probe,
     "bundles and graphs": stages.make,
@@ -31,7 +31,7 @@ STAGES: dict[str, Callable[[Bench], None]] = {
 
 
 def run(device: str, budget_s: float, logs: Path | None) -> tuple[dict[str, Any], str]:  # Any: JSON
-    """Measure everything on a device; returns what the JSON file holds, and the table."""
+    """Measure everything on a device. Returns the content of the JSON file, and the table."""
     cores = cores_granted()
     plan = plan_of(device, cores)
     with working_folder() as folder:
@@ -51,7 +51,7 @@ def run(device: str, budget_s: float, logs: Path | None) -> tuple[dict[str, Any]
                 begun = time.monotonic()
                 try:
                     stage(bench)
-                except Exception as error:  # what was measured before it, and what comes behind it, counts
+                except Exception as error:  # keep the figures before it, and go on with the next stage
                     bench.meta.setdefault("stage_faults", {})[name] = "".join(traceback.format_exception(error))
                     print(f"{name}: {type(error).__name__}: {error}", flush=True)
                 took_s = time.monotonic() - begun

@@ -24,18 +24,18 @@ BATCH_CALLS = 16
 
 
 class Loaded:
-    """One server, one mix of texts, and what is measured of them."""
+    """Measures one server with one mix of texts."""
 
     def __init__(self, bench: Bench, size: str, mix: str, server: Server, clients: Clients, until: float) -> None:
         self.bench, self.plan, self.server, self.clients, self.until = bench, bench.plan, server, clients, until
         self.name, self.size, self.mix = f"{size}_{mix}", size, mix
 
     def closed(self, kind: str) -> dict[str, float]:
-        """Calls that follow one another."""
+        """Closed loop: each caller sends its next call after the answer to the last."""
         in_flight = {"unary": self.plan.in_flight, "batch": BATCH_CALLS, "stream": STREAMS}[kind]
         before, cpu, begun = self.server.metrics(), cpu_s(self.server.process.pid), time.monotonic()
         under_load: dict[str, float] = {}
-        # The driver's figure is of the last moments: it is read while the load lasts.
+        # The driver reports recent utilization only, so it is read during the load.
         timer = threading.Timer(0.7 * self.plan.load_s, lambda: under_load.update(self.server.metrics()))
         timer.start()
         items = self.plan.stream_items if kind == "stream" else self.plan.batch_items
@@ -44,7 +44,7 @@ class Loaded:
         after = self.server.metrics()
         took_s, spent_s = time.monotonic() - begun, cpu_s(self.server.process.pid) - cpu
         if not said.texts_per_s:
-            raise Gone(f"no text of {kind} was answered, {said.failed} were refused")
+            raise Gone(f"no text of {kind} was answered; {said.failed} failed")
         found = {f"{self.name}_server_{kind}_texts_per_s": said.texts_per_s, f"{self.name}_server_{kind}_p99_ms": said.p99_ms}
         if kind == "unary":
             found[f"{self.name}_server_cpu_us"] = spent_s / (said.texts_per_s * took_s) * 1e6
@@ -55,7 +55,7 @@ class Loaded:
         return found
 
     def _busy(self, before: Mapping[str, float], after: Mapping[str, float], seconds: float) -> dict[str, float]:
-        """What the server's own metrics say of the time between two scrapes."""
+        """Figures from the server's own metrics, between two scrapes."""
         grown = {key: after[key] - before.get(key, 0.0) for key in after}
         real, padded = grown["sentiment_tokens_total.real"], grown["sentiment_tokens_total.padded"]
         return {
@@ -64,7 +64,7 @@ class Loaded:
         }
 
     def open(self, kind: str) -> dict[str, float]:
-        """The highest rate of a Poisson process whose p99 is within the limit, and that over the in-process rate."""
+        """Open loop: the highest Poisson rate whose p99 is within the limit, and its ratio to the in-process rate."""
         closed = self.bench.found.get(f"{self.name}_server_{kind}_texts_per_s")
         if closed is None:
             raise Gone("the closed loop did not tell where to begin")
@@ -78,7 +78,7 @@ class Loaded:
         return found
 
     def offline(self) -> float:
-        """Texts a second in-process, in the better layout; 0 where that was not measured."""
+        """Texts per second in-process, in the better layout; 0 if not measured."""
         return max(self.bench.found.get(f"{self.name}_{layout}_texts_per_s", 0.0) for layout in ("padded", "packed"))
 
     def alone(self) -> dict[str, float]:
@@ -90,7 +90,7 @@ class Loaded:
         return found
 
     def saturated(self) -> dict[str, float]:
-        """Useful TFLOP/s of the fastest closed loop over the GEMM's."""
+        """The ratio of the useful TFLOP/s of the fastest closed loop to those of the GEMM."""
         rates = [self.bench.found.get(f"{self.name}_server_{kind}_texts_per_s", 0.0) for kind in ("unary", "batch", "stream")]
         offline, tflops = max(
             (self.bench.found.get(f"{self.name}_{layout}_texts_per_s", 0.0), self.bench.found.get(f"{self.name}_{layout}_tflops", 0.0))
@@ -102,7 +102,7 @@ class Loaded:
 
 
 def serve(bench: Bench, size: str, share: float) -> None:
-    """Start a server of one size and measure it with each mix of texts that is its load."""
+    """Start a server for one model size and measure it with each of its mixes of texts."""
     until = bench.part(share)
     names = [
         *(name for mix in LOADS[size] for name in server_rows(size, mix)),
@@ -145,7 +145,7 @@ def _load(loaded: Loaded) -> None:
 
 
 def serve_front_ends(bench: Bench) -> None:
-    """BERT-base with 128 tokens, one text an RPC, behind several front ends."""
+    """BERT-base with 128 tokens, one text per RPC, behind several front ends."""
     until = bench.part(0.95)
     names = [f"base_128_front_ends_{what}" for what in ("unary_texts_per_s", "open_texts_per_s", "over_offline")]
     bench.attempt(names, until, 10.0 if bench.plan.on_gpu else 1.0, partial(_front_ends, bench, until))
@@ -170,13 +170,13 @@ def _front_ends(bench: Bench, until: float) -> dict[str, float]:
 
 
 def _server(bench: Bench, size: str, front_ends: int, until: float) -> Server:
-    """The default bundle where its size is wanted, else the made one. What other processes took of the device is given back."""
+    """Start a server with the default bundle (size l6 on a GPU) or a random model. Ends the other processes first, to free the device."""
     bench.close()
     plan = bench.plan
     model = "english/1" if size == "l6" and plan.on_gpu else plan.models[size]
     flags = ["--bundles", str(bench.bundles), "--model", model, "--cache-dir", str(bench.folder / "graphs"), *plan.server_flags]
     if front_ends:
-        # A stand-in for a GPU does not reach the executor's process.
+        # The stand-in for a GPU works only in the server's own process, not in an executor's.
         flags += ["--front-ends", str(front_ends), "--device", plan.device]
         return Server(flags, "sentiment", bench.folder / "front_ends.log", until)
     program = "sentiment" if plan.on_gpu else "tests.bench.gpu.stand_in"

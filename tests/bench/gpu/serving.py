@@ -1,4 +1,4 @@
-"""The server that is measured, a process of its own, and the clients that load it, several processes at once."""
+"""The measured server and its load clients, each in a process of its own."""
 
 import json
 import math
@@ -22,19 +22,19 @@ STOP_S = 15.0
 
 
 class Server:
-    """``sentiment serve`` on free ports; in a ``with`` it is stopped at the end."""
+    """``sentiment serve`` on free ports. A context manager that stops the server at its end."""
 
     def __init__(self, flags: Sequence[str], program: str, said: Path, until: float) -> None:
         """Start it and wait until it is ready.
 
         Args:
             flags: of ``serve``.
-            program: the module that is run.
-            said: a file for what it logs.
-            until: the monotonic instant at which it is given up.
+            program: the module to run.
+            said: the log file.
+            until: the deadline of the start, a monotonic instant.
 
         Raises:
-            Gone: it did not become ready.
+            Gone: the server did not become ready.
         """
         own = ["--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0", "--no-explain"]
         command = [sys.executable, "-m", program, "serve", *own, *flags]
@@ -102,7 +102,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What all clients saw together. ``failed`` are texts that were not answered; ``p50_ms`` and ``p99_ms`` of a call."""
+    """The results of all clients together. ``failed``: texts without an answer; ``p50_ms`` and ``p99_ms``: latency of a call."""
 
     texts_per_s: float
     failed: int
@@ -111,7 +111,7 @@ class Answered:
 
 
 class Clients:
-    """Several client processes that do the same at once; in a ``with`` they are ended at the end."""
+    """Several client processes that do the same at once. A context manager that ends them at its end."""
 
     def __init__(self, count: int, target: str, texts: Sequence[str], folder: Path) -> None:
         file = folder / "texts.json"
@@ -133,7 +133,7 @@ class Clients:
         return self._answers(self._all, until)
 
     def highest(self, rate: float, items: int, p99_ms: float, seconds: float, until: float) -> Answered | None:
-        """The highest rate of an open loop of a few below ``rate`` at which a call's p99 is within ``p99_ms``, None if none is."""
+        """Try a few open-loop rates below ``rate``, highest first. Returns the first whose p99 is within ``p99_ms``, or None."""
         for share in (0.95, 0.9, 0.8, 0.65, 0.5, 0.3):
             if time.monotonic() + 1.5 * seconds > until:
                 return None
@@ -148,7 +148,7 @@ class Clients:
         failed = sum(answer["failed"] for answer in answers)
 
         def quantile(share: float) -> float:
-            # A call that failed took for ever.
+            # A failed call counts as infinitely slow.
             place = int(share * (len(ms) + failed))
             return ms[place] if place < len(ms) else math.inf
 

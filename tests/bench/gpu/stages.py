@@ -1,4 +1,4 @@
-"""The stages in order, each with its share of the time that is left: what could not be measured says why."""
+"""The in-process stages, in order. Each has a share of the remaining time, and records why a figure is missing."""
 
 import re
 import statistics
@@ -16,14 +16,14 @@ from tests.bench.gpu.report import AT_128, CELLS, OURS, PEERS, SIZES, offline_ro
 from tests.bench.gpu.rows import MIXES
 from tests.bench.gpu.wheels import with_libraries
 
-# The most telling first: the last ones go where time is short.
+# The most important first, since the last ones are skipped if time is short.
 ORDER = ("128", "mixed", "sst2", "imdb", "32", "512", "64", "256", "16")
 KERNEL = re.compile(r"Operator=(\w+).*SdpaKernel=(\w+)")
 ATTEND_LENGTHS = (32, 128, 512)
 
 
 def probe(bench: Bench) -> None:
-    """GEMM and copies: what the figures are set beside."""
+    """Measure GEMM and copies, the references of the other figures."""
     plan, until = bench.plan, bench.part(0.12)
     names = {"to_device": "probe_to_device_gbs", "to_host": "probe_to_host_gbs", "within": "probe_device_copy_gbs"}
 
@@ -55,7 +55,7 @@ def make(bench: Bench) -> None:
 
 
 def check(bench: Bench) -> None:
-    """Whether what is to be measured computes what it should, and by which kernels."""
+    """Check that the measured graphs compute the right logits, and which kernels they use."""
     plan, until = bench.plan, bench.part(0.22)
     base = plan.models["base"]
     bench.attempt([f"base_{variant}_logit_error" for variant in (*OURS, *PEERS)], until, 1.0, lambda: errors(bench, until))
@@ -93,7 +93,7 @@ def check(bench: Bench) -> None:
 
 
 def errors(bench: Bench, until: float) -> dict[str, float]:
-    """How far each variant's logits of a few texts are from those of the fp32 graph on the CPU."""
+    """The largest difference between each variant's logits and those of the fp32 graph on the CPU."""
     asked = {"model": bench.plan.models["base"]}
     wanted = np.array(bench.inside().ask(until, "answers", variant="plain", **asked)["logits"])
     found = {}
@@ -108,7 +108,7 @@ def errors(bench: Bench, until: float) -> dict[str, float]:
 
 
 def kernels(bench: Bench, until: float) -> dict[str, float]:
-    """Share of attention nodes that do not run on the kernel that is always there; each node's kernel goes to ``meta``."""
+    """The fraction of attention nodes that use a kernel other than the fallback (MATH). The kernels go to ``meta``."""
     said = bench.folder / "kernels.log"
     arguments = (str(bench.bundles), str(bench.english), bench.plan.device)
     child = Child("inside", said, *arguments, environment={**with_libraries(), "ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"})
@@ -125,7 +125,7 @@ def kernels(bench: Bench, until: float) -> dict[str, float]:
 
 
 def read_kernels(said: str) -> dict[str, "Counter[str]"]:
-    """What attention nodes said of their kernels, by the batch that was announced before."""
+    """The kernels of attention nodes in a log, by the batch that was announced before them."""
     seen: dict[str, Counter[str]] = {}
     batch = ""
     for line in said.splitlines():
@@ -137,7 +137,7 @@ def read_kernels(said: str) -> dict[str, "Counter[str]"]:
 
 
 def offline(bench: Bench, size: str, share: float) -> None:
-    """All mixes of lengths, ours beside the peers; each variant in the best of its batch sizes, taking turns."""
+    """All mixes of lengths, for our variants and the peers in turns, each at its best batch size."""
     ends_at = bench.part(share)
     for number, mix in enumerate(ORDER):
         now = time.monotonic()
@@ -161,7 +161,7 @@ def _mix(bench: Bench, size: str, mix: str, until: float) -> dict[str, float]:
                 break
             if tokens == plan.served_tokens:
                 served[variant] = measured["tflops"]
-            # A larger batch than the best costs memory and latency for nothing.
+            # A larger batch is slower already, so larger ones are not tried.
             if measured["tflops"] < 0.97 * best.setdefault(variant, (measured["tflops"], tokens))[0]:
                 break
             best[variant] = max(best[variant], (measured["tflops"], tokens))
@@ -182,7 +182,7 @@ def _mix(bench: Bench, size: str, mix: str, until: float) -> dict[str, float]:
 
 
 def _ratios(bench: Bench, name: str, found: Mapping[str, float], served: Mapping[str, float]) -> dict[str, float]:
-    """Ours over what it is set beside."""
+    """Our best variant over its references."""
     speeds = {variant: found[f"{name}_{variant}_tflops"] for variant in (*OURS, *PEERS) if f"{name}_{variant}_tflops" in found}
     ours = max((speeds[variant] for variant in OURS if variant in speeds), default=None)
     peers = [speeds[variant] for variant in PEERS if variant in speeds]
@@ -198,7 +198,7 @@ def _ratios(bench: Bench, name: str, found: Mapping[str, float], served: Mapping
 
 
 def _measure(bench: Bench, size: str, variant: str, mix: str, tokens: int, seconds: float, until: float) -> Mapping[str, float] | None:
-    """One variant once; None where it does not work, which is noted."""
+    """Measure one variant once. Returns None if it does not work, and records the reason."""
     try:
         child = bench.torch() if variant.startswith("torch") else bench.inside()
         asked = {"model": bench.plan.models[size], "variant": variant, "mix": mix, "tokens": tokens, "seconds": seconds}
@@ -209,7 +209,7 @@ def _measure(bench: Bench, size: str, variant: str, mix: str, tokens: int, secon
 
 
 def at_128(bench: Bench) -> None:
-    """BERT-base with 128 tokens once more: where the time goes, and the peers that are measured there alone."""
+    """BERT-base with 128 tokens again: the parts of a batch's time, and the peers that are measured only here."""
     plan = bench.plan
     until = bench.part(0.3)
     tokens = int(bench.found.get("base_128_packed_best_tokens", plan.served_tokens))

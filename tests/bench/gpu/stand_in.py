@@ -14,7 +14,7 @@ STAND_IN = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu", graphs
 
 
 def device_of(name: str) -> Device:
-    """The device that is measured, proved to work.
+    """The measured device, tested.
 
     Raises:
         BadSettings: it is not there.

@@ -1,4 +1,4 @@
-"""TensorRT, as ONNX Runtime's provider, beside ours. An engine is built for one shape of batches and runs no other."""
+"""TensorRT as a provider of ONNX Runtime, a peer. An engine is built for one shape of batches and runs no other."""
 
 import contextlib
 import importlib
@@ -11,11 +11,11 @@ CUDA = "CUDAExecutionProvider"
 
 
 class NoTensorRT(Exception):
-    """It is not there, or runs nothing of the graph; the message says why."""
+    """TensorRT is missing, or runs no node of the graph; the message says which."""
 
 
 def load(file: Path, rows: int, tokens: int, index: int) -> onnxruntime.InferenceSession:
-    """Build an engine: half a minute for BERT-base.
+    """Build an engine, which takes half a minute for BERT-base.
 
     Args:
         file: an fp16 graph with inputs [batch, sequence].
@@ -24,11 +24,11 @@ def load(file: Path, rows: int, tokens: int, index: int) -> onnxruntime.Inferenc
         index: the GPU's number.
 
     Raises:
-        NoTensorRT: it is not there. ONNX Runtime raises its own where the libraries are missing or the engine cannot be built.
+        NoTensorRT: TensorRT is missing. ONNX Runtime raises its own errors if libraries are missing or the engine cannot be built.
     """
     if PROVIDER not in onnxruntime.get_available_providers():
         raise NoTensorRT(f"onnxruntime {onnxruntime.__version__} is built without {PROVIDER}")
-    # A wheel's libraries lie where the loader does not look; its module loads them.
+    # The loader does not search the folder of a wheel's libraries; the wheel's module loads them.
     with contextlib.suppress(ImportError, OSError):
         importlib.import_module("tensorrt")
     options = onnxruntime.SessionOptions()
@@ -36,12 +36,12 @@ def load(file: Path, rows: int, tokens: int, index: int) -> onnxruntime.Inferenc
     options.add_free_dimension_override_by_name("sequence", tokens)
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     device = {"device_id": str(index)}
-    # It reads True and False, not 1 and 0.
+    # TensorRT options use True and False, not 1 and 0.
     providers = [(PROVIDER, {**device, "trt_fp16_enable": "True"}), (CUDA, device)]
-    # With its fallback ONNX Runtime would run on CUDA alone where TensorRT does not load, and raise nothing.
+    # With its fallback, ONNX Runtime would silently run on CUDA if TensorRT does not load.
     session = onnxruntime.InferenceSession(str(file), options, providers, enable_fallback=0)
     if PROVIDER not in session.get_providers():
-        raise NoTensorRT(f"{PROVIDER} did not load: there are {', '.join(session.get_providers())}")
+        raise NoTensorRT(f"{PROVIDER} did not load; the session has {', '.join(session.get_providers())}")
     if all(part.ep_name != PROVIDER for part in session.get_provider_graph_assignment_info()):
-        raise NoTensorRT(f"{PROVIDER} took no node of the graph")
+        raise NoTensorRT(f"{PROVIDER} runs no node of the graph")
     return session

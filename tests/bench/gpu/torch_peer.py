@@ -1,6 +1,6 @@
 """The same BERT in PyTorch, fp16, with scaled_dot_product_attention, eager or compiled: ``python -m tests.bench.gpu.torch_peer``.
 
-Written here, since transformers may not be there: query, key and value are one product, and no mask is given where rows are alike.
+Written here, since transformers may not be installed. Query, key and value are one product; rows of one length have no mask.
 """
 
 import sys
@@ -62,7 +62,7 @@ class Bert(torch.nn.Module):
 
 
 class TorchPeer:
-    """What is asked of the process."""
+    """The requests of the process."""
 
     def __init__(self, bundles: Path, device: str) -> None:
         self.bundles = bundles
@@ -70,7 +70,7 @@ class TorchPeer:
         self._runs: dict[tuple[str, str], Run] = {}
 
     def about(self) -> dict[str, str]:
-        """What runs it."""
+        """The version."""
         return {"torch": torch.__version__}
 
     def gemm(self, width: int, seconds: float) -> dict[str, float]:
@@ -104,7 +104,7 @@ class TorchPeer:
             def run(rows: Sequence[Row]) -> tuple[int, Logits]:
                 with torch.inference_mode():
                     ids, mask = self._inputs(rows)
-                    # To the host: this waits for the device.
+                    # The copy to the host waits for the device.
                     return ids.numel(), forward(ids, mask).float().cpu().numpy()
 
             self._runs[model, variant] = run

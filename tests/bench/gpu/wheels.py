@@ -1,4 +1,4 @@
-"""``--wheels DIR``: what this Python lacks, installed from a folder of wheels without a network, in a folder that is removed again.
+"""``--wheels DIR``: installs missing packages from a folder of wheels, without a network, into a temporary folder.
 
 Imports nothing but the standard library and, of pip, how requirements are read: it runs before anything is installed. Packages that
 this Python has already (a machine's own PyTorch and CUDA libraries, say) are used too, unless a wheel brings the same.
@@ -19,9 +19,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = "sentiment-service"
-# Of the project's extras, what a GPU is served with.
+# The project's extra for GPUs.
 EXTRA = "gpu"
-# The folders of CUDA libraries, for the processes of ONNX Runtime alone: PyTorch finds its own, and would take these before them.
+# The folders of CUDA libraries, for ONNX Runtime's processes only: PyTorch would prefer them to its own.
 LIBRARIES = "GPU_BENCH_LIBRARIES"
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 
@@ -61,19 +61,19 @@ def run_with(wheels: Path, argv: list[str], budget_s: float) -> int:
 def environment(site: Path) -> dict[str, str]:
     """Variables with which Python finds the wheels first, then the checkout; and, ``with_libraries``, the loader CUDA's."""
     path = [str(site), str(ROOT), str(ROOT / "service"), str(ROOT / "models"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    # ONNX Runtime looks for them beside itself, where those of this Python's own packages do not lie.
+    # ONNX Runtime searches beside itself, but these wheels are in another folder.
     libraries = [str(lib) for entry in (str(site), *sys.path) for lib in sorted(Path(entry).glob("nvidia/*/lib")) if entry]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), LIBRARIES: os.pathsep.join(libraries)}
 
 
 def with_libraries() -> dict[str, str]:
-    """What a process of ONNX Runtime has beside this one's variables."""
+    """The additional environment variables of an ONNX Runtime process."""
     found = [os.environ[name] for name in (LIBRARIES, "LD_LIBRARY_PATH") if os.environ.get(name)]
     return {"LD_LIBRARY_PATH": os.pathsep.join(found)} if found else {}
 
 
 def _describe_project(site: Path) -> None:
-    """What an installation of the checkout would say of itself: its name, version and needs."""
+    """The metadata of the checkout as a package: name, version and requirements."""
     with (ROOT / "pyproject.toml").open("rb") as stream:
         project = tomllib.load(stream)["project"]
     needs = [*project["dependencies"], *project["optional-dependencies"][EXTRA]]
@@ -91,7 +91,7 @@ def lacking(path: list[str], site: Path) -> Iterator[str]:
     requirements: Any = importlib.import_module("pip._vendor.packaging.requirements")  # Any: pip has no types
     found: dict[str, importlib.metadata.Distribution] = {}
     for distribution in importlib.metadata.distributions(path=path):
-        # The first on the path is the one that is imported.
+        # The first one on the path is imported.
         found.setdefault(_plain(distribution.name or ""), distribution)
     waiting: list[tuple[str, tuple[str, ...]]] = [(PROJECT, ())]
     seen: set[tuple[str, tuple[str, ...]]] = set()
@@ -101,7 +101,7 @@ def lacking(path: list[str], site: Path) -> Iterator[str]:
             continue
         seen.add(one)
         distribution = found[name]
-        # Only the site's own are known to have been put together without their needs.
+        # Only those in the temporary folder were installed without their requirements.
         own = Path(str(distribution.locate_file(""))) == site
         for line in distribution.requires or () if own or extras else ():
             need = requirements.Requirement(line)
@@ -116,7 +116,7 @@ def lacking(path: list[str], site: Path) -> Iterator[str]:
 
 
 def what_is_missing(missing: Iterable[str], wheels: Path) -> str:
-    """Which wheels there should be, and how to fetch them where there is a network."""
+    """The message with the missing wheels and the command that fetches them."""
     version = sysconfig.get_python_version()
     platforms = " ".join(f"--platform {each}" for each in PLATFORMS)
     names = " ".join(f"'{each}'" for each in dict.fromkeys(missing))
@@ -128,5 +128,5 @@ def what_is_missing(missing: Iterable[str], wheels: Path) -> str:
 
 
 def _plain(name: str) -> str:
-    """A name as it is compared."""
+    """A package name in normalized form."""
     return name.lower().replace("_", "-").replace(".", "-")

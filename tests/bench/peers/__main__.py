@@ -50,7 +50,7 @@ async def run(found: Found, peers: list[Peer], model: str) -> None:
 
 
 def run_in_process(found: Found, peer: Peer, model: str) -> None:
-    """Measure a library; one that fails is noted."""
+    """Measure a library. A failure is recorded, not raised."""
     running = start(peer, peer.short, str(find_bundle(model, bundle_roots([])).resolve()), cores_granted())
     try:
         rows.in_process(found, peer, InProcess(running))
@@ -61,7 +61,7 @@ def run_in_process(found: Found, peer: Peer, model: str) -> None:
 
 
 def run_all(found: Found, peers: list[Peer], model: str) -> bool:
-    """Measure all that can be installed; returns whether ours was measured to the end. What was found is in ``found`` however it ends."""
+    """Measure all peers that can be installed. Returns whether ours was measured completely; ``found`` has the results in any case."""
     installed = []
     for peer in peers:
         try:
@@ -81,7 +81,7 @@ def run_all(found: Found, peers: list[Peer], model: str) -> bool:
 
 
 def about(peers: list[Peer], seconds: float) -> dict[str, Any]:
-    """What was measured, when and on what."""
+    """The versions, the time and the machine of the measurement."""
     return {
         "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": f"{cores_granted()} cores of {_processor()}, {platform.system()}, Python {platform.python_version()}",
@@ -94,7 +94,7 @@ def about(peers: list[Peer], seconds: float) -> dict[str, Any]:
 
 
 def report(output: Path, found: Found, meta: dict[str, Any], peers: list[Peer]) -> None:
-    """Write the JSON file and the table beside it, and show the table. The notes stand in both: they say which figures are missing."""
+    """Write the JSON file and the table beside it, and print the table. Both have the notes, which explain missing figures."""
     notes = [*found.notes, *(f"not measured: {name}: {why}" for name, why in NOT_MEASURED.items())]
     write(output, found.rows(), {**meta, "notes": found.notes})
     table = to_markdown(found.rows(), [OURS, *(peer.name for peer in peers)])
@@ -120,7 +120,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=FOLDER.with_suffix(".json"))
     options = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    # Both end the servers: held still they would stay for ever. In a shell's background SIGINT is ignored unless it is set.
+    # Both signals must end the servers: suspended ones would stay for ever. In the background of a shell SIGINT is ignored by default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
@@ -142,7 +142,7 @@ def main() -> int:
     except KeyboardInterrupt:
         found.note("the run was interrupted here")
     finally:
-        # However it ended: half an hour is not to be lost.
+        # Also after a failure, since the run takes half an hour.
         if found.values:
             report(options.output, found, meta, peers)
     return 0 if whole else 1

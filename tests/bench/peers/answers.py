@@ -1,4 +1,4 @@
-"""What a server answers to a text: label and probability. The load tester's drivers time calls; this one reads them."""
+"""Reads a server's answer to a text: label and probability. The drivers of the load tester only time calls."""
 
 import asyncio
 import contextlib
@@ -21,15 +21,15 @@ from tests.bench.peers.processes import Running
 MODEL = "english"
 ANSWER_S_MAX = 30.0
 READY_S_MAX = 120.0
-# What a server has accepted in an overload and computes for nobody takes twice as long as the load was held; or it hangs.
+# After an overload, a server may work on expired calls for twice the length of the load. Beyond this it counts as hung.
 QUIET_S_MAX = 30.0
-# So many at once that each of a server's queues and workers gets one.
+# Enough concurrent texts for each queue and worker of a server.
 QUIET_TEXTS = 8
-# Between two tries: no peer tells when it is ready in the same way.
+# The interval of attempts, since each peer reports readiness in another way.
 TRY_EVERY_S = 0.25
-# Of the load that batch mates make: enough that all of them meet.
+# Concurrent texts, so that texts share batches.
 TOGETHER = 64
-# What a call ends with that is not answered, or otherwise than it should be. A TimeoutError is an OSError.
+# The errors of a call without a valid answer. A TimeoutError is an OSError.
 ANSWER_FAILED = (grpc.aio.AioRpcError, aiohttp.ClientError, OSError, KeyError, ValueError, struct.error)
 
 Answer = tuple[str, float]
@@ -95,10 +95,10 @@ _PROTOCOLS: dict[str, Callable[[str], Ask]] = {"grpc": _Grpc, "oip": _Oip, "http
 
 
 async def ready(running: Running) -> Ask:
-    """Wait until a server answers; returns the way to ask it.
+    """Wait until a server answers. Returns the client.
 
     Raises:
-        PeerFailed: it ends before, or does not answer within READY_S_MAX.
+        PeerFailed: the server ends, or does not answer within READY_S_MAX.
     """
     ask = _PROTOCOLS[running.protocol](running.target)
     try:
@@ -123,10 +123,10 @@ async def _wait(running: Running, ask: Ask) -> None:
 
 
 async def quiet(running: Running, ask: Ask) -> bool:
-    """Wait until a server has done what it was asked before: then it answers a few texts at once.
+    """Wait until a server has finished its earlier work, that is, until it answers a few concurrent texts.
 
     Returns:
-        False: it has ended, or does not answer all of them within QUIET_S_MAX.
+        False if it has ended, or does not answer all of them within QUIET_S_MAX.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(QUIET_S_MAX):
@@ -142,12 +142,12 @@ async def quiet(running: Running, ask: Ask) -> bool:
 
 
 async def ask_alone(ask: Ask, texts: Sequence[str]) -> list[Answer]:
-    """One text after the other."""
+    """The answers to the texts, sent one after the other."""
     return [await ask.ask(text) for text in texts]
 
 
 async def ask_amid(ask: Ask, texts: Sequence[str], mates: Sequence[str], seed: int = 1) -> list[Answer]:
-    """The texts among others, in random order and TOGETHER at a time; the answers of the texts in their order."""
+    """The answers to the texts, in order, when sent among ``mates`` in random order, TOGETHER at a time."""
     found: dict[int, Answer] = {}
     order = list(range(len(texts) + len(mates)))
     random.Random(seed).shuffle(order)
@@ -164,13 +164,13 @@ async def ask_amid(ask: Ask, texts: Sequence[str], mates: Sequence[str], seed: i
     try:
         await asyncio.gather(*callers)
     finally:
-        # After a failure: the others would go on asking while something else is measured.
+        # After a failure, the other callers must not disturb the next measurement.
         for each in callers:
             each.cancel()
     return [found[place] for place in range(len(texts))]
 
 
 def differing(first: Sequence[Answer], second: Sequence[Answer], tolerance: float) -> int:
-    """Of how many texts the label differs, or the probability by more than the tolerance."""
+    """The number of texts whose label differs, or whose probability differs by more than ``tolerance``."""
     pairs = zip(first, second, strict=True)
     return sum(one[0] != other[0] or abs(one[1] - other[1]) > tolerance for one, other in pairs)

@@ -1,4 +1,4 @@
-"""Servers in turns: while one is measured the others are held still, and each row is measured of all before the next."""
+"""Measures servers in turns. The others are suspended meanwhile, and each row is measured for all servers before the next row."""
 
 import asyncio
 import contextlib
@@ -20,41 +20,41 @@ from tests.bench.peers.figures import FIGURES, OBJECTIVE_S
 from tests.bench.peers.processes import Running
 from tests.bench.peers.table import OURS, Row
 
-# Another graph or tokenizer would be off by more; fp32 and other kernels are off by less.
+# The greatest difference of a probability. Another graph or tokenizer differs by more; fp32 and other kernels differ by less.
 SAME = 1e-3
-# Until a server that was held still has run its timers and closed the connections that were idle for too long.
+# A resumed server needs this long to run its timers and close idle connections.
 SETTLE_S = 0.3
-# Until the clients' channels to a server that was started again have tried it: they pause for a second at most.
+# The clients' channels need this long to reconnect to a restarted server: they back off for a second at most.
 RECONNECT_S = 1.5
-# Each server's connections, of each client process.
+# Connections to a server, per client process.
 CHANNELS = 4
 WARM_S, WARM_CALLERS = 1.0, 4
-# How a server fails, or the clients that load it.
+# The errors of a server, or of its load clients.
 FAILED = (PeerFailed, LoadFailed, *ANSWER_FAILED)
 
 
 @dataclass(slots=True)
 class Found:
-    """What was found so far, by figure and peer, with ``seconds`` for each load."""
+    """The results so far, by figure and peer. ``seconds``: the length of each load."""
 
     seconds: float
     values: dict[str, dict[str, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    # Ours to the texts that all are checked with.
+    # Our answers to the texts that all servers are checked with.
     right: list[Answer] = field(default_factory=list)
 
     def note(self, line: str) -> None:
-        """Record what a reader of the figures has to know, and show it."""
+        """Record a note for the reader of the figures, and print it."""
         self.notes.append(line)
         print(f"  {line}", flush=True)
 
     def put(self, key: str, name: str, value: float) -> None:
-        """Record a figure, and show it."""
+        """Record a figure, and print it."""
         self.values.setdefault(key, {})[name] = value
         print(f"  {key}: {name} {value:.4g}", flush=True)
 
     def rows(self) -> list[Row]:
-        """The table's rows, in order, also those that nobody has."""
+        """All rows of the table, in order, including empty ones."""
         return [Row(figure, self.values.get(figure.key, {})) for figure in FIGURES]
 
 
@@ -68,7 +68,7 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def alone(self, name: str) -> AsyncIterator[Running]:
-        """While this lasts, this server runs and the others are held still. If it has ended at the end, it is started again."""
+        """Suspend the other servers for the duration of the block. At its end, restart this server if it has ended."""
         for other, running in self.servers.items():
             if other != name:
                 running.hold()
@@ -80,10 +80,10 @@ class Bench:
             await self.again(name, f"ended with {running.process.returncode}")
 
     async def again(self, name: str, why: str) -> None:
-        """Start a server again that has failed, and note it.
+        """Restart a failed server, and record it.
 
         Raises:
-            PeerFailed: it does not come back, or is ours.
+            PeerFailed: the server does not restart, or it is ours.
         """
         self.found.note(f"{name}: {why}; started again")
         self.servers[name].again()
@@ -92,7 +92,7 @@ class Bench:
         await asyncio.sleep(RECONNECT_S)
 
     async def in_turn(self, measure: Callable[[str], Awaitable[None]]) -> None:
-        """Measure one server after the other. One that fails is ended and its further figures are missing.
+        """Measure one server after the other. A server that fails is ended; its further figures are missing.
 
         Raises:
             PeerFailed: it is ours.
@@ -104,12 +104,12 @@ class Bench:
                 await self.leave_out(name, error)
 
     async def leave_out(self, name: str, error: Exception) -> None:
-        """End a server that has failed and note it.
+        """End a failed server and record it.
 
         Raises:
             PeerFailed: it is ours.
         """
-        # It may as well be a fault of this benchmark's.
+        # Printed, since it may be an error in this benchmark.
         traceback.print_exception(error)
         if name == OURS:
             raise PeerFailed(f"{OURS}: {_words(error)}") from error
@@ -120,17 +120,18 @@ class Bench:
             await ask.close()
 
     async def join(self, name: str, running: Running, texts: Sequence[str]) -> None:
-        """Wait until a started server answers, and see that it answers as the first one did. One after the other: starting together
-        they are so slow that some give up.
+        """Wait until a started server answers, and check that its answers are those of the first server.
+
+        Servers join one after the other: if they start together, they are so slow that some give up.
 
         Raises:
-            PeerFailed: it does not.
+            PeerFailed: the server does not answer, or its answers differ.
         """
         self.servers[name] = running
         try:
             self.asks[name] = await ready(running)
         except PeerFailed as error:
-            # Triton's workers may find their own socket closed.
+            # Triton's workers sometimes find their own socket closed.
             self.found.note(f"{name}: did not start, and is tried once more: {_words(error)}")
             running.again()
             self.asks[name] = await ready(running)
@@ -138,18 +139,18 @@ class Bench:
         if not self.found.right:
             self.found.right.extend(given)
         if wrong := differing(self.found.right, given, SAME):
-            raise PeerFailed(f"{name} answers {wrong} of {len(given)} texts otherwise than {OURS}, by label or by more than {SAME:g}")
+            raise PeerFailed(f"{name}: {wrong} of {len(given)} answers differ from those of {OURS} by label or by more than {SAME:g}")
 
     @contextlib.asynccontextmanager
     async def fleets(self, texts: Sequence[str], mix: Mix) -> AsyncIterator[dict[str, Fleet]]:
-        """Clients of each server, connected and with a second of warm-up behind them."""
+        """Load clients for each server, connected and warmed up."""
         async with contextlib.AsyncExitStack() as stack:
             fleets: dict[str, Fleet] = {}
 
             async def connect(name: str) -> None:
                 async with self.alone(name) as running:
                     if not await quiet(running, self.asks[name]):
-                        await self.again(name, "does not answer any more")
+                        await self.again(name, "no longer answers")
                     target = Target(running.target, running.protocol, MODEL if running.protocol == "oip" else "", CHANNELS)
                     fleets[name] = await stack.enter_async_context(Fleet(target, mix, texts, OBJECTIVE_S))
                     await fleets[name].measure(WARM_CALLERS, WARM_S, warm_up_s=0.0)
@@ -158,11 +159,12 @@ class Bench:
             yield fleets
 
     async def hold(self, fleet: Fleet, name: str, load: Law | int) -> tuple[Point, float]:
-        """Hold a load on one server, and wait until nothing of it is left: what it still computes for nobody is of this load's cost, and
-        no start into its next one.
+        """Hold a load on one server, and wait until the server has finished all of it.
+
+        Work that it still does for calls that have ended counts as this load's cost, and must not disturb the next load.
 
         Returns:
-            What was seen, and the CPU seconds of all the server's processes from the first call until it was quiet.
+            The results, and the CPU seconds of all processes of the server from the first call until it was idle.
         """
         async with self.alone(name) as running:
             core_s = running.core_s()
@@ -185,14 +187,14 @@ class Bench:
 
 
 def _words(error: Exception) -> str:
-    """What an exception says; a timeout says nothing. Of a call that failed the code and details, not gRPC's ten lines."""
+    """The message of an exception, or its type if it has none. For a failed call, only the code and the details."""
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details()}"
     return str(error) or type(error).__name__
 
 
 def latency_s(point: Point, percentile: float) -> float:
-    """Seconds within which so many per cent of the calls were answered; infinite if fewer were answered at all."""
+    """The latency percentile over all calls, in seconds; infinite if fewer calls were answered."""
     wanted = percentile / 100 * point.judged
     answered = len(point.latency)
     return point.percentile(100 * wanted / answered) if 0 < wanted <= answered else math.inf

@@ -1,4 +1,4 @@
-"""The peers that are measured, how each is tuned, and an environment of its own for each, made with pip."""
+"""The measured peers, their tuning, and a virtual environment for each, made with pip."""
 
 import importlib.metadata
 import json
@@ -10,17 +10,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "build" / "peers"
 INSTALL_S_MAX = 1800
-# The same in all environments, and ours: what differs is the server.
+# The same versions in all environments and in ours, so that only the server differs.
 SHARED = tuple(f"{name}=={importlib.metadata.version(name)}" for name in ("onnxruntime", "tokenizers"))
 
 
 class PeerFailed(Exception):
-    """A peer cannot be made, started or asked; the message says why."""
+    """A peer cannot be installed, started or called; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """A peer's largest batch, and how long that may wait for more texts."""
+    """A peer's largest batch, and how long a batch waits for more texts."""
 
     rows: int = 1
     delay_ms: float = 0.0
@@ -28,10 +28,10 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another server, or another way to run the model. Why it is tuned so stands in its module in ``servers``.
+    """Another server, or another way to run the model. Its module in ``servers`` explains its tuning.
 
-    ``protocol`` is how it is asked (``in-process``: by lines of JSON), ``short`` and ``mixed`` its tuning for texts of like and of
-    mixed lengths, ``ports`` how many it opens beside the first; ``python`` names the interpreter if not any will do.
+    ``protocol``: how it is called (``in-process``: lines of JSON). ``short`` and ``mixed``: its tuning for short texts and for texts of
+    mixed lengths. ``ports``: additional ports. ``python``: the interpreter, if it needs a certain one.
     """
 
     name: str
@@ -48,11 +48,11 @@ class Peer:
         return FOLDER / self.name / "bin" / "python"
 
 
-# Tunings: the best of `python -m tests.bench.peers --tune`. One that batches well short texts is bad for mixed ones, so each has both.
+# Tunings: the best of `python -m tests.bench.peers --tune`. Good batching of short texts is bad for mixed ones, so each peer has two.
 PEERS = (
     # Debian's Python: under CPython 3.11.7 PyTriton's workers do not start (multiprocessing's resource tracker has no _recursion_count).
     Peer("triton", "oip", ("nvidia-pytriton==0.7.0", *SHARED), short=Tuning(8), ports=2, python="/usr/bin/python3.11"),
-    # With a newer uvloop its workers end at once: they call get_event_loop where there is none.
+    # With a newer uvloop its workers end at once: they call get_event_loop without an event loop.
     Peer("mlserver", "oip", ("mlserver==1.7.1", "uvloop<0.22", *SHARED), short=Tuning(8, 5.0), ports=2),
     Peer("litserve", "http", ("litserve==0.2.19", *SHARED), short=Tuning(4, 1.0)),
     Peer("bentoml", "http", ("bentoml==1.4.39", *SHARED), short=Tuning(4)),
@@ -74,14 +74,14 @@ def find(name: str) -> Peer:
     for peer in PEERS:
         if peer.name == name:
             return peer
-    raise PeerFailed(f"peer {name!r} is unknown; there are {', '.join(peer.name for peer in PEERS)}")
+    raise PeerFailed(f"peer {name!r} is unknown; the peers are {', '.join(peer.name for peer in PEERS)}")
 
 
 def install(peer: Peer) -> None:
-    """Make its environment, unless it stands with these packages.
+    """Create its environment, unless it exists with these packages.
 
     Raises:
-        PeerFailed: its Python is not there, or pip fails.
+        PeerFailed: its Python is missing, or pip fails.
     """
     stamp = FOLDER / peer.name / ".packages.json"
     if stamp.is_file() and json.loads(stamp.read_text()) == list(peer.packages):
@@ -105,5 +105,5 @@ def _run(peer: Peer, command: list[str]) -> None:
 
 
 def version(peer: Peer) -> str:
-    """What is measured, as pip names it: the first of its packages."""
+    """The name and version of the measured package, the first of its packages."""
     return peer.packages[0].replace("==", " ").replace("[standard]", "")

@@ -1,15 +1,15 @@
-"""What the table of peers has, row by row."""
+"""The rows of the table of peers."""
 
 from tests.bench.peers.table import Figure
 
 OBJECTIVE_S = 0.5
 SHARES = (0.3, 0.6, 0.9)
 OVERLOAD = 3.0
-# With half of the clients gone, what the others want is four fifths of what a server can do.
+# At 1.6 times the capacity, when half of the clients cancel, the others need 0.8 of the capacity.
 CANCELLED, CANCEL_LOAD = 0.5, 1.6
 CONCURRENCY = 32
 MATES_TEXTS = 200
-# Of each mix; of the mixed ones every third is cut at the model's longest.
+# Of each mix; every third of the mixed texts is truncated to the model's length.
 CHECKED_TEXTS = 20
 
 

@@ -1,4 +1,4 @@
-"""A library in a process of its own, asked by lines of JSON: a list of texts at a time, which it cuts into batches itself."""
+"""A library in a process of its own, called with lines of JSON. It splits a list of texts into batches itself."""
 
 import json
 import threading
@@ -16,7 +16,7 @@ READ_S_MAX = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """One list of texts, in the process's own times."""
+    """The result for one list of texts, with times measured by the process."""
 
     answers: tuple[Answer, ...]
     seconds: float
@@ -24,7 +24,7 @@ class Passed:
 
 
 class InProcess:
-    """A started process of ``servers/torch.py``'s kind."""
+    """A started process such as ``servers/torch.py``."""
 
     def __init__(self, running: Running) -> None:
         self._running = running
@@ -40,7 +40,7 @@ class InProcess:
 
     def _read(self) -> dict[str, Any]:
         assert self._running.process.stdout is not None
-        # A library that hangs would hold the run for ever.
+        # A library that hangs must not block the benchmark for ever.
         watch = threading.Timer(READ_S_MAX, self._running.process.kill)
         watch.start()
         try:

@@ -1,4 +1,4 @@
-"""Running servers: started with all that they start, their CPU time, held still while another is measured, and ended."""
+"""Running servers with all their child processes: start, CPU time, memory, suspend and resume, end."""
 
 import contextlib
 import json
@@ -19,12 +19,12 @@ from tests.bench.processes import start_server
 
 END_S_MAX = 20.0
 LEFT_S_MAX = 5.0
-# What a framework says at its end that explains a failure.
+# Lines of a framework's output that are shown after a failure.
 LAST_LINES = 15
 
 
 class Running:
-    """A server, with all processes below it. ``launch`` starts it again at the same address; None: it cannot be."""
+    """A server with all its child processes. ``launch`` restarts it at the same address; None if that is not possible."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Running:
         self._core_s: dict[int, float] = {}
 
     def core_s(self) -> float:
-        """CPU seconds of all its processes so far, user and system. A process that has ended keeps what was last seen of it."""
+        """CPU seconds of all its processes so far, user and system. An ended process counts with its last reading."""
         for process in self._tree():
             with contextlib.suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
@@ -49,7 +49,7 @@ class Running:
         return sum(self._core_s.values())
 
     def memory_bytes(self) -> int:
-        """Memory of all its processes, what they share counted once (PSS)."""
+        """Memory of all its processes; shared memory counts once (PSS)."""
         total = 0
         for process in self._tree():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -57,46 +57,46 @@ class Running:
         return total
 
     def hold(self) -> None:
-        """Stop all its processes, so that an idle server that polls takes nothing from the one that is measured."""
+        """Suspend all its processes, so that an idle server that polls does not disturb the measured one."""
         for process in self._tree():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
 
     def go_on(self) -> None:
-        """Let them run again, what was started last first."""
+        """Resume its processes, the last started first."""
         for process in reversed(self._tree()):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
 
     def check(self) -> None:
-        """See that it still runs.
+        """Check that it still runs.
 
         Raises:
-            PeerFailed: it has ended; with the last that it said.
+            PeerFailed: it has ended; the message has its last output.
         """
         if self.process.poll() is not None:
             raise PeerFailed(f"{self.name} ended with {self.process.returncode}\n{self.last_words()}")
 
     def again(self) -> None:
-        """End it and start it again.
+        """Restart it.
 
         Raises:
-            PeerFailed: it cannot be.
+            PeerFailed: it cannot be restarted.
         """
         if self._launch is None:
-            raise PeerFailed(f"{self.name} does not answer any more")
+            raise PeerFailed(f"{self.name} no longer answers")
         self.end()
         self.process = self._launch()
 
     def last_words(self) -> str:
-        """The end of what it wrote."""
+        """The last lines of its output."""
         if self._log is None:
             return ""
         self._log.seek(0)
         return "".join(self._log.readlines()[-LAST_LINES:])
 
     def end(self) -> None:
-        """End it kindly, then what it has left behind. Never raises, so that the others are ended too."""
+        """Terminate it, then the processes that it left behind. Never raises, so that the other servers are ended too."""
         self.go_on()
         self._tree()
         self.process.terminate()
@@ -112,7 +112,7 @@ class Running:
             self.process.wait(LEFT_S_MAX)
 
     def _tree(self) -> list[psutil.Process]:
-        """All its processes that run, in the order of their start; also those that outlived what had started them."""
+        """All its running processes in the order of their start, including those whose parent has ended."""
         if self.process.poll() is None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 root = psutil.Process(self.process.pid)
@@ -135,7 +135,7 @@ def start_ours(model: str) -> Running:
 
 
 def start(peer: Peer, tuning: Tuning, bundle: str, instances: int) -> Running:
-    """Start a peer's process, or what it starts; it is not ready yet."""
+    """Start a peer. It is not ready yet."""
     ports = _free_ports(1 + peer.ports)
     options = Options(bundle, ports[0], tuple(ports[1:]), instances, tuning.rows, tuning.delay_ms)
     environment = {
@@ -164,8 +164,9 @@ def start(peer: Peer, tuning: Tuning, bundle: str, instances: int) -> Running:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has now: not every peer takes port 0 and says what it got. None that the system gives away may be among them, or
-    another program could have it before the peer does.
+    """Free ports, since some peers do not support port 0.
+
+    They are outside the ephemeral range: otherwise another program could get one of them before the peer does.
     """
     found: list[int] = []
     while len(found) < count:

@@ -31,22 +31,22 @@ from tests.bench.peers.table import OURS
 
 SHORT_TEXTS, MIXED_TEXTS = make_texts(SST2, 512), make_texts(MIXED, 512)
 CHECKED = (*SHORT_TEXTS[:CHECKED_TEXTS], *MIXED_TEXTS[:CHECKED_TEXTS])
-# Clients that wait for their answer, clients for which an answer after the objective is none, and such of whom half give up before.
+# Clients that wait long, clients whose deadline is the objective, and the latter when half of them cancel.
 PATIENT = Mix((5.0, 5.0))
 HURRIED = Mix((OBJECTIVE_S, OBJECTIVE_S))
 FICKLE = Mix((OBJECTIVE_S, OBJECTIVE_S), cancel=CANCELLED)
-# An answer that moves by more depends on who else is asked.
+# An answer that changes by more depends on the other texts of its batch.
 MOVED = 1e-4
 SEARCH_POINTS_MAX, SEARCH_RESOLUTION = 12, 0.06
 IDLE_S = 3.0
-# A pass of a library in process: enough for it to sort by length.
+# The texts of one pass of an in-process library, enough for it to sort by length.
 PASS_TEXTS = 256
 
 
 async def short(bench: Bench) -> None:
     """The rows of short texts."""
     async with bench.fleets(SHORT_TEXTS, PATIENT) as fleets:
-        # Before the others: a batcher that learns would still wait for mates that do not come.
+        # First: after other loads, an adaptive batcher would still wait for more texts.
         async def alone(name: str) -> None:
             point, _ = await bench.hold(fleets[name], name, 1)
             bench.found.put("p50_ms_c1", name, latency_s(point, 50) * 1e3)
@@ -56,7 +56,7 @@ async def short(bench: Bench) -> None:
 
 
 async def mixed(bench: Bench) -> None:
-    """The rows of texts of mixed lengths. What callers that wait all the time get is a server's capacity in the others."""
+    """The rows of texts of mixed lengths. The closed-loop throughput is the capacity for the other rows."""
     async with bench.fleets(MIXED_TEXTS, PATIENT) as fleets:
         await _closed_loop(bench, fleets, "mixed")
         capacities = bench.found.values["throughput_mixed"]
@@ -65,7 +65,7 @@ async def mixed(bench: Bench) -> None:
             await _latencies(bench, fleets, "ours", share, dict.fromkeys(bench.servers, share * capacities[OURS]))
     async with bench.fleets(MIXED_TEXTS, HURRIED) as fleets:
         await _search(bench, fleets, capacities)
-    # Others, since each load of a fleet has its own seed and a search takes not as many of all.
+    # New clients: each load of a fleet has its own seed, and the searches differ in their number of loads.
     async with bench.fleets(MIXED_TEXTS, HURRIED) as fleets:
         await _overload(bench, fleets, capacities)
     async with bench.fleets(MIXED_TEXTS, FICKLE) as fleets:
@@ -80,7 +80,7 @@ async def _closed_loop(bench: Bench, fleets: Mapping[str, Fleet], mix: str) -> N
         bench.found.put(f"throughput_{mix}", name, point.texts_per_s)
         bench.found.put(f"core_ms_{mix}", name, _ms_each(core_s, point.texts_ok))
         if not point.texts_per_s:
-            # The other rows' loads are shares of it.
+            # The loads of the other rows are fractions of it.
             raise PeerFailed(f"answers none of {CONCURRENCY} callers: {dict(point.messages)}")
 
     await bench.in_turn(measure)
@@ -100,7 +100,7 @@ async def _latencies(bench: Bench, fleets: Mapping[str, Fleet], of: str, share: 
 
 
 async def _search(bench: Bench, fleets: Mapping[str, Fleet], capacities: Mapping[str, float]) -> None:
-    """The highest load that meets the objective, by the load tester's own search, a step of each server in turn."""
+    """The highest load that meets the objective, by the load tester's own search, one step of each server in turn."""
     slo = Slo(OBJECTIVE_S)
     searches: dict[str, Steps] = {
         name: steps(capacities[name], slo, resolution=SEARCH_RESOLUTION, points_max=SEARCH_POINTS_MAX) for name in bench.servers
@@ -115,10 +115,10 @@ async def _search(bench: Bench, fleets: Mapping[str, Fleet], capacities: Mapping
             rates[name] = searches[name].send(point)
         except StopIteration as end:
             del rates[name]
-            # Without a load that met or missed the objective it is not known, which is not 0.
+            # If no load met or missed the objective, the figure is unknown, not 0.
             if end.value.slo_rate or end.value.missed_rate:
                 bench.found.put("slo_load", name, end.value.slo_rate)
-            # How it came about and what casts doubt on it; the last is of the knee, which is no row.
+            # The reasons and doubts of the search; the last one is about the knee, which is not a row.
             bench.found.note(f"{name}: {'; '.join(end.value.why[:-1])}")
 
     while rates.keys() & bench.servers.keys():
@@ -135,7 +135,7 @@ async def _overload(bench: Bench, fleets: Mapping[str, Fleet], capacities: Mappi
 
 
 async def _cancels(bench: Bench, fleets: Mapping[str, Fleet], capacities: Mapping[str, float]) -> None:
-    """What the clients that stay get while half give up, and what an answer costs then."""
+    """The results of the remaining clients while half of the clients cancel, and the cost of an answer."""
 
     async def measure(name: str) -> None:
         point, core_s = await bench.hold(fleets[name], name, Poisson(CANCEL_LOAD * capacities[name]))
@@ -146,7 +146,7 @@ async def _cancels(bench: Bench, fleets: Mapping[str, Fleet], capacities: Mappin
 
 
 async def _mates(bench: Bench) -> None:
-    """Whose answers depend on who else is asked."""
+    """How many answers depend on the other texts of a batch."""
     texts, others = MIXED_TEXTS[:MATES_TEXTS], MIXED_TEXTS[MATES_TEXTS:]
 
     async def measure(name: str) -> None:
@@ -162,7 +162,7 @@ async def _mates(bench: Bench) -> None:
 
 
 async def _idle(bench: Bench) -> None:
-    """What a server costs while nobody asks it."""
+    """The cost of an idle server."""
 
     async def measure(name: str) -> None:
         async with bench.alone(name) as running:
@@ -175,7 +175,7 @@ async def _idle(bench: Bench) -> None:
 
 
 def in_process(found: Found, peer: Peer, asked: InProcess) -> None:
-    """The rows that a library without a server can have."""
+    """The rows of a library without a server."""
     answers = asked.run(CHECKED, 1).answers
     wrong = sum(one[0] != other[0] for one, other in zip(found.right, answers, strict=True))
     found.note(f"{peer.name}: fp32 weights; of {len(answers)} texts {wrong} have another label than ours")

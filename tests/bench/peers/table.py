@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 OURS = "ours"
-# Nearer than this two figures cannot be told apart on a machine whose speed wanders within a run.
+# Figures that differ by less count as equal, since the speed of a machine varies within a run.
 LEVEL = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What is measured: how it is called, in which unit, and which of two values is the better."""
+    """A measured figure: its name, its unit, and whether higher is better."""
 
     key: str
     name: str
@@ -24,20 +24,20 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A figure of each peer, by name: infinite where nothing was answered, missing where it cannot be measured."""
+    """A figure of each peer, by name: infinite if nothing was answered, missing if it cannot be measured."""
 
     figure: Figure
     values: Mapping[str, float]
 
     @property
     def best_other(self) -> str:
-        """Who of the others is best; empty if nobody has the figure."""
+        """The best of the other peers; empty if none has the figure."""
         others = [name for name in self.values if name != OURS]
         return min(others, key=lambda name: self._rank(self.values[name]), default="")
 
     @property
     def verdict(self) -> str:
-        """``ahead``, ``level`` (within LEVEL of the best other) or ``behind``; empty where there is nothing to compare."""
+        """``ahead``, ``level`` (within LEVEL of the best other) or ``behind``; empty if there is nothing to compare."""
         if OURS not in self.values or not self.best_other:
             return ""
         ours, best = self.values[OURS], self.values[self.best_other]

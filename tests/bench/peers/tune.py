@@ -1,4 +1,4 @@
-"""Which largest batch and wait suit a peer on this machine: their own documentation leaves both to experiment."""
+"""Finds the best largest batch and wait of a peer on this machine. The documentation of the peers leaves both to experiment."""
 
 from collections.abc import Iterator
 
@@ -10,21 +10,21 @@ from tests.bench.peers.figures import CONCURRENCY
 from tests.bench.peers.processes import start
 
 ROWS = (1, 2, 4, 8)
-# Of a protocol that batches after a wait; those without one have a single value.
+# Of peers that wait for a batch; the others have a single value.
 DELAYS_MS = {"mlserver": (1.0, 5.0), "litserve": (1.0, 5.0)}
-# Load at which answers in time are counted, of the mixed throughput: above it, so that what batches badly shows.
+# The load of the second measurement, relative to the throughput of mixed texts. Above 1, so that bad batching shows.
 LOAD = 1.1
 
 
 def variants(peer: Peer) -> Iterator[Tuning]:
-    """Each batch with each wait; a wait where there is no batch is none."""
+    """Each batch size with each wait; without batches there is no wait."""
     for most in ROWS:
         for delay_ms in DELAYS_MS.get(peer.name, (0.0,)) if most > 1 else (0.0,):
             yield Tuning(most, delay_ms)
 
 
 async def tune(peer: Peer, bundle: str, instances: int, seconds: float) -> None:
-    """Try all variants and show them, and the best: for short texts by throughput, for mixed ones by throughput times answers in time."""
+    """Measure all variants, and print them and the best: by throughput (short texts), or throughput times answers in time (mixed texts)."""
     short: dict[Tuning, float] = {}
     mixed: dict[Tuning, float] = {}
     capacity = 0.0

@@ -22,12 +22,7 @@ Texts = Annotated[list[str], BeforeValidator(lambda text: [text])]
 Answers = Annotated[list[dict[str, Any]], PlainSerializer(lambda answers: answers[0])]
 
 
-@bentoml.service(
-    workers=options.instances,
-    traffic={"timeout": 60},
-    metrics={"enabled": False},
-    logging={"access": {"enabled": False}},
-)
+@bentoml.service(workers=options.instances, traffic={"timeout": 60}, metrics={"enabled": False}, logging={"access": {"enabled": False}})
 class Service:
     """The bundle."""
 
