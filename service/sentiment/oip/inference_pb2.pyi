@@ -3,19 +3,20 @@
 isort:skip_file
 The Open Inference Protocol, version 2 over gRPC: the interface that Triton, KServe, MLServer and OpenVINO Model Server share.
 
-Names and numbers are those of the published specification (github.com/kserve/open-inference-protocol) and may not differ from it;
-the words are ours. Package and service must be called so, for they are the method's path on the wire. ModelConfig is Triton's
-addition to it, of which we have what its load generator asks for.
+Names and numbers are those of the published specification (github.com/kserve/open-inference-protocol) and must not change. The
+package and the service are part of each method's path on the wire. The comments are ours. ModelConfig is an addition by Triton;
+this file has the fields that Triton's load generator reads.
 
-A model of this server has one input, text: BYTES of the shape [n] or [n, 1], n texts in UTF-8. It has three outputs, all of them
-unless the request names some: label, BYTES [n]; score, the label's probability, FP32 [n]; scores, that of each label in the model's
-order, FP32 [n, labels]. They are always raw. A request fails as a whole: the first text that has no answer gives it its status.
+A model of this server has one input, text: BYTES of shape [n] or [n, 1], n texts in UTF-8. It has three outputs: label, BYTES [n];
+score, the label's probability, FP32 [n]; scores, the probability of each label in the model's order, FP32 [n, labels]. A response
+has all of them unless the request names some. They are always raw. A request fails as a whole, with the status of the first text
+that fails.
 
 Status codes and their details are those of sentiment.v1.
 
-A tensor is flat, in row-major order, and travels in one of two forms, the same for all tensors of a message: typed, in its
-InferTensorContents, or raw, in raw_input_contents or raw_output_contents. Raw numbers are little-endian; a raw BYTES element is
-its length as a little-endian uint32, then its bytes.
+A tensor is flat, in row-major order. It is sent in one of two forms, the same for all tensors of a message: typed, in its
+InferTensorContents, or raw, in raw_input_contents or raw_output_contents. Raw numbers are little-endian. A raw BYTES element is
+its length as a little-endian uint32, followed by its bytes.
 """
 
 from collections import abc as _abc
@@ -54,7 +55,7 @@ class _DataTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DataType.Val
     TYPE_FP32: _DataType.ValueType  # 11
     TYPE_FP64: _DataType.ValueType  # 12
     TYPE_STRING: _DataType.ValueType  # 13
-    """BYTES elsewhere."""
+    """Called BYTES in TensorMetadata.datatype."""
     TYPE_BF16: _DataType.ValueType  # 14
 
 class DataType(_DataType, metaclass=_DataTypeEnumTypeWrapper):
@@ -74,7 +75,7 @@ TYPE_FP16: DataType.ValueType  # 10
 TYPE_FP32: DataType.ValueType  # 11
 TYPE_FP64: DataType.ValueType  # 12
 TYPE_STRING: DataType.ValueType  # 13
-"""BYTES elsewhere."""
+"""Called BYTES in TensorMetadata.datatype."""
 TYPE_BF16: DataType.ValueType  # 14
 Global___DataType: _TypeAlias = DataType  # noqa: Y015
 
@@ -154,7 +155,7 @@ class ModelReadyRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
-    """Unset: the server chooses."""
+    """Unset: the version in use."""
     def __init__(
         self,
         *,
@@ -214,7 +215,7 @@ class ServerMetadataResponse(_message.Message):
     version: _builtins.str
     @_builtins.property
     def extensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of what the server can do beside the protocol."""
+        """Extensions of the protocol that the server supports."""
 
     def __init__(
         self,
@@ -238,9 +239,9 @@ class RepositoryIndexRequest(_message.Message):
     REPOSITORY_NAME_FIELD_NUMBER: _builtins.int
     READY_FIELD_NUMBER: _builtins.int
     repository_name: _builtins.str
-    """There is one repository, without a name."""
+    """Must be empty: the server has one repository, which has no name."""
     ready: _builtins.bool
-    """Only those that are READY."""
+    """True: list only models that are READY."""
     def __init__(
         self,
         *,
@@ -270,10 +271,10 @@ class RepositoryIndexResponse(_message.Message):
         name: _builtins.str
         version: _builtins.str
         state: _builtins.str
-        """READY, LOADING, UNLOADING, or UNAVAILABLE: not loaded."""
+        """READY, LOADING, UNLOADING, or UNAVAILABLE if it is not loaded."""
         reason: _builtins.str
-        """Of one that is READY: whether its name means it ("in use", "default"), or "kept" for a return. Of one that is UNAVAILABLE: why, if
-        it was tried, or what of it is missing.
+        """If READY: "in use" or "default" if its name is routed to it, "kept" if it is kept for a rollback. If UNAVAILABLE: why loading
+        failed, or what is missing.
         """
         def __init__(
             self,
@@ -307,7 +308,7 @@ Global___RepositoryIndexResponse: _TypeAlias = RepositoryIndexResponse  # noqa: 
 
 @_typing.final
 class ModelRepositoryParameter(_message.Message):
-    """The value of a parameter of the repository."""
+    """The value of a parameter of a repository method."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -371,9 +372,9 @@ class RepositoryModelLoadRequest(_message.Message):
     """NAME/VERSION, or NAME for its highest version."""
     @_builtins.property
     def parameters(self) -> _containers.MessageMap[_builtins.str, Global___ModelRepositoryParameter]:
-        """Of these two are known; others are INVALID_ARGUMENT.
-          use     bool: let the name mean this version. Unset: true.
-          loaded  bool: only if it is loaded already, which takes no time; NOT_FOUND if not. Unset: false.
+        """Two parameters are supported; others are INVALID_ARGUMENT.
+          use     bool: route the name to this version. Unset: true.
+          loaded  bool: do not load, only route the name to a version that is loaded; NOT_FOUND if it is not. Unset: false.
         """
 
     def __init__(
@@ -440,7 +441,7 @@ class RepositoryModelUnloadRequest(_message.Message):
     """NAME/VERSION, or NAME for all of its versions."""
     @_builtins.property
     def parameters(self) -> _containers.MessageMap[_builtins.str, Global___ModelRepositoryParameter]:
-        """Triton's unload_dependents, a bool, changes nothing here; others are INVALID_ARGUMENT."""
+        """Triton's unload_dependents, a bool, is accepted and has no effect. Others are INVALID_ARGUMENT."""
 
     def __init__(
         self,
@@ -480,7 +481,7 @@ class ModelMetadataRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
-    """Unset: the server chooses."""
+    """Unset: the version in use."""
     def __init__(
         self,
         *,
@@ -511,7 +512,7 @@ class ModelMetadataResponse(_message.Message):
         """BOOL, UINT8 to UINT64, INT8 to INT64, FP16, FP32, FP64 or BYTES."""
         @_builtins.property
         def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-            """-1 stands for a dimension of any size."""
+            """-1: a dimension of any size."""
 
         def __init__(
             self,
@@ -599,7 +600,7 @@ class ModelInferRequest(_message.Message):
         def parameters(self) -> _containers.MessageMap[_builtins.str, Global___InferParameter]: ...
         @_builtins.property
         def contents(self) -> Global___InferTensorContents:
-            """Unset where the contents are raw."""
+            """Unset if the contents are raw."""
 
         def __init__(
             self,
@@ -688,22 +689,22 @@ class ModelInferRequest(_message.Message):
     RAW_INPUT_CONTENTS_FIELD_NUMBER: _builtins.int
     model_name: _builtins.str
     model_version: _builtins.str
-    """Unset: the server chooses."""
+    """Unset: the version in use."""
     id: _builtins.str
     """Returned with the answer."""
     @_builtins.property
     def parameters(self) -> _containers.MessageMap[_builtins.str, Global___InferParameter]:
-        """Of these three are known; others are passed over:
+        """Three parameters are supported; others are ignored:
           truncation  string: refuse, head, head_tail or windows, as sentiment.v1.Truncation. Unset: the model's default.
           priority    integer: 1 is interactive, 2 and above bulk. Unset or 0: interactive for one text, bulk for several.
-          timeout     integer, microseconds: a deadline beside the call's own, whichever is nearer. Unset or 0: none.
+          timeout     integer, microseconds: a deadline in addition to the call's; the earlier one counts. Unset or 0: none.
         """
 
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelInferRequest.InferInputTensor]: ...
     @_builtins.property
     def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelInferRequest.InferRequestedOutputTensor]:
-        """None: all that the model gives."""
+        """Empty: all outputs of the model."""
 
     @_builtins.property
     def raw_input_contents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
@@ -771,7 +772,7 @@ class ModelInferResponse(_message.Message):
         def parameters(self) -> _containers.MessageMap[_builtins.str, Global___InferParameter]: ...
         @_builtins.property
         def contents(self) -> Global___InferTensorContents:
-            """Unset where the contents are raw."""
+            """Unset if the contents are raw."""
 
         def __init__(
             self,
@@ -818,7 +819,7 @@ class ModelInferResponse(_message.Message):
     model_name: _builtins.str
     model_version: _builtins.str
     id: _builtins.str
-    """The request's."""
+    """The id of the request."""
     @_builtins.property
     def parameters(self) -> _containers.MessageMap[_builtins.str, Global___InferParameter]: ...
     @_builtins.property
@@ -853,7 +854,7 @@ class ModelConfigRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
-    """Unset: the server chooses."""
+    """Unset: the version in use."""
     def __init__(
         self,
         *,
@@ -899,7 +900,7 @@ class ModelInput(_message.Message):
     data_type: Global___DataType.ValueType
     @_builtins.property
     def dims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """-1 stands for a dimension of any size."""
+        """-1: a dimension of any size."""
 
     def __init__(
         self,
@@ -956,7 +957,7 @@ class ModelConfig(_message.Message):
     name: _builtins.str
     platform: _builtins.str
     max_batch_size: _builtins.int
-    """0: the shapes are whole; no dimension before them counts requests. How requests are batched is the server's affair."""
+    """Always 0: the shapes are complete, without an additional batch dimension. The server batches requests by itself."""
     @_builtins.property
     def input(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelInput]: ...
     @_builtins.property
@@ -1015,7 +1016,7 @@ Global___InferParameter: _TypeAlias = InferParameter  # noqa: Y015
 
 @_typing.final
 class InferTensorContents(_message.Message):
-    """A tensor's elements in the field of its data type. There is none for FP16, which is always raw."""
+    """A tensor's elements, in the field for its data type. FP16 has no field; it is always raw."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -90,60 +90,61 @@ class GRPCInferenceServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def ServerLive(self, request, context):
-        """Whether the server runs.
+        """Whether the server makes progress. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ServerReady(self, request, context):
-        """Whether it can answer ModelInfer.
+        """Whether the server can answer ModelInfer. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelReady(self, request, context):
-        """Whether one model can be asked.
+        """Whether one model is loaded and the server is ready. False for an unknown model. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ServerMetadata(self, request, context):
-        """What the server is.
+        """The server's name, version and extensions. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RepositoryIndex(self, request, context):
-        """The models that are loaded or could be. This and the two below are Triton's extension "model_repository"; here they are served on
-        the admin port alone, to callers with a token, and answer UNIMPLEMENTED elsewhere. Idempotent.
+        """Lists the models that are loaded or can be loaded. This method and the next two are Triton's extension "model_repository". They are
+        served only on the admin port, to callers with a token; other ports answer UNIMPLEMENTED. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RepositoryModelLoad(self, request, context):
-        """Loads a model beside those that serve, proves and warms it, and only then lets its name mean it; one that is loaded already is put to
-        use at once. Returns when that is done, and goes on if its caller leaves. NOT_FOUND: there is no such bundle.
-        FAILED_PRECONDITION: it cannot be served or there is no room, and nothing has changed. UNAVAILABLE: another is being loaded. Idempotent.
+        """Loads a model while others serve, verifies it and warms it up, and then routes its name to it. If it is loaded already, its name is
+        routed to it at once. Returns when that is done; continues if the caller leaves. NOT_FOUND: no such bundle exists.
+        FAILED_PRECONDITION: the model cannot be served, or there is no room; nothing has changed. UNAVAILABLE: another model is being
+        loaded. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RepositoryModelUnload(self, request, context):
-        """Unloads a model: it gets no new requests, answers those that it has, and gives its memory back; then the call returns. NOT_FOUND: it
-        is not loaded. FAILED_PRECONDITION: requests that name no version go to it.
+        """Unloads a model. It gets no new requests, answers the accepted ones and releases its memory; then the call returns. NOT_FOUND: the
+        model is not loaded. FAILED_PRECONDITION: requests without a version are routed to it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelMetadata(self, request, context):
-        """What a model reads and gives.
+        """Describes a model's inputs and outputs. NOT_FOUND: the model is not loaded. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -157,7 +158,7 @@ class GRPCInferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ModelConfig(self, request, context):
-        """What a model reads and gives, in Triton's words.
+        """Describes a model's inputs and outputs as a Triton ModelConfig. NOT_FOUND: the model is not loaded. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

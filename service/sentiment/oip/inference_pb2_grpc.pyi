@@ -3,19 +3,20 @@
 isort:skip_file
 The Open Inference Protocol, version 2 over gRPC: the interface that Triton, KServe, MLServer and OpenVINO Model Server share.
 
-Names and numbers are those of the published specification (github.com/kserve/open-inference-protocol) and may not differ from it;
-the words are ours. Package and service must be called so, for they are the method's path on the wire. ModelConfig is Triton's
-addition to it, of which we have what its load generator asks for.
+Names and numbers are those of the published specification (github.com/kserve/open-inference-protocol) and must not change. The
+package and the service are part of each method's path on the wire. The comments are ours. ModelConfig is an addition by Triton;
+this file has the fields that Triton's load generator reads.
 
-A model of this server has one input, text: BYTES of the shape [n] or [n, 1], n texts in UTF-8. It has three outputs, all of them
-unless the request names some: label, BYTES [n]; score, the label's probability, FP32 [n]; scores, that of each label in the model's
-order, FP32 [n, labels]. They are always raw. A request fails as a whole: the first text that has no answer gives it its status.
+A model of this server has one input, text: BYTES of shape [n] or [n, 1], n texts in UTF-8. It has three outputs: label, BYTES [n];
+score, the label's probability, FP32 [n]; scores, the probability of each label in the model's order, FP32 [n, labels]. A response
+has all of them unless the request names some. They are always raw. A request fails as a whole, with the status of the first text
+that fails.
 
 Status codes and their details are those of sentiment.v1.
 
-A tensor is flat, in row-major order, and travels in one of two forms, the same for all tensors of a message: typed, in its
-InferTensorContents, or raw, in raw_input_contents or raw_output_contents. Raw numbers are little-endian; a raw BYTES element is
-its length as a little-endian uint32, then its bytes.
+A tensor is flat, in row-major order. It is sent in one of two forms, the same for all tensors of a message: typed, in its
+InferTensorContents, or raw, in raw_input_contents or raw_output_contents. Raw numbers are little-endian. A raw BYTES element is
+its length as a little-endian uint32, followed by its bytes.
 """
 
 from collections import abc as _abc
@@ -47,63 +48,65 @@ class GRPCInferenceServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GRPCInferenceServiceAsyncStub: ...
     ServerLive: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ServerLiveRequest, _inference_pb2.ServerLiveResponse]
-    """Whether the server runs."""
+    """Whether the server makes progress. Idempotent."""
     ServerReady: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ServerReadyRequest, _inference_pb2.ServerReadyResponse]
-    """Whether it can answer ModelInfer."""
+    """Whether the server can answer ModelInfer. Idempotent."""
     ModelReady: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ModelReadyRequest, _inference_pb2.ModelReadyResponse]
-    """Whether one model can be asked."""
+    """Whether one model is loaded and the server is ready. False for an unknown model. Idempotent."""
     ServerMetadata: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ServerMetadataRequest, _inference_pb2.ServerMetadataResponse]
-    """What the server is."""
+    """The server's name, version and extensions. Idempotent."""
     RepositoryIndex: _grpc.UnaryUnaryMultiCallable[_inference_pb2.RepositoryIndexRequest, _inference_pb2.RepositoryIndexResponse]
-    """The models that are loaded or could be. This and the two below are Triton's extension "model_repository"; here they are served on
-    the admin port alone, to callers with a token, and answer UNIMPLEMENTED elsewhere. Idempotent.
+    """Lists the models that are loaded or can be loaded. This method and the next two are Triton's extension "model_repository". They are
+    served only on the admin port, to callers with a token; other ports answer UNIMPLEMENTED. Idempotent.
     """
     RepositoryModelLoad: _grpc.UnaryUnaryMultiCallable[_inference_pb2.RepositoryModelLoadRequest, _inference_pb2.RepositoryModelLoadResponse]
-    """Loads a model beside those that serve, proves and warms it, and only then lets its name mean it; one that is loaded already is put to
-    use at once. Returns when that is done, and goes on if its caller leaves. NOT_FOUND: there is no such bundle.
-    FAILED_PRECONDITION: it cannot be served or there is no room, and nothing has changed. UNAVAILABLE: another is being loaded. Idempotent.
+    """Loads a model while others serve, verifies it and warms it up, and then routes its name to it. If it is loaded already, its name is
+    routed to it at once. Returns when that is done; continues if the caller leaves. NOT_FOUND: no such bundle exists.
+    FAILED_PRECONDITION: the model cannot be served, or there is no room; nothing has changed. UNAVAILABLE: another model is being
+    loaded. Idempotent.
     """
     RepositoryModelUnload: _grpc.UnaryUnaryMultiCallable[_inference_pb2.RepositoryModelUnloadRequest, _inference_pb2.RepositoryModelUnloadResponse]
-    """Unloads a model: it gets no new requests, answers those that it has, and gives its memory back; then the call returns. NOT_FOUND: it
-    is not loaded. FAILED_PRECONDITION: requests that name no version go to it.
+    """Unloads a model. It gets no new requests, answers the accepted ones and releases its memory; then the call returns. NOT_FOUND: the
+    model is not loaded. FAILED_PRECONDITION: requests without a version are routed to it.
     """
     ModelMetadata: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ModelMetadataRequest, _inference_pb2.ModelMetadataResponse]
-    """What a model reads and gives."""
+    """Describes a model's inputs and outputs. NOT_FOUND: the model is not loaded. Idempotent."""
     ModelInfer: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ModelInferRequest, _inference_pb2.ModelInferResponse]
     """Runs a model. Idempotent."""
     ModelConfig: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ModelConfigRequest, _inference_pb2.ModelConfigResponse]
-    """What a model reads and gives, in Triton's words."""
+    """Describes a model's inputs and outputs as a Triton ModelConfig. NOT_FOUND: the model is not loaded. Idempotent."""
 
 @_typing.type_check_only
 class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ServerLive: _aio.UnaryUnaryMultiCallable[_inference_pb2.ServerLiveRequest, _inference_pb2.ServerLiveResponse]  # type: ignore[assignment]
-    """Whether the server runs."""
+    """Whether the server makes progress. Idempotent."""
     ServerReady: _aio.UnaryUnaryMultiCallable[_inference_pb2.ServerReadyRequest, _inference_pb2.ServerReadyResponse]  # type: ignore[assignment]
-    """Whether it can answer ModelInfer."""
+    """Whether the server can answer ModelInfer. Idempotent."""
     ModelReady: _aio.UnaryUnaryMultiCallable[_inference_pb2.ModelReadyRequest, _inference_pb2.ModelReadyResponse]  # type: ignore[assignment]
-    """Whether one model can be asked."""
+    """Whether one model is loaded and the server is ready. False for an unknown model. Idempotent."""
     ServerMetadata: _aio.UnaryUnaryMultiCallable[_inference_pb2.ServerMetadataRequest, _inference_pb2.ServerMetadataResponse]  # type: ignore[assignment]
-    """What the server is."""
+    """The server's name, version and extensions. Idempotent."""
     RepositoryIndex: _aio.UnaryUnaryMultiCallable[_inference_pb2.RepositoryIndexRequest, _inference_pb2.RepositoryIndexResponse]  # type: ignore[assignment]
-    """The models that are loaded or could be. This and the two below are Triton's extension "model_repository"; here they are served on
-    the admin port alone, to callers with a token, and answer UNIMPLEMENTED elsewhere. Idempotent.
+    """Lists the models that are loaded or can be loaded. This method and the next two are Triton's extension "model_repository". They are
+    served only on the admin port, to callers with a token; other ports answer UNIMPLEMENTED. Idempotent.
     """
     RepositoryModelLoad: _aio.UnaryUnaryMultiCallable[_inference_pb2.RepositoryModelLoadRequest, _inference_pb2.RepositoryModelLoadResponse]  # type: ignore[assignment]
-    """Loads a model beside those that serve, proves and warms it, and only then lets its name mean it; one that is loaded already is put to
-    use at once. Returns when that is done, and goes on if its caller leaves. NOT_FOUND: there is no such bundle.
-    FAILED_PRECONDITION: it cannot be served or there is no room, and nothing has changed. UNAVAILABLE: another is being loaded. Idempotent.
+    """Loads a model while others serve, verifies it and warms it up, and then routes its name to it. If it is loaded already, its name is
+    routed to it at once. Returns when that is done; continues if the caller leaves. NOT_FOUND: no such bundle exists.
+    FAILED_PRECONDITION: the model cannot be served, or there is no room; nothing has changed. UNAVAILABLE: another model is being
+    loaded. Idempotent.
     """
     RepositoryModelUnload: _aio.UnaryUnaryMultiCallable[_inference_pb2.RepositoryModelUnloadRequest, _inference_pb2.RepositoryModelUnloadResponse]  # type: ignore[assignment]
-    """Unloads a model: it gets no new requests, answers those that it has, and gives its memory back; then the call returns. NOT_FOUND: it
-    is not loaded. FAILED_PRECONDITION: requests that name no version go to it.
+    """Unloads a model. It gets no new requests, answers the accepted ones and releases its memory; then the call returns. NOT_FOUND: the
+    model is not loaded. FAILED_PRECONDITION: requests without a version are routed to it.
     """
     ModelMetadata: _aio.UnaryUnaryMultiCallable[_inference_pb2.ModelMetadataRequest, _inference_pb2.ModelMetadataResponse]  # type: ignore[assignment]
-    """What a model reads and gives."""
+    """Describes a model's inputs and outputs. NOT_FOUND: the model is not loaded. Idempotent."""
     ModelInfer: _aio.UnaryUnaryMultiCallable[_inference_pb2.ModelInferRequest, _inference_pb2.ModelInferResponse]  # type: ignore[assignment]
     """Runs a model. Idempotent."""
     ModelConfig: _aio.UnaryUnaryMultiCallable[_inference_pb2.ModelConfigRequest, _inference_pb2.ModelConfigResponse]  # type: ignore[assignment]
-    """What a model reads and gives, in Triton's words."""
+    """Describes a model's inputs and outputs as a Triton ModelConfig. NOT_FOUND: the model is not loaded. Idempotent."""
 
 class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -112,7 +115,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.ServerLiveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ServerLiveResponse, _abc.Awaitable[_inference_pb2.ServerLiveResponse]]:
-        """Whether the server runs."""
+        """Whether the server makes progress. Idempotent."""
 
     @_abc_1.abstractmethod
     def ServerReady(
@@ -120,7 +123,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.ServerReadyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ServerReadyResponse, _abc.Awaitable[_inference_pb2.ServerReadyResponse]]:
-        """Whether it can answer ModelInfer."""
+        """Whether the server can answer ModelInfer. Idempotent."""
 
     @_abc_1.abstractmethod
     def ModelReady(
@@ -128,7 +131,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.ModelReadyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ModelReadyResponse, _abc.Awaitable[_inference_pb2.ModelReadyResponse]]:
-        """Whether one model can be asked."""
+        """Whether one model is loaded and the server is ready. False for an unknown model. Idempotent."""
 
     @_abc_1.abstractmethod
     def ServerMetadata(
@@ -136,7 +139,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.ServerMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ServerMetadataResponse, _abc.Awaitable[_inference_pb2.ServerMetadataResponse]]:
-        """What the server is."""
+        """The server's name, version and extensions. Idempotent."""
 
     @_abc_1.abstractmethod
     def RepositoryIndex(
@@ -144,8 +147,8 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.RepositoryIndexRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.RepositoryIndexResponse, _abc.Awaitable[_inference_pb2.RepositoryIndexResponse]]:
-        """The models that are loaded or could be. This and the two below are Triton's extension "model_repository"; here they are served on
-        the admin port alone, to callers with a token, and answer UNIMPLEMENTED elsewhere. Idempotent.
+        """Lists the models that are loaded or can be loaded. This method and the next two are Triton's extension "model_repository". They are
+        served only on the admin port, to callers with a token; other ports answer UNIMPLEMENTED. Idempotent.
         """
 
     @_abc_1.abstractmethod
@@ -154,9 +157,10 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.RepositoryModelLoadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.RepositoryModelLoadResponse, _abc.Awaitable[_inference_pb2.RepositoryModelLoadResponse]]:
-        """Loads a model beside those that serve, proves and warms it, and only then lets its name mean it; one that is loaded already is put to
-        use at once. Returns when that is done, and goes on if its caller leaves. NOT_FOUND: there is no such bundle.
-        FAILED_PRECONDITION: it cannot be served or there is no room, and nothing has changed. UNAVAILABLE: another is being loaded. Idempotent.
+        """Loads a model while others serve, verifies it and warms it up, and then routes its name to it. If it is loaded already, its name is
+        routed to it at once. Returns when that is done; continues if the caller leaves. NOT_FOUND: no such bundle exists.
+        FAILED_PRECONDITION: the model cannot be served, or there is no room; nothing has changed. UNAVAILABLE: another model is being
+        loaded. Idempotent.
         """
 
     @_abc_1.abstractmethod
@@ -165,8 +169,8 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.RepositoryModelUnloadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.RepositoryModelUnloadResponse, _abc.Awaitable[_inference_pb2.RepositoryModelUnloadResponse]]:
-        """Unloads a model: it gets no new requests, answers those that it has, and gives its memory back; then the call returns. NOT_FOUND: it
-        is not loaded. FAILED_PRECONDITION: requests that name no version go to it.
+        """Unloads a model. It gets no new requests, answers the accepted ones and releases its memory; then the call returns. NOT_FOUND: the
+        model is not loaded. FAILED_PRECONDITION: requests without a version are routed to it.
         """
 
     @_abc_1.abstractmethod
@@ -175,7 +179,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.ModelMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ModelMetadataResponse, _abc.Awaitable[_inference_pb2.ModelMetadataResponse]]:
-        """What a model reads and gives."""
+        """Describes a model's inputs and outputs. NOT_FOUND: the model is not loaded. Idempotent."""
 
     @_abc_1.abstractmethod
     def ModelInfer(
@@ -191,6 +195,6 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.ModelConfigRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ModelConfigResponse, _abc.Awaitable[_inference_pb2.ModelConfigResponse]]:
-        """What a model reads and gives, in Triton's words."""
+        """Describes a model's inputs and outputs as a Triton ModelConfig. NOT_FOUND: the model is not loaded. Idempotent."""
 
 def add_GRPCInferenceServiceServicer_to_server(servicer: GRPCInferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
