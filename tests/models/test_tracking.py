@@ -32,11 +32,11 @@ def test_a_run_reports_loss_rate_and_speed_of_each_step_and_each_evaluation(tmp_
     for name in ("accuracy", "loss"):
         told = [(entry["step"], pytest.approx(entry[f"dev_{name}"])) for entry in record["history"]]
         assert scalars[f"dev/{name}"] == told
-    # A finished run that is called again writes no further file.
+    # A repeated call of a finished run writes no further file.
     assert len(list((tmp_path / "out" / "logs").iterdir())) == 1
 
 
-def test_steps_that_a_killed_run_reported_and_are_done_again_are_shown_once(tmp_path: Path) -> None:
+def test_repeated_steps_of_a_killed_run_are_shown_once(tmp_path: Path) -> None:
     killed = Log(tmp_path, 0)
     for step in range(1, 7):
         killed.report(step, {"train/loss": float(step)})
@@ -53,7 +53,7 @@ def test_steps_that_a_killed_run_reported_and_are_done_again_are_shown_once(tmp_
     assert read_scalars(tmp_path)["train/loss"] == [(1, 1), (2, 2), (3, 3), (4, 4.5), (5, 5.5), (6, 6.5), (7, 7.5), (8, 8.5)]
 
 
-def test_a_run_that_begins_anew_shows_nothing_of_the_old_one(tmp_path: Path) -> None:
+def test_a_restarted_run_shows_nothing_of_the_old_one(tmp_path: Path) -> None:
     for start in (0, 3, 0):
         log = Log(tmp_path, start)
         log.report(start + 1, {"train/loss": 1.0})

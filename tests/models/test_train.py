@@ -1,11 +1,8 @@
-"""A killed training run goes on as if nothing had happened."""
+"""Fine-tuning: records, resuming a killed run without a difference, and runs that must not be continued."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,27 +21,11 @@ from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, OtherRu
 from sentiment_models.export.export import Exported, export
 from sentiment_models.training.label import label
 from sentiment_models.training.recipe import Recipe
-from sentiment_models.training.resume import alone
+from sentiment_models.training.resume import locked
 from sentiment_models.training.train import Row, _Run, train
+from tests.models import processes
 from tests.models.events import SPEED, read_scalars
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
-
-# Runs the recipe in argv[1] into argv[2] and is killed by the kernel in the middle of step 5: after the checkpoint of step
-# 4, with step 5's weights changed in memory only.
-KILLED = """
-import json, os, signal, sys
-from pathlib import Path
-from sentiment_models.training import train as module
-step = module._Run._step
-def dies(run, rows, batch):
-    loss = step(run, rows, batch)
-    if run.progress.step == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return loss
-module._Run._step = dies
-recipe = json.loads(sys.argv[1])
-module.train(module.Recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in recipe.items()}), Path(sys.argv[2]), checkpoint_steps=2)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +58,7 @@ def _final_weights(out: Path) -> dict[str, torch.Tensor]:
 def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_an_uninterrupted_one(
     recipe: Recipe, whole: Path, tmp_path: Path
 ) -> None:
-    asdict = {name: getattr(recipe, name) for name in Recipe.__dataclass_fields__}
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, json.dumps(asdict), str(tmp_path)], env=environment, check=False, capture_output=True
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert processes.run(processes.killed_in_step_5, ("train", recipe, tmp_path, torch.get_num_threads())) == [-signal.SIGKILL]
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]["step"] == 4
     train(recipe, tmp_path, checkpoint_steps=2)
 
@@ -96,9 +71,7 @@ def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_an_unint
     assert {name: ours[name] for name in ours if name != SPEED} == {name: theirs[name] for name in theirs if name != SPEED}
 
 
-def test_the_moving_average_is_kept_and_an_interrupted_run_ends_with_the_same(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_moving_average_is_saved_and_survives_an_interruption(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     averaged = replace(recipe, ema=0.7, patience=100)
     seen: list[dict[str, torch.Tensor]] = []
     kept: list[int] = []
@@ -148,9 +121,7 @@ def test_the_moving_average_is_kept_and_an_interrupted_run_ends_with_the_same(
     assert all(torch.equal(resumed[name], tensor) for name, tensor in written.items())
 
 
-def test_a_run_whose_loss_is_no_number_any_more_ends_and_keeps_no_such_checkpoint(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_loss_is_nan_ends_without_a_best_checkpoint(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = _Run._step
 
     def diverges(run: _Run, rows: Sequence[Row], batch: Sequence[int]) -> float:
@@ -159,7 +130,7 @@ def test_a_run_whose_loss_is_no_number_any_more_ends_and_keeps_no_such_checkpoin
 
     monkeypatch.setattr(_Run, "_step", diverges)
 
-    with pytest.raises(ModelsError, match=r"step \d+: the loss on dev is nan; learning_rate is 0.001: lower it"):
+    with pytest.raises(ModelsError, match=r"step \d+: the loss on dev is nan; lower the learning rate \(0.001\)"):
         train(recipe, tmp_path)
 
     assert not (tmp_path / "best").exists()
@@ -174,8 +145,9 @@ def test_a_repeated_run_gives_the_same_bytes(recipe: Recipe, whole: Path, tmp_pa
     assert (tmp_path / "dev.jsonl").read_bytes() == (whole / "dev.jsonl").read_bytes()
 
 
-def test_training_changes_the_weights_and_is_told_in_full(recipe: Recipe, whole: Path) -> None:
-    record = json.loads((whole / "best" / "training.json").read_bytes())
+def test_training_changes_the_weights_and_is_recorded_in_full(recipe: Recipe, whole: Path) -> None:
+    content = (whole / "best" / "training.json").read_text()
+    record = json.loads(content)
 
     before = load_file(Path(recipe.base) / "model.safetensors")
     after = _final_weights(whole)
@@ -184,6 +156,9 @@ def test_training_changes_the_weights_and_is_told_in_full(recipe: Recipe, whole:
     assert record["files"][0]["sha256"] != record["files"][1]["sha256"]
     assert record["steps"] == record["history"][-1]["step"] > 10
     assert 0 <= record["dev_accuracy"] <= 1
+    # No path of this machine.
+    assert record["recipe"]["base"] == "tiny-base"
+    assert str(Path(recipe.base).parent) not in content
 
 
 def test_a_head_learns_alone_with_its_pooler(recipe: Recipe, tmp_path: Path) -> None:
@@ -194,16 +169,9 @@ def test_a_head_learns_alone_with_its_pooler(recipe: Recipe, tmp_path: Path) -> 
     assert learned == {f"{module}.{kind}" for module in ("bert.pooler.dense", "classifier") for kind in ("weight", "bias")}
 
 
-def test_an_untrained_encoder_gets_no_head_of_its_own(recipe: Recipe) -> None:
-    with pytest.raises(ModelsError, match="head_only wants a base"):
+def test_head_only_needs_a_base(recipe: Recipe) -> None:
+    with pytest.raises(ModelsError, match="head_only needs a base"):
         replace(recipe, base="", head_only=True)
-
-
-def test_no_folder_of_this_machine_lands_in_the_record(recipe: Recipe, whole: Path) -> None:
-    content = (whole / "best" / "training.json").read_text()
-
-    assert json.loads(content)["recipe"]["base"] == "tiny-base"
-    assert str(Path(recipe.base).parent) not in content
 
 
 def test_the_development_set_is_written_and_shares_no_text_with_training(whole: Path, recipe: Recipe) -> None:
@@ -220,7 +188,7 @@ def test_the_development_set_is_written_and_shares_no_text_with_training(whole: 
     assert trained.isdisjoint(example.text for example in dev)
 
 
-def test_no_batch_has_more_tokens_than_the_recipe_says_when_it_is_measured_either(
+def test_no_batch_of_training_or_evaluation_exceeds_the_recipes_tokens(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fed: dict[bool, list[int]] = {True: [], False: []}
@@ -249,7 +217,7 @@ def test_a_finished_run_is_not_trained_again(recipe: Recipe, whole: Path) -> Non
 def test_a_run_of_another_recipe_is_not_continued(recipe: Recipe, whole: Path) -> None:
     dev = (whole / "dev.jsonl").read_bytes()
 
-    with pytest.raises(OtherRun, match="was begun with seed = 1; now it is 2; choose another --out, begin again with --restart"):
+    with pytest.raises(OtherRun, match="was begun with seed = 1; now it is 2; choose another --out, start over with --restart"):
         train(replace(recipe, seed=2), whole)
 
     assert (whole / "dev.jsonl").read_bytes() == dev
@@ -272,18 +240,18 @@ def test_a_run_is_not_continued_with_other_data_or_another_base_in_the_same_plac
         train(asked, tmp_path / "run")
 
 
-def test_a_folder_is_trained_in_by_one_process_at_a_time(recipe: Recipe, tmp_path: Path) -> None:
-    with alone(tmp_path / "run"), pytest.raises(ModelsError, match="run: another process works on it"):
+def test_only_one_process_at_a_time_trains_in_a_folder(recipe: Recipe, tmp_path: Path) -> None:
+    with locked(tmp_path / "run"), pytest.raises(ModelsError, match="run: another process uses this folder"):
         train(recipe, tmp_path / "run")
 
     assert not list((tmp_path / "run").iterdir())
 
 
-def test_a_folder_that_cannot_be_made_is_told(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     for out in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(ModelsError, match=r"file.*: cannot be made: "):
+        with pytest.raises(ModelsError, match=r"file.*: the folder cannot be created: "):
             train(recipe, out)
 
 
@@ -294,7 +262,7 @@ def test_a_damaged_checkpoint_is_named(recipe: Recipe, whole: Path, tmp_path: Pa
         train(recipe, tmp_path)
 
 
-def test_a_bundle_is_trained_on_and_the_record_says_whose_training_it_went_on_from(whole: Path, tmp_path: Path) -> None:
+def test_a_bundle_is_a_base_and_the_record_keeps_its_training(whole: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "some-folder"
     export(whole / "best", bundle, name="tiny", version=3)
     data = write_tsv(tmp_path / "data.tsv", sentences(40, seed=4))
@@ -306,11 +274,11 @@ def test_a_bundle_is_trained_on_and_the_record_says_whose_training_it_went_on_fr
     assert record["recipe"]["base"] == f"tiny/3@{load_bundle(bundle).digest[:12]}"
     assert record["base_training"] == json.loads((bundle / "manifest.json").read_bytes())["provenance"]["training"]
     assert record["base_training"]["steps"] == 18
-    # Its head, too: nothing was learned, and the answers are the bundle's.
+    # The head is kept, too: at learning rate 0 all weights are the bundle's.
     wanted, found = (load_file(folder / "model.safetensors") for folder in (bundle, best))
     assert found.keys() == wanted.keys()
     assert all(torch.equal(tensor.float(), wanted[name].float()) for name, tensor in found.items())
-    # Another bundle in its place is another base.
+    # Another bundle at the same path is another base.
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     manifest["calibration"]["temperature"] = 2.0
     (bundle / "manifest.json").write_text(json.dumps(manifest))
@@ -318,7 +286,9 @@ def test_a_bundle_is_trained_on_and_the_record_says_whose_training_it_went_on_fr
         train(recipe, tmp_path / "run")
 
 
-def test_a_damaged_bundle_is_no_base_and_no_folder_is_made(exported: tuple[Path, Exported], recipe: Recipe, tmp_path: Path) -> None:
+def test_a_damaged_bundle_is_refused_as_base_and_teacher_before_a_folder_is_made(
+    exported: tuple[Path, Exported], recipe: Recipe, tmp_path: Path
+) -> None:
     bundle = Path(shutil.copytree(exported[0], tmp_path / "bundle"))
     weights = bytearray((bundle / "model.safetensors").read_bytes())
     weights[-1] ^= 1
@@ -332,7 +302,7 @@ def test_a_damaged_bundle_is_no_base_and_no_folder_is_made(exported: tuple[Path,
     assert {path.name for path in tmp_path.iterdir()} == {"bundle"}
 
 
-def test_a_base_that_is_not_there_and_a_missing_file_are_named(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_missing_base_and_a_missing_file_are_named(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match="cannot be loaded as a classifier"):
         train(replace(recipe, base=str(tmp_path)), tmp_path / "out")
     with pytest.raises(BadData, match=r"none\.tsv"):
