@@ -48,8 +48,10 @@ def test_train_export_evaluate_card_end_to_end(tmp_path: Path, capsys: pytest.Ca
         (["export", "EMPTY", "--out", "EMPTY/english"], 1, "the folder's name is not a version number; add --version N"),
         (["evaluate", "EMPTY", "DATA"], 3, "manifest.json"),
         (["card", "EMPTY"], 3, "manifest.json"),
+        (["diff", "EMPTY", "EMPTY"], 3, "manifest.json"),
+        (["verify", "EMPTY", "--key", "key.pub"], 1, "--key needs --signature"),
     ],
-    ids=["no checkpoint", "no version", "evaluate no bundle", "card of no bundle"],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_a_failure_is_one_line_and_its_exit_code(
     argv: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,7 +1,6 @@
 """Per-row int8: complete, close to fp32, and independent of batch mates, unlike the usual int8."""
 
 import platform
-import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,20 +33,6 @@ def _graph(folder: Path, file: str, model: onnx.ModelProto | None = None) -> Gra
     if model is not None:
         onnx.save(model, folder / file)
     return Graph(Tokenizer(folder / "tokenizer.json", 64), Session(folder / file))
-
-
-def _moved(graph: Graph, rows: list[Row], size: int, extra: int) -> int:
-    """Number of rows whose logits in shuffled batches, padded by up to ``extra`` more tokens, differ from those alone."""
-    rng = random.Random(1)
-    alone = np.concatenate([graph.logits([row]) for row in rows])
-    order = rng.sample(range(len(rows)), len(rows))
-    moved = 0
-    for start in range(0, len(order), size):
-        group = order[start : start + size]
-        length = max(rows[index].tokens for index in group) + rng.randint(0, extra)
-        together = graph.logits([rows[index] for index in group], min(length, graph.tokenizer.max_tokens))
-        moved += int((together != alone[group]).any(axis=1).sum())
-    return moved
 
 
 def _axis(node: onnx.NodeProto) -> int | None:
@@ -118,10 +103,10 @@ def test_answers_depend_on_the_padding_if_the_first_token_is_taken_once(
     monkeypatch.setattr("sentiment_models.export.graphs.flatten.FIRST_TWICE", (0,))
     once = _graph(folder, "once.onnx", quantize(flatten(whole)))
 
-    assert _moved(once, rows, size=1, extra=40) + _moved(once, rows, size=8, extra=40) > 0
+    assert movement(once, rows).probability_max > 0
 
 
-def test_the_usual_per_tensor_int8_fails_that_test(folder: Path, rows: list[Row]) -> None:
+def test_answers_of_the_usual_per_tensor_int8_depend_on_batch_mates(folder: Path, rows: list[Row]) -> None:
     quantize_dynamic(folder / "fp32.onnx", folder / "usual.onnx", weight_type=QuantType.QInt8)
     usual = _graph(folder, "usual.onnx")
 

@@ -73,14 +73,13 @@ def test_calibrated_models_have_a_calibration_error_by_chance_alone() -> None:
 
 @pytest.mark.parametrize(
     ("first", "second", "p_value"),
-    [(0, 0, 1.0), (5, 5, 1.0), (0, 5, 2 / 32), (1, 9, 22 / 1024), (9, 1, 22 / 1024)],
+    [(0, 0, 1.0), (5, 5, 1.0), (0, 5, 2 / 32), (1, 9, 22 / 1024), (9, 1, 22 / 1024), (3000, 3000, 1.0)],
 )
 def test_mcnemar_is_exact(first: int, second: int, p_value: float) -> None:
     assert mcnemar(first, second) == pytest.approx(p_value)
 
 
 def test_mcnemar_works_for_thousands_of_flips() -> None:
-    assert mcnemar(3000, 3000) == 1.0
     assert 0 < mcnemar(1000, 1400) < 1e-10
 
 

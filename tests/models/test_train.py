@@ -30,7 +30,7 @@ from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    """16 steps of 8 rows, with dropout; two files of one name."""
+    """18 steps of 8 rows, with dropout and a moving average; two files of one name."""
     folder = tmp_path_factory.mktemp("training")
     base = save_tiny_bert(folder / "tiny-base")
     (folder / "one").mkdir()
@@ -38,7 +38,15 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     one = write_tsv(folder / "one" / "train.tsv", sentences(60, seed=1))
     two = write_tsv(folder / "two" / "train.tsv", sentences(50, seed=2))
     return Recipe(
-        str(base), (f"{one}:2", str(two)), learning_rate=1e-3, batch_rows=8, max_tokens=32, dev_fraction=0.2, evaluations_per_epoch=2
+        str(base),
+        (f"{one}:2", str(two)),
+        learning_rate=1e-3,
+        ema=0.7,
+        batch_rows=8,
+        max_tokens=32,
+        dev_fraction=0.2,
+        evaluations_per_epoch=2,
+        patience=100,
     )
 
 
@@ -50,8 +58,8 @@ def whole(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def _final_weights(out: Path) -> dict[str, torch.Tensor]:
-    weights: dict[str, torch.Tensor] = torch.load(out / "checkpoint.pt", weights_only=True)["model"]
+def _final_weights(out: Path, kind: str = "model") -> dict[str, torch.Tensor]:
+    weights: dict[str, torch.Tensor] = torch.load(out / "checkpoint.pt", weights_only=True)[kind]
     return weights
 
 
@@ -62,8 +70,9 @@ def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_an_unint
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]["step"] == 4
     train(recipe, tmp_path, checkpoint_steps=2)
 
-    resumed, uninterrupted = _final_weights(tmp_path), _final_weights(whole)
-    assert all(torch.equal(resumed[name], tensor) for name, tensor in uninterrupted.items())
+    for kind in ("model", "average"):
+        resumed, uninterrupted = _final_weights(tmp_path, kind), _final_weights(whole, kind)
+        assert all(torch.equal(resumed[name], tensor) for name, tensor in uninterrupted.items())
     best, wanted = load_file(tmp_path / "best" / "model.safetensors"), load_file(whole / "best" / "model.safetensors")
     assert all(torch.equal(best[name], tensor) for name, tensor in wanted.items())
     assert (tmp_path / "best" / "training.json").read_bytes() == (whole / "best" / "training.json").read_bytes()
@@ -71,8 +80,7 @@ def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_an_unint
     assert {name: ours[name] for name in ours if name != SPEED} == {name: theirs[name] for name in theirs if name != SPEED}
 
 
-def test_the_moving_average_is_saved_and_survives_an_interruption(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    averaged = replace(recipe, ema=0.7, patience=100)
+def test_the_moving_average_of_the_weights_is_saved(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, torch.Tensor]] = []
     kept: list[int] = []
     step, save, begin = _Run._step, _Run._save_best, _Run.__init__
@@ -93,32 +101,18 @@ def test_the_moving_average_is_saved_and_survives_an_interruption(recipe: Recipe
         kept.append(run.progress.step)
         save(run)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(_Run, "__init__", begins)
-        patch.setattr(_Run, "_step", steps)
-        patch.setattr(_Run, "_save_best", saves)
-        best = train(averaged, tmp_path / "whole", checkpoint_steps=2)
+    monkeypatch.setattr(_Run, "__init__", begins)
+    monkeypatch.setattr(_Run, "_step", steps)
+    monkeypatch.setattr(_Run, "_save_best", saves)
+
+    best = train(recipe, tmp_path)
+
     mean = seen[0]
     for weights in seen[1 : kept[-1] + 1]:
         mean = {name: 0.7 * tensor + 0.3 * weights[name] for name, tensor in mean.items()}
     written = load_file(best / "model.safetensors")
     assert all(torch.allclose(written[name], mean[name], rtol=1e-4, atol=1e-6) for name in written)
     assert not torch.equal(written["classifier.weight"], seen[kept[-1]]["classifier.weight"])
-
-    class Stopped(Exception):
-        pass
-
-    def stops(run: _Run, rows: Sequence[Row], batch: Sequence[int]) -> float:
-        if run.progress.step == kept[-1] - 1:
-            raise Stopped
-        return step(run, rows, batch)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_Run, "_step", stops)
-        with pytest.raises(Stopped):
-            train(averaged, tmp_path / "stopped", checkpoint_steps=2)
-    resumed = load_file(train(averaged, tmp_path / "stopped", checkpoint_steps=2) / "model.safetensors")
-    assert all(torch.equal(resumed[name], tensor) for name, tensor in written.items())
 
 
 def test_a_run_whose_loss_is_nan_ends_without_a_best_checkpoint(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,6 +206,22 @@ def test_a_finished_run_is_not_trained_again(recipe: Recipe, whole: Path) -> Non
     train(recipe, whole, checkpoint_steps=2)
 
     assert (whole / "checkpoint.pt").read_bytes() == before
+    assert len(list((whole / "logs").iterdir())) == 1
+
+
+def test_the_log_has_loss_rate_and_speed_of_each_step_and_each_evaluation(recipe: Recipe, whole: Path) -> None:
+    record = json.loads((whole / "best" / "training.json").read_bytes())
+
+    scalars = read_scalars(whole)
+
+    assert scalars.keys() == {"train/loss", "train/learning_rate", SPEED, "dev/accuracy", "dev/loss"}
+    for name in ("train/loss", "train/learning_rate", SPEED):
+        assert [step for step, _ in scalars[name]] == list(range(1, record["steps"] + 1))
+        assert all(value >= 0 for _, value in scalars[name])
+    assert max(rate for _, rate in scalars["train/learning_rate"]) == pytest.approx(recipe.learning_rate)
+    assert min(speed for _, speed in scalars[SPEED]) > 0
+    for name in ("accuracy", "loss"):
+        assert scalars[f"dev/{name}"] == [(entry["step"], pytest.approx(entry[f"dev_{name}"])) for entry in record["history"]]
 
 
 def test_a_run_of_another_recipe_is_not_continued(recipe: Recipe, whole: Path) -> None:
@@ -225,19 +235,19 @@ def test_a_run_of_another_recipe_is_not_continued(recipe: Recipe, whole: Path) -
 
 def test_a_run_is_not_continued_with_other_data_or_another_base_in_the_same_place(recipe: Recipe, tmp_path: Path) -> None:
     base, data = Path(shutil.copytree(recipe.base, tmp_path / "base")), write_tsv(tmp_path / "data.tsv", sentences(40, seed=1))
-    asked = replace(recipe, base=str(base), sources=(str(data),))
-    train(asked, tmp_path / "run")
+    changing = replace(recipe, base=str(base), sources=(str(data),), ema=0.0)
+    train(changing, tmp_path / "run")
 
     weights = load_file(base / "model.safetensors")
     save_file({name: 2 * tensor for name, tensor in weights.items()}, base / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(OtherRun, match="was begun with base = 'base@"):
-        train(asked, tmp_path / "run")
+        train(changing, tmp_path / "run")
     save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
-    train(asked, tmp_path / "run")
+    train(changing, tmp_path / "run")
     with data.open("a") as stream:
         stream.write("0\ta dull film\n")
     with pytest.raises(OtherRun, match=r"was begun with SHA-256 of data\.tsv = "):
-        train(asked, tmp_path / "run")
+        train(changing, tmp_path / "run")
 
 
 def test_only_one_process_at_a_time_trains_in_a_folder(recipe: Recipe, tmp_path: Path) -> None:

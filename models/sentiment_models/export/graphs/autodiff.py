@@ -74,7 +74,7 @@ def gradients(writer: Writer, of: str, seed: str, by: Sequence[str]) -> dict[str
     Args:
         writer: appends to the graph; its nodes must be in topological order.
         of: a tensor of the graph.
-        seed: a tensor of the shape of ``of``, such as 1 where the chosen output stands.
+        seed: a tensor of the shape of ``of``, such as 1 at the chosen output and 0 elsewhere.
         by: tensors that ``of`` depends on. Each is a node's result or an input of the graph.
 
     Raises:
