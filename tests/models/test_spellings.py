@@ -1,10 +1,7 @@
 """Spellings: which misspelled words are read as a word, and everything else unchanged."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -30,6 +27,7 @@ from sentiment_models.export.spellings import (
 )
 from sentiment_models.training.average import average
 from sentiment_models.training.emoji import add_emoji
+from tests.models import processes
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 from tests.models.tiny_families import TEXTS, TINY, save_tiny
 
@@ -223,27 +221,16 @@ def test_a_mean_of_bundles_with_spellings_has_none_and_every_word_keeps_its_id(s
     assert known and known <= after.keys()
 
 
+def _spell(file: Path, texts: list[str]) -> None:
+    add_spellings(file, learn_spellings(tokenizers.Tokenizer.from_file(str(file)), texts, "texts"))
+
+
 def test_the_same_texts_give_the_same_bytes_in_any_order_and_process(tmp_path: Path) -> None:
     texts = [text for _, text in sentences(600)]
-    made = []
-    for seed, order in enumerate((texts, texts[::-1])):
-        file = save_tiny_bert(tmp_path / str(seed)) / "tokenizer.json"
-        subprocess.run(
-            [sys.executable, "-c", SPELL, file],
-            input=json.dumps(order),
-            env={**os.environ, "PYTHONHASHSEED": str(seed)},
-            text=True,
-            check=True,
-        )
-        made.append(file.read_bytes())
-    assert made[0] == made[1]
-    assert len(_vocabulary(file.parent)) > 50 + len(set(_vocabulary(file.parent).values()))
+    here, there = (save_tiny_bert(tmp_path / name) / "tokenizer.json" for name in ("here", "there"))
 
+    _spell(here, texts)
+    assert processes.run(_spell, (there, texts[::-1])) == [0]
 
-SPELL = """
-import json, pathlib, sys
-import tokenizers
-from sentiment_models.export.spellings import add_spellings, learn_spellings
-file = pathlib.Path(sys.argv[1])
-add_spellings(file, learn_spellings(tokenizers.Tokenizer.from_file(str(file)), json.load(sys.stdin), "texts"))
-"""
+    assert here.read_bytes() == there.read_bytes()
+    assert len(_vocabulary(here.parent)) > 50 + len(set(_vocabulary(here.parent).values()))
