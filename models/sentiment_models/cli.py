@@ -9,7 +9,7 @@ from sentiment.errors import BadBundle
 from sentiment_models.errors import ModelsError, OtherRun, disk_full
 
 DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
-"""Exit codes; argparse itself answers wrong usage with 2, too."""
+"""Exit codes. argparse also exits with 2 on wrong usage."""
 
 COMMANDS = {
     "pretrain": "pre-train an encoder on unlabelled documents",
@@ -27,7 +27,7 @@ COMMANDS = {
     "diff": "show what differs between two bundles",
     "sign": "sign a bundle in cosign's format",
 }
-"""Name, which with _ for - is also that of its module, and what it does."""
+"""Name and help text of each command. Its module has the same name, with _ for -."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         arguments = _parser(next(iter(argv), "")).parse_args(argv)
-    except SystemExit as leaving:  # argparse has said why
-        return int(leaving.code or 0)
+    except SystemExit as exiting:  # argparse has printed the reason
+        return int(exiting.code or 0)
     run: Callable[[argparse.Namespace], int | None] = arguments.run
     try:
         return run(arguments) or DONE
@@ -47,18 +47,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("error: interrupted", file=sys.stderr)
         return FAILED
     except Exception as error:
-        if not (told := disk_full(error, "an output")):
+        if not (message := disk_full(error, "an output")):
             raise
-        print(f"error: {told}", file=sys.stderr)
+        print(f"error: {message}", file=sys.stderr)
         return FAILED
 
 
 def _parser(used: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sentiment-models", description="Make the bundles that the sentiment service loads.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, does in COMMANDS.items():
-        command = commands.add_parser(name, help=does)
-        # Only the command that is used is imported, and torch with it.
+    for name, help_text in COMMANDS.items():
+        command = commands.add_parser(name, help=help_text)
+        # Import only the command in use: most import torch.
         if name == used:
             module = importlib.import_module(f"sentiment_models.commands.{name.replace('-', '_')}")
             command.description = module.DESCRIPTION

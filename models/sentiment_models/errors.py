@@ -1,4 +1,4 @@
-"""What can go wrong while a bundle is made, each with the exit code of the command line."""
+"""The errors of ``sentiment-models``. The command line exits with 1 unless the class names another code."""
 
 import os
 
@@ -6,37 +6,42 @@ from sentiment.files.texts import DISK_FULL, reason
 
 
 class ModelsError(Exception):
-    """Base class: the message is meant for the person at the terminal, without a traceback."""
+    """Base class. The command line prints the message without a traceback."""
 
 
 class BadData(ModelsError):
-    """A data file cannot be used; the message names file, line, what stands there and what is wanted."""
+    """A data file cannot be used. The message names the file, the line, its content and what is expected."""
 
 
 class BadCheckpoint(ModelsError):
-    """A checkpoint directory cannot be used; the message names what is missing or damaged."""
+    """A checkpoint directory cannot be used. The message names what is missing or damaged."""
 
 
 class OtherRun(ModelsError):
-    """What was to be continued was begun with other settings, data or models; nothing of it was changed. Exit code 2."""
+    """The run to continue was started with other settings, data or models. It was not changed. Exit code 2."""
 
 
 class ParityFailed(ModelsError):
-    """An exported graph does not compute what the checkpoint computes; the message gives both bounds."""
+    """An exported graph does not compute what the checkpoint computes. The message gives the measured error and the limit."""
 
 
 class BadSignature(ModelsError):
-    """A key or a signature cannot be used, or the signature is not of this bundle by this key."""
+    """A key or a signature cannot be used, or the signature does not match the bundle and the key."""
 
 
 class NotExplainable(ModelsError):
-    """A classifier's graph has attention that is not understood, or an operator without a gradient: no explain graph is made of it."""
+    """No explain graph can be made: the classifier has unknown attention or an operator without a gradient rule."""
 
 
 def disk_full(error: Exception, shown: str) -> str:
-    """Which file, ``shown`` if the error names none, could not be written, and what to do; empty if a disk has room."""
+    """Return a message that names the file that could not be written, or "" if ``error`` does not come from a full disk.
+
+    Args:
+        error: any exception.
+        shown: the file to name if the error names none.
+    """
     for number in DISK_FULL:
-        # What is written in Rust, safetensors and tokenizers, tells it in words alone.
+        # safetensors and tokenizers, which are written in Rust, give the number only in the text.
         if getattr(error, "errno", None) == number or f"(os error {number})" in str(error):
             why = reason(OSError(number, os.strerror(number)))
             return f"{getattr(error, 'filename', None) or shown}: cannot be written: {why}"

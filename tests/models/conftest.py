@@ -1,7 +1,8 @@
-"""What several tests of the offline package share: made once a session, read by all, changed by none."""
+"""Fixtures of the offline package: made once a session, read by all tests, changed by none."""
 
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
@@ -17,11 +18,12 @@ from sentiment_models.data.labelled import Example
 from sentiment_models.export.checkpoint import Checkpoint
 from sentiment_models.export.export import Exported, export
 from tests.models.tiny_bert import save_tiny_bert, sentences
+from tests.models.tiny_families import Made, export_tiny
 
 
 @pytest.fixture(autouse=True)
 def denormals() -> Iterator[None]:
-    """Training reads the smallest numbers as zero, in the whole thread; tests of other packages that follow need them."""
+    """Undo training's flush of denormal numbers in this thread, because tests of other packages need them."""
     yield
     torch.set_flush_denormal(False)
 
@@ -40,14 +42,14 @@ def dev() -> list[Example]:
 
 @pytest.fixture(scope="session")
 def exported(checkpoint: Path, dev: list[Example], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Exported]:
-    """The checkpoint as a bundle, and what its export proved."""
+    """The checkpoint's bundle and the measurements of its export."""
     bundle = tmp_path_factory.mktemp("bundles") / "tiny" / "1"
     return bundle, export(checkpoint, bundle, name="tiny", version=1, dev=dev)
 
 
 @pytest.fixture(scope="session")
 def folder(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checkpoint's graph as fp32.onnx with its weights inside, with its tokenizer; for other graphs, too."""
+    """A folder with the checkpoint's tokenizer and its graph as fp32.onnx with its weights inside. Tests may add other graphs."""
     folder = tmp_path_factory.mktemp("graphs")
     loaded = Checkpoint(checkpoint)
     onnx.save(loaded.to_onnx(loaded.save(folder)), folder / "fp32.onnx")
@@ -64,3 +66,9 @@ def whole(folder: Path) -> onnx.ModelProto:
 def rows(folder: Path) -> list[Row]:
     """40 rows of 3 to about 25 tokens."""
     return Tokenizer(folder / "tokenizer.json", 64).encode_many([text for _, text in sentences(40, seed=3)])
+
+
+@pytest.fixture(scope="session")
+def make_family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
+    """A family's checkpoint and bundle, made when first asked for."""
+    return functools.cache(lambda name: export_tiny(tmp_path_factory.mktemp("family"), name))

@@ -1,4 +1,4 @@
-"""Copies of a bundle in which one thing is wrong and every hash is right again: what a mistaken or malicious maker would write."""
+"""Copies of a bundle with one fault but matching hashes, as a mistaken or malicious author would make them."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from sentiment_models.reports.card import write_card
 
 
 def copy(bundle: Path, folder: Path) -> Path:
-    """Copy a bundle into ``folder`` and return it; it has a model card."""
+    """Copy a bundle into ``folder``, add a model card, and return the copy."""
     to = folder / bundle.parent.name / bundle.name
     shutil.copytree(bundle, to)
     write_card(to, [])

@@ -35,7 +35,7 @@ def _graph(nodes: list[onnx.NodeProto], x: Floats, stored: dict[str, NDArray[np.
 
 
 def _gradient(model: onnx.ModelProto, x: Floats) -> tuple[Floats, Floats]:
-    """y, and the gradient by x of the sum of y times 1, 2, 3, ..."""
+    """Return y, and the gradient by x of the sum of y weighted by 1, 2, 3, ..."""
     before = onnxruntime.InferenceSession(model.SerializeToString()).run(["y"], {"x": x})[0]
     weights = np.arange(1, before.size + 1, dtype=np.float32).reshape(before.shape) / before.size
     writer = Writer(model, "gradient")
@@ -96,7 +96,7 @@ CASES: dict[str, tuple[Floats, list[onnx.NodeProto], dict[str, NDArray[np.generi
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_gradient_is_torchs(name: str) -> None:
+def test_the_gradient_equals_torchs(name: str) -> None:
     x, nodes, stored, same = CASES[name]
     y, found = _gradient(_graph(nodes, x, stored), x)
 
@@ -113,14 +113,16 @@ def test_the_gradient_is_torchs(name: str) -> None:
 @pytest.mark.parametrize(
     ("nodes", "stored", "message"),
     [
-        (_node("Sin", "x"), {}, "operator Sin has no gradient here"),
+        (_node("Sin", "x"), {}, "operator Sin has no gradient rule"),
         (_node("Pow", "o", "x"), {"o": np.array(2, np.float32)}, "by input 1 of Pow"),
-        (_node("Gather", "x", "i", axis=1), {"i": np.array([0, 1])}, "other than one token"),
+        (_node("Gather", "x", "i", axis=1), {"i": np.array([0, 1])}, "supported only for one token"),
         (_node("Gemm", "x", "m", alpha=2.0), {"m": MATRIX}, "alpha, beta or transA"),
         (_node("Identity", "o"), {"o": OTHER}, "y does not depend on x"),
     ],
 )
-def test_what_cannot_be_differentiated_is_told(nodes: list[onnx.NodeProto], stored: dict[str, NDArray[np.generic]], message: str) -> None:
+def test_an_operator_without_a_gradient_rule_is_refused(
+    nodes: list[onnx.NodeProto], stored: dict[str, NDArray[np.generic]], message: str
+) -> None:
     writer = Writer(_graph(nodes, X, stored), "gradient")
 
     with pytest.raises(NotExplainable, match=message):

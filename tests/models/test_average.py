@@ -1,4 +1,4 @@
-"""Weights averaged over checkpoints, and what of long texts is shown besides them."""
+"""Average weights of checkpoints."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from sentiment_models.training.average import average
 from tests.models.tiny_bert import save_tiny_bert
 
 
-def test_the_average_is_the_mean_of_every_weight_and_tells_both_trainings(tmp_path: Path) -> None:
+def test_the_average_is_the_mean_of_every_weight_and_keeps_both_records(tmp_path: Path) -> None:
     first, second = (save_tiny_bert(tmp_path / str(seed), seed=seed) for seed in (1, 2))
     (first / "training.json").write_text('{"steps": 1}')
     (second / "training.json").write_text('{"steps": 2}')
@@ -25,15 +25,15 @@ def test_the_average_is_the_mean_of_every_weight_and_tells_both_trainings(tmp_pa
     assert json.loads((tmp_path / "mean" / "training.json").read_text()) == {"steps": 2, "averaged_with": [{"steps": 1}]}
 
 
-def test_what_cannot_be_averaged_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+def test_checkpoints_that_cannot_be_averaged_are_refused(tmp_path: Path) -> None:
     one = save_tiny_bert(tmp_path / "one")
     other_words = save_tiny_bert(tmp_path / "other", known=("words", "more"))
 
-    with pytest.raises(BadCheckpoint, match="1 checkpoints to average; at least 2"):
+    with pytest.raises(BadCheckpoint, match="average needs at least 2 checkpoints, got 1"):
         average([one], tmp_path / "mean")
-    with pytest.raises(BadCheckpoint, match="its weights are not those of"):
+    with pytest.raises(BadCheckpoint, match="names or shapes of the weights differ from those of"):
         average([one, other_words], tmp_path / "mean")
-    with pytest.raises(BadCheckpoint, match=r"nosuch: holds no config.json"):
+    with pytest.raises(BadCheckpoint, match=r"nosuch: not a checkpoint directory: it has no config.json"):
         average([one, tmp_path / "nosuch"], tmp_path / "mean")
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "other"]

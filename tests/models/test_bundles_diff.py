@@ -1,4 +1,4 @@
-"""``diff`` tells what differs between two bundles, and only that."""
+"""``diff`` shows what differs between two bundles, and nothing else."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_equal_bundles_differ_in_nothing_and_exit_with_0(two: tuple[Path, Path],
     assert json.loads(shown[shown.index("{") :])["same"] is True
 
 
-def test_a_change_of_the_manifest_is_told_by_its_path_and_exits_with_1(two: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_change_of_the_manifest_is_shown_by_its_path_and_exits_with_1(two: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     def change(manifest: dict) -> None:
         manifest["version"] = 2
         manifest["provenance"]["parity"]["int8"]["rows"] = 7
@@ -56,7 +56,7 @@ def test_a_change_of_the_manifest_is_told_by_its_path_and_exits_with_1(two: tupl
     assert not found["weights"] and not found["operators"] and not found["vocabulary"] and not found["tokenizer"]
 
 
-def test_other_labels_are_told(two: tuple[Path, Path]) -> None:
+def test_other_labels_are_shown(two: tuple[Path, Path]) -> None:
     def change(manifest: dict) -> None:
         manifest["labels"] = ["bad", "good"]
         for golden in manifest["golden"]:
@@ -70,7 +70,7 @@ def test_other_labels_are_told(two: tuple[Path, Path]) -> None:
     assert len(found.golden) >= 4
 
 
-def test_weights_are_told_with_their_largest_and_mean_change(two: tuple[Path, Path]) -> None:
+def test_weights_are_shown_with_their_largest_and_mean_change(two: tuple[Path, Path]) -> None:
     path = two[1] / "model.safetensors"
     weights = load_file(path)
     weights["classifier.bias"][0] += np.float16(0.5)
@@ -103,7 +103,7 @@ def test_operators_are_counted_by_graph(two: tuple[Path, Path]) -> None:
     assert after - before == 1
 
 
-def test_vocabulary_and_the_rest_of_the_tokenizer_are_told_apart(two: tuple[Path, Path]) -> None:
+def test_vocabulary_and_the_rest_of_the_tokenizer_are_shown_separately(two: tuple[Path, Path]) -> None:
     def change(tokenizer: dict) -> None:
         vocabulary = tokenizer["model"]["vocab"]
         vocabulary["goood"] = vocabulary.pop("good")
@@ -117,7 +117,7 @@ def test_vocabulary_and_the_rest_of_the_tokenizer_are_told_apart(two: tuple[Path
     assert found.tokenizer == {"normalizer.lowercase": (True, False)}
 
 
-def test_the_table_shows_the_largest_changes_and_says_how_many_it_leaves_out(two: tuple[Path, Path]) -> None:
+def test_the_table_shows_the_largest_changes_and_counts_the_rest(two: tuple[Path, Path]) -> None:
     path = two[1] / "model.safetensors"
     weights = {name: tensor + np.float16(0.01) if tensor.ndim else tensor for name, tensor in load_file(path).items()}
     weights["classifier.bias"] += np.float16(3)
@@ -128,10 +128,4 @@ def test_the_table_shows_the_largest_changes_and_says_how_many_it_leaves_out(two
 
     title = next(index for index, line in enumerate(lines) if line.startswith("weights, change ("))
     assert lines[title + 1].startswith("  classifier.bias: largest 3")
-    assert lines[title + LINES_MAX + 1] == f"  ... and {len(weights) - LINES_MAX} more, all in --json"
-
-
-def test_a_damaged_bundle_is_exit_code_3(two: tuple[Path, Path]) -> None:
-    (two[1] / "config.json").write_text("{}")
-
-    assert main(["diff", *map(str, two)]) == 3
+    assert lines[title + LINES_MAX + 1] == f"  ... and {len(weights) - LINES_MAX} more; --json shows all"

@@ -1,4 +1,4 @@
-"""Signatures: openssl takes ours and we take openssl's, which are cosign's too; anything else is refused."""
+"""Signatures: openssl accepts ours and we accept openssl's, which equal cosign's; anything else is refused."""
 
 import base64
 import json
@@ -42,12 +42,12 @@ def test_a_signed_bundle_verifies_on_the_command_line(bundle: Path, tmp_path: Pa
 
     shown = capsys.readouterr().out
     assert f"--signature {signature} --insecure-ignore-tlog {bundle / 'manifest.json'}" in shown
-    assert "ok    signature: 1.sig is key.pub's owner's" in shown
+    assert "ok    signature: 1.sig matches the key key.pub" in shown
     assert {path.name for path in bundle.parent.iterdir()} == {"1", "1.sig"}
 
 
 @pytest.mark.needs_tool("openssl")
-def test_openssl_takes_our_signature(bundle: Path, tmp_path: Path) -> None:
+def test_openssl_accepts_our_signature(bundle: Path, tmp_path: Path) -> None:
     private, public = _keys(tmp_path)
 
     (tmp_path / "der").write_bytes(base64.b64decode(sign(bundle, private).read_bytes(), validate=True))
@@ -57,7 +57,7 @@ def test_openssl_takes_our_signature(bundle: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_tool("openssl")
-def test_openssl_signatures_are_taken_in_every_form_that_cosign_writes(bundle: Path, tmp_path: Path) -> None:
+def test_openssl_signatures_are_accepted_in_every_form_that_cosign_writes(bundle: Path, tmp_path: Path) -> None:
     private, public = _keys(tmp_path)
     command = ["openssl", "dgst", "-sha256", "-sign", private, bundle / "manifest.json"]
     der = subprocess.run(command, check=True, capture_output=True, timeout=20).stdout
@@ -82,19 +82,19 @@ def test_a_changed_bundle_another_key_or_another_signature_fails(bundle: Path, t
 
     check_signature(bundle, signature, public)
     for wrong in ((signature, other), (tmp_path / "cut", public), (public, public)):
-        with pytest.raises(BadSignature, match="is no signature of"):
+        with pytest.raises(BadSignature, match="not a signature of"):
             check_signature(bundle, *wrong)
     reseal(bundle, lambda manifest: manifest.update(version=2))
-    with pytest.raises(BadSignature, match="is no signature of"):
+    with pytest.raises(BadSignature, match="not a signature of"):
         check_signature(bundle, signature, public)
     assert main(["verify", str(bundle), "--signature", str(signature), "--key", str(public)]) == 3
 
 
-def test_an_encrypted_key_wants_its_password(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encrypted_key_needs_its_password(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     private, public = _keys(tmp_path, password=b"correct horse")
 
     monkeypatch.setenv("COSIGN_PASSWORD", "wrong")
-    with pytest.raises(BadSignature, match="is COSIGN_PASSWORD its password"):
+    with pytest.raises(BadSignature, match="check COSIGN_PASSWORD"):
         sign(bundle, private)
     assert not signature_path(bundle).exists()
     monkeypatch.setenv("COSIGN_PASSWORD", "correct horse")
@@ -111,27 +111,23 @@ def test_keys_of_other_kinds_are_refused(bundle: Path, tmp_path: Path) -> None:
     )
 
     for path, why in (
-        (tmp_path / "rsa.pem", "wanted ECDSA P-256"),
-        (curve, "wanted ECDSA P-256"),
+        (tmp_path / "rsa.pem", "the key must be ECDSA P-256"),
+        (curve, "the key must be ECDSA P-256"),
         (tmp_path / "text.pem", "not a private key in PEM"),
-        (tmp_path / "cosign.key", "with it by cosign sign-blob"),
+        (tmp_path / "cosign.key", "with cosign sign-blob"),
         (tmp_path / "none.pem", "cannot be read: No such file"),
     ):
         with pytest.raises(BadSignature, match=why):
             sign(bundle, path)
-    with pytest.raises(BadSignature, match="wanted ECDSA P-256"):
+    with pytest.raises(BadSignature, match="the key must be ECDSA P-256"):
         check_signature(bundle, curve_public, curve_public)
 
 
 def test_a_signature_never_lands_in_the_bundle_and_a_damaged_bundle_is_not_signed(bundle: Path, tmp_path: Path) -> None:
     private, _ = _keys(tmp_path)
 
-    with pytest.raises(BadSignature, match="a signature stands outside of what it signs"):
+    with pytest.raises(BadSignature, match="the signature must be outside of the bundle"):
         sign(bundle, private, bundle / "x.sig")
     (bundle / "config.json").write_text("{}")
     assert main(["sign", str(bundle), "--key", str(private)]) == 3
     assert not signature_path(bundle).exists()
-
-
-def test_a_key_without_a_signature_is_refused(bundle: Path, tmp_path: Path) -> None:
-    assert main(["verify", str(bundle), "--key", str(tmp_path / "key.pub")]) == 1

@@ -1,4 +1,4 @@
-"""The model card: every figure in it is a measured one."""
+"""The model card: every figure in it was measured."""
 
 import json
 import shutil
@@ -20,6 +20,13 @@ from tests.models.tiny_bert import sentences, write_tsv
 def bundle(exported: tuple[Path, Exported], tmp_path: Path) -> Path:
     """A copy that a test may change."""
     return Path(shutil.copytree(exported[0], tmp_path / "tiny" / "1"))
+
+
+def _record(bundle: Path, **provenance: object) -> None:
+    """Change the provenance in a bundle's manifest."""
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    manifest["provenance"].update(provenance)
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +61,12 @@ def test_the_card_holds_the_measured_figures_and_the_bundle_stays_valid(bundle: 
 
 
 def test_the_card_names_what_the_model_was_trained_on(bundle: Path) -> None:
-    manifest = json.loads((bundle / "manifest.json").read_bytes())
     file = {"file": "sst2/train.tsv.gz", "rows": 58404, "times": 3, "sha256": "ab" * 32}
     tails = {"file": "imdb/train.tsv.gz", "rows": 22422, "times": 1, "tails": True, "sha256": "cd" * 32}
     read = {"file": "unlabelled.txt.gz", "documents": 50000, "times": 1, "sha256": "ef" * 32}
     adapted = {"files": [read], "train_documents": 49500, "dev_documents": 500, "steps": 7, "recipe": {"base": "", "layers": 6}}
     first = {"files": [tails], "steps": 10, "recipe": {"base": "minilm", "layers": 9, "seed": 2}, "base_training": adapted}
-    manifest["provenance"]["training"] = {"files": [file], "steps": 4314, "recipe": {"base": "best", "seed": 1}, "base_training": first}
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    _record(bundle, training={"files": [file], "steps": 4314, "recipe": {"base": "best", "seed": 1}, "base_training": first})
 
     told = Told("English", "None of the sources states one.")
     text = write_card(bundle, [], told=told).read_text(encoding="utf-8")
@@ -87,9 +92,7 @@ def test_the_card_names_what_the_model_was_trained_on(bundle: Path) -> None:
 
 
 def test_the_card_names_the_texts_that_spellings_come_from(bundle: Path) -> None:
-    manifest = json.loads((bundle / "manifest.json").read_bytes())
-    manifest["provenance"]["spellings"] = {"count": 140692, "files": [{"file": "reviews.txt.gz", "sha256": "ab" * 32}]}
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    _record(bundle, spellings={"count": 140692, "files": [{"file": "reviews.txt.gz", "sha256": "ab" * 32}]})
 
     text = write_card(bundle, []).read_text(encoding="utf-8")
 
@@ -120,7 +123,7 @@ def test_the_card_refuses_figures_of_another_bundle(bundle: Path, evaluation: Ev
     for setting in ("temperature", "abstain_below"):
         with pytest.raises(ModelsError, match=f"the evaluation has {setting} 9"):
             write_card(bundle, [evaluation.model_copy(update={setting: 9.0})])
-    # Two checkpoints of one shape have the same fp32.onnx: what it computes stands in the weights.
+    # Checkpoints of one shape have equal fp32.onnx files: only the weights differ.
     for name in ("model.safetensors", "tokenizer.json"):
         beside = {**evaluation.graph.beside, name: "0" * 64}
         other = evaluation.model_copy(update={"graph": evaluation.graph.model_copy(update={"beside": beside})})
@@ -128,7 +131,7 @@ def test_the_card_refuses_figures_of_another_bundle(bundle: Path, evaluation: Ev
             write_card(bundle, [other])
 
 
-def test_the_card_has_a_table_of_everything_that_was_measured_on_the_served_graph(bundle: Path, evaluation: Evaluation) -> None:
+def test_the_card_has_a_table_of_every_measurement_of_the_served_graph(bundle: Path, evaluation: Evaluation) -> None:
     text = write_card(bundle, [evaluation]).read_text(encoding="utf-8")
 
     for heading in ("Labels", "By length", "Robustness", "Behaviours", "Texts without an answer"):
@@ -139,7 +142,7 @@ def test_the_card_has_a_table_of_everything_that_was_measured_on_the_served_grap
     assert "changes most labels" in weaknesses
 
 
-def test_texts_without_an_answer_that_get_one_are_a_weakness(bundle: Path, evaluation: Evaluation) -> None:
+def test_undecided_texts_that_get_an_answer_are_a_weakness(bundle: Path, evaluation: Evaluation) -> None:
     missed = {"fr": {"rows": 200, "caught": 150}, "en": {"rows": 100, "caught": 100}}
     other = Evaluation.model_validate({**evaluation.model_dump(), "undecided": missed})
 
@@ -166,7 +169,7 @@ def test_evaluations_of_several_files_are_put_together(bundle: Path, evaluation:
     assert text.count("### Behaviours") == 1
 
 
-def test_the_card_says_how_longer_texts_are_read_and_what_each_way_gave(bundle: Path) -> None:
+def test_the_card_states_how_long_texts_are_read_and_the_accuracy_of_each_way(bundle: Path) -> None:
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     manifest["provenance"]["long_texts"] = {
         "texts": 120,
@@ -184,11 +187,9 @@ def test_the_card_says_how_longer_texts_are_read_and_what_each_way_gave(bundle: 
     assert "| windows 64/31 ends | 0.9250 |" in text
 
 
-def test_the_card_names_domains_and_teachers(bundle: Path, evaluation: Evaluation) -> None:
-    manifest = json.loads((bundle / "manifest.json").read_bytes())
+def test_the_card_names_domains_and_teachers_if_there_are_any(bundle: Path, evaluation: Evaluation) -> None:
     file = {"file": "told.jsonl", "rows": 7, "times": 1, "teachers": ["big@ab12", "english/1@cd34"], "sha256": "ab" * 32}
-    manifest["provenance"]["training"] = {"files": [file], "steps": 3, "recipe": {"base": "best"}}
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    _record(bundle, training={"files": [file], "steps": 3, "recipe": {"base": "best"}})
     content = evaluation.model_dump()
     content["datasets"]["made/up"]["domains"] = {
         name: {"rows": 40, "accuracy": share, "ece": 0.1} for name, share in (("food", 0.7), ("films", 0.9))
@@ -203,7 +204,7 @@ def test_the_card_names_domains_and_teachers(bundle: Path, evaluation: Evaluatio
     assert "### By domain" not in write_card(bundle, [evaluation]).read_text(encoding="utf-8")
 
 
-def test_the_length_that_is_answered_worst_is_a_weakness_unless_it_has_few_texts(bundle: Path, evaluation: Evaluation) -> None:
+def test_the_length_with_the_lowest_accuracy_is_a_weakness_unless_it_has_few_texts(bundle: Path, evaluation: Evaluation) -> None:
     slices = {"few": (29, 0.1), "worst": (30, 0.6), "best": (90, 0.9)}
     content = evaluation.model_dump()
     lengths = {name: {"rows": rows, "accuracy": share, "ece": 0.1} for name, (rows, share) in slices.items()}

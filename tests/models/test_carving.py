@@ -1,4 +1,4 @@
-"""Which texts stand aside: copies and phrases never on two sides."""
+"""The split into training and development set: copies and phrases are never on both sides."""
 
 import random
 
@@ -9,7 +9,7 @@ from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadData
 
 
-def test_copies_that_differ_in_case_spacing_or_punctuation_stand_on_one_side() -> None:
+def test_copies_that_differ_in_case_spacing_or_punctuation_are_on_one_side() -> None:
     plain = [Example(f"sentence number {n}", n % 2) for n in range(400)]
     other = [Example(f"Sentence,  NUMBER {n}!!", n % 2) for n in range(400)]
 
@@ -33,7 +33,7 @@ def test_the_split_does_not_depend_on_the_order_of_files() -> None:
     assert sorted(example.text for example in forth.dev) == sorted(example.text for example in back.dev)
 
 
-def test_a_fraction_of_a_time_shows_that_share_of_the_texts_always_the_same_ones() -> None:
+def test_a_fraction_of_times_selects_that_share_of_the_texts_always_the_same_ones() -> None:
     examples = [Example(f"sentence number {n}", n % 2) for n in range(2000)]
 
     quarter, again, more = (carve([(examples, times)], 0.1, seed=1).train for times in (0.25, 0.25, 1.25))
@@ -43,13 +43,13 @@ def test_a_fraction_of_a_time_shows_that_share_of_the_texts_always_the_same_ones
     assert {example.text for example in quarter} < {example.text for example in more}
 
 
-def test_an_empty_side_is_refused() -> None:
+def test_an_empty_split_is_refused() -> None:
     with pytest.raises(BadData, match="the dev split is empty"):
         carve([([Example("x", 0)], 1)], 1e-9, seed=1)
 
 
 def _treebank(sentences: int) -> tuple[list[Example], list[Example]]:
-    """Sentences of ten words of their own and two that all share, and of each some phrases, as a treebank lists them."""
+    """Sentences of ten own words and two shared ones, and phrases of each, as in a treebank."""
     rng = random.Random(1)
     whole, phrases = [], []
     for number in range(sentences):
@@ -62,7 +62,7 @@ def _treebank(sentences: int) -> tuple[list[Example], list[Example]]:
     return whole, phrases
 
 
-def test_a_phrase_never_trains_a_model_that_is_chosen_by_its_sentence() -> None:
+def test_phrases_of_development_sentences_are_not_trained_on() -> None:
     whole, phrases = _treebank(300)
 
     split = carve([(phrases, 1), (whole, 1)], 0.2, seed=1)
@@ -73,7 +73,7 @@ def test_a_phrase_never_trains_a_model_that_is_chosen_by_its_sentence() -> None:
     assert 0.1 < len(split.dev) / len(whole) < 0.3
 
 
-def test_a_word_within_another_makes_no_phrase_of_it() -> None:
+def test_a_part_of_a_word_is_no_phrase() -> None:
     texts = [f"art{n} is" for n in range(50)] + [f"this smart{n} island" for n in range(50)]
 
     split = carve([([Example(text, n % 2) for n, text in enumerate(texts)], 1)], 0.5, seed=1)
@@ -81,7 +81,7 @@ def test_a_word_within_another_makes_no_phrase_of_it() -> None:
     assert len(split.train) + len(split.dev) == 100
 
 
-def test_texts_that_nobody_judged_and_long_texts_hold_no_phrase() -> None:
+def test_texts_without_labels_from_people_and_long_texts_contain_no_phrase() -> None:
     phrases = [Example(f"phrase number {n}", n % 2) for n in range(100)]
     sentences = [Example(f"this is phrase number {n} of many", 0, (0.5, 0.5), judged=False) for n in range(100)]
     reviews = [Example(f"phrase number {n}" + " and so on" * 30, n % 2) for n in range(100)]

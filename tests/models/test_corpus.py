@@ -79,7 +79,7 @@ def test_probabilities_come_with_a_label_or_make_one(tmp_path: Path) -> None:
 def test_probabilities_that_are_none_are_refused_with_their_line(tmp_path: Path, given: list[float]) -> None:
     path = write_lines(tmp_path / "soft.jsonl", {"text": "a", "label": 1}, {"text": "b", "probabilities": given})
 
-    with pytest.raises(BadData, match=r"soft\.jsonl:2: .*wanted 2 that sum to 1"):
+    with pytest.raises(BadData, match=r"soft\.jsonl:2: expected 2 probabilities that sum to 1"):
         list(read_examples(path, LABELS))
 
 
@@ -101,7 +101,7 @@ def test_texts_without_sentiment_make_all_labels_equally_likely_and_are_never_in
 
 
 def test_a_file_of_texts_without_sentiment_has_a_kind_a_line(tmp_path: Path) -> None:
-    with pytest.raises(BadData, match=r"plain\.tsv:1: no tab"):
+    with pytest.raises(BadData, match=r"plain\.tsv:1: expected label<TAB>text"):
         list(read_undecided(write_lines(tmp_path / "plain.tsv", "The bus leaves at noon."), LABELS))
     with pytest.raises(BadData, match=r"plain\.txt: .*\.tsv"):
         list(read_undecided(write_lines(tmp_path / "plain.txt", "The bus leaves at noon."), LABELS))

@@ -1,4 +1,4 @@
-"""An Einsum that is a product with a weight becomes a MatMul with the same numbers; any other stays."""
+"""An Einsum with a weight becomes a MatMul with the same result; any other stays."""
 
 import numpy as np
 import onnx
@@ -14,7 +14,7 @@ WEIGHT = np.random.default_rng(0).normal(size=(6, 2, 3)).astype(np.float32)
 
 
 def _model(*equations: str, dims: tuple[str | int, ...] = ("i", "b", 6)) -> onnx.ModelProto:
-    """``x`` goes through one Einsum after the other, all with one weight."""
+    """Apply several Einsum nodes to ``x``, all with the same weight."""
     names = ["x", *(f"step{number}" for number in range(1, len(equations))), "y"]
     nodes = [
         helper.make_node("Einsum", [read, "w"], [written], name=f"einsum{number}", equation=equation)
@@ -45,7 +45,7 @@ def _run(model: onnx.ModelProto, inputs: np.ndarray) -> np.ndarray:
         (["inh,hnd->id"], (4, 2, 6)),
     ],
 )
-def test_a_product_with_a_weight_has_the_same_result_as_a_matmul_and_is_quantised(equations: list[str], shape: tuple[int, ...]) -> None:
+def test_an_einsum_with_a_weight_has_the_same_result_as_a_matmul_and_is_quantised(equations: list[str], shape: tuple[int, ...]) -> None:
     inputs = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     model = _model(*equations, dims=("i", "b", "c")[: len(shape)])
     assert weight_matmuls(model) == [f"einsum{number}" for number in range(len(equations))]

@@ -1,4 +1,4 @@
-"""Emoji as tokens of their own: what becomes of a vocabulary, of the words they touch and of their place in the text."""
+"""Emoji as tokens: the vocabulary, the words that they touch and their offsets."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-def test_the_blocks_hold_what_people_send() -> None:
+def test_the_blocks_hold_common_emoji() -> None:
     assert set("😍😡👍👎❤💔😭🔥💩🙄✨⭐🎉🥱🏽🫠🐶🇺⏰🩷🅰\ufe0f\u20e3") <= set(EMOJI)
     assert not set("aé中1©\u200d") & set(EMOJI)
 
@@ -43,7 +43,7 @@ def test_a_word_that_an_emoji_touches_is_still_read(trained: Path, tmp_path: Pat
     assert json.loads((trained / "best" / "training.json").read_text())["recipe"]["emoji"] is True
 
 
-def test_an_emoji_begins_as_what_its_name_means(tmp_path: Path) -> None:
+def test_the_embedding_of_an_emoji_starts_as_the_mean_of_its_name(tmp_path: Path) -> None:
     base = save_tiny_bert(tmp_path / "base")
     model = AutoModelForSequenceClassification.from_pretrained(base)
     tokenizer = AutoTokenizer.from_pretrained(base)
@@ -59,14 +59,14 @@ def test_an_emoji_begins_as_what_its_name_means(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "albert", "xlnet", "mpnet", "roberta"])
-def test_every_kind_of_tokenizer_reads_them_and_once_is_enough(name: str, tmp_path: Path) -> None:
+def test_every_kind_of_tokenizer_reads_emoji_after_one_call(name: str, tmp_path: Path) -> None:
     base = save_tiny(tmp_path / "base", TINY[name])
     model = AutoModelForSequenceClassification.from_pretrained(base)
     tokenizer = AutoTokenizer.from_pretrained(base)
 
     added = add_emoji(model, tokenizer)
 
-    # Bytes are read as they are.
+    # Byte-level tokenizers read every emoji already.
     assert (added == 0) == (name == "roberta")
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "added")
@@ -75,7 +75,7 @@ def test_every_kind_of_tokenizer_reads_them_and_once_is_enough(name: str, tmp_pa
     assert add_emoji(AutoModelForSequenceClassification.from_pretrained(tmp_path / "added"), again) == 0
 
 
-def test_one_that_is_known_alone_keeps_its_id_and_no_longer_sticks_to_words(tmp_path: Path) -> None:
+def test_a_known_emoji_keeps_its_id_and_is_split_from_words(tmp_path: Path) -> None:
     base = save_tiny_bert(tmp_path / "base", known=("♥",))
     model = AutoModelForSequenceClassification.from_pretrained(base)
     tokenizer = AutoTokenizer.from_pretrained(base)

@@ -1,6 +1,6 @@
-"""The explain graph of every family: what it gives is torch's, its switches do what they say, and where there is none it is said."""
+"""The explain graph of every family: outputs equal torch's, switches work, and a missing graph is explained."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,16 @@ from sentiment.model.tokenizer import Tokenizer
 from sentiment_models.errors import NotExplainable
 from sentiment_models.export import verify
 from sentiment_models.export.checkpoint import Checkpoint
-from sentiment_models.export.export import export
+from sentiment_models.export.export import Exported, export
 from sentiment_models.export.graphs.explain_graph import explain_graph
 from sentiment_models.export.verify import explain_parity
-from tests.models.tiny_families import MAX_TOKENS, TINY, save_tiny
+from tests.models.tiny_families import MAX_TOKENS, TINY, Made, save_tiny
 
 TEXTS = ("the film was good", "bad", "i did not like it at all , but the end was great", "", "so so " * 40)
-EXPLAINED = [name for name in TINY if name != "xlnet"]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Explained:
     """A checkpoint with its bundle's explain graph and tokenizer."""
 
     checkpoint: Checkpoint
@@ -41,24 +40,25 @@ class Made:
         return pad([self.tokenizer.encode(text) for text in texts], self.session.inputs, self.tokenizer.pad_id, left=False)
 
 
-@pytest.fixture(scope="module", params=EXPLAINED)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    folder = tmp_path_factory.mktemp("explain")
-    checkpoint, bundle = save_tiny(folder / "checkpoint", TINY[request.param]), folder / "bundle"
-    exported = export(checkpoint, bundle, name=request.param, version=1, max_tokens=MAX_TOKENS)
-    assert exported.explain is not None
-    assert exported.explain <= 1e-4
-    tokenizer = Tokenizer(bundle / "tokenizer.json", MAX_TOKENS)
-    yield Made(Checkpoint(checkpoint, MAX_TOKENS), bundle, ExplainSession(bundle / "explain.onnx"), tokenizer)
+def _explained(made: Made) -> Explained:
+    return Explained(Checkpoint(made.checkpoint, MAX_TOKENS), made.bundle, ExplainSession(made.bundle / "explain.onnx"), made.tokenizer)
 
 
-def test_everything_is_torchs_at_several_lengths_and_paddings(made: Made) -> None:
+@pytest.fixture(scope="module", params=[name for name in TINY if name != "xlnet"])
+def made(request: pytest.FixtureRequest, make_family: Callable[[str], Made]) -> Explained:
+    family = make_family(request.param)
+    assert family.exported.explain is not None
+    assert family.exported.explain <= 1e-4
+    return _explained(family)
+
+
+def test_every_output_equals_torchs_at_several_lengths_and_paddings(made: Explained) -> None:
     rows = [made.tokenizer.encode(text) for text in TEXTS]
 
     assert explain_parity(made.session, made.tokenizer, made.checkpoint.explained, rows, seed=2) <= 1e-4
 
 
-def test_what_is_compared_at_once_is_bounded_and_nothing_is_left_out(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parity_compares_bounded_batches_and_leaves_no_row_out(made: Explained, monkeypatch: pytest.MonkeyPatch) -> None:
     short, long = ([made.tokenizer.encode(text) for text in texts] for texts in (("bad", "good", "so", "the film"), TEXTS[-1:]))
     rows = [*short, *long, *short]
     squares = 2 * max(row.tokens for row in short) ** 2
@@ -77,7 +77,7 @@ def test_what_is_compared_at_once_is_bounded_and_nothing_is_left_out(made: Made,
     assert (1, long[0].tokens) in seen
 
 
-def test_attention_is_over_what_is_read_alone_and_is_the_softmax_of_its_scores(made: Made) -> None:
+def test_attention_skips_padding_and_is_the_softmax_of_its_scores(made: Explained) -> None:
     feeds = made.feeds(*TEXTS[:3])
     names = [f"{kind}.{layer}" for kind in ("attention", "score") for layer in range(made.session.layers)]
 
@@ -92,7 +92,7 @@ def test_attention_is_over_what_is_read_alone_and_is_the_softmax_of_its_scores(m
         assert np.abs(powers / powers.sum(-1, keepdims=True) - attention).max() < 1e-5
 
 
-def test_scores_are_queries_times_keys_but_for_scale_mask_and_positions(made: Made) -> None:
+def test_scores_are_queries_times_keys_up_to_scale_mask_and_positions(made: Explained) -> None:
     found = made.session.run(made.feeds(TEXTS[2]), ["query.0", "key.0", "score.0"], np.zeros(1, np.int64))
 
     product = found["query.0"] @ found["key.0"].transpose(0, 1, 3, 2)
@@ -100,7 +100,7 @@ def test_scores_are_queries_times_keys_but_for_scale_mask_and_positions(made: Ma
         assert np.corrcoef(ours.ravel(), theirs.ravel())[0, 1] > 0.99
 
 
-def test_with_all_gates_open_the_answer_is_the_served_one(made: Made) -> None:
+def test_with_all_gates_open_the_answer_is_the_served_one(made: Explained) -> None:
     feeds = made.feeds(*TEXTS)
     served = Session(made.bundle / "fp32.onnx").run(feeds)
 
@@ -109,7 +109,7 @@ def test_with_all_gates_open_the_answer_is_the_served_one(made: Made) -> None:
     assert np.abs(found - served).max() <= 1e-4
 
 
-def test_a_closed_gate_takes_a_head_off_one_row_and_leaves_its_mates_alone(made: Made) -> None:
+def test_a_closed_gate_switches_off_a_head_in_one_row_only(made: Explained) -> None:
     feeds = made.feeds(*[TEXTS[2]] * 3)
     gate = np.ones((3, made.session.layers, made.session.heads), np.float32)
     gate[1, 0, 0] = 0
@@ -122,7 +122,7 @@ def test_a_closed_gate_takes_a_head_off_one_row_and_leaves_its_mates_alone(made:
     assert np.abs(logits[2] - logits[1]).max() > 1e-6
 
 
-def test_the_effect_of_a_little_less_of_a_head_is_its_gradient(made: Made) -> None:
+def test_the_effect_of_a_little_less_of_a_head_is_its_gradient(made: Explained) -> None:
     label, step = np.zeros(1, np.int64), 1e-2
     feeds = made.feeds(TEXTS[2])
     found = made.session.run(feeds, ["attention.0", "attention_gradient.0"], label)
@@ -137,7 +137,7 @@ def test_the_effect_of_a_little_less_of_a_head_is_its_gradient(made: Made) -> No
         assert (logits[1] - logits[0]) / (2 * step) == pytest.approx(slope[head], abs=2e-3)
 
 
-def test_uniform_attention_no_longer_depends_on_queries_and_scores(made: Made) -> None:
+def test_uniform_attention_no_longer_depends_on_queries_and_scores(made: Explained) -> None:
     uniform = np.ones((2, made.session.layers, made.session.heads), np.float32)
     feeds = made.feeds("good bad film", "film bad good")
     names = ["logits", "attention_gradient.0"]
@@ -146,12 +146,12 @@ def test_uniform_attention_no_longer_depends_on_queries_and_scores(made: Made) -
     padded = made.feeds("good bad film", TEXTS[4])
     beside = made.session.run(padded, names, np.zeros(2, np.int64), head_uniform=uniform)
 
-    # Pads get no share.
+    # Padding gets no share.
     assert np.abs(found["logits"][0] - beside["logits"][0]).max() < 1e-5
     assert np.abs(found["logits"] - made.session.run(feeds, ["logits"], np.zeros(2, np.int64))["logits"]).max() > 1e-6
 
 
-def test_the_integral_along_the_way_is_the_difference_of_its_ends(made: Made) -> None:
+def test_the_integral_of_the_gradient_is_the_difference_of_its_ends(made: Explained) -> None:
     steps = 256
     one = made.feeds(TEXTS[2])
     feeds = {name: np.repeat(array, steps, axis=0) for name, array in one.items()}
@@ -167,7 +167,7 @@ def test_the_integral_along_the_way_is_the_difference_of_its_ends(made: Made) ->
     assert integral == pytest.approx(float(ends[1] - ends[0]), abs=0.05)
 
 
-def test_the_split_by_embedding_is_zero_where_there_is_no_such_table(made: Made) -> None:
+def test_the_split_by_embedding_is_zero_without_such_a_table(made: Explained) -> None:
     dots = made.session.run(made.feeds(TEXTS[2]), ["embedding_dots"], np.zeros(1, np.int64))["embedding_dots"]
 
     kinds = np.abs(dots[0]).max(0)
@@ -176,13 +176,9 @@ def test_the_split_by_embedding_is_zero_where_there_is_no_such_table(made: Made)
     assert (kinds[2] > 0) == (made.checkpoint.architecture not in ("distilbert", "mpnet"))
 
 
-def test_value_norms_are_the_lengths_of_what_heads_add(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(save_tiny(tmp_path / "checkpoint", TINY["bert"]), MAX_TOKENS)
-    model = checkpoint._model
-    bundle = tmp_path / "bundle"
-    export(checkpoint.path, bundle, name="tiny", version=1)
-    session, tokenizer = ExplainSession(bundle / "explain.onnx"), Tokenizer(bundle / "tokenizer.json", MAX_TOKENS)
-    feeds = pad([tokenizer.encode(TEXTS[2])], session.inputs, tokenizer.pad_id, left=False)
+def test_value_norms_are_the_norms_of_the_vectors_that_heads_add(make_family: Callable[[str], Made]) -> None:
+    bert = _explained(make_family("bert"))
+    model, session, feeds = bert.checkpoint._model, bert.session, bert.feeds(TEXTS[2])
     layer = model.get_submodule("bert.encoder.layer.1.attention")
     values: list[torch.Tensor] = []
     layer.get_submodule("self.value").register_forward_hook(lambda _, __, output: values.append(output))
@@ -198,7 +194,7 @@ def test_value_norms_are_the_lengths_of_what_heads_add(tmp_path: Path) -> None:
     assert np.abs(found - wanted).max() < 1e-5
 
 
-def test_the_bundle_names_its_explain_graph_and_stores_no_weight_twice(made: Made) -> None:
+def test_the_bundle_names_its_explain_graph_and_stores_no_weight_twice(made: Explained) -> None:
     graph = onnx.load(made.bundle / "explain.onnx", load_external_data=False)
     inside = sum(len(tensor.raw_data) for tensor in graph.graph.initializer)
 
@@ -206,37 +202,33 @@ def test_the_bundle_names_its_explain_graph_and_stores_no_weight_twice(made: Mad
     assert inside < 0.5 * (made.bundle / "model.safetensors").stat().st_size
 
 
-def test_a_family_whose_attention_is_not_understood_gets_none_and_the_export_says_why(tmp_path: Path) -> None:
-    said: list[str] = []
-    checkpoint, bundle = save_tiny(tmp_path / "checkpoint", TINY["xlnet"]), tmp_path / "bundle"
+def test_a_family_with_unknown_attention_gets_no_explain_graph_and_the_export_says_why(make_family: Callable[[str], Made]) -> None:
+    xlnet = make_family("xlnet")
 
-    exported = export(checkpoint, bundle, name="xlnet", version=1, max_tokens=MAX_TOKENS, say=said.append)
-
-    assert exported.explain is None
-    assert not (bundle / "explain.onnx").exists()
-    assert any(line.startswith("no explain graph: ") for line in said)
+    assert xlnet.exported.explain is None
+    assert not (xlnet.bundle / "explain.onnx").exists()
+    assert any(line.startswith("no explain graph: ") for line in xlnet.said)
 
 
-def test_an_activation_without_a_gradient_costs_the_explain_graph_and_not_the_bundle(tmp_path: Path) -> None:
+def test_an_activation_without_a_gradient_rule_gives_a_bundle_without_an_explain_graph(tmp_path: Path) -> None:
     said: list[str] = []
     tiny = replace(TINY["bert"], sizes={**TINY["bert"].sizes, "hidden_act": "silu"})
 
     exported = export(save_tiny(tmp_path / "checkpoint", tiny), tmp_path / "bundle", name="silu", version=1, say=said.append)
 
     assert exported.explain is None
-    assert any("the operator Sigmoid has no gradient here" in line for line in said)
+    assert any("the operator Sigmoid has no gradient rule" in line for line in said)
     assert load_bundle(tmp_path / "bundle").manifest.graphs.explain is None
 
 
-def test_a_classify_graph_is_no_explain_graph(made: Made) -> None:
+def test_a_classify_graph_is_no_explain_graph(exported: tuple[Path, Exported]) -> None:
     with pytest.raises(BadBundle, match="not an explain graph: missing inputs: alpha, baseline_ids"):
-        ExplainSession(made.bundle / "fp32.onnx")
+        ExplainSession(exported[0] / "fp32.onnx")
 
 
-def test_a_graph_without_attention_is_told(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(save_tiny(tmp_path / "checkpoint", TINY["bert"]))
-    (tmp_path / "bundle").mkdir()
-    graph = checkpoint.to_onnx(checkpoint.save(tmp_path / "bundle"))
+def test_a_graph_without_attention_is_refused(whole: onnx.ModelProto) -> None:
+    graph = onnx.ModelProto()
+    graph.CopyFrom(whole)
     for node in graph.graph.node:
         node.op_type = node.op_type.replace("Softmax", "LogSoftmax")
 

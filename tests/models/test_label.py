@@ -1,4 +1,4 @@
-"""A teacher labels texts for its pupil."""
+"""Labelling of texts by a teacher."""
 
 import gzip
 import hashlib
@@ -26,7 +26,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_bert(tmp_path_factory.mktemp("teacher") / "tiny", seed=3)
 
 
-def test_labels_of_the_file_stand_beside_what_the_teacher_says(teacher: Path, tmp_path: Path) -> None:
+def test_labels_of_the_file_are_kept_next_to_the_teachers_probabilities(teacher: Path, tmp_path: Path) -> None:
     listed = sentences(100, seed=4)
     source = write_tsv(tmp_path / "texts.tsv", listed)
 
@@ -52,7 +52,7 @@ def test_an_answer_does_not_depend_on_the_order_of_the_texts(teacher: Path, tmp_
     assert all("label" not in row for row in one)
 
 
-def test_a_bundle_as_the_teacher_says_what_it_answers_calibrated(exported: tuple[Path, Exported], tmp_path: Path) -> None:
+def test_a_bundle_as_teacher_gives_calibrated_probabilities(exported: tuple[Path, Exported], tmp_path: Path) -> None:
     texts = write_tsv(tmp_path / "texts.tsv", sentences(40, seed=6))
     manifest = json.loads((exported[0] / "manifest.json").read_bytes())
 
@@ -77,16 +77,16 @@ def test_sentences_are_drawn_from_long_texts_by_the_seed(teacher: Path, tmp_path
     texts = [json.loads(line)["text"] for line in (tmp_path / "soft.jsonl").open()]
     assert len(set(texts)) == 2
     assert set(texts) <= {"The film was good.", "The story was not very good and it was cold.", "A dull film it was."}
-    with pytest.raises(BadData, match="3 sentences of 4 to 60 words; 9 asked for"):
+    with pytest.raises(BadData, match="--sentences is 9, but the files have only 3 sentences of 4 to 60 words"):
         label(teacher, [str(tmp_path / "reviews.txt.gz")], tmp_path / "more.jsonl", CPU, sentences=9)
     assert not (tmp_path / "more.jsonl").exists()
 
 
-def test_sentences_that_say_too_little_or_too_much_are_left_out() -> None:
+def test_too_short_and_too_long_sentences_are_left_out() -> None:
     assert sentences_of("Good. It was a good film! " + "very " * 61 + "good.") == ["It was a good film!"]
 
 
-def test_a_teacher_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_missing_teacher_is_refused(tmp_path: Path) -> None:
     source = write_tsv(tmp_path / "texts.tsv", sentences(3))
 
     with pytest.raises(BadCheckpoint, match="nowhere"):
@@ -104,7 +104,7 @@ def test_pairs_stay_pairs(teacher: Path, tmp_path: Path) -> None:
     assert found[0].target != found[1].target
 
 
-def test_a_run_s_record_says_whose_probabilities_it_learned_from(teacher: Path, exported: tuple[Path, Exported], tmp_path: Path) -> None:
+def test_the_record_of_a_run_names_its_teachers(teacher: Path, exported: tuple[Path, Exported], tmp_path: Path) -> None:
     source = write_tsv(tmp_path / "texts.tsv", sentences(40, seed=7))
     for name, model in (("one", teacher), ("two", exported[0])):
         label(model, [str(source)], tmp_path / f"{name}.jsonl", CPU)
@@ -118,7 +118,7 @@ def test_a_run_s_record_says_whose_probabilities_it_learned_from(teacher: Path, 
     assert [file["teachers"] for file in files] == [sorted([f"tiny@{weights[:12]}", f"tiny/1@{bundle[:12]}"]), []]
 
 
-def test_a_folder_that_is_not_there_is_told_before_the_work(teacher: Path, tmp_path: Path) -> None:
+def test_a_missing_output_folder_is_refused_before_the_work(teacher: Path, tmp_path: Path) -> None:
     source = write_tsv(tmp_path / "texts.tsv", sentences(3))
 
     with pytest.raises(ModelsError, match="the folder does not exist"):

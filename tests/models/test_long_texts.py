@@ -156,4 +156,4 @@ def test_the_command_prints_writes_and_records(bundle: Path, data: Path, tmp_pat
     assert load_bundle(bundle).manifest.default_truncation == found.best().truncation
     assert isinstance(load_bundle(bundle).manifest.windows, WindowsSpec)
     assert main(["long-texts", str(bundle), str(data), "--default"]) == 1
-    assert "--default goes with --record" in capsys.readouterr().err
+    assert "--default needs --record" in capsys.readouterr().err

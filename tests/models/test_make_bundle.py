@@ -1,4 +1,4 @@
-"""The script that makes the default bundle: what each recipe asks of ``sentiment-models``, and that a repeated call goes on."""
+"""The script that makes the default bundle: the commands of each recipe, and continuing after an interruption."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ import pytest
 
 SCRIPT = Path(__file__).parents[2] / "models" / "make_bundle.sh"
 
-# Stands for sentiment-models: notes what it was asked, makes what the command would, and fails at the command that FAIL names.
+# A stub of sentiment-models: logs its arguments, makes the command's outputs, and fails at the command that FAIL names.
 NOTES = """#!/bin/bash
 echo "$*" >> "$NOTED"
 [ "$1" != "${FAIL:-}" ] || exit 1
@@ -27,9 +27,12 @@ esac
 """
 
 
+Make = Callable[..., tuple[int, list[list[str]]]]
+
+
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., tuple[int, list[list[str]]]]:
-    """Runs the script in a folder of its own; returns its exit code and the commands that it gave."""
+def make(tmp_path: Path) -> Make:
+    """Runs the script in its own folder; returns its exit code and the commands that it ran."""
     stub = tmp_path / "bin" / "sentiment-models"
     stub.parent.mkdir()
     stub.write_text(NOTES)
@@ -66,8 +69,8 @@ def make(tmp_path: Path) -> Callable[..., tuple[int, list[list[str]]]]:
 @pytest.mark.parametrize(
     ("recipe", "trains"), [(recipe, ["teacher", "student"]) for recipe in ("quick", "whole", "onward")] + [("head", ["student"])]
 )
-def test_a_recipe_trains_a_teacher_or_has_one_labels_trains_a_student_and_packs_it(
-    recipe: str, trains: list[str], make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path
+def test_a_recipe_trains_a_teacher_or_uses_the_bundle_then_labels_trains_and_exports_a_student(
+    recipe: str, trains: list[str], make: Make, tmp_path: Path
 ) -> None:
     code, commands = make(recipe, EVAL="a.tsv b.tsv", STUDY="dev.tsv")
 
@@ -76,7 +79,7 @@ def test_a_recipe_trains_a_teacher_or_has_one_labels_trains_a_student_and_packs_
     assert names[-5:] == ["export", "long-texts", "evaluate", "evaluate", "card"]
     trained = [command[command.index("--out") + 1] for command in commands if command[0] == "train"]
     assert trained == [str(tmp_path / "run" / name) for name in trains]
-    # Every file that the student learns from was made before, by a teacher or by people.
+    # Every labelled file of the student was made by the teacher before.
     student = next(command for command in commands if str(tmp_path / "run" / "student") in command)
     labelled = {command[command.index("--out") + 1] for command in commands if command[0] == "label"}
     learned = {one.partition(":")[0] for one in student if one.startswith(str(tmp_path / "run")) and ".jsonl" in one}
@@ -85,9 +88,7 @@ def test_a_recipe_trains_a_teacher_or_has_one_labels_trains_a_student_and_packs_
     assert {"--evaluation", "--explanations"} <= set(commands[-1])
 
 
-def test_a_new_head_keeps_the_answers_of_the_bundle_that_was_there(
-    make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path
-) -> None:
+def test_a_new_head_keeps_the_answers_of_the_bundle_that_was_there(make: Make, tmp_path: Path) -> None:
     _, commands = make("head")
 
     (student,) = (command for command in commands if command[0] == "train")
@@ -97,17 +98,17 @@ def test_a_new_head_keeps_the_answers_of_the_bundle_that_was_there(
     assert [student[student.index(flag) + 1] for flag in ("--base", "--teacher-weight")] == [start, "1"]
 
 
-def test_a_folder_that_holds_another_recipes_run_is_refused(make: Callable[..., tuple[int, list[list[str]]]]) -> None:
+def test_a_folder_that_holds_another_recipes_run_is_refused(make: Make) -> None:
     assert make("onward")[0] == 0
 
     assert make("head") == (2, [])
 
 
-@pytest.mark.parametrize("recipe", ["onward", "head"])
-@pytest.mark.parametrize("fails", ["train", "label", "export", "long-texts", "card"])
-def test_a_repeated_call_goes_on_from_the_bundle_that_was_there_at_first(
-    fails: str, recipe: str, make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "fails"),
+    [*(("onward", command) for command in ("train", "label", "export", "long-texts", "card")), ("head", "train"), ("head", "export")],
+)
+def test_a_repeated_call_continues_from_the_original_bundle(fails: str, recipe: str, make: Make, tmp_path: Path) -> None:
     assert make(recipe, FAIL=fails)[0] != 0
 
     code, commands = make(recipe)
@@ -120,13 +121,11 @@ def test_a_repeated_call_goes_on_from_the_bundle_that_was_there_at_first(
 
 
 @pytest.mark.parametrize("recipe", ["quick", "whole", "onward", "head"])
-def test_labels_are_made_again_where_their_texts_have_changed(
-    recipe: str, make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path
-) -> None:
+def test_labels_are_made_again_if_their_texts_have_changed(recipe: str, make: Make, tmp_path: Path) -> None:
     first = [command for command in make(recipe)[1] if command[0] == "label"]
 
     def labelled() -> set[str]:
-        # A teacher whose training has ended is not written again.
+        # KEEP: the stub does not rewrite the teacher, as a finished training does not.
         return {Path(command[command.index("--out") + 1]).name for command in make(recipe, KEEP="1")[1] if command[0] == "label"}
 
     assert labelled() == set()
@@ -136,17 +135,17 @@ def test_labels_are_made_again_where_their_texts_have_changed(
     assert len(first) > 4
 
 
-def test_what_there_is_not_is_told_before_anything_is_trained(make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path) -> None:
+def test_missing_inputs_are_refused_before_training(make: Make, tmp_path: Path) -> None:
     for recipe in ("onward", "head"):
         assert make(recipe, BUNDLE=str(tmp_path / "none")) == (1, [])
     assert make("slowly") == (2, [])
-    # Nothing is fetched in the place of a folder that was named.
+    # Nothing is downloaded if a folder was named.
     for name in ("BASE", "TEACHER"):
         assert make("quick", **{name: str(tmp_path / "none")}) == (2, [])
         assert not (tmp_path / "run").exists()
 
 
-def test_the_texts_that_were_written_to_be_hard_do_not_calibrate(make: Callable[..., tuple[int, list[list[str]]]], tmp_path: Path) -> None:
+def test_hand_written_hard_texts_are_not_used_for_calibration(make: Make, tmp_path: Path) -> None:
     files = [SCRIPT.parent / "sentiment_models" / name for name in ("idioms.tsv", "texts/cases.tsv", "texts/domains.tsv")]
     hard = [file.read_text(encoding="utf-8").splitlines()[0].split("\t")[1] for file in files]
     rows = [json.dumps({"label": "positive", "text": text}, ensure_ascii=False) + "\n" for text in ("kind of good", *hard)]

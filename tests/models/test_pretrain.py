@@ -1,11 +1,8 @@
-"""Pre-training: what is masked and paired, what is learned, and that a killed run goes on as if nothing had happened."""
+"""Pre-training: masks, pairs, learning, and resuming a killed run without a difference."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -28,31 +25,15 @@ from sentiment_models.training.masking import IGNORED, Vocabulary, mask
 from sentiment_models.training.pretrain import Masker, Pretraining, pretrain
 from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.train import train
+from tests.models import processes
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 from tests.models.tiny_families import TINY
 
-# Runs the recipe in argv[1] into argv[2] and is killed by the kernel in the middle of step 5: after the checkpoint of step
-# 4, with step 5's weights changed in memory only.
-KILLED = """
-import json, os, signal, sys
-from pathlib import Path
-from sentiment_models.training import pretrain as module
-step = module._Run._step
-def dies(run, *batch):
-    loss = step(run, *batch)
-    if run.progress.step == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return loss
-module._Run._step = dies
-recipe = json.loads(sys.argv[1])
-recipe = module.Pretraining(**{k: tuple(v) if isinstance(v, list) else v for k, v in recipe.items()})
-module.pretrain(recipe, Path(sys.argv[2]), checkpoint_steps=2)
-"""
 VOCABULARY = Vocabulary.of(1000, 4, [0, 1, 2, 3, 4])
 
 
 def documents_of(count: int, seed: int = 0) -> list[str]:
-    """Documents of 1 to 8 sentences, no two alike."""
+    """Documents of 1 to 8 sentences, all different."""
     rng = random.Random(seed)
     return [
         " ".join(f"{text}." for _, text in sentences(rng.randint(1, 8), seed=1000 * seed + number, words_max=9)) + f" end {number}."
@@ -61,7 +42,7 @@ def documents_of(count: int, seed: int = 0) -> list[str]:
 
 
 def laid_out(lengths: list[list[int]]) -> Documents:
-    """Documents with sentences of so many tokens; all tokens differ."""
+    """Documents with sentences of the given numbers of tokens; all tokens differ."""
     sentences, starts = [0], [0]
     for document in lengths:
         for length in document:
@@ -72,7 +53,7 @@ def laid_out(lengths: list[list[int]]) -> Documents:
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Pretraining:
-    """Some 20 steps from nothing."""
+    """About 20 steps from an untrained model."""
     path = tmp_path_factory.mktemp("documents") / "documents.txt"
     path.write_text("\n".join(documents_of(60)) + "\n", encoding="utf-8")
     return Pretraining(
@@ -98,7 +79,7 @@ def whole(recipe: Pretraining, tmp_path_factory: pytest.TempPathFactory) -> Path
     return out
 
 
-def test_of_a_hundred_positions_fifteen_are_chosen_and_of_these_eighty_per_cent_hidden_ten_replaced_ten_kept() -> None:
+def test_masking_chooses_15_per_cent_and_hides_80_replaces_10_and_keeps_10_per_cent_of_them() -> None:
     rng = np.random.default_rng(7)
     ids = np.concatenate([[2], rng.integers(5, 1000, 2000), [3]])
     hidden = replaced = kept = 0
@@ -120,7 +101,7 @@ def test_of_a_hundred_positions_fifteen_are_chosen_and_of_these_eighty_per_cent_
     assert abs(kept - 1500) < 185
 
 
-def test_special_tokens_are_neither_masked_nor_shown_in_place_of_others() -> None:
+def test_special_tokens_are_never_masked_and_never_replace_others() -> None:
     rng = np.random.default_rng(3)
 
     for seed in range(300):
@@ -155,7 +136,7 @@ def test_a_mask_depends_on_seed_epoch_and_row_and_not_on_the_batch(tmp_path: Pat
     assert Masker(tokenizer, len(tokenizer), 2, two_segments=True).row(documents, rows[5], 0, 5)[2].tolist() != alone[2].tolist()
 
 
-def test_in_one_half_of_the_pairs_the_second_segment_follows_and_in_the_other_it_is_of_another_document() -> None:
+def test_half_of_the_pairs_follow_and_half_are_of_two_documents() -> None:
     rng = random.Random(5)
     documents = laid_out([[rng.randint(1, 14) for _ in range(rng.randint(1, 9))] for _ in range(2000)])
     bounds = [documents.sentences[start] for start in documents.starts]
@@ -174,7 +155,7 @@ def test_in_one_half_of_the_pairs_the_second_segment_follows_and_in_the_other_it
         )
     assert len(rows) > 3000
     assert abs(sum(row.follows for row in rows) / len(rows) - 0.5) < 0.04
-    # All but a lone last token now and then is shown.
+    # Nearly all tokens are shown: a single last token of a document may be missing.
     shown = {token for row in rows for token in range(*row.a)} | {token for row in rows if row.follows for token in range(*row.b)}
     assert len(shown) > 0.95 * len(documents.tokens)
     assert rows == pairs(documents, 29, random.Random(2))
@@ -201,7 +182,7 @@ def test_a_sentence_that_is_too_long_is_cut_and_an_empty_document_left_out() -> 
     assert encoded.starts == [0, 4, 6]
 
 
-def test_the_frame_is_what_the_tokenizer_puts_around_segments(tmp_path: Path) -> None:
+def test_the_frame_equals_the_tokenizers_special_tokens(tmp_path: Path) -> None:
     tokenizer = BertTokenizerFast.from_pretrained(save_tiny_bert(tmp_path))
     a, b = (np.array(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in ("the good film", "a story"))
 
@@ -225,15 +206,15 @@ def test_documents_are_read_from_lines_and_from_labelled_files(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("a.txt", b"\n\n", "holds no document"),
+        ("a.txt", b"\n\n", "the file has no document"),
         ("a.txt", b"one\n\xff\n", r"a\.txt:2: not UTF-8"),
-        ("a.tsv", b"0\tone\ntwo\n", r"a\.tsv:2: no tab; wanted label<TAB>text"),
-        ("a.jsonl", b'{"text": "x"}\n[]\n', r"a\.jsonl:2: not an object with the key text"),
-        ("a.pdf", b"x", r"a \.pdf file; documents are read from \.txt, \.tsv and \.jsonl"),
+        ("a.tsv", b"0\tone\ntwo\n", r"a\.tsv:2: expected label<TAB>text, but the line has no tab"),
+        ("a.jsonl", b'{"text": "x"}\n[]\n', r"a\.jsonl:2: expected a JSON object with the key text"),
+        ("a.pdf", b"x", r"must be in a \.txt, \.tsv or \.jsonl file, optionally \.gz; got \.pdf"),
         ("a.txt.gz", b"x", r"a\.txt\.gz: cannot be read"),
     ],
 )
-def test_a_bad_file_of_documents_is_named(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+def test_a_bad_file_of_documents_is_refused_by_name(tmp_path: Path, name: str, content: bytes, told: str) -> None:
     (tmp_path / name).write_bytes(content)
 
     with pytest.raises(BadData, match=told):
@@ -243,13 +224,7 @@ def test_a_bad_file_of_documents_is_named(tmp_path: Path, name: str, content: by
 def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_an_uninterrupted_one(
     recipe: Pretraining, whole: Path, tmp_path: Path
 ) -> None:
-    asdict = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, json.dumps(asdict), str(tmp_path)], env=environment, check=False, capture_output=True
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert processes.run(processes.killed_in_step_5, ("pretrain", recipe, tmp_path, torch.get_num_threads())) == [-signal.SIGKILL]
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]["step"] == 4
     pretrain(recipe, tmp_path, checkpoint_steps=2)
 
@@ -259,7 +234,7 @@ def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_an_unint
         assert (tmp_path / "best" / name).read_bytes() == (whole / "best" / name).read_bytes()
 
 
-def test_it_learns_and_tells_how(recipe: Pretraining, whole: Path) -> None:
+def test_pre_training_learns_and_records_how(recipe: Pretraining, whole: Path) -> None:
     record = json.loads((whole / "best" / "training.json").read_bytes())
 
     first, last = record["history"][0], record["history"][-1]
@@ -274,20 +249,18 @@ def test_it_learns_and_tells_how(recipe: Pretraining, whole: Path) -> None:
     assert str(Path(recipe.sources[0]).parent) not in json.dumps(record)
 
 
-def test_a_classifier_is_fine_tuned_from_it(recipe: Pretraining, whole: Path, tmp_path: Path) -> None:
+def test_a_classifier_is_fine_tuned_from_the_encoder(recipe: Pretraining, whole: Path, tmp_path: Path) -> None:
     data = write_tsv(tmp_path / "data.tsv", sentences(40, seed=4))
 
     best = train(Recipe(str(whole / "best"), (str(data),), max_tokens=recipe.max_tokens, dev_fraction=0.3, batch_rows=16), tmp_path / "run")
 
     record = json.loads((best / "training.json").read_bytes())
     assert record["base_training"]["recipe"]["layers"] == 2
-    with pytest.raises(BadCheckpoint, match="best: reads at most 32 tokens; max_tokens is 256"):
+    with pytest.raises(BadCheckpoint, match=r"best: max_tokens must be at most 32 .*, got 256"):
         train(Recipe(str(whole / "best"), (str(data),), dev_fraction=0.3), tmp_path / "other")
 
 
-def test_an_encoder_without_a_head_gets_a_fresh_one_tied_to_its_word_embeddings_and_keeps_the_rest(
-    recipe: Pretraining, tmp_path: Path
-) -> None:
+def test_an_encoder_without_a_head_gets_one_tied_to_its_word_embeddings(recipe: Pretraining, tmp_path: Path) -> None:
     base = save_tiny_bert(tmp_path / "base")
 
     loaded = load(str(base), 0.1, 32, next_sentence=False)
@@ -307,7 +280,7 @@ def test_an_encoder_without_a_head_gets_a_fresh_one_tied_to_its_word_embeddings_
 
 
 @pytest.mark.parametrize("family", HEADS)
-def test_the_head_at_chosen_positions_is_the_models_own(family: str) -> None:
+def test_the_head_at_chosen_positions_equals_the_models_own(family: str) -> None:
     torch.manual_seed(0)
     config = AutoConfig.for_model(family, vocab_size=50, pad_token_id=1, max_position_embeddings=66, **TINY[family].sizes)
     kind, head = HEADS[family]
@@ -322,24 +295,24 @@ def test_the_head_at_chosen_positions_is_the_models_own(family: str) -> None:
     assert torch.allclose(head(model, hidden[:, 2:4]), logits[:, 2:4], atol=1e-6)
 
 
-def test_what_cannot_be_pre_trained_is_refused_with_the_reason(recipe: Pretraining, tmp_path: Path) -> None:
+def test_invalid_pre_training_is_refused_with_the_reason(recipe: Pretraining, tmp_path: Path) -> None:
     base = save_tiny_bert(tmp_path / "base")
     roberta = tmp_path / "roberta"
     AutoConfig.for_model("roberta").save_pretrained(roberta)
     lone = tmp_path / "lone.txt"
     lone.write_text("\n".join(["good film. bad film."] * 5))
 
-    with pytest.raises(BadCheckpoint, match="reads at most 64 tokens; max_tokens is 65"):
+    with pytest.raises(BadCheckpoint, match=r"max_tokens must be at most 64 .*, got 65"):
         pretrain(replace(recipe, base=str(base), max_tokens=65), tmp_path / "out")
-    with pytest.raises(BadCheckpoint, match="is a roberta; only bert predicts the next sentence; give --no-nsp"):
+    with pytest.raises(BadCheckpoint, match="next-sentence prediction needs bert, got roberta; add --no-nsp"):
         pretrain(replace(recipe, base=str(roberta)), tmp_path / "out")
     with pytest.raises(BadCheckpoint, match="cannot be loaded as an encoder"):
         pretrain(replace(recipe, base=str(tmp_path)), tmp_path / "out")
-    with pytest.raises(BadCheckpoint, match="holds no tokenizer"):
+    with pytest.raises(BadCheckpoint, match="the tokenizer cannot be loaded"):
         pretrain(replace(recipe, tokenizer=str(tmp_path)), tmp_path / "out")
-    with pytest.raises(ModelsError, match="a base has its own"):
+    with pytest.raises(ModelsError, match="which has its own tokenizer"):
         replace(recipe, base=str(base), tokenizer=str(base))
-    with pytest.raises(BadData, match=r"a vocabulary of 20; the \d+ characters of the texts alone need"):
+    with pytest.raises(BadData, match=r"vocabulary must be at least \d+ for the \d+ characters of the texts, got 20"):
         pretrain(replace(recipe, vocabulary=20), tmp_path / "out")
     with pytest.raises(BadData, match="split is empty"):
         pretrain(replace(recipe, sources=(str(lone),)), tmp_path / "out")
@@ -349,7 +322,7 @@ def test_what_cannot_be_pre_trained_is_refused_with_the_reason(recipe: Pretraini
 @pytest.mark.parametrize(
     "change", [lambda run: run.model.tokenizer.add_tokens(["another"]), lambda run: run.plan.pop()], ids=["vocabulary", "steps"]
 )
-def test_processes_that_drew_another_plan_or_vocabulary_do_not_train(
+def test_processes_with_different_plans_or_vocabularies_do_not_train(
     recipe: Pretraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], object]
 ) -> None:
     class First(Processes):
@@ -372,7 +345,7 @@ def test_processes_that_drew_another_plan_or_vocabulary_do_not_train(
         pretrain(recipe, tmp_path / "out")
     monkeypatch.setattr(pretrain_module, "join", lambda _device: Second())
     monkeypatch.setattr(pretrain_module, "_Run", Changed)
-    with pytest.raises(ModelsError, match=r"run, step, steps and vocabulary .*; all must see the same files"):
+    with pytest.raises(ModelsError, match=r"run, step, steps and vocabulary .*; all processes must see the same files"):
         pretrain(recipe, tmp_path / "out")
 
 

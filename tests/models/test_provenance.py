@@ -1,21 +1,28 @@
-"""No word about the machine lands in a bundle."""
+"""Records hold nothing about the machine."""
 
 from pathlib import Path
+
+import pytest
 
 from sentiment_models.export.provenance import Json, distinct_names, library_versions, without_folders
 
 
-def test_files_of_one_name_are_told_apart_by_as_few_folders_as_needed() -> None:
-    paths = [Path("/home/x/sst2/train.tsv.gz"), Path("/home/x/imdb/train.tsv.gz"), Path("/home/x/amazon/books.tsv.gz")]
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (
+            ["/home/x/sst2/train.tsv.gz", "/home/x/imdb/train.tsv.gz", "/y/books.tsv"],
+            ["sst2/train.tsv.gz", "imdb/train.tsv.gz", "books.tsv"],
+        ),
+        (["/a/x.tsv", "/a/x.tsv"], ["x.tsv", "x.tsv"]),
+    ],
+    ids=["one name in two folders", "one file twice"],
+)
+def test_files_get_as_few_folders_as_distinct_names_need(paths: list[str], names: list[str]) -> None:
+    assert distinct_names([Path(path) for path in paths]) == names
 
-    assert distinct_names(paths) == ["sst2/train.tsv.gz", "imdb/train.tsv.gz", "books.tsv.gz"]
 
-
-def test_a_file_given_twice_keeps_its_short_name() -> None:
-    assert distinct_names([Path("/a/x.tsv"), Path("/a/x.tsv")]) == ["x.tsv", "x.tsv"]
-
-
-def test_absolute_paths_lose_their_folders_wherever_they_stand() -> None:
+def test_absolute_paths_lose_their_folders_at_any_depth() -> None:
     record: Json = {"recipe": {"base": "/home/x/minilm", "sources": ["/data/sst2/train.tsv:3", "./y.tsv"]}, "/tmp/key": 1.5, "rows": None}
 
     assert without_folders(record) == {"recipe": {"base": "minilm", "sources": ["train.tsv:3", "y.tsv"]}, "key": 1.5, "rows": None}

@@ -66,8 +66,8 @@ def test_a_checkpoint_of_another_family_or_without_its_head_answers_nothing(
     del weights["classifier.weight"]
     save_file(weights, headless / "model.safetensors", metadata={"format": "pt"})
 
-    assert "model_type is roformer; exported are bert, " in refused(*before, foreign, *behind)
-    assert "/headless: lacks classifier.weight; wanted a fine-tuned classifier" in refused(*before, headless, *behind)
+    assert "model_type must be one of bert, " in refused(*before, foreign, *behind)
+    assert "/headless: not a fine-tuned classifier: the weights lack classifier.weight" in refused(*before, headless, *behind)
 
 
 def test_checkpoints_that_call_their_labels_otherwise_have_no_mean(refused: Callable[..., str], tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_checkpoints_that_call_their_labels_otherwise_have_no_mean(refused: Call
 
     said = refused("average", "WHOLE", turned, "--out", "OUT")
 
-    assert said == "error: /turned: its labels are positive, negative; those of /whole are negative, positive"
+    assert said == "error: /turned: labels are positive, negative, but those of /whole are negative, positive"
 
 
 def test_an_average_replaces_nothing_unless_it_is_told_to(refused: Callable[..., str], tmp_path: Path) -> None:
@@ -83,12 +83,12 @@ def test_an_average_replaces_nothing_unless_it_is_told_to(refused: Callable[...,
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "letter.txt").write_text("mine")
 
-    assert refused("average", "WHOLE", other, "--out", tmp_path / "precious") == "error: /precious: exists; --force replaces it"
+    assert refused("average", "WHOLE", other, "--out", tmp_path / "precious") == "error: /precious: exists; use --force to replace it"
     assert main(["average", str(tmp_path / "whole"), str(other), "--out", str(tmp_path / "precious"), "--force"]) == 0
     assert not (tmp_path / "precious" / "letter.txt").exists()
 
 
-@pytest.mark.parametrize(("device", "why"), [("cuda:7", "device is cuda:7: "), ("foo", "device is foo: ")])
+@pytest.mark.parametrize(("device", "why"), [("cuda:7", "device cuda:7 cannot be used: "), ("foo", "device foo cannot be used: ")])
 @pytest.mark.parametrize("command", ["train", "pretrain", "label"])
 def test_a_device_that_is_not_there_is_told_before_the_work(command: str, device: str, why: str, refused: Callable[..., str]) -> None:
     before, behind = READERS[command]
@@ -96,7 +96,7 @@ def test_a_device_that_is_not_there_is_told_before_the_work(command: str, device
     said = refused(*before, "WHOLE", *behind, "--device", device)
 
     assert said.startswith(f"error: {why}")
-    assert "; here are cpu and " in said
+    assert "; this machine has cpu and " in said
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_pairs_are_refused_where_one_text_is_read(
 
     said = refused(*given)
 
-    assert said == "error: /pairs.jsonl:2: has a text_pair; one text is read here (export --pairs makes a bundle that reads two)"
+    assert said == "error: /pairs.jsonl:2: text_pair is not supported here (export --pairs makes a bundle that reads pairs)"

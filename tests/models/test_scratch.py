@@ -1,4 +1,4 @@
-"""Models from scratch, and the experiment that compares them with fine-tuned ones."""
+"""Models from scratch, and the experiment that compares them with fine-tuned models."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 
 @pytest.fixture(scope="module")
 def outcomes() -> list[Outcome]:
-    """Made-up figures of six runs."""
+    """Invented figures of six runs."""
 
     def one(name: str, base: str, high: float) -> Outcome:
         curve = tuple(Point(epoch, high - 0.3 / epoch, high - 0.4 / epoch) for epoch in range(1, 6))
@@ -81,7 +81,7 @@ def test_a_learned_tokenizer_is_berts_and_survives_saving(tmp_path: Path) -> Non
 
 
 def test_a_vocabulary_that_cannot_hold_the_characters_is_refused() -> None:
-    with pytest.raises(BadData, match="a vocabulary of 11; the 4 characters of the texts alone need 13"):
+    with pytest.raises(BadData, match="vocabulary must be at least 13 for the 4 characters of the texts, got 11"):
         train_tokenizer(["ab cd"], 11, 32)
     assert len(train_tokenizer(["ab cd"], 13, 32)) == 13
 
@@ -89,16 +89,16 @@ def test_a_vocabulary_that_cannot_hold_the_characters_is_refused() -> None:
 @pytest.mark.parametrize(
     ("shape", "told"),
     [
-        ((6, 0, 256), "0 heads, width 256; each wants at least 1"),
-        ((6, 7, 256), "width 256 cannot be parted among 7 heads; wanted 252 or 259"),
+        ((6, 0, 256), "layers, heads and width must be at least 1, got 6, 0 and 256"),
+        ((6, 7, 256), r"width must be a multiple of heads \(7\), got 256; use 252 or 259"),
     ],
 )
-def test_a_shape_that_cannot_be_is_refused(shape: tuple[int, int, int], told: str) -> None:
+def test_an_impossible_shape_is_refused(shape: tuple[int, int, int], told: str) -> None:
     with pytest.raises(ModelsError, match=told):
         Shape(*shape)
 
 
-def test_training_from_scratch_makes_the_wanted_shape_and_learns(tmp_path: Path) -> None:
+def test_training_from_scratch_makes_the_recipes_shape_and_learns(tmp_path: Path) -> None:
     data = write_tsv(tmp_path / "data.tsv", sentences(400, seed=3, words_max=4))
     small = Recipe("", (str(data),), layers=2, heads=2, width=32, vocabulary=150, max_tokens=16, batch_rows=32, dropout=0.0)
     recipe = replace(small, epochs=4, learning_rate=1e-2, dev_fraction=0.2, evaluations_per_epoch=1)
@@ -107,19 +107,15 @@ def test_training_from_scratch_makes_the_wanted_shape_and_learns(tmp_path: Path)
 
     config = json.loads((best / "config.json").read_bytes())
     record = json.loads((best / "training.json").read_bytes())
-    assert [config[name] for name in ("num_hidden_layers", "num_attention_heads", "hidden_size", "max_position_embeddings")] == [
-        2,
-        2,
-        32,
-        16,
-    ]
+    shape = ("num_hidden_layers", "num_attention_heads", "hidden_size", "max_position_embeddings")
+    assert tuple(config[name] for name in shape) == (2, 2, 32, 16)
     assert config["id2label"] == {"0": "negative", "1": "positive"}
     assert record["recipe"]["base"] == ""
     assert record["base_training"] is None
     assert [one["epoch"] for one in record["history"]] == pytest.approx([1, 2, 3, 4], abs=0.1)
     assert record["history"][-1]["train_accuracy"] > 0.9
     assert accuracy(best, list(read_examples(tmp_path / "run/dev.jsonl", LABELS)), 16, "cpu", "dev") == record["dev_accuracy"] > 0.9
-    # Words, positions and segments, then two layers, the pooler and the head.
+    # Embeddings of words, positions and segments, two layers, the pooler and the head.
     layer = 4 * (32 * 32 + 32) + 2 * 32 * 128 + 128 + 32 + 4 * 32
     embeddings = (config["vocab_size"] + 16 + 2 + 2) * 32
     assert parameters(best) == embeddings + 2 * layer + 32 * 32 + 32 + 2 * 32 + 2
@@ -131,17 +127,17 @@ def test_each_epochs_end_is_evaluated_however_many_batches_it_has() -> None:
     assert evaluation_steps([2], 4) == {1, 2}
 
 
-def test_a_sample_has_as_many_of_each_label_and_too_few_are_told(experiment: Experiment) -> None:
+def test_a_sample_is_balanced_by_label_and_too_few_reviews_are_refused(experiment: Experiment) -> None:
     drawn = sample(Path(experiment.data), LABELS, 41, 1)
 
     assert sorted(example.label for example in drawn) == [0] * 21 + [1] * 20
     assert drawn == sample(Path(experiment.data), LABELS, 41, 1) != sample(Path(experiment.data), LABELS, 41, 2)
     assert len(sample(Path(experiment.data), LABELS, 0, 1)) == 120
-    with pytest.raises(BadData, match=r"data\.tsv: \d+ reviews are negative; 500 are wanted for 1000 reviews"):
+    with pytest.raises(BadData, match=r"data\.tsv: 1000 reviews need 500 with the label negative; the file has \d+"):
         sample(Path(experiment.data), LABELS, 1000, 1)
 
 
-def test_an_interrupted_experiment_goes_on_with_the_runs_that_are_missing(
+def test_an_interrupted_experiment_continues_with_the_missing_runs(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[str] = []
@@ -162,7 +158,7 @@ def test_an_interrupted_experiment_goes_on_with_the_runs_that_are_missing(
 
     assert trained == ["2x1"]
     assert [one["name"] for one in first] == ["2x1"]
-    assert said == ["2x1: measured before", "tiny: run 2 of 2"]
+    assert said == ["2x1: already measured", "tiny: run 2 of 2"]
     assert [one.name for one in outcomes] == ["2x1", "tiny"]
     assert [len(one.curve) for one in outcomes] == [2, 2]
     assert outcomes[0].from_scratch
@@ -171,7 +167,7 @@ def test_an_interrupted_experiment_goes_on_with_the_runs_that_are_missing(
     assert kept["runs"][0] == first[0]
     assert (kept["train_reviews"], kept["test_reviews"]) == (60, 30)
     assert str(tmp_path.parent) not in json.dumps(kept)
-    with pytest.raises(OtherRun, match="belongs to an experiment of other settings or other data"):
+    with pytest.raises(OtherRun, match="belongs to an experiment with other settings or other data"):
         conduct(replace(experiment, seed=2), tmp_path, "cpu", said.append)
 
 
@@ -192,21 +188,20 @@ def test_the_command_prints_the_table_and_writes_picture_and_page(
     assert (out / "report.html").read_text().count("<img ") == 1
 
 
-@pytest.mark.parametrize("wrong", [["--grid", "8by6"], ["--base", "MiniLM"]])
-def test_wrong_usage_is_exit_code_2(wrong: list[str], tmp_path: Path) -> None:
-    assert main(["scratch", "--data", "d.tsv", "--test", "t.tsv", "--out", str(tmp_path / "out"), *wrong]) == 2
+@pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        ({"bases": (("a", "x"), ("a", "y"))}, "two runs are called a; give them different names"),
+        ({"grid": ()}, "no run: give --grid or --base"),
+        ({"bases": (("../a", "x"),)}, r"run name must consist of letters, .* got '\.\./a'"),
+    ],
+)
+def test_runs_without_distinct_usable_names_are_refused(runs: dict[str, tuple[tuple[str, str], ...]], message: str) -> None:
+    with pytest.raises(ModelsError, match=message):
+        Experiment("d", "t", **runs)
 
 
-def test_runs_that_cannot_be_told_apart_or_kept_are_refused() -> None:
-    with pytest.raises(ModelsError, match="two runs are called a; give each a name of its own"):
-        Experiment("d", "t", bases=(("a", "x"), ("a", "y")))
-    with pytest.raises(ModelsError, match="no run: give a grid or a base"):
-        Experiment("d", "t", grid=())
-    with pytest.raises(ModelsError, match=r"a run is called '\.\./a'"):
-        Experiment("d", "t", bases=(("../a", "x"),))
-
-
-def test_the_published_figure_stands_beside_each_run_of_its_shape(outcomes: list[Outcome]) -> None:
+def test_the_published_figure_is_shown_for_each_run_of_its_shape(outcomes: list[Outcome]) -> None:
     lines = text_table(outcomes).splitlines()
 
     assert all(line.endswith("0.76") and "from scratch" in line for line in lines[1:5])
@@ -215,17 +210,19 @@ def test_the_published_figure_stands_beside_each_run_of_its_shape(outcomes: list
     assert lines[5].split() == ["MiniLM-L6", "fine-tuned", "6,000,000", "0.9700", "0.8700", "0.8600", "12.3"]
 
 
-def test_the_page_holds_every_figure_and_escapes_names(outcomes: list[Outcome]) -> None:
-    html = report(Experiment("/x/d.tsv", "/x/t.tsv"), outcomes, curves_png(outcomes))
+def test_the_page_holds_every_figure_and_escapes_names_and_equal_curves_give_equal_pictures(outcomes: list[Outcome]) -> None:
+    png = curves_png(outcomes)
+
+    html = report(Experiment("/x/d.tsv", "/x/t.tsv"), outcomes, png)
 
     assert "t&lt;b&gt; fine-tuned" in html
     assert "<b>" not in html
     assert "/x/" not in re.sub(r'"data:[^"]*"', "", html)
     assert html.count("data:image/png;base64,") == 1
     assert "16x12 from scratch" in html
+    assert curves_png(outcomes) == png
 
 
-def test_equal_curves_give_equal_pictures_and_too_many_are_refused(outcomes: list[Outcome]) -> None:
-    assert curves_png(outcomes) == curves_png(outcomes)
+def test_too_many_curves_are_refused() -> None:
     with pytest.raises(ValueError, match="29 curves; the limit is 28"):
         panels({"a": {str(number): [(0, 0)] for number in range(29)}}, "x", "y")

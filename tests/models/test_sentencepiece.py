@@ -1,4 +1,4 @@
-"""Checkpoints whose tokenizer is a SentencePiece model, as ALBERT's and XLNet's are published: tokens are those of the library itself."""
+"""Checkpoints with a published SentencePiece tokenizer, as of ALBERT and XLNet: tokens equal those of the sentencepiece library."""
 
 import json
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from sentiment_models.export.export import export
 from tests.models.tiny_bert import LABELS, sentences
 from tests.models.tiny_families import MAX_TOKENS, PLAIN
 
-# In lower case and without accents: what ALBERT does before SentencePiece sees a text.
+# In lower case and without accents, because ALBERT normalizes so before SentencePiece.
 TEXTS = ["the film was good", "a dull story  and cold", "it was n't ﬁne 😍 at all", "..."]
-# How a family's vocabulary begins, the sizes of its model, and where a text stands among the tokens that are added to it.
+# By family: the start of its vocabulary, the sizes of its model, and the place of the text among the special tokens.
 FAMILIES = {
     "albert": (
         {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": "<pad>", "control_symbols": "[CLS],[SEP],[MASK]"},
@@ -33,11 +33,11 @@ FAMILIES = {
 
 
 def save_checkpoint(folder: Path, family: str, texts: Sequence[str]) -> sentencepiece.SentencePieceProcessor:
-    """A random model with spiece.model and nothing else for a tokenizer; returns what reads that file."""
+    """Save a random model with spiece.model as its only tokenizer file; return a reader of that file."""
     options, sizes, _ = FAMILIES[family]
     folder.mkdir()
     (folder.parent / "texts.txt").write_text("\n".join(texts))
-    # One thread, and weights of their own seed: the same bytes each time.
+    # One thread and a fixed seed, so that the bytes are always the same.
     torch.manual_seed(1)
     made = {
         "num_threads": 1,
@@ -63,7 +63,7 @@ def test_a_published_tokenizer_is_converted_as_the_error_says_and_reads_alike(fa
     reader = save_checkpoint(checkpoint, family, [text for _, text in sentences(300, seed=1)])
 
     with pytest.raises(
-        BadCheckpoint, match=r"tokenizer\.json: is not there; with transformers and sentencepiece, AutoTokenizer.* makes it"
+        BadCheckpoint, match=r"tokenizer\.json: no such file; make it .* with transformers and sentencepiece: AutoTokenizer"
     ) as caught:
         export(checkpoint, bundle, name=family, version=1, max_tokens=MAX_TOKENS)
     assert f'AutoTokenizer.from_pretrained("{checkpoint}").save_pretrained("{checkpoint}")' in str(caught.value)

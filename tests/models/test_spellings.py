@@ -1,10 +1,7 @@
-"""Words with a slip of the finger: which are read as the word that was meant, and what becomes of everything else."""
+"""Spellings: which misspelled words are read as a word, and everything else unchanged."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -30,18 +27,19 @@ from sentiment_models.export.spellings import (
 )
 from sentiment_models.training.average import average
 from sentiment_models.training.emoji import add_emoji
+from tests.models import processes
 from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 from tests.models.tiny_families import TEXTS, TINY, save_tiny
 
 MANY = COUNT_MIN * RARER
 
 
-def test_a_slip_swaps_two_neighbours_or_leaves_a_letter_out() -> None:
+def test_a_typo_swaps_two_neighbours_or_leaves_a_letter_out() -> None:
     assert slips("good") == {"ogod", "godo", "ood", "god", "goo"}
     assert slips("ee") == {"e"}
 
 
-def test_every_slip_that_training_and_judging_make_is_among_them() -> None:
+def test_every_typo_of_training_and_evaluation_is_a_slip() -> None:
     rng = random.Random(1)
     for word in ("movie", "excellent", "boring", "unwatchable"):
         made = {typos(f"{word} - - - -", rng).split()[0] for _ in range(400)}
@@ -53,14 +51,14 @@ def test_a_spelling_goes_to_the_more_frequent_word_and_no_word_is_one() -> None:
 
     assert found["fom"] == found["fro"] == "from"
     assert found["flim"] == "film"
-    # Words, too short for a guess, of a word that is rare.
+    # Not a spelling: existing words, too short ones, and those of a rare word.
     assert not {"form", "from", "film"} & set(found)
     assert all(len(spelling) >= 3 for spelling in found)
     assert "farm" not in found.values()
     assert list(found) == sorted(found)
 
 
-def test_what_is_a_word_of_its_own_in_the_texts_is_no_spelling() -> None:
+def test_a_frequent_word_of_the_texts_is_no_spelling() -> None:
     counts = Counter(movie=MANY, moive=COUNT_MIN, mvoie=COUNT_MIN + 1)
 
     found = find_spellings(["movie"], counts)
@@ -75,7 +73,7 @@ def test_a_spelling_that_other_words_begin_with_is_left_out_and_leaves_none_that
     found = find_spellings(["funny", "fun", "##nier"], counts)
 
     assert "funny" in found.values()
-    # funnier would be read as funny and ier, then as fny and so on.
+    # Otherwise funnier would be read as funny and ier, then as fny and so on.
     assert not [spelling for spelling in found if "funnier".startswith(spelling)]
 
 
@@ -124,18 +122,18 @@ def test_a_misspelled_word_is_one_token_with_the_id_of_the_word_and_shows_what_w
     assert max(tokenizer.encode("😍").ids) < json.loads((spelled / "config.json").read_text())["vocab_size"]
 
 
-def test_the_bundle_proves_itself_and_says_where_its_spellings_come_from(spelled: Path) -> None:
+def test_the_bundle_verifies_and_records_the_source_of_its_spellings(spelled: Path) -> None:
     told = _provenance(spelled)["spellings"]
 
     checks = {one.name: one for one in examine(spelled)}
 
     assert told["count"] > 50
     assert [file["file"] for file in told["files"]] == ["texts.txt"]
-    assert f", {told['count']:,} other spellings of them" in checks["tokenizer"].found
+    assert f", {told['count']:,} spellings" in checks["tokenizer"].found
     assert all(one.good for one in checks.values() if one.name not in ("folder", "model card"))
 
 
-def test_training_goes_on_without_them_and_every_word_keeps_its_id(spelled: Path, tmp_path: Path) -> None:
+def test_training_from_a_bundle_drops_spellings_and_every_word_keeps_its_id(spelled: Path, tmp_path: Path) -> None:
     data = write_tsv(tmp_path / "data.tsv", sentences(60))
     sizes = ["--max-tokens", "32", "--dev-fraction", "0.2", "--emoji"]
 
@@ -150,7 +148,7 @@ def test_training_goes_on_without_them_and_every_word_keeps_its_id(spelled: Path
     assert AutoTokenizer.from_pretrained(spelled)(text)["input_ids"] == list(Tokenizer(spelled / "tokenizer.json", 32).encode(text).ids)
 
 
-def test_an_export_of_a_bundle_has_the_spellings_that_it_is_told_of(spelled: Path, tmp_path: Path) -> None:
+def test_an_export_of_a_bundle_has_no_spellings_without_texts(spelled: Path, tmp_path: Path) -> None:
     assert (
         main(["export", str(spelled), "--embeddings", "fp32", "--name", "plain", "--version", "1", "--out", str(tmp_path / "plain")]) == 0
     )
@@ -160,21 +158,21 @@ def test_an_export_of_a_bundle_has_the_spellings_that_it_is_told_of(spelled: Pat
     assert _provenance(tmp_path / "plain")["spellings"] is None
 
 
-def test_one_without_spellings_is_loaded_as_it_is(tmp_path: Path) -> None:
+def test_a_tokenizer_without_spellings_is_loaded_unchanged(tmp_path: Path) -> None:
     for name in ("bert", "roberta", "albert"):
         file = save_tiny(tmp_path / name, TINY[name]) / "tokenizer.json"
         assert without_spellings(file).to_str() == tokenizers.Tokenizer.from_file(str(file)).to_str()
 
 
-def test_what_cannot_be_spelled_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_without_possible_spellings_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = tmp_path / "few.txt"
     few.write_text("acting\n")
     for name, wanted in (
-        ("roberta", "its model is BPE; spellings want WordPiece"),
+        ("roberta", "spellings need a WordPiece tokenizer, got BPE"),
         (
             "bert",
-            f"{few}: no spelling can be learned: the most frequent word that the tokenizer knows, of at least 3 letters, stands there 1 "
-            "times and wants 20; give more texts",
+            f"{few}: no spelling can be learned: a word must occur at least 20 times, and the most frequent word of the vocabulary with 3 "
+            "letters or more occurs 1 times; use more texts",
         ),
     ):
         base = save_tiny(tmp_path / name, TINY[name])
@@ -186,7 +184,7 @@ def test_what_cannot_be_spelled_is_told(tmp_path: Path, capsys: pytest.CaptureFi
         assert not out.parent.exists() or not list(out.parent.iterdir())
 
 
-def test_a_damaged_tokenizer_is_told_with_its_file(tmp_path: Path) -> None:
+def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
     for content in ('{"model"', "[]", '{"model": {"type": "WordPiece", "vocab": 3}}'):
         file.write_text(content)
@@ -194,16 +192,14 @@ def test_a_damaged_tokenizer_is_told_with_its_file(tmp_path: Path) -> None:
             without_spellings(file)
 
 
-def test_words_whose_every_slip_is_a_word_are_told() -> None:
+def test_words_whose_every_typo_is_a_word_are_refused() -> None:
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "wwww": 1, "www": 2}, unk_token="[UNK]"))
 
-    with pytest.raises(
-        BadData, match=r"texts\.txt: no spelling can be learned: 1 words that the tokenizer knows stand there 20 times or more, but"
-    ):
+    with pytest.raises(BadData, match=r"texts\.txt: no spelling can be learned: 1 words of the vocabulary occur at least 20 times, but"):
         learn_spellings(tokenizer, ["wwww"] * COUNT_MIN, "texts.txt")
 
 
-def test_an_added_token_keeps_its_id_though_it_is_a_slip_in_a_frequent_word(tmp_path: Path) -> None:
+def test_an_added_token_keeps_its_id_although_it_is_a_typo_of_a_frequent_word(tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "flicker": 1}, unk_token="[UNK]"))
     tokenizer.add_tokens(["flickr"])
@@ -225,27 +221,16 @@ def test_a_mean_of_bundles_with_spellings_has_none_and_every_word_keeps_its_id(s
     assert known and known <= after.keys()
 
 
+def _spell(file: Path, texts: list[str]) -> None:
+    add_spellings(file, learn_spellings(tokenizers.Tokenizer.from_file(str(file)), texts, "texts"))
+
+
 def test_the_same_texts_give_the_same_bytes_in_any_order_and_process(tmp_path: Path) -> None:
     texts = [text for _, text in sentences(600)]
-    made = []
-    for seed, order in enumerate((texts, texts[::-1])):
-        file = save_tiny_bert(tmp_path / str(seed)) / "tokenizer.json"
-        subprocess.run(
-            [sys.executable, "-c", SPELL, file],
-            input=json.dumps(order),
-            env={**os.environ, "PYTHONHASHSEED": str(seed)},
-            text=True,
-            check=True,
-        )
-        made.append(file.read_bytes())
-    assert made[0] == made[1]
-    assert len(_vocabulary(file.parent)) > 50 + len(set(_vocabulary(file.parent).values()))
+    here, there = (save_tiny_bert(tmp_path / name) / "tokenizer.json" for name in ("here", "there"))
 
+    _spell(here, texts)
+    assert processes.run(_spell, (there, texts[::-1])) == [0]
 
-SPELL = """
-import json, pathlib, sys
-import tokenizers
-from sentiment_models.export.spellings import add_spellings, learn_spellings
-file = pathlib.Path(sys.argv[1])
-add_spellings(file, learn_spellings(tokenizers.Tokenizer.from_file(str(file)), json.load(sys.stdin), "texts"))
-"""
+    assert here.read_bytes() == there.read_bytes()
+    assert len(_vocabulary(here.parent)) > 50 + len(set(_vocabulary(here.parent).values()))

@@ -49,31 +49,43 @@ def _damaged(content: bytes) -> bytes:
     ("name", "content", "told"),
     [
         ("a.tsv", "1\tgut\n".encode("utf-16"), ":1: not UTF-8, UTF-16; convert it: iconv -f UTF-16 -t UTF-8"),
-        ("a.tsv", "1\tgut\n".encode("utf-16-le"), ":1: a NUL character in the text; delete it, or if the file is UTF-16: iconv"),
+        (
+            "a.tsv",
+            "1\tgut\n".encode("utf-16-le"),
+            ":1: the text has a NUL character; delete it, or if the file is UTF-16, convert it: iconv",
+        ),
         ("a.tsv", b"1\tgood\n0\tcaf\xe9\n", ":2: not UTF-8, perhaps Latin-1 or Windows-1252; convert it: iconv -f WINDOWS-1252 -t UTF-8"),
         ("a.csv", b"label,text\n1,good\n0,caf\xe9\n", ":3: not UTF-8"),
-        ("a.tsv", gzip.compress(LINES, mtime=0), ":1: not UTF-8 but gzip; name it .gz"),
-        ("a.tsv.gz", LINES, ": cannot be read: Not a gzipped file (b'1\\t'); if it is not compressed, name it without .gz"),
-        ("a.tsv.gz", gzip.compress(LINES * 1000, mtime=0)[:-12], "damaged or cut off (Compressed file ended"),
-        ("a.tsv.gz", _damaged(b"".join(b"1\tgood %d\n" % n for n in range(9999))), "damaged or cut off (Error -3"),
-        ("a.tsv", LINES + b"1\tgo\0od\n", ":3: a NUL character in the text"),
-        ("a.tsv", LINES + b"1\t" + b"good " * 2_000_000, f":3: the text has 10000000 characters; the limit is {TEXT_CHARACTERS_MAX}"),
-        ("a.csv", CSV + b"1," + b"good " * 2_000_000, f":4: the text has 10000000 characters; the limit is {TEXT_CHARACTERS_MAX}"),
-        ("a.csv", CSV + b"1," + b"good " * 4_000_000, ":4: not CSV: field larger than field limit"),
-        ("a.tsv", LINES + b"\n" + LINES, ":3: an empty line; delete it"),
-        ("a.jsonl", JSONL + b"\n" + JSONL, ":3: an empty line; delete it"),
-        ("a.tsv", b"label\ttext\n" + LINES, ":1: label 'label'; wanted 0 to 1 or one of negative, positive; a .tsv has no header: delete"),
-        ("a.csv", CSV + CSV, ":4: label 'label'; wanted 0 to 1 or one of negative, positive; the header stands again: delete the line"),
-        ("a.csv", b"label,text,text\n1,a,b\n", ":1: more than one column text; the header is ['label', 'text', 'text']: name the others"),
-        ("a.csv", b"label;text\n1;good\n", ":1: no column label and no column text; the header is ['label;text']"),
-        ("a.csv", CSV + b"1,good, really\n", ":4: 3 fields; the header has 2: put a text with commas in quotes"),
-        ("a.csv", CSV + b"1\n", ":4: 1 fields; the header has 2"),
-        ("a.csv", CSV + b'1,"good\n0,bad\n', ":4: not CSV: unexpected end of data; is a quote left open there?"),
+        ("a.tsv", gzip.compress(LINES, mtime=0), ":1: gzip-compressed, not UTF-8 text; rename the file to .gz"),
+        ("a.tsv.gz", LINES, ": cannot be read: Not a gzipped file (b'1\\t'); if the file is not compressed, rename it without .gz"),
+        ("a.tsv.gz", gzip.compress(LINES * 1000, mtime=0)[:-12], "damaged or truncated (Compressed file ended"),
+        ("a.tsv.gz", _damaged(b"".join(b"1\tgood %d\n" % n for n in range(9999))), "damaged or truncated (Error -3"),
+        ("a.tsv", LINES + b"1\tgo\0od\n", ":3: the text has a NUL character"),
+        ("a.tsv", LINES + b"1\t" + b"good " * 2_000_000, f":3: the text must have at most {TEXT_CHARACTERS_MAX} characters, got 10000000"),
+        ("a.csv", CSV + b"1," + b"good " * 2_000_000, f":4: the text must have at most {TEXT_CHARACTERS_MAX} characters, got 10000000"),
+        ("a.csv", CSV + b"1," + b"good " * 4_000_000, ":4: not valid CSV: field larger than field limit"),
+        ("a.tsv", LINES + b"\n" + LINES, ":3: expected label<TAB>text, but the line is empty; delete it"),
+        ("a.jsonl", JSONL + b"\n" + JSONL, ":3: expected a JSON object with label and text: the line is empty; delete it"),
+        (
+            "a.tsv",
+            b"label\ttext\n" + LINES,
+            ":1: label must be 0 to 1 or one of negative, positive, got 'label'; a .tsv has no header",
+        ),
+        ("a.csv", CSV + CSV, ":4: label must be 0 to 1 or one of negative, positive, got 'label'; the header is repeated: delete the line"),
+        ("a.csv", b"label,text,text\n1,a,b\n", ":1: more than one column text; the header is ['label', 'text', 'text']; rename the others"),
+        ("a.csv", b"label;text\n1;good\n", ":1: column label and column text missing; the header is ['label;text']"),
+        ("a.csv", CSV + b"1,good, really\n", ":4: expected 2 fields, got 3; put texts that contain commas in quotes"),
+        ("a.csv", CSV + b"1\n", ":4: expected 2 fields, got 1"),
+        ("a.csv", CSV + b'1,"good\n0,bad\n', ":4: not valid CSV: unexpected end of data; look for an open quote"),
         ("a.csv", b"label,text\n1,\n", ":2: the text is empty; delete the line"),
-        ("a.jsonl", JSONL + b'{"label": 1, "text": null}\n', ":3: not an object with label and text: TypeError('text is None')"),
-        ("a.jsonl", JSONL + b'{"label": 1, "text": "\\ud83d"}\n', ":3: half of a surrogate pair in the text"),
-        ("a.jsonl", JSONL + b'{"probabilities": [NaN, 1], "text": "x"}\n', ":3: 2 probabilities that sum to nan"),
-        ("a.jsonl", JSONL + b"[" * 100_000 + b"\n", ":3: not an object with label and text"),
+        ("a.jsonl", JSONL + b'{"label": 1, "text": null}\n', ":3: expected a JSON object with label and text: TypeError('text is None')"),
+        ("a.jsonl", JSONL + b'{"label": 1, "text": "\\ud83d"}\n', ":3: the text has half of a surrogate pair"),
+        (
+            "a.jsonl",
+            JSONL + b'{"probabilities": [NaN, 1], "text": "x"}\n',
+            ":3: expected 2 probabilities that sum to 1, got 2 that sum to nan",
+        ),
+        ("a.jsonl", JSONL + b"[" * 100_000 + b"\n", ":3: expected a JSON object with label and text"),
     ],
 )
 def test_what_cannot_be_read_is_told_with_its_line_and_what_to_do(tmp_path: Path, name: str, content: bytes, told: str) -> None:
@@ -103,7 +115,7 @@ def test_a_training_set_of_one_class_is_refused_and_leaves_nothing(tmp_path: Pat
 
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith(f"error: {data}: all ")
-    assert error.endswith(" texts for training are positive; add a file with others of negative, positive")
+    assert error.endswith(" training texts have the label positive; add texts with the other labels of negative, positive")
     assert not (tmp_path / "out").exists()
 
 

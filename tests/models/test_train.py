@@ -1,11 +1,8 @@
-"""A killed training run goes on as if nothing had happened."""
+"""Fine-tuning: records, resuming a killed run without a difference, and runs that must not be continued."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,32 +21,16 @@ from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, OtherRu
 from sentiment_models.export.export import Exported, export
 from sentiment_models.training.label import label
 from sentiment_models.training.recipe import Recipe
-from sentiment_models.training.resume import alone
+from sentiment_models.training.resume import locked
 from sentiment_models.training.train import Row, _Run, train
+from tests.models import processes
 from tests.models.events import SPEED, read_scalars
 from tests.models.tiny_bert import LABELS, save_tiny_bert, sentences, write_tsv
-
-# Runs the recipe in argv[1] into argv[2] and is killed by the kernel in the middle of step 5: after the checkpoint of step
-# 4, with step 5's weights changed in memory only.
-KILLED = """
-import json, os, signal, sys
-from pathlib import Path
-from sentiment_models.training import train as module
-step = module._Run._step
-def dies(run, rows, batch):
-    loss = step(run, rows, batch)
-    if run.progress.step == 5:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return loss
-module._Run._step = dies
-recipe = json.loads(sys.argv[1])
-module.train(module.Recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in recipe.items()}), Path(sys.argv[2]), checkpoint_steps=2)
-"""
 
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    """16 steps of 8 rows, with dropout; two files of one name."""
+    """18 steps of 8 rows, with dropout and a moving average; two files of one name."""
     folder = tmp_path_factory.mktemp("training")
     base = save_tiny_bert(folder / "tiny-base")
     (folder / "one").mkdir()
@@ -57,7 +38,15 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     one = write_tsv(folder / "one" / "train.tsv", sentences(60, seed=1))
     two = write_tsv(folder / "two" / "train.tsv", sentences(50, seed=2))
     return Recipe(
-        str(base), (f"{one}:2", str(two)), learning_rate=1e-3, batch_rows=8, max_tokens=32, dev_fraction=0.2, evaluations_per_epoch=2
+        str(base),
+        (f"{one}:2", str(two)),
+        learning_rate=1e-3,
+        ema=0.7,
+        batch_rows=8,
+        max_tokens=32,
+        dev_fraction=0.2,
+        evaluations_per_epoch=2,
+        patience=100,
     )
 
 
@@ -69,26 +58,21 @@ def whole(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def _final_weights(out: Path) -> dict[str, torch.Tensor]:
-    weights: dict[str, torch.Tensor] = torch.load(out / "checkpoint.pt", weights_only=True)["model"]
+def _final_weights(out: Path, kind: str = "model") -> dict[str, torch.Tensor]:
+    weights: dict[str, torch.Tensor] = torch.load(out / "checkpoint.pt", weights_only=True)[kind]
     return weights
 
 
 def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_an_uninterrupted_one(
     recipe: Recipe, whole: Path, tmp_path: Path
 ) -> None:
-    asdict = {name: getattr(recipe, name) for name in Recipe.__dataclass_fields__}
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, json.dumps(asdict), str(tmp_path)], env=environment, check=False, capture_output=True
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert processes.run(processes.killed_in_step_5, ("train", recipe, tmp_path, torch.get_num_threads())) == [-signal.SIGKILL]
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]["step"] == 4
     train(recipe, tmp_path, checkpoint_steps=2)
 
-    resumed, uninterrupted = _final_weights(tmp_path), _final_weights(whole)
-    assert all(torch.equal(resumed[name], tensor) for name, tensor in uninterrupted.items())
+    for kind in ("model", "average"):
+        resumed, uninterrupted = _final_weights(tmp_path, kind), _final_weights(whole, kind)
+        assert all(torch.equal(resumed[name], tensor) for name, tensor in uninterrupted.items())
     best, wanted = load_file(tmp_path / "best" / "model.safetensors"), load_file(whole / "best" / "model.safetensors")
     assert all(torch.equal(best[name], tensor) for name, tensor in wanted.items())
     assert (tmp_path / "best" / "training.json").read_bytes() == (whole / "best" / "training.json").read_bytes()
@@ -96,10 +80,7 @@ def test_a_run_killed_with_sigkill_and_resumed_ends_with_the_weights_of_an_unint
     assert {name: ours[name] for name in ours if name != SPEED} == {name: theirs[name] for name in theirs if name != SPEED}
 
 
-def test_the_moving_average_is_kept_and_an_interrupted_run_ends_with_the_same(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    averaged = replace(recipe, ema=0.7, patience=100)
+def test_the_moving_average_of_the_weights_is_saved(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, torch.Tensor]] = []
     kept: list[int] = []
     step, save, begin = _Run._step, _Run._save_best, _Run.__init__
@@ -120,11 +101,12 @@ def test_the_moving_average_is_kept_and_an_interrupted_run_ends_with_the_same(
         kept.append(run.progress.step)
         save(run)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(_Run, "__init__", begins)
-        patch.setattr(_Run, "_step", steps)
-        patch.setattr(_Run, "_save_best", saves)
-        best = train(averaged, tmp_path / "whole", checkpoint_steps=2)
+    monkeypatch.setattr(_Run, "__init__", begins)
+    monkeypatch.setattr(_Run, "_step", steps)
+    monkeypatch.setattr(_Run, "_save_best", saves)
+
+    best = train(recipe, tmp_path)
+
     mean = seen[0]
     for weights in seen[1 : kept[-1] + 1]:
         mean = {name: 0.7 * tensor + 0.3 * weights[name] for name, tensor in mean.items()}
@@ -132,25 +114,8 @@ def test_the_moving_average_is_kept_and_an_interrupted_run_ends_with_the_same(
     assert all(torch.allclose(written[name], mean[name], rtol=1e-4, atol=1e-6) for name in written)
     assert not torch.equal(written["classifier.weight"], seen[kept[-1]]["classifier.weight"])
 
-    class Stopped(Exception):
-        pass
 
-    def stops(run: _Run, rows: Sequence[Row], batch: Sequence[int]) -> float:
-        if run.progress.step == kept[-1] - 1:
-            raise Stopped
-        return step(run, rows, batch)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(_Run, "_step", stops)
-        with pytest.raises(Stopped):
-            train(averaged, tmp_path / "stopped", checkpoint_steps=2)
-    resumed = load_file(train(averaged, tmp_path / "stopped", checkpoint_steps=2) / "model.safetensors")
-    assert all(torch.equal(resumed[name], tensor) for name, tensor in written.items())
-
-
-def test_a_run_whose_loss_is_no_number_any_more_ends_and_keeps_no_such_checkpoint(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_loss_is_nan_ends_without_a_best_checkpoint(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = _Run._step
 
     def diverges(run: _Run, rows: Sequence[Row], batch: Sequence[int]) -> float:
@@ -159,7 +124,7 @@ def test_a_run_whose_loss_is_no_number_any_more_ends_and_keeps_no_such_checkpoin
 
     monkeypatch.setattr(_Run, "_step", diverges)
 
-    with pytest.raises(ModelsError, match=r"step \d+: the loss on dev is nan; learning_rate is 0.001: lower it"):
+    with pytest.raises(ModelsError, match=r"step \d+: the loss on dev is nan; lower the learning rate \(0.001\)"):
         train(recipe, tmp_path)
 
     assert not (tmp_path / "best").exists()
@@ -174,8 +139,9 @@ def test_a_repeated_run_gives_the_same_bytes(recipe: Recipe, whole: Path, tmp_pa
     assert (tmp_path / "dev.jsonl").read_bytes() == (whole / "dev.jsonl").read_bytes()
 
 
-def test_training_changes_the_weights_and_is_told_in_full(recipe: Recipe, whole: Path) -> None:
-    record = json.loads((whole / "best" / "training.json").read_bytes())
+def test_training_changes_the_weights_and_is_recorded_in_full(recipe: Recipe, whole: Path) -> None:
+    content = (whole / "best" / "training.json").read_text()
+    record = json.loads(content)
 
     before = load_file(Path(recipe.base) / "model.safetensors")
     after = _final_weights(whole)
@@ -184,6 +150,9 @@ def test_training_changes_the_weights_and_is_told_in_full(recipe: Recipe, whole:
     assert record["files"][0]["sha256"] != record["files"][1]["sha256"]
     assert record["steps"] == record["history"][-1]["step"] > 10
     assert 0 <= record["dev_accuracy"] <= 1
+    # No path of this machine.
+    assert record["recipe"]["base"] == "tiny-base"
+    assert str(Path(recipe.base).parent) not in content
 
 
 def test_a_head_learns_alone_with_its_pooler(recipe: Recipe, tmp_path: Path) -> None:
@@ -194,16 +163,9 @@ def test_a_head_learns_alone_with_its_pooler(recipe: Recipe, tmp_path: Path) -> 
     assert learned == {f"{module}.{kind}" for module in ("bert.pooler.dense", "classifier") for kind in ("weight", "bias")}
 
 
-def test_an_untrained_encoder_gets_no_head_of_its_own(recipe: Recipe) -> None:
-    with pytest.raises(ModelsError, match="head_only wants a base"):
+def test_head_only_needs_a_base(recipe: Recipe) -> None:
+    with pytest.raises(ModelsError, match="head_only needs a base"):
         replace(recipe, base="", head_only=True)
-
-
-def test_no_folder_of_this_machine_lands_in_the_record(recipe: Recipe, whole: Path) -> None:
-    content = (whole / "best" / "training.json").read_text()
-
-    assert json.loads(content)["recipe"]["base"] == "tiny-base"
-    assert str(Path(recipe.base).parent) not in content
 
 
 def test_the_development_set_is_written_and_shares_no_text_with_training(whole: Path, recipe: Recipe) -> None:
@@ -220,7 +182,7 @@ def test_the_development_set_is_written_and_shares_no_text_with_training(whole: 
     assert trained.isdisjoint(example.text for example in dev)
 
 
-def test_no_batch_has_more_tokens_than_the_recipe_says_when_it_is_measured_either(
+def test_no_batch_of_training_or_evaluation_exceeds_the_recipes_tokens(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fed: dict[bool, list[int]] = {True: [], False: []}
@@ -244,12 +206,28 @@ def test_a_finished_run_is_not_trained_again(recipe: Recipe, whole: Path) -> Non
     train(recipe, whole, checkpoint_steps=2)
 
     assert (whole / "checkpoint.pt").read_bytes() == before
+    assert len(list((whole / "logs").iterdir())) == 1
+
+
+def test_the_log_has_loss_rate_and_speed_of_each_step_and_each_evaluation(recipe: Recipe, whole: Path) -> None:
+    record = json.loads((whole / "best" / "training.json").read_bytes())
+
+    scalars = read_scalars(whole)
+
+    assert scalars.keys() == {"train/loss", "train/learning_rate", SPEED, "dev/accuracy", "dev/loss"}
+    for name in ("train/loss", "train/learning_rate", SPEED):
+        assert [step for step, _ in scalars[name]] == list(range(1, record["steps"] + 1))
+        assert all(value >= 0 for _, value in scalars[name])
+    assert max(rate for _, rate in scalars["train/learning_rate"]) == pytest.approx(recipe.learning_rate)
+    assert min(speed for _, speed in scalars[SPEED]) > 0
+    for name in ("accuracy", "loss"):
+        assert scalars[f"dev/{name}"] == [(entry["step"], pytest.approx(entry[f"dev_{name}"])) for entry in record["history"]]
 
 
 def test_a_run_of_another_recipe_is_not_continued(recipe: Recipe, whole: Path) -> None:
     dev = (whole / "dev.jsonl").read_bytes()
 
-    with pytest.raises(OtherRun, match="was begun with seed = 1; now it is 2; choose another --out, begin again with --restart"):
+    with pytest.raises(OtherRun, match="was begun with seed = 1; now it is 2; choose another --out, start over with --restart"):
         train(replace(recipe, seed=2), whole)
 
     assert (whole / "dev.jsonl").read_bytes() == dev
@@ -257,33 +235,33 @@ def test_a_run_of_another_recipe_is_not_continued(recipe: Recipe, whole: Path) -
 
 def test_a_run_is_not_continued_with_other_data_or_another_base_in_the_same_place(recipe: Recipe, tmp_path: Path) -> None:
     base, data = Path(shutil.copytree(recipe.base, tmp_path / "base")), write_tsv(tmp_path / "data.tsv", sentences(40, seed=1))
-    asked = replace(recipe, base=str(base), sources=(str(data),))
-    train(asked, tmp_path / "run")
+    changing = replace(recipe, base=str(base), sources=(str(data),), ema=0.0)
+    train(changing, tmp_path / "run")
 
     weights = load_file(base / "model.safetensors")
     save_file({name: 2 * tensor for name, tensor in weights.items()}, base / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(OtherRun, match="was begun with base = 'base@"):
-        train(asked, tmp_path / "run")
+        train(changing, tmp_path / "run")
     save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
-    train(asked, tmp_path / "run")
+    train(changing, tmp_path / "run")
     with data.open("a") as stream:
         stream.write("0\ta dull film\n")
     with pytest.raises(OtherRun, match=r"was begun with SHA-256 of data\.tsv = "):
-        train(asked, tmp_path / "run")
+        train(changing, tmp_path / "run")
 
 
-def test_a_folder_is_trained_in_by_one_process_at_a_time(recipe: Recipe, tmp_path: Path) -> None:
-    with alone(tmp_path / "run"), pytest.raises(ModelsError, match="run: another process works on it"):
+def test_only_one_process_at_a_time_trains_in_a_folder(recipe: Recipe, tmp_path: Path) -> None:
+    with locked(tmp_path / "run"), pytest.raises(ModelsError, match="run: another process uses this folder"):
         train(recipe, tmp_path / "run")
 
     assert not list((tmp_path / "run").iterdir())
 
 
-def test_a_folder_that_cannot_be_made_is_told(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     for out in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(ModelsError, match=r"file.*: cannot be made: "):
+        with pytest.raises(ModelsError, match=r"file.*: the folder cannot be created: "):
             train(recipe, out)
 
 
@@ -294,7 +272,7 @@ def test_a_damaged_checkpoint_is_named(recipe: Recipe, whole: Path, tmp_path: Pa
         train(recipe, tmp_path)
 
 
-def test_a_bundle_is_trained_on_and_the_record_says_whose_training_it_went_on_from(whole: Path, tmp_path: Path) -> None:
+def test_a_bundle_is_a_base_and_the_record_keeps_its_training(whole: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "some-folder"
     export(whole / "best", bundle, name="tiny", version=3)
     data = write_tsv(tmp_path / "data.tsv", sentences(40, seed=4))
@@ -306,11 +284,11 @@ def test_a_bundle_is_trained_on_and_the_record_says_whose_training_it_went_on_fr
     assert record["recipe"]["base"] == f"tiny/3@{load_bundle(bundle).digest[:12]}"
     assert record["base_training"] == json.loads((bundle / "manifest.json").read_bytes())["provenance"]["training"]
     assert record["base_training"]["steps"] == 18
-    # Its head, too: nothing was learned, and the answers are the bundle's.
+    # The head is kept, too: at learning rate 0 all weights are the bundle's.
     wanted, found = (load_file(folder / "model.safetensors") for folder in (bundle, best))
     assert found.keys() == wanted.keys()
     assert all(torch.equal(tensor.float(), wanted[name].float()) for name, tensor in found.items())
-    # Another bundle in its place is another base.
+    # Another bundle at the same path is another base.
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     manifest["calibration"]["temperature"] = 2.0
     (bundle / "manifest.json").write_text(json.dumps(manifest))
@@ -318,7 +296,9 @@ def test_a_bundle_is_trained_on_and_the_record_says_whose_training_it_went_on_fr
         train(recipe, tmp_path / "run")
 
 
-def test_a_damaged_bundle_is_no_base_and_no_folder_is_made(exported: tuple[Path, Exported], recipe: Recipe, tmp_path: Path) -> None:
+def test_a_damaged_bundle_is_refused_as_base_and_teacher_before_a_folder_is_made(
+    exported: tuple[Path, Exported], recipe: Recipe, tmp_path: Path
+) -> None:
     bundle = Path(shutil.copytree(exported[0], tmp_path / "bundle"))
     weights = bytearray((bundle / "model.safetensors").read_bytes())
     weights[-1] ^= 1
@@ -332,7 +312,7 @@ def test_a_damaged_bundle_is_no_base_and_no_folder_is_made(exported: tuple[Path,
     assert {path.name for path in tmp_path.iterdir()} == {"bundle"}
 
 
-def test_a_base_that_is_not_there_and_a_missing_file_are_named(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_missing_base_and_a_missing_file_are_named(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match="cannot be loaded as a classifier"):
         train(replace(recipe, base=str(tmp_path)), tmp_path / "out")
     with pytest.raises(BadData, match=r"none\.tsv"):

@@ -1,4 +1,4 @@
-"""Every family is fine-tuned as it is served: padded on its own side, and told which text of a pair is which."""
+"""Every family is fine-tuned as it is served: with its own padding side and segments."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
+from sentiment.model.bundle import load_bundle
 from sentiment_models.cli import main
+from sentiment_models.export.export import FLATTENED
 from sentiment_models.training.optimizer import freeze_encoder
 from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.train import train
@@ -18,7 +20,7 @@ from tests.models.tiny_families import TINY, save_tiny
 
 
 def write_pairs(path: Path, count: int, labels: tuple[str, ...]) -> Path:
-    """Pairs whose label is that of the second text, in turn by label."""
+    """Pairs whose second text determines the label; labels alternate."""
     rows = [
         {"text": first, "text_pair": f"{second} {'so ' * (number % len(labels))}", "label": number % len(labels)}
         for number, ((_, first), (_, second)) in enumerate(zip(sentences(count, 1), sentences(count, 2), strict=True))
@@ -67,7 +69,7 @@ def test_padding_changes_nothing_for_a_model_in_training(name: str, tmp_path: Pa
     tiny = TINY[name]
     base = save_tiny(tmp_path / "base", tiny)
     source = write_pairs(tmp_path / "pairs.jsonl", 40, tiny.labels)
-    # A step so small that the model stays what it was.
+    # A learning rate so small that the model does not change.
     recipe = Recipe(str(base), (str(source),), labels=tiny.labels, max_tokens=64, dev_fraction=0.5, learning_rate=1e-12, dropout=0.0)
 
     losses = []
@@ -78,14 +80,17 @@ def test_padding_changes_nothing_for_a_model_in_training(name: str, tmp_path: Pa
     assert losses[0] == pytest.approx(losses[1], abs=0.02)  # bfloat16; padded on the wrong side XLNet's differ by more than 0.1
 
 
-def test_a_model_trained_on_pairs_is_exported_and_judged_on_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_export_and_evaluate_a_bundle_of_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny = TINY["bert"]
     base = save_tiny(tmp_path / "base", tiny)
     source = write_pairs(tmp_path / "pairs.jsonl", 60, tiny.labels)
     bundle = tmp_path / "pairs" / "1"
 
     assert main(["export", str(base), "--out", str(bundle), "--dev", str(source), "--pairs"]) == 0
-    assert "holds no pairs" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "holds no pairs" not in said
+    assert FLATTENED in said.splitlines()
+    assert load_bundle(bundle).manifest.pairs
     assert main(["evaluate", str(bundle), str(source), "--json", str(tmp_path / "found.json")]) == 0
 
     found = json.loads((tmp_path / "found.json").read_text())
@@ -101,5 +106,5 @@ def test_a_family_that_cannot_be_exported_is_not_trained_first(tmp_path: Path, c
 
     assert main(["train", "--base", str(base), "--data", str(source), "--dev-fraction", "0.3", "--out", str(tmp_path / "out")]) == 1
 
-    assert "is a gpt2; trained and exported are bert, roberta" in capsys.readouterr().err
+    assert "model_type must be one of bert, roberta" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""A tiny random BERT classifier, made on the spot: real transformers code, no download, milliseconds a run."""
+"""A tiny random BERT classifier, made with transformers' own code in milliseconds, without a download."""
 
 import random
 import string
@@ -14,7 +14,7 @@ PLAIN = ("the", "a", "film", "story", "was", "and", "but", "not", "very", "it")
 
 
 def save_tiny_bert(folder: Path, *, seed: int = 0, labels: tuple[str, ...] = LABELS, known: tuple[str, ...] = ()) -> Path:
-    """Save a checkpoint directory with 2 layers, 32 dimensions and at most 64 tokens, and return it; ``known``: words besides."""
+    """Save a checkpoint directory with 2 layers, 32 dimensions and at most 64 tokens, and return it; ``known``: additional words."""
     torch.manual_seed(seed)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *GOOD, *BAD, *PLAIN]
     pieces += [*string.ascii_lowercase, *("##" + letter for letter in string.ascii_lowercase), *string.punctuation, *known]
@@ -36,13 +36,13 @@ def save_tiny_bert(folder: Path, *, seed: int = 0, labels: tuple[str, ...] = LAB
     model = BertForSequenceClassification(config).eval()  # type: ignore[no-untyped-call]  # so too
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            # Fresh biases and norms are all zeros and ones: a mix-up of two of them would go unseen.
+            # New biases and norms are all zeros and ones, which would hide a mix-up of two of them.
             if parameter.ndim == 1:
                 parameter.add_(0.1 * torch.randn_like(parameter))
-            # The encoder's outlier dimension, as trained models have it.
+            # An outlier dimension, as in trained encoders.
             if name.endswith("output.LayerNorm.weight"):
                 parameter[3] = 8.0
-            # A tanh pooler of large inputs answers +1 or -1 whatever the text.
+            # With large inputs, tanh in the pooler would give +1 or -1 for every text.
             if name == "bert.pooler.dense.weight":
                 parameter.mul_(0.2)
     model.save_pretrained(folder)
@@ -52,7 +52,7 @@ def save_tiny_bert(folder: Path, *, seed: int = 0, labels: tuple[str, ...] = LAB
 
 
 def sentences(count: int, seed: int = 0, words_max: int = 20) -> list[tuple[int, str]]:
-    """Make labelled sentences: label 1 where a good word stands, 0 where a bad one does."""
+    """Make labelled sentences: label 1 with a good word, 0 with a bad one."""
     rng = random.Random(seed)
     made = []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""A tiny random classifier of each family with a tokenizer of the family's kind, made on the spot: no download, and no training.
+"""A tiny random classifier of each family with a tokenizer of the family's kind, made without download and training.
 
 Vocabularies are counted, not trained: the trainers of WordPiece and Unigram give another one in each process, and a random model of
 other ids could fail by chance.
@@ -17,6 +17,9 @@ import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
+from sentiment.model.bundle import Manifest, load_bundle
+from sentiment.model.tokenizer import Tokenizer
+from sentiment_models.export.export import Exported, export
 from sentiment_models.export.golden import MEANT
 
 MAX_TOKENS = 64
@@ -128,8 +131,8 @@ DEEP = {**PLAIN, "hidden_size": 128, "num_attention_heads": 2, "num_hidden_layer
 
 @dataclass(frozen=True, slots=True)
 class Tiny:
-    """A checkpoint to make. ``products`` are the weight matrices of its encoder, all of which int8 must have, and ``cut``
-    whether its last layer is computed for the first token alone.
+    """A checkpoint to make. ``products``: the number of weight matrices in its encoder, all int8 after quantisation. ``flattened``: whether
+    the export flattens its int8 graph.
     """
 
     family: str
@@ -139,28 +142,28 @@ class Tiny:
     sizes: dict[str, Any]  # as the family's config calls them
     labels: tuple[str, ...] = TWO
     pairs: bool = False
-    cut: bool = True
+    flattened: bool = True
     positions: int = MAX_TOKENS
 
 
 TINY = {
     "bert": Tiny("bert", BERT_TOKENS, "[PAD]", 12, PLAIN, pairs=True),
-    # Heads of 64 numbers, as the base and large shapes have them, and more layers.
+    # Heads of 64 dimensions, as in the base and large shapes, and more layers.
     "bert-deep": Tiny("bert", BERT_TOKENS, "[PAD]", 24, DEEP),
     "roberta": Tiny("roberta", _byte_level, "<pad>", 12, {**PLAIN, "type_vocab_size": 1}, THREE, pairs=True, positions=MAX_TOKENS + 2),
-    "distilbert": Tiny("distilbert", BERT_TOKENS, "[PAD]", 12, {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}, cut=False),
-    # One layer's weights twice, and the mapping from the embeddings.
-    "albert": Tiny("albert", ALBERT_TOKENS, "<pad>", 13, {**PLAIN, "embedding_size": 16}, ("a", "b", "c", "d"), cut=False),
+    "distilbert": Tiny("distilbert", BERT_TOKENS, "[PAD]", 12, {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}, flattened=False),
+    # Two layers share weights; one more product maps the embeddings.
+    "albert": Tiny("albert", ALBERT_TOKENS, "<pad>", 13, {**PLAIN, "embedding_size": 16}, ("a", "b", "c", "d"), flattened=False),
     "xlnet": Tiny(
-        "xlnet", XLNET_TOKENS, "<pad>", 14, {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64}, THREE, pairs=True, cut=False
+        "xlnet", XLNET_TOKENS, "<pad>", 14, {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64}, THREE, pairs=True, flattened=False
     ),
     "electra": Tiny("electra", BERT_TOKENS, "[PAD]", 13, {**PLAIN, "embedding_size": 16}, STARS),
-    "mpnet": Tiny("mpnet", MPNET_TOKENS, "<pad>", 12, PLAIN, THREE, cut=False, positions=MAX_TOKENS + 2),
+    "mpnet": Tiny("mpnet", MPNET_TOKENS, "<pad>", 12, PLAIN, THREE, flattened=False, positions=MAX_TOKENS + 2),
 }
 
 
 def _centre(model: Any, tokenizer: tokenizers.Tokenizer) -> None:
-    """Let the logits of the golden texts have a mean of 0 and a deviation of 1, so that all labels are given."""
+    """Scale the head so that logits of the golden texts have mean 0 and deviation 1 and all labels occur."""
     head = [module for module in model.modules() if isinstance(module, torch.nn.Linear)][-1]
     logits = torch.cat([model(input_ids=torch.tensor([tokenizer.encode(text).ids[:MAX_TOKENS]])).logits for text in TEXTS])
     scale = 1 / logits.std()
@@ -186,13 +189,41 @@ def save_tiny(folder: Path, tiny: Tiny, seed: int = 0) -> Path:
     model = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            # Fresh biases and norms are all zeros and ones: a mix-up of two of them would go unseen.
+            # New biases and norms are all zeros and ones, which would hide a mix-up of two of them.
             if parameter.ndim == 1:
                 parameter.add_(0.1 * torch.randn_like(parameter))
-            # Else a token hears of the others only their mean, and hardly that.
+            # Otherwise attention would mix hardly anything but the mean of the tokens.
             if re.search(VALUES, name):
                 parameter.mul_(2)
         _centre(model, tokenizer)
     model.save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=tiny.pad).save_pretrained(folder)
     return folder
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A family's checkpoint, its bundle, and what the export said and measured."""
+
+    name: str
+    tiny: Tiny
+    checkpoint: Path
+    bundle: Path
+    exported: Exported
+    said: tuple[str, ...]
+
+    @property
+    def manifest(self) -> Manifest:
+        return load_bundle(self.bundle).manifest
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer(self.bundle / "tokenizer.json", MAX_TOKENS)
+
+
+def export_tiny(folder: Path, name: str) -> Made:
+    """Save a family's checkpoint and export it to a bundle of its name."""
+    tiny, said = TINY[name], list[str]()
+    checkpoint, bundle = save_tiny(folder / "checkpoint", tiny), folder / "bundles" / name / "1"
+    exported = export(checkpoint, bundle, name=name, version=1, pairs=tiny.pairs, max_tokens=MAX_TOKENS, say=said.append)
+    return Made(name, tiny, checkpoint, bundle, exported, tuple(said))

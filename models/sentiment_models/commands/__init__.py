@@ -1,4 +1,4 @@
-"""A module a command of ``sentiment-models``: ``DESCRIPTION``, ``add_arguments(parser)`` and ``run(arguments)``.
+"""The commands of ``sentiment-models``, one module each: ``DESCRIPTION``, ``add_arguments(parser)`` and ``run(arguments)``.
 
-The command line imports a module when its command is used: torch takes seconds to import.
+The command line imports only the module of the command in use, because torch takes seconds to import.
 """

@@ -1,4 +1,4 @@
-"""What arguments of several commands share."""
+"""Arguments that several commands share."""
 
 import argparse
 from collections.abc import Mapping
@@ -10,28 +10,28 @@ DATA_HELP = "labelled texts: .tsv (label<TAB>text), .csv (columns label, text) o
 
 
 def positive(value: str) -> int:
-    """A whole number from 1 up."""
+    """Parse a whole number of at least 1."""
     number = int(value)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{number}; wanted at least 1")
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number
 
 
 def label_names(value: str) -> tuple[str, ...]:
-    """At least two names parted by commas."""
+    """Parse at least two names separated by commas."""
     names = tuple(name.strip() for name in value.split(","))
     if len(names) < 2 or not all(names):
-        raise argparse.ArgumentTypeError(f"{value!r}; wanted at least two names parted by commas")
+        raise argparse.ArgumentTypeError(f"must be at least two names separated by commas, got {value!r}")
     return names
 
 
-def add_run(parser: argparse.ArgumentParser, recipe: type[Any], told: Mapping[str, str]) -> None:
-    """Declare where and how a training run goes on, and a flag for each field of its recipe.
+def add_run(parser: argparse.ArgumentParser, recipe: type[Any], help_texts: Mapping[str, str]) -> None:
+    """Declare the flags of a training run, and one flag for each field of its recipe.
 
     Args:
-        parser: the command's.
+        parser: the parser of the command.
         recipe: a dataclass.
-        told: what each field means that has a flag of its name; others have flags of their own.
+        help_texts: help text by field name. Fields that are not listed get no flag here.
     """
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder of the run; continues a run found there")
     parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
@@ -41,13 +41,13 @@ def add_run(parser: argparse.ArgumentParser, recipe: type[Any], told: Mapping[st
     )
     parser.add_argument("--restart", action="store_true", help="start over instead of continuing a run in OUT")
     for field in fields(recipe):
-        if field.name not in told:
+        if field.name not in help_texts:
             continue
         flag = "--" + field.name.replace("_", "-")
         if isinstance(field.default, bool):
-            parser.add_argument(flag, action="store_true", help=told[field.name])
+            parser.add_argument(flag, action="store_true", help=help_texts[field.name])
         else:
             names = isinstance(field.default, tuple)
             default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
             kind = label_names if names else type(field.default)
-            parser.add_argument(flag, type=kind, default=field.default, metavar="X", help=f"{told[field.name]} (default: {default})")
+            parser.add_argument(flag, type=kind, default=field.default, metavar="X", help=f"{help_texts[field.name]} (default: {default})")

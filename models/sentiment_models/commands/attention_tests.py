@@ -17,7 +17,7 @@ DESCRIPTION = (
     "weights of a bag of embeddings, and trained to look elsewhere. Repeat the command to continue after an interruption."
 )
 PLAIN = Settings()
-# What each field of training_tests.Settings means; a test holds the two together.
+# Help text of each field of training_tests.Settings. A test checks that none is missing.
 SETTINGS_HELP = {
     "train_texts": "max texts drawn for training",
     "heldout_texts": "max texts drawn from the held-out ones",
@@ -49,11 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     # Encoders this small are no faster on two threads: 60 steps of the default size took 1.5 s on one and 1.7 s on two.
     parser.add_argument("--threads", type=positive, default=1, metavar="N", help="CPU threads of torch (default: %(default)s)")
     kinds = {"labels": label_names, "adversary_weights": _weights}
-    for name, told in SETTINGS_HELP.items():
+    for name, help_text in SETTINGS_HELP.items():
         default = getattr(PLAIN, name)
         shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
         flag, kind = "--" + name.replace("_", "-"), kinds.get(name, type(default))
-        parser.add_argument(flag, type=kind, default=default, metavar="X", help=f"{told} (default: {shown})")
+        parser.add_argument(flag, type=kind, default=default, metavar="X", help=f"{help_text} (default: {shown})")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -73,4 +73,4 @@ def _weights(value: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in value.split(","))
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{value!r}; wanted numbers parted by commas, such as 0.01,0.1") from error
+        raise argparse.ArgumentTypeError(f"must be numbers separated by commas, such as 0.01,0.1, got {value!r}") from error

@@ -5,7 +5,10 @@ from pathlib import Path
 
 from sentiment_models.training.average import average
 
-DESCRIPTION = "Average the weights of checkpoints of one model into OUT. Its training.json begins with the last checkpoint's."
+DESCRIPTION = (
+    "Average the weights of checkpoints of one model into OUT. OUT/training.json holds the record of the last checkpoint, and those of the "
+    "others under averaged_with."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from sentiment_models.explanations.stored import stored
 from sentiment_models.explanations.training_findings import TrainingFindings
 from sentiment_models.reports.card import Told, write_card
 
-DESCRIPTION = "Write MODEL_CARD.md into a bundle, from its manifest and from what evaluate and attention-tests measured."
+DESCRIPTION = "Write MODEL_CARD.md into a bundle, from its manifest and the results of evaluate and attention-tests."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
     datasets = [Dataset.parse(spec) for spec in arguments.files]
     explanation_arguments.check(arguments)
     if arguments.explanations:
-        from sentiment_models.commands import explanations  # noqa: PLC0415  # torch, which judging answers does without
+        from sentiment_models.commands import explanations  # noqa: PLC0415  # imports torch, which only explanations need
 
         explanations.run(arguments, datasets)
         return

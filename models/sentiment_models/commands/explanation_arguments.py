@@ -1,4 +1,4 @@
-"""The arguments of ``sentiment-models evaluate --explanations``: declared, and refused where they cannot be meant. Imports no torch."""
+"""The arguments of ``sentiment-models evaluate --explanations`` and the check of their combinations. Does not import torch."""
 
 import argparse
 from pathlib import Path
@@ -7,13 +7,13 @@ from sentiment_models.commands.arguments import DATA_HELP, positive
 from sentiment_models.errors import ModelsError
 
 TEXTS, DOCUMENTS = 500, 50
-# Flags of one kind of evaluation that mean nothing in the other; all are None or empty unless given.
+# Flags that only one kind of evaluation reads. All are None or empty unless given.
 ONLY_EXPLANATIONS = ("texts", "train", "rationales", "documents", "resume", "attention_tests", "default")
 ONLY_ANSWERS = ("undecided", "truncation")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what goes with ``--explanations``."""
+    """Declare ``--explanations`` and the flags that need it."""
     group = parser.add_argument_group(
         "explanations", "Study explanations against chance instead of evaluating answers. Takes minutes to hours."
     )
@@ -43,23 +43,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Refuse what cannot be meant, before anything takes time.
+    """Check the combination of flags and that the files exist, before any work starts.
 
     Raises:
-        ModelsError: says which flags do not go together, or what is not there.
+        ModelsError: names the flags that cannot be combined, or the missing file.
     """
     if not arguments.explanations:
         given = [_flag(name) for name in ONLY_EXPLANATIONS if getattr(arguments, name)]
         if given:
-            raise ModelsError(f"{', '.join(given)} {'goes' if len(given) == 1 else 'go'} with --explanations")
+            raise ModelsError(f"{', '.join(given)} {'needs' if len(given) == 1 else 'need'} --explanations")
         return
     given = [_flag(name) for name in ONLY_ANSWERS if getattr(arguments, name)]
     if given:
-        raise ModelsError(f"{', '.join(given)} cannot be used with --explanations: texts are read as the bundle says")
+        raise ModelsError(f"{', '.join(given)} cannot be used with --explanations: the bundle's manifest decides how texts are read")
     if arguments.documents and not arguments.rationales:
-        raise ModelsError("--documents goes with --rationales")
+        raise ModelsError("--documents needs --rationales")
     if arguments.default and not arguments.record:
-        raise ModelsError("--default goes with --record")
+        raise ModelsError("--default needs --record")
     for path in filter(None, (*arguments.train, arguments.rationales)):
         if not path.is_file():
             raise ModelsError(f"{path}: no such file")

@@ -21,12 +21,12 @@ from sentiment_models.reports.report import write_text
 
 
 def run(arguments: argparse.Namespace, datasets: Sequence[Dataset]) -> None:
-    """Study, show, write and record."""
+    """Run the study, print it, and write and record what the flags ask for."""
     bundle, precision, resume, threads = arguments.bundle, arguments.precision, arguments.resume, arguments.threads
     manifest = load_bundle(bundle).manifest
     _check(arguments, manifest)
     if arguments.rationales:
-        # Before the study too: what is refused is refused at once.
+        # Before the study, so that a journal of another run is refused at once.
         open_journal(Subject(bundle, precision), *_rationales(arguments))
     training = stored(arguments.attention_tests, TrainingFindings, "attention-tests") if arguments.attention_tests else None
     texts, seed, train, default = arguments.texts or TEXTS, arguments.seed, arguments.train, arguments.default
@@ -49,11 +49,11 @@ def _rationales(arguments: argparse.Namespace) -> tuple[Path, int, int, list[Pat
 
 
 def _check(arguments: argparse.Namespace, manifest: Manifest) -> None:
-    """Refuse before the study what would be refused after it."""
+    """Check before the study what would otherwise fail after it."""
     served = manifest.graphs.classify[0].file
     if arguments.record and arguments.precision and graph_file(arguments.precision) != served:
-        raise ModelsError(f"--record: the manifest records the served graph, {served}; leave out --precision")
+        raise ModelsError(f"--record cannot be used with --precision: only the served graph, {served}, is recorded")
     if arguments.default and arguments.default not in METHODS:
-        raise ModelsError(f"--default {arguments.default}: the service gives {', '.join(METHODS)}")
+        raise ModelsError(f"--default must be one of {', '.join(METHODS)}, got {arguments.default}")
     if arguments.rationales:
         read_documents(arguments.rationales, manifest.labels)

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     out = arguments.out.resolve()
     if arguments.version is None and not out.name.isdigit():
-        raise ModelsError(f"{arguments.out}: its last part is no version; give --version")
+        raise ModelsError(f"{arguments.out}: the folder's name is not a version number; add --version N")
     dev = list(read_examples(arguments.dev, label_names(arguments.checkpoint), pairs=arguments.pairs)) if arguments.dev else None
     exported = export(
         arguments.checkpoint,
@@ -75,8 +75,8 @@ def run(arguments: argparse.Namespace) -> None:
     for precision, parity in exported.parity.items():
         moved = exported.movement[precision].probability_max
         print(
-            f"{precision}: logits at most {parity.logit_error_max:.2g} off torch's, probabilities {parity.probability_error_mean:.2g} "
-            f"in the mean; batch mates move a probability by at most {moved:.2g}"
+            f"{precision}: differs from torch by at most {parity.logit_error_max:.2g} in logits and {parity.probability_error_mean:.2g} in "
+            f"mean probability; batch mates change a probability by at most {moved:.2g}"
         )
     found, golden = exported.calibration, len(exported.golden.entries)
     print(f"temperature {found.temperature:.3f}, abstain below {found.abstain_below:.3f}; {golden} golden texts")

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     if arguments.default and not arguments.record:
-        raise ModelsError("--default goes with --record")
+        raise ModelsError("--default needs --record")
     check_writable(arguments.json)
     choice = Choice(arguments.dev, arguments.seed, arguments.texts, tuple(arguments.stride))
     found = measure_long_texts(arguments.bundle, arguments.files, choice, arguments.threads)

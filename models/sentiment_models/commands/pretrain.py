@@ -5,7 +5,7 @@ import argparse
 import torch
 
 from sentiment_models.commands.arguments import add_run
-from sentiment_models.training.distributed import speaks
+from sentiment_models.training.distributed import is_first_process
 from sentiment_models.training.pretrain import Pretraining, pretrain
 
 DESCRIPTION = (
@@ -14,7 +14,7 @@ DESCRIPTION = (
     "continue after an interruption."
 )
 
-# What each field of Pretraining means; a test holds the two together. Sources, base, tokenizer and next_sentence have flags of their own.
+# Help text of each field of Pretraining. A test checks that none is missing. sources, base, tokenizer and next_sentence are declared below.
 PRETRAINING_HELP = {
     "layers": "layers of an untrained model",
     "heads": "attention heads of an untrained model",
@@ -69,5 +69,5 @@ def run(arguments: argparse.Namespace) -> None:
         **{name: getattr(arguments, name) for name in PRETRAINING_HELP},
     )
     best = pretrain(recipe, arguments.out, arguments.device, arguments.checkpoint_steps, resume=not arguments.restart)
-    if speaks():
+    if is_first_process():
         print(f"{best}: the best checkpoint; next: sentiment-models train --base {best} --data ... --out ...")

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HxL,...",
         help="heads x layers of the models from scratch, or none (default: 8x6,8x12,16x6,16x12)",
     )
-    for name, told in (
+    for name, help_text in (
         ("reviews", "reviews drawn for training and development, equally from each label"),
         ("test_reviews", "test reviews drawn; 0: all"),
         ("max_tokens", "max tokens of a review; longer ones are cut"),
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         default = getattr(plain, name)
         flag = "--" + name.replace("_", "-")
-        parser.add_argument(flag, type=type(default), default=default, metavar="X", help=f"{told} (default: %(default)s)")
+        parser.add_argument(flag, type=type(default), default=default, metavar="X", help=f"{help_text} (default: %(default)s)")
     parser.add_argument("--labels", type=label_names, default=plain.labels, metavar="A,B", help="label names (default: negative,positive)")
     parser.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda (default: %(default)s)")
     parser.add_argument("--threads", type=positive, metavar="N", help="CPU threads of torch (default: torch's choice)")
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _named(value: str) -> tuple[str, str]:
     name, equals, folder = value.partition("=")
     if not (equals and name and folder):
-        raise argparse.ArgumentTypeError(f"{value!r}; wanted NAME=DIR")
+        raise argparse.ArgumentTypeError(f"must be NAME=DIR, got {value!r}")
     return name, folder
 
 
@@ -81,5 +81,5 @@ def _grid(value: str) -> tuple[tuple[int, int], ...]:
         return ()
     found = [re.fullmatch(r"(\d{1,3})x(\d{1,3})", part.strip()) for part in value.split(",")]
     if not all(found):
-        raise argparse.ArgumentTypeError(f"{value!r}; wanted heads x layers parted by commas, such as 8x6,16x12, or none")
+        raise argparse.ArgumentTypeError(f"must be heads x layers separated by commas, such as 8x6,16x12, or none; got {value!r}")
     return tuple((int(one[1]), int(one[2])) for one in found if one)

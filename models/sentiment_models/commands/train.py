@@ -5,7 +5,7 @@ import argparse
 import torch
 
 from sentiment_models.commands.arguments import DATA_HELP, add_run
-from sentiment_models.training.distributed import speaks
+from sentiment_models.training.distributed import is_first_process
 from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.train import train
 
@@ -15,7 +15,7 @@ DESCRIPTION = (
     "torchrun --nproc-per-node N -m sentiment_models.cli train ..."
 )
 
-# What each field of train.Recipe means; a test holds the two together. Files have flags of their own.
+# Help text of each field of Recipe. A test checks that none is missing. The fields for files are declared below.
 RECIPE_HELP = {
     "labels": "label names in the order of their indices, separated by commas",
     "epochs": "passes over the training files",
@@ -84,5 +84,5 @@ def run(arguments: argparse.Namespace) -> None:
         base=arguments.base, sources=tuple(arguments.data), tails=tuple(arguments.tails), undecided=tuple(arguments.undecided), **given
     )
     best = train(recipe, arguments.out, arguments.device, arguments.checkpoint_steps, resume=not arguments.restart)
-    if speaks():
+    if is_first_process():
         print(f"{best}: the best checkpoint; next: sentiment-models export {best} --dev {arguments.out / 'dev.jsonl'} --out ...")

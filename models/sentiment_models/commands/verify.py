@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
     if (arguments.signature is None) != (arguments.key is None):
-        raise ModelsError("--signature and --key are of use only together")
+        raise ModelsError("--signature needs --key" if arguments.signature else "--key needs --signature")
     failed = []
     for check in examine(arguments.bundle, arguments.signature, arguments.key):
         print(check.line, flush=True)

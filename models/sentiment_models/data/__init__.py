@@ -1,1 +1,1 @@
-"""Labelled texts and documents: reading them, parting them, varying them."""
+"""Labelled texts and documents: read, split and vary them."""

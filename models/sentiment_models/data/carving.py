@@ -1,8 +1,8 @@
-"""Which texts train a model and which stand aside to choose it by.
+"""Split texts into a training set and a development set.
 
-A text goes to one side by a hash of its letters and digits, so that copies that differ in case, spacing or punctuation never stand on
-both sides, whatever file they come from, and the split does not depend on the order of files. A phrase goes where the sentence it was
-cut from goes. Knows nothing of torch or of models.
+A hash of a text's letters and digits decides its side. So copies that differ in case, spacing or punctuation are on the same side, whatever
+file they come from, and the split does not depend on the order of files. A phrase is on the side of the sentence that contains it.
+Knows nothing of torch or of models.
 """
 
 import hashlib
@@ -14,41 +14,42 @@ from dataclasses import dataclass
 from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadData
 
-# A phrase is looked for in texts of at most so many words; the longest sentence of SST has 56.
+# Phrases are searched in texts of at most this many words; the longest sentence of SST has 56.
 SENTENCE_WORDS_MAX = 60
 
 SEPARATORS = r"[\W_]+"
 
-# The words of a text in lower case, with a space before, between and behind them: a phrase's stand inside its sentence's.
+# The words of a text in lower case, with a space before, between and after them, so that a phrase is a substring of its sentence.
 Words = str
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Training examples (repeated sources count repeatedly) and the development set carved from them, each text once."""
+    """Training examples, repeated as their source is, and the development set, each text once."""
 
     train: list[Example]
     dev: list[Example]
 
 
 def carve(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: float, seed: int) -> Split:
-    """Carve a development set of about ``dev_fraction`` of each source.
+    """Split about ``dev_fraction`` of each source off as a development set.
 
-    Of a sentence that stands aside, the phrases of the sources that are parts of it are neither trained on nor measured on: a treebank
-    lists a sentence and its phrases as texts of their own, and accuracy on a sentence whose phrases were learned flatters.
+    Phrases of a development sentence are in neither set. A treebank lists a sentence and its phrases as separate texts, and training on
+    the phrases would make the accuracy on the sentence too high.
 
     Raises:
-        BadData: a side is empty.
+        BadData: one of the two sets is empty.
     """
-    split = part(sources, dev_fraction, seed)
+    split = split_examples(sources, dev_fraction, seed)
     for side, rows in (("train", split.train), ("dev", split.dev)):
         if not rows:
-            raise BadData(f"the {side} split is empty: dev fraction {dev_fraction} of {len(split.train) + len(split.dev)} examples")
+            count = len(split.train) + len(split.dev)
+            raise BadData(f"the {side} split is empty: dev_fraction is {dev_fraction} and there are {count} examples; change either")
     return split
 
 
-def part(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: float, seed: int) -> Split:
-    """As ``carve``; a side may be empty."""
+def split_examples(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: float, seed: int) -> Split:
+    """Split as ``carve`` does, but allow empty sets."""
     wholes = _sentences(example for examples, _ in sources for example in examples)
     train: list[Example] = []
     dev: dict[str, Example] = {}
@@ -58,14 +59,14 @@ def part(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: float
             whole = wholes.get(_words(example))
             if _draw(whole or key, "dev", seed) >= dev_fraction:
                 train.extend([example] * _times(key, times, seed))
-            # Only what people judged can be right or wrong.
+            # Accuracy needs a label from people.
             elif whole is None and example.judged:
                 dev.setdefault(key, example)
     return Split(train, list(dev.values()))
 
 
-def apart(examples: Sequence[Example], others: Sequence[Example]) -> list[Example]:
-    """Those examples that share no sentence with any of ``others``: no copies of them, none of their phrases, nothing they are cut from."""
+def without_overlap(examples: Sequence[Example], others: Sequence[Example]) -> list[Example]:
+    """Return the examples that share no sentence with ``others``: no copies, no phrases of them and no sentences that contain them."""
     wholes = _sentences((*examples, *others))
 
     def sentence(example: Example) -> str:
@@ -76,12 +77,12 @@ def apart(examples: Sequence[Example], others: Sequence[Example]) -> list[Exampl
 
 
 def repeat(examples: Sequence[Example], times: float, seed: int) -> Iterator[Example]:
-    """Show each example so many times; of a fraction, always the same ones."""
+    """Repeat each example ``times`` times. A fraction selects examples by their hash, so always the same ones."""
     return (example for example in examples for _ in range(_times(_key(example), times, seed)))
 
 
 def _sentences(examples: Iterable[Example]) -> dict[Words, str]:
-    """Of each phrase inside a longer text of at most SENTENCE_WORDS_MAX words that people judged: the key of the longest such text."""
+    """Map each phrase to the key of the longest text that contains it and has a label from people and at most SENTENCE_WORDS_MAX words."""
     keys = {_words(example): _key(example) for example in examples if example.judged}
     short = {words for words in keys if words.count(" ") <= SENTENCE_WORDS_MAX + 1}
     holding: defaultdict[str, list[Words]] = defaultdict(list)
@@ -114,7 +115,7 @@ def _text(example: Example) -> str:
 
 
 def _draw(key: str, purpose: str, seed: int) -> float:
-    """A number from 0 to 1 that depends on nothing but its arguments."""
+    """Return a number from 0 to 1 that depends only on the arguments."""
     person = b"" if purpose == "dev" else purpose.encode()
     digest = hashlib.blake2b(key.encode(), digest_size=8, salt=seed.to_bytes(8, "little"), person=person).digest()
     return int.from_bytes(digest, "little") / 2**64

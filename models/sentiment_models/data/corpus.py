@@ -1,4 +1,4 @@
-"""The texts that a run is shown: read from files, parted from the development set, varied anew in each epoch.
+"""The texts of a run: read from files, split into training and development set, and varied in each epoch.
 
 Knows nothing of torch or of models.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sentiment_models.data.carving import Split, carve, part, repeat
+from sentiment_models.data.carving import Split, carve, repeat, split_examples
 from sentiment_models.data.labelled import Example, Source, TextOrPair, read_examples, read_undecided
 from sentiment_models.data.perturb import detokenize, recase, typos
 from sentiment_models.data.sentences import last_sentences
@@ -17,13 +17,13 @@ from sentiment_models.errors import BadData
 from sentiment_models.export.provenance import Json, distinct_names
 from sentiment_models.training.recipe import Recipe
 
-# About two sentences: as long as what people type.
+# About two sentences, the length of the texts that users type.
 TAIL_WORDS_MAX = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Training and development examples, and of each file its record and the hash of its bytes."""
+    """Training and development examples, a record of each file, and the SHA-256 of each file by name."""
 
     split: Split
     files: list[dict[str, Json]]
@@ -43,12 +43,12 @@ def read_corpus(recipe: Recipe) -> Corpus:
     shown = {kind: [(rows, one.times) for rows, (its, one) in zip(examples, sources, strict=True) if its == kind] for kind in kinds}
     split = carve(shown["whole"], recipe.dev_fraction, recipe.seed)
     for rows, times in shown["tails"]:
-        # The same texts stand aside for dev as above.
-        train = part([(rows, times)], recipe.dev_fraction, recipe.seed).train
+        # Texts of the development set are left out here, too.
+        train = split_examples([(rows, times)], recipe.dev_fraction, recipe.seed).train
         split.train.extend(replace(example, text=last_sentences(example.text, TAIL_WORDS_MAX)) for example in train)
     _check_classes(split.train, recipe.labels, [source.path for _, source in sources])
     for rows, times in shown["undecided"]:
-        # None for dev: there is no right answer to count.
+        # Training only: these texts have no correct label to measure.
         split.train.extend(repeat(rows, times, recipe.seed))
     hashes = [hashlib.sha256(source.path.read_bytes()).hexdigest() for _, source in sources]
     names = distinct_names([source.path for _, source in sources])
@@ -59,7 +59,7 @@ def read_corpus(recipe: Recipe) -> Corpus:
             "times": source.times,
             "tails": kind == "tails",
             "undecided": kind == "undecided",
-            # Of what model the probabilities are that stand in it.
+            # The models whose probabilities the file holds.
             "teachers": sorted({row.teacher for row in rows} - {""}),
             "sha256": digest,
         }
@@ -69,17 +69,18 @@ def read_corpus(recipe: Recipe) -> Corpus:
 
 
 def _check_classes(train: Sequence[Example], labels: Sequence[str], paths: Sequence[Path]) -> None:
-    """A classifier that has seen one class only answers that for ever, and looks perfect on its development set."""
+    """Refuse texts of a single class: the classifier would always answer it and look perfect on the development set."""
     found = {example.label for example in train}
     if len(found) == 1:
         files = ", ".join(str(path) for path in paths)
         raise BadData(
-            f"{files}: all {len(train)} texts for training are {labels[found.pop()]}; add a file with others of {', '.join(labels)}"
+            f"{files}: all {len(train)} training texts have the label {labels[found.pop()]}; add texts with the other labels of "
+            f"{', '.join(labels)}"
         )
 
 
 def target_of(example: Example, labels: int, teacher_weight: float) -> list[float]:
-    """How likely each label shall be: the one that people gave, mixed with what a teacher says where there is one."""
+    """Return the target probability of each label: the label from people, mixed with the teacher's probabilities if there are any."""
     hard = [float(index == example.label) for index in range(labels)]
     if example.target is None:
         return hard
@@ -89,9 +90,9 @@ def target_of(example: Example, labels: int, teacher_weight: float) -> list[floa
 
 
 def vary(examples: Sequence[Example], recipe: Recipe, epoch: int) -> list[TextOrPair]:
-    """Return what is read of the examples in an epoch: each with the recipe's chances detokenized, cased otherwise and misspelt.
+    """Return the texts of an epoch, each detokenized, recased and misspelt with the recipe's chances.
 
-    What happens to a text depends on nothing but the recipe's seed, the epoch and its place.
+    The changes of a text depend only on the recipe's seed, the epoch and the text's place.
     """
     if not (recipe.detokenize or recipe.recase or recipe.typos):
         return [example.whole for example in examples]

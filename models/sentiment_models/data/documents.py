@@ -1,4 +1,4 @@
-"""Whole documents for pre-training: reading them, laying them out as token ids, cutting them into rows of one or two segments.
+"""Documents for pre-training: read them, lay them out as token ids, cut them into rows of one or two segments.
 
 Knows nothing of torch or of models.
 """
@@ -22,23 +22,23 @@ from sentiment_models.errors import BadData
 from sentiment_models.training.masking import Ids
 
 Tokenize = Callable[[list[str]], list[list[int]]]
-"""Token ids of sentences, without special tokens."""
+"""Returns the token ids of sentences, without special tokens."""
 
 SENTENCES_AT_ONCE = 10_000
 
 
 def read_documents(path: Path) -> Iterator[str]:
-    """Read the documents of a .txt (one a line), .tsv (``label<TAB>document``) or .jsonl (key text), optionally .gz, in UTF-8.
+    """Read the documents of a .txt (one per line), .tsv (``label<TAB>document``) or .jsonl (key text), optionally .gz, in UTF-8.
 
-    Labels are not looked at; empty lines are left out.
+    Labels are ignored; empty lines are skipped.
 
     Raises:
-        BadData: the file cannot be read so; names file and line.
+        BadData: the file cannot be used. Names file and line.
     """
     kind = Path(path.name.removesuffix(".gz")).suffix
     parts: dict[str, Callable[[str, str], str]] = {".txt": _line, ".tsv": _after_tab, ".jsonl": _text_of}
     if kind not in parts:
-        raise BadData(f"{path}: a {kind or 'nameless'} file; documents are read from .txt, .tsv and .jsonl, each optionally .gz")
+        raise BadData(f"{path}: documents must be in a .txt, .tsv or .jsonl file, optionally .gz; got {kind or 'no extension'}")
     number, found = 0, False
     try:
         with open_text(path) as stream:
@@ -51,7 +51,7 @@ def read_documents(path: Path) -> Iterator[str]:
     except UNREADABLE as error:
         raise unreadable(path, number, error) from error
     if not found:
-        raise BadData(f"{path}: holds no document")
+        raise BadData(f"{path}: the file has no document")
 
 
 def _line(line: str, _: str) -> str:
@@ -61,7 +61,7 @@ def _line(line: str, _: str) -> str:
 def _after_tab(line: str, where: str) -> str:
     _, tab, text = line.partition("\t")
     if not tab:
-        raise BadData(f"{where}: no tab; wanted label<TAB>text")
+        raise BadData(f"{where}: expected label<TAB>text, but the line has no tab")
     return text
 
 
@@ -69,15 +69,15 @@ def _text_of(line: str, where: str) -> str:
     try:
         return str(json.loads(line)["text"])
     except (ValueError, KeyError, TypeError) as error:
-        raise BadData(f"{where}: not an object with the key text: {error!r}") from error
+        raise BadData(f"{where}: expected a JSON object with the key text: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
     """Documents as token ids in one array, without special tokens.
 
-    ``sentences``: [sentences + 1], where each begins in ``tokens``, and the end; ``starts``: [documents + 1], where each
-    begins in ``sentences``, and the end. A sentence over ``sentence_tokens_max`` is cut into several.
+    ``sentences``, [sentences + 1]: the start of each sentence in ``tokens``, then the end. ``starts``, [documents + 1]: the start of each
+    document in ``sentences``, then the end. A sentence over ``sentence_tokens_max`` is cut into several.
     """
 
     tokens: Ids
@@ -86,7 +86,7 @@ class Documents:
 
     @classmethod
     def encode(cls, texts: Sequence[str], tokenize: Tokenize, sentence_tokens_max: int) -> "Documents":
-        """Lay out texts; one without a token is left out."""
+        """Lay out texts. A text without a token is left out."""
         tokens: list[NDArray[np.int32]] = []
         sentences, starts = [0], [0]
         for pool in tqdm(list(_pools(texts)), desc="tokenizing", unit="pool", mininterval=5):
@@ -106,7 +106,7 @@ class Documents:
 
 
 def _pools(texts: Sequence[str]) -> Iterator[list[list[str]]]:
-    """Sentences of documents, in pools of so many documents that memory stays bounded."""
+    """Yield the sentences of documents in pools of limited size, to bound memory."""
     pool: list[list[str]] = []
     size = 0
     for text in texts:
@@ -121,9 +121,9 @@ def _pools(texts: Sequence[str]) -> Iterator[list[list[str]]]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Where a row's one or two segments begin and end in ``Documents.tokens``; ``b`` is empty where there is one segment.
+    """Start and end of a row's segments in ``Documents.tokens``. ``b`` is empty if there is one segment.
 
-    ``follows``: the second segment stands behind the first in one document; otherwise it comes from another document.
+    ``follows``: the second segment follows the first in the same document; otherwise it comes from another document.
     """
 
     a: tuple[int, int]
@@ -132,7 +132,7 @@ class Row:
 
     @property
     def tokens(self) -> int:
-        """How many there are, without special tokens."""
+        """Number of tokens without special tokens."""
         return self.a[1] - self.a[0] + self.b[1] - self.b[0]
 
 
@@ -140,7 +140,7 @@ class Row:
 class Frame:
     """The special tokens around segments: ``special[0]``, first segment, ``special[1]``, second segment if any, ``special[-1]``.
 
-    ``types``: the segment id of each of these parts in turn; all 0 for a model without segments.
+    ``types``: the segment id of each of these parts in order; all 0 for a model without segments.
     """
 
     special: tuple[tuple[int, ...], ...]
@@ -148,7 +148,7 @@ class Frame:
 
     @classmethod
     def of(cls, tokenizer: Any, count: int) -> "Frame":  # transformers has no one type for its tokenizers
-        """Read off what a fast tokenizer puts around ``count`` segments, 1 or 2."""
+        """Find the special tokens that a fast tokenizer puts around ``count`` segments, 1 or 2."""
         encoded = tokenizer(*"ab"[:count], return_token_type_ids=True)
         special: list[tuple[int, ...]] = [()]
         types = [0]
@@ -165,11 +165,11 @@ class Frame:
 
     @property
     def tokens(self) -> int:
-        """How many special tokens there are."""
+        """Number of special tokens."""
         return sum(map(len, self.special))
 
     def lay_out(self, segments: Sequence[Ids]) -> tuple[Ids, Ids]:
-        """Put the special tokens around as many segments as the frame is for: token ids and segment ids, both [tokens]."""
+        """Put the special tokens around the segments; return token ids and segment ids, both [tokens]."""
         parts: list[Ids] = [np.array(self.special[0], np.int64)]
         for segment, after in zip(segments, self.special[1:], strict=True):
             parts += [segment, np.array(after, np.int64)]
@@ -177,7 +177,7 @@ class Frame:
 
 
 def segments(documents: Documents, tokens_max: int) -> list[Row]:
-    """Pack whole sentences into rows of one segment; a row never holds two documents. Sentences must not exceed ``tokens_max``."""
+    """Pack whole sentences into rows of one segment. A row never holds two documents. Sentences must not exceed ``tokens_max``."""
     rows = []
     sentences = documents.sentences
     for first, last in pairwise(documents.starts):
@@ -190,16 +190,16 @@ def segments(documents: Documents, tokens_max: int) -> list[Row]:
 
 
 def pairs(documents: Documents, tokens_max: int, rng: random.Random) -> list[Row]:
-    """Cut documents into rows of two segments, the second of which follows the first in one half of the rows.
+    """Cut documents into rows of two segments. In half of the rows the second segment follows the first.
 
-    In the other half it comes from another document, and what would have followed begins the next row. No row has more than
-    ``tokens_max`` tokens, of which a sentence may have at most half.
+    In the other half it comes from another document, and the text that would have followed starts the next row. No row has more than
+    ``tokens_max`` tokens; a sentence may have at most half as many.
 
     Raises:
-        BadData: there is one document only.
+        BadData: there are fewer than two documents.
     """
     if len(documents) < 2:
-        raise BadData(f"{len(documents)} documents; sentence pairs need at least 2")
+        raise BadData(f"sentence pairs need at least 2 documents, got {len(documents)}")
     rows = []
     sentences = documents.sentences
     for number, (first, last) in enumerate(pairwise(documents.starts)):
@@ -207,7 +207,7 @@ def pairs(documents: Documents, tokens_max: int, rng: random.Random) -> list[Row
         while begin < sentences[last]:
             inside = bisect_right(sentences, begin, first, last) - 1
             end = sentences[_fill(sentences, inside, last, tokens_max)]
-            # A lone sentence, such as a document's last, is cut anywhere: both kinds of rows stay equally frequent.
+            # A single sentence, such as a document's last, is cut anywhere, so that both kinds of rows stay equally frequent.
             inner = sentences[inside + 1 : bisect_right(sentences, end - 1, inside, last + 1)]
             cut = rng.choice(inner) if inner else rng.randint(begin + 1, end - 1) if end - begin > 1 else end
             if cut == end:
@@ -223,12 +223,12 @@ def pairs(documents: Documents, tokens_max: int, rng: random.Random) -> list[Row
 
 
 def _fill(sentences: Sequence[int], begin: int, last: int, tokens_max: int) -> int:
-    """Return the end of as many sentences from ``begin`` on as fit, at least one."""
+    """Return the end of the sentences from ``begin`` that fit, at least one."""
     return max(begin + 1, min(last, bisect_right(sentences, sentences[begin] + tokens_max, begin, last + 1) - 1))
 
 
 def _elsewhere(documents: Documents, number: int, tokens_max: int, rng: random.Random, *, whole: bool) -> tuple[int, int]:
-    """Choose a segment of another document than ``number``; it begins with a sentence if ``whole``, else anywhere."""
+    """Choose a segment of a document other than ``number``. It starts at a sentence if ``whole``, else anywhere."""
     other = rng.randrange(len(documents) - 1)
     other += other >= number
     first, last = documents.starts[other], documents.starts[other + 1]

@@ -1,12 +1,12 @@
-"""Texts as people type them: slips of the finger, other casing, treebank tokenization undone. Pure; randomness is an argument."""
+"""Vary texts: add typos, change case, undo treebank tokenization. Pure; randomness is an argument."""
 
 import random
 import re
 
-# Treebank tokens that stand for brackets; SST has them lower-cased.
+# The treebank's tokens for brackets; SST has them in lower case.
 BRACKETS = {"-lrb-": "(", "-rrb-": ")", "-lsb-": "[", "-rsb-": "]", "-lcb-": "{", "-rcb-": "}"}
-# What the treebank parted and people write as one word.
-PARTED = {
+# Pairs of tokens that the treebank splits and people write as one word.
+SPLIT_WORDS = {
     ("can", "not"),
     ("gon", "na"),
     ("wan", "na"),
@@ -17,18 +17,18 @@ PARTED = {
     ("'t", "was"),
 }
 CLITIC = re.compile(r"n't|'(?:s|m|d|re|ve|ll)", re.IGNORECASE)
-# Not a run of different marks: that may be an emoticon.
+# No run of different marks, which may be an emoticon.
 CLOSES = re.compile(r"[,;:%\u2026]|[!?]+|\.+|\)+|\]+|\}+|'")
 OPENS = re.compile(r"[(\[{$£€#`]+")
-# Of words of one letter nothing would be left.
+# Two letters or more, so that one can be left out.
 WORD = re.compile(r"[^\W\d_]{2,}")
 
 
 def typos(text: str, rng: random.Random) -> str:
-    """Make one slip for every ten words, and at least one in a text of five words or more.
+    """Make one typo per ten words, and at least one in a text of five words or more.
 
-    A slip swaps two neighbouring letters that differ or leaves one letter out, by equal chance. The letters are drawn
-    uniformly from all words of two letters or more, each slip in another word; with too few such words there are fewer slips.
+    A typo swaps two different neighbouring letters or leaves one letter out, with equal chance. The letters are drawn uniformly from all
+    words of two letters or more, at most one per word. With too few such words there are fewer typos.
     """
     count = len(text.split())
     slips = max(count // 10, int(count >= 5))
@@ -54,24 +54,24 @@ def _slip(letters: str, at: int, rng: random.Random) -> str:
 
 
 def recase(text: str, rng: random.Random) -> str:
-    """Return the text in lower case, in UPPER CASE or in Sentence case, drawn by equal chance."""
+    """Return the text in lower, upper or sentence case, with equal chance."""
     return rng.choice((str.lower, str.upper, sentence_case))(text)
 
 
 def sentence_case(text: str) -> str:
-    """Lower the text but for the first letter of each sentence and the word I."""
+    """Lower-case the text except the first letter of each sentence and the word I."""
     lowered = re.sub(r"(?<![^\W_])i(?![^\W_]|\.\w)", "I", text.lower())
     return re.sub(r"(^|[.!?]['\")\]]*\s+)([^\w]*)(\w)", lambda found: found[1] + found[2] + found[3].upper(), lowered)
 
 
 def detokenize(text: str) -> str:
-    """Undo the tokenization of the Penn Treebank as SST and MR have it: ``ca n't -lrb- it 's`` becomes ``can't (it's``.
+    """Undo the tokenization of the Penn Treebank as in SST and MR: ``ca n't -lrb- it 's`` becomes ``can't (it's``.
 
-    Case stays. Straight double quotes that stand alone open and close in turn. In a text that is not tokenized only runs of
-    white space become one space.
+    Case stays. Separate straight double quotes open and close alternately. In a text that is not tokenized, runs of white space become one
+    space and nothing else changes.
     """
     result = before = ""
-    glued = True  # the next token stands without a space before it
+    glued = True  # no space before the next token
     quoted = False
     for found in text.split():
         word = BRACKETS.get(found.lower(), found)
@@ -79,7 +79,7 @@ def detokenize(text: str) -> str:
         if word in ("``", "''", '"'):
             word, quoted = '"', opening
         closing = word == '"' and not opening
-        apart = not (glued or closing or CLOSES.fullmatch(word) or CLITIC.fullmatch(word) or (before, word.lower()) in PARTED)
+        apart = not (glued or closing or CLOSES.fullmatch(word) or CLITIC.fullmatch(word) or (before, word.lower()) in SPLIT_WORDS)
         result += (" " if apart else "") + word.replace("`", "'")
         glued = opening or bool(OPENS.fullmatch(word))
         before = word.lower()

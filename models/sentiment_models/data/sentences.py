@@ -1,4 +1,4 @@
-"""Where sentences end."""
+"""Split texts into sentences."""
 
 import re
 
@@ -9,9 +9,9 @@ def split_sentences(text: str) -> list[str]:
 
 
 def last_sentences(text: str, words_max: int) -> str:
-    """Return the last whole sentences of a text that have at most ``words_max`` words together, at least its last words.
+    """Return the last whole sentences of a text with at most ``words_max`` words in total, or the last words of a longer last sentence.
 
-    A review's verdict stands at its end, often in an idiom that a classifier of long texts never has to understand.
+    A review often ends with its verdict, in idioms that a classifier trained on whole reviews need not understand.
     """
     kept: list[str] = []
     for sentence in reversed(split_sentences(text)):

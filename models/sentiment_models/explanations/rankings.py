@@ -18,7 +18,7 @@ from sentiment.explain.methods.attention import rollout, rollout_gradient, rollo
 from sentiment.explain.methods.erasure import Floats
 from sentiment.explain.methods.gradients import RESIDUAL_FLOOR
 from sentiment.explain.parts import Attribution
-from sentiment_models.data.carving import apart
+from sentiment_models.data.carving import without_overlap
 from sentiment_models.data.labelled import Example, TextOrPair, read_examples
 from sentiment_models.explanations.findings import ATTENTION, ATTRIBUTION, BASELINE, BOUND, KINDS
 from sentiment_models.explanations.subject import EXPLAIN_ROWS, Arrays, Reading, Subject
@@ -102,7 +102,7 @@ def lexicon_of(train: Sequence[Path], labels: Sequence[str], drawn: Sequence[Exa
     Raises:
         BadData: a file cannot be used.
     """
-    examples = apart([example for path in train for example in read_examples(path, labels)], drawn)
+    examples = without_overlap([example for path in train for example in read_examples(path, labels)], drawn)
     return WordCounts.of(((example.whole, example.label) for example in examples), len(labels))
 
 

@@ -49,7 +49,7 @@ from sentiment_models.explanations.training_findings import (
 )
 from sentiment_models.export.provenance import Json
 from sentiment_models.training.recipe import Recipe
-from sentiment_models.training.resume import alone, fingerprint_of, load_state, save_state, write_atomically
+from sentiment_models.training.resume import fingerprint_of, load_state, locked, save_state, write_atomically
 from sentiment_models.training.scratch import Shape, train_tokenizer
 
 RESULTS = "results.json"
@@ -115,7 +115,7 @@ def attention_tests(data: Sequence[Path], settings: Settings, out: Path, say: Ca
     hashes = {f"SHA-256 of {name}": digest for name, digest in files.items()}
     run: dict[str, Json] = {**asdict(settings), **hashes, "code": code_of(OF_TRAINING)}
     # After reading the files: unusable files leave no folder behind.
-    with alone(out):
+    with locked(out):
         kept = read_findings(out / RESULTS)
         if kept is not None and kept.fingerprint != fingerprint_of(run):
             raise OtherRun(f"{out / RESULTS}: belongs to tests with other settings, data or code; choose another --out or delete it")

@@ -1,1 +1,1 @@
-"""From a checkpoint to a bundle, and what a bundle must prove."""
+"""Export a checkpoint to a bundle, and verify, compare and sign bundles."""

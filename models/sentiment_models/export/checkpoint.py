@@ -1,6 +1,6 @@
-"""A Hugging Face checkpoint: loading it with its weights rounded to fp16, saving them once, exporting them to ONNX.
+"""A Hugging Face checkpoint: load it with weights rounded to fp16, save these weights, export it to ONNX.
 
-With the families' adapters the only module of the export that knows torch and transformers.
+Only this module and the adapters of the families use torch and transformers in the export.
 """
 
 import re
@@ -32,24 +32,24 @@ from sentiment_models.export.spellings import without_spellings
 from sentiment_models.export.verify import Explained
 from sentiment_models.export.weights import Weights, check_weights, name_after
 
-# What a bundle's manifest must have.
+# The service's minimum for a manifest.
 TOKENS_MIN = 8
-# What transformers calls labels that nobody named.
+# How transformers names labels without a name.
 UNNAMED = re.compile(r"LABEL_\d+")
 
 
 class Checkpoint:
-    """A classifier whose weights are fp16 numbers, computing in fp32: what every graph of a bundle must compute.
+    """A classifier with fp16 weights that computes in fp32. It is the reference for every graph of a bundle.
 
-    ``tokenizer``: its own, without the spellings of a bundle.
+    ``tokenizer`` is the checkpoint's own, without the spellings of a bundle.
     """
 
     def __init__(self, path: Path, max_tokens: int | None = None) -> None:
-        """Load a checkpoint directory and round its weights; ``max_tokens``: read fewer tokens than it can.
+        """Load a checkpoint directory and round its weights. ``max_tokens`` sets a lower limit than the model's own.
 
         Raises:
-            BadCheckpoint: it cannot be loaded, is of an unsupported family, lacks its head, its labels' names or its tokenizer, or
-                has weights that fp16 cannot hold.
+            BadCheckpoint: the checkpoint cannot be loaded, is of an unsupported family, lacks its head, the names of its labels or its
+                tokenizer, or has weights outside of the range of fp16.
         """
         self.path = path
         config = _config(path)
@@ -60,7 +60,7 @@ class Checkpoint:
         self._model = _load(path)
         limit = self.family.max_tokens(self._model.config)
         if max_tokens is not None and not TOKENS_MIN <= max_tokens <= limit:
-            raise BadCheckpoint(f"{path}: {max_tokens} tokens a text are asked for; the limits are {TOKENS_MIN} and {limit}")
+            raise BadCheckpoint(f"{path}: max_tokens must be from {TOKENS_MIN} to {limit}, got {max_tokens}")
         self.max_tokens = max_tokens or limit
         self._check_vocabulary()
 
@@ -71,11 +71,11 @@ class Checkpoint:
         return logits
 
     def explained(self, feeds: Feeds, label: NDArray[np.int64], alpha: NDArray[np.float32], baseline_ids: NDArray[np.int64]) -> Explained:
-        """Compute in torch, in fp32, what the explain graph gives for the same feeds."""
+        """Compute in torch, in fp32, the outputs of the explain graph for the same feeds."""
         table = self._model.get_input_embeddings()
         words, base = (table(torch.from_numpy(ids)).detach() for ids in (feeds["input_ids"], baseline_ids))
         between = (base + torch.from_numpy(alpha)[:, None, None] * (words - base)).requires_grad_()
-        # Not as inputs_embeds: some families count their positions by the ids.
+        # By a hook and not as inputs_embeds, because some families derive positions from the ids.
         handle = table.register_forward_hook(lambda *_: between)
         try:
             found = self._model(**{name: torch.from_numpy(array) for name, array in feeds.items()}, output_attentions=True)
@@ -95,23 +95,23 @@ class Checkpoint:
         config = self._model.config.to_diff_dict()
         config.pop("_name_or_path", None)
         write_object(folder / CONFIG_FILE, {**config, "dtype": "float16"})
-        # A bundle's max_tokens rules, not what training cut or padded to.
+        # The bundle's max_tokens applies, not the truncation and padding of training.
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.tokenizer.save(str(folder / TOKENIZER_FILE))
         halves = {name: tensor.half().contiguous() for name, tensor in self._model.state_dict().items()}
         save_file(halves, folder / WEIGHTS_FILE, metadata={"format": "pt"})
-        (folder / WEIGHTS_FILE).chmod(0o644)  # safetensors lets its owner alone read it; a container may run as another user
+        (folder / WEIGHTS_FILE).chmod(0o644)  # safetensors makes it readable for its owner only; a container may run as another user
         return {name: tensor.numpy() for name, tensor in halves.items()}
 
     def to_onnx(self, weights: Weights) -> ModelProto:
-        """Export to fp32 ONNX with the weights inside, named as in the checkpoint, with nothing that varies from run to run.
+        """Export to fp32 ONNX with the weights inside, named as in the checkpoint. Repeated exports give equal bytes.
 
         Raises:
-            BadCheckpoint: the graph would read other inputs than a server feeds.
+            BadCheckpoint: the graph has other inputs than the service feeds.
         """
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the tracer warns of each number that it fixes; parity tells whether it may
+            warnings.simplefilter("ignore")  # the tracer warns of each number that it makes constant; the parity check covers that
             path = Path(folder) / "model.onnx"
             self.family.write(self._model, OPSET_MIN, path)
             graph = onnx.load(path)
@@ -120,31 +120,31 @@ class Checkpoint:
         strip_varying(graph)
         inputs = [value.name for value in graph.graph.input]
         if sorted(inputs) != sorted(self.family.inputs):
-            raise BadCheckpoint(f"{self.path}: the export reads {', '.join(inputs)}; wanted {', '.join(self.family.inputs)}")
+            raise BadCheckpoint(f"{self.path}: the exported graph must read {', '.join(self.family.inputs)}, got {', '.join(inputs)}")
         return graph
 
     def check_pairs(self) -> None:
-        """Refuse to read pairs if the model is told of segments and its tokenizer tells none.
+        """Check that the tokenizer marks the second text of a pair if the model has segments.
 
         Raises:
-            BadCheckpoint: names the tokenizer and what is wrong with its template.
+            BadCheckpoint: it does not. Names the tokenizer and the fix of its template.
         """
         if self.family.segments and 1 not in self.tokenizer.encode("a", "b").type_ids:
             raise BadCheckpoint(
-                f"{self.path / TOKENIZER_FILE}: gives the second text of a pair no segment id; its post_processor wants $B:1 for pairs"
+                f"{self.path / TOKENIZER_FILE}: the second text of a pair has no segment id 1; use $B:1 in the pair template"
             )
 
     def _check_vocabulary(self) -> None:
         last, rows = max(self.tokenizer.get_vocab().values(), default=0), int(self._model.config.vocab_size)
         if last >= rows:
             raise BadCheckpoint(
-                f"{self.path / TOKENIZER_FILE}: has token ids up to {last}; the model knows {rows}; put the model's own tokenizer there"
+                f"{self.path / TOKENIZER_FILE}: has token ids up to {last}, but the model has only {rows}; use the model's own tokenizer"
             )
 
 
 def _config(path: Path) -> dict[str, Json]:
     if not (path / CONFIG_FILE).is_file():
-        raise BadCheckpoint(f"{path}: holds no {CONFIG_FILE}; wanted a checkpoint directory")
+        raise BadCheckpoint(f"{path}: not a checkpoint directory: it has no {CONFIG_FILE}")
     try:
         return read_object(path / CONFIG_FILE)
     except ModelsError as error:
@@ -157,15 +157,15 @@ def _labels(config: Mapping[str, Json], path: Path) -> list[str]:
     labels = [names.get(str(index), "") for index in range(len(names))]
     if len(labels) < 2 or not all(labels) or len(set(labels)) < len(labels) or any(map(UNNAMED.fullmatch, labels)):
         raise BadCheckpoint(
-            f"{path}: names its labels {found}; wanted two or more names of their own, in the order of the model's logits, "
-            'such as "id2label": {"0": "negative", "1": "positive"}'
+            f"{path}: id2label must name two or more labels in the order of the model's logits, "
+            f'such as {{"0": "negative", "1": "positive"}}, got {found}'
         )
     return labels
 
 
 def _family(name: str, path: Path) -> Family:
     if name not in FAMILIES:
-        raise BadCheckpoint(f"{path}: model_type is {name}; exported are {', '.join(FAMILIES)}")
+        raise BadCheckpoint(f"{path}: model_type must be one of {', '.join(FAMILIES)}, got {name}")
     return FAMILIES[name]
 
 
@@ -174,7 +174,7 @@ def _load(path: Path) -> PreTrainedModel:
     model.half().float()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
     for name, tensor in model.state_dict().items():
         if not torch.isfinite(tensor).all():
-            raise BadCheckpoint(f"{path}: {name} is not finite in fp16, whose largest number is 65504")
+            raise BadCheckpoint(f"{path}: {name} has values that are not finite in fp16 (largest number: 65504)")
     return model
 
 
@@ -187,29 +187,30 @@ def _classifier(path: Path, **settings: str) -> PreTrainedModel:
     except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint
         raise BadCheckpoint(f"{path}: cannot be loaded as a classifier: {error}") from error
     if report["missing_keys"]:
-        raise BadCheckpoint(f"{path}: lacks {', '.join(sorted(report['missing_keys']))}; wanted a fine-tuned classifier")
+        missing = ", ".join(sorted(report["missing_keys"]))
+        raise BadCheckpoint(f"{path}: not a fine-tuned classifier: the weights lack {missing}")
     classifier: PreTrainedModel = model.eval()
     return classifier
 
 
 def load_classifier(path: Path) -> tuple[PreTrainedModel, Any]:  # transformers has no one type for its tokenizers
-    """Load a fine-tuned classifier in fp32, in eval mode, and its tokenizer, as transformers has them.
+    """Load a fine-tuned classifier in fp32 and in eval mode, and its tokenizer, as transformers objects.
 
     Raises:
-        BadCheckpoint: there is none, it is damaged or of an unsupported family, or it lacks its head or its tokenizer.
+        BadCheckpoint: the checkpoint does not exist, is damaged or of an unsupported family, or lacks its head or its tokenizer.
     """
     _family(str(_config(path).get("model_type")), path / CONFIG_FILE)
     model = _classifier(path)
     try:
         return model, AutoTokenizer.from_pretrained(path, local_files_only=True)  # type: ignore[no-untyped-call]  # untyped there
     except Exception as error:  # the Rust side raises bare Exception
-        raise BadCheckpoint(f"{path}: holds no tokenizer that can be loaded: {error}") from error
+        raise BadCheckpoint(f"{path}: the tokenizer cannot be loaded: {error}") from error
 
 
 def base_tokenizer(base: str) -> Any:  # transformers has no one type for its tokenizers
-    """Load the fast tokenizer of a base that is trained on: without the spellings of a bundle, for it will be added to, and saved.
+    """Load the fast tokenizer of a base for training, without the spellings of a bundle, so that it can be extended and saved.
 
-    Raises whatever transformers does.
+    Raises the exceptions of transformers.
     """
     file = Path(base) / TOKENIZER_FILE
     known = {"tokenizer_object": without_spellings(file)} if file.is_file() else {}
@@ -219,13 +220,13 @@ def base_tokenizer(base: str) -> Any:  # transformers has no one type for its to
 def _tokenizer(path: Path) -> tokenizers.Tokenizer:
     if not path.is_file():
         make = f'AutoTokenizer.from_pretrained("{path.parent}").save_pretrained("{path.parent}")'
-        raise BadCheckpoint(f"{path}: is not there; with transformers and sentencepiece, {make} makes it from the older files")
+        raise BadCheckpoint(f"{path}: no such file; make it from the older files with transformers and sentencepiece: {make}")
     return without_spellings(path)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch on one thread: figures that land in a manifest must not depend on the number of cores."""
+    """Run torch on one thread, so that the figures in a manifest do not depend on the number of cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -235,9 +236,9 @@ def one_thread() -> Iterator[None]:
 
 
 def label_names(path: Path) -> list[str]:
-    """Read the labels of a checkpoint, in the order of their indices, without its weights.
+    """Read the labels of a checkpoint in the order of their indices, without loading its weights.
 
     Raises:
-        BadCheckpoint: there is no checkpoint, or it does not name them.
+        BadCheckpoint: there is no checkpoint, or it does not name its labels.
     """
     return _labels(_config(path), path / CONFIG_FILE)

@@ -1,4 +1,4 @@
-"""What differs between two bundles: everything the manifests say, every file, operator, weight and token."""
+"""The difference between two bundles: manifests, files, operators, weights and tokens."""
 
 import dataclasses
 import json
@@ -19,19 +19,19 @@ from sentiment_models.export.graphs.graph_rules import all_nodes, read_graph
 from sentiment_models.export.manifest import CARD_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object, sha256
 from sentiment_models.export.provenance import Json
 
-# These have sections of their own, or follow from others.
-_TOLD_APART = ("labels", "calibration", "golden", "accuracy", "files")
-# How much of each section the table shows; JSON has all.
+# Keys of the manifest that have their own sections, or follow from other parts.
+_OWN_SECTIONS = ("labels", "calibration", "golden", "accuracy", "files")
+# Limits of the table; JSON has everything.
 LINES_MAX = 12
 SHOWN_CHARACTERS_MAX = 60
 
 Pair = tuple[Any, Any]
-"""The same thing in A and in B, None where it is not there. Any: plain JSON."""
+"""The value in A and in B; None if it does not exist there. Any: plain JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How far a weight of B is from A's of the same name and shape."""
+    """The absolute differences between a weight of B and the weight of A with the same name and shape."""
 
     largest: float
     mean: float
@@ -40,7 +40,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two bundles side by side; every mapping holds only what differs, A's first. Equal bundles leave all of them empty."""
+    """The difference between two bundles. Every mapping holds only what differs, A's value first."""
 
     a: str
     b: str
@@ -54,9 +54,9 @@ class Difference:
     accuracy: dict[str, Pair]
     # Text -> label and logits.
     golden: dict[str, Pair]
-    # Graph's file -> operator -> how many.
+    # File of the graph -> operator -> counts.
     operators: dict[str, dict[str, Pair]]
-    # Tensors that only one has, or whose shape or type differs -> "type [shape]".
+    # Tensors that only one bundle has, or whose shape or type differs -> "type [shape]".
     tensors: dict[str, Pair]
     weights: dict[str, Change]
     # Token -> id.
@@ -70,7 +70,7 @@ class Difference:
         return not any(getattr(self, field.name) for field in dataclasses.fields(self) if field.name not in ("a", "b"))
 
     def json(self) -> str:
-        """Everything, in JSON."""
+        """Return everything as JSON."""
         return json.dumps({"same": self.same, **dataclasses.asdict(self)}, indent=1, ensure_ascii=False)
 
 
@@ -82,7 +82,7 @@ def difference(a: Path, b: Path) -> Difference:
     """
     bundles = (load_bundle(a), load_bundle(b))
     one, other = bundles[0].manifest, bundles[1].manifest
-    facts = [{key: value for key, value in read_object(path / MANIFEST).items() if key not in _TOLD_APART} for path in (a, b)]
+    facts = [{key: value for key, value in read_object(path / MANIFEST).items() if key not in _OWN_SECTIONS} for path in (a, b)]
     files = [_files(bundle) for bundle in bundles]
     stated = [_weight_facts(bundle) for bundle in bundles]
     vocabularies, settings = zip(*(_tokenizer(bundle) for bundle in bundles), strict=True)
@@ -160,7 +160,7 @@ def _weight_facts(bundle: Bundle) -> dict[str, str]:
 
 
 def _weights(bundles: Sequence[Bundle], names: Sequence[str]) -> Iterator[tuple[str, Change]]:
-    """One tensor of each is in memory at a time."""
+    """Compare tensor by tensor, so that only one of each bundle is in memory."""
     if not names:
         return
     with safe_open(bundles[0].path / WEIGHTS_FILE, "numpy") as ours, safe_open(bundles[1].path / WEIGHTS_FILE, "numpy") as theirs:
@@ -180,7 +180,7 @@ def _tokenizer(bundle: Bundle) -> tuple[dict[str, int], dict[str, Json]]:
     whole = dict(read_object(path))
     model = whole.pop("model", None)
     if isinstance(model, dict):
-        # Vocabularies are compared as such; merges are as long, and their number tells enough.
+        # The vocabulary is compared separately. Merges are as long; their number is enough.
         merges = model.get("merges")
         known = {key: value for key, value in model.items() if key not in ("vocab", "merges")}
         whole["model"] = {**known, "merges": len(merges)} if isinstance(merges, list) else known
@@ -188,7 +188,7 @@ def _tokenizer(bundle: Bundle) -> tuple[dict[str, int], dict[str, Json]]:
 
 
 def table(found: Difference) -> str:
-    """Show what differs, at most ``LINES_MAX`` lines a section, the largest changes of weights first."""
+    """Format the difference, at most ``LINES_MAX`` lines per section, the largest changes of weights first."""
     if found.same:
         return f"same: {found.a}"
     lines = [f"A  {found.a}", f"B  {found.b}"]
@@ -213,7 +213,7 @@ def _arrows(pairs: Mapping[str, Pair]) -> list[str]:
 def _section(title: str, lines: Sequence[str]) -> list[str]:
     if not lines:
         return []
-    rest = [f"  ... and {len(lines) - LINES_MAX} more, all in --json"] if len(lines) > LINES_MAX else []
+    rest = [f"  ... and {len(lines) - LINES_MAX} more; --json shows all"] if len(lines) > LINES_MAX else []
     return [f"{title} ({len(lines)})", *(f"  {line}" for line in lines[:LINES_MAX]), *rest]
 
 

@@ -1,6 +1,6 @@
-"""A finished bundle under examination: all that the service checks, and what it leaves to the bundle's maker.
+"""Check a finished bundle: everything that the service checks when it loads, and what only an export checks.
 
-``verify`` proves graphs while a bundle is made; this module looks at what came out, perhaps on another machine, years later.
+``verify`` checks graphs during an export. This module checks a bundle at any later time, on any machine.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,13 +27,13 @@ from sentiment_models.export.signature import check_signature
 from sentiment_models.export.verify import check_explain_parity, check_parity, explain_parity, interleave, movement, parity
 from sentiment_models.export.weights import Stored, stored_tensors
 
-# As transformers names the labels of a configuration that has no names.
+# How transformers names the labels of a configuration without names.
 _NAMELESS = {"0": "LABEL_0", "1": "LABEL_1"}
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at, and what was found there."""
+    """The name of a check, whether it passed, and what it found."""
 
     name: str
     good: bool
@@ -41,17 +41,17 @@ class Check:
 
     @property
     def line(self) -> str:
-        """For the terminal, in the form of the service's own ``sentiment check``."""
+        """The line for the terminal, in the format of ``sentiment check``."""
         return f"{'ok' if self.good else 'BAD':5} {self.name}: {self.found}"
 
 
 def examine(path: Path, signature: Path | None = None, key: Path | None = None) -> Iterator[Check]:
-    """Look at everything in a bundle, a check at a time. If its files are damaged nothing after that is looked at.
+    """Run all checks of a bundle, one by one. If its files are damaged, the other checks are skipped.
 
     Args:
         path: the bundle's folder.
-        signature: a signature of it, to be checked with ``key``, the signer's public key.
-        key: see there.
+        signature: a signature of the bundle, to check with ``key``.
+        key: the signer's public key.
     """
     try:
         subject = _Subject(load_bundle(path))
@@ -59,7 +59,7 @@ def examine(path: Path, signature: Path | None = None, key: Path | None = None) 
         yield Check("files", False, str(error))
         return
     manifest = subject.bundle.manifest
-    yield Check("files", True, f"{subject.bundle.id}, {len(manifest.files)} files as the manifest says, digest {subject.bundle.digest}")
+    yield Check("files", True, f"{subject.bundle.id}, {len(manifest.files)} files match the manifest, digest {subject.bundle.digest}")
     if signature and key:
         yield _check("signature", partial(_signed, path, signature, key))
     for name, look in (("folder", _folder), ("tokenizer", _tokenizer), ("configuration", _configuration), ("model card", _card)):
@@ -73,7 +73,7 @@ def examine(path: Path, signature: Path | None = None, key: Path | None = None) 
     yield weights
     for spec in manifest.graphs.classify:
         if not safe.get(spec.file):
-            yield Check(spec.file, False, "not run, because of its content")
+            yield Check(spec.file, False, "not run, because its content check failed")
             continue
         yield _check(f"{spec.file} golden set", partial(_golden, subject, spec))
         if weights.good:
@@ -88,8 +88,8 @@ def _check(name: str, look: Callable[[], str]) -> Check:
     try:
         return Check(name, True, look())
     except Exception as error:  # ONNX Runtime's exceptions share no base class, and torch's are many
-        told = isinstance(error, BadBundle | ModelsError)
-        return Check(name, False, str(error) if told else f"{type(error).__name__}: {error}")
+        ours = isinstance(error, BadBundle | ModelsError)
+        return Check(name, False, str(error) if ours else f"{type(error).__name__}: {error}")
 
 
 def _raise(faults: Sequence[str]) -> None:
@@ -98,7 +98,7 @@ def _raise(faults: Sequence[str]) -> None:
 
 
 class _Subject:
-    """A bundle whose hashes are right, and what several checks need of it, each made once."""
+    """A bundle whose hashes match, and the objects that several checks share, each made once."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
@@ -111,12 +111,12 @@ class _Subject:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The golden texts and the shortest row there is."""
+        """The rows of the golden texts and of the empty text."""
         return [*(self.tokenizer.encode(one.text, one.text_pair) for one in self.manifest.golden), self.tokenizer.encode("")]
 
     @cached_property
     def longest(self) -> Row:
-        """A row of as many tokens as are read."""
+        """A row of the maximum length."""
         return self.tokenizer.encode(" ".join([PARAGRAPH] * (1 + self.manifest.max_tokens // 40)))
 
     def graph(self, spec: GraphSpec) -> Graph:
@@ -141,20 +141,20 @@ class _Subject:
 
 def _signed(path: Path, signature: Path, key: Path) -> str:
     check_signature(path, signature, key)
-    return f"{signature.name} is {key.name}'s owner's"
+    return f"{signature.name} matches the key {key.name}"
 
 
 def _folder(subject: _Subject) -> str:
-    """No file is missing that the format has, none is there that nobody checked, and all are plain files."""
+    """Check that the folder has all files of the format, no other file, and no links or folders."""
     wanted = {*subject.manifest.files, CONFIG_FILE, WEIGHTS_FILE, MANIFEST_FILE, CARD_FILE}
     found = {path.name: path for path in subject.path.iterdir()}
     faults = [f"lacks {name}" for name in sorted(wanted - found.keys())]
     faults += [f"has {name}, which the manifest does not list" for name in sorted(found.keys() - wanted)]
     faults += [f"{name} is not listed in the manifest" for name in (CONFIG_FILE, WEIGHTS_FILE) if name not in subject.manifest.files]
     odd = sorted(name for name, path in found.items() if path.is_symlink() or not path.is_file())
-    faults += [f"{name} is no plain file" for name in odd if name in wanted]
+    faults += [f"{name} is not a regular file" for name in odd if name in wanted]
     _raise(faults)
-    return f"{len(found)} plain files, none missing, none extra"
+    return f"{len(found)} regular files, none missing, none extra"
 
 
 def _tokenizer(subject: _Subject) -> str:
@@ -167,28 +167,28 @@ def _tokenizer(subject: _Subject) -> str:
     largest = max(vocabulary.values(), default=0)
     faults = [] if isinstance(rows, int) else [f"{CONFIG_FILE} has no vocab_size"]
     if isinstance(rows, int) and largest >= rows:
-        faults.append(f"has token ids up to {largest}; the vocabulary of {CONFIG_FILE} ends at {rows - 1}")
+        faults.append(f"has token ids up to {largest}, but the vocabulary of {CONFIG_FILE} ends at {rows - 1}")
     if isinstance(rows, int) and not any(len(place.dims) == 2 and place.dims[0] == rows for place in subject.stored.values()):
-        faults.append(f"{WEIGHTS_FILE} has no table of {rows} rows, as the vocabulary of {CONFIG_FILE} wants")
+        faults.append(f"{WEIGHTS_FILE} has no embedding table of {rows} rows, the vocab_size of {CONFIG_FILE}")
     pad = subject.config.get("pad_token_id")
     if isinstance(pad, int) and pad != subject.tokenizer.pad_id:
-        faults.append(f"pads with id {subject.tokenizer.pad_id}; {CONFIG_FILE} says {pad}")
+        faults.append(f"pads with id {subject.tokenizer.pad_id}, but {CONFIG_FILE} has pad_token_id {pad}")
     _raise(faults)
     words = len(set(vocabulary.values()))
-    spelled = f", {len(vocabulary) - words:,} other spellings of them" if len(vocabulary) > words else ""
-    return f"{words:,} tokens for {rows:,} rows of the table{spelled}"
+    spelled = f", {len(vocabulary) - words:,} spellings" if len(vocabulary) > words else ""
+    return f"{words:,} tokens for {rows:,} rows of the embedding table{spelled}"
 
 
 def _configuration(subject: _Subject) -> str:
     config, manifest = subject.config, subject.manifest
     names = config.get("id2label", _NAMELESS)
     labels = tuple(names[key] for key in sorted(names, key=int)) if isinstance(names, dict) and all(map(str.isdecimal, names)) else names
-    faults = [] if labels == manifest.labels else [f"labels are {labels}; the manifest says {manifest.labels}"]
+    faults = [] if labels == manifest.labels else [f"labels are {labels}, but the manifest has {manifest.labels}"]
     if config.get("model_type") != manifest.architecture:
-        faults.append(f"model_type is {config.get('model_type')}; the manifest says {manifest.architecture}")
+        faults.append(f"model_type is {config.get('model_type')}, but the manifest has {manifest.architecture}")
     longest = config.get("max_position_embeddings")
     if isinstance(longest, int) and longest < manifest.max_tokens:
-        faults.append(f"max_position_embeddings is {longest}; the manifest reads {manifest.max_tokens} tokens")
+        faults.append(f"max_position_embeddings is {longest}, but max_tokens of the manifest is {manifest.max_tokens}")
     _raise(faults)
     return f"{manifest.architecture}, {', '.join(manifest.labels)}, {manifest.max_tokens} tokens"
 
@@ -198,9 +198,9 @@ def _card(subject: _Subject) -> str:
     wanted = (subject.bundle.id, subject.bundle.digest)
     missing = [text for text in wanted if text not in card]
     if missing:
-        what = f"does not name {' and '.join(missing)}" if card else "is not there"
-        raise BadBundle(f"{what}; sentiment-models card writes it")
-    return f"{CARD_FILE} names {subject.bundle.id} and this digest"
+        what = f"does not name {' and '.join(missing)}" if card else "is missing"
+        raise BadBundle(f"{what}; write it with sentiment-models card")
+    return f"{CARD_FILE} names {subject.bundle.id} and its digest"
 
 
 def _content(subject: _Subject, file: str) -> str:
@@ -218,12 +218,12 @@ def _content(subject: _Subject, file: str) -> str:
 
 
 def _weights(subject: _Subject) -> str:
-    """Torch, on the bundle's weights, gives the golden logits that the manifest records."""
+    """Check that torch computes the manifest's golden logits from the bundle's weights."""
     checkpoint = subject.checkpoint
     if list(checkpoint.labels) != list(subject.manifest.labels):
-        raise BadBundle(f"have the labels {', '.join(checkpoint.labels)}; the manifest says {', '.join(subject.manifest.labels)}")
+        raise BadBundle(f"the labels are {', '.join(checkpoint.labels)}, but the manifest has {', '.join(subject.manifest.labels)}")
     if checkpoint.max_tokens < subject.manifest.max_tokens:
-        raise BadBundle(f"read {checkpoint.max_tokens} tokens; the manifest says {subject.manifest.max_tokens}")
+        raise BadBundle(f"the model reads {checkpoint.max_tokens} tokens, but max_tokens of the manifest is {subject.manifest.max_tokens}")
     allowed = min(spec.tolerance for spec in subject.manifest.graphs.classify)
     left = subject.manifest.padding_side == "left"
     worst = 0.0
@@ -232,9 +232,9 @@ def _weights(subject: _Subject) -> str:
         found = checkpoint.logits(pad([row], checkpoint.family.inputs, subject.tokenizer.pad_id, left))[0]
         error = float(np.abs(found - np.array(golden.logits)).max())
         if not error <= allowed:  # also true for NaN
-            raise BadBundle(f"give golden[{number}] logits {error:.4f} off in torch; the tolerance is {allowed}")
+            raise BadBundle(f"logits of golden[{number}] in torch differ by {error:.4f}; the tolerance is {allowed}")
         worst = max(worst, error)
-    return f"torch gives the {len(subject.manifest.golden)} golden texts logits at most {worst:.2g} off"
+    return f"logits of {len(subject.manifest.golden)} golden texts in torch differ by at most {worst:.2g}"
 
 
 def _golden(subject: _Subject, spec: GraphSpec) -> str:
@@ -245,11 +245,11 @@ def _golden(subject: _Subject, spec: GraphSpec) -> str:
         label, error = golden_error(classifier, golden)
         if label != golden.label or not error <= spec.tolerance:
             raise BadBundle(
-                f"golden[{number}] is {golden.label} and {label} here, logits {error:.4f} off; the tolerance is {spec.tolerance}"
+                f"golden[{number}] is {golden.label}, got {label}; logits differ by {error:.4f}; the tolerance is {spec.tolerance}"
             )
         worst = max(worst, error)
     return (
-        f"{len(subject.manifest.golden)} labels right, logits at most {worst:.4f} off (tolerance {spec.tolerance}) "
+        f"{len(subject.manifest.golden)} labels correct, logits differ by at most {worst:.4f} (tolerance {spec.tolerance}) "
         f"with ONNX Runtime {RUNTIME_VERSION}"
     )
 
@@ -258,8 +258,8 @@ def _parity(subject: _Subject, spec: GraphSpec) -> str:
     measured = parity(subject.graph(spec), subject.checkpoint.logits, interleave([*subject.rows, subject.longest]))
     check_parity(spec.precision, measured)
     return (
-        f"{measured.rows} rows in mixed batches, logits at most {measured.logit_error_max:.2g} off torch's, "
-        f"probabilities {measured.probability_error_mean:.2g} in the mean"
+        f"{measured.rows} rows in mixed batches, logits differ from torch by at most {measured.logit_error_max:.2g}, "
+        f"probabilities by {measured.probability_error_mean:.2g} on average"
     )
 
 
@@ -268,11 +268,15 @@ def _explain(subject: _Subject, spec: GraphSpec) -> str:
     rows = interleave([*subject.rows, subject.longest])
     measured = explain_parity(session, subject.tokenizer, subject.checkpoint.explained, rows)
     check_explain_parity(measured)
-    return f"{len(rows)} rows in mixed batches, {session.layers} layers of {session.heads} heads, at most {measured:.2g} off torch"
+    return (
+        f"{len(rows)} rows in mixed batches, {session.layers} layers of {session.heads} heads, differs from torch by at most {measured:.2g}"
+    )
 
 
 def _movement(subject: _Subject, spec: GraphSpec) -> str:
     moved = movement(subject.graph(spec), subject.rows)
     if not moved.probability_max <= spec.invariance:
-        raise BadBundle(f"a probability moves by {moved.probability_max:.1e} with batch mates; the manifest says {spec.invariance:.0e}")
-    return f"a probability moves by at most {moved.probability_max:.1e} (manifest: {spec.invariance:.0e})"
+        raise BadBundle(
+            f"batch mates change a probability by {moved.probability_max:.1e}; the limit in the manifest is {spec.invariance:.0e}"
+        )
+    return f"batch mates change a probability by at most {moved.probability_max:.1e} (limit in the manifest: {spec.invariance:.0e})"

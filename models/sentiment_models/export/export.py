@@ -1,4 +1,4 @@
-"""A checkpoint becomes a bundle: weights once in fp16, the int8 and the fp32 graph, a manifest that proves both."""
+"""Export a checkpoint to a bundle: fp16 weights, an int8 and an fp32 graph, and a manifest with golden answers for both."""
 
 import shutil
 import tempfile
@@ -47,41 +47,41 @@ from sentiment_models.export.verify import (
 )
 from sentiment_models.export.weights import refer
 from sentiment_models.training.bases import training_of
-from sentiment_models.training.label import read_asked
-from sentiment_models.training.resume import in_the_making
+from sentiment_models.training.label import read_inputs
+from sentiment_models.training.resume import temporary_folder
 
 PRECISIONS = ("int8", "fp32")
-"""In the order of preference: a server serves the first graph that proves itself on its machine."""
+"""In order of preference: a server serves the first graph that passes its golden set on its machine."""
 
 PARITY_DEV_ROWS = 48
 INVARIANCE_DEV_ROWS = 48
 EXPLAIN_DEV_ROWS = 16
 
-CUT = "int8.onnx is flattened, and its last layer computed for the first token alone"
-UNCUT = (
-    "int8.onnx is left as exported: where this {family}'s encoder lies is not known, so its last layer is computed for every token "
-    "(BERT, RoBERTa and ELECTRA are cut, a seventh of the work at six layers)"
+FLATTENED = "int8.onnx is flattened: its last layer is computed only for the first token"
+NOT_FLATTENED = (
+    "int8.onnx is not flattened, because the encoder of this {family} was not recognized: its last layer is computed for every token "
+    "(flattening works for BERT, RoBERTa and ELECTRA and saves a seventh of the work of six layers)"
 )
 
 Say = Callable[[str], object]
-"""Told of each step of a long piece of work."""
+"""Called with a line of progress at each step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a bundle is called, and what it is made from where the checkpoint does not say."""
+    """The name and version of a bundle, and facts that the checkpoint does not hold."""
 
     name: str
     version: int
-    # Name of the pre-trained model; None: as training.json has it.
+    # Name of the pre-trained model; None: the name in training.json.
     base: str | None = None
-    # It also reads two texts at once.
+    # Whether the bundle reads pairs of texts, too.
     pairs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was made, and what each graph proved, by precision; ``explain``: the same of the explain graph, where there is one."""
+    """Measurements of an export by precision. ``explain`` is the largest error of the explain graph, None without one."""
 
     parity: dict[str, Parity]
     movement: dict[str, Movement]
@@ -105,52 +105,52 @@ def export(
     force: bool = False,
     say: Say = lambda _: None,
 ) -> Exported:
-    """Make ``bundle`` out of a checkpoint directory that transformers saved. Repeated on one machine it makes the same bytes.
+    """Make ``bundle`` from a checkpoint directory that transformers saved. Repeated exports on one machine give the same bytes.
 
-    It is built in ``<bundle>.part`` and renamed once everything is proved; a failure leaves nothing, nor does it touch a
-    bundle that was there. What a killed export left is removed by the next one.
+    The bundle is built in ``<bundle>.part`` and renamed after all checks. A failed export leaves nothing behind and does not change an
+    existing bundle. The remains of a killed export are removed by the next one.
 
     Args:
         checkpoint: the directory.
         bundle: the directory to make.
         name: the bundle's name.
         version: the bundle's version, from 1.
-        dev: labelled texts for calibration, never those that accuracy is reported on; None: not calibrated.
-        base: name of the pre-trained model, where training.json knows it only by its folder.
+        dev: labelled texts for calibration, other than those that accuracy is reported on; None: no calibration.
+        base: name of the pre-trained model, for a training.json that holds only its folder.
         embeddings: how int8.onnx stores the embedding tables.
-        pairs: the checkpoint was trained on pairs of texts, and the bundle reads such too; proved on pairs as well.
-        max_tokens: how many tokens of a text are read, the special ones among them; None: as many as the model has positions
-            (XLNet, which has none: 512).
-        spellings: files of texts, .txt of one a line or labelled as ``dev`` is. Their words tell which misspelled words the tokenizer
-            shall read as the words that were meant; none: it reads them in pieces.
+        pairs: the checkpoint was trained on pairs of texts. The bundle reads pairs, and the checks use pairs, too.
+        max_tokens: maximum tokens of a text, special tokens included; None: the number of the model's positions
+            (XLNet has none and gets 512).
+        spellings: files of texts, .txt with one text per line or labelled files. The tokenizer reads misspelled words as words that are
+            frequent in them. None: it reads misspelled words in pieces.
         force: replace ``bundle`` if it exists.
-        say: told of each step.
+        say: called with a line of progress at each step.
 
     Raises:
-        BadCheckpoint: the checkpoint cannot be used, or is of a family that is not supported.
+        BadCheckpoint: the checkpoint cannot be used, or its family is not supported.
         ParityFailed: a graph does not compute what torch computes, or its answers depend on batch mates.
-        BadData: ``dev`` has labels that the model has not, or ``spellings`` too few words; told before the graphs are made.
+        BadData: ``dev`` has labels that the model lacks, or ``spellings`` has too few words. Raised before the graphs are made.
         ModelsError: ``bundle`` exists, or the disk is full.
         sentiment.errors.BadBundle: the service would not load the result, for example because of its name.
     """
     if bundle.exists() and not force:
-        raise ModelsError(f"{bundle}: exists; --force replaces it")
+        raise ModelsError(f"{bundle}: exists; use --force to replace it")
     part = bundle.with_name(bundle.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     loaded = Checkpoint(checkpoint, max_tokens)
     if pairs:
         loaded.check_pairs()
     try:
-        with in_the_making(part):
+        with temporary_folder(part):
             with one_thread():
                 exported = _build(loaded, part, Identity(name, version, base, pairs), dev or (), embeddings, spellings, say)
-            say("loading it as the service does")
+            say("loading the bundle with the service's code")
             for precision in PRECISIONS:
                 load_classifier(part, precision)
             _put_in_place(part, bundle)
-    except Exception as error:  # each of those who write has kinds of its own
-        if told := disk_full(error, f"{part} or {tempfile.gettempdir()}"):
-            raise ModelsError(told) from error
+    except Exception as error:  # each library that writes has its own exceptions
+        if message := disk_full(error, f"{part} or {tempfile.gettempdir()}"):
+            raise ModelsError(message) from error
         raise
     return exported
 
@@ -171,7 +171,7 @@ def _build(
     tokenizer = Tokenizer(part / TOKENIZER_FILE, checkpoint.max_tokens)
     pads_left = checkpoint.family.padding_side == "left"
     graphs = {p: Graph(tokenizer, Session(part / graph_file(p), labels=len(checkpoint.labels)), pads_left) for p in PRECISIONS}
-    say("parity with torch, and rows alone against rows in batches")
+    say("comparing the graphs with torch, and single rows with batches")
     rows = _rows(tokenizer, dev, identity.pairs)
     parities, movements = _prove(graphs, checkpoint, rows)
     explain = _prove_explain(part, tokenizer, checkpoint, rows)
@@ -184,13 +184,13 @@ def _build(
 
 
 def _write_graphs(checkpoint: Checkpoint, part: Path, embeddings: Embeddings, say: Say) -> None:
-    say("weights in fp16")
+    say("writing the weights in fp16")
     weights = checkpoint.save(part)
-    say("fp32 and int8 graphs")
+    say("writing the fp32 and int8 graphs")
     whole = checkpoint.to_onnx(weights)
     (part / graph_file("fp32")).write_bytes(serialize(refer(whole, part / WEIGHTS_FILE)))
     flat = flatten(whole) if checkpoint.family.reads == "first" else whole
-    say(UNCUT.format(family=checkpoint.architecture) if flat is whole else CUT)
+    say(NOT_FLATTENED.format(family=checkpoint.architecture) if flat is whole else FLATTENED)
     (part / graph_file("int8")).write_bytes(serialize(quantize(flat, embeddings)))
     try:
         (part / EXPLAIN_FILE).write_bytes(serialize(refer(explain_graph(whole), part / WEIGHTS_FILE)))
@@ -199,9 +199,9 @@ def _write_graphs(checkpoint: Checkpoint, part: Path, embeddings: Embeddings, sa
 
 
 def _learned(checkpoint: Checkpoint, files: Sequence[Path], say: Say) -> dict[str, str]:
-    say("spellings")
-    asked = (one for path in files for one in read_asked(Source(path), checkpoint.labels, seed=0))
-    texts = (text for one in asked for text in (one.text, one.text_pair) if text)
+    say("learning spellings")
+    inputs = (one for path in files for one in read_inputs(Source(path), checkpoint.labels, seed=0))
+    texts = (text for one in inputs for text in (one.text, one.text_pair) if text)
     return learn_spellings(checkpoint.tokenizer, texts, ", ".join(map(str, files)))
 
 
@@ -212,7 +212,7 @@ def _spelled(learned: Mapping[str, str], files: Sequence[Path]) -> dict[str, Jso
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """``always``: the shortest row there is, the longest that is read, and what people write; ``read``: of the development set."""
+    """``always``: the shortest row, the longest row and the golden texts; ``read``: rows of the development set."""
 
     always: list[Row]
     read: list[Row]
@@ -258,7 +258,7 @@ def _manifest(
     files: dict[str, Json],
 ) -> dict[str, Json]:
     calibration = exported.calibration
-    # Its outputs are many, and told by its session.
+    # Only the fixed outputs: those of the layers are read from the graph itself.
     explain = _entry(EXPLAIN_FILE, "fp32", checkpoint.family.inputs, ["logits", "embedding_dots"], EXPLAIN_ERROR_MAX)
     return {
         "format": 1,

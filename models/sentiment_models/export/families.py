@@ -1,4 +1,4 @@
-"""The families of encoders: one adapter each, with all that the export and the server must know of what tells them apart."""
+"""The families of encoders. An adapter holds everything in which the export and the server treat a family differently."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,19 +24,19 @@ Write = Callable[[PreTrainedModel, int, Path], None]
 """Writes a classifier, with eager attention and in eval mode, as an fp32 ONNX graph of the given opset."""
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-"""All that a graph may read, each int64 [rows, tokens]."""
+"""All possible inputs of a graph, each int64 [rows, tokens]."""
 
-# XLNet counts from token to token and has no last position; its authors fine-tuned on as many.
+# XLNet has relative positions and no last one; its authors fine-tuned on this many tokens.
 XLNET_TOKENS_MAX = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What one family's classifiers need.
+    """The properties of one family's classifiers.
 
-    ``max_tokens`` tells from the config how many tokens the model reads, the special ones among them. ``reads`` is the token that
-    the classifier reads, never a pad: ``padding_side`` is the other one. ``dropouts`` are what its config calls dropout on hidden
-    layers and on attention probabilities, if it parts them.
+    ``max_tokens`` returns the maximum number of tokens, special tokens included, for a config. ``reads`` is the token that the classifier
+    reads; it must not be padding, so ``padding_side`` is the other side. ``dropouts`` are the names in the config of dropout on hidden
+    layers and, if it is separate, on attention probabilities.
     """
 
     write: Write
@@ -48,11 +48,14 @@ class Family:
 
     @property
     def segments(self) -> bool:
-        """Whether the model is told which tokens are of the second text of a pair; else it sees a separator alone."""
+        """Whether an input marks the tokens of the second text of a pair. Otherwise only a separator does."""
         return "token_type_ids" in self.inputs
 
     def dropout(self, hidden: float) -> dict[str, float]:
-        """Settings for training: none on attention probabilities, which rules out the fused kernel (1,504 against 2,816 tokens/s)."""
+        """Return config settings for training.
+
+        Attention probabilities get no dropout, because the fused kernel does not support it (1,504 tokens/s without it, 2,816 with it).
+        """
         return dict(zip(self.dropouts, (hidden, 0.0), strict=False))
 
 
@@ -68,12 +71,12 @@ def _positions(config: PretrainedConfig) -> int:
 
 
 def _positions_behind_padding(config: PretrainedConfig) -> int:
-    """Positions count on from the padding's id, which takes a place itself."""
+    """Positions start after the padding's id, which takes a position itself."""
     return int(config.max_position_embeddings) - (config.pad_token_id or 0) - 1
 
 
 def _positions_behind_one(config: PretrainedConfig) -> int:
-    """MPNet takes 1 for the padding's id whatever its config says."""
+    """MPNet uses 1 as the padding's id, whatever its config says."""
     return int(config.max_position_embeddings) - 2
 
 
@@ -96,11 +99,11 @@ FAMILIES = {
 
 
 def check_reads(base: str, config: PretrainedConfig, tokens_max: int) -> None:
-    """Refuse a model that does not read so many tokens.
+    """Check that a model reads ``tokens_max`` tokens.
 
     Raises:
-        BadCheckpoint: says how many it reads.
+        BadCheckpoint: it reads fewer. Names its limit.
     """
     most = FAMILIES[config.model_type].max_tokens(config)
     if tokens_max > most:
-        raise BadCheckpoint(f"{base}: reads at most {most} tokens; max_tokens is {tokens_max}")
+        raise BadCheckpoint(f"{base}: max_tokens must be at most {most} (the model's limit), got {tokens_max}")

@@ -1,4 +1,4 @@
-"""Texts whose answers a bundle carries, so that a server can prove its graph on its own machine before it serves."""
+"""The golden set: texts whose answers a bundle carries, so that a server can check its graph on its own machine before it serves."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from sentiment_models.errors import ParityFailed
 from sentiment_models.export.inference import Graph
 from sentiment_models.export.provenance import Json
 
-# A server's kernels may differ from ours: half as much again as was measured here, and never tighter than rounding.
+# The kernels of a server may differ from those here: allow 1.5 times the measured error, and at least rounding.
 TOLERANCE_FACTOR, TOLERANCE_MIN = 1.5, 1e-3
 GOLDEN_MIN = 4
 
@@ -26,7 +26,7 @@ COMPLAINT = (
     "stayed for one, and are still waiting for the refund that the manager promised us in writing."
 )
 
-# What a reader would say of each, for the card. A bundle records what its model says, right or wrong.
+# The label that a reader would give each text, for the card. A bundle records its model's label, correct or not.
 MEANT = {
     "Wonderful.": "positive",
     "Terrible!": "negative",
@@ -51,7 +51,7 @@ GOLDEN_PAIRS = tuple(zip(GOLDEN_TEXTS[::2], GOLDEN_TEXTS[1::2], strict=True))
 
 @dataclass(frozen=True, slots=True)
 class GoldenSet:
-    """The manifest's golden entries, and for each precision how far its logits may be from them."""
+    """The manifest's golden entries, and the tolerance of the logits by precision."""
 
     entries: list[dict[str, Json]]
     tolerance: dict[str, float]
@@ -60,10 +60,10 @@ class GoldenSet:
 def golden_set(graphs: Mapping[str, Graph], labels: Sequence[str], pairs: bool = False) -> GoldenSet:
     """Record the fp32 graph's raw logits of the golden texts, and with ``pairs`` of pairs of them, and measure every graph.
 
-    A text whose label could change within the tolerance would fail sound machines, and is left out.
+    A text whose label could change within the tolerance is left out, because it could fail on a healthy machine.
 
     Raises:
-        ParityFailed: hardly a text is left.
+        ParityFailed: fewer than GOLDEN_MIN texts are left.
     """
     texts: list[tuple[str, ...]] = [*((text,) for text in GOLDEN_TEXTS), *(GOLDEN_PAIRS if pairs else ())]
     logits = {p: np.concatenate([graph.logits([graph.tokenizer.encode(*text)]) for text in texts]) for p, graph in graphs.items()}
@@ -74,7 +74,10 @@ def golden_set(graphs: Mapping[str, Graph], labels: Sequence[str], pairs: bool =
     allowed = max(_tolerance(float(error.max())) for error in errors.values())
     kept = np.flatnonzero(margin > 2 * allowed)
     if len(kept) < GOLDEN_MIN:
-        raise ParityFailed(f"{len(kept)} of {len(texts)} golden texts keep their label within {allowed} of a logit; wanted {GOLDEN_MIN}")
+        raise ParityFailed(
+            f"only {len(kept)} of {len(texts)} golden texts keep their label within the logit tolerance {allowed}; "
+            f"at least {GOLDEN_MIN} are needed"
+        )
     entries: list[dict[str, Json]] = [
         {
             **dict(zip(("text", "text_pair"), texts[i], strict=False)),

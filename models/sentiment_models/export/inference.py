@@ -1,6 +1,6 @@
-"""Run many texts through a graph with the service's own tokenizer, padding and session, on every core that is granted.
+"""Run many texts through a graph with the service's own tokenizer, padding and session, on all granted cores.
 
-The service's modules and no others, so that what is measured here is what is served.
+It uses the service's modules, so that measurements here hold for the service.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,19 +17,19 @@ from sentiment.model.scores import Scored
 from sentiment.model.session import Session
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row, Tokenizer, Windows
-from sentiment_models.data.labelled import TextOrPair, alike
+from sentiment_models.data.labelled import TextOrPair, cut_sorted
 from sentiment_models.evaluation.metrics import Labels, Logits, Probabilities
 
-# On a CPU more rows a batch gain nothing, and 4 rows of 512 tokens already take 200 MB of attention scores.
+# Larger batches are no faster on a CPU, and 4 rows of 512 tokens already take 200 MB of attention scores.
 BATCH_ROWS_MAX = 16
 BATCH_TOKENS_MAX = 2048
-# Texts are tokenized and sorted by length in pools: memory stays bounded, and a pool has many batches of each length.
+# Texts are tokenized and sorted by length in pools of this size, which bounds memory and leaves many batches of each length.
 POOL_TEXTS = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A session with the tokenizer that feeds it. All methods may be called from several threads."""
+    """A session and its tokenizer. All methods are thread-safe."""
 
     tokenizer: Tokenizer
     session: Session
@@ -44,13 +44,13 @@ class Graph:
         return {name: np.pad(array, widths, constant_values=fill.get(name, 0)) for name, array in feeds.items()}
 
     def logits(self, rows: Sequence[Row], length: int = 0) -> Logits:
-        """Run rows as one batch in the calling thread; the answer is in their order."""
+        """Run rows as one batch in the calling thread; return logits in their order."""
         return self.session.run(self.feeds(rows, length))
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Raw logits in the order of the texts, and what was read to get them."""
+    """Raw logits in the order of the texts, the number of tokens read, and the number of truncated texts."""
 
     logits: Logits
     tokens: int
@@ -59,14 +59,14 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the service would answer, in the order of the texts.
+    """The answers of the service, in the order of the texts.
 
     Attributes:
         stated: calibrated probabilities, [texts, labels].
-        abstain: whether the answer is marked so, [texts].
-        lengths: tokens read, with special ones, [texts].
+        abstain: whether the answer abstains, [texts].
+        lengths: tokens read, special tokens included, [texts].
         long: whether the text is longer than the model reads at once, [texts].
-        truncated: whether not all of it was read, [texts].
+        truncated: whether a part of the text was not read, [texts].
     """
 
     stated: Probabilities
@@ -77,7 +77,7 @@ class Served:
 
     @property
     def answers(self) -> Labels:
-        """The likeliest label's index of each text, [texts]."""
+        """Index of the likeliest label of each text, [texts]."""
         found: Labels = self.stated.argmax(axis=1)
         return found
 
@@ -94,10 +94,10 @@ def answer(graph: Graph, texts: Sequence[TextOrPair], title: str = "texts", thre
     """Run every text, batched by length, with a progress bar.
 
     Args:
-        graph: what to run.
-        texts: at least one; each is truncated to what the graph reads.
-        title: the progress bar's.
-        threads: how many share the session; 0: as many as cores are granted.
+        graph: the graph.
+        texts: at least one; each is truncated to the graph's limit.
+        title: title of the progress bar.
+        threads: number of threads that share the session; 0: the granted cores.
     """
     logits: list[Logits] = []
     tokens = truncated = 0
@@ -114,11 +114,11 @@ def serve(classifier: Classifier, texts: Sequence[TextOrPair], title: str, threa
     """Answer every text as the service would, with a progress bar.
 
     Args:
-        classifier: what answers.
+        classifier: the classifier.
         texts: at least one.
-        title: the progress bar's.
-        threads: how many share the session; 0: as many as cores are granted.
-        truncation: how texts are read that do not fit; None: as the bundle says. ``refuse`` is read as ``head``.
+        title: title of the progress bar.
+        threads: number of threads that share the session; 0: the granted cores.
+        truncation: how to read texts that do not fit; None: the bundle's default. ``refuse`` is read as ``head``.
     """
     truncation = truncation or classifier.manifest.default_truncation
     graph = Graph(classifier.tokenizer, classifier.session, classifier.manifest.padding_side == "left")
@@ -130,7 +130,7 @@ def serve(classifier: Classifier, texts: Sequence[TextOrPair], title: str, threa
             some = texts[start : start + POOL_TEXTS]
             firsts = encode_all(graph.tokenizer, some)
             read = [
-                # A pair that does not fit is read from its beginning, as the service does where nothing else is asked.
+                # A pair that does not fit is truncated at its end, as the service does by default.
                 classifier.read_on(text, truncation) if row.truncated and truncation in READ_ON and isinstance(text, str) else row
                 for text, row in zip(some, firsts, strict=True)
             ]
@@ -169,12 +169,12 @@ class _Pool:
         self._bar.close()
 
     def expect(self, more: int) -> None:
-        """Say that there are so many more rows than texts."""
+        """Add rows to the total of the progress bar, for texts of several rows."""
         self._total += more
         self._bar.total = self._total
 
     def run(self, rows: Sequence[Row]) -> list[Logits]:
-        """Raw logits of each row, in order."""
+        """Return the raw logits of each row, in order."""
         logits: dict[int, Logits] = {}
         groups = list(by_length(rows))
         batches = self._threads.map(self._graph.logits, ([rows[index] for index in group] for group in groups))
@@ -185,6 +185,6 @@ class _Pool:
 
 
 def by_length(rows: Sequence[Row]) -> Iterator[list[int]]:
-    """Group indices of rows of like length, the longest first, so that the last batches, which end unevenly, are short."""
+    """Group indices of rows of similar length, the longest first. Short batches at the end keep all threads busy until the end."""
     lengths = [row.tokens for row in rows]
-    return alike(sorted(range(len(rows)), key=lengths.__getitem__, reverse=True), lengths, BATCH_ROWS_MAX, BATCH_TOKENS_MAX)
+    return cut_sorted(sorted(range(len(rows)), key=lengths.__getitem__, reverse=True), lengths, BATCH_ROWS_MAX, BATCH_TOKENS_MAX)

@@ -1,4 +1,4 @@
-"""The files of a bundle by name, and its manifest: written whole, with sorted keys, so that equal bundles have equal bytes."""
+"""The names of a bundle's files, and its manifest, written atomically with sorted keys, so that equal bundles have equal bytes."""
 
 import hashlib
 import json
@@ -18,12 +18,12 @@ EXPLAIN_FILE = "explain.onnx"
 
 
 def graph_file(precision: str) -> str:
-    """Name the classify graph of a precision."""
+    """Return the file name of the classify graph of a precision."""
     return f"{precision}.onnx"
 
 
 def file_entries(folder: Path) -> dict[str, Json]:
-    """Return size and SHA-256 of every file of a bundle but the manifest and the card, which may change after the export."""
+    """Return size and SHA-256 of every file of a bundle except the manifest and the card, which may change after the export."""
     return {
         path.name: {"sha256": sha256(path), "bytes": path.stat().st_size}
         for path in sorted(folder.iterdir())
@@ -41,19 +41,19 @@ def read_object(path: Path) -> dict[str, Json]:
     """Read a file that holds one JSON object.
 
     Raises:
-        ModelsError: there is none.
+        ModelsError: the file cannot be read or is not a JSON object.
     """
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ModelsError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ModelsError(f"{path}: holds a {type(value).__name__}; wanted a JSON object")
+        raise ModelsError(f"{path}: expected a JSON object, got a {type(value).__name__}")
     return value
 
 
 def write_object(path: Path, value: dict[str, Json]) -> None:
-    """Replace a JSON file whole or not at all."""
+    """Replace a JSON file atomically."""
     part = path.with_name(f".{path.name}.part")
     part.write_text(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
     part.replace(path)

@@ -1,4 +1,4 @@
-"""What a bundle says of its origin, without a word about the machine that made it."""
+"""Records of a bundle's origin, without paths of the machine that made it."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ LIBRARIES = ("torch", "transformers", "optimum-onnx", "onnx", "onnxruntime", "to
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Name files as shortly as tells them apart: the file's name, with as many folders before it as that needs.
+    """Return the shortest distinct names of files: the file's name, with as many parent folders as needed.
 
-    ``sst2/train.tsv.gz`` and ``imdb/train.tsv.gz``, but ``books.tsv.gz``.
+    For example ``sst2/train.tsv.gz`` and ``imdb/train.tsv.gz``, but ``books.tsv.gz``.
     """
     wholes = [path.resolve() for path in paths]
 
@@ -32,7 +32,7 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 
 
 def without_folders(value: Json) -> Json:
-    """Replace every absolute path, and every one that starts with a dot or ``~``, by its last part, however deep it stands.
+    """Replace every absolute path, and every path that starts with ``./``, ``../`` or ``~``, by its last part, at any depth.
 
     A name such as ``organisation/model`` stays whole.
     """
@@ -46,12 +46,12 @@ def without_folders(value: Json) -> Json:
 
 
 def three_digits(values: Mapping[str, float]) -> dict[str, Json]:
-    """Round what was measured for a record; whole numbers stay."""
+    """Round floats to three significant digits for a record; integers stay."""
     return {name: float(f"{value:.3g}") if isinstance(value, float) else value for name, value in values.items()}
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions of the libraries that a bundle's bytes depend on; a local build's mark, such as +cpu, is left out."""
+    """Return the versions of the libraries that a bundle's bytes depend on, without a local suffix such as +cpu."""
     found: dict[str, str] = {}
     for name in LIBRARIES:
         try:

@@ -1,8 +1,8 @@
-"""Signatures of a bundle: the ones that ``cosign sign-blob`` with a key makes and ``cosign verify-blob`` checks.
+"""Signatures of a bundle, compatible with ``cosign sign-blob`` and ``cosign verify-blob`` with a key.
 
-What is signed is manifest.json, whose SHA-256 is the digest and which holds the SHA-256 of every other file but the card. A
-signature is ECDSA over P-256 and SHA-256, in DER, in base64, in a file beside the bundle's folder. No transparency log, no
-certificates: who has the public key from a place that he trusts knows who signed.
+The signed file is manifest.json. Its SHA-256 is the bundle's digest, and it holds the SHA-256 of every other file except the card. A
+signature is ECDSA over P-256 with SHA-256, DER in base64, in a file next to the bundle's folder. There is no transparency log and no
+certificate: verifiers must get the public key from a trusted place.
 """
 
 import base64
@@ -21,25 +21,25 @@ from sentiment_models.errors import BadSignature
 from sentiment_models.export.manifest import MANIFEST_FILE
 
 PASSWORD_VARIABLE = "COSIGN_PASSWORD"  # noqa: S105 - the variable's name, the same that cosign reads
-# Keys and signatures are shorter still.
+# Keys and signatures are much shorter.
 BYTES_MAX = MANIFEST_BYTES_MAX
 _COSIGN_KEYS = (b"ENCRYPTED SIGSTORE PRIVATE KEY", b"ENCRYPTED COSIGN PRIVATE KEY")
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 def signature_path(bundle: Path) -> Path:
-    """Return where a bundle's signature stands: beside its folder, never in it."""
+    """Return the path of a bundle's signature: next to its folder, never in it."""
     whole = bundle.resolve()
     return whole.with_name(whole.name + ".sig")
 
 
 def sign(bundle: Path, key: Path, out: Path | None = None) -> Path:
-    """Sign a bundle, once its files are found to be what its manifest says, and return the signature's file.
+    """Check that a bundle's files match its manifest, sign it, and return the signature's file.
 
     Args:
         bundle: the bundle's folder.
-        key: a P-256 private key in PEM; an encrypted one is opened with the environment's COSIGN_PASSWORD.
-        out: where to write; None: ``signature_path(bundle)``. What stood there is replaced whole.
+        key: a P-256 private key in PEM; the environment variable COSIGN_PASSWORD opens an encrypted one.
+        out: the file to write or replace; None: ``signature_path(bundle)``.
 
     Raises:
         BadSignature: the key cannot be used, or ``out`` is in the bundle.
@@ -47,7 +47,7 @@ def sign(bundle: Path, key: Path, out: Path | None = None) -> Path:
     """
     out = (out or signature_path(bundle)).resolve()
     if bundle.resolve() in out.parents:
-        raise BadSignature(f"{out}: is in the bundle; a signature stands outside of what it signs")
+        raise BadSignature(f"{out}: the signature must be outside of the bundle")
     private = _private_key(key)
     load_bundle(bundle)
     part = out.with_name(f".{out.name}.part")
@@ -66,12 +66,12 @@ def check_signature(bundle: Path, signature: Path, key: Path) -> None:
         key: the P-256 public key in PEM.
 
     Raises:
-        BadSignature: he did not, or a file cannot be used.
+        BadSignature: the signature does not match, or a file cannot be used.
     """
     try:
         _public_key(key).verify(_der(signature), _read(bundle / MANIFEST_FILE), _ALGORITHM)
     except InvalidSignature as error:
-        raise BadSignature(f"{signature}: is no signature of {bundle / MANIFEST_FILE} by the key {key}") from error
+        raise BadSignature(f"{signature}: not a signature of {bundle / MANIFEST_FILE} by the key {key}") from error
 
 
 def _der(path: Path) -> bytes:
@@ -80,7 +80,7 @@ def _der(path: Path) -> bytes:
         try:
             content = json.loads(content)["messageSignature"]["signature"].encode()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadSignature(f"{path}: holds no messageSignature.signature; wanted what cosign sign-blob wrote") from error
+            raise BadSignature(f"{path}: expected the JSON of cosign sign-blob, but messageSignature.signature is missing") from error
     try:
         return base64.b64decode(b"".join(content.split()), validate=True)
     except binascii.Error:
@@ -91,17 +91,16 @@ def _private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     content = _read(path)
     if any(words in content for words in _COSIGN_KEYS):
         raise BadSignature(
-            f"{path}: is encrypted in a form of cosign's own; sign {MANIFEST_FILE} with it by cosign sign-blob, or give a P-256 key in "
-            "plain PEM"
+            f"{path}: the key is encrypted in cosign's own format; sign {MANIFEST_FILE} with cosign sign-blob, or use a P-256 key in PEM"
         )
     password = os.environ.get(PASSWORD_VARIABLE, "").encode() if b"ENCRYPTED" in content else None
     try:
         key = load_pem_private_key(content, password)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        hint = f"; it is encrypted: is {PASSWORD_VARIABLE} its password?" if password is not None else ""
+        hint = f"; the key is encrypted, check {PASSWORD_VARIABLE}" if password is not None else ""
         raise BadSignature(f"{path}: not a private key in PEM{hint}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise BadSignature(f"{path}: a key of another kind; wanted ECDSA P-256, as openssl ecparam -name prime256v1 makes it")
+        raise BadSignature(f"{path}: the key must be ECDSA P-256, such as openssl ecparam -name prime256v1 makes")
     return key
 
 
@@ -111,7 +110,7 @@ def _public_key(path: Path) -> ec.EllipticCurvePublicKey:
     except (ValueError, UnsupportedAlgorithm) as error:
         raise BadSignature(f"{path}: not a public key in PEM") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise BadSignature(f"{path}: a key of another kind; wanted ECDSA P-256")
+        raise BadSignature(f"{path}: the key must be ECDSA P-256")
     return key
 
 
@@ -122,5 +121,5 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise BadSignature(f"{path}: cannot be read: {error.strerror}") from error
     if len(content) > BYTES_MAX:
-        raise BadSignature(f"{path}: has more than {BYTES_MAX} bytes, which neither a manifest nor a key nor a signature has")
+        raise BadSignature(f"{path}: the file must have at most {BYTES_MAX} bytes; it is no manifest, key or signature")
     return content

@@ -1,12 +1,12 @@
-"""Words with a slip of the finger, read as the words that were meant.
+"""Correction of misspelled words in the tokenizer's vocabulary.
 
-A WordPiece tokenizer takes a word that it does not know apart: "moive" becomes "moi" and "ve", and what the model knows of "movie" is lost.
-Here its vocabulary gets such spellings as further entries with the id of the word. Tokens that are there keep their ids and the model its
-weights: no table grows, and whatever reads tokenizer.json reads the spellings. A token still shows what was written.
+A WordPiece tokenizer splits an unknown word: "moive" becomes "moi" and "ve", and the model does not recognize "movie". This module adds
+such spellings to the vocabulary as further entries with the id of the word. Existing tokens keep their ids and the model its weights, no
+table grows, and every reader of tokenizer.json reads the spellings. A token still shows the text as written.
 
-Of entries with one id the first in the file is the word. tokenizers keeps one name an id, whichever comes last in a hash table: a tokenizer
-with spellings is for reading texts, and is never saved by it.
-Source of the idea: the noisy channel (Kernighan, Church and Gale 1990), with a prior of word counts and all single slips as likely.
+Of several entries with one id, the first in the file is the word. The tokenizers library keeps one name per id, whichever comes last in a
+hash table. So a tokenizer with spellings is for reading only and must not be saved by the library.
+Source: the noisy channel (Kernighan, Church and Gale 1990), with a prior of word counts and equal chances of all single typos.
 """
 
 import json
@@ -21,11 +21,11 @@ import tokenizers
 from sentiment_models.errors import BadCheckpoint, BadData
 from sentiment_models.export.manifest import TOKENIZER_FILE
 
-# Words and spellings of fewer letters are too many other words'.
+# Shorter spellings would match too many other words.
 LETTERS_MIN = 3
-# How often the word stands in the texts, at the least.
+# The minimum count of a word in the texts.
 COUNT_MIN = 20
-# How many times rarer all that is read by a spelling must be than the word.
+# All that a spelling matches must be this many times rarer than the word.
 RARER = 100
 
 Json = dict[str, Any]  # plain JSON
@@ -34,13 +34,13 @@ _WORD = re.compile(r"\w+")
 
 
 def slips(word: str) -> set[str]:
-    """What comes of one slip: two neighbouring letters swapped, or one left out."""
+    """Return all results of one typo: two neighbouring letters swapped, or one letter left out."""
     swapped = {word[:at] + word[at + 1] + word[at] + word[at + 2 :] for at in range(len(word) - 1)}
     return (swapped | {word[:at] + word[at + 1 :] for at in range(len(word))}) - {word}
 
 
 def count_words(texts: Iterable[str], tokenizer: tokenizers.Tokenizer) -> Counter[str]:
-    """Count the words of letters alone, as the tokenizer's normalizer leaves them (in lower case, say)."""
+    """Count the words that consist of letters only, after the tokenizer's normalizer (which may lower-case them)."""
     counts: Counter[str] = Counter()
     for text in texts:
         normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
@@ -49,15 +49,15 @@ def count_words(texts: Iterable[str], tokenizer: tokenizers.Tokenizer) -> Counte
 
 
 def find_spellings(vocabulary: Iterable[str], counts: Mapping[str, int]) -> dict[str, str]:
-    """Find what is likelier a slip than a word.
+    """Find spellings that are more likely a typo than a word.
 
-    A spelling of two words goes to the more frequent one. What is read by it is itself, and words that begin with it and that the
-    vocabulary lacks: "funn" would be taken out of "funnier" and read as "funny". If that is not ``RARER`` times rarer than the word,
-    there is no such spelling.
+    A spelling of two words belongs to the more frequent one. A spelling matches itself and the beginning of words that the vocabulary
+    lacks: "funn" would match "funnier" and be read as "funny". A spelling is kept only if all that it matches is ``RARER`` times rarer
+    than the word.
 
     Args:
-        vocabulary: the tokenizer's entries, added tokens among them.
-        counts: how often each word stands in texts like those that will be read.
+        vocabulary: the tokenizer's entries, added tokens included.
+        counts: counts of the words in texts similar to those that will be read.
 
     Returns:
         Spelling -> word, in alphabetical order.
@@ -70,14 +70,14 @@ def find_spellings(vocabulary: Iterable[str], counts: Mapping[str, int]) -> dict
             for slip in slips(word):
                 if len(slip) >= LETTERS_MIN and slip not in known:
                     found.setdefault(slip, word)
-    # What one spelling gives up another, shorter one may take.
-    while loud := _loud(found, known, counts):
-        for spelling in loud:
+    # Repeated, because a shorter spelling may match what a removed one matched.
+    while frequent := _too_frequent(found, known, counts):
+        for spelling in frequent:
             del found[spelling]
     return dict(sorted(found.items()))
 
 
-def _loud(spellings: Mapping[str, str], known: frozenset[str], counts: Mapping[str, int]) -> list[str]:
+def _too_frequent(spellings: Mapping[str, str], known: frozenset[str], counts: Mapping[str, int]) -> list[str]:
     read: Counter[str] = Counter()
     for word, count in counts.items():
         if word not in known:
@@ -89,23 +89,23 @@ def _loud(spellings: Mapping[str, str], known: frozenset[str], counts: Mapping[s
 
 
 def learn_spellings(tokenizer: tokenizers.Tokenizer, texts: Iterable[str], source: str) -> dict[str, str]:
-    """Find the spellings of the words of ``texts`` for a tokenizer without any.
+    """Find spellings of the words of ``texts`` for a tokenizer without spellings.
 
     Args:
-        tokenizer: a WordPiece.
-        texts: like those that will be read.
-        source: what the texts are called in errors.
+        tokenizer: a WordPiece tokenizer.
+        texts: texts similar to those that will be read.
+        source: name of the texts in errors.
 
     Returns:
-        Spelling -> word, in alphabetical order; never none.
+        Spelling -> word, in alphabetical order; at least one.
 
     Raises:
-        BadCheckpoint: the tokenizer is no WordPiece.
-        BadData: no word of the texts is frequent enough, or none that is has such a spelling.
+        BadCheckpoint: the tokenizer is not a WordPiece.
+        BadData: no word of the texts is frequent enough, or no frequent word has a spelling.
     """
     kind = type(tokenizer.model).__name__
     if kind != "WordPiece":
-        raise BadCheckpoint(f"{TOKENIZER_FILE}: its model is {kind}; spellings want WordPiece, where a word is an entry")
+        raise BadCheckpoint(f"{TOKENIZER_FILE}: spellings need a WordPiece tokenizer, got {kind}")
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     counts = count_words(texts, tokenizer)
     found = find_spellings(vocabulary, counts)
@@ -113,23 +113,23 @@ def learn_spellings(tokenizer: tokenizers.Tokenizer, texts: Iterable[str], sourc
         words = [counts[word] for word in vocabulary if word.isalpha() and len(word) >= LETTERS_MIN]
         if frequent := sum(count >= COUNT_MIN for count in words):
             why = (
-                f"{frequent} words that the tokenizer knows stand there {COUNT_MIN} times or more, but each slip in them is another word, "
-                f"or is not {RARER} times rarer there"
+                f"{frequent} words of the vocabulary occur at least {COUNT_MIN} times, but each typo of them is another word or is not "
+                f"{RARER} times rarer"
             )
         else:
             why = (
-                f"the most frequent word that the tokenizer knows, of at least {LETTERS_MIN} letters, stands there "
-                f"{max(words, default=0)} times and wants {COUNT_MIN}"
+                f"a word must occur at least {COUNT_MIN} times, and the most frequent word of the vocabulary with {LETTERS_MIN} letters or "
+                f"more occurs {max(words, default=0)} times"
             )
-        raise BadData(f"{source}: no spelling can be learned: {why}; give more texts")
+        raise BadData(f"{source}: no spelling can be learned: {why}; use more texts")
     return found
 
 
 def add_spellings(file: Path, spellings: Mapping[str, str]) -> None:
-    """Write spellings into a tokenizer.json without any, in place."""
+    """Write spellings into a tokenizer.json that has none, in place."""
     content = _content(file)
     vocabulary: dict[str, int] = content["model"]["vocab"]
-    # An added token that the model lacks would get a new id when it is loaded: the first that is free by the number of entries.
+    # An added token that the model's vocabulary lacks would get a new id at loading, counted from the number of entries.
     for added in content["added_tokens"]:
         vocabulary.setdefault(added["content"], added["id"])
     vocabulary.update({spelling: vocabulary[word] for spelling, word in spellings.items()})
@@ -137,10 +137,10 @@ def add_spellings(file: Path, spellings: Mapping[str, str]) -> None:
 
 
 def without_spellings(file: Path) -> tokenizers.Tokenizer:
-    """Load a tokenizer.json without the spellings in it: one that can be added to, and saved.
+    """Load a tokenizer.json without its spellings, so that it can be extended and saved.
 
     Raises:
-        BadCheckpoint: it cannot be loaded.
+        BadCheckpoint: the tokenizer cannot be loaded.
     """
     try:
         content = _content(file)

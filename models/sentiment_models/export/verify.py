@@ -1,4 +1,4 @@
-"""What a graph must prove before it may stand in a bundle: parity with torch, and indifference to batch mates."""
+"""The checks of a graph before it goes into a bundle: parity with torch, and answers that do not depend on batch mates."""
 
 import math
 import random
@@ -16,13 +16,16 @@ from sentiment_models.evaluation.metrics import Logits, probabilities
 from sentiment_models.export.inference import Graph
 
 Reference = Callable[[Feeds], Logits]
-"""The same computation in torch."""
+"""Computes the logits of the same feeds in torch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What explains answers: logits [rows, labels]; of each layer attention, and the gradient of the chosen logits by it, [rows, heads,
-    tokens, tokens]; and their gradient by the word embeddings times these and those of the baseline, [rows, tokens, 2].
+    """The outputs of an explain graph.
+
+    ``logits``: [rows, labels]. ``attentions`` and ``attention_gradients``: per layer, attention and the gradient of the chosen logits by
+    it, [rows, heads, tokens, tokens]. ``dots``: the gradient by the word embeddings times the embeddings of the text and of the baseline,
+    [rows, tokens, 2].
     """
 
     logits: Logits
@@ -32,14 +35,14 @@ class Explained:
 
 
 ExplainReference = Callable[[Feeds, NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]], Explained]
-"""The same in torch: of feeds, labels, alphas and baseline ids."""
+"""Computes the same in torch from feeds, labels, alphas and baseline ids."""
 
-# fp32 differs from torch by the order of sums only.
+# fp32 differs from torch only by the order of sums.
 FP32_LOGIT_ERROR_MAX = 1e-4
 EXPLAIN_ERROR_MAX = 1e-4
-# int8 rounds. On MiniLM-L6 the mean distance of probabilities is 0.005 to 0.007; three times that is another model.
+# int8 rounds. On MiniLM-L6 the mean error of probabilities is 0.005 to 0.007; three times that is an error of the graph.
 INT8_PROBABILITY_ERROR_MEAN_MAX = 0.02
-# The most that a probability may move with the row's batch mates, in fp32 and int8 on a CPU.
+# Maximum change of a probability by the row's batch mates, in fp32 and int8 on a CPU.
 INVARIANCE = 1e-4
 MIXED_ROWS = (1, 3, 8)
 SHUFFLED_ROWS = (4, 16)
@@ -52,7 +55,7 @@ EXTRA_TOKENS_MAX = 32
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far a graph is from torch on the same weights."""
+    """The difference between a graph and torch on the same weights."""
 
     rows: int
     logit_error_max: float
@@ -62,7 +65,7 @@ class Parity:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """How far a row's answer moves when it is run with others instead of alone."""
+    """The change of answers when rows run in batches instead of alone."""
 
     rows: int
     probability_max: float
@@ -70,7 +73,7 @@ class Movement:
 
 
 def parity(graph: Graph, reference: Reference, rows: Sequence[Row]) -> Parity:
-    """Compare a graph with torch on the same feeds: batches of 1, 3 and 8 rows of mixed length, so mostly padded."""
+    """Compare a graph with torch on the same feeds: batches of 1, 3 and 8 rows of mixed length, most of them padded."""
     found: list[Logits] = []
     wanted: list[Logits] = []
     for batch in _mixed(rows):
@@ -86,23 +89,25 @@ def parity(graph: Graph, reference: Reference, rows: Sequence[Row]) -> Parity:
 
 
 def check_parity(precision: str, measured: Parity) -> None:
-    """Refuse a graph that does not compute what torch computes.
+    """Check that a graph computes what torch computes.
 
     Raises:
-        ParityFailed: gives what was measured and the bound of this precision.
+        ParityFailed: it does not. Names the measured error and the limit of this precision.
     """
     # Written so that NaN fails.
     if precision == "fp32" and not measured.logit_error_max <= FP32_LOGIT_ERROR_MAX:
-        raise ParityFailed(f"the fp32 graph has logits {measured.logit_error_max:.2e} off torch's; the bound is {FP32_LOGIT_ERROR_MAX:.0e}")
+        raise ParityFailed(
+            f"logits of the fp32 graph differ from torch by {measured.logit_error_max:.2e}; the limit is {FP32_LOGIT_ERROR_MAX:.0e}"
+        )
     if not measured.probability_error_mean <= INT8_PROBABILITY_ERROR_MEAN_MAX:
         raise ParityFailed(
-            f"the {precision} graph has probabilities {measured.probability_error_mean:.4f} off torch's in the mean; "
-            f"the bound is {INT8_PROBABILITY_ERROR_MEAN_MAX}"
+            f"probabilities of the {precision} graph differ from torch by {measured.probability_error_mean:.4f} on average; "
+            f"the limit is {INT8_PROBABILITY_ERROR_MEAN_MAX}"
         )
 
 
 def movement(graph: Graph, rows: Sequence[Row], seed: int = 1) -> Movement:
-    """Run each row alone, then all shuffled into batches of 4 and of 16 that are padded up to 32 tokens longer than needed."""
+    """Run each row alone, then all rows shuffled into batches of 4 and of 16, padded by up to 32 tokens more than needed."""
     rng = random.Random(seed)  # noqa: S311 - it shuffles rows
     alone = probabilities(np.concatenate([graph.logits([row]) for row in rows]))
     moved, changed = 0.0, 0
@@ -119,21 +124,21 @@ def movement(graph: Graph, rows: Sequence[Row], seed: int = 1) -> Movement:
 
 
 def check_movement(precision: str, measured: Movement) -> None:
-    """Refuse a graph whose answers depend on batch mates.
+    """Check that a graph's answers do not depend on batch mates.
 
     Raises:
-        ParityFailed: gives what was measured and the bound.
+        ParityFailed: they do. Names the measured change and the limit.
     """
     if not measured.probability_max <= INVARIANCE:
         raise ParityFailed(
-            f"in the {precision} graph a row's probability moves by {measured.probability_max:.1e} with its batch mates; "
-            f"the bound is {INVARIANCE:.0e}"
+            f"batch mates change a probability of the {precision} graph by {measured.probability_max:.1e}; the limit is {INVARIANCE:.0e}"
         )
 
 
 def explain_parity(session: ExplainSession, tokenizer: Tokenizer, reference: ExplainReference, rows: Sequence[Row], seed: int = 1) -> float:
-    """Compare an explain graph with torch: batches of up to 1, 3 and 8 rows of mixed length, labels and places between the text and a
-    baseline of [PAD] by turns. Return the largest error of any output, in parts of the largest number of that output where that is over 1.
+    """Compare an explain graph with torch, with random labels and alphas and a baseline of mostly [PAD], in batches of up to 8 rows.
+
+    Return the largest error of any output, relative to the largest absolute value of that output if that is over 1.
     """
     rng = np.random.default_rng(seed)
     names = [f"{kind}.{layer}" for kind in ("attention", "attention_gradient") for layer in range(session.layers)]
@@ -145,7 +150,7 @@ def explain_parity(session: ExplainSession, tokenizer: Tokenizer, reference: Exp
         found = session.run(feeds, ["logits", "embedding_dots", *names], label, alpha, baseline)
         wanted = reference(feeds, label, alpha, baseline)
         read = feeds["attention_mask"].astype(bool)
-        # What a pad attends to goes nowhere.
+        # Rows of padding are ignored: nothing reads their attention.
         layers = zip(names, [*wanted.attentions, *wanted.attention_gradients], strict=True)
         pairs = [(found[name].transpose(0, 2, 1, 3)[read], one.transpose(0, 2, 1, 3)[read]) for name, one in layers]
         pairs += [(found["logits"], wanted.logits), (found["embedding_dots"][read][:, :2], wanted.dots[read])]
@@ -155,23 +160,23 @@ def explain_parity(session: ExplainSession, tokenizer: Tokenizer, reference: Exp
 
 
 def check_explain_parity(measured: float) -> None:
-    """Refuse an explain graph that does not compute what torch computes.
+    """Check that an explain graph computes what torch computes.
 
     Raises:
-        ParityFailed: gives what was measured and the bound.
+        ParityFailed: it does not. Names the measured error and the limit.
     """
     if not measured <= EXPLAIN_ERROR_MAX:
-        raise ParityFailed(f"the explain graph is {measured:.2e} off torch; the bound is {EXPLAIN_ERROR_MAX:.0e}")
+        raise ParityFailed(f"the explain graph differs from torch by {measured:.2e}; the limit is {EXPLAIN_ERROR_MAX:.0e}")
 
 
 def interleave(rows: Sequence[Row]) -> list[Row]:
-    """Put short beside long, so that batches are padded."""
+    """Alternate short and long rows, so that batches are padded."""
     ordered = sorted(rows, key=lambda row: row.tokens)
     return [row for pair in zip(ordered, reversed(ordered), strict=True) for row in pair][: len(ordered)]
 
 
 def spread(rows: Sequence[Row], count: int) -> list[Row]:
-    """Choose ``count`` rows spread evenly over the lengths, the longest among them."""
+    """Choose ``count`` rows spread evenly over the lengths, the longest included."""
     ordered = sorted(rows, key=lambda row: row.tokens)
     if len(ordered) <= count:
         return ordered
@@ -179,7 +184,7 @@ def spread(rows: Sequence[Row], count: int) -> list[Row]:
 
 
 def _mixed(rows: Sequence[Row], squares_max: float = math.inf) -> Iterator[Sequence[Row]]:
-    """Batches of 1, 3 and 8 rows by turns, of fewer where rows x tokens x tokens would be over ``squares_max``."""
+    """Yield batches of 1, 3 and 8 rows in turn, fewer where rows x tokens x tokens would be over ``squares_max``."""
     start = number = 0
     while start < len(rows):
         batch = rows[start : start + MIXED_ROWS[number % len(MIXED_ROWS)]]

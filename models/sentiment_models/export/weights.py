@@ -1,7 +1,7 @@
-"""One copy of the weights: an ONNX graph that reads its initializers out of a .safetensors file.
+"""One copy of the weights: an ONNX graph whose initializers refer to a .safetensors file.
 
-ONNX external data is a file, an offset and a length, and so is a tensor in a .safetensors file: ONNX Runtime reads the one as
-the other. Knows nothing of torch or of a runtime.
+ONNX external data and a tensor in a .safetensors file are both a file, an offset and a length, so ONNX Runtime can read the tensors
+directly. Knows nothing of torch or of a runtime.
 """
 
 import json
@@ -18,13 +18,13 @@ from sentiment_models.export.graphs.graph import initializers, replace_initializ
 
 Weights = Mapping[str, NDArray[np.float16]]
 
-# An export folds the transposition of a Linear's weight into the weight; such an initializer is named so.
+# Suffix of an initializer that holds a transposed weight: an export folds the transposition of a Linear layer into its weight.
 TRANSPOSED = ".transposed"
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where a tensor lies in a .safetensors file, in bytes from the file's start."""
+    """The place of a tensor in a .safetensors file, in bytes from the file's start."""
 
     offset: int
     length: int
@@ -36,7 +36,7 @@ def stored_tensors(path: Path) -> dict[str, Stored]:
     """Read the header of a .safetensors file.
 
     Raises:
-        BadCheckpoint: the file is not one.
+        BadCheckpoint: the file is not a .safetensors file.
     """
     try:
         with path.open("rb") as stream:
@@ -53,30 +53,30 @@ def stored_tensors(path: Path) -> dict[str, Stored]:
 
 
 def check_whole(path: Path) -> None:
-    """Refuse a .safetensors file that was cut off, or goes on after its last tensor.
+    """Check that the size of a .safetensors file matches its header.
 
     Raises:
-        BadCheckpoint: gives both sizes, or says that the file is none.
+        BadCheckpoint: it does not, or the file is not a .safetensors file. Names both sizes.
     """
-    wanted, found = max((tensor.offset + tensor.length for tensor in stored_tensors(path).values()), default=0), path.stat().st_size
-    if wanted not in (0, found):
-        raise BadCheckpoint(f"{path}: has {found} bytes; its header tells of {wanted}: copy it again, whole")
+    expected, found = max((tensor.offset + tensor.length for tensor in stored_tensors(path).values()), default=0), path.stat().st_size
+    if expected not in (0, found):
+        raise BadCheckpoint(f"{path}: expected {expected} bytes by the header, got {found}; copy the file again")
 
 
 def check_weights(folder: str) -> None:
-    """Refuse a checkpoint's folder with a .safetensors file that was cut off; a name that is no folder has none.
+    """Check all .safetensors files of a checkpoint's folder with ``check_whole``. A name that is not a folder has none.
 
     Raises:
-        BadCheckpoint: names the file.
+        BadCheckpoint: a file is truncated. Names it.
     """
     for file in sorted(Path(folder).glob("*.safetensors")):
         check_whole(file)
 
 
 def name_after(model: ModelProto, weights: Weights) -> None:
-    """Give each initializer the name of the weight that it holds, plus ``.transposed`` where it holds it transposed, in place.
+    """Rename each initializer to the weight that it holds, plus ``.transposed`` if it is transposed, in place.
 
-    An export calls folded weights onnx::MatMul_259 and the like. An initializer that holds no weight keeps its name.
+    An export gives folded weights names such as onnx::MatMul_259. An initializer that holds no weight keeps its name.
     """
     names: dict[tuple[tuple[int, ...], bytes], str] = {}
     for name in sorted(weights):
@@ -99,7 +99,7 @@ def name_after(model: ModelProto, weights: Weights) -> None:
 def refer(model: ModelProto, path: Path) -> ModelProto:
     """Return a copy whose fp32 weights are read from the fp16 tensors of ``path`` by offset, then cast and transposed.
 
-    The initializers must be named by ``name_after``; what has no counterpart in the file stays inside. The result must be
+    The initializers must be named by ``name_after``. Initializers that are not in the file stay inside the graph. The result must be
     saved in the folder of ``path``. ONNX Runtime folds the Cast and Transpose nodes when it loads the graph.
     """
     stored = stored_tensors(path)

@@ -1,8 +1,8 @@
-"""XLNet's export to ONNX: optimum has none.
+"""XLNet's export to ONNX, which optimum does not have.
 
-XLNet's classifier reads the last token, so its texts are padded on the left. In a graph that pads so, what comes before a token
-shifts the order in which floats are summed: the last bits of a quarter of all answers moved with their batch mates. So the graph
-turns its rows first, to pads behind them, and reads the last token that is none. The numbers are the same, and no bit moves.
+XLNet's classifier reads the last token, so its texts are padded on the left. Padding before a token shifts the order in which floats are
+summed: the last bits of a quarter of all answers changed with their batch mates. So the graph first rotates its rows, so that the padding
+is at the end, and reads the last token before it. The values are the same, and batch mates change no bit.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ class _Turned(torch.nn.Module):
         kept = attention_mask.sum(1, keepdim=True)
         places = torch.remainder(torch.arange(length)[None, :] - kept, length)
         ids, mask, types = (torch.gather(array, 1, places) for array in (input_ids, attention_mask, token_type_ids))
-        # Without memories: a text is read alone.
+        # Without memories, because each text is read on its own.
         states = model.transformer(input_ids=ids, attention_mask=mask, token_type_ids=types, use_mems=False)[0]
         last = (kept - 1)[:, :, None].expand(-1, -1, states.shape[2])
         logits: torch.Tensor = model.logits_proj(model.sequence_summary(torch.gather(states, 1, last)))
@@ -36,7 +36,7 @@ class _Turned(torch.nn.Module):
 
 
 def write_xlnet(model: PreTrainedModel, opset: int, path: Path) -> None:
-    """Write an fp32 graph that reads rows padded on the left."""
+    """Write an fp32 ONNX graph for rows that are padded on the left."""
     ids = torch.ones((2, 4), dtype=torch.int64)
     mask = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
     axes = {0: "batch_size", 1: "sequence_length"}

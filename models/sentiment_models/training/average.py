@@ -1,6 +1,6 @@
-"""Average the weights of fine-tunes of one model: often better calibrated than each of them, at no cost when it is served.
+"""Average the weights of several fine-tuned copies of one model.
 
-Wortsman et al. 2022, "Model soups".
+The average is often better calibrated than each copy and costs nothing more to serve (Wortsman et al. 2022, "Model soups").
 """
 
 import json
@@ -16,36 +16,40 @@ from sentiment_models.training.resume import replace_folder
 
 
 def average(checkpoints: Sequence[Path], out: Path, *, force: bool = False) -> None:
-    """Write the mean of the checkpoints' weights to ``out``, with training.json that holds theirs. ``force``: replace ``out``.
+    """Write the mean of the checkpoints' weights to ``out``, and their training records to its training.json.
+
+    Args:
+        checkpoints: folders of classifiers, at least two.
+        out: the folder to write.
+        force: replace ``out`` if it exists.
 
     Raises:
-        BadCheckpoint: fewer than two, one cannot be loaded, or their labels, or their weights in name or shape, differ.
+        BadCheckpoint: there are fewer than two, one cannot be loaded, or their labels or the names or shapes of their weights differ.
         ModelsError: ``out`` exists.
     """
     if out.exists() and not force:
-        raise ModelsError(f"{out}: exists; --force replaces it")
+        raise ModelsError(f"{out}: exists; use --force to replace it")
     if len(checkpoints) < 2:
-        raise BadCheckpoint(f"{len(checkpoints)} checkpoints to average; at least 2 are wanted")
+        raise BadCheckpoint(f"average needs at least 2 checkpoints, got {len(checkpoints)}")
     models = [load_classifier(path)[0] for path in checkpoints]
     labels = [", ".join(label_names(path)) for path in checkpoints]
     states = [model.state_dict() for model in models]
     for path, state, names in zip(checkpoints[1:], states[1:], labels[1:], strict=True):
         if names != labels[0]:
-            raise BadCheckpoint(f"{path}: its labels are {names}; those of {checkpoints[0]} are {labels[0]}")
+            raise BadCheckpoint(f"{path}: labels are {names}, but those of {checkpoints[0]} are {labels[0]}")
         if {name: tensor.shape for name, tensor in state.items()} != {name: tensor.shape for name, tensor in states[0].items()}:
-            raise BadCheckpoint(f"{path}: its weights are not those of {checkpoints[0]} in name and shape")
+            raise BadCheckpoint(f"{path}: names or shapes of the weights differ from those of {checkpoints[0]}")
     mean = {
         name: torch.stack([state[name] for state in states]).mean(0) if tensor.is_floating_point() else tensor
         for name, tensor in states[0].items()
     }
     models[0].load_state_dict(mean)
-    records = [path / TRAINING_FILE for path in checkpoints]
-    # The last one's training is told at the top, where a reader looks; the others stand in it as what was averaged with it.
-    told = [json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {} for record in records]
+    files = [path / TRAINING_FILE for path in checkpoints]
+    records = [json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {} for file in files]
 
     def fill(part: Path) -> None:
         models[0].save_pretrained(part)
         base_tokenizer(str(checkpoints[0])).save_pretrained(part)
-        (part / TRAINING_FILE).write_text(json.dumps({**told[-1], "averaged_with": told[:-1]}, indent=1), encoding="utf-8")
+        (part / TRAINING_FILE).write_text(json.dumps({**records[-1], "averaged_with": records[:-1]}, indent=1), encoding="utf-8")
 
     replace_folder(out, fill)

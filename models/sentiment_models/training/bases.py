@@ -1,4 +1,4 @@
-"""What a run begins with or learns from, told by its files: a checkpoint's folder, one that was trained here, or a bundle."""
+"""Identify the model that a run starts from or learns from: a checkpoint's folder, one that was trained here, or a bundle."""
 
 import hashlib
 import json
@@ -10,14 +10,14 @@ from sentiment_models.export.manifest import MANIFEST_FILE, WEIGHTS_FILE, read_o
 from sentiment_models.export.provenance import Json
 
 TRAINING_FILE = "training.json"
-# What transformers reads of a checkpoint's folder: configuration, weights and tokenizer.
+# The files of a checkpoint that transformers reads: configuration, weights and tokenizer.
 READ = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model")
 
 
 def name_of(base: str) -> str:
-    """A bundle's name, version and digest; of another folder its own name, for its path says where it stood on this machine.
+    """Return a name for records that holds no path of this machine.
 
-    A name such as organisation/model stays.
+    Of a bundle it is name, version and digest, of another folder its last part. A name such as organisation/model stays as it is.
 
     Raises:
         sentiment.errors.BadBundle: a bundle is damaged.
@@ -30,7 +30,9 @@ def name_of(base: str) -> str:
 
 
 def content_of(base: str) -> str:
-    """What tells a model that a run begins with from any other that may stand in its place: its name and a digest of what is read of it.
+    """Return an identifier of a model's content: its name and a digest of the files that are read.
+
+    It changes if the path later holds another model.
 
     Raises:
         sentiment.errors.BadBundle: a bundle is damaged.
@@ -43,7 +45,7 @@ def content_of(base: str) -> str:
 
 
 def teacher_name(folder: Path) -> str:
-    """As ``name_of``; a checkpoint, whose folder is often called best, by the SHA-256 of its weights, too.
+    """Return ``name_of`` plus, for a checkpoint, the SHA-256 of its weights: many folders of checkpoints are called best.
 
     Raises:
         sentiment.errors.BadBundle: a bundle is damaged.
@@ -54,10 +56,10 @@ def teacher_name(folder: Path) -> str:
 
 
 def training_of(base: str) -> Json:
-    """How the base itself was trained, if it was trained here.
+    """Return the training record of the base, or None if it was not trained here.
 
     Raises:
-        ModelsError: its record cannot be read.
+        ModelsError: the record cannot be read.
     """
     if not base:
         return None
@@ -69,7 +71,7 @@ def training_of(base: str) -> Json:
 
 
 def temperature_of(teacher: Path) -> float:
-    """What a bundle's logits are divided by; 1 for what is no bundle.
+    """Return the temperature that a bundle's logits are divided by; 1 for a checkpoint.
 
     Raises:
         sentiment.errors.BadBundle: the bundle is damaged.

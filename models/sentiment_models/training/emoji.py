@@ -1,7 +1,7 @@
-"""Emoji as tokens of their own.
+"""Add emoji as tokens.
 
-The vocabularies of most encoders know hardly any: an emoji becomes the unknown token, and in those of words and their pieces every word
-that it touches with it, as "great" in "great😍".
+The vocabularies of most encoders have hardly any. An emoji then becomes the unknown token, and with WordPiece so does a word that it
+touches, such as "great" in "great😍".
 """
 
 import unicodedata
@@ -11,7 +11,7 @@ import torch
 from tokenizers import AddedToken
 from transformers import PreTrainedModel
 
-# Fixed here and not asked of Python, whose versions know other characters: a recipe makes the same vocabulary everywhere.
+# A fixed list, because Python's Unicode tables differ between versions: a recipe must make the same vocabulary everywhere.
 BLOCKS = (
     (0x20E3, 0x20E3),  # keycap
     (0x231A, 0x231B),  # clocks
@@ -42,10 +42,10 @@ EMOJI = tuple(chr(point) for first, last in BLOCKS for point in range(first, las
 
 @torch.no_grad()
 def add_emoji(model: PreTrainedModel, tokenizer: Any) -> int:  # transformers has no one type for its tokenizers
-    """Give each of ``EMOJI`` a token if the tokenizer cannot read them all; return how many are new.
+    """Give each of ``EMOJI`` a token unless the tokenizer can read them all; return the number of new tokens.
 
-    A token begins as the mean of what its Unicode name is made of, so that one that no training text has still means something. What the
-    tokenizer drops stays dropped, what it knows alone keeps its id.
+    The embedding of a new token starts as the mean over the tokens of its Unicode name, so that it has a meaning even if no training text
+    holds it. Emoji that the tokenizer's normalizer deletes get no token; those that it knows keep their ids.
     """
 
     def read(texts: list[str]) -> list[list[int]]:
@@ -57,7 +57,7 @@ def add_emoji(model: PreTrainedModel, tokenizer: Any) -> int:  # transformers ha
         return 0
     before = len(tokenizer)
     names = read([unicodedata.name(one, "emoji").lower() for one, _ in kept])
-    # Not normalized: they are looked for before words are, so that what they touch stays whole.
+    # Not normalized: emoji are then split off before words are, so that a word that one touches stays whole.
     tokenizer.add_tokens([AddedToken(one, normalized=False) for one, _ in kept])
     rows = max(len(tokenizer), int(model.config.vocab_size))
     weights = model.resize_token_embeddings(rows, mean_resizing=False).weight

@@ -1,4 +1,4 @@
-"""The experiment "transformers from scratch against fine-tuned BERT": trains every run, measures it, and keeps what it has when stopped."""
+"""The experiment "transformers from scratch against fine-tuned BERT": train and measure every run. It can be interrupted and continued."""
 
 import json
 import math
@@ -21,20 +21,23 @@ from sentiment_models.export.provenance import Json, distinct_names
 from sentiment_models.training.bases import TRAINING_FILE, content_of, name_of
 from sentiment_models.training.limits import check_limits
 from sentiment_models.training.recipe import Recipe
-from sentiment_models.training.resume import alone, fingerprint_of, write_atomically
+from sentiment_models.training.resume import fingerprint_of, locked, write_atomically
 from sentiment_models.training.scratch import Shape
 from sentiment_models.training.train import train
 
-# A review of 128 tokens is cheap to measure: on a GPU larger batches gain nothing.
+# Reviews have at most 128 tokens by default; larger batches are no faster on a GPU.
 MEASURED_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What is compared. ``grid``: (heads, layers) of the models from scratch; ``bases``: (name, folder) of those to be fine-tuned.
+    """The runs to compare and their settings.
+
+    ``grid`` holds (heads, layers) of the models from scratch, ``bases`` holds (name, folder) of the models to fine-tune.
 
     Raises:
-        ModelsError: there is no run, two have one name or one has no folder's, a shape is impossible, or a number is outside its limits.
+        ModelsError: there is no run, two runs have the same name, a name cannot be a folder's, a shape is impossible, or a number is
+            outside its limits.
     """
 
     data: str
@@ -42,13 +45,13 @@ class Experiment:
     bases: tuple[tuple[str, str], ...] = ()
     grid: tuple[tuple[int, int], ...] = ((8, 6), (8, 12), (16, 6), (16, 12))
     reviews: int = 4000
-    # 0: all of them.
+    # 0: all.
     test_reviews: int = 0
     max_tokens: int = 128
     epochs: int = 5
     width: int = 256
     vocabulary: int = 8000
-    # With this and 16 rows an 8x6 is at chance after one epoch and at 0.78 after two.
+    # With this rate and 16 rows, an 8x6 model has chance accuracy after one epoch and 0.78 after two.
     learning_rate: float = 1e-4
     base_learning_rate: float = 5e-5
     batch_rows: int = 16
@@ -60,18 +63,16 @@ class Experiment:
         names = [f"{heads}x{layers}" for heads, layers in self.grid] + [name for name, _ in self.bases]
         double = sorted({name for name in names if names.count(name) > 1})
         if double or not names:
-            raise ModelsError(
-                f"two runs are called {double[0]}; give each a name of its own" if double else "no run: give a grid or a base"
-            )
+            raise ModelsError(f"two runs are called {double[0]}; give them different names" if double else "no run: give --grid or --base")
         for name in names:
             if not re.fullmatch(r"\w[\w.-]*", name):
-                raise ModelsError(f"a run is called {name!r}; letters, digits, dots and hyphens can be in a folder's name")
+                raise ModelsError(f"run name must consist of letters, digits, dots and hyphens, got {name!r}")
         for heads, layers in self.grid:
             Shape(layers, heads, self.width)
         check_limits(self)
 
     def recipes(self, data: Path) -> dict[str, Recipe]:
-        """How each run is trained on ``data``, by its name; all see the same reviews and the same development set."""
+        """Return the recipe of each run by name. All use the same reviews and the same development set."""
         common = Recipe(
             base="",
             sources=(str(data),),
@@ -84,7 +85,7 @@ class Experiment:
             max_tokens=self.max_tokens,
             dev_fraction=self.dev_fraction,
             evaluations_per_epoch=1,
-            # Every epoch has its point on the curve.
+            # No early stop: the curve needs a point for every epoch.
             patience=self.epochs + 1,
             width=self.width,
             vocabulary=self.vocabulary,
@@ -94,7 +95,7 @@ class Experiment:
         return runs | {name: replace(common, base=folder, learning_rate=self.base_learning_rate) for name, folder in self.bases}
 
     def published(self) -> dict[str, Json]:
-        """The settings without a folder of this machine, for the records."""
+        """Return the settings for records, without paths of this machine."""
         data, test = distinct_names([Path(self.data), Path(self.test)])
         bases = [f"{name} from {name_of(folder)}" for name, folder in self.bases]
         return {**asdict(self), "data": data, "test": test, "bases": bases}
@@ -102,7 +103,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Accuracy of one epoch: of the texts of training while it went on, and of the development set at its end."""
+    """Accuracy of one epoch: on the training texts during the epoch, and on the development set at its end."""
 
     epoch: float
     train: float
@@ -111,9 +112,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run came to. The three accuracies are those of its best epoch on the development set.
+    """The result of one run. The three accuracies are those of its best epoch on the development set.
 
-    ``minutes``: of training; where it was ``resumed``, since it was last started.
+    ``minutes`` is the training time. If the run was ``resumed``, it counts from the last start.
     """
 
     name: str
@@ -128,28 +129,28 @@ class Outcome:
 
     @property
     def from_scratch(self) -> bool:
-        """Whether it began with an untrained model."""
+        """Whether the run started from an untrained model."""
         return not self.base
 
 
 def conduct(experiment: Experiment, out: Path, device: str, say: Callable[[str], None]) -> list[Outcome]:
-    """Train and measure every run that ``out/results.json`` does not have yet; it is written anew after each.
+    """Train and measure every run that is not in ``out/results.json`` yet. That file is rewritten after each run.
 
-    A run in the middle goes on from its last checkpoint. Each lives in a folder of its name in ``out``.
+    An interrupted run continues from its last checkpoint. Each run has its own folder in ``out``, named after it.
 
     Raises:
         BadData: a file cannot be used or has too few reviews.
         BadCheckpoint: a base cannot be loaded.
         OtherRun: ``out`` holds another experiment.
-        ModelsError: another process works there.
+        ModelsError: another process uses ``out``.
     """
     reviews = sample(Path(experiment.data), experiment.labels, experiment.reviews, experiment.seed)
     test = sample(Path(experiment.test), experiment.labels, experiment.test_reviews, experiment.seed)
     bases = [content_of(folder) for _, folder in experiment.bases]
     texts = [sorted((one.label, one.text) for one in rows) for rows in (reviews, test)]
     fingerprint = fingerprint_of([asdict(experiment), bases, texts])
-    # Only now: files that cannot be used leave no folder behind.
-    with alone(out):
+    # After the files are read, so that unusable files leave no folder behind.
+    with locked(out):
         done = {outcome.name: outcome for outcome in read_outcomes(out / "results.json", fingerprint)}
         data = out / "reviews.jsonl"
         rows = [json.dumps({"label": experiment.labels[one.label], "text": one.text}, ensure_ascii=False) for one in reviews]
@@ -157,7 +158,7 @@ def conduct(experiment: Experiment, out: Path, device: str, say: Callable[[str],
         recipes = experiment.recipes(data)
         for number, (name, recipe) in enumerate(recipes.items(), 1):
             if name in done:
-                say(f"{name}: measured before")
+                say(f"{name}: already measured")
                 continue
             say(f"{name}: run {number} of {len(recipes)}")
             done[name] = _conduct_one(name, recipe, out / name, test, device)
@@ -173,10 +174,10 @@ def conduct(experiment: Experiment, out: Path, device: str, say: Callable[[str],
 
 
 def read_outcomes(path: Path, fingerprint: str) -> list[Outcome]:
-    """Read the runs that were measured before; none where there is no file.
+    """Read the runs that were measured before; none if the file does not exist.
 
     Raises:
-        OtherRun: they are of an experiment with another fingerprint.
+        OtherRun: the experiment in the file has another fingerprint.
         ModelsError: the file is damaged.
     """
     if not path.exists():
@@ -186,17 +187,17 @@ def read_outcomes(path: Path, fingerprint: str) -> list[Outcome]:
         runs = [Outcome(**{**run, "curve": tuple(Point(**point) for point in run["curve"])}) for run in found["runs"]]
         other = found["fingerprint"] != fingerprint
     except (ValueError, KeyError, TypeError) as error:
-        raise ModelsError(f"{path}: not the results of an experiment: {error!r}; delete it to measure again") from error
+        raise ModelsError(f"{path}: damaged results of an experiment ({error!r}); delete the file to measure again") from error
     if other:
-        raise OtherRun(f"{path}: belongs to an experiment of other settings or other data; choose another --out or delete it")
+        raise OtherRun(f"{path}: belongs to an experiment with other settings or other data; choose another --out or delete the file")
     return runs
 
 
 def sample(path: Path, labels: Sequence[str], count: int, seed: int) -> list[Example]:
-    """Draw so many reviews at random, of each label as many as of any other but for one; 0: all.
+    """Draw ``count`` reviews at random, equally many of each label (up to one more); 0 draws all.
 
     Raises:
-        BadData: the file cannot be used or a label has too few.
+        BadData: the file cannot be used, or a label has too few reviews.
     """
     examples = list(read_examples(path, labels, pairs=False))
     if not count:
@@ -207,7 +208,7 @@ def sample(path: Path, labels: Sequence[str], count: int, seed: int) -> list[Exa
         wanted = count // len(labels) + (index < count % len(labels))
         its = [example for example in examples if example.label == index]
         if len(its) < wanted:
-            raise BadData(f"{path}: {len(its)} reviews are {label}; {wanted} are wanted for {count} reviews")
+            raise BadData(f"{path}: {count} reviews need {wanted} with the label {label}; the file has {len(its)}")
         drawn += rng.sample(its, wanted)
     rng.shuffle(drawn)
     return drawn
@@ -230,7 +231,7 @@ def _conduct_one(name: str, recipe: Recipe, out: Path, test: Sequence[Example], 
 
 @torch.no_grad()
 def accuracy(checkpoint: Path, examples: Sequence[Example], tokens_max: int, device: str, title: str) -> float:
-    """Return the share of the texts, cut to ``tokens_max`` tokens, that a checkpoint answers rightly."""
+    """Return the share of the texts, cut to ``tokens_max`` tokens, that a checkpoint classifies correctly."""
     model = AutoModelForSequenceClassification.from_pretrained(checkpoint).to(device).eval()
     tokenizer = AutoTokenizer.from_pretrained(checkpoint, use_fast=True)  # type: ignore[no-untyped-call]  # untyped there
     by_length = sorted(examples, key=lambda example: len(example.text))
@@ -249,6 +250,6 @@ def _chunks(items: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:
 
 
 def parameters(checkpoint: Path) -> int:
-    """Count the weights of a checkpoint; shared ones count once."""
+    """Count the weights of a checkpoint. Shared weights count once."""
     with safe_open(checkpoint / "model.safetensors", "pt") as weights:
         return sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118 - it is no dict

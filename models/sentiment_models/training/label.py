@@ -1,4 +1,4 @@
-"""A teacher's soft labels: how likely it finds each label of many texts, written for ``train --data``."""
+"""Soft labels: a teacher's probability of each label for many texts, written for ``train --data``."""
 
 import json
 import random
@@ -10,7 +10,7 @@ import torch
 from tqdm import tqdm
 
 from sentiment_models.data.carving import repeat
-from sentiment_models.data.labelled import Example, Source, TextOrPair, alike, read_examples
+from sentiment_models.data.labelled import Example, Source, TextOrPair, cut_sorted, read_examples
 from sentiment_models.data.sentences import split_sentences
 from sentiment_models.data.text_files import UNREADABLE, bare, check_text, open_text, unreadable
 from sentiment_models.errors import BadData
@@ -24,8 +24,8 @@ BATCH_ROWS_MAX, BATCH_TOKENS_MAX = 64, 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A text or pair for the teacher, and the label that people gave it, if they did."""
+class TeacherInput:
+    """A text or pair for the teacher, and its label in the file, if it has one from people."""
 
     text: str
     label: str | None
@@ -34,62 +34,63 @@ class Asked:
 
     @property
     def whole(self) -> TextOrPair:
-        """All that the teacher reads."""
+        """The text or the pair."""
         return self.text if self.text_pair is None else (self.text, self.text_pair)
 
 
 def label(
     teacher: Path, files: Sequence[str], out: Path, device: torch.device, max_tokens: int = 512, sentences: int | None = None, seed: int = 1
 ) -> int:
-    """Write ``{"text", "text_pair"?, "label"?, "domain"?, "probabilities", "teacher"}`` a line; return how many.
+    """Write one JSON line ``{"text", "text_pair"?, "label"?, "domain"?, "probabilities", "teacher"}`` per text; return their number.
 
-    ``out`` appears whole or not at all.
+    ``out`` is written completely or not at all.
 
     Args:
-        teacher: a fine-tuned classifier, or a bundle, whose answers are calibrated by its temperature.
-        files: PATH or PATH:TIMES each, see ``read_asked``.
+        teacher: a fine-tuned classifier, or a bundle, whose probabilities are calibrated by its temperature.
+        files: PATH or PATH:TIMES each, see ``read_inputs``.
         out: the .jsonl file.
         device: where to compute.
-        max_tokens: texts are cut to so many, or to what the teacher reads if that is less.
-        sentences: this many sentences of the texts, drawn by ``seed``, instead of whole texts.
-        seed: of the drawing.
+        max_tokens: texts are cut to this many tokens, or to the teacher's limit if that is lower.
+        sentences: label this many sentences, drawn by ``seed``, instead of whole texts.
+        seed: seed of the draw.
 
     Raises:
         BadCheckpoint: the teacher cannot be loaded.
         sentiment.errors.BadBundle: the teacher is a damaged bundle.
         BadData: a file cannot be used, or holds too few sentences.
-        ModelsError: ``out`` cannot be written there.
+        ModelsError: ``out`` cannot be written.
     """
     check_writable(out)
     names = label_names(teacher)
     temperature, name = temperature_of(teacher), teacher_name(teacher)
-    asked = [one for spec in files for one in read_asked(Source.parse(spec), names, seed)]
+    inputs = [one for spec in files for one in read_inputs(Source.parse(spec), names, seed)]
     if sentences:
-        found = sorted({sentence for one in asked for sentence in sentences_of(one.text)})
+        found = sorted({sentence for one in inputs for sentence in sentences_of(one.text)})
         if len(found) < sentences:
             raise BadData(
-                f"{', '.join(files)}: {len(found)} sentences of {SENTENCE_WORDS_MIN} to {SENTENCE_WORDS_MAX} words; {sentences} asked for"
+                f"{', '.join(files)}: --sentences is {sentences}, but the files have only {len(found)} sentences of "
+                f"{SENTENCE_WORDS_MIN} to {SENTENCE_WORDS_MAX} words"
             )
-        asked = [Asked(text, None) for text in random.Random(seed).sample(found, sentences)]  # noqa: S311 - a sample
-    answers = _answers(teacher, temperature, [one.whole for one in asked], device, max_tokens)
+        inputs = [TeacherInput(text, None) for text in random.Random(seed).sample(found, sentences)]  # noqa: S311 - a sample
+    answers = _answers(teacher, temperature, [one.whole for one in inputs], device, max_tokens)
     rows = []
-    for one, answer in zip(asked, answers, strict=True):
+    for one, answer in zip(inputs, answers, strict=True):
         known = {"text": one.text, "text_pair": one.text_pair, "label": one.label, "domain": one.domain or None}
         rows.append({**{key: value for key, value in known.items() if value is not None}, "probabilities": answer, "teacher": name})
     write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    return len(asked)
+    return len(inputs)
 
 
-def read_asked(source: Source, names: Sequence[str], seed: int) -> Iterator[Asked]:
-    """Read a .txt of one text a line, or a labelled file as ``train`` takes it; either optionally .gz.
+def read_inputs(source: Source, names: Sequence[str], seed: int) -> Iterator[TeacherInput]:
+    """Read a .txt with one text per line, or a labelled file as ``train`` takes it; either optionally .gz.
 
     Raises:
-        BadData: the file cannot be read so.
+        BadData: the file cannot be used.
     """
     path = source.path
     if Path(path.name.removesuffix(".gz")).suffix != ".txt":
         for example in repeat(list(read_examples(path, names)), source.times, seed):
-            yield Asked(example.text, names[example.label] if example.judged else None, example.text_pair, example.domain)
+            yield TeacherInput(example.text, names[example.label] if example.judged else None, example.text_pair, example.domain)
         return
     line = 0
     try:
@@ -98,13 +99,13 @@ def read_asked(source: Source, names: Sequence[str], seed: int) -> Iterator[Aske
                 if text.strip():
                     check_text(text, f"{path}:{line}")
                     example = Example(bare(text), 0, judged=False)
-                    yield from (Asked(each.text, None) for each in repeat([example], source.times, seed))
+                    yield from (TeacherInput(each.text, None) for each in repeat([example], source.times, seed))
     except UNREADABLE as error:
         raise unreadable(path, line, error) from error
 
 
 def sentences_of(text: str) -> list[str]:
-    """Return the sentences of a review that have neither too few nor too many words to be judged alone."""
+    """Return the sentences of a review with SENTENCE_WORDS_MIN to SENTENCE_WORDS_MAX words."""
     return [one for one in split_sentences(text) if SENTENCE_WORDS_MIN <= len(one.split()) <= SENTENCE_WORDS_MAX]
 
 
@@ -112,7 +113,6 @@ def sentences_of(text: str) -> list[str]:
 def _answers(teacher: Path, temperature: float, texts: Sequence[TextOrPair], device: torch.device, max_tokens: int) -> list[list[float]]:
     model, tokenizer = load_classifier(teacher)
     model.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
-    # Fed as it was trained.
     family = FAMILIES[model.config.model_type]
     most = min(max_tokens, family.max_tokens(model.config))
     found = tokenizer(list(texts), truncation=True, max_length=most, return_token_type_ids=family.segments)
@@ -120,9 +120,9 @@ def _answers(teacher: Path, temperature: float, texts: Sequence[TextOrPair], dev
     answers: list[list[float]] = [[] for _ in texts]
     bar = tqdm(total=len(texts), desc="labelling", unit="text", mininterval=5)
     lengths = [len(row) for row in rows]
-    # The longest first: what is too large for the machine is seen at once.
+    # The longest first, so that a lack of memory shows at once.
     order = sorted(range(len(rows)), key=lengths.__getitem__, reverse=True)
-    for group in alike(order, lengths, BATCH_ROWS_MAX, BATCH_TOKENS_MAX):
+    for group in cut_sorted(order, lengths, BATCH_ROWS_MAX, BATCH_TOKENS_MAX):
         some = {name: [values[index] for index in group] for name, values in found.items()}
         padded = tokenizer.pad(some, return_tensors="pt").to(device)
         with torch.autocast(device.type, torch.bfloat16):

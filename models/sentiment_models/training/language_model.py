@@ -1,4 +1,4 @@
-"""Models that predict masked tokens and, of BERT's kind, whether one segment follows another."""
+"""Models that predict masked tokens and, for BERT, whether one segment follows another."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,8 +30,8 @@ def _distilbert(model: Model, hidden: torch.Tensor) -> torch.Tensor:
     return logits
 
 
-# The class with the head that predicts tokens, and that head alone: computing it for the 85 % of the positions that are not
-# to be predicted would cost as much as the encoder. BERT's and ALBERT's classes keep the pooler that a classifier reads.
+# By family: the class with the head that predicts tokens, and a call of that head alone. Computing the head for the 85 % of the positions
+# that are not predicted would cost as much as the encoder. The classes of BERT and ALBERT keep the pooler that a classifier reads.
 HEADS: dict[str, tuple[type[Any], Callable[[Model, torch.Tensor], torch.Tensor]]] = {
     "albert": (AlbertForPreTraining, lambda model, hidden: model.predictions(hidden)),
     "bert": (BertForPreTraining, lambda model, hidden: model.cls.predictions(hidden)),
@@ -44,7 +44,7 @@ HEADS: dict[str, tuple[type[Any], Callable[[Model, torch.Tensor], torch.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Logits. ``tokens``: [chosen positions, vocabulary]; ``follows``: [rows, 2], the first that the second segment follows."""
+    """Logits. ``tokens``: [chosen positions, vocabulary]; ``follows``: [rows, 2], index 0 for "the second segment follows the first"."""
 
     tokens: torch.Tensor
     follows: torch.Tensor | None
@@ -52,7 +52,7 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class LanguageModel:
-    """A model with its tokenizer. ``module`` is what is trained and saved."""
+    """A model with its tokenizer. ``module`` is trained and saved."""
 
     module: PreTrainedModel
     tokenizer: Any  # transformers has no one type for its tokenizers
@@ -69,19 +69,20 @@ class LanguageModel:
 
 
 def load(base: str, dropout: float, tokens_max: int, *, next_sentence: bool) -> LanguageModel:
-    """Load an encoder; where it has no head that predicts tokens, a fresh one is tied to its word embeddings.
+    """Load an encoder. If it has no head that predicts tokens, a new one is tied to its word embeddings.
 
     Raises:
-        BadCheckpoint: it cannot be loaded, is of a family that does not learn so, reads fewer tokens, or its tokenizer has no mask.
+        BadCheckpoint: the encoder cannot be loaded, its family has no masked-token head, it reads fewer tokens, or its tokenizer has no
+            mask.
     """
     check_weights(base)
     try:
         config = AutoConfig.from_pretrained(base)
         family = config.model_type
         if family not in HEADS:
-            raise BadCheckpoint(f"{base}: is a {family}; masked tokens are learned by {', '.join(HEADS)}")
+            raise BadCheckpoint(f"{base}: pretrain supports {', '.join(HEADS)}, got {family}")
         if next_sentence and family != "bert":
-            raise BadCheckpoint(f"{base}: is a {family}; only bert predicts the next sentence; give --no-nsp")
+            raise BadCheckpoint(f"{base}: next-sentence prediction needs bert, got {family}; add --no-nsp")
         check_reads(base, config, tokens_max)
         for name, value in FAMILIES[family].dropout(dropout).items():
             setattr(config, name, value)
@@ -92,22 +93,22 @@ def load(base: str, dropout: float, tokens_max: int, *, next_sentence: bool) -> 
         raise BadCheckpoint(f"{base}: cannot be loaded as an encoder: {error}") from error
     tokenizer = load_tokenizer(base)
     if len(tokenizer) > config.vocab_size:
-        raise BadCheckpoint(f"{base}: its tokenizer has {len(tokenizer)} entries, its word embeddings {config.vocab_size}")
+        raise BadCheckpoint(f"{base}: the tokenizer has {len(tokenizer)} entries, but the word embeddings have {config.vocab_size} rows")
     return LanguageModel(module, tokenizer, next_sentence)
 
 
 def load_tokenizer(folder: str) -> Any:  # transformers has no one type for its tokenizers
-    """Load a fast tokenizer that has a mask.
+    """Load a fast tokenizer with a mask token.
 
     Raises:
-        BadCheckpoint: there is none.
+        BadCheckpoint: the folder has none.
     """
     try:
         tokenizer = base_tokenizer(folder)
     except (OSError, ValueError, KeyError) as error:
-        raise BadCheckpoint(f"{folder}: holds no tokenizer that can be loaded: {error}") from error
+        raise BadCheckpoint(f"{folder}: the tokenizer cannot be loaded: {error}") from error
     if tokenizer.mask_token_id is None or not tokenizer.is_fast:
-        raise BadCheckpoint(f"{folder}: its tokenizer has no mask token or no tokenizer.json; masked tokens need both")
+        raise BadCheckpoint(f"{folder}: the tokenizer has no mask token or no tokenizer.json; masked tokens need both")
     return tokenizer
 
 

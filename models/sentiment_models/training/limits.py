@@ -1,4 +1,4 @@
-"""What the settings of training runs may be: told before the work, with the setting, its value and its limits."""
+"""Limits of the numeric settings of training runs, checked before a run starts."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ COUNT = (1, UNBOUNDED)
 LIMITS: Mapping[str, tuple[float, float]] = {
     "epochs": COUNT,
     "max_steps": (0, UNBOUNDED),
-    # Adam moves a weight by about the rate in a step, whatever its gradient.
+    # Adam changes a weight by about the learning rate in each step, independent of the size of its gradient.
     "learning_rate": (0.0, 1.0),
     "base_learning_rate": (0.0, 1.0),
     "warmup_fraction": SHARE,
@@ -33,18 +33,18 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "vocabulary": COUNT,
     "seed": (0, 2**32 - 1),
 }
-"""The least and the most of each, both allowed."""
+"""Minimum and maximum of each setting, both inclusive."""
 
 
 def check_limits(recipe: object) -> None:
-    """Refuse a recipe with a number outside its limits; fields that have none are left to others.
+    """Check the numbers of a recipe. Fields without an entry in ``LIMITS`` are not checked.
 
     Raises:
-        ModelsError: names the setting, its value and what is wanted.
+        ModelsError: names the setting, its limits and its value.
     """
     for name, (least, most) in LIMITS.items():
         value = getattr(recipe, name, least)
-        # Not the other way round: NaN is neither less nor more.
+        # Written so that NaN fails.
         if not least <= value <= most:
-            wanted = f"at least {least:g}" if most == UNBOUNDED else f"{least:g} to {most:.10g}"
-            raise ModelsError(f"{name} is {value}; wanted {wanted}")
+            limits = f"at least {least:g}" if most == UNBOUNDED else f"from {least:g} to {most:.10g}"
+            raise ModelsError(f"{name} must be {limits}, got {value}")

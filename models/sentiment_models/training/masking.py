@@ -1,4 +1,4 @@
-"""Masked tokens as BERT learns from them (Devlin et al. 2019). Knows nothing of torch, files or texts."""
+"""Masked tokens for BERT's pre-training (Devlin et al. 2019). Knows nothing of torch, files or texts."""
 
 from dataclasses import dataclass
 
@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 
 CHOSEN = 0.15
-"""The share of the positions that are to be predicted."""
+"""Share of the positions to predict."""
 HIDDEN, REPLACED = 0.8, 0.1
-"""Of these, the share that shows the mask and the share that shows a random token; the rest shows what stands there."""
+"""Shares of the chosen positions that show the mask and a random token. The rest show the original token."""
 IGNORED = -100
-"""The label of a position that is not to be predicted; the one that torch leaves out of a loss."""
+"""Label of a position that is not predicted. torch's cross_entropy ignores it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What masking knows of the tokens: the mask's id, which ids are special ([vocabulary]), and the others, in order."""
+    """Token ids for masking: ``mask_id``; ``special``, [vocabulary]; ``plain``, the ids that are not special, in order."""
 
     mask_id: int
     special: NDArray[np.bool_]
@@ -25,25 +25,25 @@ class Vocabulary:
 
     @classmethod
     def of(cls, size: int, mask_id: int, special_ids: list[int]) -> "Vocabulary":
-        """Make it of the number of ids and of those that are special."""
+        """Make a vocabulary from the number of ids and the list of special ids."""
         special = np.zeros(size, np.bool_)
         special[special_ids] = True
         return cls(mask_id, special, np.flatnonzero(~special))
 
 
 def mask(ids: Ids, vocabulary: Vocabulary, rng: np.random.Generator) -> tuple[Ids, Ids]:
-    """Choose 15 % of the positions, at least one, and hide what stands there.
+    """Choose 15 % of the positions, at least one, and hide their tokens.
 
-    Special tokens are neither chosen nor counted, nor do they replace others.
+    Special tokens are not chosen, not counted and never replace other tokens.
 
     Args:
         ids: [tokens]; not changed.
-        vocabulary: what the ids are.
-        rng: what chooses; equal generators choose equally.
+        vocabulary: the meaning of the ids.
+        rng: source of randomness; equal generators give equal results.
 
     Returns:
-        What the model reads and what it shall answer, both [tokens]; the answer is -100 where nothing was chosen, and
-        everywhere if all tokens are special.
+        The model's input and the labels, both [tokens]. A label is -100 at every position that was not chosen, and at all positions if all
+        tokens are special.
     """
     candidates = np.flatnonzero(~vocabulary.special[ids])
     count = min(len(candidates), max(1, round(CHOSEN * len(candidates))))

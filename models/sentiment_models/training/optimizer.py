@@ -1,4 +1,4 @@
-"""The optimizer and the course of its learning rate, the same for pre-training and fine-tuning."""
+"""The optimizer and the learning-rate schedule of pre-training and fine-tuning."""
 
 from typing import Any, Protocol
 
@@ -7,23 +7,23 @@ from transformers import PreTrainedModel, get_linear_schedule_with_warmup
 
 
 class Rates(Protocol):
-    """What of a recipe is needed."""
+    """The fields of a recipe that the optimizer needs."""
 
     @property
     def learning_rate(self) -> float:
-        """The highest rate."""
+        """Peak learning rate."""
 
     @property
     def warmup_fraction(self) -> float:
-        """Share of the steps in which it rises."""
+        """Share of the steps in which the learning rate rises."""
 
     @property
     def weight_decay(self) -> float:
-        """Of weights; biases and normalisation have none."""
+        """Weight decay; none for biases and normalisation."""
 
 
 def freeze_encoder(model: PreTrainedModel) -> None:
-    """Let a classifier's head alone learn. A pooler is part of the head, though transformers counts it to the encoder."""
+    """Make only the classification head trainable. A pooler is part of the head, although transformers puts it into the encoder."""
     model.base_model.requires_grad_(False)
     pooler: torch.nn.Module | None = getattr(model.base_model, "pooler", None)
     if pooler is not None:
@@ -33,7 +33,7 @@ def freeze_encoder(model: PreTrainedModel) -> None:
 def make_optimizer(
     model: torch.nn.Module, rates: Rates, steps: int
 ) -> tuple[torch.optim.AdamW, Any]:  # Any: transformers leaves its schedule untyped
-    """Make AdamW and a rate that rises linearly and falls linearly to 0 in ``steps`` steps."""
+    """Make AdamW and a schedule whose rate rises linearly, then falls linearly to 0 at ``steps`` steps."""
     norms = {id(p) for module in model.modules() if isinstance(module, torch.nn.LayerNorm) for p in module.parameters()}
     plain = [p for name, p in model.named_parameters() if id(p) in norms or name.endswith("bias")]
     plain_ids = {id(p) for p in plain}

@@ -1,4 +1,4 @@
-"""Pre-train an encoder on unlabelled documents, from nothing or onward from a base. Survives kill -9, as ``train`` does."""
+"""Pre-train an encoder on unlabelled documents, untrained or from a base. A run survives kill -9, as in ``train``."""
 
 import hashlib
 import json
@@ -25,23 +25,23 @@ from sentiment_models.training.language_model import LanguageModel, fresh, load,
 from sentiment_models.training.limits import check_limits
 from sentiment_models.training.masking import IGNORED, Ids, Vocabulary, mask
 from sentiment_models.training.optimizer import make_optimizer
-from sentiment_models.training.resume import alone, fingerprint_of, load_state, replace_folder, save_state, write_atomically
+from sentiment_models.training.resume import fingerprint_of, load_state, locked, replace_folder, save_state, write_atomically
 from sentiment_models.training.scratch import Shape, train_tokenizer
 from sentiment_models.training.tracking import Log
 
 
 @dataclass(frozen=True, slots=True)
 class Pretraining:
-    """How an encoder is pre-trained. Two runs with one of these, one set of files and one machine do the same.
+    """The settings of pre-training. Runs with the same settings, files and machine give the same result.
 
     Raises:
-        ModelsError: a tokenizer is named beside a base, which has its own, or a number is outside its limits.
+        ModelsError: both a tokenizer and a base are given, or a number is outside its limits.
     """
 
     sources: tuple[str, ...]
-    # The encoder to go on from; empty: an untrained BERT of the shape below.
+    # The encoder to continue from. Empty: an untrained BERT of the shape below.
     base: str = ""
-    # Folder of a tokenizer for an untrained BERT; empty: one is learned from the sources.
+    # Folder of a tokenizer for an untrained BERT. Empty: one is learned from the sources.
     tokenizer: str = ""
     layers: int = 6
     heads: int = 8
@@ -63,13 +63,13 @@ class Pretraining:
 
     def __post_init__(self) -> None:
         if self.base and self.tokenizer:
-            raise ModelsError(f"tokenizer {self.tokenizer} beside base {self.base}; a base has its own")
+            raise ModelsError(f"tokenizer {self.tokenizer} cannot be used with base {self.base}, which has its own tokenizer")
         check_limits(self)
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run stands; all of it is in the checkpoint. ``loss_sum``: of the ``loss_steps`` steps since the last evaluation."""
+    """The progress of a run, all of it saved in the checkpoint. ``loss_sum`` is over the ``loss_steps`` steps since the last evaluation."""
 
     step: int = 0
     best_loss: float = float("inf")
@@ -81,16 +81,16 @@ class Progress:
 def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_steps: int = 200, resume: bool = True) -> Path:
     """Pre-train and return ``out/best``, a Hugging Face checkpoint that ``train`` takes as its base, with training.json.
 
-    It is the one with the lowest loss on documents that stood aside; a document stands aside by a hash of its letters, as in
-    ``train``. ``out/checkpoint.pt`` is replaced atomically every ``checkpoint_steps`` steps and after each evaluation; a
-    repeated call goes on from it, and after the end of a run only writes training.json again. ``out/logs`` is for TensorBoard. Under
-    torchrun each process takes its share of every batch; the first writes.
+    ``out/best`` has the lowest loss on the held-out documents. A hash of a document's letters decides whether it is held out, as in
+    ``train``. ``out/checkpoint.pt`` is replaced atomically every ``checkpoint_steps`` steps and after each evaluation. A repeated call
+    continues from it; after the end of a run it only writes training.json again. ``out/logs`` is for TensorBoard. Under torchrun each
+    process takes its share of every batch, and the first process writes.
 
     Raises:
-        BadData: a file cannot be used, or is too small.
-        BadCheckpoint: the base or the tokenizer cannot be loaded, or what ``out`` holds is damaged.
-        OtherRun: ``out`` holds a run of another recipe, other data or another base.
-        ModelsError: another process trains there, the processes do not see the same files, or the loss was never a number.
+        BadData: a file cannot be used or is too small.
+        BadCheckpoint: the base or the tokenizer cannot be loaded, or ``out`` is damaged.
+        OtherRun: ``out`` holds a run with another recipe, other data or another base.
+        ModelsError: another process uses ``out``, the processes do not see the same files, or the loss was never a finite number.
     """
     processes = join(device)
     base, base_training = name_of(recipe.base), training_of(recipe.base)
@@ -99,22 +99,24 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
     hashes = [hashlib.sha256(source.path.read_bytes()).hexdigest() for source in sources]
     split = carve([(rows, source.times) for rows, source in zip(texts, sources, strict=True)], recipe.dev_fraction, recipe.seed)
     names = distinct_names([source.path for source in sources])
-    # What the paths of base and tokenizer hold may be another one by now.
+    # By content: the paths of base and tokenizer may hold other files by now.
     begins = {"base": content_of(recipe.base), "tokenizer": content_of(recipe.tokenizer)}
-    asked = {**asdict(recipe), **begins, **{f"SHA-256 of {name}": digest for name, digest in zip(names, hashes, strict=True)}}
-    run = _Run(recipe, [one.text for one in split.train], [one.text for one in split.dev], out, processes.device(device), asked, processes)
-    # Only now: files that cannot be used leave no folder behind.
-    with alone(out) if processes.first else nullcontext():
+    dependencies = {**asdict(recipe), **begins, **{f"SHA-256 of {name}": digest for name, digest in zip(names, hashes, strict=True)}}
+    train, dev = ([one.text for one in rows] for rows in (split.train, split.dev))
+    run = _Run(recipe, train, dev, out, processes.device(device), dependencies, processes)
+    # After the files are read, so that unusable files leave no folder behind.
+    with locked(out) if processes.first else nullcontext():
         if resume:
             run.restore()
-        # Each process has trained its tokenizer and drawn its plan for itself.
+        # Each process has learned its own tokenizer and drawn its own plan.
         vocabulary = fingerprint_of(run.model.tokenizer.get_vocab())
-        processes.check_same("run, step, steps and vocabulary", (fingerprint_of(asked), run.progress.step, len(run.plan), vocabulary))
+        state = (fingerprint_of(dependencies), run.progress.step, len(run.plan), vocabulary)
+        processes.check_same("run, step, steps and vocabulary", state)
         run.loop(checkpoint_steps)
         if processes.first:
             if not (out / "best").is_dir():
                 raise ModelsError(
-                    f"{out}: the loss on held-out documents was never a number; lower --learning-rate, {recipe.learning_rate} now"
+                    f"{out}: the loss on held-out documents was never a finite number; lower --learning-rate ({recipe.learning_rate})"
                 )
             record = {
                 "recipe": {**asdict(recipe), "base": base, "tokenizer": name_of(recipe.tokenizer), "sources": names},
@@ -136,7 +138,7 @@ def pretrain(recipe: Pretraining, out: Path, device: str = "cpu", checkpoint_ste
 
 
 def build(recipe: Pretraining, texts: Sequence[str]) -> LanguageModel:
-    """Load the base, or make an untrained model with the tokenizer that the recipe names or one learned from the texts."""
+    """Load the base, or make an untrained model with the recipe's tokenizer or one that is learned from the texts."""
     if recipe.base:
         return load(recipe.base, recipe.dropout, recipe.max_tokens, next_sentence=recipe.next_sentence)
     shape = Shape(recipe.layers, recipe.heads, recipe.width)
@@ -148,25 +150,25 @@ def build(recipe: Pretraining, texts: Sequence[str]) -> LanguageModel:
 
 
 class Masker:
-    """Makes rows into what a model reads and answers. What is masked depends on seed, epoch and row, never on the batch."""
+    """Turns rows into inputs and labels. The masks depend on seed, epoch and row, not on the batch."""
 
     def __init__(self, tokenizer: Any, size: int, seed: int, *, two_segments: bool) -> None:
-        """Take the special tokens of a tokenizer and the number of ids, some of which it may not use."""
+        """Read the special tokens of a tokenizer. ``size`` is the model's number of ids, some of which the tokenizer may not use."""
         self.frame = Frame.of(tokenizer, 2 if two_segments else 1)
-        # Beyond the tokenizer's own entries a model may have rows of padding.
+        # A model may have more rows than its tokenizer has entries.
         known = min(size, len(tokenizer))
         self.vocabulary = Vocabulary.of(known, tokenizer.mask_token_id, tokenizer.all_special_ids)
         self.pad, self.seed = tokenizer.pad_token_id or 0, seed
 
     def row(self, documents: Documents, row: Row, epoch: int, number: int) -> tuple[Ids, Ids, Ids]:
-        """What is read, the segment ids, and the answers with -100 where there is none, each [tokens]."""
+        """Return the input ids, the segment ids and the labels (-100 where nothing is predicted), each [tokens]."""
         spans = (row.a, row.b)[: len(self.frame.special) - 1]
         ids, types = self.frame.lay_out([documents.tokens[begin:end] for begin, end in spans])
         read, labels = mask(ids, self.vocabulary, np.random.default_rng([self.seed, epoch, number]))
         return read, types, labels
 
     def batch(self, documents: Documents, rows: Sequence[Row], epoch: int, numbers: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Pad rows to the longest of them: ids, types, attended and labels [rows, tokens], follows [rows], 0 where it does."""
+        """Pad rows to the longest: ids, types, attended and labels [rows, tokens]; follows [rows], 0 if the second segment follows."""
         made = [self.row(documents, rows[number], epoch, number) for number in numbers]
         length = max(len(read) for read, _, _ in made)
 
@@ -186,12 +188,12 @@ class _Run:
         dev: list[str],
         out: Path,
         device: torch.device,
-        asked: dict[str, Json],
+        dependencies: dict[str, Json],
         processes: Processes,
     ) -> None:
         torch.manual_seed(recipe.seed)
         torch.set_flush_denormal(True)
-        self.recipe, self.out, self.device, self.asked = recipe, out, device, asked
+        self.recipe, self.out, self.device, self.dependencies = recipe, out, device, dependencies
         self.processes = processes
         self.progress = Progress()
         self.model = build(recipe, train)
@@ -200,7 +202,7 @@ class _Run:
         self.masker = Masker(self.model.tokenizer, self.module.config.vocab_size, recipe.seed, two_segments=recipe.next_sentence)
         self.documents, self.dev = self._encode(train), self._encode(dev)
         self.dev_rows = self._rows(self.dev, "dev")
-        # Pairs are drawn anew in each epoch; rows of one segment are always the same.
+        # Pairs are drawn again in each epoch; rows of one segment stay the same.
         drawn = [self._rows(self.documents, str(epoch)) for epoch in range(recipe.epochs if recipe.next_sentence else 1)]
         self.epochs = drawn if recipe.next_sentence else drawn * recipe.epochs
         planned = [self._batches(rows, str(epoch)) for epoch, rows in enumerate(self.epochs)]
@@ -235,11 +237,11 @@ class _Run:
         log.close()
 
     def _step(self, epoch: int, numbers: Sequence[int]) -> float:
-        # Seeded by the step, so that a resumed run draws the same dropout as an uninterrupted one.
+        # Seeded by the step, so that a resumed run has the same dropout as an uninterrupted one.
         torch.manual_seed(self.recipe.seed * 1_000_003 + self.progress.step + self.processes.rank * 10**12)
         self.module.train()
         share, weight = self.processes.share(numbers)
-        # Epoch 0 of the masks is that of the development set.
+        # Epoch 0 of the masks belongs to the development set.
         sums = self._measure(self.documents, self.epochs[epoch], epoch + 1, share)
         chosen = self.processes.total(sums["chosen"] if weight else 0, self.device)
         loss = (sums["loss"] / max(1, chosen) + sums["next_loss"] / len(numbers)) * bool(weight)
@@ -252,7 +254,7 @@ class _Run:
         return float(loss.detach())
 
     def _measure(self, documents: Documents, rows: Sequence[Row], epoch: int, numbers: Sequence[int]) -> dict[str, Any]:
-        """Sums over one batch: losses as tensors, counts as whole numbers."""
+        """Return sums over one batch: losses as tensors, counts as integers."""
         batch = {name: tensor.to(self.device) for name, tensor in self.masker.batch(documents, rows, epoch, numbers).items()}
         chosen = batch["labels"] != IGNORED
         with torch.autocast(self.device.type, torch.bfloat16):
@@ -304,10 +306,10 @@ class _Run:
     def _checkpoint(self) -> None:
         parts = {"model": self.module, "optimizer": self.optimizer, "schedule": self.schedule}
         state = {name: part.state_dict() for name, part in parts.items()}
-        save_state(self.out / "checkpoint.pt", {**state, "progress": asdict(self.progress)}, self.asked)
+        save_state(self.out / "checkpoint.pt", {**state, "progress": asdict(self.progress)}, self.dependencies)
 
     def restore(self) -> None:
-        state = load_state(self.out / "checkpoint.pt", self.asked, "choose another --out, begin again with --restart")
+        state = load_state(self.out / "checkpoint.pt", self.dependencies, "choose another --out, start over with --restart")
         if state is None:
             return
         self.module.load_state_dict(state["model"])
@@ -329,7 +331,7 @@ class _Run:
         else:
             rows = segments(documents, room)
         if not rows:
-            raise BadData(f"the {len(documents)} documents of {name} give no row; each has at most one token")
+            raise BadData(f"the {len(documents)} documents of {name} are too short: each has at most one token")
         return rows
 
     def _batches(self, rows: Sequence[Row], name: str) -> list[list[int]]:

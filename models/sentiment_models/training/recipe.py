@@ -1,4 +1,4 @@
-"""How a classifier is trained, as data: what the command line takes and a run's record keeps."""
+"""The settings of fine-tuning, as the command line takes them and a run's record keeps them."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,14 +10,14 @@ from sentiment_models.training.limits import check_limits
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a model is trained. Two runs with one recipe, one set of files and one machine do the same."""
+    """The settings of a run. Runs with the same recipe, files and machine give the same result."""
 
-    # A folder or a name that transformers knows; empty: an untrained BERT of the layers, heads, width and vocabulary below.
+    # A folder, or a name known to transformers. Empty: an untrained BERT with the layers, heads, width and vocabulary below.
     base: str
     sources: tuple[str, ...]
-    # Files of long texts whose last sentences are shown as texts of their own.
+    # Files of long texts whose last sentences are additional training texts.
     tails: tuple[str, ...] = ()
-    # Files of texts without sentiment or of other languages, for which all labels are as likely.
+    # Files of texts without sentiment or in other languages, trained to equal probabilities of all labels.
     undecided: tuple[str, ...] = ()
     labels: tuple[str, ...] = ("negative", "positive")
     epochs: int = 1
@@ -45,20 +45,20 @@ class Recipe:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what no run could use.
+        """Check the settings.
 
         Raises:
-            ModelsError: names the setting, its value and its limits.
+            ModelsError: names the setting, its limits and its value.
         """
         check_limits(self)
         if self.head_only and not self.base:
-            raise ModelsError("head_only wants a base: the encoder of an untrained model says nothing to a head")
+            raise ModelsError("head_only needs a base: the encoder of an untrained model gives a head nothing to learn from")
 
-    def asked(self, base: str, files: Mapping[str, str]) -> dict[str, Json]:
-        """All that a run depends on: one that depends on something else is never continued.
+    def dependencies(self, base: str, files: Mapping[str, str]) -> dict[str, Json]:
+        """Return everything that determines the result of a run. A run is continued only if all of it is unchanged.
 
         Args:
-            base: what tells the base from any other in its place.
-            files: SHA-256 of each data file.
+            base: identifier of the base's content, see ``content_of``.
+            files: SHA-256 of each data file by name.
         """
         return {**asdict(self), "base": base, **{f"SHA-256 of {name}": digest for name, digest in files.items()}}

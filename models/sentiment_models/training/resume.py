@@ -1,4 +1,4 @@
-"""What survives kill -9: files and folders that are replaced whole, and the state of a run in one of them."""
+"""Atomic replacement of files and folders, and the saved state of a run. All of it survives kill -9."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ from sentiment_models.export.provenance import Json
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file, or leave it as it was."""
+    """Replace a file completely, or leave it unchanged."""
     part = path.with_name(path.name + ".part")
     try:
         part.write_bytes(content)
@@ -27,7 +27,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def replace_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """Replace a folder by a new one that ``fill`` has filled; if that fails nothing of the new one remains."""
+    """Replace a folder by a new one that ``fill`` writes. If ``fill`` fails, the new folder is removed."""
     part = path.with_name(path.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -41,61 +41,67 @@ def replace_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
 
 @contextlib.contextmanager
-def in_the_making(folder: Path) -> Iterator[None]:
-    """Make a folder, and those above it, to be filled and renamed; of what is not renamed nothing remains, those above included."""
+def temporary_folder(folder: Path) -> Iterator[None]:
+    """Make a folder and its parents, to be filled and renamed. If it is not renamed, it and the parents made for it are removed."""
     made = [above for above in folder.parents if not above.exists()]
     try:
         folder.mkdir(parents=True)
         yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        # Those that hold what it became stay.
+        # A parent that holds the renamed folder is not empty and stays.
         with contextlib.suppress(OSError):
             for above in made:
                 above.rmdir()
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Make a run's folder and keep other processes of this machine off it.
+def locked(folder: Path) -> Iterator[None]:
+    """Make a run's folder and lock it against other processes of this machine.
 
     Raises:
-        ModelsError: another one works on it, or it cannot be made.
+        ModelsError: another process holds the lock, or the folder cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         opened = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise ModelsError(f"{folder}: cannot be made: {reason(error)}") from error
+        raise ModelsError(f"{folder}: the folder cannot be created: {reason(error)}") from error
     try:
         if not claim(opened):
-            raise ModelsError(f"{folder}: another process works on it; wait for its end or choose another --out")
+            raise ModelsError(f"{folder}: another process uses this folder; wait until it ends or choose another --out")
         yield
     finally:
         os.close(opened)
 
 
-def fingerprint_of(asked: Json) -> str:
-    """What tells what a run depends on from all else, in short."""
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+def fingerprint_of(dependencies: Json) -> str:
+    """Return a SHA-256 over everything that a run depends on."""
+    return hashlib.sha256(json.dumps(dependencies, sort_keys=True).encode()).hexdigest()
 
 
-def save_state(path: Path, state: dict[str, Any], asked: Mapping[str, Json]) -> None:
-    """Replace the checkpoint of a run: tensors and what ``torch.load`` takes without code; ``asked``: what the run depends on."""
+def save_state(path: Path, state: dict[str, Any], dependencies: Mapping[str, Json]) -> None:
+    """Replace the checkpoint of a run atomically.
+
+    Args:
+        path: the file.
+        state: tensors and plain values that ``torch.load`` reads with ``weights_only``.
+        dependencies: everything that the run depends on; ``load_state`` compares it.
+    """
     part = path.with_name(path.name + ".part")
     try:
-        torch.save({**state, "asked": json.dumps(asked)}, part)
+        torch.save({**state, "asked": json.dumps(dependencies)}, part)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
 
 
-def load_state(path: Path, asked: Mapping[str, Json], remedy: str = "choose another --out") -> dict[str, Any] | None:
-    """Read the checkpoint of a run, None where there is none.
+def load_state(path: Path, dependencies: Mapping[str, Json], remedy: str = "choose another --out") -> dict[str, Any] | None:
+    """Read the checkpoint of a run; None if the file does not exist.
 
     Raises:
-        BadCheckpoint: it is damaged.
-        OtherRun: it is of a run that depends on something else.
+        BadCheckpoint: the file is damaged.
+        OtherRun: the run in the file depends on something else. The message names what differs, then ``remedy``.
     """
     if not path.exists():
         return None
@@ -103,8 +109,8 @@ def load_state(path: Path, asked: Mapping[str, Json], remedy: str = "choose anot
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises half a dozen kinds for a damaged file
         raise BadCheckpoint(f"{path}: damaged ({error}); delete it to start again") from error
-    # As it was written: JSON has no tuples.
-    differs = difference(json.loads(state.get("asked", "{}")), json.loads(json.dumps(asked)))
+    # Through JSON, which turns tuples into lists, as in the file.
+    differs = difference(json.loads(state.get("asked", "{}")), json.loads(json.dumps(dependencies)))
     if differs:
         raise OtherRun(f"{path}: {differs}; {remedy}, or delete it to start again")
     return state

@@ -1,4 +1,4 @@
-"""An untrained BERT and a WordPiece tokenizer of its own: what training from scratch begins with."""
+"""Make an untrained BERT and learn its WordPiece tokenizer, for training from scratch."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.training.recipe import Recipe
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# BERT's own limit: a text in a writing of thousands of signs must not fill the vocabulary with them.
+# BERT's own limit: a script with thousands of characters must not fill the vocabulary.
 CHARACTERS_MAX = 1000
-# Stands before each word while pieces are learned. Of the private use area, whose characters BERT's normaliser deletes.
+# Marks the start of each word while pieces are learned. It is in the private use area, which BERT's normalizer deletes from texts.
 WORD_START = "\ue000"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The size of an encoder. A head has width / heads dimensions; the inner layers are four times as wide.
+    """The size of an encoder. A head has width / heads dimensions; feed-forward layers are four times as wide.
 
     Raises:
-        ModelsError: a number is below 1 or the heads do not divide the width.
+        ModelsError: a number is below 1, or the width is not a multiple of the heads.
     """
 
     layers: int
@@ -32,14 +32,14 @@ class Shape:
 
     def __post_init__(self) -> None:
         if min(self.layers, self.heads, self.width) < 1:
-            raise ModelsError(f"{self.layers} layers, {self.heads} heads, width {self.width}; each wants at least 1")
+            raise ModelsError(f"layers, heads and width must be at least 1, got {self.layers}, {self.heads} and {self.width}")
         if self.width % self.heads:
             lower = self.width - self.width % self.heads
-            fitting = " or ".join(str(width) for width in (lower, lower + self.heads) if width)
-            raise ModelsError(f"width {self.width} cannot be parted among {self.heads} heads; wanted {fitting}")
+            nearest = " or ".join(str(width) for width in (lower, lower + self.heads) if width)
+            raise ModelsError(f"width must be a multiple of heads ({self.heads}), got {self.width}; use {nearest}")
 
     def config(self, vocabulary: int, positions: int, dropout: float) -> BertConfig:
-        """Describe a BERT of this size that reads at most ``positions`` tokens."""
+        """Return the configuration of a BERT of this size that reads at most ``positions`` tokens."""
         return BertConfig(  # type: ignore[no-untyped-call]  # transformers leaves it untyped
             vocab_size=vocabulary,
             hidden_size=self.width,
@@ -48,24 +48,24 @@ class Shape:
             intermediate_size=4 * self.width,
             max_position_embeddings=positions,
             hidden_dropout_prob=dropout,
-            # Dropout on attention probabilities rules out the fused kernel.
+            # The fused attention kernel has no dropout on attention probabilities.
             attention_probs_dropout_prob=0.0,
         )
 
 
 def train_tokenizer(texts: Sequence[str], size: int, tokens_max: int) -> BertTokenizerFast:
-    """Learn a lower-casing WordPiece tokenizer; equal texts give equal tokenizers.
+    """Learn a lower-casing WordPiece tokenizer. Equal texts give equal tokenizers.
 
-    The library's own trainer numbers pieces in an order that changes from run to run. So word pieces are learned as byte pairs
-    are, with the word's start marked instead of its continuation, which is repeatable, and are renamed afterwards.
+    The library's WordPiece trainer numbers pieces in an order that changes from run to run. Its BPE trainer does not. So pieces are learned
+    as BPE with a marker at the start of words, and renamed to WordPiece's ## form afterwards.
 
     Args:
-        texts: what it learns from.
-        size: the most entries of the vocabulary, special tokens included; few texts give fewer.
-        tokens_max: how many tokens the model reads.
+        texts: the training texts.
+        size: maximum entries of the vocabulary, special tokens included. Few texts give fewer.
+        tokens_max: number of tokens that the model reads.
 
     Raises:
-        BadData: the texts' characters alone, each at a word's start and inside it, are more.
+        BadData: ``size`` is too small for the single characters of the texts, each at a word's start and inside it.
     """
     normalizer = normalizers.BertNormalizer(lowercase=True)
     counts: Counter[str] = Counter()
@@ -75,13 +75,13 @@ def train_tokenizer(texts: Sequence[str], size: int, tokens_max: int) -> BertTok
     alphabet = sorted(frequent[:CHARACTERS_MAX])
     least = len(SPECIAL_TOKENS) + 2 * len(alphabet)
     if size < least:
-        raise BadData(f"a vocabulary of {size}; the {len(alphabet)} characters of the texts alone need {least}")
+        raise BadData(f"vocabulary must be at least {least} for the {len(alphabet)} characters of the texts, got {size}")
     learner = Tokenizer(models.BPE())
     learner.normalizer = normalizer
     words = [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always")]
     learner.pre_tokenizer = pre_tokenizers.Sequence(words)
     known = [*alphabet, WORD_START]
-    # The initial alphabet counts as the most frequent characters, so that the limit keeps these and no others.
+    # Characters of the initial alphabet count as the most frequent ones, so the limit keeps exactly these.
     trainer = trainers.BpeTrainer(vocab_size=size, min_frequency=2, initial_alphabet=known, limit_alphabet=len(known), show_progress=False)
     learner.train_from_iterator(texts, trainer)
     numbers = learner.get_vocab()
@@ -99,7 +99,7 @@ def train_tokenizer(texts: Sequence[str], size: int, tokens_max: int) -> BertTok
 def fresh_classifier(recipe: Recipe, texts: Sequence[str]) -> tuple[BertForSequenceClassification, BertTokenizerFast]:
     """Make an untrained classifier of the recipe's shape, and learn its tokenizer from the texts.
 
-    It reads at most ``recipe.max_tokens`` tokens: no position beyond would ever be trained.
+    It reads at most ``recipe.max_tokens`` tokens, because positions beyond are never trained.
     """
     shape = Shape(recipe.layers, recipe.heads, recipe.width)
     tokenizer = train_tokenizer(list(dict.fromkeys(texts)), recipe.vocabulary, recipe.max_tokens)

@@ -1,6 +1,6 @@
-"""What a training run reports while it runs, as event files that ``tensorboard --logdir`` draws. Knows nothing of models or of torch.
+"""The progress of a training run, as event files for ``tensorboard --logdir``. Knows nothing of models or of torch.
 
-TensorBoard comes with the models extra; where it is missing a run goes on without a log.
+TensorBoard comes with the models extra. Without it a run writes no log.
 """
 
 import time
@@ -18,24 +18,24 @@ except ImportError:
 LOGS = "logs"
 """The folder of event files in a run's folder."""
 
-# From version 2 on a reader drops what a new file says that it does again.
+# From version 2 on, a reader drops the steps that a newer file repeats.
 _VERSION = "brain.Event:2"
 
 
 class Log:
-    """Scalars by step. ``dev/accuracy`` and the like: what stands before the slash is drawn together.
+    """Scalars by step. TensorBoard groups names such as ``dev/accuracy`` by the part before the slash.
 
-    Each start of a run has a file of its own, named by the step it starts from: files are read in the order of their names, and
-    torch's SummaryWriter, which names them by the second, mixes up two starts within one.
+    Each start of a run has its own file, named after the step it starts from. Files are read in the order of their names. torch's
+    SummaryWriter names them by the second, and so mixes up two starts within one second.
     """
 
     def __init__(self, out: Path, step: int, wanted: bool = True) -> None:
-        """Begin, or go on with, the log of the run in ``out``.
+        """Start or continue the log of the run in ``out``.
 
         Args:
             out: the run's folder.
-            step: the last step that was done. What a killed run wrote of later ones is done again and only then shown.
-            wanted: False: write nothing.
+            step: the last completed step. Records of later steps, left by a killed run, are removed.
+            wanted: False writes nothing.
         """
         self._stream: IO[bytes] | None = None
         self._begun = time.monotonic()
@@ -54,29 +54,29 @@ class Log:
         self.flush()
 
     def step(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
-        """Report a step of the optimizer and how many tokens it read; those a second are reckoned from one step to the next."""
+        """Record a step of the optimizer and the tokens it read. Tokens per second are counted from one step to the next."""
         now = time.monotonic()
         speed = tokens / max(now - self._begun, 1e-9)
         self._begun = now
         self.report(step, {**values, "train/tokens_per_second": speed})
 
     def resume_clock(self) -> None:
-        """Leave the time since the last step, which went elsewhere, out of the speed."""
+        """Leave the time since the last step out of the speed, because it was spent on evaluation or saving."""
         self._begun = time.monotonic()
 
     def report(self, step: int, values: Mapping[str, float]) -> None:
-        """Report values of a step."""
+        """Record values of a step."""
         if self._stream is not None:
             summary = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
             self._write(Event(wall_time=time.time(), step=step, summary=summary))
 
     def flush(self) -> None:
-        """Hand what was reported to the system: nothing of it is lost if the process is killed."""
+        """Write all records to the file, so that none is lost if the process is killed."""
         if self._stream is not None:
             self._stream.flush()
 
     def close(self) -> None:
-        """End the log."""
+        """Close the log."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None

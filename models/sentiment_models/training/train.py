@@ -1,4 +1,4 @@
-"""Fine-tune a sequence classifier. Survives kill -9: everything a run needs to go on stands in one checkpoint file."""
+"""Fine-tune a sequence classifier. A run survives kill -9: one checkpoint file holds everything needed to continue."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 
 from sentiment_models.data.carving import Split
 from sentiment_models.data.corpus import Corpus, read_corpus, target_of, vary
-from sentiment_models.data.labelled import Example, TextOrPair, alike, batches, evaluation_steps
+from sentiment_models.data.labelled import Example, TextOrPair, batches, cut_sorted, evaluation_steps
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.export.checkpoint import base_tokenizer
 from sentiment_models.export.families import FAMILIES, check_reads
@@ -27,7 +27,7 @@ from sentiment_models.training.distributed import Processes, join
 from sentiment_models.training.emoji import add_emoji
 from sentiment_models.training.optimizer import freeze_encoder, make_optimizer
 from sentiment_models.training.recipe import Recipe
-from sentiment_models.training.resume import alone, fingerprint_of, load_state, replace_folder, save_state, write_atomically
+from sentiment_models.training.resume import fingerprint_of, load_state, locked, replace_folder, save_state, write_atomically
 from sentiment_models.training.scratch import fresh_classifier
 from sentiment_models.training.tracking import Log
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Row(NamedTuple):
-    """A tokenized text and the segments of its tokens."""
+    """A tokenized text: token ids and segment ids, both [tokens]."""
 
     ids: Sequence[int]
     types: Sequence[int]
@@ -43,50 +43,50 @@ class Row(NamedTuple):
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run stands; all of it is in the checkpoint."""
+    """The progress of a run, all of it saved in the checkpoint."""
 
     step: int = 0
     best_accuracy: float = -1.0
     best_loss: float = float("inf")
     worse_in_a_row: int = 0
-    # Of the texts shown to this process since the last evaluation: how many, and how many it answered rightly before learning them.
+    # Texts that this process trained on since the last evaluation, and how many of them it classified correctly before the step.
     shown: int = 0
     right: int = 0
     history: list[dict[str, float]] | None = None
 
 
 def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int = 200, resume: bool = True) -> Path:
-    """Fine-tune ``recipe.base``, or an untrained BERT if it is empty; return ``out/best``, a Hugging Face checkpoint with training.json.
+    """Fine-tune ``recipe.base``, or an untrained BERT if it is empty. Return ``out/best``, a Hugging Face checkpoint with training.json.
 
     ``out/dev.jsonl`` is the development set, for calibration. ``out/checkpoint.pt`` is replaced atomically every
-    ``checkpoint_steps`` steps and after each evaluation; a repeated call goes on from it, and after the end of a run only
+    ``checkpoint_steps`` steps and after each evaluation. A repeated call continues from it; after the end of a run it only
     writes training.json and dev.jsonl again. Training stops early after ``recipe.patience`` evaluations on dev without a
-    better accuracy. ``out/logs`` is what TensorBoard draws.
+    better accuracy. ``out/logs`` is for TensorBoard.
 
-    Under torchrun each process takes its share of every batch, and the first one writes; all must see one ``out``. Without dropout the
-    steps are those of one process but for the order of sums, with dropout other numbers are drawn.
+    Under torchrun each process takes its share of every batch, and the first process writes. All must see the same ``out``. Without
+    dropout the steps equal those of one process up to the order of sums. With dropout, each process draws its own random numbers.
 
     Raises:
         BadData: a data file cannot be used.
-        BadCheckpoint: the base cannot be loaded, or what ``out`` holds is damaged.
-        OtherRun: ``out`` holds a run of another recipe, other data or another base.
-        ModelsError: another process trains there, the processes do not see the same files, the device is not there, or the loss is no
-            number any more.
+        BadCheckpoint: the base cannot be loaded, or ``out`` is damaged.
+        OtherRun: ``out`` holds a run with another recipe, other data or another base.
+        ModelsError: another process uses ``out``, the processes do not see the same files, the device does not exist, or the loss is no
+            longer a finite number.
         sentiment.errors.BadBundle: the base is a damaged bundle.
     """
     processes = join(device)
-    # Before the work: a damaged bundle is no base.
+    # First, because a damaged bundle cannot be a base.
     base, base_training = name_of(recipe.base), training_of(recipe.base)
     corpus = read_corpus(recipe)
     split = corpus.split
-    # The base's path may hold another one by now.
-    asked = recipe.asked(content_of(recipe.base), corpus.hashes)
-    run = _Run(recipe, split, out, processes.device(device), asked, processes)
-    # Only now: files that cannot be used leave no folder behind.
-    with alone(out) if processes.first else nullcontext():
+    # By content: the base's path may hold another model by now.
+    dependencies = recipe.dependencies(content_of(recipe.base), corpus.hashes)
+    run = _Run(recipe, split, out, processes.device(device), dependencies, processes)
+    # After the files are read, so that unusable files leave no folder behind.
+    with locked(out) if processes.first else nullcontext():
         if resume:
             run.restore()
-        processes.check_same("run and step", (fingerprint_of(asked), run.progress.step))
+        processes.check_same("run and step", (fingerprint_of(dependencies), run.progress.step))
         if processes.first:
             rows = [_as_written(example, recipe.labels) for example in split.dev]
             write_atomically(out / "dev.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
@@ -99,7 +99,7 @@ def train(recipe: Recipe, out: Path, device: str = "cpu", checkpoint_steps: int 
 
 
 def _record(recipe: Recipe, base: str, base_training: Json, corpus: Corpus, run: "_Run") -> dict[str, object]:
-    """What training.json says of a run that has ended."""
+    """Return the content of training.json."""
     files = corpus.files
     return {
         "recipe": {
@@ -109,7 +109,7 @@ def _record(recipe: Recipe, base: str, base_training: Json, corpus: Corpus, run:
             "tails": [file["file"] for file in files if file["tails"]],
             "undecided": [file["file"] for file in files if file["undecided"]],
         },
-        # Fine-tuning in stages: what made the base, if it was trained here.
+        # The record of the base, if it was trained here.
         "base_training": base_training,
         "files": files,
         "train_examples": len(corpus.split.train),
@@ -127,16 +127,18 @@ def _as_written(example: Example, labels: Sequence[str]) -> dict[str, str]:
 
 
 class _Run:
-    def __init__(self, recipe: Recipe, split: Split, out: Path, device: torch.device, asked: dict[str, Json], processes: Processes) -> None:
+    def __init__(
+        self, recipe: Recipe, split: Split, out: Path, device: torch.device, dependencies: dict[str, Json], processes: Processes
+    ) -> None:
         torch.manual_seed(recipe.seed)
         torch.set_flush_denormal(True)
-        self.recipe, self.out, self.device, self.asked = recipe, out, device, asked
+        self.recipe, self.out, self.device, self.dependencies = recipe, out, device, dependencies
         self.processes = processes
         self.progress = Progress(history=[])
         self.model, self.tokenizer = load_base(recipe, [example.text for example in split.train])
         added = add_emoji(self.model, self.tokenizer) if recipe.emoji else None
         if added is not None and processes.first:
-            tqdm.write(f"{added} emoji became tokens of their own")
+            tqdm.write(f"added {added} emoji to the vocabulary")
         self.family = FAMILIES[self.model.config.model_type]
         if recipe.head_only:
             freeze_encoder(self.model)
@@ -157,9 +159,9 @@ class _Run:
     def loop(self, checkpoint_steps: int) -> None:
         quiet = not self.processes.first
         bar = tqdm(total=len(self.plan), initial=self.progress.step, desc="training", unit="batch", mininterval=5, disable=quiet)
-        log = Log(self.out, self.progress.step, wanted=self.processes.first and self._goes_on())
+        log = Log(self.out, self.progress.step, wanted=self.processes.first and self._continues())
         smooth = None
-        while self._goes_on():
+        while self._continues():
             rows, batch = self.plan[self.progress.step]
             rate = self.schedule.get_last_lr()[0]
             loss = self._step(rows, batch)
@@ -181,18 +183,18 @@ class _Run:
         bar.close()
         log.close()
 
-    def _goes_on(self) -> bool:
+    def _continues(self) -> bool:
         return self.progress.step < len(self.plan) and self.progress.worse_in_a_row < self.recipe.patience
 
     def _step(self, rows: Sequence[Row], batch: Sequence[int]) -> float:
-        # Seeded by the step, so that a resumed run draws the same dropout as an uninterrupted one.
+        # Seeded by the step, so that a resumed run has the same dropout as an uninterrupted one.
         torch.manual_seed(self.recipe.seed * 1_000_003 + self.progress.step + self.processes.rank * 10**12)
         self.model.train()
         share, weight = self.processes.share(batch)
         targets = torch.tensor([self.targets[i] for i in share], device=self.device)
         logits = self._logits(self.model, [rows[i] for i in share])
         loss = torch.nn.functional.cross_entropy(logits, targets) * weight
-        # Where all labels are as likely there is no right answer to count.
+        # A text whose target probabilities are all equal has no correct answer to count.
         answered = targets.max(-1).values > targets.min(-1).values
         self.progress.shown += int(answered.sum())
         self.progress.right += int(((logits.argmax(-1) == targets.argmax(-1)) & answered).sum())
@@ -225,19 +227,19 @@ class _Run:
         return logits.float()
 
     @property
-    def _kept(self) -> PreTrainedModel:
-        """What is evaluated and saved."""
-        kept: PreTrainedModel = self.average.module if self.average else self.model  # type: ignore[assignment]  # a copy of ours
-        return kept
+    def _result(self) -> PreTrainedModel:
+        """The model to evaluate and save: the moving average if there is one."""
+        result: PreTrainedModel = self.average.module if self.average else self.model  # type: ignore[assignment]  # a copy of ours
+        return result
 
     @torch.no_grad()
     def _evaluate(self) -> dict[str, float]:
-        model = self._kept
+        model = self._result
         model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
         right, loss = 0, 0.0
         lengths = [len(row.ids) for row in self.dev_rows]
         order = sorted(range(len(lengths)), key=lengths.__getitem__)
-        for batch in alike(order, lengths, self.recipe.batch_rows, self.recipe.batch_tokens):
+        for batch in cut_sorted(order, lengths, self.recipe.batch_rows, self.recipe.batch_tokens):
             labels = torch.tensor([self.dev_labels[i] for i in batch], device=self.device)
             logits = self._logits(model, [self.dev_rows[i] for i in batch])
             right += int((logits.argmax(-1) == labels).sum())
@@ -245,7 +247,7 @@ class _Run:
         accuracy, loss = right / len(order), loss / len(order)
         if not math.isfinite(loss):
             raise ModelsError(
-                f"step {self.progress.step}: the loss on dev is {loss}; learning_rate is {self.recipe.learning_rate}: lower it"
+                f"step {self.progress.step}: the loss on dev is {loss}; lower the learning rate ({self.recipe.learning_rate})"
             )
         progress = self.progress
         assert progress.history is not None
@@ -263,7 +265,7 @@ class _Run:
 
     def _save_best(self) -> None:
         def fill(folder: Path) -> None:
-            self._kept.save_pretrained(folder)
+            self._result.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
 
         replace_folder(self.out / "best", fill)
@@ -276,10 +278,10 @@ class _Run:
             "schedule": self.schedule.state_dict(),
             "progress": asdict(self.progress),
         }
-        save_state(self.out / "checkpoint.pt", state, self.asked)
+        save_state(self.out / "checkpoint.pt", state, self.dependencies)
 
     def restore(self) -> None:
-        state = load_state(self.out / "checkpoint.pt", self.asked, "choose another --out, begin again with --restart")
+        state = load_state(self.out / "checkpoint.pt", self.dependencies, "choose another --out, start over with --restart")
         if state is None:
             return
         self.model.load_state_dict(state["model"])
@@ -292,26 +294,26 @@ class _Run:
     def _encode(self, texts: Sequence[TextOrPair]) -> list[Row]:
         rows: list[Row] = []
         for chunk in tqdm(list(_chunks(texts, 1000)), desc="tokenizing", unit="k texts", mininterval=5, disable=not self.processes.first):
-            # One text or two, each as the service's own tokenizer reads them.
+            # Single texts and pairs, tokenized as the service does it.
             found = self.tokenizer(list(chunk), truncation=True, max_length=self.recipe.max_tokens, return_token_type_ids=True)
             rows += map(Row, found["input_ids"], found["token_type_ids"])
         return rows
 
 
 def _moving_average(model: PreTrainedModel, decay: float) -> AveragedModel:
-    """Begin a mean of weights with the base's, so that what the base knew goes slowly."""
+    """Make a moving average of the weights that starts at the base's weights."""
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))  # type: ignore[no-untyped-call]  # untyped there
     average.update_parameters(model)
     return average
 
 
 def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, Any]:  # transformers has no one type for its tokenizers
-    """Load the base with a fresh classification head of ``recipe.labels``, or make an untrained model if it is empty.
+    """Load the base with a new classification head for ``recipe.labels``, or make an untrained model if the base is empty.
 
-    ``texts`` are what the tokenizer of an untrained model is learned from.
+    The tokenizer of an untrained model is learned from ``texts``.
 
     Raises:
-        BadCheckpoint: there is no such checkpoint, it is damaged, or it reads fewer tokens than the recipe has.
+        BadCheckpoint: the checkpoint does not exist, is damaged, or reads fewer tokens than the recipe has.
     """
     if not recipe.base:
         return fresh_classifier(recipe, texts)
@@ -320,7 +322,7 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
     try:
         config = AutoConfig.from_pretrained(recipe.base)
         if config.model_type not in FAMILIES:
-            raise BadCheckpoint(f"{recipe.base}: is a {config.model_type}; trained and exported are {', '.join(FAMILIES)}")
+            raise BadCheckpoint(f"{recipe.base}: model_type must be one of {', '.join(FAMILIES)}, got {config.model_type}")
         dropouts = FAMILIES[config.model_type].dropout(recipe.dropout)
         model = AutoModelForSequenceClassification.from_pretrained(
             recipe.base, num_labels=len(names), id2label=names, label2id={name: index for index, name in names.items()}, **dropouts

@@ -94,21 +94,24 @@ def no_study(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--texts", "5"], "--texts goes with --explanations"),
-        (["--train", "x.tsv", "--resume", "j"], "--train, --resume go with --explanations"),
-        (["--default", "occlusion"], "--default goes with --explanations"),
-        (["--explanations", "--truncation", "head"], "--truncation cannot be used with --explanations: texts are read as the bundle says"),
+        (["--texts", "5"], "--texts needs --explanations"),
+        (["--train", "x.tsv", "--resume", "j"], "--train, --resume need --explanations"),
+        (["--default", "occlusion"], "--default needs --explanations"),
+        (["--explanations", "--truncation", "head"], "--truncation cannot be used with --explanations"),
         (["--explanations", "--undecided", "u.tsv"], "--undecided cannot be used with --explanations"),
-        (["--explanations", "--documents", "5"], "--documents goes with --rationales"),
-        (["--explanations", "--default", "occlusion"], "--default goes with --record"),
+        (["--explanations", "--documents", "5"], "--documents needs --rationales"),
+        (["--explanations", "--default", "occlusion"], "--default needs --record"),
         (["--explanations", "--html", "nowhere/f.html"], "nowhere/f.html: the folder does not exist; create it first"),
         (["--explanations", "--train", "nowhere.tsv"], "nowhere.tsv: no such file"),
-        (["--explanations", "--record", "--precision", "fp32"], "the manifest records the served graph, int8.onnx; leave out --precision"),
-        (["--explanations", "--record", "--default", "rollout"], "--default rollout: the service gives integrated_gradients, "),
+        (
+            ["--explanations", "--record", "--precision", "fp32"],
+            "--record cannot be used with --precision: only the served graph, int8.onnx",
+        ),
+        (["--explanations", "--record", "--default", "rollout"], "--default must be one of integrated_gradients, "),
         (["--explanations", "--attention-tests", "nowhere.json"], "nowhere.json: cannot be read"),
     ],
 )
-def test_wrong_usage_is_refused_before_anything_is_studied(
+def test_invalid_flags_are_refused_before_the_study(
     flags: list[str], said: str, make_bundle: Callable[[str], Path], data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said in refused(capsys, str(make_bundle("bert")), str(data), *flags)

@@ -166,7 +166,7 @@ def test_texts_that_are_all_too_short_are_told(data: Path, tmp_path: Path) -> No
     [
         ({"seeds": 1}, "seeds must be from 2 to 7, got 1"),
         ({"adversary_weights": (0.1, -0.1)}, "adversary weights must be at least one number, each at least 0"),
-        ({"heads": 3}, "cannot be parted among 3 heads"),
+        ({"heads": 3}, "width must be a multiple of heads"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, int], told: str) -> None:

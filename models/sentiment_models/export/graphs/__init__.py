@@ -1,1 +1,1 @@
-"""Rewriting ONNX graphs."""
+"""Rewrites and checks of ONNX graphs."""

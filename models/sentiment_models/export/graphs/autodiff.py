@@ -1,7 +1,7 @@
-"""Reverse-mode differentiation of an ONNX graph: its gradient as further nodes of the same graph.
+"""Reverse-mode differentiation of an ONNX graph: the gradient becomes further nodes of the same graph.
 
-For the operators that classifiers are made of. A broadcast input gets the gradient of the broadcast tensor, not summed back: the
-gradient of each row on its own is what explanations want. Knows nothing of torch or of a runtime.
+It supports the operators of classifiers. The gradient of a broadcast input has the broadcast shape and is not summed, because explanations
+need the gradient of each row on its own. Knows nothing of torch or of a runtime.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ INT64 = np.dtype(np.int64)
 
 
 class Writer:
-    """Appends nodes to a graph and gives their results names of its own, all with one prefix."""
+    """Appends nodes to a graph. The names of their results start with a prefix."""
 
     def __init__(self, model: ModelProto, prefix: str) -> None:
         self.graph = model.graph
@@ -33,7 +33,7 @@ class Writer:
         return output
 
     def constant(self, value: NDArray[np.generic] | float | Sequence[int]) -> str:
-        """Store a tensor, equal ones once: a float or an array as it is, a sequence of whole numbers as int64."""
+        """Store a tensor, equal tensors once. A float becomes float32, a sequence of integers int64; an array keeps its type."""
         array = np.array(value, np.float32) if isinstance(value, float) else np.asarray(value)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
@@ -47,7 +47,7 @@ class Writer:
 
 
 class _Node:
-    """A node that lies between what is differentiated and what by."""
+    """A node on a path from the tensors to differentiate by to the differentiated tensor."""
 
     def __init__(self, writer: Writer, node: NodeProto) -> None:
         self.writer, self.node = writer, node
@@ -65,7 +65,7 @@ class _Node:
 
 
 Rule = Callable[[_Node, str, int], str]
-"""Writes the gradient of a node's input, given that of its output and the input's place."""
+"""Appends the gradient of a node's input, given the gradient of its output and the input's position."""
 
 
 def gradients(writer: Writer, of: str, seed: str, by: Sequence[str]) -> dict[str, str]:
@@ -74,11 +74,11 @@ def gradients(writer: Writer, of: str, seed: str, by: Sequence[str]) -> dict[str
     Args:
         writer: appends to the graph; its nodes must be in topological order.
         of: a tensor of the graph.
-        seed: a tensor of the shape of ``of``, such as 1 where the chosen output stands.
+        seed: a tensor of the shape of ``of``, such as 1 at the chosen output and 0 elsewhere.
         by: tensors that ``of`` depends on. Each is a node's result or an input of the graph.
 
     Raises:
-        NotExplainable: there is an operator on the way that has no rule here, or no way.
+        NotExplainable: an operator on a path has no gradient rule, or there is no path.
     """
     nodes = list(writer.graph.node)
     active = set(by)
@@ -98,7 +98,7 @@ def gradients(writer: Writer, of: str, seed: str, by: Sequence[str]) -> dict[str
             continue
         if node.op_type not in _RULES:
             known = ", ".join(sorted(_RULES))
-            raise NotExplainable(f"{node.name}: the operator {node.op_type} has no gradient here; those of {known} are known")
+            raise NotExplainable(f"{node.name}: the operator {node.op_type} has no gradient rule; rules exist for {known}")
         gradient = total(node.output[0])
         for place, name in enumerate(node.input):
             if name in active:
@@ -174,14 +174,14 @@ def _layer_normalization(node: _Node, gradient: str, place: int) -> str:
 def _matmul(node: _Node, gradient: str, place: int) -> str:
     first, second = node.inputs
     if place == 0:
-        return node.op("MatMul", gradient, _turned(node, second))
+        return node.op("MatMul", gradient, _transposed(node, second))
     if second in _stored(node):
-        raise NotExplainable(f"{node.node.name}: a gradient by the stored tensor {second}")
-    return node.op("MatMul", _turned(node, first), gradient)
+        raise NotExplainable(f"{node.node.name}: the gradient by the stored tensor {second} is not supported")
+    return node.op("MatMul", _transposed(node, first), gradient)
 
 
-def _turned(node: _Node, name: str) -> str:
-    """Swap the last two dimensions: two of a stored matrix, else the four of heads."""
+def _transposed(node: _Node, name: str) -> str:
+    """Swap the last two dimensions. A stored tensor has its own rank; other tensors have the four dimensions of heads."""
     stored = _stored(node).get(name)
     rank = len(stored.dims) if stored is not None else 4
     return node.op("Transpose", name, perm=[*range(rank - 2), rank - 1, rank - 2])
@@ -191,7 +191,7 @@ def _gemm(node: _Node, gradient: str, place: int) -> str:
     _only_first(node, place)
     plain = [node.attribute(name, 1.0) == 1.0 for name in ("alpha", "beta")]
     if not all(plain) or node.integer("transA", 0):
-        raise NotExplainable(f"{node.node.name}: a Gemm with alpha, beta or transA")
+        raise NotExplainable(f"{node.node.name}: a Gemm with alpha, beta or transA is not supported")
     return node.op("Gemm", gradient, node.inputs[1], transB=1 - node.integer("transB", 0))
 
 
@@ -212,11 +212,11 @@ def _where(node: _Node, gradient: str, place: int) -> str:
 
 
 def _gather(node: _Node, gradient: str, place: int) -> str:
-    """Of one token, as a classifier's head takes it: [rows, width] back into [rows, tokens, width]."""
+    """Gradient of the selection of one token, as in a classifier's head: [rows, width] into [rows, tokens, width]."""
     _only_first(node, place)
     stored = _stored(node).get(node.inputs[1])
     if node.integer("axis", 0) != 1 or stored is None or list(stored.dims) not in ([], [1]):
-        raise NotExplainable(f"{node.node.name}: a Gather of other than one token")
+        raise NotExplainable(f"{node.node.name}: a Gather is supported only for one token")
     index = numpy_helper.to_array(stored).astype(INT64).reshape(1)
     tokens = node.op("Gather", node.op("Shape", node.inputs[0]), node.writer.constant([1]), axis=0)
     here = node.op("OneHot", node.writer.constant(index), tokens, node.writer.constant(np.array([0, 1], np.float32)))
@@ -227,7 +227,7 @@ def _gather(node: _Node, gradient: str, place: int) -> str:
 
 def _only_first(node: _Node, place: int) -> None:
     if place:
-        raise NotExplainable(f"{node.node.name}: a gradient by input {place} of {node.node.op_type}")
+        raise NotExplainable(f"{node.node.name}: the gradient by input {place} of {node.node.op_type} is not supported")
 
 
 def _stored(node: _Node) -> dict[str, TensorProto]:

@@ -1,4 +1,4 @@
-"""Products with a weight that an export writes as Einsum, as XLNet's does, become the MatMul that the quantiser knows.
+"""Turn Einsum nodes that multiply by a weight, as in XLNet's export, into MatMul nodes, which the quantiser supports.
 
 Knows nothing of quantisation, of files or of a runtime.
 """
@@ -14,9 +14,10 @@ from sentiment_models.export.graphs.graph import initializers, replace_initializ
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """An Einsum that is ``activation @ weight``: dimensions that stay, those that are summed over, and the weight's others.
+    """An Einsum that is ``activation @ weight``.
 
-    ``order`` is how the weight's axes must be turned for [*summed, *others].
+    ``kept`` and ``summed`` are the numbers of dimensions that stay and that are summed over, ``others`` the sizes of the weight's other
+    dimensions. ``order`` is the permutation of the weight's axes to [*summed, *others].
     """
 
     kept: int
@@ -28,8 +29,8 @@ class _Product:
 def einsums_to_matmuls(model: ModelProto) -> None:
     """Replace each Einsum that multiplies an activation's last dimensions by a stored tensor, in place.
 
-    The result is a MatMul by a matrix, with a Reshape before it where several dimensions are summed over and one behind it where
-    there are several others. Every other Einsum stays. Stored tensors must be read by their own names.
+    The result is a MatMul by a matrix, with a Reshape before it if several dimensions are summed over, and a Reshape after it if the weight
+    has several other dimensions. Every other Einsum stays. Nodes must read stored tensors by their own names.
     """
     tensors = initializers(model)
     if not any(is_weight_product(node, tensors) for node in model.graph.node):
@@ -69,7 +70,7 @@ def _matmul(node: NodeProto, product: _Product, tensors: dict[str, TensorProto])
     activation, weight = node.input
     output = node.output[0]
     axes = "".join(map(str, product.order))
-    # One weight may be read along other axes by another node.
+    # The name holds the axes, because another node may read the weight along other axes.
     matrix = f"{weight}.{axes[: product.summed]}x{axes[product.summed :]}"
     if matrix not in tensors:
         array = np.asarray(numpy_helper.to_array(tensors[weight])).transpose(product.order)
@@ -88,7 +89,7 @@ def _matmul(node: NodeProto, product: _Product, tensors: dict[str, TensorProto])
 
 
 def _reshape(read: str, output: str, dims: Sequence[int], tensors: dict[str, TensorProto]) -> NodeProto:
-    """0 stands for the size that the dimension has."""
+    """Append a Reshape. 0 in ``dims`` keeps the size of the dimension."""
     shape = f"einsum.{'x'.join(map(str, dims))}"
     tensors[shape] = numpy_helper.from_array(np.array(dims, np.int64), shape)
     return helper.make_node("Reshape", [read, shape], [output], name=f"{output}/Reshape")

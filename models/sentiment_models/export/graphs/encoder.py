@@ -1,7 +1,7 @@
 """Find the encoder of a BERT-type classifier in its export: self-attention, with token-wise nodes before and after it.
 
-Who rewrites a graph must understand all that he changes: where anything differs from an eager export of BERT there is no
-encoder. Knows nothing of quantisation, of files or of a runtime.
+A rewriter must understand everything that it changes, so a graph that differs in any way from an eager export of BERT has no encoder here.
+Knows nothing of quantisation, of files or of a runtime.
 """
 
 from collections.abc import Set as AbstractSet
@@ -13,12 +13,12 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, num
 
 from sentiment_models.export.graphs.graph import initializers
 
-# Of each number on its own, whatever the dimensions.
+# Operators on each number separately, whatever the dimensions.
 ELEMENTWISE = {"Add", "Div", "Erf", "Gelu", "Mul", "Pow", "Relu", "Sqrt", "Sub", "Tanh"}
-# What makes the shape of one tensor from that of another.
+# Operators that make the shape of one tensor from the shape of another.
 SHAPE_ARITHMETIC = {"Concat", "Gather", "Unsqueeze"}
 SUBGRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-# [batch, tokens, heads, width of a head] to [batch, heads, tokens, ...] and back; keys are transposed on the way.
+# [batch, tokens, heads, width of a head] to [batch, heads, tokens, ...] and back; keys are transposed, too.
 TURN, TURN_KEYS = [0, 2, 1, 3], [0, 2, 3, 1]
 
 
@@ -40,21 +40,21 @@ class Attention:
 
     @property
     def width(self) -> int:
-        """Numbers a token."""
+        """Numbers per token."""
         return self.heads[0] * self.heads[1]
 
     @property
     def split(self) -> tuple[NodeProto, NodeProto, NodeProto]:
-        """The nodes that part the heads."""
+        """The nodes that split the heads."""
         return self.queries, self.keys, self.values
 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """All blocks in order, of equal size, and what reads their result.
+    """All blocks in order, of equal size, and the nodes that read their result.
 
-    ``skips`` are the token-wise nodes after the last block that read its source; every other activation there comes from its
-    context. ``pooled`` takes token 0 of the last of them, and nothing else reads one.
+    ``skips`` are the token-wise nodes after the last block that read its source. Every other activation there comes from its context.
+    ``pooled`` is the only node that selects a token: token 0 of the last activation.
     """
 
     blocks: tuple[Attention, ...]
@@ -63,9 +63,9 @@ class Encoder:
 
 
 def find_encoder(model: ModelProto) -> Encoder | None:
-    """Return the encoder, by reference to the graph's own nodes, or None where it is not wholly understood.
+    """Return the encoder, with references to the graph's own nodes, or None if any part of it is not recognized.
 
-    Stored tensors must be read by their own names, as ``resolve_aliases`` leaves them.
+    Nodes must read stored tensors by their own names, as after ``resolve_aliases``.
     """
     try:
         return _Finder(model).encoder()
@@ -74,7 +74,7 @@ def find_encoder(model: ModelProto) -> Encoder | None:
 
 
 class _Unknown(Exception):
-    """The graph has something that an eager export of BERT has not."""
+    """The graph differs from an eager export of BERT."""
 
 
 def _require(holds: bool) -> None:
@@ -90,7 +90,7 @@ class _Finder:
         self.makers = {name: node for node in self.nodes for name in node.output}
         self.readers: dict[str, list[NodeProto]] = {}
         for node in self.nodes:
-            # An operator of another domain may share a standard one's name, and a subgraph reads what its node does not name.
+            # An operator of another domain may have a standard operator's name, and a subgraph reads tensors that its node does not list.
             _require(node.domain in ("", "ai.onnx") and all(each.type not in SUBGRAPHS for each in node.attribute))
             for name in dict.fromkeys(node.input):
                 self.readers.setdefault(name, []).append(node)
@@ -106,7 +106,7 @@ class _Finder:
         last = blocks[-1]
         contexts = {block.context.output[0] for block in blocks}
         splits = {node.output[0]: node for block in blocks for node in block.split}
-        # Activations [batch, tokens, any width], and those that the last context goes into.
+        # Activations [batch, tokens, any width], and those that depend on the last context.
         deep, after = {source}, {last.context.output[0]}
         skips: list[NodeProto] = []
         pooled: list[NodeProto] = []
@@ -133,7 +133,7 @@ class _Finder:
         return Encoder(blocks, tuple(skips), pooled[0])
 
     def _attention(self, softmax: NodeProto) -> Attention:
-        """From the Softmax up to where the heads are parted, and down to where they are joined."""
+        """Follow the graph from the Softmax up to the split of the heads and down to their join."""
         masked = self._made_by(softmax.input[0], "Add")
         scaled = self._made_by(masked.input[0], "Div")
         scores = self._made_by(scaled.input[0], "MatMul")
@@ -164,7 +164,7 @@ class _Finder:
         raise _Unknown
 
     def _require_tokenwise(self, node: NodeProto, deep: AbstractSet[str]) -> None:
-        """Each token of its result comes from the same token of its inputs, and from constants that are equal for all."""
+        """Require that each token of the result depends only on the same token of the inputs and on constants equal for all tokens."""
         ranks = [None if name in deep else self._array(name).ndim for name in node.input]
         if node.op_type == "MatMul":
             _require(ranks == [None, 2])
@@ -183,14 +183,14 @@ class _Finder:
         return len(dims) == 4 and dims[2] == 1
 
     def _is_spent(self, name: str, reshapes: AbstractSet[str]) -> bool:
-        """Whether a shape serves these Reshape nodes alone."""
+        """Whether only these Reshape nodes read a shape."""
         return name not in self.outputs and all(
             node.output[0] in reshapes or (node.op_type in SHAPE_ARITHMETIC and self._is_spent(node.output[0], reshapes))
             for node in self.readers.get(name, [])
         )
 
     def _sizes(self, reshape: NodeProto) -> list[int | tuple[str, int]]:
-        """The shape that a Reshape is given, as numbers and as (tensor, axis) whose size it takes."""
+        """Return the target shape of a Reshape: integers, or (tensor, axis) for a size taken from a tensor."""
         return [self._size(name) for name in self._made_by(reshape.input[1], "Concat").input]
 
     def _size(self, name: str) -> int | tuple[str, int]:
@@ -215,7 +215,7 @@ class _Finder:
         return name in self.tensors or (name in self.makers and self.makers[name].op_type == "Constant")
 
     def _array(self, name: str) -> NDArray[np.generic]:
-        """A constant's value."""
+        """Return a constant's value."""
         if name in self.tensors:
             return np.asarray(numpy_helper.to_array(self.tensors[name]))
         value = _attribute(self._made_by(name, "Constant"), "value")
@@ -230,7 +230,7 @@ class _Finder:
         return node
 
     def _only_reader(self, node: NodeProto, kind: str) -> NodeProto:
-        """The node that reads this one's result, which nothing else reads but its shape."""
+        """Return the only node that reads this node's result; Shape nodes do not count."""
         readers = [reader for reader in self.readers.get(node.output[0], []) if reader.op_type != "Shape"]
         _require(node.output[0] not in self.outputs and [reader.op_type for reader in readers] == [kind])
         return readers[0]

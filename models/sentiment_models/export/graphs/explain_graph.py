@@ -1,22 +1,21 @@
 """The explain graph: the exported classifier with switches in its attention, and with its own gradient as further nodes.
 
-Any family whose export multiplies softmaxed scores with values can be read so. Inputs beside those of the classifier, for
-``rows`` x ``tokens``, ``layers`` and ``heads``:
+It works for any family whose export multiplies a softmax of scores with values. Inputs in addition to those of the classifier:
 
-- ``label`` int64 [rows]: whose logit is differentiated.
-- ``alpha`` float [rows]: word embeddings are those of ``baseline_ids`` + alpha x (those of ``input_ids`` - those of ``baseline_ids``).
+- ``label`` int64 [rows]: the label whose logit is differentiated.
+- ``alpha`` float [rows]: position between the word embeddings of ``baseline_ids`` (0) and those of ``input_ids`` (1).
 - ``baseline_ids`` int64 [rows, tokens].
 - ``head_gate``, ``head_uniform`` float [rows, layers, heads]: attention is gate x ((1 - uniform) x softmax + uniform / tokens read).
 
 Outputs, ``i`` from 0 to layers - 1:
 
 - ``logits`` [rows, labels].
-- ``attention.i``: what softmax gives, ``score.i``: what it is given, ``attention_gradient.i``: of the logit by what is multiplied with the
-  values, each [rows, heads, tokens, tokens].
+- ``attention.i``: output of softmax, ``score.i``: its input, ``attention_gradient.i``: gradient of the logit by the switched attention,
+  each [rows, heads, tokens, tokens].
 - ``query.i``, ``key.i`` [rows, heads, tokens, width of a head].
-- ``value_norm.i`` [rows, heads, tokens]: length of what a token adds to the layer's output at weight 1 (Kobayashi et al. 2020).
-- ``embedding_dots`` [rows, tokens, 4]: the logit's gradient by a token's embedding, times the embedding of its id, of its baseline id,
-  of its segment and of its position.
+- ``value_norm.i`` [rows, heads, tokens]: norm of the vector that a token adds to the layer's output at weight 1 (Kobayashi et al. 2020).
+- ``embedding_dots`` [rows, tokens, 4]: products of the logit's gradient by a token's embedding with the embeddings of its id, its baseline
+  id, its segment and its position.
 """
 
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ from sentiment_models.export.graphs.graph import drop_unread, initializers, repl
 
 LOGITS = "logits"
 EMBEDDINGS = ("token", "baseline", "segment", "position")
-# Scores pass through these on their way from the product of queries and keys to softmax; the last input is the mask or a constant.
+# Operators between the product of queries and keys and the softmax. The other input is the mask or a constant.
 _SCORE_OPS = {"Add", "Div", "Mul", "Where"}
 
 
@@ -40,10 +39,10 @@ _Shape = Sequence[str | int | None]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One layer's attention, by the names of its tensors: ``scores`` go into ``softmax``, whose result is multiplied with ``values``.
+    """One layer's attention by the names of its tensors: ``scores`` go into ``softmax``, whose result is multiplied with ``values``.
 
-    ``keys`` are turned: [rows, heads, width, tokens]. ``mixing`` is the stored matrix [heads x width, width of the layer] that the
-    heads' results are multiplied with.
+    ``keys`` are transposed: [rows, heads, width, tokens]. ``mixing`` is the stored matrix [heads x width, width of the layer] that the
+    results of the heads are multiplied with.
     """
 
     softmax: NodeProto
@@ -55,10 +54,10 @@ class Block:
 
 
 def explain_graph(model: ModelProto) -> ModelProto:
-    """Return the explain graph of an exported classifier, whose stored tensors must have the names of the weights.
+    """Return the explain graph of an exported classifier. Its stored tensors must have the names of the weights.
 
     Raises:
-        NotExplainable: its attention or its embeddings are not understood, or it cannot be differentiated.
+        NotExplainable: the attention or the embeddings are not recognized, or an operator has no gradient rule.
     """
     result = ModelProto()
     result.CopyFrom(model)
@@ -94,7 +93,7 @@ def find_blocks(model: ModelProto) -> list[Block]:
     """Find each layer's attention, in order.
 
     Raises:
-        NotExplainable: there is none, or it is built otherwise.
+        NotExplainable: there is none, or its structure is not recognized.
     """
     makers = {name: node for node in model.graph.node for name in node.output}
     stored = initializers(model)
@@ -105,7 +104,7 @@ def find_blocks(model: ModelProto) -> list[Block]:
         product = _product(node.input[0], makers)
         context = _reader(model, node.output[0], "MatMul")
         if context.input[0] != node.output[0]:
-            raise NotExplainable(f"{node.name}: is not the first factor of {context.name}")
+            raise NotExplainable(f"{node.name}: the softmax must be the first factor of {context.name}")
         mixing = _mixing(model, context.output[0], stored)
         blocks.append(Block(node, node.input[0], product.input[0], product.input[1], context.input[1], mixing))
     if not blocks:
@@ -114,7 +113,7 @@ def find_blocks(model: ModelProto) -> list[Block]:
 
 
 def _product(name: str, makers: dict[str, NodeProto]) -> NodeProto:
-    """The product of queries and keys that scores are made from: the way of [rows, heads, tokens, tokens] among the inputs."""
+    """Find the MatMul of queries and keys that the scores come from."""
     start = name
     waiting = [name]
     while waiting:
@@ -123,13 +122,13 @@ def _product(name: str, makers: dict[str, NodeProto]) -> NodeProto:
             return node
         if node is not None and node.op_type in _SCORE_OPS:
             waiting += node.input
-    raise NotExplainable(f"{start}: no product of queries and keys goes into it")
+    raise NotExplainable(f"{start}: no product of queries and keys was found")
 
 
 def _reader(model: ModelProto, name: str, kind: str) -> NodeProto:
     readers = [node for node in model.graph.node if name in node.input and node.op_type != "Shape"]
     if len(readers) != 1 or readers[0].op_type != kind:
-        raise NotExplainable(f"{name}: is read by {', '.join(node.op_type for node in readers)}; wanted one {kind}")
+        raise NotExplainable(f"{name}: must be read by one {kind}, got {', '.join(node.op_type for node in readers)}")
     return readers[0]
 
 
@@ -138,12 +137,12 @@ def _mixing(model: ModelProto, context: str, stored: dict[str, TensorProto]) -> 
     joined = _reader(model, turned.output[0], "Reshape")
     product = _reader(model, joined.output[0], "MatMul")
     if product.input[1] not in stored:
-        raise NotExplainable(f"{product.name}: multiplies the heads' results with what is not stored")
+        raise NotExplainable(f"{product.name}: must multiply the results of the heads with a stored matrix")
     return product.input[1]
 
 
 def _heads(model: ModelProto, blocks: Sequence[Block]) -> int:
-    """How many heads a layer has, by the shape that its queries are brought to."""
+    """Return the number of heads of a layer, from the shape of its queries."""
     makers = {name: node for node in model.graph.node for name in node.output}
     stored = initializers(model)
     found = set()
@@ -154,15 +153,15 @@ def _heads(model: ModelProto, blocks: Sequence[Block]) -> int:
         shape = makers.get(node.input[1]) if node is not None and node.op_type == "Reshape" else None
         sizes = list(shape.input) if shape is not None and shape.op_type == "Concat" else []
         if len(sizes) != 4 or sizes[2] not in stored:
-            raise NotExplainable(f"{block.queries}: into how many heads it is parted is not known")
+            raise NotExplainable(f"{block.queries}: the number of heads was not found")
         found.add(int(numpy_helper.to_array(stored[sizes[2]]).reshape(-1)[0]))
     if len(found) != 1:
-        raise NotExplainable(f"the layers have {', '.join(map(str, sorted(found)))} heads; wanted are equally many")
+        raise NotExplainable(f"all layers must have the same number of heads, got {', '.join(map(str, sorted(found)))}")
     return found.pop()
 
 
 def _lift_constants(model: ModelProto) -> None:
-    """Store what Constant nodes give, in place."""
+    """Turn Constant nodes into stored tensors, in place."""
     kept = []
     for node in model.graph.node:
         if node.op_type == "Constant" and node.attribute[0].name == "value":
@@ -176,7 +175,7 @@ def _lift_constants(model: ModelProto) -> None:
 
 
 def _switch(model: ModelProto, blocks: Sequence[Block]) -> list[str]:
-    """Put a gate and a share of uniform attention behind each softmax, in place; return the names of what is read instead."""
+    """Insert a gate and a share of uniform attention after each softmax, in place. Return the names of the new tensors."""
     writer = Writer(model, "switch")
     read = writer.op("Cast", "attention_mask", to=TensorProto.FLOAT)
     even = writer.op("Div", read, writer.op("ReduceSum", read, writer.constant([1]), keepdims=1))
@@ -196,10 +195,10 @@ def _switch(model: ModelProto, blocks: Sequence[Block]) -> list[str]:
 
 
 def _interpolate(model: ModelProto) -> dict[str, str]:
-    """Put the word embeddings on their way from the baseline's, in place; return the names of what is embedded, and ``between``."""
+    """Replace the word embeddings by an interpolation from the baseline's, in place. Return tensor names by kind, and ``between``."""
     tables = _tables(model)
     if "token" not in tables:
-        raise NotExplainable("the embeddings of input_ids are not found")
+        raise NotExplainable("the embedding table of input_ids was not found")
     writer = Writer(model, "embedding")
     words = tables["token"]
     base = writer.op("Gather", words.input[0], "baseline_ids", axis=0)
@@ -211,26 +210,26 @@ def _interpolate(model: ModelProto) -> dict[str, str]:
 
 
 def _tables(model: ModelProto) -> dict[str, NodeProto]:
-    """What looks up the embeddings of a token's id, its segment and its position."""
+    """Find the nodes that look up the embeddings of ids, segments and positions."""
     stored = initializers(model)
     lookups = [node for node in model.graph.node if node.op_type == "Gather" and node.input[0] in stored]
     widths = {stored[node.input[0]].dims[-1] for node in lookups if node.input[1] == "input_ids"}
     tables: dict[str, NodeProto] = {}
     for node in lookups:
         dims = stored[node.input[0]].dims
-        # Relative positions have a table as wide as there are heads.
+        # The table of relative positions is skipped: its width is the number of heads.
         if len(dims) == 2 and dims[1] in widths:
             kind = {"input_ids": "token", "token_type_ids": "segment"}.get(
                 node.input[1], "segment" if "type" in node.input[0] else "position"
             )
             if kind in tables:
-                raise NotExplainable(f"{node.name}: a second table of {kind} embeddings")
+                raise NotExplainable(f"{node.name}: there must be one table of {kind} embeddings, found a second")
             tables[kind] = node
     return tables
 
 
 def _redirect(model: ModelProto, names: dict[str, str], own: str) -> None:
-    """Let all nodes but those named ``own``... read other tensors, in place."""
+    """Rename the inputs of all nodes except those whose names start with ``own``, in place."""
     for node in model.graph.node:
         if not node.name.startswith(own) and node.op_type != "Shape":
             for place, name in enumerate(node.input):
@@ -242,13 +241,13 @@ def _labels(writer: Writer) -> str:
 
 
 def _value_norms(writer: Writer, block: Block, heads: int, name: str) -> None:
-    """|v W| of each head by (v G) . v with G = W W^T, [width of a head]^2, instead of the product in the layer's width."""
+    """Compute |v W| of each head as the root of (v G) . v with G = W W^T, which is cheaper than the product in the layer's width."""
     mixing = numpy_helper.to_array(next(tensor for tensor in writer.graph.initializer if tensor.name == block.mixing))
     parted = mixing.astype(np.float64).reshape(heads, -1, mixing.shape[1])
     gram = writer.constant((parted @ parted.transpose(0, 2, 1)).astype(np.float32))
     squared = writer.op("Mul", writer.op("MatMul", block.values, gram), block.values)
     summed = writer.op("ReduceSum", squared, writer.constant([3]), keepdims=0)
-    # Rounding may leave a zero below 0.
+    # Rounding may make a zero negative.
     writer.op("Sqrt", writer.op("Relu", summed), name=name)
 
 
@@ -277,7 +276,7 @@ def _declare(model: ModelProto, layers: int, heads: int) -> None:
 
 
 def _sort(model: ModelProto) -> None:
-    """Put the nodes in topological order, in place; those that already are keep theirs."""
+    """Sort the nodes topologically, in place. Nodes that are already in order keep it."""
     makers = {name: node for node in model.graph.node for name in node.output}
     done: dict[str, NodeProto] = {}
     for last in model.graph.node:

@@ -1,8 +1,8 @@
-"""Less work for the same answers: tokens as rows of one matrix, and of the last layer only what the classifier reads.
+"""Remove work that does not change the answers: compute the last layer only for the token that the classifier reads.
 
-A BERT-type classifier reads the first token ([CLS]) of the last layer. Of the other tokens only keys and values are read there:
-their queries, attention and feed-forward are a seventh of a six-layer model's work. Two-dimensional activations let the
-quantiser scale rows by QuantizeLinear itself, and spare each layer its shape arithmetic.
+A BERT-type classifier reads the first token ([CLS]) of the last layer. That layer needs only the keys and values of the other tokens: their
+queries, attention and feed-forward are a seventh of the work of a six-layer model. Activations also become matrices of token rows. Then
+the quantiser can scale rows in QuantizeLinear itself, and the layers need no shape arithmetic.
 Knows nothing of quantisation, of files or of a runtime.
 """
 
@@ -14,18 +14,17 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 from sentiment_models.export.graphs.encoder import Encoder, find_encoder
 from sentiment_models.export.graphs.graph import drop_unread, initializers, replace_initializers, replace_nodes, resolve_aliases
 
-# Of each text the first token, twice: ONNX Runtime sums a product with a single row in an order that depends on the padding, one
-# of two rows in none. Alone, the last bits of 3 % of all answers moved with their batch mates.
+# The first token of each text, twice. ONNX Runtime sums a product with a single row in an order that depends on the padding, but not a
+# product with two rows. With one row, the last bits of 3 % of all answers changed with their batch mates.
 FIRST_TWICE = (0, 0)
-# What the first dimension of activations is called, before and after all but the first tokens are dropped.
+# Names of the first dimension of activations, before and after all but the first tokens are dropped.
 TOKENS, FIRST_TOKENS = "flat.tokens", "flat.first_tokens"
 
 
 def flatten(model: ModelProto) -> ModelProto:
-    """Return a copy with activations [tokens, width] between embeddings and classifier, its last layer cut to the first token.
+    """Return a copy with activations [tokens, width] between embeddings and classifier, and the last layer cut to the first token.
 
-    A graph with anything that ``find_encoder`` does not understand is returned as it was: one that reads another token, say, or
-    has other nodes between its layers.
+    If ``find_encoder`` does not recognize the graph, for example because it reads another token, the graph itself is returned.
     """
     result = ModelProto()
     result.CopyFrom(model)
@@ -39,7 +38,7 @@ def flatten(model: ModelProto) -> ModelProto:
     source = encoder.blocks[0].source
     embeddings = next(node for node in result.graph.node if node.output[0] == source)
     nodes = [each for node in result.graph.node for each in (node, *rewriter.added.get(node.output[0], ()))]
-    # What read the embeddings reads them flattened, under the same name.
+    # The flattened embeddings take over the name, so that all readers read them.
     embeddings.output[0] = _unflattened(source)
     replace_nodes(result, nodes)
     drop_unread(result)
@@ -53,7 +52,7 @@ def _unflattened(source: str) -> str:
 
 
 def _row_counts(encoder: Encoder) -> list[ValueInfoProto]:
-    """Say which activations have equally many rows, for shape inference to spread."""
+    """Declare which activations have the same number of rows; shape inference propagates it."""
     last = encoder.blocks[-1]
     rows = {encoder.blocks[0].source: TOKENS, **{block.context.output[0]: TOKENS for block in encoder.blocks}}
     rows |= {_first_rows(last.source): FIRST_TOKENS, last.context.output[0]: FIRST_TOKENS}
@@ -67,11 +66,11 @@ def _first_rows(source: str) -> str:
 @dataclass(slots=True)
 class _Rewriter:
     tensors: dict[str, TensorProto]
-    # New nodes, by the tensor behind whose maker they stand.
+    # New nodes, by the tensor after whose node they are inserted.
     added: dict[str, list[NodeProto]] = field(default_factory=dict)
 
     def flatten(self, encoder: Encoder) -> None:
-        """Join texts and tokens behind the embeddings; part them for attention alone, by shapes that are made once."""
+        """Join texts and tokens after the embeddings, and split them only for attention, with shapes that are computed once."""
         first = encoder.blocks[0]
         source, whole = first.source, _unflattened(first.source)
         sizes = self._add(source, "Shape", [whole], "flat.sizes", end=2)
@@ -85,7 +84,7 @@ class _Rewriter:
             block.context.input[1] = rows
 
     def cut(self, encoder: Encoder) -> None:
-        """Let the last layer ask for its first tokens, and the classifier find each text's first among them; after ``flatten``."""
+        """Compute queries of the last layer only for first tokens, and let the classifier read these. Call after ``flatten``."""
         last, count = encoder.blocks[-1], len(FIRST_TWICE)
         source = last.source
         tokens = self._add(source, "Reshape", [source, "flat.tokens_shape"], f"{source}.tokens")

@@ -1,4 +1,4 @@
-"""What the rewriters of ONNX graphs share: the edges of a graph by name.
+"""Functions that the rewriters of ONNX graphs share.
 
 Knows nothing of quantisation, of files or of a runtime.
 """
@@ -17,7 +17,7 @@ def initializers(model: ModelProto) -> dict[str, TensorProto]:
 def resolve_aliases(model: ModelProto) -> None:
     """Make every node read a stored tensor by its own name, in place.
 
-    An export gives equal weights one tensor and reaches it through Identity nodes (ALBERT's shared layers, fresh biases).
+    An export stores equal weights once and refers to them through Identity nodes (ALBERT's shared layers, new biases).
     """
     names = {tensor.name for tensor in model.graph.initializer}
     outputs = {value.name for value in model.graph.output}
@@ -36,14 +36,14 @@ def resolve_aliases(model: ModelProto) -> None:
 
 
 def replace_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> None:
-    """Put other nodes, in topological order, into the graph, in place."""
+    """Replace the nodes of the graph by others in topological order, in place."""
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del model.graph.node[:]
     model.graph.node.extend(copies)
 
 
 def drop_unread(model: ModelProto) -> None:
-    """Drop the nodes, in topological order, whose results neither a node nor an output of the graph reads, in place."""
+    """Drop the nodes whose results no node and no output of the graph reads, in place. The nodes must be in topological order."""
     read = {value.name for value in model.graph.output}
     kept: list[NodeProto] = []
     for node in reversed(model.graph.node):
@@ -54,7 +54,7 @@ def drop_unread(model: ModelProto) -> None:
 
 
 def replace_initializers(model: ModelProto, tensors: Mapping[str, TensorProto]) -> None:
-    """Store these tensors, without those that no node reads, in order of first use, in place."""
+    """Replace the stored tensors, in order of first use and without those that no node reads, in place."""
     used = dict.fromkeys(name for node in model.graph.node for name in node.input if name in tensors)
     copies = [onnx.TensorProto.FromString(tensors[name].SerializeToString()) for name in used]
     del model.graph.initializer[:]
@@ -62,7 +62,7 @@ def replace_initializers(model: ModelProto, tensors: Mapping[str, TensorProto]) 
 
 
 def strip_varying(model: ModelProto) -> None:
-    """Drop what says who made the graph, when and from which lines of code, in place: equal graphs give equal bytes."""
+    """Drop the records of the producer and of source lines, in place, so that equal graphs give equal bytes."""
     model.producer_name = model.producer_version = model.doc_string = ""
     model.graph.doc_string = ""
     del model.metadata_props[:]
@@ -80,11 +80,11 @@ def strip_varying(model: ModelProto) -> None:
 
 
 def opset(model: ModelProto) -> int:
-    """Return the version of the standard operators that the graph is written in."""
+    """Return the graph's version of the standard operators."""
     return int(next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")))
 
 
 def serialize(model: ModelProto) -> bytes:
-    """Return the bytes of a graph, the same for the same graph."""
+    """Return the bytes of a graph. Equal graphs give equal bytes."""
     content: bytes = model.SerializeToString(deterministic=True)
     return content

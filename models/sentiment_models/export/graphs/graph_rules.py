@@ -1,4 +1,4 @@
-"""What an ONNX file of a bundle may hold, looked at before a runtime is given it: known operators, and nothing from outside.
+"""Check an ONNX file of a bundle before a runtime loads it: only known operators, and no data from outside of the bundle.
 
 Knows nothing of torch or of a runtime.
 """
@@ -16,13 +16,13 @@ from sentiment_models.export.manifest import WEIGHTS_FILE
 from sentiment_models.export.weights import Stored
 
 DOMAINS = ("", "ai.onnx", RUNTIME_DOMAIN)
-"""Whose operators a graph may have: ONNX's own, under both of their names, and ONNX Runtime's."""
+"""The allowed domains of operators: ONNX's own, which has two names, and ONNX Runtime's."""
 
 _STORED_TYPES = {"F16": TensorProto.FLOAT16, "F32": TensorProto.FLOAT, "BF16": TensorProto.BFLOAT16, "I64": TensorProto.INT64}
 
 
 def read_graph(path: Path) -> ModelProto | None:
-    """Parse an ONNX file without reading what it refers to; None if it is none."""
+    """Parse an ONNX file without its external data; None if it is not an ONNX file."""
     try:
         return onnx.load(path, load_external_data=False)
     except DecodeError:
@@ -30,12 +30,12 @@ def read_graph(path: Path) -> ModelProto | None:
 
 
 def graph_faults(model: ModelProto, sizes: Mapping[str, int], stored: Mapping[str, Stored]) -> Iterator[str]:
-    """Tell everything in a graph that a bundle's graph must not have.
+    """Yield everything in a graph that a bundle's graph must not have.
 
     Args:
         model: the graph, read without its external data.
-        sizes: the bundle's files by name, and their bytes.
-        stored: the tensors of its model.safetensors.
+        sizes: size in bytes of the bundle's files by name.
+        stored: the tensors of the bundle's model.safetensors.
     """
     graphs = [model.graph, *(graph for function in model.functions for node in function.node for graph in _inner(node))]
     nodes = [node for graph in graphs for node in all_nodes(graph)] + [node for function in model.functions for node in function.node]
@@ -45,7 +45,7 @@ def graph_faults(model: ModelProto, sizes: Mapping[str, int], stored: Mapping[st
         if node.domain not in (*DOMAINS, *local):
             foreign.setdefault(node.domain, []).append(node.op_type)
     for domain, kinds in foreign.items():
-        yield f"{len(kinds)} operators of the domain {domain!r}, such as {kinds[0]}; known are ONNX's own and {RUNTIME_DOMAIN}"
+        yield f"{len(kinds)} operators of the domain {domain!r}, such as {kinds[0]}; allowed are ONNX's own and {RUNTIME_DOMAIN}"
     for graph in graphs:
         for tensor in _tensors(graph):
             yield from _external_faults(tensor, sizes, stored)
@@ -56,24 +56,24 @@ def graph_faults(model: ModelProto, sizes: Mapping[str, int], stored: Mapping[st
 
 
 def shape_faults(model: ModelProto, spec: GraphSpec, labels: int) -> Iterator[str]:
-    """Tell where a classify graph's inputs and outputs are not those that its manifest entry and the service want."""
+    """Yield the inputs and outputs of a classify graph that do not match its manifest entry and the service."""
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weights]
-    for what, values, wanted in (("reads", inputs, spec.inputs), ("gives", model.graph.output, spec.outputs)):
+    for kind, values, expected in (("inputs", inputs, spec.inputs), ("outputs", model.graph.output, spec.outputs)):
         names = [value.name for value in values]
-        if sorted(names) != sorted(wanted):
-            yield f"{what} {', '.join(names)}; the manifest says {', '.join(wanted)}"
+        if sorted(names) != sorted(expected):
+            yield f"{kind} are {', '.join(names)}, but the manifest has {', '.join(expected)}"
     for value in inputs:
         if _kind(value) != TensorProto.INT64 or len(_dims(value)) != 2 or any(isinstance(dim, int) for dim in _dims(value)):
-            yield f"input {value.name} is {_shown(value)}; wanted INT64 [rows, tokens], both free"
+            yield f"input {value.name} must be INT64 [rows, tokens] with dynamic sizes, got {_shown(value)}"
     for value in list(model.graph.output)[:1]:
         dims = _dims(value)
         if _kind(value) != TensorProto.FLOAT or len(dims) != 2 or isinstance(dims[0], int) or dims[1] not in (labels, *_free(dims[1])):
-            yield f"output {value.name} is {_shown(value)}; wanted FLOAT [rows, {labels}]"
+            yield f"output {value.name} must be FLOAT [rows, {labels}], got {_shown(value)}"
 
 
 def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """Go through a graph's nodes, those of the bodies of If, Loop and Scan among them."""
+    """Yield a graph's nodes, including those in the bodies of If, Loop and Scan."""
     for node in graph.node:
         yield node
         for inner in _inner(node):
@@ -110,13 +110,13 @@ def _external_faults(tensor: TensorProto, sizes: Mapping[str, int], stored: Mapp
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if location not in sizes:
-        yield f"tensor {tensor.name} is read from {location!r}, which is no file of the bundle"
+        yield f"tensor {tensor.name} is read from {location!r}, which is not a file of the bundle"
         return
     offset, length = entries.get("offset", "0"), entries.get("length", "0")
     if not (offset.isdecimal() and length.isdecimal() and int(offset) + int(length) <= sizes[location]):
-        yield f"tensor {tensor.name} is read from byte {offset} on of {location}, {length} bytes; the file has {sizes[location]}"
+        yield f"tensor {tensor.name} has {length} bytes from byte {offset} of {location}, but the file has {sizes[location]} bytes"
     elif location == WEIGHTS_FILE and not any(_is_at(tensor, int(offset), int(length), place) for place in stored.values()):
-        yield f"tensor {tensor.name} is read from byte {offset} on of {location}, where no tensor of its type and shape lies"
+        yield f"tensor {tensor.name} is read from byte {offset} of {location}, which has no tensor of its type and shape there"
 
 
 def _is_at(tensor: TensorProto, offset: int, length: int, place: Stored) -> bool:

@@ -1,8 +1,8 @@
-"""Per-row dynamic int8: a graph several times smaller and faster whose answer for a row does not depend on its batch mates.
+"""Dynamic int8 with a scale per row: a graph several times smaller and faster whose answers do not depend on batch mates.
 
-The usual dynamic int8 takes one activation scale for the whole tensor, so that an outlier in one row coarsens all others: on
-SST-2 dev in shuffled batches the probability moved by up to 0.38 and 11 of 872 labels flipped. Here each row (token) has its
-own scale. Knows nothing of files, of torch or of a runtime.
+The usual dynamic int8 has one activation scale for the whole tensor, so an outlier in one row coarsens all other rows: on SST-2 dev in
+shuffled batches, probabilities changed by up to 0.38 and 11 of 872 labels flipped. Here each row (token) has its own scale.
+Knows nothing of files, of torch or of a runtime.
 """
 
 from collections import Counter
@@ -18,36 +18,35 @@ from sentiment_models.export.graphs.einsum import einsums_to_matmuls, is_weight_
 from sentiment_models.export.graphs.graph import initializers, opset, replace_initializers, replace_nodes, resolve_aliases
 
 Embeddings = Literal["int8", "fp16", "fp32"]
-"""How the embedding tables are stored; the arithmetic after the look-up is fp32 in each case."""
+"""How the embedding tables are stored. The arithmetic after the look-up is always fp32."""
 
-# ReduceMax takes its axes as an input from 18 on.
+# From 18 on, ReduceMax takes its axes as an input.
 OPSET_MIN = 18
-# int8 without -128, so that weights are symmetric; activations use the same 127 levels around 128.
+# int8 without -128, so that weights are symmetric. Activations use the same 127 levels around 128.
 LEVELS = 127.0
-# Of weights that several products share, as ALBERT's do. On x86 without VNNI ONNX Runtime sums u8 x s8 in pairs of 16 bits, which
-# overflow above 64 steps. There it makes u8 of them (session.x64quantprecision), but fails at the second product of the same weights.
+# For weights that several products share, as in ALBERT. On x86 without VNNI, ONNX Runtime sums u8 x s8 in pairs of 16 bits, which overflow
+# above 64 levels. It can convert weights to u8 there (session.x64quantprecision), but that fails at the second product of the same weights.
 SHARED_LEVELS = 63.0
-# Stands in for the maximum of a row of zeros: its reciprocal is finite, and 0 stays 0.
+# Replaces the maximum of a row of zeros: its reciprocal is finite, and 0 stays 0.
 ROW_MAX_MIN = 1e-30
-# Has MatMulIntegerToFloat: MatMulInteger, Cast and Mul in one pass over the result.
+# The domain of MatMulIntegerToFloat: MatMulInteger, Cast and Mul in one pass over the result.
 RUNTIME_DOMAIN = "com.microsoft"
 
 
 def quantize(model: ModelProto, embeddings: Embeddings = "int8") -> ModelProto:
     """Return a copy with every MatMul by a weight in int8 and the embedding tables as ``embeddings`` says.
 
-    ``model`` is an fp32 graph with its weights inside. An Einsum that is a product with a weight becomes a MatMul first. Gemm (the
-    pooler and the head, one row a text) and MatMul of two activations stay fp32. Of activations that are matrices, as ``flatten``
-    leaves them, rounding takes one pass instead of two.
-    The result has an operator of ONNX Runtime's own, MatMulIntegerToFloat.
+    ``model`` is an fp32 graph with its weights inside. An Einsum that multiplies by a weight becomes a MatMul first. Gemm (the
+    pooler and the head, one row per text) and MatMul of two activations stay fp32. Activations that are matrices, as after ``flatten``,
+    are rounded in one pass instead of two. The result uses an operator of ONNX Runtime, MatMulIntegerToFloat.
 
     Raises:
-        BadCheckpoint: the graph is older than opset 18, or a weight has a shape that has no int8 form here.
+        BadCheckpoint: the graph is older than opset 18, or a weight's shape is not supported.
     """
     if opset(model) < OPSET_MIN:
-        raise BadCheckpoint(f"the graph has opset {opset(model)}; quantising needs at least {OPSET_MIN}")
+        raise BadCheckpoint(f"opset of the graph must be at least {OPSET_MIN}, got {opset(model)}")
     if embeddings not in get_args(Embeddings):
-        raise BadCheckpoint(f"embeddings {embeddings!r}; wanted {', '.join(get_args(Embeddings))}")
+        raise BadCheckpoint(f"embeddings must be one of {', '.join(get_args(Embeddings))}, got {embeddings!r}")
     result = ModelProto()
     result.CopyFrom(model)
     resolve_aliases(result)
@@ -63,7 +62,9 @@ def quantize(model: ModelProto, embeddings: Embeddings = "int8") -> ModelProto:
         result.opset_import.append(helper.make_opsetid(RUNTIME_DOMAIN, 1))
     left = weight_matmuls(result)
     if left:
-        raise BadCheckpoint(f"{len(left)} MatMul by a weight stayed fp32, the first {left[0]}; wanted a matrix on the right")
+        raise BadCheckpoint(
+            f"{len(left)} MatMul nodes with a weight cannot be quantised, such as {left[0]}: the weight must be on the right"
+        )
     return result
 
 
@@ -81,29 +82,29 @@ def weight_matmuls(model: ModelProto) -> list[str]:
 
 
 def columns_int8(weight: NDArray[np.float32], levels: float = LEVELS) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Round a matrix to int8 with one scale per column: ``weight`` is about ``int8 * scale``; ``levels``: of each sign."""
+    """Round a matrix to int8 with one scale per column, so that ``weight`` is about ``int8 * scale``. ``levels``: steps of each sign."""
     scale = np.maximum(np.abs(weight).max(axis=0), ROW_MAX_MIN) / np.float32(levels)
     return np.rint(weight / scale).clip(-levels, levels).astype(np.int8), scale.astype(np.float32)
 
 
 def _row_counts(model: ModelProto) -> dict[str, str]:
-    """Return the activations that are known to be matrices, each with the name of the number of its rows, which may be empty."""
+    """Return the activations that are matrices, each with the name of its number of rows, which may be empty."""
     known = {value.name: value.type.tensor_type.shape.dim for value in shape_inference.infer_shapes(model).graph.value_info}
     return {name: dims[0].dim_param for name, dims in known.items() if len(dims) == 2}
 
 
 @dataclass(slots=True)
 class _Rewriter:
-    """The graph so far. ``tensors`` keeps what it had: unused ones are dropped at the end, for several nodes may share one."""
+    """The rewritten graph. Tensors that are no longer used are dropped at the end, because several nodes may share one."""
 
     tensors: dict[str, TensorProto]
     embeddings: Embeddings
-    # Matrix -> name of the number of its rows; equal names, equal numbers.
+    # Matrix -> name of its number of rows. Equal names mean equal numbers.
     row_counts: dict[str, str]
     # Weights that several products read.
     shared: set[str]
     nodes: list[NodeProto] = field(default_factory=list)
-    # Name of a number of rows -> as many zero points.
+    # Name of a number of rows -> tensor of as many zero points.
     zeros: dict[str, str] = field(default_factory=dict)
     # Activation -> (uint8 rows, scale of each row): Q, K and V read one activation and share its rounding.
     rows: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -127,9 +128,9 @@ class _Rewriter:
             self._store(column_scale, scale)
         zero = self._constant("zero_point", np.uint8(128))
         name = node.name or node.output[0]
-        # The operator takes one scale for all rows, hence 1 and a Mul by the rows' own; the bias that it could add belongs after
-        # that. The standard MatMulInteger, Cast and Mul with a product of both scales is no way round: ORT's fusion takes the
-        # row scale for a scalar and answers wrongly without a word (SST-2 dev accuracy 0.84 instead of 0.90).
+        # The operator takes one scale for all rows, so it gets 1, and a Mul by the scales of the rows follows. The operator's own bias
+        # cannot be used, because it belongs after that Mul. MatMulInteger, Cast and Mul by both scales do not work: ONNX Runtime fuses
+        # them, takes the row scale for a scalar and gives wrong answers silently (SST-2 dev accuracy 0.84 instead of 0.90).
         one = self._constant("one", np.float32(1))
         scaled = self._node("MatMulIntegerToFloat", [rows, columns, one, column_scale, zero], f"{name}.scaled", RUNTIME_DOMAIN)
         self._node("Mul", [scaled, row_scale], node.output[0])
@@ -141,16 +142,16 @@ class _Rewriter:
         return self.rows[activation]
 
     def _matrix_rows(self, activation: str) -> tuple[str, str]:
-        """Round the rows of a matrix: QuantizeLinear takes a scale a row itself, in one pass instead of two."""
+        """Round the rows of a matrix in one pass: QuantizeLinear itself takes a scale per row."""
         top = self._row_max(activation, keepdims=0)
         scale = self._node("Div", [top, self._constant("levels", np.float32(LEVELS))], f"{activation}.scale")
-        # A row of zeros has the scale 0 and some number of steps, which times 0 is 0 again.
+        # A row of zeros has the scale 0 and arbitrary integers, which times 0 are 0 again.
         rounded = self._node("QuantizeLinear", [activation, scale, self._zeros(activation, scale)], f"{activation}.uint8", axis=0)
         last = self._constant("last_axis", np.array([-1], np.int64))
         return rounded, self._node("Unsqueeze", [scale, last], f"{activation}.row_scale")
 
     def _zeros(self, activation: str, scale: str) -> str:
-        """As many zero points as ``activation`` has rows, made once for all activations with the same number."""
+        """Return a tensor with a zero point per row of ``activation``, shared by all activations with the same number of rows."""
         key = self.row_counts[activation] or activation
         if key not in self.zeros:
             count = self._node("Shape", [scale], f"{activation}.rows")
@@ -159,12 +160,12 @@ class _Rewriter:
         return self.zeros[key]
 
     def _any_rows(self, activation: str) -> tuple[str, str]:
-        """Round the rows of a tensor of any dimensions, or of unknown ones."""
+        """Round the rows of a tensor with any or unknown dimensions, in two passes."""
         levels = self._constant("levels", np.float32(LEVELS))
         floor = self._constant("row_max_min", np.float32(ROW_MAX_MIN))
         top = self._node("Max", [self._row_max(activation, keepdims=1), floor], f"{activation}.max_guarded")
         scale = self._node("Div", [top, levels], f"{activation}.row_scale")
-        # One division a row and a product a number are 2 % of the whole graph cheaper than a division a number.
+        # One division per row and one product per number save 2 % of the whole graph's time against one division per number.
         per_one = self._node("Div", [levels, top], f"{activation}.steps_per_one")
         steps = self._node("Mul", [activation, per_one], f"{activation}.steps")
         one, zero = self._constant("one", np.float32(1)), self._constant("zero_point", np.uint8(128))
