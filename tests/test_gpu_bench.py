@@ -62,8 +62,8 @@ def test_a_trial_on_a_cpu_names_every_figure_or_the_reason_and_keeps_to_its_budg
 def test_every_stage_measures_all_its_figures_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The result must not depend on the speed of this machine.
     monkeypatch.setattr(serve_stages, "P99_MS", 1e6)
-    plan = dataclasses.replace(plan_of("cpu", 2), load_s=0.1, in_process_shares=(0.02, 0.02))
-    bench = Bench(plan, tmp_path, CHECKOUT_BUNDLES / "english" / "1", 150.0)
+    plan = dataclasses.replace(plan_of("cpu", 2), load_s=0.1, in_process_shares=(0.004, 0.004))
+    bench = Bench(plan, tmp_path, CHECKOUT_BUNDLES / "english" / "1", 600.0)
     mixes = [f"{size}_{mix}_packed" for size in LOADS for mix in LOADS[size]]
 
     try:
