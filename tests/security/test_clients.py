@@ -99,7 +99,7 @@ def test_a_token_is_sent_in_plaintext_within_this_machine_only() -> None:
     others = ("example.com", "10.0.0.1", "127.0.0.1.example.com", "localhost.example.com", "user@10.0.0.1")
 
     assert {url for url in (*private, *(f"http://{host}" for host in others)) if may_send_token(url)} == private
-    with pytest.raises(LoadFailed, match="another machine, to which a token is sent over https only"):
+    with pytest.raises(LoadFailed, match="is on another machine: a token is sent there over https only"):
         open_driver(Target("http://192.0.2.1", "http", credentials=Credentials(token=TOKEN)), False)
 
 
