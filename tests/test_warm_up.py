@@ -163,9 +163,7 @@ def test_each_bundle_has_a_table_of_its_own(classifier: Classifier, machine: Mac
     assert not measured_anew(other, machine, cache)
 
 
-@pytest.mark.parametrize(
-    ("what", "value"), [("RUNTIME_VERSION", "0.0.1"), ("_processor", lambda: 99), ("cores_granted", lambda: 99)], ids=str
-)
+@pytest.mark.parametrize(("what", "value"), [("RUNTIME_VERSION", "0.0.1"), ("_processor", lambda: 99), ("cores_granted", lambda: 99)])
 def test_another_runtime_or_machine_is_measured(
     what: str, value: object, classifier: Classifier, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

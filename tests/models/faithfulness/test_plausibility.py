@@ -124,7 +124,9 @@ def test_what_is_wrong_with_a_file_is_told_with_its_line(tmp_path: Path, broken:
         read_documents(path, LABELS)
 
 
-@pytest.mark.parametrize(("content", "said"), [(gzip.compress(b""), "has no documents"), (b"{}\n", "cannot be read: Not a gzipped file")])
+@pytest.mark.parametrize(
+    ("content", "said"), [(gzip.compress(b"", mtime=0), "has no documents"), (b"{}\n", "cannot be read: Not a gzipped file")]
+)
 def test_an_empty_file_and_one_that_is_no_gzip_are_refused(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / "d.jsonl.gz").write_bytes(content)
 
