@@ -146,7 +146,7 @@ class DeviceSession(Session):
         return pad(filled, self.inputs, pad_id, left, length)
 
     def _cell(self, rows: int, length: int) -> tuple[int, int] | None:
-        """The smallest cell for so many rows of at most this length; None if no cell is large enough."""
+        """The smallest cell for this many rows of at most this length; None if no cell is large enough."""
         return min((cell for cell in self.cells if cell[0] >= rows and cell[1] >= length), key=math.prod, default=None)
 
     def _rung(self, rows: int, length: int) -> tuple[int, int]:
@@ -178,7 +178,7 @@ class DeviceSession(Session):
         return self.run(feeds, stop)
 
     def _end_capture(self, feeds: Fed, error: Exception) -> bool:
-        """Stop to capture batches of this shape. Returns whether they were captured, that is, whether the run may be tried again."""
+        """Stop capturing batches of this shape. Returns whether they were captured, that is, whether the run may be tried again."""
         if self._graphs.pop(self._shapes_fed(feeds), None) is None:
             return False
         logger().warning("shape_not_captured", device=self.device.name, shape=feeds["input_ids"].shape, reason=str(error))

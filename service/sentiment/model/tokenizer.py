@@ -350,7 +350,7 @@ class Tokenizer:
 
 
 def _costs(wanted: int) -> tuple[int, int]:
-    """The cost of the first attempt to read so many tokens, and the cost limit."""
+    """The cost of the first attempt to read ``wanted`` tokens, and the cost limit."""
     cost = CUT_CHARACTERS_PER_TOKEN * wanted
     return cost, max(CUT_CHARACTERS_MAX, 2 * cost)
 
