@@ -120,7 +120,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Calls lost",
             "reqps",
-            "Ended by gRPC's core before the event loop saw them; callers see CANCELLED. A long call adds 1 as it starts and -1 as it ends.",
+            "Ended by gRPC's core before the event loop saw them; callers see CANCELLED. A long call adds 1 at its start, -1 at its end.",
             {"{{pod}}": f"{rate('grpc_calls_started_total', 'pod', of=PODS)} - {rate('grpc_calls_ended_total', 'pod', of=PODS)}"},
         ),
         Panel(
