@@ -32,7 +32,7 @@ GRAPH_LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 # Outside the grid. Tensor cores work on blocks of 8 x 8 or more; packed tokens are rounded up to the block size of the attention kernels.
 LENGTH_STEP = 8
 TOKENS_STEP = 64
-# The row counts of padded batches are rounded up to this many rows; larger batches are not rounded.
+# Row counts of padded batches up to this number are rounded up; larger ones are not.
 ROWS_MAX = 1024
 # The compute capability of Hopper GPUs.
 HOPPER = (9, 0)
