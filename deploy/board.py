@@ -77,7 +77,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Budget burn, 5 minutes",
             "short",
-            "1 spends exactly the budget of the objective. Of all pods and models of a namespace.",
+            "1 uses up exactly the budget of the objective. All pods and models of a namespace together.",
             {"{{job}} {{slo}}": 'sentiment:slo_burn:rate5m{namespace=~"$namespace"}'},
         ),
         Panel(
@@ -116,17 +116,17 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             stacked=True,
         ),
     ),
-    "Calls that nobody looked at": (
+    "Lost calls and event loops": (
         Panel(
             "Calls lost",
             "reqps",
-            "Ended by gRPC's core before the event loop looked at them: callers see CANCELLED. Those that last show as they begin and end.",
+            "Ended by gRPC's core before the event loop saw them; callers see CANCELLED. A long call adds 1 at its start, -1 at its end.",
             {"{{pod}}": f"{rate('grpc_calls_started_total', 'pod', of=PODS)} - {rate('grpc_calls_ended_total', 'pod', of=PODS)}"},
         ),
         Panel(
             "Event loops busy",
             "percentunit",
-            "Part of the time that a process's event loop did not wait. From 0.8 on calls may be lost.",
+            "Share of the time that a process's event loop did not wait. From 0.8 on, calls may be lost.",
             {"{{pod}} {{process}}": f"rate(sentiment_loop_busy_seconds_total{{{PODS}}}[$__rate_interval])"},
         ),
     ),
@@ -151,14 +151,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Padding",
             "percentunit",
-            "Part of the tokens run that nobody sent.",
+            "Share of the computed tokens that are padding.",
             {"{{model}}": f"{rate('tokens_total', 'model', only=PADDED)} / {rate('tokens_total', 'model')}"},
         ),
         Panel("Why batches were not larger", "cps", "Batches by reason.", {"{{reason}}": rate("batches_total", "reason")}, stacked=True),
         Panel(
             "Runners busy",
             "percentunit",
-            "Part of the time that a pod's runners spent in batches: at 1 there is no more to get.",
+            "Share of the time that a pod's runners spent in batches. At 1 they are saturated.",
             {
                 "{{pod}}": f"{rate('runner_busy_seconds_total', 'pod', of=PODS)} / "
                 f"count by (pod) (sentiment_runner_busy_seconds_total{{{PODS}}})"
@@ -172,21 +172,27 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
     ),
     "Queue": (
-        Panel("Backlog", "s", "Predicted time until a text that comes now would start.", {"{{pod}} {{model}}": gauge("backlog_seconds")}),
+        Panel("Backlog", "s", "Predicted time until a text that arrives now would start.", {"{{pod}} {{model}}": gauge("backlog_seconds")}),
         Panel("Rows waiting", "short", "For a runner.", {"{{pod}} {{model}}": gauge("queue_rows")}),
         Panel(
             "Deadlines",
             "cps",
-            "Texts by what became of their deadline.",
+            "Texts by the outcome of their deadline.",
             {"{{outcome}}": rate("deadline_outcome_total", "outcome")},
             stacked=True,
         ),
-        Panel("Texts refused", "cps", "And explanations; at the door.", {"{{reason}}": rate("refused_total", "reason")}, stacked=True),
-        Panel("Rows dropped", "cps", "Let in, and never run.", {"{{reason}}": rate("dropped_total", "reason")}, stacked=True),
-        Panel("Rows wasted", "cps", "Run for nobody.", {"{{reason}}": rate("wasted_rows_total", "reason")}, stacked=True),
+        Panel(
+            "Texts refused",
+            "cps",
+            "Texts and explanations that are not admitted.",
+            {"{{reason}}": rate("refused_total", "reason")},
+            stacked=True,
+        ),
+        Panel("Rows dropped", "cps", "Admitted, but never run.", {"{{reason}}": rate("dropped_total", "reason")}, stacked=True),
+        Panel("Rows wasted", "cps", "Run, but the result was not used.", {"{{reason}}": rate("wasted_rows_total", "reason")}, stacked=True),
     ),
     "Explanations": (
-        Panel("Explanations under way", "short", "They wait or are being made.", {"{{pod}} {{model}}": gauge("explanations")}),
+        Panel("Explanations in progress", "short", "Waiting or being computed.", {"{{pod}} {{model}}": gauge("explanations")}),
         Panel("Parts of explanations made", "cps", "By method.", {"{{method}}": rate("explain_seconds_count", "method")}, stacked=True),
         Panel("Mean time of a part", "s", "Waiting for a core included.", {"{{method}}": mean("explain_seconds", "method")}),
     ),
@@ -217,11 +223,16 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
     ),
     "GPUs, where there are any": (
-        Panel("GPU memory taken", "bytes", "Of each GPU, by whomever.", {"{{pod}} {{device}}": f"sentiment_device_memory_bytes{{{PODS}}}"}),
+        Panel(
+            "GPU memory taken",
+            "bytes",
+            "Of each GPU, by all processes.",
+            {"{{pod}} {{device}}": f"sentiment_device_memory_bytes{{{PODS}}}"},
+        ),
         Panel(
             "GPUs busy",
             "percentunit",
-            "Part of the time, as the driver says.",
+            "Share of the time, from the driver.",
             {"{{pod}} {{device}}": f"sentiment_device_busy_ratio{{{PODS}}}"},
         ),
     ),

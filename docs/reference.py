@@ -152,7 +152,7 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "hopeless": "too little time was left for a run",
     },
     ("wasted_rows", "reason"): {
-        "abandoned": "nobody waited for the row when its run ended",
+        "abandoned": "the row's caller had left when its run ended",
         "failed": "the run failed",
     },
     ("deadline_outcome", "outcome"): {
@@ -168,7 +168,7 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "loaded": "a version was loaded and proved",
         "failed": "a version was refused",
         "used": "a version was put to use",
-        "unloaded": "a version has gone",
+        "unloaded": "a version was unloaded",
     },
     ("reload_failures", "files"): {"tls": "certificates and keys", "tokens": "bearer tokens"},
     ("unauthenticated", "transport"): {"grpc": "gRPC", "http": "HTTP"},

@@ -198,13 +198,13 @@ class Settings(BaseModel):
         wanted = cls.model_fields[info.field_name or ""].annotation
         if wanted not in (int, float):
             return value
-        pattern, said = (WHOLE, "a whole number") if wanted is int else (NUMBER, "a number")
+        pattern, expected = (WHOLE, "a whole number") if wanted is int else (NUMBER, "a number")
         if isinstance(value, str):
             fits = pattern.fullmatch(value) is not None
         else:
             fits = not isinstance(value, bool) and (wanted is float or not isinstance(value, float))
         if not fits:
-            raise ValueError(f"must be {said}")
+            raise ValueError(f"must be {expected}")
         return value
 
     @field_validator("grpc_listen", "http_listen", "health_listen", "admin_listen")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sentiment.api.grpc.explain_request import asked_of, in_classify
+from sentiment.api.grpc.explain_request import explanation_request, in_classify
 from sentiment.api.grpc.explain_response import Messages, add
 from sentiment.errors import InvalidInput
 from sentiment.explain.encoding import Encoding, decode, tiles
@@ -96,14 +96,14 @@ def _units(span: pb.Span) -> list[tuple[int, int]]:
 def test_options_are_converted(options: dict[str, Any], wanted: dict[str, Any]) -> None:
     asked = ExplanationRequest("good", bytes_max=LIMIT)
 
-    assert asked_of(pb.ExplainRequest(text="good", options=options), LIMIT) == replace(asked, **wanted)
-    assert asked_of(pb.ClassifyRequest(text="good", explain=options), LIMIT) == replace(asked, **wanted)
+    assert explanation_request(pb.ExplainRequest(text="good", options=options), LIMIT) == replace(asked, **wanted)
+    assert explanation_request(pb.ClassifyRequest(text="good", explain=options), LIMIT) == replace(asked, **wanted)
 
 
 def test_text_pair_truncation_and_label_are_those_of_the_request() -> None:
     request = pb.ExplainRequest(text="good", text_pair="bad", truncation="TRUNCATION_HEAD_TAIL", label="negative")
 
-    assert asked_of(request, LIMIT) == ExplanationRequest("good", "bad", "head_tail", "negative", bytes_max=LIMIT)
+    assert explanation_request(request, LIMIT) == ExplanationRequest("good", "bad", "head_tail", "negative", bytes_max=LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,14 @@ def test_a_bad_option_is_refused_by_its_field(options: dict[str, Any], field: st
         ("explain.", pb.ClassifyRequest(text="good", explain=options)),
     ):
         with pytest.raises(InvalidInput) as caught:
-            asked_of(request, LIMIT)
+            explanation_request(request, LIMIT)
 
         assert (caught.value.field, caught.value.description) == (prefix + field, message)
 
 
 def test_an_unknown_truncation_is_refused() -> None:
     with pytest.raises(InvalidInput, match="truncation: must be 0 to 4, got 9"):
-        asked_of(pb.ExplainRequest(text="good", truncation=9), LIMIT)
+        explanation_request(pb.ExplainRequest(text="good", truncation=9), LIMIT)
 
 
 def test_an_error_names_a_field_as_classify_has_it() -> None:

@@ -49,7 +49,7 @@ class Quiet:
     def __init__(self) -> None:
         self.ready = asyncio.Event()
 
-    def model(self, link: Link, _said: Any) -> None:  # Any: JSON
+    def model(self, link: Link, _model_info: Any) -> None:  # Any: JSON
         """Ignored."""
         link.serving()
         self.ready.set()

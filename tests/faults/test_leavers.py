@@ -75,7 +75,7 @@ def checked(one_runner: Server) -> list[tuple[str, float]]:
 
 
 def counted(server: Server) -> Counter[str]:
-    """Rows that the server has dropped, run, run for nobody, and given an outcome; and the calls it has begun."""
+    """Rows that the server has dropped, run, run without a caller, and given an outcome; and the calls it has begun."""
     return Counter(
         dropped=int(server.total("dropped_total", reason="cancelled")),
         wasted=int(server.total("wasted_rows_total", reason="abandoned")),
@@ -108,7 +108,7 @@ def test_half_of_the_callers_leave(one_runner: Server, checked: list[tuple[str, 
         "calls of leavers: left": left,
         "calls of leavers: answered before": answered,
         "rows that waited and were not run": now["dropped"],
-        "rows that were running and ran on for nobody": now["wasted"],
+        "rows that ran to their end without a caller": now["wasted"],
         "p99 of those who stayed, ms": round(callers.fates.seconds(0.99) * 1e3),
     }
     assert left > 10

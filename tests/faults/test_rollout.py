@@ -159,7 +159,7 @@ def test_a_process_of_a_server_with_front_ends_is_killed(serve: Serve, evidence:
     evidence.measured["calls in progress at the kill"] = len(waited.calls)
     evidence.measured["of them not answered"] = len(waited.calls) - waited.of(ANSWERED)
     evidence.measured["from the kill to the start of another process in its place, ms"] = ms(started - killed)
-    evidence.measured["longest time in which nobody was answered, ms"] = ms(longest_gap(callers.fates))
+    evidence.measured["longest time without an answer, ms"] = ms(longest_gap(callers.fates))
     assert server.wait_for("process_ended")["ended"] == name
     assert server.pid(name) != pid
 

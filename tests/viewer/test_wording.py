@@ -1,4 +1,4 @@
-"""The page has the same sentences as the terminal: wording.js against explain_page.py."""
+"""The page has the same sentences as the terminal: wording.js against explanation_text.py."""
 
 from itertools import product
 from types import SimpleNamespace

@@ -36,7 +36,7 @@ class Forecast(Generic[P]):
     def __init__(self, cost: CostTable, queues: Sequence[ClassQueue[P]], runners: int) -> None:
         self.runners = runners
         self._cost = cost
-        self._lanes = queues
+        self._queues = queues
         # For each busy runner, keyed by the last batch it was given: when its running batch is predicted to end, and the seconds that
         # the last batch takes after that (0 if it is the running one).
         self._busy: dict[Hashable, tuple[float, float]] = {}
@@ -74,7 +74,7 @@ class Forecast(Generic[P]):
 
     def backlog_s(self, now: float) -> float:
         """Predicted seconds until a row that arrives now would start, behind all others."""
-        work_s = self._cost.speed * sum(queue.work_s() for queue in self._lanes)
+        work_s = self._cost.speed * sum(queue.work_s() for queue in self._queues)
         return float(self._start_s(np.array([work_s]), now)[0]) if self.runners else 0.0
 
     def check(self, queue: ClassQueue[P], alone_s: float, now: float, deadline_at: float) -> float | None:
@@ -130,7 +130,7 @@ class Forecast(Generic[P]):
     def _wait_s(self, queue: ClassQueue[P], ahead_s: Times, now: float) -> Times:
         """Seconds until ``ahead_s`` seconds of a class's work have started, with the run time that other classes get meanwhile."""
         until_s = np.maximum(ahead_s, 0.0)
-        for other in self._lanes:
+        for other in self._queues:
             # A class without rows now and without recent run time gets nothing.
             if other is not queue and (other.rows or other.use_per_s(now)):
                 until_s += self._claim_s(queue, other, ahead_s, now)
@@ -141,7 +141,7 @@ class Forecast(Generic[P]):
         speed = self._cost.speed
         # The other class runs until it has been charged as much as this class when the row's turn comes, to within one batch.
         lead_s = speed * (queue.charged_s - other.charged_s) + np.maximum(ahead_s, 0.0) / queue.share
-        first = self._lanes.index(other) < self._lanes.index(queue)
+        first = self._queues.index(other) < self._queues.index(queue)
         its_turn = lead_s >= 0 if first else lead_s > 0
         by_share_s = np.where(its_turn, lead_s * other.share + speed * other.batch_s(), 0.0)
         has_s = speed * other.work_s()
@@ -167,7 +167,7 @@ class Forecast(Generic[P]):
     def _alone_s(self, now: float) -> float:
         """An upper bound of ``backlog_s``, as if every row ran alone. Cheaper to compute, and enough where there is time."""
         alone_s = 0.0
-        for queue in self._lanes:
+        for queue in self._queues:
             alone_s += queue.alone_s
         return (self._busy_s(now) + self._cost.speed * alone_s) / self.runners
 

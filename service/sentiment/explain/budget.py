@@ -12,7 +12,7 @@ from sentiment.explain.methods.heads import PATTERNS
 from sentiment.explain.parts import ROLLOUTS, Aggregation, AttentionRequest, ExplanationRequest
 from sentiment.model.words import Encoded
 
-# At most so many bytes for tag and length of an embedded message, those of the stream's message, and the gRPC frame.
+# Upper bound in bytes: the tag and length of an embedded message, those of the stream's message, and the gRPC frame.
 FRAME = 24
 # A tag and the widest int32 (10 bytes if negative); a tag and a float; a tag and the length of a bytes field.
 INT, FLOAT, LENGTH = 12, 6, 6

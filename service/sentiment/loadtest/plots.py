@@ -13,7 +13,7 @@ from sentiment.loadtest.search import Search, Slo
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 # Each code has the same colour on every plot; all other codes count as other.
 CODES = ("RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "UNAVAILABLE", CANCELLED_BY_US)
-# More lines cannot be told apart.
+# More lines cannot be distinguished.
 LINES_MAX = 6
 _STEPS_A_DECADE = 12
 

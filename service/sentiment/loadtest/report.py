@@ -130,8 +130,8 @@ def _tables(points: Sequence[Point], slo: Slo) -> str:
     words: dict[str, str] = {}
     for point in points:
         words = {**point.messages, **words}
-    said = table(("outcome", "first message of the server"), list(words.items())) if words else ""
-    return note + table(ANSWERED_HEADER, answered) + table(("load", "sent", *seen), outcomes) + said + table(CLIENT_HEADER, client)
+    messages = table(("outcome", "first message of the server"), list(words.items())) if words else ""
+    return note + table(ANSWERED_HEADER, answered) + table(("load", "sent", *seen), outcomes) + messages + table(CLIENT_HEADER, client)
 
 
 def answered_row(point: Point) -> tuple[str, ...]:

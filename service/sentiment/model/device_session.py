@@ -32,7 +32,7 @@ GRAPH_LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 # Outside the grid. Tensor cores work on blocks of 8 x 8 or more; packed tokens are rounded up to the block size of the attention kernels.
 LENGTH_STEP = 8
 TOKENS_STEP = 64
-# The row counts of padded batches are rounded up to this many rows; larger batches are not rounded.
+# Row counts of padded batches up to this number are rounded up; larger ones are not.
 ROWS_MAX = 1024
 # The compute capability of Hopper GPUs.
 HOPPER = (9, 0)
@@ -146,7 +146,7 @@ class DeviceSession(Session):
         return pad(filled, self.inputs, pad_id, left, length)
 
     def _cell(self, rows: int, length: int) -> tuple[int, int] | None:
-        """The smallest cell for so many rows of at most this length; None if no cell is large enough."""
+        """The smallest cell for this many rows of at most this length; None if no cell is large enough."""
         return min((cell for cell in self.cells if cell[0] >= rows and cell[1] >= length), key=math.prod, default=None)
 
     def _rung(self, rows: int, length: int) -> tuple[int, int]:
@@ -178,7 +178,7 @@ class DeviceSession(Session):
         return self.run(feeds, stop)
 
     def _end_capture(self, feeds: Fed, error: Exception) -> bool:
-        """Stop to capture batches of this shape. Returns whether they were captured, that is, whether the run may be tried again."""
+        """Stop capturing batches of this shape. Returns whether they were captured, that is, whether the run may be tried again."""
         if self._graphs.pop(self._shapes_fed(feeds), None) is None:
             return False
         logger().warning("shape_not_captured", device=self.device.name, shape=feeds["input_ids"].shape, reason=str(error))

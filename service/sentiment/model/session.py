@@ -221,7 +221,7 @@ def load_graph(
     named = "test graph" if isinstance(path, bytes) else str(path)
     provider = providers[0] if isinstance(providers[0], str) else providers[0][0]
     options = onnxruntime.SessionOptions()
-    # One thread per run and several runs at once: 1.8 times the throughput of a shared pool on two cores, since there are no barriers.
+    # One thread per run and several runs at once: two runs on two cores do 1.8 times the work of one, without a shared pool's barriers.
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

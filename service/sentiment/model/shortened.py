@@ -210,7 +210,7 @@ def _without_unknown(text: str, starts: Places | None, kinds: Kinds, unknown: "U
     gone = 0
     for start, end in _runs(joined, EASY_WORD):
         if not (certain or (unknown.stand_in and word[start:end].all())):
-            # The word boundaries here are uncertain, but a run of so many WORD characters is an unknown word: remove its middle.
+            # The word boundaries here are uncertain, but a run of this many WORD characters is an unknown word: remove its middle.
             for first, last in _runs(word[start:end], unknown.length + 1 + added):
                 gaps.append((start + first + unknown.length + 1, start + last - added, ""))
                 gone += last - first - unknown.length - 1 - added

@@ -23,8 +23,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # The characters of text that are tokenized first for each token needed. English has about 4.7 characters a token. With 8, nearly every
 # text that fits the model is tokenized at once, and a longer text costs at most about twice the tokens that are read.
 CUT_CHARACTERS_PER_TOKEN = 8
-# The cost limit of a text, in characters of plain text (0.3 to 0.5 microseconds each). The limit is at least twice the first cost, if
-# that is greater. Text beyond it is not read, even if it gave too few tokens.
+# The cost limit of a text, in characters of plain text (0.3 to 0.5 microseconds each); twice the cost of the first attempt, if that is
+# greater. Text beyond it is not read, even if it gave too few tokens.
 CUT_CHARACTERS_MAX = 2**15
 # Factors of the cost after an attempt that gave too few tokens.
 GROWTH_MIN, GROWTH_MAX = 2, 16
@@ -350,7 +350,7 @@ class Tokenizer:
 
 
 def _costs(wanted: int) -> tuple[int, int]:
-    """The cost of the first attempt to read so many tokens, and the cost limit."""
+    """The cost of the first attempt to read ``wanted`` tokens, and the cost limit."""
     cost = CUT_CHARACTERS_PER_TOKEN * wanted
     return cost, max(CUT_CHARACTERS_MAX, 2 * cost)
 

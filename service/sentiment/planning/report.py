@@ -27,13 +27,13 @@ def verdict(sizing: Sizing, objective: Objective) -> str:
     """The answer in a sentence."""
     if sizing.fewest is None:
         return sizing.why
-    said = f"{replicas_text(sizing.fewest)} {'answers' if sizing.fewest == 1 else 'answer'} {objective}"
+    summary = f"{replicas_text(sizing.fewest)} {'answers' if sizing.fewest == 1 else 'answer'} {objective}"
     if any(replicas < sizing.fewest for replicas in sizing.tried):
-        said += "; fewer do not"
+        summary += "; fewer do not"
     missing = [replicas for replicas, outcome in sizing.tried.items() if replicas > sizing.fewest and not objective.met(outcome)]
     if missing:
-        said += f". {max(missing)} do not either, so the difference is within random variation: use more --requests"
-    return said
+        summary += f". {max(missing)} do not either, so the difference is within random variation: use more --requests"
+    return summary
 
 
 def tables(sizing: Sizing, objective: Objective) -> list[Table]:
@@ -56,8 +56,8 @@ def tables(sizing: Sizing, objective: Objective) -> list[Table]:
 
 def compose(sizing: Sizing, objective: Objective, facts: Mapping[str, str], cautions: Sequence[str]) -> str:
     """The HTML report: the answer with its warnings, plots, tables and the settings."""
-    said = paragraph(verdict(sizing, objective)) if sizing.fewest else notice(verdict(sizing, objective))
-    said += "".join(map(notice, cautions))
+    summary = paragraph(verdict(sizing, objective)) if sizing.fewest else notice(verdict(sizing, objective))
+    summary += "".join(map(notice, cautions))
     shown = _shown(sizing)
     drawn = [
         (
@@ -72,7 +72,7 @@ def compose(sizing: Sizing, objective: Objective, facts: Mapping[str, str], caut
     if len(sizing.tried) > 1:
         drawn.insert(0, (_by_replicas(sizing, objective), "Requests answered in time, against the number of replicas."))
     sections = [
-        Section("In short", said),
+        Section("In short", summary),
         Section("Plots", svg_plots.figures(drawn)),
         Section("Every fleet", "".join(table(header, rows) for header, rows in tables(sizing, objective))),
         Section("What was simulated", table(("", "this run"), list(facts.items()))),

@@ -79,24 +79,24 @@ class BatchTelemetry:
         now, place = time.monotonic(), _place(traced)
         for ticket, trace in traced:
             if ticket.state is State.ANSWERED:
-                told: Attributes = {"sentiment.tokens": ticket.length}
-                trace.stage("queue", ticket.queued_at, ticket.started_at, told)
-                trace.stage("run", ticket.started_at, now, told, links=[place])
-        told = self._told(batch, runner) | {
+                attributes: Attributes = {"sentiment.tokens": ticket.length}
+                trace.stage("queue", ticket.queued_at, ticket.started_at, attributes)
+                trace.stage("run", ticket.started_at, now, attributes, links=[place])
+        facts: Attributes = self._facts(batch, runner) | {
             "sentiment.batch.computed_tokens": ran.tokens,
             "sentiment.batch.pad_s": ran.pad_s,
             "sentiment.batch.copy_s": ran.copy_s,
             "sentiment.batch.run_s": ran.run_s,
         }
-        tracer.alone("batch", place, batch.tickets[0].started_at, now, told, _requests(traced))
+        tracer.alone("batch", place, batch.tickets[0].started_at, now, facts, _requests(traced))
 
     def _trace_failed(self, batch: Batch[Waiting], runner: str, error: str, seconds: float) -> None:
         """Record a span of a batch without an answer. Its rows have their spans already, or are tried again."""
         if self._tracer is not None and (traced := _traced(batch)):
-            now, told = time.monotonic(), self._told(batch, runner)
-            self._tracer.alone("batch", _place(traced), now - seconds, now, told, _requests(traced), error)
+            now, facts = time.monotonic(), self._facts(batch, runner)
+            self._tracer.alone("batch", _place(traced), now - seconds, now, facts, _requests(traced), error)
 
-    def _told(self, batch: Batch[Waiting], runner: str) -> Attributes:
+    def _facts(self, batch: Batch[Waiting], runner: str) -> Attributes:
         return {
             "sentiment.model": self._metrics.model,
             "sentiment.runner": runner,

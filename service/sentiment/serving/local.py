@@ -9,7 +9,7 @@ from types import MappingProxyType, TracebackType
 from typing import Self
 
 from sentiment.api.grpc import convert
-from sentiment.api.grpc.explain_request import asked_of
+from sentiment.api.grpc.explain_request import explanation_request
 from sentiment.api.grpc.explain_response import Messages
 from sentiment.api.grpc.status import code_of, status_of
 from sentiment.batching.ticket import Priority
@@ -107,7 +107,7 @@ class LocalClassifier:
         messages = Messages(convert.model_id(self._served), self._served.classifier.manifest.labels)
         reader = Reader(text, text_pair)
         try:
-            for part in self._explainer.explain(asked_of(request, BYTES_MAX), lambda: until - time.monotonic()):
+            for part in self._explainer.explain(explanation_request(request, BYTES_MAX), lambda: until - time.monotonic()):
                 for message in messages.of(part):
                     reader.take(message)
         except RequestError as error:

@@ -1,6 +1,6 @@
 """The admin port: Triton's model repository methods, for callers with an admin token.
 
-It is a port of its own, because a caller that may classify must not be able to exchange models.
+It is a port of its own, because a caller that may classify must not be able to change models.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -34,7 +34,7 @@ class Entry:
 
 
 class Repository(Protocol):
-    """The models, and how to exchange them."""
+    """The models, and how to change them."""
 
     async def index(self) -> list[Entry]:
         """Every version, loaded or on disk."""

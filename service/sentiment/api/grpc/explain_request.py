@@ -15,7 +15,7 @@ WINDOWS = "windows"
 SETS_MAX = 64
 
 
-def asked_of(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) -> ExplanationRequest:
+def explanation_request(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) -> ExplanationRequest:
     """The explanation that a request asks for. Checks only what ``ExplanationRequest`` cannot hold; ``Explainer`` checks the rest.
 
     Args:
@@ -48,7 +48,7 @@ def asked_of(request: pb.ExplainRequest | pb.ClassifyRequest, bytes_limit: int) 
         by_embedding=options.attribution.by_embedding,
         counterfactuals=options.counterfactuals,
         heads=options.heads,
-        attention=_attention_asked(options.attention, field + "attention.") if options.HasField("attention") else None,
+        attention=_attention_request(options.attention, field + "attention.") if options.HasField("attention") else None,
         neuron=NeuronRequest(options.neuron.layer, options.neuron.head, options.neuron.token) if options.HasField("neuron") else None,
         steps=options.attribution.steps,
         bytes_max=_bytes_max(options.bytes_max, bytes_limit, field + "bytes_max"),
@@ -63,7 +63,7 @@ def in_classify(error: InvalidInput) -> InvalidInput:
     return InvalidInput(CLASSIFY_OPTIONS + error.field.removeprefix(EXPLAIN_OPTIONS), error.description)
 
 
-def _attention_asked(options: pb.AttentionOptions, field: str) -> AttentionRequest:
+def _attention_request(options: pb.AttentionOptions, field: str) -> AttentionRequest:
     for name, value, known in (
         ("encoding", options.encoding, pb.AttentionEncoding.values()),
         ("aggregation", options.aggregation, pb.AttentionAggregation.values()),
@@ -85,7 +85,7 @@ def _sets(sets: Sequence[pb.WordSet], field: str) -> tuple[tuple[int, ...], ...]
     return tuple(tuple(one.words) for one in sets)
 
 
-def _bytes_max(asked: int, limit: int, field: str) -> int:
-    if not 0 <= asked <= limit:
-        raise InvalidInput(field, f"must be 1 to {limit}, or 0 for {limit}, got {asked}")
-    return asked or limit
+def _bytes_max(value: int, limit: int, field: str) -> int:
+    if not 0 <= value <= limit:
+        raise InvalidInput(field, f"must be 1 to {limit}, or 0 for {limit}, got {value}")
+    return value or limit

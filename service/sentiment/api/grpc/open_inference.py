@@ -79,7 +79,7 @@ class InferenceService:
         served = call.served = self._find(request.model_name, request.model_version)
         manifest = served.classifier.manifest
         parameters = tensors.parameters_of(request)
-        wanted = tensors.requested_of(request, manifest.labels)
+        names = tensors.requested_of(request, manifest.labels)
         texts = tensors.texts_of(request, self._texts_max)
         priority = parameters.priority or (Priority.INTERACTIVE if len(texts) == 1 else Priority.BULK)
         queries = [
@@ -98,7 +98,7 @@ class InferenceService:
             raise
         served.metrics.items[call.method, OK](len(texts))
         response = oip.ModelInferResponse(model_name=manifest.name, model_version=str(manifest.version), id=request.id)
-        tensors.add_outputs(response, wanted, answers, manifest.labels)
+        tensors.add_outputs(response, names, answers, manifest.labels)
         return response
 
     def _find(self, name: str, version: str) -> Served:

@@ -13,7 +13,7 @@ from sentiment.errors import CannotServe
 from sentiment.observability.logs import logger, wait_written
 
 # How often to check whether gRPC still serves, if its own task is not found.
-LOOK_S = 0.05
+CHECK_INTERVAL_S = 0.05
 SERVING_TASK = "AioServer._server_main_loop"
 # gRPC closes a port a moment after it has ended the server. Bind again until it is free, for at most CLOSES_S.
 CLOSES_S = 10.0
@@ -94,7 +94,7 @@ class GrpcPort:
                 if serving is not None:
                     await asyncio.wait({serving})
                 while serving is None and self._server._server.is_running():  # type: ignore[attr-defined]  # noqa: ASYNC110  # gRPC gives no event
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(CHECK_INTERVAL_S)
                 leaving = asyncio.create_task(self._server.stop(ENDED_GRACE_S))
                 self._ended[leaving] = self._server
                 leaving.add_done_callback(self._ended.pop)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from sentiment.api.grpc import convert, explain_response
 from sentiment.api.grpc.call import Call
 from sentiment.api.grpc.calls import OK, Calls, Method, StreamMethod
-from sentiment.api.grpc.explain_request import asked_of, in_classify
+from sentiment.api.grpc.explain_request import explanation_request, in_classify
 from sentiment.api.grpc.status import code_of, set_seconds
 from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput, RequestError, Unsupported
@@ -62,12 +62,12 @@ class SentimentService:
         served = call.served = self.models.find(request.model)
         query = convert.query_of(request, convert.check_options(request, Priority.INTERACTIVE), trace=call.trace)
         explaining = _explaining(served) if request.HasField("explain") else None
-        asked = asked_of(request, explaining.limits.classify_bytes_max) if explaining is not None else None
+        explanation = explanation_request(request, explaining.limits.classify_bytes_max) if explaining is not None else None
         served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
         try:
             response = convert.response_of(await served.classify(query, call.arrived_at, call.deadline_at), served)
-            if asked is not None:
-                await _add_explanation(response, served, asked, call)
+            if explanation is not None:
+                await _add_explanation(response, served, explanation, call)
         except BaseException as error:
             served.metrics.items[call.method, ended_by(error, call)]()
             raise
@@ -100,9 +100,9 @@ class SentimentService:
     async def explain(self, request: pb.ExplainRequest, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
         """Explain one text. Yields each message as soon as it is ready."""
         served = call.served = self.models.find(request.model)
-        asked = asked_of(request, _explaining(served).limits.bytes_max)
-        served.check(Query(asked.text, asked.text_pair, asked.truncation))
-        async with aclosing(_messages(served, asked, call)) as messages:
+        explanation = explanation_request(request, _explaining(served).limits.bytes_max)
+        served.check(Query(explanation.text, explanation.text_pair, explanation.truncation))
+        async with aclosing(_messages(served, explanation, call)) as messages:
             async for message in messages:
                 yield message
 
@@ -155,9 +155,9 @@ def _explaining(served: Served) -> Explaining:
     return served.explaining
 
 
-async def _add_explanation(response: pb.ClassifyResponse, served: Served, asked: ExplanationRequest, call: Call) -> None:
+async def _add_explanation(response: pb.ClassifyResponse, served: Served, request: ExplanationRequest, call: Call) -> None:
     try:
-        async with aclosing(_messages(served, asked, call)) as messages:
+        async with aclosing(_messages(served, request, call)) as messages:
             async for message in messages:
                 explain_response.add(message, response.explanation)
     except InvalidInput as error:
@@ -165,12 +165,12 @@ async def _add_explanation(response: pb.ClassifyResponse, served: Served, asked:
     set_seconds(response.timing.total, time.monotonic() - call.arrived_at)
 
 
-async def _messages(served: Served, asked: ExplanationRequest, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
+async def _messages(served: Served, request: ExplanationRequest, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
     """The messages of an explanation. Closing the generator withdraws the explanation from its queue."""
     converter = explain_response.Messages(convert.model_id(served), served.classifier.manifest.labels)
     # The span covers the time from the request to the last part that the client read.
     with StageSpan(call.trace, "explain"):
-        async with aclosing(_explaining(served).explain(asked, call.deadline_at)) as parts:
+        async with aclosing(_explaining(served).explain(request, call.deadline_at)) as parts:
             async for part in parts:
                 messages: Iterable[pb.ExplainResponse] = converter.of(part)
                 if isinstance(part, Header) and sum(map(len, part.texts)) > INLINE_CHARACTERS_MAX:

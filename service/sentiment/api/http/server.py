@@ -133,8 +133,8 @@ class Web:
     async def _get_readyz(self, _request: web.Request) -> web.Response:
         return web.Response(text="ready\n") if self._ready() else web.Response(text="not ready\n", status=503)
 
-    async def _get(self, method: Method[Q, A], asked: Callable[[web.Request], Q], request: web.Request) -> web.Response:
-        return await self._answer(method, request, lambda call: self._work_asked(method, asked, request, call))
+    async def _get(self, method: Method[Q, A], parse: Callable[[web.Request], Q], request: web.Request) -> web.Response:
+        return await self._answer(method, request, lambda call: self._work_get(method, parse, request, call))
 
     async def _post(self, method: Method[Q, A], request: web.Request) -> web.Response:
         return await self._answer(method, request, lambda call: self._work(method, request, call))
@@ -177,8 +177,8 @@ class Web:
     async def _work(self, method: Method[Q, A], request: web.Request, call: Call) -> A:
         return await method.answer(await self._message(method.request, request, call), call)
 
-    async def _work_asked(self, method: Method[Q, A], asked: Callable[[web.Request], Q], request: web.Request, call: Call) -> A:
-        return await method.answer(asked(request), call)
+    async def _work_get(self, method: Method[Q, A], parse: Callable[[web.Request], Q], request: web.Request, call: Call) -> A:
+        return await method.answer(parse(request), call)
 
     async def _work_stream(self, method: StreamMethod[Q, A], request: web.Request, call: Call, lines: Lines) -> None:
         await method.write_all(await self._message(method.request, request, call), call, lines.add)

@@ -50,7 +50,7 @@ class Pace:
         self.rows += rows
 
     def seconds(self, rows: int) -> float:
-        """Predicted time for so many rows; 0 before the first run."""
+        """Predicted seconds for ``rows`` rows; 0 before the first run."""
         return rows * self.row_s
 
     def rows_in(self, seconds: float) -> int:
@@ -103,7 +103,7 @@ class Runs:
         return first
 
     def fits(self, seconds: float) -> bool:
-        """Whether work of so many seconds fits into the time left."""
+        """Whether work of ``seconds`` fits into the time left."""
         return seconds * MARGIN <= self.left_s()
 
     def drive(self, steps: Steps[Result]) -> Result | None:

@@ -273,7 +273,7 @@ def _count(variable: str, default: int) -> int:
 
 def _resource(process: str) -> Resource:
     """The resource: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, with our defaults for what they leave out."""
-    told = {
+    configured = {
         key: value
         for key, value in Resource.create().attributes.items()
         if key != SERVICE_NAME or not str(value).startswith("unknown_service")
@@ -284,4 +284,4 @@ def _resource(process: str) -> Resource:
         "process.pid": os.getpid(),
         "sentiment.process": process,
     }
-    return Resource({**own, **told})
+    return Resource({**own, **configured})

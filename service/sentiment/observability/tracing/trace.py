@@ -124,10 +124,10 @@ class Trace:
             batch: the last one in which it ran.
         """
         now = time.monotonic()
-        told: Attributes = {"sentiment.tokens": tokens}
-        last = told if error else {**told, CANCELLED: True}
+        attributes: Attributes = {"sentiment.tokens": tokens}
+        last = attributes if error else {**attributes, CANCELLED: True}
         if started_at:
-            self.stage("queue", queued_at, started_at, told)
+            self.stage("queue", queued_at, started_at, attributes)
             self.stage("run", started_at, now, last, [batch] if batch is not None else [], error)
         else:
             self.stage("queue", queued_at, now, last, error=error)

@@ -44,7 +44,7 @@ UNREAD_BYTES_MAX = 2**24
 # How long to wait for an executor that does not read before the connection is aborted.
 CLOSE_S = 1.0
 # How often to try to connect to an executor that is not there.
-LOOK_S = 0.05
+CONNECT_INTERVAL_S = 0.05
 
 
 @dataclass(slots=True, eq=False)
@@ -209,7 +209,7 @@ def _tell(text: RemoteText, outcome: TextOutcome) -> None:
 class LinkListener(Protocol):
     """What a front end does with the executor's messages."""
 
-    def model(self, link: "Link", said: Any) -> None:  # Any: JSON
+    def model(self, link: "Link", model_info: Any) -> None:  # Any: JSON
         """The executor of this link announces its model."""
 
     def state(self, ready: bool) -> None:
@@ -313,7 +313,7 @@ async def connect(path: Path, make: Callable[[], Link]) -> Link:
         with contextlib.suppress(FileNotFoundError, ConnectionError):
             _, link = await asyncio.get_running_loop().create_unix_connection(make, str(path))
             return link
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CONNECT_INTERVAL_S)
 
 
 async def watch_deadlines(queue: RemoteQueue) -> None:

@@ -66,7 +66,7 @@ class FrontEndServer:
         self._path = path
         self._front_ends = front_ends
         self._fronts: set[FrontEndConnection] = set()
-        self._asked = 0
+        self._asks = 0
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
 
@@ -96,17 +96,17 @@ class FrontEndServer:
 
     async def collect(self) -> None:
         """Collect every front end's counts, for at most COUNTS_S."""
-        self._asked += 1
-        number, asked = self._asked, {front for front in self._fronts if front.name}
-        for front in asked:
+        self._asks += 1
+        number, fronts = self._asks, {front for front in self._fronts if front.name}
+        for front in fronts:
             front.send(frame(Kind.ASK, pack_numbers([number])))
         try:
             async with asyncio.timeout(COUNTS_S):
-                while any(front.counts_received < number for front in asked & self._fronts):
+                while any(front.counts_received < number for front in fronts & self._fronts):
                     await self._change()
         except TimeoutError:
             logger().warning(
-                "counts_missing", front_ends=sorted(front.name for front in asked & self._fronts if front.counts_received < number)
+                "counts_missing", front_ends=sorted(front.name for front in fronts & self._fronts if front.counts_received < number)
             )
 
     async def wait_gone(self, timeout_s: float) -> None:

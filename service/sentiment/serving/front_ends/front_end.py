@@ -138,9 +138,9 @@ class FrontEnd:
         """Background work besides the link, until the process ends."""
         return self._read_models(), watch_deadlines(self._queue), self._secured.keep_fresh(), beat()
 
-    def model(self, link: Link, said: Any) -> None:  # Any: JSON
+    def model(self, link: Link, model_info: Any) -> None:  # Any: JSON
         """See LinkListener."""
-        self._model.put_nowait((link, said))
+        self._model.put_nowait((link, model_info))
 
     def state(self, ready: bool) -> None:
         """See LinkListener."""

@@ -28,7 +28,7 @@ export function replace(parent, ...children) {
   parent.replaceChildren(...children.filter((child) => child !== null && child !== undefined));
 }
 
-/** Debounce: call a function once, when there were no more calls for so many milliseconds. */
+/** Debounce: call a function once, when there have been no more calls for this many milliseconds. */
 export function afterwards(milliseconds, call) {
   let timer = 0;
   return (...values) => {

@@ -80,7 +80,7 @@ function headChip(head, {toggle, only}) {
 /**
  * The heads of all layers as buttons; one that is chosen is shown alone: {element, show({report, layer, chosen, byEffect})}.
  *
- * @param {function} choose told of the layer and head.
+ * @param {function} choose called with the layer and head.
  */
 export function headRanking(choose) {
   const list = element("ol", {class: "heads-ranking scroll", role: "list", aria: {label: "Heads of all layers"}});

@@ -9,7 +9,7 @@ export const THUMB_SIDE = 72;
 const GRID_FRAME_MS = 8;
 const GRID_TITLE = "Attention maps, a row a layer and a column a head";
 
-/** The grid. `choose` is told of the layer and head whose map is to be enlarged. */
+/** The grid. `choose` is called with the layer and head whose map is to be enlarged. */
 export class ModelGrid {
   constructor(choose) {
     this.choose = choose;
@@ -24,7 +24,7 @@ export class ModelGrid {
     this.table.addEventListener("focusin", (event) => this.#activate(this.cells.findIndex(({button}) => button === event.target)));
   }
 
-  /** Make the cells for so many layers and heads. */
+  /** Make the cells for this many layers and heads. */
   shape(layers, heads) {
     [this.layers, this.heads] = [layers, heads];
     this.cells = [];

@@ -64,7 +64,7 @@ export function neuronTiny(value) {
   return value === 0 ? "0" : value.toExponential(0).replace("e-", "e−").replace("e+", "e");
 }
 
-/** Where the columns stand, in a picture that has so many pixels; it may come out wider. */
+/** The positions of the columns, in a picture of about this many pixels; it may be wider. */
 export function neuronColumns(facts, available) {
   const narrow = available < 640;
   const numbers = ["dot", "scaled", ...(facts.biased ? ["bias", "score"] : [])];

@@ -1,4 +1,4 @@
-// The texts about an explanation: the sentences of explain_page.py, and numbers as text. Pure: does not use the page.
+// The texts about an explanation: the sentences of cli/explanation_text.py, and numbers as text. Pure: does not use the page.
 
 const SET_SHOWN = 12;
 const WORD_SHOWN = 60;
