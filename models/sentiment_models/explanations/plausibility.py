@@ -155,7 +155,7 @@ def plausibility_found(
         threads: threads of the session; 0: the available cores.
 
     Raises:
-        BadData: a file or all its documents cannot be used.
+        BadData: a file cannot be used, or none of its documents can.
         ModelsError: ``resume`` belongs to another run.
     """
     everything = read_documents(file, subject.labels)

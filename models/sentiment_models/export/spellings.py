@@ -21,7 +21,7 @@ import tokenizers
 from sentiment_models.errors import BadCheckpoint, BadData
 from sentiment_models.export.manifest import TOKENIZER_FILE
 
-# Shorter spellings would match too many other words.
+# Shorter words have too many other words as neighbours, and shorter spellings match too many words.
 LETTERS_MIN = 3
 # The minimum count of a word in the texts.
 COUNT_MIN = 20
