@@ -33,7 +33,7 @@ Json = dict[str, Any]  # plain JSON
 _WORD = re.compile(r"\w+")
 
 
-def slips(word: str) -> set[str]:
+def typos_of(word: str) -> set[str]:
     """Return all results of one typo: two neighbouring letters swapped, or one letter left out."""
     swapped = {word[:at] + word[at + 1] + word[at] + word[at + 2 :] for at in range(len(word) - 1)}
     return (swapped | {word[:at] + word[at + 1 :] for at in range(len(word))}) - {word}
@@ -67,9 +67,9 @@ def find_spellings(vocabulary: Iterable[str], counts: Mapping[str, int]) -> dict
     found: dict[str, str] = {}
     for word in words:
         if counts.get(word, 0) >= COUNT_MIN:
-            for slip in slips(word):
-                if len(slip) >= LETTERS_MIN and slip not in known:
-                    found.setdefault(slip, word)
+            for typo in typos_of(word):
+                if len(typo) >= LETTERS_MIN and typo not in known:
+                    found.setdefault(typo, word)
     # Repeated, because a shorter spelling may match what a removed one matched.
     while frequent := _too_frequent(found, known, counts):
         for spelling in frequent:
