@@ -145,9 +145,7 @@ class Evaluation(_Part):
             file = manifest.files.get(name)
             if file is None or file.sha256 != measured:
                 known = f"no {name}" if file is None else f"one with SHA-256 {file.sha256[:12]}"
-                raise ModelsError(
-                    f"the evaluation was measured with {name} of SHA-256 {measured[:12]}; the bundle has {known}; evaluate it again"
-                )
+                raise ModelsError(f"the evaluation measured {name} with SHA-256 {measured[:12]}; the bundle has {known}; evaluate it again")
         for setting in ("temperature", "abstain_below"):
             ours, theirs = getattr(self, setting), getattr(manifest.calibration, setting)
             if ours != theirs:
