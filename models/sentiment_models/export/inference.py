@@ -130,7 +130,7 @@ def serve(classifier: Classifier, texts: Sequence[TextOrPair], title: str, threa
             some = texts[start : start + POOL_TEXTS]
             firsts = encode_all(graph.tokenizer, some)
             read = [
-                # A pair that does not fit is truncated at its end, as the service does by default.
+                # Pairs that do not fit are truncated, the longer text first, as the service does by default.
                 classifier.read_on(text, truncation) if row.truncated and truncation in READ_ON and isinstance(text, str) else row
                 for text, row in zip(some, firsts, strict=True)
             ]
