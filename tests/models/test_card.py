@@ -12,7 +12,7 @@ from sentiment_models.evaluation.evaluate import Dataset, evaluate
 from sentiment_models.evaluation.findings import Evaluation
 from sentiment_models.export.export import Exported
 from sentiment_models.export.golden import MEANT
-from sentiment_models.reports.card import Told, write_card
+from sentiment_models.reports.card import AuthorFacts, write_card
 from tests.models.tiny_bert import sentences, write_tsv
 
 
@@ -68,8 +68,8 @@ def test_the_card_names_what_the_model_was_trained_on(bundle: Path) -> None:
     first = {"files": [tails], "steps": 10, "recipe": {"base": "minilm", "layers": 9, "seed": 2}, "base_training": adapted}
     _record(bundle, training={"files": [file], "steps": 4314, "recipe": {"base": "best", "seed": 1}, "base_training": first})
 
-    told = Told("English", "None of the sources states one.")
-    text = write_card(bundle, [], told=told).read_text(encoding="utf-8")
+    author = AuthorFacts("English", "None of the sources states one.")
+    text = write_card(bundle, [], author=author).read_text(encoding="utf-8")
 
     assert "| sst2/train.tsv.gz | 58,404 | 3 | `abababababababab` |" in text
     assert "Licences of the training texts: None of the sources states one. No training text is in this bundle." in text

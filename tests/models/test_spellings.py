@@ -22,7 +22,7 @@ from sentiment_models.export.spellings import (
     count_words,
     find_spellings,
     learn_spellings,
-    slips,
+    typos_of,
     without_spellings,
 )
 from sentiment_models.training.average import average
@@ -35,15 +35,15 @@ MANY = COUNT_MIN * RARER
 
 
 def test_a_typo_swaps_two_neighbours_or_leaves_a_letter_out() -> None:
-    assert slips("good") == {"ogod", "godo", "ood", "god", "goo"}
-    assert slips("ee") == {"e"}
+    assert typos_of("good") == {"ogod", "godo", "ood", "god", "goo"}
+    assert typos_of("ee") == {"e"}
 
 
-def test_every_typo_of_training_and_evaluation_is_a_slip() -> None:
+def test_every_typo_of_training_and_evaluation_is_in_the_set() -> None:
     rng = random.Random(1)
     for word in ("movie", "excellent", "boring", "unwatchable"):
         made = {typos(f"{word} - - - -", rng).split()[0] for _ in range(400)}
-        assert made == slips(word)
+        assert made == typos_of(word)
 
 
 def test_a_spelling_goes_to_the_more_frequent_word_and_no_word_is_one() -> None:
@@ -111,8 +111,8 @@ def _provenance(bundle: Path) -> dict[str, Any]:
 
 def test_a_misspelled_word_is_one_token_with_the_id_of_the_word_and_shows_what_was_written(spelled: Path) -> None:
     vocabulary = _vocabulary(spelled)
-    pairs = ((name, slip) for name in vocabulary for slip in sorted(slips(name)))
-    word, spelling = next((name, slip) for name, slip in pairs if vocabulary.get(slip) == vocabulary[name])
+    pairs = ((name, typo) for name in vocabulary for typo in sorted(typos_of(name)))
+    word, spelling = next((name, typo) for name, typo in pairs if vocabulary.get(typo) == vocabulary[name])
     tokenizer = Tokenizer(spelled / "tokenizer.json", 32)
 
     found = tokenizer.encode_explained(f"{spelling.upper()}😍 {spelling}").tokens

@@ -88,7 +88,7 @@ def test_the_commands_export_and_evaluate_a_bundle_of_pairs(tmp_path: Path, caps
 
     assert main(["export", str(base), "--out", str(bundle), "--dev", str(source), "--pairs"]) == 0
     said = capsys.readouterr().err
-    assert "holds no pairs" not in said
+    assert "has no pairs" not in said
     assert FLATTENED in said.splitlines()
     assert load_bundle(bundle).manifest.pairs
     assert main(["evaluate", str(bundle), str(source), "--json", str(tmp_path / "found.json")]) == 0

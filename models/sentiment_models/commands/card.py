@@ -7,7 +7,7 @@ from sentiment_models.evaluation.findings import read_evaluation
 from sentiment_models.explanations.findings import Findings
 from sentiment_models.explanations.stored import stored
 from sentiment_models.explanations.training_findings import TrainingFindings
-from sentiment_models.reports.card import Told, write_card
+from sentiment_models.reports.card import AuthorFacts, write_card
 
 DESCRIPTION = "Write MODEL_CARD.md into a bundle, from its manifest and the results of evaluate and attention-tests."
 
@@ -30,6 +30,6 @@ def run(arguments: argparse.Namespace) -> None:
         [read_evaluation(path) for path in arguments.evaluation],
         stored(findings, Findings, "evaluate --explanations --json") if findings else None,
         stored(training, TrainingFindings, "attention-tests") if training else None,
-        Told(arguments.language, arguments.licences),
+        AuthorFacts(arguments.language, arguments.licences),
     )
     print(path)

@@ -105,7 +105,7 @@ def vary(examples: Sequence[Example], recipe: Recipe, epoch: int) -> list[TextOr
 
 
 def _varied(text: str, recipe: Recipe, rng: random.Random) -> str:
-    detokenizes, recases, slips = (rng.random() < chance for chance in (recipe.detokenize, recipe.recase, recipe.typos))
+    detokenizes, recases, misspells = (rng.random() < chance for chance in (recipe.detokenize, recipe.recase, recipe.typos))
     text = detokenize(text) if detokenizes else text
     text = recase(text, rng) if recases else text
-    return typos(text, rng) if slips else text
+    return typos(text, rng) if misspells else text

@@ -31,22 +31,22 @@ def typos(text: str, rng: random.Random) -> str:
     words of two letters or more, at most one per word. With too few such words there are fewer typos.
     """
     count = len(text.split())
-    slips = max(count // 10, int(count >= 5))
+    most = max(count // 10, int(count >= 5))
     words = [(found.start(), found.group()) for found in WORD.finditer(text)]
     places = [(number, at) for number, (_, letters) in enumerate(words) for at in range(len(letters))]
     rng.shuffle(places)
     chosen: dict[int, int] = {}
     for number, at in places:
-        if len(chosen) == slips:
+        if len(chosen) == most:
             break
         chosen.setdefault(number, at)
     for number in sorted(chosen, reverse=True):
         start, letters = words[number]
-        text = text[:start] + _slip(letters, chosen[number], rng) + text[start + len(letters) :]
+        text = text[:start] + _typo(letters, chosen[number], rng) + text[start + len(letters) :]
     return text
 
 
-def _slip(letters: str, at: int, rng: random.Random) -> str:
+def _typo(letters: str, at: int, rng: random.Random) -> str:
     first = min(at, len(letters) - 2)
     if rng.random() < 0.5 and letters[first] != letters[first + 1]:
         return letters[:first] + letters[first + 1] + letters[first] + letters[first + 2 :]

@@ -121,7 +121,7 @@ def tau(values: Floats, other: Floats) -> float | None:
 
 
 def beam_search(n: int, width: int, worst: bool, model: Model, answers: Answers) -> Steps[tuple[Order, float]]:
-    """Search the order whose erasures lower f the most on average over all lengths, or with ``worst`` the least.
+    """Search for the order whose erasures lower f the most on average over all lengths, or with ``worst`` the least.
 
     Edin et al. 2025, "Normalized AOPC". With ``width`` 1 the search is greedy.
 

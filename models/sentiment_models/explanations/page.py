@@ -87,9 +87,9 @@ def _dataset(one: DatasetFound, found: Findings) -> Iterator[Section]:
     yield _section(tables.verdicts(one, operators))
     yield _section(tables.costs(one))
     if one.agreement:
-        item = "Mean rank agreement of word scores. Methods that disagree cannot all be right; methods that agree can all be wrong."
+        note = "Mean rank agreement of word scores. Methods that disagree cannot all be right; methods that agree can all be wrong."
         drawn = picture(pictures.tau_matrix(one.agreement, "Kendall's tau-b of word scores"), "Rank agreement of each method with each.")
-        yield Section("Do methods agree?", paragraph(item) + drawn)
+        yield Section("Do methods agree?", paragraph(note) + drawn)
     if one.attention is not None:
         parts = [f"<h3>{item.title}</h3>{paragraph(item.note)}{_table(item)}" for item in attention_tables(one.attention)]
         parts += [paragraph(left)] if (left := not_measured(one.attention)) else []

@@ -66,9 +66,9 @@ def _fractions(axes: Axes, found: DatasetFound, operator: str, measure: str) -> 
     for name, method in found.methods.items():
         if operator not in method.operators or name == "uniform":
             continue
-        told = method.operators[operator]
-        values = getattr(told, f"{measure}_by_fraction")
-        texts = told.over_random.texts if told.over_random else found.texts
+        one = method.operators[operator]
+        values = getattr(one, f"{measure}_by_fraction")
+        texts = one.over_random.texts if one.over_random else found.texts
         if name == "random":
             axes.plot(places, values, "-", color=GREY, linewidth=3.5, label=name, zorder=2)
             axes.fill_between(places, values, FAR if measure == "sufficiency" else -FAR, color="#eeeeee", zorder=0, linewidth=0)
@@ -87,8 +87,8 @@ def _fractions(axes: Axes, found: DatasetFound, operator: str, measure: str) -> 
 
 def _limits(found: DatasetFound, measure: str) -> tuple[float, float]:
     """Return common axis limits for all methods and operators."""
-    told = [one for method in found.methods.values() for one in method.operators.values()]
-    shown = [value for one in told for value in getattr(one, f"{measure}_by_fraction")]
+    every = [one for method in found.methods.values() for one in method.operators.values()]
+    shown = [value for one in every for value in getattr(one, f"{measure}_by_fraction")]
     low, high = min(shown), max(shown)
     return low - 0.05 * (high - low) - 1e-3, high + 0.05 * (high - low) + 1e-3
 

@@ -155,7 +155,7 @@ def plausibility_found(
         threads: threads of the session; 0: the available cores.
 
     Raises:
-        BadData: a file or all its documents cannot be used.
+        BadData: a file cannot be used, or none of its documents can.
         ModelsError: ``resume`` belongs to another run.
     """
     everything = read_documents(file, subject.labels)
@@ -175,12 +175,12 @@ def plausibility_found(
         # The first failure cancels the calls that have not started.
         for _ in pool.map(one, left):
             bar.update()
-    told = [journal.get(str(index)) or {} for index in range(len(chosen))]
+    records = [journal.get(str(index)) or {} for index in range(len(chosen))]
     return PlausibilityFound(
         documents=len(chosen),
         prevalence=round(float(np.mean([marked.marks.mean() for marked in chosen])), DIGITS),
         sha256=sha256(file),
-        methods=_means(told, seed),
+        methods=_means(records, seed),
     )
 
 
@@ -205,10 +205,10 @@ def _chosen(subject: Subject, everything: Sequence[tuple[Document, int]], docume
 def _scores(subject: Subject, one: _Marked, lexicon: WordCounts | None) -> dict[str, Floats]:
     reading, n = one.reading, one.reading.count
     methods = [name for name in METHODS if name in subject.explainer.methods]
-    told = attributions(subject, reading, one.label, methods)
+    scored = attributions(subject, reading, one.label, methods)
     if subject.session is not None:
-        told |= attention_scores(subject, reading, one.label)
-    found = {name: scores.values for name, scores in told.items()}
+        scored |= attention_scores(subject, reading, one.label)
+    found = {name: scores.values for name, scores in scored.items()}
     found |= {"position_first": np.arange(n, 0, -1).astype(np.float64), "position_last": np.arange(n).astype(np.float64)}
     return found | ({} if lexicon is None else {"lexicon": lexicon.log_odds(reading.words, one.label)})
 
@@ -225,9 +225,9 @@ def _agreement(scores: dict[str, Floats], marks: Marks, rng: np.random.Generator
     return found
 
 
-def _means(told: Sequence[dict[str, Json]], seed: int) -> dict[str, Plausible]:
-    names = list(told[0])
-    values = np.array([[one[name] for name in names] for one in told], np.float64)
+def _means(records: Sequence[dict[str, Json]], seed: int) -> dict[str, Plausible]:
+    names = list(records[0])
+    values = np.array([[one[name] for name in names] for one in records], np.float64)
     found = {}
     for place, (name, interval) in enumerate(zip(names, paired_intervals(values[:, :, 0], seed), strict=True)):
         assert interval is not None

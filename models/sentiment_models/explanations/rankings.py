@@ -148,11 +148,11 @@ def attributions(subject: Subject, reading: Reading, label: int, methods: Sequen
     found = {}
     for method in methods or [name for name, kind in KINDS.items() if kind == ATTRIBUTION and name in subject.explainer.methods]:
         steps = SHAPLEY_ORDERS_LONG if method == "shapley" and long else 0
-        told, summary = subject.attribute(reading, method, label, steps, seed)
+        attribution, summary = subject.attribute(reading, method, label, steps, seed)
         # The explain graph runs once for every explanation, even if the method does not need it.
         explained = summary.explained_rows if method in ("integrated_gradients", "gradient_x_input") else 0
-        residual = _relative(told) if method == "integrated_gradients" else None
-        found[method] = Scores(told.words, summary.served_rows + EXPLAIN_ROWS * explained, summary.run_s, residual)
+        residual = _relative(attribution) if method == "integrated_gradients" else None
+        found[method] = Scores(attribution.words, summary.served_rows + EXPLAIN_ROWS * explained, summary.run_s, residual)
     return found
 
 
@@ -192,10 +192,10 @@ def order(values: Floats, rng: np.random.Generator) -> npt.NDArray[np.int64]:
     return found
 
 
-def _relative(told: Attribution) -> float:
+def _relative(attribution: Attribution) -> float:
     """Return the residual relative to the sum that the values should have, as ``TokenValues.relative_residual`` does."""
-    total = float(told.words.sum()) + told.special_total
-    return abs(told.residual) / max(abs(total - told.residual), RESIDUAL_FLOOR)
+    total = float(attribution.words.sum()) + attribution.special_total
+    return abs(attribution.residual) / max(abs(total - attribution.residual), RESIDUAL_FLOOR)
 
 
 def _words(text: TextOrPair) -> set[str]:

@@ -47,7 +47,9 @@ def check_of(findings: Findings, manifest: Manifest) -> None:
     file = manifest.files.get(findings.graph)
     if file is None or file.sha256 != findings.graph_sha256:
         known = f"no {findings.graph}" if file is None else f"one with SHA-256 {file.sha256[:12]}"
-        raise ModelsError(f"the findings measured {findings.graph} with SHA-256 {findings.graph_sha256[:12]}; the bundle has {known}")
+        raise ModelsError(
+            f"the findings were measured on {findings.graph} with SHA-256 {findings.graph_sha256[:12]}; the bundle has {known}"
+        )
 
 
 def measured_of(findings: Findings, default: str) -> ExplanationsMeasured:

@@ -141,12 +141,12 @@ class Subject:
             InvalidInput: the text has no words that the model reads.
         """
         texts = (text,) if isinstance(text, str) else text
-        return Reading(self, texts, read(self.classifier, self._asked(texts)))
+        return Reading(self, texts, read(self.classifier, self._request(texts)))
 
     def reads(self, text: TextOrPair) -> bool:
         """Whether the text has words that the model reads. Runs no graph."""
         try:
-            return bool(read(self.classifier, self._asked((text,) if isinstance(text, str) else text)).words)
+            return bool(read(self.classifier, self._request((text,) if isinstance(text, str) else text)).words)
         except InvalidInput:
             return False
 
@@ -166,8 +166,8 @@ class Subject:
         Raises:
             sentiment.errors.Unsupported: the method needs an explain graph and there is none.
         """
-        asked = replace(self._asked(reading.texts), label=self.labels[label], methods=(method,), steps=steps, seed=seed)
-        _, *parts, summary = self.explainer.explain(asked)
+        request = replace(self._request(reading.texts), label=self.labels[label], methods=(method,), steps=steps, seed=seed)
+        _, *parts, summary = self.explainer.explain(request)
         (found,) = (part for part in parts if isinstance(part, Attribution))
         assert isinstance(summary, Summary)
         return found, summary
@@ -266,7 +266,7 @@ class Subject:
     def _pad(self, rows: Sequence[Row], inputs: Sequence[str]) -> Feeds:
         return pad(rows, inputs, self.classifier.tokenizer.pad_id, self.classifier.manifest.padding_side == "left")
 
-    def _asked(self, texts: tuple[str, ...]) -> ExplanationRequest:
+    def _request(self, texts: tuple[str, ...]) -> ExplanationRequest:
         refuses = self.classifier.manifest.default_truncation == "refuse"
         return ExplanationRequest(texts[0], texts[1] if len(texts) > 1 else None, "head" if refuses else None, evidence=False)
 

@@ -131,7 +131,7 @@ class Checkpoint:
         """
         if self.family.segments and 1 not in self.tokenizer.encode("a", "b").type_ids:
             raise BadCheckpoint(
-                f"{self.path / TOKENIZER_FILE}: the second text of a pair has no segment id 1; use $B:1 in the pair template"
+                f"{self.path / TOKENIZER_FILE}: the second text of a pair has no segment id 1; use $B:1 for pairs in its post_processor"
             )
 
     def _check_vocabulary(self) -> None:

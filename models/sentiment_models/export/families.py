@@ -54,7 +54,7 @@ class Family:
     def dropout(self, hidden: float) -> dict[str, float]:
         """Return config settings for training.
 
-        Attention probabilities get no dropout, because the fused kernel does not support it (1,504 tokens/s without it, 2,816 with it).
+        Attention probabilities get no dropout, which the fused kernel does not support: 2,816 tokens/s with that kernel, 1,504 without.
         """
         return dict(zip(self.dropouts, (hidden, 0.0), strict=False))
 

@@ -1,4 +1,4 @@
-"""Run many texts through a graph with the service's own tokenizer, padding and session, on all granted cores.
+"""Run many texts through a graph with the service's own tokenizer, padding and session, on all available cores.
 
 It uses the service's modules, so that measurements here hold for the service.
 """
@@ -97,7 +97,7 @@ def answer(graph: Graph, texts: Sequence[TextOrPair], title: str = "texts", thre
         graph: the graph.
         texts: at least one; each is truncated to the graph's limit.
         title: title of the progress bar.
-        threads: number of threads that share the session; 0: the granted cores.
+        threads: number of threads that share the session; 0: the available cores.
     """
     logits: list[Logits] = []
     tokens = truncated = 0
@@ -117,7 +117,7 @@ def serve(classifier: Classifier, texts: Sequence[TextOrPair], title: str, threa
         classifier: the classifier.
         texts: at least one.
         title: title of the progress bar.
-        threads: number of threads that share the session; 0: the granted cores.
+        threads: number of threads that share the session; 0: the available cores.
         truncation: how to read texts that do not fit; None: the bundle's default. ``refuse`` is read as ``head``.
     """
     truncation = truncation or classifier.manifest.default_truncation
@@ -130,7 +130,7 @@ def serve(classifier: Classifier, texts: Sequence[TextOrPair], title: str, threa
             some = texts[start : start + POOL_TEXTS]
             firsts = encode_all(graph.tokenizer, some)
             read = [
-                # A pair that does not fit is truncated at its end, as the service does by default.
+                # Pairs that do not fit are truncated, the longer text first, as the service does by default.
                 classifier.read_on(text, truncation) if row.truncated and truncation in READ_ON and isinstance(text, str) else row
                 for text, row in zip(some, firsts, strict=True)
             ]

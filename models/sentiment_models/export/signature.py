@@ -121,5 +121,5 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise BadSignature(f"{path}: cannot be read: {error.strerror}") from error
     if len(content) > BYTES_MAX:
-        raise BadSignature(f"{path}: the file must have at most {BYTES_MAX} bytes; it is no manifest, key or signature")
+        raise BadSignature(f"{path}: the file must have at most {BYTES_MAX} bytes; a larger one is not a manifest, key or signature")
     return content

@@ -21,7 +21,7 @@ import tokenizers
 from sentiment_models.errors import BadCheckpoint, BadData
 from sentiment_models.export.manifest import TOKENIZER_FILE
 
-# Shorter spellings would match too many other words.
+# Shorter words have too many other words as neighbours, and shorter spellings match too many words.
 LETTERS_MIN = 3
 # The minimum count of a word in the texts.
 COUNT_MIN = 20
@@ -33,7 +33,7 @@ Json = dict[str, Any]  # plain JSON
 _WORD = re.compile(r"\w+")
 
 
-def slips(word: str) -> set[str]:
+def typos_of(word: str) -> set[str]:
     """Return all results of one typo: two neighbouring letters swapped, or one letter left out."""
     swapped = {word[:at] + word[at + 1] + word[at] + word[at + 2 :] for at in range(len(word) - 1)}
     return (swapped | {word[:at] + word[at + 1 :] for at in range(len(word))}) - {word}
@@ -67,9 +67,9 @@ def find_spellings(vocabulary: Iterable[str], counts: Mapping[str, int]) -> dict
     found: dict[str, str] = {}
     for word in words:
         if counts.get(word, 0) >= COUNT_MIN:
-            for slip in slips(word):
-                if len(slip) >= LETTERS_MIN and slip not in known:
-                    found.setdefault(slip, word)
+            for typo in typos_of(word):
+                if len(typo) >= LETTERS_MIN and typo not in known:
+                    found.setdefault(typo, word)
     # Repeated, because a shorter spelling may match what a removed one matched.
     while frequent := _too_frequent(found, known, counts):
         for spelling in frequent:

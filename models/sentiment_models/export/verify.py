@@ -46,8 +46,8 @@ INT8_PROBABILITY_ERROR_MEAN_MAX = 0.02
 INVARIANCE = 1e-4
 MIXED_ROWS = (1, 3, 8)
 SHUFFLED_ROWS = (4, 16)
-# Numbers of attention in a batch of the explain graph, half a GiB; what lies between is several times that, in torch too. Of a large BERT
-# that is one row of 512.
+# Attention weights in a batch of the explain graph: half a GiB. Intermediate results take several times that, in torch too. For a large
+# BERT the limit is one row of 512 tokens.
 EXPLAIN_NUMBERS_MAX = 2**27
 # A shuffled batch is padded by up to this many tokens beyond its longest row.
 EXTRA_TOKENS_MAX = 32

@@ -67,7 +67,7 @@ def check_weights(folder: str) -> None:
     """Check all .safetensors files of a checkpoint's folder with ``check_whole``. A name that is not a folder has none.
 
     Raises:
-        BadCheckpoint: a file is truncated. Names it.
+        BadCheckpoint: the size of a file does not match its header. Names the file.
     """
     for file in sorted(Path(folder).glob("*.safetensors")):
         check_whole(file)

@@ -1,7 +1,8 @@
 """Training in several processes started by torchrun: each takes its share of every batch, and all take the same step.
 
-Knows nothing of models or texts. Gradients are summed once after the backward pass. DistributedDataParallel overlaps the two, but needs
-equal shares; here a share may have any size or be empty, and a single process computes exactly what it computes without torchrun.
+Knows nothing of models or texts. Gradients are summed once after the backward pass. DistributedDataParallel overlaps the two, but takes
+the mean of equal shares; here a share may have any size or be empty, and a single process computes exactly what it computes without
+torchrun.
 """
 
 import os

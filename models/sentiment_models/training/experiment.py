@@ -178,7 +178,7 @@ def read_outcomes(path: Path, fingerprint: str) -> list[Outcome]:
 
     Raises:
         OtherRun: the experiment in the file has another fingerprint.
-        ModelsError: the file is damaged.
+        ModelsError: the file is damaged, or another command wrote it.
     """
     if not path.exists():
         return []
@@ -187,7 +187,7 @@ def read_outcomes(path: Path, fingerprint: str) -> list[Outcome]:
         runs = [Outcome(**{**run, "curve": tuple(Point(**point) for point in run["curve"])}) for run in found["runs"]]
         other = found["fingerprint"] != fingerprint
     except (ValueError, KeyError, TypeError) as error:
-        raise ModelsError(f"{path}: damaged results of an experiment ({error!r}); delete the file to measure again") from error
+        raise ModelsError(f"{path}: not the results of an experiment, or damaged ({error!r}); delete the file to measure again") from error
     if other:
         raise OtherRun(f"{path}: belongs to an experiment with other settings or other data; choose another --out or delete the file")
     return runs

@@ -34,7 +34,7 @@ class Log:
 
         Args:
             out: the run's folder.
-            step: the last completed step. Records of later steps, left by a killed run, are removed.
+            step: the last completed step. Later steps that a killed run recorded are shown once, as the new run records them.
             wanted: False writes nothing.
         """
         self._stream: IO[bytes] | None = None

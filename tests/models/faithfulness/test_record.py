@@ -67,7 +67,7 @@ def _without(found: Findings, method: str) -> Findings:
         (
             lambda one: one.model_copy(update={"graph_sha256": "0" * 64}),
             None,
-            "measured int8.onnx with SHA-256 000000000000; the",
+            "measured on int8.onnx with SHA-256 000000000000; the",
         ),
         (lambda one: one.model_copy(update={"graph": "fp16.onnx"}), None, "the bundle has no fp16.onnx"),
         (lambda one: one, "rollout", "unknown default method 'rollout'; the service has integrated_gradients, "),
