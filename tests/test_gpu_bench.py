@@ -34,7 +34,7 @@ from tests.models.tiny_families import TINY, save_tiny
 
 ROOT = Path(__file__).parents[1]
 # The reasons why a trial may lack a figure: time, no GPU, or another missing figure.
-NO_TIME = ("were left of its share of the time", "its time was up", "there was no time to try more", "did not come to it")
+NO_TIME = ("were left of its share of the time", "its time was up", "there was no time to", "did not come to it")
 NO_GPU = ("no attention node of CPUExecutionProvider said", "without a GPU", "NVML says nothing")
 FOLLOWS = ("the closed loop did not tell", "the same texts were not measured", "what it is computed from")
 # Figures of the first stages, which need no server.

@@ -249,7 +249,7 @@ async def test_two_servers_are_measured_in_turns_and_have_every_row(
     found = {row.figure.key: row for row in bench.found.rows()}
     # Loads as short as these neither meet nor miss the objective.
     assert found.pop("slo_load").values == {}
-    assert sum("whether any rate meets p99 within 500 ms is not known" in note for note in bench.found.notes) == 2
+    assert sum("it is not known whether any rate meets p99 within 500 ms" in note for note in bench.found.notes) == 2
     assert all(row.values.keys() == {OURS, "other"} for row in found.values())
     assert found["moved"].values == {OURS: 0, "other": 0}
     assert min(found["throughput_short"].values.values()) > 0

@@ -42,7 +42,7 @@ async def test_an_invalid_text_of_a_batch_fails_in_its_place(
 
 
 def test_an_empty_batch_is_sent_and_refused_by_the_server(client: Client) -> None:
-    with pytest.raises(CallFailed, match="items: has 0 items"):
+    with pytest.raises(CallFailed, match="items: must have 1 to 1024 items, got 0"):
         client.classify_batch([])
 
 

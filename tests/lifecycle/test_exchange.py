@@ -152,7 +152,7 @@ def test_through_fifty_swaps_no_request_fails_and_each_answer_names_the_version_
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (break_golden, "golden.0. has logits 0.5000 off"),
+        (break_golden, "golden.0.: the logit error is 0.5000"),
         (lambda path: (path / "fp32.onnx").write_bytes(b"x" * (path / "fp32.onnx").stat().st_size), "SHA-256 is"),
         (lambda path: (path / "fp32.onnx").write_bytes(b"x"), "has 1 bytes"),
         (lambda path: (path / "manifest.json").write_text("{"), "not JSON"),

@@ -236,7 +236,10 @@ class Inside:
         return DeviceSession(path, dataclasses.replace(self.device, accelerator=accelerator), len(LABELS), layout, longest)
 
     def _bundle(self, model: str) -> Path:
-        return self.english if model == "english" else self.bundles / model / "1"
+        bundle = self.english if model == "english" else self.bundles / model / "1"
+        if not bundle.exists():
+            raise RuntimeError(f"there was no time to make the bundle {model}")
+        return bundle
 
     def _accelerator(self) -> Any:  # Any: Accelerator, which is there
         return self.device.accelerator
