@@ -250,7 +250,7 @@ def test_the_timeout_of_the_request_is_a_deadline(start: Start, hold: Hold) -> N
     assert time.monotonic() - begun < 30
 
 
-def test_who_asks_how_the_server_is_is_answered_however_many_calls_are_open(start: Start, hold: Hold) -> None:
+def test_health_methods_answer_however_many_calls_are_open(start: Start, hold: Hold) -> None:
     server = start(calls_max=1)
     gate = hold(server)
     with grpc.insecure_channel(server.target, NO_RETRIES) as channel:

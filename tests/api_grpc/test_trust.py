@@ -54,7 +54,7 @@ def test_a_model_tells_how_far_its_explanations_can_be_trusted(measured: Running
         assert dict(found.stability) == pytest.approx(recorded.get("stability", {}))
 
 
-def test_its_default_is_what_explain_gives(measured: RunningServer) -> None:
+def test_explain_uses_the_default_method_of_the_study(measured: RunningServer) -> None:
     with grpc.insecure_channel(measured.target, NO_RETRIES) as channel:
         messages = list(pb_grpc.SentimentServiceStub(channel).Explain(pb.ExplainRequest(text="a good film and a bad film")))
 

@@ -54,7 +54,7 @@ def test_a_message_has_the_fields_that_are_found_when_it_is_parsed(message: Mess
 
 @settings(deadline=None, print_blob=True)
 @given(data=st.binary(max_size=300), limit=st.integers(0, 100))
-def test_bytes_that_are_no_message_are_left_to_who_parses(data: bytes, limit: int) -> None:
+def test_counting_fields_accepts_any_bytes(data: bytes, limit: int) -> None:
     has_more_fields(pb.ExplainRequest, data, limit)
 
 

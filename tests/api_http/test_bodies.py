@@ -49,7 +49,7 @@ def strings(value: Any) -> list[str]:  # Any: JSON
         '{"truncation": 2, "options": {"without": [{"words": [1, "2", 3.0, 4e0]}, {}], "methods": ["m"], "attention": {"topP": 0.9}}}',
     ],
 )
-def test_a_good_body_says_what_it_says_to_protobufs_own_reader(body: str) -> None:
+def test_a_good_body_is_read_as_by_protobufs_own_parser(body: str) -> None:
     assert read(body) == ParseDict(json.loads(body), pb.ExplainRequest())
 
 
@@ -71,7 +71,7 @@ def test_texts_are_not_given_to_parse_dict(monkeypatch: pytest.MonkeyPatch, name
 
 @pytest.mark.parametrize("name", ["text", "text_pair", "textPair"])
 @pytest.mark.parametrize("text", ["\\ud800", "a\\udc00", "\\ude00\\ud83d"])
-def test_a_lone_surrogate_in_a_text_is_told_as_by_parse_dict(name: str, text: str) -> None:
+def test_a_lone_surrogate_in_a_text_has_the_error_of_parse_dict(name: str, text: str) -> None:
     body = f'{{"{name}": "{text}"}}'
     with pytest.raises(ParseError) as told:
         ParseDict(json.loads(body), pb.ExplainRequest())
@@ -85,7 +85,7 @@ def test_a_lone_surrogate_elsewhere_is_the_callers_fault(body: str) -> None:
 
 
 @pytest.mark.parametrize("body", ["null", "5", "[]", '""', "true"])
-def test_what_is_no_object_is_refused(body: str) -> None:
+def test_a_body_that_is_no_object_is_refused(body: str) -> None:
     assert refusal(body).endswith("in JSON: expected a JSON object")
 
 
@@ -109,7 +109,7 @@ def test_as_many_values_as_are_allowed_are_read() -> None:
 @pytest.mark.parametrize(
     "body", ['{"model": "%s"}', '{"%s": 1}', '{"truncation": "%s"}', '{"options": {"methods": ["%s"]}}', '{"text": ["%s"]}']
 )
-def test_only_a_text_is_long(body: str) -> None:
+def test_strings_other_than_texts_have_a_short_limit(body: str) -> None:
     longest = "é" * (STRING_BYTES_MAX // 2)
 
     assert "a string other than text and text_pair has 4098 bytes; the limit is 4096" in refusal(body % (longest + "é"))
@@ -118,7 +118,7 @@ def test_only_a_text_is_long(body: str) -> None:
 
 @pytest.mark.parametrize("digit", ["1", "٣"])
 @pytest.mark.parametrize("body", ["%s", '{"options": %s}', "[-1%s]", words("1, 1.%s")])
-def test_no_number_is_long(digit: str, body: str) -> None:
+def test_long_numbers_are_refused(digit: str, body: str) -> None:
     assert f"a number has more characters than the limit of {NUMBER_CHARS_MAX}" in refusal(body % ("1" + digit * NUMBER_CHARS_MAX))
     assert read(words("1." + "0" * (NUMBER_CHARS_MAX - 2))).options.without[0].words == [1]
 

@@ -19,7 +19,7 @@ GOOD = {"text": "good"}
 INVALID = (400, "INVALID_ARGUMENT")
 
 
-def test_it_answers_what_grpc_answers(server: RunningServer, client: Client) -> None:
+def test_http_answers_as_grpc_does(server: RunningServer, client: Client) -> None:
     answer = call(server, CLASSIFY, {"text": "a good film"})
 
     found = answer.json

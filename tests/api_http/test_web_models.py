@@ -43,7 +43,7 @@ def test_a_model_that_is_not_loaded_is_not_found(server: RunningServer, path: st
     assert total(server, "requests", method="GetModel", code="NOT_FOUND") == before + 1
 
 
-def test_both_are_counted_and_keep_the_clients_time_limit(server: RunningServer) -> None:
+def test_model_routes_are_counted_and_keep_the_clients_time_limit(server: RunningServer) -> None:
     before = {method: total(server, "requests", method=method, code="OK") for method in ("ListModels", "GetModel")}
 
     assert call(server, "/v1/models", Grpc_Timeout="5S").status == call(server, "/v1/models/tiny").status == 200
@@ -54,7 +54,7 @@ def test_both_are_counted_and_keep_the_clients_time_limit(server: RunningServer)
     )
 
 
-def test_they_are_refused_when_too_many_calls_are_open(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_routes_are_refused_when_too_many_calls_are_open(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
     monkeypatch.setattr(server.app._grpc.calls, "_open", server.settings.calls_max)
 

@@ -45,7 +45,7 @@ def test_every_answer_forbids_what_the_page_does_not_need(server: RunningServer,
 
 
 @pytest.mark.parametrize("path", ["/", f"/viewer/{PARTS[0]}"])
-def test_head_says_what_get_gives(server: RunningServer, path: str) -> None:
+def test_head_has_the_headers_of_get(server: RunningServer, path: str) -> None:
     (status, headers, body), (head_status, head_headers, nothing) = call(server, path), call(server, path, method="HEAD")
 
     assert (status, head_status, nothing) == (200, 200, b"")
@@ -54,7 +54,7 @@ def test_head_says_what_get_gives(server: RunningServer, path: str) -> None:
     assert int(headers["Content-Length"]) == len(body)
 
 
-def test_what_the_browser_has_is_not_sent_again(server: RunningServer) -> None:
+def test_an_asset_that_the_browser_has_is_answered_304(server: RunningServer) -> None:
     tag = call(server, "/").headers["ETag"]
 
     for known in (tag, f'"other", W/{tag}', "*"):

@@ -232,6 +232,29 @@ async def test_a_failing_batch_is_halved_until_only_the_bad_row_fails(bench: Ben
     assert bench.notes.lost == 1
 
 
+async def test_rows_cancelled_while_a_failed_batch_is_halved_touch_no_other_row(bench: Bench) -> None:
+    tickets = [bench.submit(number) for number in range(8)]
+    await bench.turn()
+    await bench.finish(RuntimeError("poison"))
+    running = [row.ids[0] for row in bench.runner.started[0][0]]
+    waiting = [number for number in range(8) if number not in running]
+    assert len(running) == len(waiting) == 4
+    bad, cancelled = waiting[0], {running[1], waiting[1]}
+
+    for number in cancelled:
+        assert bench.batcher.cancel(tickets[number])
+    while bench.runner.started:
+        poisoned = any(row.ids[0] == bad for row in bench.runner.started[0][0])
+        await bench.finish(RuntimeError("poison") if poisoned else None)
+
+    for number in set(range(8)) - cancelled:
+        (outcome,) = bench.received[number]
+        assert isinstance(outcome, ModelFailed) if number == bad else isinstance(outcome, RowResult) and outcome.logits == [float(number)]
+    assert [bench.received[number] for number in cancelled] == [[], []]
+    assert (bench.notes.wasted, bench.notes.lost, bench.notes.dropped) == (1, 1, ["cancelled"])
+    assert (bench.scheduler.rows_waiting, bench.scheduler.rows_running) == (0, 0)
+
+
 async def test_an_answer_of_the_wrong_size_is_a_failure(bench: Bench) -> None:
     await bench.start(1)
     _, report = bench.runner.started.pop(0)

@@ -216,6 +216,16 @@ def test_the_most_expensive_next_batch_has_the_best_size_at_most() -> None:
     assert bench.queue.batch_s() == pytest.approx(1.064)
 
 
+def test_removing_all_rows_leaves_no_work_and_no_rounding_error() -> None:
+    bench = Bench(fixed())
+    rows = [bench.add(1 + 7 * number % 500, number % 9) for number in range(200)]
+
+    for row in rows:
+        bench.queue.remove(row)
+
+    assert (bench.queue.rows, bench.queue.alone_s, bench.queue.work_s(), bench.queue.demand.total_s) == (0, 0.0, 0.0, 0.0)
+
+
 def test_an_empty_queue_has_no_most_expensive_row() -> None:
     bench = Bench(proportional(1e-3))
     rows = [bench.add(length) for length in (8, 512, 100)]

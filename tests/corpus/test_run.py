@@ -58,7 +58,7 @@ def rows_of(folder: Path) -> list[tuple[str, str]]:
     return [(row["file"], row["label"]) for row in dataset.dataset(folder).to_table().to_pylist()]
 
 
-def test_what_cannot_be_done_is_refused_before_ray_is_started(tmp_path: Path, run: Run) -> None:
+def test_bad_paths_and_columns_are_refused_before_ray_starts(tmp_path: Path, run: Run) -> None:
     for folder in ("in", "other"):
         (tmp_path / folder).mkdir()
     write(tmp_path / "in/a.csv", ["good"])

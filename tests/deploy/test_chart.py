@@ -86,7 +86,7 @@ def test_every_manifest_is_one_of_that_version_of_kubernetes(version: str) -> No
 
 
 @needs_helm
-def test_a_kubernetes_that_lacks_what_the_chart_uses_is_refused() -> None:
+def test_a_kubernetes_that_is_too_old_for_the_chart_is_refused() -> None:
     refused = helm("template", "sentiment", str(CHART), "--kube-version", "1.30")
 
     assert "incompatible with Kubernetes v1.30" in refused.stderr
@@ -271,7 +271,7 @@ def test_every_value_is_explained() -> None:
 
 
 @needs_helm
-def test_what_is_made_of_the_chart_is_fresh() -> None:
+def test_the_manifests_made_from_the_chart_are_fresh() -> None:
     made = made_by.made()
     committed = {path for path in (DEPLOY / "kustomize").rglob("*") if path.is_file()}
 
@@ -322,5 +322,5 @@ def objects(documents: Sequence[Document]) -> set[str]:
 
 @needs_helm
 @each_flavour
-def test_a_flavour_is_whole(flavour: str) -> None:
+def test_a_flavour_has_all_its_objects(flavour: str) -> None:
     assert objects(rendered(flavour)) == WHOLE[flavour]

@@ -65,7 +65,7 @@ def test_compose_knows_every_field() -> None:
     jsonschema.validate(compose(), schemas()["compose-spec"], jsonschema.Draft202012Validator)
 
 
-def test_what_is_deployed_is_this_version() -> None:
+def test_deployed_images_have_this_version() -> None:
     version = importlib.metadata.version("sentiment-service")
     images = [service["image"] for name, service in compose()["services"].items() if name != "prometheus"]
 

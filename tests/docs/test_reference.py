@@ -19,5 +19,5 @@ def test_the_reference_and_the_diagrams_are_those_of_the_code(made: dict[Path, s
     assert stale == [], "stale: make reference"
 
 
-def test_nothing_else_lies_among_the_pages_that_are_made(made: dict[Path, str]) -> None:
+def test_the_reference_has_no_page_that_is_not_made(made: dict[Path, str]) -> None:
     assert set((ROOT / "docs/reference").iterdir()) == {path for path in made if path.parent.name == "reference"}

@@ -83,7 +83,7 @@ def test_without_a_token_one_may_ask_for_health_and_nothing_else(proxy: Proxy) -
 
 
 @pytest.mark.parametrize("path", ["/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/grpc.health.v1.Health/Watch", "/x.Y/Z"])
-def test_what_is_not_named_is_not_there(proxy: Proxy, path: str) -> None:
+def test_a_method_without_a_route_is_unimplemented(proxy: Proxy, path: str) -> None:
     with grpc.secure_channel(proxy.target, proxy.credentials()) as channel, pytest.raises(grpc.RpcError) as caught:
         list(channel.unary_stream(path)(b"", timeout=10))
     assert caught.value.code() is Code.UNIMPLEMENTED

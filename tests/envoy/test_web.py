@@ -96,7 +96,7 @@ def test_a_large_batch_fits_in_json(proxy: Proxy) -> None:
     assert (status, len(json.loads(body)["results"])) == (200, 1000)
 
 
-def test_what_is_wrong_in_json_is_told_in_json(proxy: Proxy) -> None:
+def test_errors_of_json_requests_are_json(proxy: Proxy) -> None:
     batch = json.dumps({"items": [{"text": "good"}, {"text": ""}]}).encode()
 
     status, _, refused = proxy.fetch(CLASSIFY, b'{"text": " "}', {**JSON, **bearer(proxy)})

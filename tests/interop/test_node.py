@@ -80,7 +80,7 @@ def refusing() -> Iterator[tuple[str, list[str]]]:
 
 @pytest.mark.needs_tool("node")
 @pytest.mark.needs_tool("proto-loader-gen-types")
-def test_node_comes_back_when_it_is_told_to(refusing: tuple[str, list[str]]) -> None:
+def test_node_retries_when_the_server_says(refusing: tuple[str, list[str]]) -> None:
     target, seen = refusing
 
     code = run(["node", "-e", ASK_ONCE, PROTO, target]).strip()

@@ -60,7 +60,7 @@ def test_the_cost_of_a_run_is_cpu_time_not_waiting_time(root: Path) -> None:
     beside.close()
 
 
-def test_it_rests_only_while_others_are_busy_and_an_error_of_check_ends_it() -> None:
+def test_beside_rests_only_while_others_are_busy_and_an_error_of_check_ends_it() -> None:
     checks: list[float] = []
     busy, enough = True, False
 

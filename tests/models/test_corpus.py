@@ -58,7 +58,7 @@ def test_pairs_come_from_csv_and_jsonl(tmp_path: Path) -> None:
         list(read_examples(write_lines(tmp_path / "pairs.csv", "text_pair,label,text", ",1,a"), LABELS))
 
 
-def test_a_target_mixes_what_people_say_with_what_the_teacher_says() -> None:
+def test_a_target_mixes_the_label_with_the_teachers_answer() -> None:
     judged = Example("text", 1, (0.4, 0.6))
 
     assert target_of(Example("text", 1), 2, 0.7) == [0.0, 1.0]

@@ -226,7 +226,7 @@ def test_two_files_of_one_name_are_refused(exported: tuple[Path, Exported], data
         evaluate(exported[0], [dataset, dataset])
 
 
-def test_a_data_set_is_called_by_its_folder_and_file_or_as_told() -> None:
+def test_a_data_sets_name_is_given_or_that_of_folder_and_file() -> None:
     assert Dataset.parse("/data/sst2/dev.tsv.gz") == Dataset("sst2/dev", Path("/data/sst2/dev.tsv.gz"))
     assert Dataset.parse("imdb=/data/x.tsv") == Dataset("imdb", Path("/data/x.tsv"))
 

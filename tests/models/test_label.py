@@ -93,7 +93,7 @@ def test_a_missing_teacher_is_refused(tmp_path: Path) -> None:
         label(tmp_path / "nowhere", [str(source)], tmp_path / "soft.jsonl", CPU)
 
 
-def test_pairs_stay_pairs(teacher: Path, tmp_path: Path) -> None:
+def test_the_teacher_reads_pairs_and_writes_pairs(teacher: Path, tmp_path: Path) -> None:
     rows = [{"text": "a film", "text_pair": pair, "label": "positive"} for pair in ("it was good", "it was very very bad")]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 

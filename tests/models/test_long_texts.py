@@ -134,7 +134,7 @@ def test_only_the_texts_that_are_asked_for_are_measured(exported: tuple[Path, Ex
     assert 0 < dev.texts < len(long_lines(exported[0], data))
 
 
-def test_what_cannot_be_measured_is_told(exported: tuple[Path, Exported], tmp_path: Path) -> None:
+def test_texts_or_strides_that_cannot_be_measured_are_refused(exported: tuple[Path, Exported], tmp_path: Path) -> None:
     short = write_tsv(tmp_path / "short.tsv", sentences(5))
 
     with pytest.raises(BadData, match=r"short\.tsv: none of 5 texts has more than 64 tokens"):

@@ -104,7 +104,7 @@ def test_a_device_that_is_not_there_is_told_before_the_work(command: str, device
     [["evaluate", "BUNDLE", "DATA"], ["compare", "BUNDLE", "BUNDLE", "DATA"], ["long-texts", "BUNDLE", "DATA"]],
     ids=lambda argv: argv[0],
 )
-def test_where_a_report_shall_stand_is_looked_at_before_the_work(
+def test_an_unusable_path_for_the_report_is_refused_before_the_work(
     argv: list[str], exported: tuple[Path, Exported], refused: Callable[..., str], tmp_path: Path
 ) -> None:
     given = [str(exported[0]) if one == "BUNDLE" else one for one in argv]

@@ -88,7 +88,7 @@ def _damaged(content: bytes) -> bytes:
         ("a.jsonl", JSONL + b"[" * 100_000 + b"\n", ":3: expected a JSON object with label and text"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_its_line_and_what_to_do(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+def test_the_error_of_an_unreadable_file_has_the_line_and_the_remedy(tmp_path: Path, name: str, content: bytes, told: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_read_is_told_with_its_line_and_what_to_do(tmp_path: Path
     assert len(str(caught.value)) < len(str(path)) + 250
 
 
-def test_texts_without_sentiment_are_told_alike(tmp_path: Path) -> None:
+def test_a_file_of_texts_without_sentiment_has_the_same_errors(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_bytes(b"plain\tno opinion\nplain\tcaf\xe9\n")
 
     with pytest.raises(BadData, match=r"a\.tsv:2: not UTF-8, perhaps Latin-1"):

@@ -65,14 +65,14 @@ def test_undecided_texts_are_of_many_languages_and_english_without_sentiment(nam
 
 
 @pytest.mark.parametrize("name", [*_LABELLED, *_KINDS])
-def test_no_file_says_a_thing_twice(name: str) -> None:
+def test_no_file_has_a_text_twice(name: str) -> None:
     counts = Counter(_folded(text) for _, text in _rows(name))
 
     assert [text for text, times in counts.items() if times > 1] == []
 
 
 @pytest.mark.parametrize(("one", "other"), list(combinations([*_LABELLED, *_KINDS], 2)))
-def test_no_file_repeats_another(one: str, other: str) -> None:
+def test_no_text_is_in_two_files(one: str, other: str) -> None:
     # What judges shares not even its letters with what trains.
     fold = _letters if "texts/undecided_test.tsv" in (one, other) else _folded
     assert {fold(text) for _, text in _rows(one)} & {fold(text) for _, text in _rows(other)} == set()

@@ -70,7 +70,7 @@ def test_a_request_that_two_might_read_differently_is_refused_with_all_that_foll
     assert fetch(server.url + "/healthz")[0] == 200
 
 
-def test_what_follows_a_request_without_a_token_needs_one_too(start: Start, tokens: Path) -> None:
+def test_a_pipelined_or_smuggled_request_needs_its_own_token(start: Start, tokens: Path) -> None:
     server = start(auth_tokens=str(tokens))
     inner = b"GET /v1/models HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
     outer = b"GET /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(inner)

@@ -81,7 +81,7 @@ def test_nothing_that_serves_unpickles_or_runs_what_files_say() -> None:
     "code",
     ["import pickle", "from torch import load", "eval(x)", "options.register_custom_ops_library(x)", "np.load(x, allow_pickle=True)"],
 )
-def test_what_runs_something_would_be_found(code: str) -> None:
+def test_code_that_could_run_a_files_content_is_found(code: str) -> None:
     assert any(uses(node) for node in parsed(code))
 
 
@@ -97,7 +97,7 @@ def test_serving_never_downloads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "code", ["import requests", "import httpx._client", "from urllib import request", "from requests.sessions import Session"]
 )
-def test_what_fetches_something_would_be_found(code: str) -> None:
+def test_code_that_downloads_is_found(code: str) -> None:
     assert any(fetches(node) for node in parsed(code))
 
 

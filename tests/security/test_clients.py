@@ -40,13 +40,13 @@ def token_file(tmp_path: Path) -> str:
     return str(tmp_path / "token")
 
 
-async def test_the_asyncio_client_shows_them_too(mtls: Secure) -> None:
+async def test_the_asyncio_client_shows_certificate_and_token(mtls: Secure) -> None:
     async with AsyncClient(mtls.server.target, credentials=mtls.credentials(shows=True, token=TOKEN), options=NO_RETRIES) as client:
         assert (await client.classify("good", timeout_s=10)).label
 
 
 @pytest.mark.parametrize("command", [["classify", "good"], ["explain", "good", "--json"]])
-def test_classify_and_explain_take_them_and_the_token_from_file_or_environment(
+def test_classify_and_explain_take_certificates_and_a_token_from_file_or_environment(
     mtls: Secure, token_file: str, command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = [*command, "--target", mtls.server.target, *arguments_of(mtls)]
@@ -62,7 +62,7 @@ def test_classify_and_explain_take_them_and_the_token_from_file_or_environment(
     assert OTHER not in said.err + said.out
 
 
-def test_the_load_tester_takes_them_and_writes_none_into_its_report(mtls: Secure, tmp_path: Path) -> None:
+def test_the_load_tester_takes_certificates_and_token_and_reports_neither(mtls: Secure, tmp_path: Path) -> None:
     load = ("--rate", "20", "--seconds", "0.5s", "--warm-up", "0.1s", "--slo", "10s", "--processes", "1")
     environment = {**os.environ, "SENTIMENT_CLIENT_TOKEN": TOKEN}
 

@@ -359,7 +359,7 @@ def test_a_refusal_says_how_to_come_in(guarded: RunningServer) -> None:
     assert ("www-authenticate", "Bearer") in call.value.trailing_metadata()
 
 
-def test_what_needs_no_token_is_named_and_all_else_does_even_what_is_not_there(guarded: RunningServer) -> None:
+def test_every_path_needs_a_token_but_the_listed_ones_even_if_it_does_not_exist(guarded: RunningServer) -> None:
     assert health(guarded.target) == health_pb2.HealthCheckResponse.SERVING
     for path in ("/healthz", "/readyz", "/metrics"):
         assert fetch(guarded.url + path)[0] == 200
@@ -385,7 +385,7 @@ def test_streams_are_refused_before_their_first_message(guarded: RunningServer) 
     assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_the_list_of_what_needs_no_token_is_a_setting(start: Start, tokens: Path) -> None:
+def test_the_list_of_paths_without_a_token_is_a_setting(start: Start, tokens: Path) -> None:
     server = start(auth_tokens=str(tokens), auth_exempt=("/sentiment.v1.SentimentService/Classify", "/v1/models/{name}"))
 
     assert code_of(server.client(options=PLAIN, timeout_s=10)) is grpc.StatusCode.OK

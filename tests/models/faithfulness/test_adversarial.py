@@ -67,7 +67,7 @@ def test_where_every_change_shows_the_search_keeps_close() -> None:
         assert 0.4 * most < apart <= most + 1e-6
 
 
-def test_with_no_change_allowed_the_models_own_attention_is_what_is_found(
+def test_without_an_allowed_change_the_models_own_attention_is_found(
     tiny_bert_layer: tuple[LastLayer, list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer, rows = tiny_bert_layer

@@ -103,7 +103,7 @@ def test_correlations_are_with_the_size_of_an_importance() -> None:
     assert attention_tests._taus(texts[2:], "gradient_x_input") == {}
 
 
-def test_what_is_not_built_like_bert_is_left_out(
+def test_tests_of_the_last_layer_are_left_out_for_other_architectures(
     subject: Subject, readings: list[Reading], scored: Scored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention_tests, "load_last_layer", lambda bundle, pad_id: None)

@@ -77,7 +77,7 @@ def test_the_command_writes_what_was_measured_into_the_card(bundle: Path, tmp_pa
     ],
     ids=["better but beaten by one", "unclear", "worse", "target reached", "target within the interval"],
 )
-def test_it_says_plainly_what_the_default_beats_and_what_not(bundle: Path, default: str, better: float, parts: list[str]) -> None:
+def test_the_card_says_which_methods_the_default_beats_and_which_not(bundle: Path, default: str, better: float, parts: list[str]) -> None:
     text = explanations(findings(bundle, default, better=better), default)
 
     assert [part for part in parts if part not in text] == []

@@ -21,7 +21,7 @@ def _told(subject: Subject, text: str) -> Heads:
     return found
 
 
-def test_they_are_the_means_of_what_the_service_tells(subject: Subject) -> None:
+def test_figures_of_heads_are_means_of_those_of_each_text(subject: Subject) -> None:
     told = [_told(subject, text) for text in TEXTS]
 
     found = heads_found(subject, [subject.read(text) for text in TEXTS])
@@ -40,7 +40,7 @@ def test_they_are_the_means_of_what_the_service_tells(subject: Subject) -> None:
             np.testing.assert_allclose(found.lift[name], np.mean(shown, axis=0), atol=1e-4)
 
 
-def test_of_labels_that_are_as_frequent_a_pattern_comes_before_none() -> None:
+def test_of_equally_frequent_labels_a_pattern_precedes_mixed() -> None:
     assert corpus_heads._most(Counter({MIXED: 2, "cls": 2, "sep": 2, "next": 1})) == "sep"
     assert corpus_heads._most(Counter({"broad": 1, MIXED: 2})) == MIXED
 

@@ -38,7 +38,7 @@ def test_the_models_own_attention_gives_the_models_own_logits(tiny: tuple[LastLa
     assert (below.attention * ~below.real[:, None]).sum() == 0
 
 
-def test_any_other_attention_gives_what_the_whole_model_gives_with_it(tiny: tuple[LastLayer, list[Row]]) -> None:
+def test_the_last_layer_with_other_attention_gives_the_whole_models_logits(tiny: tuple[LastLayer, list[Row]]) -> None:
     layer, rows = tiny
     below = layer.below(rows)
     weights = _weights(below.attention, below.real, 3)

@@ -54,7 +54,7 @@ def test_comprehensiveness_and_sufficiency_are_those_done_by_hand() -> None:
     assert found.aopc == pytest.approx([whole - np.mean([fake.f(0, 1, 3), fake.f(1, 3), fake.f(1), fake.f()])])
 
 
-def test_orders_are_kept_apart() -> None:
+def test_the_measures_of_an_order_do_not_depend_on_the_others() -> None:
     fake = Fake([1.0, -2.0, 3.0, 0.5])
     orders = [[2, 0, 3, 1], [1, 3, 0, 2], [0, 1, 2, 3]]
 

@@ -128,7 +128,7 @@ def test_tables_hold_the_figures_with_the_best_first() -> None:
     assert "have a sign" in (against.note or "")
 
 
-def test_heads_are_told_by_their_effect_and_patterns_by_their_clearest_head() -> None:
+def test_heads_are_listed_by_effect_and_patterns_with_their_clearest_head() -> None:
     most, patterns = tables.heads(heads()), tables.patterns(heads())
 
     assert most.rows[0] == (2, 1, 0.9, "sep", "70 %")
@@ -245,7 +245,7 @@ def test_a_terminal_gets_the_same_in_lines() -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_without_an_explain_graph_what_is_there_is_told() -> None:
+def test_without_an_explain_graph_the_page_has_the_other_parts() -> None:
     found = findings()
     bare = found.datasets["made/dev"].model_copy(update={"attention": None, "heads": None, "agreement": None, "comparisons": ()})
     found = found.model_copy(update={"datasets": {"made/dev": bare}, "plausibility": None})

@@ -60,7 +60,7 @@ def test_words_are_marked_by_the_characters_of_their_tokens(subject: Subject) ->
     assert [document.text[word.start : word.end] for word, mark in zip(words, marks, strict=True) if mark] == ["n't", "well-made", "film"]
 
 
-def test_what_is_not_read_is_not_counted(subject: Subject) -> None:
+def test_rationales_beyond_the_read_part_of_a_text_are_not_counted(subject: Subject) -> None:
     long = Document(label=1, tokens=("good", *["film"] * 300, "end"), rationales=((0, 1), (301, 302)))
     words = subject.read(long.text).encoded.words
 
@@ -117,7 +117,7 @@ def test_a_file_of_rationales_is_read_with_labels_by_index_or_name(tmp_path: Pat
         (line(""), r":2: the text is empty"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told_with_its_line(tmp_path: Path, broken: dict[str, object], said: str) -> None:
+def test_the_error_of_a_bad_document_has_its_line(tmp_path: Path, broken: dict[str, object], said: str) -> None:
     path = write(tmp_path / "d.jsonl.gz", [LINES[0], broken])
 
     with pytest.raises(BadData, match=said):
@@ -205,6 +205,6 @@ def test_without_an_explain_graph_occlusion_alone_is_held_against_them(make_subj
     assert set(found.methods) == {"occlusion", "position_first", "position_last", "random"}
 
 
-def test_documents_of_which_nothing_can_be_told_are_refused(subject: Subject, tmp_path: Path) -> None:
+def test_documents_without_both_marked_and_unmarked_words_are_refused(subject: Subject, tmp_path: Path) -> None:
     with pytest.raises(BadData, match="no document has both marked and unmarked words"):
         plausibility_found(subject, write(tmp_path / "d.jsonl.gz", LINES[3:]))

@@ -78,7 +78,7 @@ def _without(found: Findings, method: str) -> Findings:
         ),
     ],
 )
-def test_what_is_not_of_this_bundle_is_refused(
+def test_findings_that_do_not_fit_the_bundle_are_refused(
     bundle: Path, change: Callable[[Findings], Findings], default: str | None, says: str
 ) -> None:
     before = (bundle / "manifest.json").read_bytes()

@@ -89,7 +89,7 @@ def test_equal_seeds_train_to_equal_encoders_and_others_differ() -> None:
     assert np.abs(first.weights - other.weights).max() > 1e-3
 
 
-def test_what_is_read_of_a_text_does_not_depend_on_the_others() -> None:
+def test_the_result_of_a_text_does_not_depend_on_the_others() -> None:
     model = trained(encoder())
     whole = read(model, TEXTS)
 
@@ -148,7 +148,7 @@ def test_a_bag_learns_from_weights_on_telling_words_and_not_from_weights_on_othe
     assert right["others"] < 0.85
 
 
-def test_uniform_weights_are_alike_on_words_and_nothing_behind() -> None:
+def test_uniform_weights_are_equal_on_words_and_0_on_padding() -> None:
     texts = Texts([[1, 5, 6, 2], [1, 5, 2]], [[0, 1, 2, 0], [0, 1, 0]], np.array([0, 1]))
 
     assert uniform_weights(texts).tolist() == [[0.5, 0.5], [1.0, 0.0]]

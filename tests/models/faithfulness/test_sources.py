@@ -15,14 +15,14 @@ TELLING = {
 }
 
 
-def test_every_module_makes_records_or_tells_of_them() -> None:
+def test_every_module_either_makes_records_or_reports_them() -> None:
     making = {*OF_STUDY, *OF_RATIONALES, *OF_TRAINING}
 
     assert not making & TELLING
     assert making | TELLING == {path.stem for path in FOLDER.glob("*.py")}
 
 
-def test_what_makes_records_changes_their_code_and_what_tells_of_them_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_modules_that_make_records_change_the_code_of_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = Path(shutil.copytree(FOLDER, tmp_path / "faithfulness"))
     monkeypatch.setattr(sources, "FOLDER", copy)
     kinds = (OF_STUDY, OF_RATIONALES, OF_TRAINING)
@@ -42,7 +42,7 @@ def test_what_makes_records_changes_their_code_and_what_tells_of_them_does_not(t
     assert changed("bag") == [False, False, True]
 
 
-def test_the_service_s_own_code_counts_for_what_it_explains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_services_code_of_explanations_is_part_of_the_code_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = code_of(OF_STUDY), code_of(OF_TRAINING)
     other = tmp_path / "explain"
     shutil.copytree(Path(str(sources.explain.__file__)).parent, other)

@@ -21,7 +21,7 @@ from tests.models.faithfulness.conftest import MakeSubject
         (".", {}),
     ],
 )
-def test_changes_are_only_those_that_there_can_be(text: str, wanted: dict[str, str]) -> None:
+def test_a_text_gets_only_the_changes_that_are_possible(text: str, wanted: dict[str, str]) -> None:
     assert changes(text) == wanted
 
 
@@ -36,7 +36,7 @@ def test_spearman_averages_ranks_of_equal_values() -> None:
     assert spearman(first[:2], second[:2]) is None
 
 
-def test_what_the_tokenizer_does_not_see_changes_nothing(subject: Subject) -> None:
+def test_changes_that_the_tokenizer_removes_are_listed_and_not_measured(subject: Subject) -> None:
     reading = subject.read("the film was not good .")
     found = scores(subject, reading, reading.label)
 
@@ -51,7 +51,7 @@ def test_what_the_tokenizer_does_not_see_changes_nothing(subject: Subject) -> No
     assert any(shift["stop"] < 0.999 for shift in shifts.values())
 
 
-def test_a_tokenizer_that_sees_the_case_is_told(make_subject: MakeSubject) -> None:
+def test_case_is_measured_if_the_tokenizer_keeps_it(make_subject: MakeSubject) -> None:
     subject = make_subject("roberta")
     reading = subject.read("the film was not good")
 

@@ -54,7 +54,7 @@ def test_methods_are_measured_by_the_mask_token_where_there_is_one_and_else_by_d
     assert found["bert"] == ("attention_mask", "mask_token")
 
 
-def test_a_way_of_erasing_that_there_is_not_is_refused(subject: Subject) -> None:
+def test_an_unknown_operator_is_refused(subject: Subject) -> None:
     with pytest.raises(ModelsError, match="unknown operator paint"):
         subject.read(TEXT).answers("paint")
 

@@ -46,7 +46,7 @@ def test_every_test_is_done_and_counts_its_texts(found: TrainingFindings) -> Non
     assert found.parameters > found.vocabulary * 16
 
 
-def test_seeds_tell_how_far_attention_is_apart_by_chance(found: TrainingFindings) -> None:
+def test_two_seeds_show_how_much_attention_differs_by_chance(found: TrainingFindings) -> None:
     assert found.seeds is not None
     assert [(pair.first, pair.second) for pair in found.seeds.pairs] == [(1, 2)]
     assert 0 < found.seeds.divergence == found.seeds.pairs[0].divergence < 0.6932
@@ -62,7 +62,7 @@ def test_uniform_attention_is_another_model_on_the_same_texts(found: TrainingFin
     assert found.uniform.last_loss.texts == 40
 
 
-def test_an_adversary_that_wants_other_attention_more_gets_it_farther_away(found: TrainingFindings) -> None:
+def test_an_adversary_with_a_larger_weight_finds_attention_farther_away(found: TrainingFindings) -> None:
     assert found.adversaries is not None
     little, much = found.adversaries.curve
 
@@ -142,7 +142,7 @@ def test_results_of_other_settings_or_none_are_refused(data: Path, found: Traini
         attention_tests([data], TINY, tmp_path, say=lambda line: None)
 
 
-def test_no_sentence_and_no_phrase_of_one_stands_on_both_sides(tmp_path: Path) -> None:
+def test_no_heldout_sentence_or_phrase_of_it_is_trained_on(tmp_path: Path) -> None:
     numbered = [(number % 2, f"film{number} was not story{number} it was{number}") for number in range(200)]
     rows = [row for label, text in numbered for row in ((label, text), (label, " ".join(text.split()[:4])))]
     data = write_tsv(tmp_path / "d.tsv", rows)
@@ -197,7 +197,7 @@ def test_every_setting_is_a_flag_and_wrong_ones_are_wrong_usage(tmp_path: Path) 
     assert main(["attention-tests", "--data", "d.tsv", "--out", str(tmp_path), "--adversary-weights", "much"]) == 2
 
 
-def test_what_is_said_follows_from_the_figures(found: TrainingFindings) -> None:
+def test_conclusions_follow_from_the_figures(found: TrainingFindings) -> None:
     assert found.uniform is not None
     assert found.frozen is not None
     loss = Difference(mean=0.05, low=0.02, high=0.08, texts=40)
