@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from sentiment.client import CallFailed, Client
+from sentiment.explain.engine.request_check import METHODS as ATTRIBUTION_METHODS
 from sentiment.settings import Settings
 from tests.conftest import NO_RETRIES, RunningServer
 
@@ -27,7 +28,7 @@ CODES = {
 }
 STAGES = {"receive", "tokenize", "queue", "plan", "pad", "copy", "run", "score", "send"}
 EXPLAINED = {
-    *("integrated_gradients", "gradient_x_input", "occlusion", "shapley"),
+    *ATTRIBUTION_METHODS,
     *("header", "attention", "neuron", "evidence", "counterfactuals", "heads"),
 }
 # Each metric with its type and, by label, the values that are there from the start.

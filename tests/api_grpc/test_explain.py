@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from google.protobuf.json_format import ParseDict
 
+from sentiment.explain.engine.request_check import METHODS
 from sentiment.settings import Settings
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
@@ -26,10 +27,9 @@ TEXT = "the film was not good at all , but i liked the end"
 LONG = " ".join([TEXT] * 60)
 MAX_TOKENS = 512
 MESSAGE_BYTES_MAX = 2**16
-ALL = ("integrated_gradients", "gradient_x_input", "occlusion", "shapley")
 MAPS = {"attention": {"encoding": "ATTENTION_ENCODING_FP32"}}
 EVERYTHING = {
-    "methods": ALL,
+    "methods": METHODS,
     "attention": {},
     "attribution": {"steps": 4, "by_embedding": True},
     "counterfactuals": True,
@@ -107,7 +107,7 @@ def test_every_requested_part_is_sent(bert: RunningServer) -> None:
     assert header.labels_agree
     assert header.HasField("logit_error")
     attributions = [message.attribution for message in messages if message.HasField("attribution")]
-    assert [attribution.method for attribution in attributions] == list(ALL)
+    assert [attribution.method for attribution in attributions] == list(METHODS)
     for attribution in attributions:
         assert [word.span for word in attribution.words] == [word.span for word in header.words]
     gradients = attributions[0]
@@ -122,7 +122,7 @@ def test_empty_options_mean_the_default_attribution_with_evidence(bert: RunningS
     messages = explain(bert)
 
     assert parts(messages) == ["attribution", "evidence"]
-    assert messages[1].attribution.method == ALL[0]
+    assert messages[1].attribution.method == METHODS[0]
 
 
 def test_the_maps_of_a_long_text_are_complete_in_small_messages(bert: RunningServer) -> None:
@@ -208,7 +208,7 @@ def test_what_a_model_does_not_support_fails_its_precondition(plain: RunningServ
     for call, message in (
         (lambda: explain(plain, text_pair="bad"), "model tiny/1 reads one text; a pair was given"),
         (lambda: explain(plain, options={"attention": {}}), "attention needs an explain graph; bundle tiny/1 has none"),
-        (lambda: explain(plain, options={"methods": [ALL[0]]}), "integrated_gradients needs an explain graph"),
+        (lambda: explain(plain, options={"methods": [METHODS[0]]}), "integrated_gradients needs an explain graph"),
         (lambda: classify(plain, explain={"heads": True, "neuron": {}}), "neuron, heads need an explain graph"),
     ):
         code, field, said = refusal(call)
@@ -228,7 +228,7 @@ def test_models_say_what_they_explain_and_a_server_that_does_not_explain_refuses
             described.append(stub_of(channel).GetModel(pb.GetModelRequest()).model)
             assert stub_of(channel).ListModels(pb.ListModelsRequest()).models[0].explanation_methods == described[-1].explanation_methods
 
-    assert [list(model.explanation_methods) for model in described] == [list(ALL), ["occlusion", "shapley"], []]
+    assert [list(model.explanation_methods) for model in described] == [list(METHODS), ["occlusion", "shapley"], []]
     assert [(model.layers, model.heads) for model in described] == [(2, 4), (0, 0), (0, 0)]
     limits = [(model.limits.explanation_bytes, model.limits.classify_explanation_bytes) for model in described]
     assert limits == [(128 * 2**20, 7 * 2**19)] * 2 + [(0, 0)]
@@ -243,7 +243,7 @@ def test_classify_explains_its_answer_in_one_message(bert: RunningServer) -> Non
     explanation = response.explanation
     assert explanation.header.prediction.label == response.prediction.label
     assert explanation.header.prediction.score == pytest.approx(response.prediction.score, abs=1e-2)
-    assert [attribution.method for attribution in explanation.attributions] == list(ALL)
+    assert [attribution.method for attribution in explanation.attributions] == list(METHODS)
     assert (len(explanation.evidence), len(explanation.counterfactuals), len(explanation.tiles), len(explanation.neuron)) == (4, 2, 8, 1)
     assert explanation.heads.exact
     assert explanation.summary.complete

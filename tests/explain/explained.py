@@ -9,7 +9,6 @@ from sentiment.model.classifier import Classifier
 from sentiment.model.tokenizer import Row
 
 TEXT = "the film was not good at all , but i liked the end"
-ALL = ("integrated_gradients", "gradient_x_input", "occlusion", "shapley")
 
 Wanted = TypeVar("Wanted")
 

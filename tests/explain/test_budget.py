@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from sentiment.errors import InvalidInput
 from sentiment.explain.budget import NOTE_BYTES_MAX, bytes_most, check_bytes
 from sentiment.explain.encoding import Encoding, tiles
+from sentiment.explain.engine.request_check import METHODS
 from sentiment.explain.methods.heads import PATTERNS
 from sentiment.explain.parts import ROLLOUTS, Aggregation, AttentionRequest, ExplanationRequest, NeuronRequest
 from sentiment.model.words import Encoded, Token, Word
@@ -16,7 +17,6 @@ from sentiment.v1 import sentiment_pb2 as pb
 
 MOST, LEAST, NUMBER = 2**31 - 1, -1, 1.5
 GRPC_FRAME = 5
-METHODS = ("integrated_gradients", "gradient_x_input", "occlusion", "shapley")
 LABELS = ("sehr schön", "neutral")
 EVERYTHING = ExplanationRequest(
     "",

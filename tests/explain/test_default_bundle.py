@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from sentiment.explain.engine import Explainer
+from sentiment.explain.engine.request_check import METHODS
 from sentiment.explain.methods.evidence import Evidence, Verdict
 from sentiment.explain.parts import Attribution, Counterfactuals, ExplanationRequest, Heads, Neuron, NeuronRequest
 from sentiment.model.bundle import CHECKOUT_BUNDLES
 from sentiment.model.classifier import load_classifier
-from tests.explain.explained import ALL, explained, one_of
+from tests.explain.explained import explained, one_of
 
 TEXT = "The acting is superb, but the story is so dull that I wanted to leave."
 # The largest request: a text of 512 tokens, of which all attention, gradients, queries and keys are kept at once.
@@ -47,7 +48,7 @@ def english() -> Explainer:
 
 def test_words_for_and_against_an_answer_are_those_that_a_reader_expects(english: Explainer) -> None:
     header, parts, summary = explained(
-        english, ExplanationRequest(TEXT, methods=ALL, counterfactuals=True, heads=True, neuron=NeuronRequest(5, 0, 0))
+        english, ExplanationRequest(TEXT, methods=METHODS, counterfactuals=True, heads=True, neuron=NeuronRequest(5, 0, 0))
     )
 
     words = [TEXT[word.start : word.end] for word in header.encoded.words]

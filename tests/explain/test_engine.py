@@ -11,6 +11,7 @@ from sentiment.api.grpc.explain_response import Messages
 from sentiment.errors import InvalidInput, Unsupported
 from sentiment.explain.budget import bytes_most
 from sentiment.explain.engine import Explainer
+from sentiment.explain.engine.request_check import METHODS
 from sentiment.explain.methods.evidence import Evidence, Verdict
 from sentiment.explain.methods.heads import gate_plan
 from sentiment.explain.parts import (
@@ -30,11 +31,11 @@ from sentiment.model.bundle import Graphs
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.session import Stop
 from sentiment.v1 import sentiment_pb2 as pb
-from tests.explain.explained import ALL, TEXT, all_of, explained, logit, one_of
+from tests.explain.explained import TEXT, all_of, explained, logit, one_of
 from tests.models.tiny_families import MAX_TOKENS
 
 EVERYTHING = ExplanationRequest(
-    TEXT, methods=ALL, counterfactuals=True, heads=True, attention=AttentionRequest(), neuron=NeuronRequest(), by_embedding=True,
+    TEXT, methods=METHODS, counterfactuals=True, heads=True, attention=AttentionRequest(), neuron=NeuronRequest(), by_embedding=True,
     without=((3,), (5, 2)),
 )  # fmt: skip
 _text = partial(ExplanationRequest, TEXT)
@@ -73,7 +74,7 @@ def test_parts_have_a_fixed_order(explainer: Explainer) -> None:
     assert kinds == [AttentionTile, Neuron, Attribution, Evidence, Counterfactuals, Without, Heads]
     told = [part for part in parts if isinstance(part, Attribution | Evidence)]
     assert [type(part) for part in told] == [Attribution, Evidence] * 4
-    assert [part.method for part in told] == [name for name in ALL for _ in range(2)]
+    assert [part.method for part in told] == [name for name in METHODS for _ in range(2)]
     assert (summary.complete, summary.notes) == (True, ())
     assert summary.run_s > 0
 
@@ -87,7 +88,7 @@ def test_one_run_of_the_explain_graph_serves_attention_neuron_heads_and_gradient
 
 
 def test_evidence_comes_from_the_served_graph_and_has_an_agreement(explainer: Explainer) -> None:
-    _, parts, _ = explained(explainer, _text(methods=ALL))
+    _, parts, _ = explained(explainer, _text(methods=METHODS))
 
     for part in all_of(parts, Evidence):
         assert part.random_sets == 19
@@ -97,7 +98,7 @@ def test_evidence_comes_from_the_served_graph_and_has_an_agreement(explainer: Ex
 
 
 def test_integrated_gradients_sum_to_the_difference_to_the_baseline(explainer: Explainer) -> None:
-    found = one_of(explained(explainer, _text(methods=ALL[:1], steps=64, evidence=False, by_embedding=True))[1], Attribution)
+    found = one_of(explained(explainer, _text(methods=METHODS[:1], steps=64, evidence=False, by_embedding=True))[1], Attribution)
 
     assert found.tokens is not None
     assert found.by_embedding is not None

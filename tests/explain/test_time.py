@@ -10,6 +10,7 @@ import pytest
 
 from sentiment.explain.engine import Explainer
 from sentiment.explain.engine.maps import Map, map_tiles
+from sentiment.explain.engine.request_check import METHODS
 from sentiment.explain.engine.runs import Pace
 from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.methods.heads import gate_plan
@@ -27,7 +28,7 @@ from sentiment.explain.parts import (
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.session import ExplainSession, Session
 from sentiment.model.tensors import Feeds
-from tests.explain.explained import ALL, all_of, one_of
+from tests.explain.explained import all_of, one_of
 from tests.trusted import trust
 
 LONG = " ".join(["the film was not good but i liked the end"] * 5)
@@ -252,10 +253,10 @@ def test_answers_without_words_are_returned_as_long_as_there_is_time(explained_i
 
 @pytest.mark.parametrize("milliseconds", [0, 3, 7, 15, 40, 100, 400])
 def test_every_omission_is_noted_and_the_deadline_is_kept(explained_in: Explained, time: Time, milliseconds: int) -> None:
-    asked = ExplanationRequest(LONG, methods=ALL, counterfactuals=True, heads=True, attention=AttentionRequest(heads=(1,)))
+    asked = ExplanationRequest(LONG, methods=METHODS, counterfactuals=True, heads=True, attention=AttentionRequest(heads=(1,)))
     parts, summary = explained_in(asked, milliseconds / 1000)
 
-    missing = {name for name in ALL if name not in [part.method for part in all_of(parts, Attribution)]}
+    missing = {name for name in METHODS if name not in [part.method for part in all_of(parts, Attribution)]}
     for name in missing:
         assert "left out" in _noted(summary.notes, f"{name} was")
     # The first served and explained row are needed for the header; after them a run begins only if it is foretold to end in time.
