@@ -251,7 +251,7 @@ def test_contradicting_options_are_refused_before_anything_runs(arguments: tuple
 
 def test_outputs_that_cannot_be_written_are_refused_before_anything_runs(tmp_path: Path, capsys: Captured) -> None:
     assert "cannot be written" in why_not(capsys, "--rate", "5", "--json", tmp_path / "no" / "x.json", code=1)
-    assert "is a folder" in why_not(capsys, "--rate", "5", "--html", tmp_path, code=1)
+    assert "expected a file, got a folder" in why_not(capsys, "--rate", "5", "--html", tmp_path, code=1)
 
 
 def test_without_matplotlib_html_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Captured) -> None:
