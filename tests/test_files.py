@@ -263,13 +263,6 @@ class Full(io.BytesIO):
         super().close()
 
 
-def lines_into(path: Path, *lines: str) -> None:
-    with LineOutput(path) as output:
-        for line in lines:
-            output.write(line)
-        output.complete()
-
-
 def test_lines_get_their_final_name_only_when_complete(tmp_path: Path) -> None:
     path, part = tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
 

@@ -55,7 +55,7 @@ class Hanging:
     """Makes a server's runs hang that have the hanging text in them."""
 
     def __init__(self, server: RunningServer, monkeypatch: pytest.MonkeyPatch, hears: bool) -> None:
-        self.entered, self.let_go = threading.Event(), threading.Event()
+        self.entered, self.let_go, self.ended = threading.Event(), threading.Event(), threading.Event()
         # Two runs of the word w1 at once, or none.
         self.both = threading.Barrier(2)
         session = served_by(server).classifier.session
@@ -67,6 +67,7 @@ class Hanging:
                 assert not hears or stop.asked.wait(PATIENCE_S), "nobody asked it to stop"
                 assert self.let_go.wait(PATIENCE_S)
                 assert stop.asked.is_set()
+                self.ended.set()
                 raise RuntimeError("terminated")
             if (feeds["input_ids"] == id_of("w1")).any():
                 self.both.wait(PATIENCE_S)
@@ -168,8 +169,9 @@ async def test_a_run_that_hears_the_stop_fails_its_rows_and_the_server_is_ready_
     assert "yzzy" not in json.dumps(logs, default=str)
 
 
+@pytest.mark.parametrize("comes_back", [False, True], ids=["never-ends", "ends-too-late"])
 async def test_a_run_that_ignores_the_stop_fails_its_rows_and_the_server_drains_to_be_replaced(
-    hang: Hang, stubs: Stubs, logs: list[Any]
+    hang: Hang, stubs: Stubs, logs: list[Any], comes_back: bool
 ) -> None:
     server, hanging = hang(hears=False, drain_wait_s=0.5)
     stub, health = stubs(server)
@@ -182,6 +184,9 @@ async def test_a_run_that_ignores_the_stop_fails_its_rows_and_the_server_drains_
     seconds = time.monotonic() - begun
     await becomes(health, "", NOT_SERVING)
     await becomes(health, LIVENESS, NOT_SERVING)
+    if comes_back:
+        hanging.let_go.set()
+        await asyncio.to_thread(hanging.ended.wait, PATIENCE_S)
     meanwhile = await classify(stub, "good")
     await must_be_replaced(server)
 
@@ -193,6 +198,7 @@ async def test_a_run_that_ignores_the_stop_fails_its_rows_and_the_server_drains_
     assert_nothing_left(server)
     given_up = [entry for entry in logs if entry["event"] == "batch_given_up"]
     assert [(entry["log_level"], entry["rows"]) for entry in given_up] == [("critical", 3)]
+    assert "batch_failed" not in [entry["event"] for entry in logs]
     assert "yzzy" not in json.dumps(logs, default=str)
 
 

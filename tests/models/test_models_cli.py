@@ -102,11 +102,12 @@ def test_the_module_is_a_program_as_torchrun_starts_it() -> None:
     assert subprocess.run(command, check=False, capture_output=True).returncode == 2
 
 
-def test_evaluating_imports_no_torch(exported: tuple[Path, Exported], tmp_path: Path) -> None:
+def test_help_and_evaluating_import_no_torch(exported: tuple[Path, Exported], tmp_path: Path) -> None:
     data = write_tsv(tmp_path / "data.tsv", sentences(3))
     script = (
         "import sys; from sentiment_models.cli import main;"
-        f"code = main(['evaluate', {str(exported[0])!r}, {str(data)!r}]); sys.exit(code or 9 * ('torch' in sys.modules))"
+        f"code = main(['--help']) or main(['evaluate', {str(exported[0])!r}, {str(data)!r}]);"
+        "sys.exit(code or 9 * ('torch' in sys.modules))"
     )
 
     assert subprocess.run([sys.executable, "-c", script], check=False, capture_output=True).returncode == 0
