@@ -15,7 +15,7 @@ RECIPE ?= quick
 DEVICE ?= cpu
 EVAL ?=
 RUN ?= $(BUILD)/train/$(RECIPE)
-# Processes of `make test`, each with whole files of tests. Tests marked `alone` run after them, with nothing beside.
+# Processes of `make test`, each with whole files of tests: they wait more than they compute.
 JOBS ?= 3
 # Tests that start no server and no training.
 UNIT := tests/batching tests/explain tests/traffic tests/corpus/test_output.py tests/model/test_tokenizer.py tests/model/test_shortened.py \
@@ -70,8 +70,7 @@ unit: .venv-dev/.dev ## the tests that start no server and no training
 	SIM_SEEDS=5 $(DEV)/python -m pytest $(UNIT)
 
 test: lint ## lint and every test; REQUIRE_ALL=1: leave nothing out; JOBS=N: in N processes
-	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not thorough and not alone"
-	$(PYTEST) -m "alone and not thorough"
+	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 reference: .venv-dev/.dev ## write docs/reference/ and the diagrams of the architecture page again, from the code
 	$(DEV)/python docs/reference.py

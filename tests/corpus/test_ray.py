@@ -52,8 +52,8 @@ def cluster() -> Iterator[Any]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
-    # A machine counts as gone after five failed health checks.
-    checks = {"health_check_period_ms": 500, "health_check_initial_delay_ms": 500}
+    # A machine counts as gone after five failed health checks; they begin late, because a busy machine starts slowly.
+    checks = {"health_check_period_ms": 1000, "health_check_initial_delay_ms": 20_000}
     node = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False, "_system_config": checks}
     running = Cluster(initialize_head=True, head_node_args=node)
     running.add_node(num_cpus=1, object_store_memory=100 * 2**20)

@@ -89,6 +89,8 @@ export function questionForm({session, state, tell}) {
     compare();
   };
   model.addEventListener("change", update);
+  // Now, not with the first frame, which would overwrite what was typed before it.
+  update();
   return {element: form, update};
 }
 
