@@ -94,7 +94,7 @@ def test_half_of_the_callers_leave(one_runner: Server, checked: list[tuple[str, 
     server, half = one_runner, 16 if method == "Classify" else 4
     # Before anybody leaves, so that sums can be compared.
     calls, before = open_calls(server), counted(server)
-    with Callers(server.target, callers=half, texts=checked) as callers, ThreadPoolExecutor(1) as thread:
+    with Callers(server.target, callers=half, texts=checked, timeout_s=60) as callers, ThreadPoolExecutor(1) as thread:
         callers.wait(5)
         leaving = thread.submit(lambda: asyncio.run(leave(server.target, method, [text for text, _ in checked], half)))
         left, answered = leaving.result(SECONDS + 60)
