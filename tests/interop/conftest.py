@@ -1,5 +1,6 @@
 """Environments of others' clients, which cannot stand in ours."""
 
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -18,14 +19,18 @@ INSTALL_S_MAX = 240
 def tritonclient() -> Path:
     """The Python of an environment that has it; made at the first run, and kept."""
     python, stamp = FOLDER / "bin" / "python", FOLDER / ".installed"
-    if not (stamp.is_file() and stamp.read_text() == "\n".join(TRITONCLIENT)):
-        try:
-            for command in (
-                [sys.executable, "-m", "venv", "--clear", FOLDER],
-                [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *TRITONCLIENT],
-            ):
-                subprocess.run(command, check=True, capture_output=True, timeout=INSTALL_S_MAX)
-        except (OSError, subprocess.SubprocessError) as error:
-            leave_out("tritonclient", f"could not be installed ({type(error).__name__})")
-        stamp.write_text("\n".join(TRITONCLIENT))
+    FOLDER.parent.mkdir(parents=True, exist_ok=True)
+    with FOLDER.with_suffix(".lock").open("w") as lock:
+        # Several processes run tests: one of them makes the environment.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (stamp.is_file() and stamp.read_text() == "\n".join(TRITONCLIENT)):
+            try:
+                for command in (
+                    [sys.executable, "-m", "venv", "--clear", FOLDER],
+                    [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *TRITONCLIENT],
+                ):
+                    subprocess.run(command, check=True, capture_output=True, timeout=INSTALL_S_MAX)
+            except (OSError, subprocess.SubprocessError) as error:
+                leave_out("tritonclient", f"could not be installed ({type(error).__name__})")
+            stamp.write_text("\n".join(TRITONCLIENT))
     return python
