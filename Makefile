@@ -67,7 +67,7 @@ lint: .venv-dev/.dev ## style, types and import rules
 	$(DEV)/lint-imports
 
 unit: .venv-dev/.dev ## the tests that start no server and no training
-	SIM_SEEDS=5 $(DEV)/python -m pytest $(UNIT)
+	SIM_SEEDS=5 $(DEV)/python -m pytest -n 2 $(UNIT)
 
 test: lint ## lint and every test; REQUIRE_ALL=1: leave nothing out; JOBS=N: in N processes
 	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder
