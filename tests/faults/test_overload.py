@@ -97,7 +97,8 @@ def fates_of(point: Point) -> Fates:
     return Fates([(0.0, 0.0, names.get(code, code)) for code, number in point.outcomes.items() for _ in range(number)])
 
 
-def overload(server: Server, evidence: Evidence, seconds: float) -> None:
+def overload(server: Server, evidence: Evidence, seconds: float) -> float:
+    """Overload the server. Returns what it answers in time, as a share of its capacity."""
     checked = texts_with_scores(server.target, 32)
     can = capacity(server.target, read_pool("mixed"), max(1.0, seconds / 6))
     with watching(server) as watched, Callers(server.target, callers=2, timeout_s=OBJECTIVE_S, texts=checked, pause_s=0.05) as callers:
@@ -127,9 +128,9 @@ def overload(server: Server, evidence: Evidence, seconds: float) -> None:
     assert evidence.calls.get("RESOURCE_EXHAUSTED", 0) > 0
     assert watched.hinted > 0
     assert watched.unhinted == 0
-    # How many is a question of speed: the report has it.
     assert point.goodput_per_s > 0
     assert max(watched.rss_mb) < before + 512
+    return point.goodput_per_s / can
 
 
 def test_three_times_its_capacity_for_seconds(english: Server, evidence: Evidence) -> None:
@@ -142,4 +143,5 @@ def test_three_times_its_capacity_for_seconds(english: Server, evidence: Evidenc
 @pytest.mark.thorough
 def test_three_times_its_capacity_for_a_minute(english: Server, evidence: Evidence) -> None:
     """The same for 60 s."""
-    overload(english, evidence, 60.0)
+    # Run by ``make faults``, with no other test beside it.
+    assert overload(english, evidence, 60.0) > 0.3
