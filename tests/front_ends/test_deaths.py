@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -251,6 +252,20 @@ def test_an_executor_that_loses_its_runner_is_replaced_and_the_front_ends_stay(
     assert server.wait_for("process_ended")["ended"] == "executor"
     assert {name: server.pid(name) for name in fronts} == fronts
     assert "Xyzzy" not in str(server.lines)
+
+
+def test_a_call_waits_for_an_executor_that_accepts_its_connection_late(serve: Callable[..., Server]) -> None:
+    server = serve("--front-ends", "1").wait_ready()
+
+    # The front end connects at its first call that the executor answers.
+    server.kill("executor", signal.SIGSTOP)
+    thaw = threading.Timer(1.0, server.kill, ("executor", signal.SIGCONT))
+    thaw.start()
+    with server.client() as client:
+        model = client.get_model(timeout_s=PATIENCE_S)
+    thaw.join()
+
+    assert model.id.name == "tiny"
 
 
 def test_processes_that_hang_are_replaced_and_deadlines_hold_meanwhile(serve: Callable[..., Server]) -> None:

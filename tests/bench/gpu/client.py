@@ -31,6 +31,8 @@ class Load:
         self._texts = itertools.cycle(texts)
         self.answered = self.failed = 0
         self.ms: list[float] = []
+        # What the first failed call was told.
+        self.failure = ""
 
     async def close(self) -> None:
         """Close them."""
@@ -50,8 +52,9 @@ class Load:
     async def _timed(self, at: float, items: int, call: Callable[[], Awaitable[object]]) -> None:
         try:
             await call()
-        except grpc.aio.AioRpcError:
+        except grpc.aio.AioRpcError as error:
             self.failed += items
+            self.failure = self.failure or f"{error.code().name}: {error.details()}"
             return
         self.answered += items
         self.ms.append((time.perf_counter() - at) * 1e3)
@@ -137,7 +140,8 @@ class Client:
     async def _found(self, load: Load, begun: float) -> dict[str, Any]:  # Any: JSON
         seconds = time.perf_counter() - begun
         await load.close()
-        return {"answered": load.answered, "failed": load.failed, "seconds": seconds, "ms": [round(each, 3) for each in load.ms]}
+        ms = [round(each, 3) for each in load.ms]
+        return {"answered": load.answered, "failed": load.failed, "failure": load.failure, "seconds": seconds, "ms": ms}
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import itertools
 import math
 import mmap
 import random
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -65,7 +66,11 @@ class Inside:
         """Build a bundle and its graphs."""
         begun = time.monotonic()
         if not (self.bundles / model).exists():
-            make_bundle(self.bundles, model, SIZES[model], self.english)
+            # Elsewhere first: this process is killed when its time is up, and half of a bundle must not look like one.
+            making = self.bundles.with_name("making")
+            shutil.rmtree(making, ignore_errors=True)
+            make_bundle(making, model, SIZES[model], self.english)
+            (making / model).rename(self.bundles / model)
         graphs = make_graphs(self._bundle(model), self.folder, "fp16")
         return {"fused": dict(graphs.fused), "packed": graphs.packed is not None, "seconds": time.monotonic() - begun}
 

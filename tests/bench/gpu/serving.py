@@ -102,12 +102,16 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The results of all clients together. ``failed``: texts without an answer; ``p50_ms`` and ``p99_ms``: latency of a call."""
+    """The results of all clients together.
+
+    ``failed``: texts without an answer; ``failure``: what one of their calls was told; ``p50_ms`` and ``p99_ms``: latency of a call.
+    """
 
     texts_per_s: float
     failed: int
     p50_ms: float
     p99_ms: float
+    failure: str
 
 
 class Clients:
@@ -119,12 +123,19 @@ class Clients:
         self._all = [Child("client", folder / "client.log", target, str(file)) for _ in range(count)]
 
     def closed(self, kind: str, in_flight: int, items: int, seconds: float, until: float) -> Answered:
-        """Calls that follow one another, ``in_flight`` at a time over all clients; see ``Client.closed``."""
+        """Calls that follow one another, ``in_flight`` at a time over all clients; see ``Client.closed``.
+
+        Raises:
+            Gone: a client's time was up, or no call was answered.
+        """
         asked = self._all[: min(len(self._all), in_flight)]
         for number, client in enumerate(asked):
             share = in_flight // len(asked) + (number < in_flight % len(asked))
             client.begin("closed", kind=kind, in_flight=share, items=items, seconds=seconds, seed=number)
-        return self._answers(asked, until)
+        answered = self._answers(asked, until)
+        if not answered.texts_per_s:
+            raise Gone(f"none of {answered.failed} texts was answered; the first call that failed had {answered.failure}")
+        return answered
 
     def open(self, rate: float, items: int, seconds: float, until: float) -> Answered:
         """Calls of a Poisson process: ``rate`` texts a second, ``items`` in a call."""
@@ -153,7 +164,8 @@ class Clients:
             return ms[place] if place < len(ms) else math.inf
 
         rate = sum(answer["answered"] / answer["seconds"] for answer in answers)
-        return Answered(rate, failed, quantile(0.5), quantile(0.99))
+        failure = next(filter(None, [answer["failure"] for answer in answers]), "")
+        return Answered(rate, failed, quantile(0.5), quantile(0.99), failure)
 
     def __enter__(self) -> "Clients":
         return self

@@ -35,9 +35,10 @@ OPTIONS = [
     # Small windows: what a client does not read waits in the executor, which bounds it.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 2**18),
+    # How long the executor may take to accept a connection. A busy machine may take some of it; then calls would fail without a cause.
+    ("grpc.min_reconnect_backoff_ms", 10_000),
     # Find a replaced executor quickly.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
     # The socket's path is not a valid server name.
     ("grpc.default_authority", "executor"),
