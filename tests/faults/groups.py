@@ -1,6 +1,7 @@
 """Memory cgroups, v1 or v2, that limit the memory of a process."""
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +45,8 @@ class Group:
 @contextlib.contextmanager
 def group(name: str) -> Iterator[Group]:
     """A new cgroup, removed afterwards. The test is skipped where none can be made."""
-    folder = ROOT / f"sentiment-{name}"
+    # Named for this process: another run on the same machine has groups of its own.
+    folder = ROOT / f"sentiment-{name}-{os.getpid()}"
     try:
         folder.mkdir()
     except OSError as error:
