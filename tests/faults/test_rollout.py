@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import psutil
 import pytest
@@ -25,6 +26,16 @@ WATCHING = [
     *NO_RETRIES,
     ("grpc.service_config", json.dumps({name: SERVICE_CONFIG[name] for name in ("loadBalancingConfig", "healthCheckConfig")})),
 ]
+# A model that takes 20 ms for each run, as a real one does: a server that is stopped has calls in progress.
+SLOW = """
+import sys, time
+
+if "serve" in sys.orig_argv:
+    from sentiment.model.session import Session
+
+    run = Session.run
+    Session.run = lambda *given: time.sleep(0.02) or run(*given)
+"""
 WITH_A_DRAIN, WITHOUT = ("--drain-wait-s", "1"), ("--drain-wait-s", "0", "--drain-grace-s", "0")
 
 
@@ -32,13 +43,33 @@ def both(servers: list[Server]) -> str:
     return "ipv4:" + ",".join(server.target for server in servers)
 
 
-def wait_asked(server: Server, calls: int) -> None:
-    """Wait until the server has answered this many calls."""
-    until(lambda: server.total("requests_total", method="Classify", code="OK") >= calls, f"{calls} calls are answered")
+def wait_called(server: Server, clients: int) -> None:
+    """Wait until this many clients are connected to the server and it has then answered 50 calls."""
+
+    def answered() -> float:
+        return server.total("requests_total", method="Classify", code="OK")
+
+    port = int(server.target.rpartition(":")[2])
+    until(lambda: connections(server.process.pid, port) >= clients, f"{clients} clients are connected")
+    before = answered()
+    until(lambda: answered() >= before + 50, "50 calls are answered")
+
+
+def connections(pid: int, port: int) -> int:
+    """The connections of clients that a process has at one of its ports."""
+    found = psutil.Process(pid).net_connections("tcp")
+    return sum(one.laddr.port == port and one.status == psutil.CONN_ESTABLISHED for one in found)
+
+
+@pytest.fixture
+def slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that are started take a real model's time for each run."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
 def roll(servers: list[Server], serve: Serve, drain: Sequence[str], *callers: Callers) -> None:
-    """Replace each of two servers under load. The second one ends only when the successor of the first is being called."""
+    """Replace each of two servers under load. The second one ends only when all clients call the successor of the first."""
     for one in callers:
         one.wait(200)
     for number, server in enumerate(servers):
@@ -46,12 +77,13 @@ def roll(servers: list[Server], serve: Serve, drain: Sequence[str], *callers: Ca
         assert server.finish() == 0
         callers[0].wait(100)
         servers[number] = serve(*drain, "--grpc-listen", server.target)
-        wait_asked(servers[number], 50)
+        wait_called(servers[number], len(callers))
 
 
+@pytest.mark.usefixtures("slowly")
 def test_a_rollout_under_load_loses_nothing(serve: Serve, serve_two: ServeTwo, evidence: Evidence) -> None:
     """Two servers are under the load of a client that calls them in turn, watches their health and never retries. SIGTERM ends one after
-    the other. Balancers have 1 s to notice, and the second server ends only when the successor of the first is being called.
+    the other. Balancers have 1 s to notice, and the second server ends only when the client calls the successor of the first.
     """
     servers = serve_two(*WITH_A_DRAIN)
     with Callers(both(servers), callers=64, options=WATCHING) as callers:
@@ -60,6 +92,7 @@ def test_a_rollout_under_load_loses_nothing(serve: Serve, serve_two: ServeTwo, e
     evidence.judge(callers.fates)
 
 
+@pytest.mark.usefixtures("slowly")
 def test_the_same_rollout_without_a_drain_loses_calls(serve: Serve, serve_two: ServeTwo, evidence: Evidence) -> None:
     """The same load and order, but with drain_wait_s and drain_grace_s 0: balancers have no time to notice, and calls in progress are cut
     off. The client that never retries loses calls. Our own client, beside it, retries UNAVAILABLE and loses none.
@@ -168,9 +201,8 @@ def wait_takes_connections(server: Server, name: str) -> None:
     """Wait until this process, which shares its port with others, has a new client's connection. Each client is answered."""
     end = time.monotonic() + PATIENCE_S
     port = int(server.target.rpartition(":")[2])
-    process = psutil.Process(server.pid(name))
     with contextlib.ExitStack() as clients:
-        while not any(one.laddr.port == port and one.status == psutil.CONN_ESTABLISHED for one in process.net_connections("tcp")):
+        while not connections(server.pid(name), port):
             assert time.monotonic() < end, f"{name} is given no connection"
             eventually_answers(clients.enter_context(server.client()))
 
