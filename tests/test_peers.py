@@ -178,7 +178,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(turns, "SETTLE_S", 0.01)
     monkeypatch.setattr(turns, "WARM_S", 0.05)
     monkeypatch.setattr("sentiment.loadtest.fleet.HEAD_START_S", 0.02)
-    return Bench(Found(seconds=0.1))
+    return Bench(Found(seconds=0.3))
 
 
 async def test_a_peer_that_fails_loses_its_own_figures_and_no_others(bench: Bench, tiny: None) -> None:

@@ -43,16 +43,21 @@ def both(servers: list[Server]) -> str:
     return "ipv4:" + ",".join(server.target for server in servers)
 
 
+def wait_asked(server: Server, calls: int) -> None:
+    """Wait until the server has answered this many calls."""
+    until(lambda: answered(server) >= calls, f"{calls} calls are answered")
+
+
+def answered(server: Server) -> float:
+    """How many calls of Classify the server has answered."""
+    return server.total("requests_total", method="Classify", code="OK")
+
+
 def wait_called(server: Server, clients: int) -> None:
     """Wait until this many clients are connected to the server and it has then answered 50 calls."""
-
-    def answered() -> float:
-        return server.total("requests_total", method="Classify", code="OK")
-
     port = int(server.target.rpartition(":")[2])
     until(lambda: connections(server.process.pid, port) >= clients, f"{clients} clients are connected")
-    before = answered()
-    until(lambda: answered() >= before + 50, "50 calls are answered")
+    wait_asked(server, int(answered(server)) + 50)
 
 
 def connections(pid: int, port: int) -> int:

@@ -23,7 +23,7 @@ ARGUMENTS = (
     "--disable-lcd-text",
 )
 # For one step of a test: a machine of two cores that explains in one of them.
-STEP_MS = 20_000
+STEP_MS = 60_000
 # For a whole test: then the browser is ended, and with it the test.
 TEST_S = 120.0
 DESK = {"width": 1100, "height": 800}
