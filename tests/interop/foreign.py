@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 PROTO = ROOT / "proto"
 
 
-def run(command: list[str | Path], folder: Path = ROOT, timeout_s: float = 60) -> str:
+def run(command: list[str | Path], folder: Path = ROOT, timeout_s: float = 300) -> str:
     """What a program prints; it must end with 0."""
     ran = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=folder, env=_environment())
     assert ran.returncode == 0, ran.stdout + ran.stderr
