@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def visit(browser: Browser, replay: Replay) -> Iterator[Visit]:
 @pytest.fixture(scope="package")
 def asked_for(settings: Settings) -> Settings:
     """A server of the bundle that is served by default, with time for explanations on a machine that is busy."""
-    english = {"model": "english", "bundles": (ROOT / "models/bundles",), "deadline_default_s": 60.0}
+    english = {"model": "english", "bundles": (ROOT / "models/bundles",), "deadline_default_s": 60.0, "deadline_max_s": 600.0}
     return settings.model_copy(update=english)
 
 
@@ -146,8 +147,9 @@ def english(awake: None, asked_for: Settings, replay: Replay) -> Iterator[Runnin
 
 @pytest.fixture(scope="package")
 def reader(english: RunningServer) -> Iterator[Client]:
-    """The Python client of the same server."""
+    """The Python client of the same server. Its explanations are complete on a busy machine too: with less time they leave parts out."""
     with english.client(timeout_s=60.0) as client:
+        client.explain = partial(client.explain, timeout_s=600.0)  # type: ignore[method-assign]
         yield client
 
 
