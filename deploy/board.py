@@ -134,7 +134,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Classify",
             "s",
-            "From a call's arrival to its answer; the objective is 0.5 s for 99 %.",
+            "From a call's arrival to its answer; the objective is latency_objective_s (0.5 s) for 99 %.",
             quantiles("request_seconds", 'method="Classify"'),
         ),
         Panel(

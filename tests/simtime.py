@@ -26,6 +26,8 @@ GIVE_UP_S = 3.0
 # Every AHEAD_DAYS-th day, batches are decided ahead: when AHEAD_AT of the predicted time of the run before has passed.
 AHEAD_DAYS = 2
 AHEAD_AT = 0.7
+# What remains of a run's time on several cores, while the runners of the others are idle.
+WIDE_PART = 0.6
 
 
 @dataclass
@@ -45,6 +47,8 @@ class World:
     memory_tokens: float
     bulk_rows: float
     bulk_share: float
+    objective_s: float
+    width: int
     # A run takes fixed_s + token_s x (tokens + squared lengths / square_at), times noise. Padding counts.
     fixed_s: float
     # Mean length; if ``alike`` the length of every row.
@@ -74,6 +78,8 @@ class World:
             memory_tokens=rng.choice([float("inf"), float("inf"), 200.0]),
             bulk_rows=rng.choice([0.0, 0.0, 0.5, 1.0]),
             bulk_share=rng.choice([0.1, 0.2, 0.5]),
+            objective_s=rng.choice([1e-3, 0.05, 0.5]),
+            width=rng.choice([1, 2, 4]),
             fixed_s=rng.choice([0.0, 1e-4, 1e-2, 3e-2]),
             length=40,
             alike=rng.random() < 0.2,
@@ -114,7 +120,8 @@ class World:
         """The cost table that a warm-up would measure."""
         limits = self.layout.within(self.limits)
         shapes = shapes_to_measure([(length, limits.rows_at(length)) for length in (8, 32, 128, LENGTH_MAX)])
-        return CostTable({(rows, length): self.mean_s(Lengths.of([length] * rows)) * self.bias for rows, length in shapes})
+        points = {(rows, length): self.mean_s(Lengths.of([length] * rows)) * self.bias for rows, length in shapes}
+        return CostTable(points, {shape: WIDE_PART * run_s for shape, run_s in points.items()})
 
 
 @dataclass
@@ -150,7 +157,15 @@ class _Day:
         self.seed = seed
         self.world = world = World.draw(seed, packed)
         self.scheduler: Scheduler[Row] = Scheduler(
-            world.table(), world.limits, world.runners, world.queue_rows_max, LENGTH_MAX, world.bulk_share, world.layout
+            world.table(),
+            world.limits,
+            world.runners,
+            world.queue_rows_max,
+            LENGTH_MAX,
+            world.bulk_share,
+            world.layout,
+            world.objective_s,
+            world.width,
         )
         self.now = 0.0
         self.free = world.runners
@@ -169,6 +184,7 @@ class _Day:
         # Tickets without a fate, and some that have one since the last step.
         self.live: list[Ticket[Row]] = []
         self.aheads = 0
+        self.wide: Batch[Row] | None = None
 
     def run(self) -> Counter[str]:
         rng, at = self.world.rng, 0.0
@@ -270,6 +286,8 @@ class _Day:
         self.check(not live or step.wake_at is not None, "rows are live and nothing will wake it")
         self.check(len(self.scheduler._by_deadline) <= 2 * len(live) + 64, "it remembers rows that have ended")
         self.check_spread(step.batches)
+        self.check_turns(step.batches)
+        self.check_wide(step.batches)
         self.wake_at = step.wake_at
 
     def check_spread(self, batches: list[Batch[Row]]) -> None:
@@ -279,6 +297,22 @@ class _Day:
             half = [ticket.length for ticket in self.world.layout.halves(batch.tickets)[1]]
             helps = rows > 1 and cost.table_s(*self.world.layout.shape(Lengths.of(half))) <= 0.75 * cost.table_s(*batch.shape)
             self.check(not helps or batch.reason == "retry", f"a runner is idle beside a batch of {rows} rows")
+
+    def check_turns(self, batches: list[Batch[Row]]) -> None:
+        for batch in batches:
+            left = self.scheduler.queues[batch.tickets[0].priority].waiting()
+            if not left or batch.reason == "retry":
+                continue
+            first_at, left_at = (min(ticket.queued_at for ticket in tickets) for tickets in (batch.tickets, left))
+            urgent = min(ticket.deadline_at for ticket in batch.tickets) <= min(ticket.deadline_at for ticket in left)
+            self.check(urgent or first_at <= left_at + self.world.objective_s, "a row is overtaken past the objective")
+
+    def check_wide(self, batches: list[Batch[Row]]) -> None:
+        for batch in batches:
+            idle = self.free >= self.world.width - 1 > 0 and not self.scheduler.rows_waiting
+            self.check(idle or not batch.wide, "a batch is wide though its cores are needed")
+            self.check(not batch.wide or self.wide is None, "two batches are wide at once")
+            self.wide = batch if batch.wide else self.wide
 
     def start(self, batch: Batch[Row]) -> None:
         self.free -= 1
@@ -307,6 +341,8 @@ class _Day:
     def go(self, batch: Batch[Row]) -> None:
         world = self.world
         run_s = world.mean_s(Lengths.of([ticket.length for ticket in batch.tickets])) * world.rng.uniform(1 / world.noise, world.noise)
+        # Rows that arrive meanwhile take some of its cores.
+        run_s *= world.rng.uniform(WIDE_PART, 1.0) if batch.wide else 1.0
         if world.rng.random() < world.hang_share:
             self.at(self.now + GIVE_UP_S, lambda: self.give_up(batch))
         else:
@@ -327,10 +363,12 @@ class _Day:
         self.aheads += 1
         self.next[batch] = following
         self.take(following, ends_at)
+        self.check_turns([following])
         self.check(before[following.tickets[0].priority] > len(following.tickets), "decides a batch ahead that later rows could join")
         self.check(following.reason == "full", f"decides ahead though {following.reason}")
 
     def give_up(self, batch: Batch[Row]) -> None:
+        self.wide = None if batch is self.wide else self.wide
         self.given_up.add(batch)
         for ticket in self.scheduler.give_up(batch):
             ticket.payload.fates.append("failed")
@@ -338,6 +376,7 @@ class _Day:
             self.scheduler.give_back(following)
 
     def end(self, batch: Batch[Row], run_s: float) -> None:
+        self.wide = None if batch is self.wide else self.wide
         following = self.next.pop(batch, None)
         if following is None:
             self.free += 1

@@ -4,11 +4,12 @@ import itertools
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from sentiment.client import Classification
 from sentiment.model.bundle import CHECKOUT_BUNDLES
-from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.classifier import Classifier, load_classifier, widen
 from sentiment.model.scores import probabilities
 from sentiment.traffic.lengths import SHORT
 from tests.bench.texts import make_texts
@@ -85,6 +86,21 @@ def test_a_texts_answer_does_not_depend_on_its_batch_mates(classifier: Classifie
 
     assert flips == 0
     assert moved <= classifier.graph.invariance == 1e-4
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4])
+def test_a_wide_run_returns_the_same_bits(classifier: Classifier, texts: list[str], threads: int) -> None:
+    assert widen(classifier, threads) == ""
+    assert classifier.session.width == threads
+    rows = [classifier.tokenizer.encode(text) for text in [*texts, "word " * 600]]
+    rng = random.Random(threads)
+
+    for size in (1, 1, 1, 1, 3, 8, 16, len(rows)):
+        feeds = classifier.feeds(rng.sample(rows, size))
+        assert np.array_equal(classifier.session.run_wide(feeds), classifier.session.run(feeds))
+
+    classifier.session.narrow()
+    assert np.array_equal(classifier.session.run_wide(feeds), classifier.session.run(feeds))
 
 
 def test_single_calls_and_batch_calls_get_the_same_answers(start: Callable[..., RunningServer]) -> None:

@@ -31,10 +31,13 @@ class Machine:
     ran: list[Shape] = field(default_factory=list)
     takes: Callable[[Shape], float] = lambda shape: 1e-3 * shape[0] * shape[1]
 
-    def __call__(self, classifier: Classifier, rows: Sequence[Row]) -> Ran:
+    # What remains of the time on several cores.
+    wide: float = 1.0
+
+    def __call__(self, classifier: Classifier, rows: Sequence[Row], wide: bool = False) -> Ran:
         shape = len(rows), rows[0].tokens
         self.ran.append(shape)
-        seconds = self.takes(shape)
+        seconds = self.takes(shape) * (self.wide if wide else 1.0)
         return Ran([[0.0, 0.0]] * len(rows), seconds / 4, seconds * 3 / 4)
 
 
@@ -257,6 +260,38 @@ def test_a_failed_write_leaves_the_last_table_and_no_other_file(
 
     assert [log["event"] for log in logs] == ["cost_table_not_kept"]
     assert kept_file(tmp_path).read_text() == before
+
+
+@pytest.fixture
+def widened(classifier: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classifier.session, "width", 2)
+
+
+@pytest.mark.usefixtures("widened")
+def test_what_several_cores_save_is_measured_and_kept(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:
+    machine.wide = 0.6
+
+    measured = warm_up(classifier, LIMITS, tmp_path, measure_s=0.0)
+    machine.ran.clear()
+    read = warm_up(classifier, LIMITS, tmp_path)
+
+    assert machine.ran == SHAPES[:1]
+    for table in (measured, read):
+        assert table.wide is not None
+        assert table.wide.table_s(3, 20) == pytest.approx(0.6 * table.table_s(3, 20))
+
+
+def test_a_kept_table_without_wide_costs_is_measured_anew_where_they_are_needed(
+    classifier: Classifier, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm_up(classifier, LIMITS, tmp_path, measure_s=0.0)
+    monkeypatch.setattr(classifier.session, "width", 2)
+
+    assert warm_up(classifier, LIMITS, tmp_path, measure_s=0.0).wide is not None
+
+
+def test_on_one_core_there_are_no_wide_costs(classifier: Classifier, machine: Machine) -> None:
+    assert warm_up(classifier, LIMITS, measure_s=0.0).wide is None
 
 
 def test_a_kept_table_predicts_the_same_after_a_restart(classifier: Classifier, machine: Machine, tmp_path: Path) -> None:

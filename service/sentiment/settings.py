@@ -98,6 +98,12 @@ class Settings(BaseModel):
         ge=0,
         le=64,
     )
+    batch_threads_max: int = Field(
+        0,
+        description="on the CPU, max threads of a batch that runs while other runners are idle; 0: as many as runners, at most 4; 1: one",
+        ge=0,
+        le=64,
+    )
     batch_rows_max: int = Field(0, description="max rows in a batch; 0: 16 on the CPU, 256 on a GPU", ge=0, le=1024)
     batch_tokens_max: int = Field(
         0,
@@ -113,6 +119,13 @@ class Settings(BaseModel):
         le=2**36,
     )
     bulk_share: float = Field(0.2, description="share of the run time that bulk rows get while interactive rows also wait", gt=0, lt=1)
+    latency_objective_s: float = Field(
+        0.5,
+        description="seconds that calls should stay within: no text is overtaken by others that arrive so much later, and the alerts "
+        "count slower Classify calls",
+        gt=0,
+        le=3600,
+    )
     cache_dir: str = Field(
         "",
         description="folder that keeps measured batch costs and GPU graphs across restarts; empty: made at each start",

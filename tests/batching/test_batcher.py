@@ -27,7 +27,7 @@ class HandRunner:
     started: list[tuple[Sequence[Row], Report]] = field(default_factory=list)
     stops: int = 0
 
-    def start(self, classifier: object, rows: Sequence[Row], report: Report, ahead: bool = False) -> Callable[[], None]:
+    def start(self, classifier: object, rows: Sequence[Row], report: Report, ahead: bool = False, wide: bool = False) -> Callable[[], None]:
         assert ahead == bool(self.started), "a batch must be given ahead exactly while another runs"
         self.started.append((rows, report))
         return self.stop

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from sentiment.batching.class_queue import RATE_WINDOW_S, USE_WINDOW_S, ClassQueue, Group
+from sentiment.batching.class_queue import HEAD_START, RATE_WINDOW_S, USE_WINDOW_S, ClassQueue, Group
 from sentiment.batching.cost import CostTable
 from sentiment.batching.layout import Layout, Packed, Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length, edges
@@ -15,6 +15,7 @@ from tests.batching.test_cost import fixed, proportional
 
 LADDER = edges(512)
 BUCKET_OF = bucket_by_length(LADDER)
+OBJECTIVE_S = 0.5
 WIDE = BatchLimits(rows=64, tokens=2**16, scores_bytes=2**30, heads=2)
 
 
@@ -25,7 +26,7 @@ class Bench:
         self.cost = cost or proportional()
         self.prices = Prices(self.cost, limits)
         layout = layout or Padded()
-        self.queue: ClassQueue[str] = ClassQueue(1.0, bucket_by_length(layout.edges(512)), self.prices, layout)
+        self.queue: ClassQueue[str] = ClassQueue(1.0, bucket_by_length(layout.edges(512)), self.prices, layout, OBJECTIVE_S)
         self.number = 0
 
     def add(self, length: int, deadline_at: float = 9.0, queued_at: float = 0.0, probe: bool = False) -> Ticket[str]:
@@ -37,9 +38,9 @@ class Bench:
         return ticket
 
 
-def group_of(queue: ClassQueue[str], length: int) -> Group:
+def group_of(queue: ClassQueue[str], length: int) -> Group[str]:
     """The planned group that rows of this length belong to."""
-    return next(group for group in queue.plan(0.0) if length <= group.length)
+    return next(group for group in queue.plan() if length <= group.length)
 
 
 def test_a_plan_has_every_row_once() -> None:
@@ -47,28 +48,61 @@ def test_a_plan_has_every_row_once() -> None:
     for length in (3, 4, 30, 200, 200, 512):
         bench.add(length)
 
-    groups = bench.queue.plan(0.0)
+    groups = bench.queue.plan()
 
     assert [list(group.edges) for group in groups] == [[edge] for edge in sorted({BUCKET_OF[n] for n in (4, 30, 200, 512)})]
     assert [group.rows for group in groups] == [2, 1, 2, 1]
-    assert sum(group.cost_s for group in groups) == pytest.approx(bench.queue.work_s())
 
 
-def test_a_groups_wait_is_the_sum_of_its_rows_waits() -> None:
+@pytest.mark.parametrize(
+    ("queued_at", "turn_at"),
+    [
+        pytest.param(0.05 - 1e-9, 0.054 - 1e-9, id="within half of the time that the long row takes"),
+        pytest.param(0.05 + 1e-9, 0.054, id="after it"),
+    ],
+)
+def test_a_row_is_overtaken_by_cheaper_rows_that_come_soon_after_it(queued_at: float, turn_at: float) -> None:
+    bench = Bench(proportional(1e-3))
+    long = bench.add(108, queued_at=0.0)
+    short = bench.add(8, queued_at=queued_at)
+
+    groups = bench.queue.plan()
+
+    assert min(groups, key=lambda group: group.turn_at).first is (short if queued_at < 0.05 else long)
+    assert min(group.turn_at for group in groups) == pytest.approx(turn_at, abs=1e-12)
+
+
+def test_a_row_is_not_overtaken_by_rows_that_come_later_than_the_objective() -> None:
+    bench = Bench(proportional(0.01))
+    long = bench.add(512, queued_at=0.0)
+    bench.add(1, queued_at=OBJECTIVE_S)
+    assert HEAD_START * long.alone_s > OBJECTIVE_S
+
+    assert min(bench.queue.plan(), key=lambda group: group.turn_at).first is long
+    assert bench.queue.turn_at(long) == OBJECTIVE_S
+
+
+def test_a_slower_machine_gives_cheaper_rows_more_time_to_overtake() -> None:
+    bench = Bench(proportional(1e-3))
+    row = bench.add(100, queued_at=1.0)
+    bench.cost.speed = 2.0
+
+    assert bench.queue.turn_at(row) == pytest.approx(1.1)
+
+
+def test_the_row_whose_turn_it_is_runs_with_the_earliest_deadlines_of_its_group() -> None:
     bench = Bench(fixed())
-    for length, queued_at in ((4, 1.0), (300, 2.0), (4, 4.0)):
-        bench.add(length, queued_at=queued_at)
+    rows = [bench.add(8, deadline_at, queued_at) for queued_at, deadline_at in ((0.0, 9.0), (0.1, 8.0), (0.2, 3.0), (0.3, 4.0))]
+    (group,) = bench.queue.plan()
 
-    (group,) = bench.queue.plan(5.0)
-
-    assert group.waited_s == pytest.approx(4 + 3 + 1)
+    assert bench.queue.take(group, 3) == [rows[0], rows[2], rows[3]]
 
 
 def test_a_row_longer_than_any_bucket_waits_in_the_last() -> None:
     bench = Bench()
     longest = bench.add(10_000)
 
-    (group,) = bench.queue.plan(0.0)
+    (group,) = bench.queue.plan()
 
     assert bench.queue.take(group, 1) == [longest]
     assert group.length == 512
@@ -76,11 +110,11 @@ def test_a_row_longer_than_any_bucket_waits_in_the_last() -> None:
 
 def test_the_longest_row_waits_in_the_last_bucket_though_that_is_for_it_alone() -> None:
     bench = Bench()
-    queue: ClassQueue[str] = ClassQueue(1.0, bucket_by_length(edges(33)), bench.prices, Padded())
+    queue: ClassQueue[str] = ClassQueue(1.0, bucket_by_length(edges(33)), bench.prices, Padded(), OBJECTIVE_S)
 
     queue.add(bench.add(33))
 
-    assert [group.length for group in queue.plan(0.0)] == [33]
+    assert [group.length for group in queue.plan()] == [33]
 
 
 def test_waiting_lists_rows_of_all_lengths() -> None:
@@ -196,7 +230,7 @@ def test_run_time_of_a_class_decays_within_some_windows() -> None:
 
 
 def test_a_class_is_charged_its_run_time_over_its_share() -> None:
-    queue: ClassQueue[str] = ClassQueue(0.2, BUCKET_OF, Bench().prices, Padded())
+    queue: ClassQueue[str] = ClassQueue(0.2, BUCKET_OF, Bench().prices, Padded(), OBJECTIVE_S)
 
     queue.charge(0.5, 0.0)
     queue.charge(0.1, 0.0)
@@ -266,9 +300,11 @@ def test_random_changes_agree_with_a_plain_list() -> None:
             case "remove" if naive:
                 queue.remove(naive.pop(rng.randrange(len(naive))))
             case "take" if naive:
-                group, rows = rng.choice(queue.plan(now)), rng.randint(1, 10)
+                group, rows = rng.choice(queue.plan()), rng.randint(1, 10)
                 own = [row for row in naive if BUCKET_OF[row.length] in group.edges]
-                expected = sorted(own, key=lambda row: (row.deadline_at, row.number))[:rows]
+                first = min(own, key=lambda row: (row.queued_at, row.number))
+                assert queue.turn_at(group.first) <= queue.turn_at(first)
+                expected = sorted(own, key=lambda row: (row is not group.first, row.deadline_at, row.number))[:rows]
                 assert queue.take(group, rows) == expected
                 naive = [row for row in naive if row not in expected]
 
@@ -280,35 +316,33 @@ def test_random_changes_agree_with_a_plain_list() -> None:
         assert queue.dearest_s >= max((row.alone_s for row in naive), default=0.0)
         if naive:
             assert queue.earliest() is min(naive, key=lambda row: (row.deadline_at, row.number))
-            groups = queue.plan(now)
+            groups = queue.plan()
             assert sum(group.rows for group in groups) == len(naive)
-            assert sum(group.waited_s for group in groups) == pytest.approx(sum(now - row.queued_at for row in naive), abs=1e-9)
 
 
 # Packed
 
 
-def test_packed_rows_are_one_group_that_costs_its_tokens() -> None:
+def test_packed_rows_are_one_group_and_cost_their_tokens() -> None:
     bench = Bench(proportional(1e-3), layout=Packed())
     for length in (3, 500, 40, 7):
         bench.add(length)
 
-    (group,) = bench.queue.plan(0.0)
+    (group,) = bench.queue.plan()
 
     assert group.rows == 4
-    assert group.cost_s == pytest.approx(0.550)
     assert bench.queue.work_s() == pytest.approx(0.550)
 
 
-def test_packed_rows_run_in_the_order_of_deadlines() -> None:
+def test_packed_rows_run_in_the_order_of_deadlines_after_the_row_whose_turn_it_is() -> None:
     bench = Bench(fixed(), BatchLimits(3, 2**16, 2**30, 2), Packed())
     for length, deadline_at in ((500, 7.0), (3, 3.0), (200, 1.0), (40, 5.0)):
         bench.add(length, deadline_at)
-    (group,) = bench.queue.plan(0.0)
+    (group,) = bench.queue.plan()
 
     rows, _ = bench.queue.portion(group)
 
-    assert [ticket.length for ticket in bench.queue.take(group, rows)] == [200, 3, 40]
+    assert [ticket.length for ticket in bench.queue.take(group, rows)] == [500, 200, 3]
 
 
 def test_removing_packed_rows_leaves_the_work_of_the_others() -> None:

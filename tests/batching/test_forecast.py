@@ -22,8 +22,8 @@ class Bench:
     def __init__(self, cost: CostTable | None = None, runners: int = 1) -> None:
         self.cost = cost or proportional(0.1 / 32)
         self.prices = Prices(self.cost, WIDE)
-        self.queue: ClassQueue[None] = ClassQueue(0.8, BUCKET_OF, self.prices, Padded())
-        self.bulk: ClassQueue[None] = ClassQueue(0.2, BUCKET_OF, self.prices, Padded())
+        self.queue: ClassQueue[None] = ClassQueue(0.8, BUCKET_OF, self.prices, Padded(), 0.5)
+        self.bulk: ClassQueue[None] = ClassQueue(0.2, BUCKET_OF, self.prices, Padded(), 0.5)
         self.forecast: Forecast[None] = Forecast(self.cost, [self.queue, self.bulk], runners)
 
     def add(self, length: int, deadline_at: float, rows: int = 1, queue: ClassQueue[None] | None = None) -> None:

@@ -3,7 +3,7 @@
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -668,15 +668,19 @@ def test_the_cheapest_rows_run_first_when_all_have_waited_equally() -> None:
     assert names(scheduler.step(1.0, 1).batches[0]) == ["short"]
 
 
-def test_of_new_rows_those_with_most_rows_per_second_run_first() -> None:
-    cost = fixed(0.01, 1e-5)
-    scheduler = make(cost)
-    full = Prices(cost, WIDE).best_rows(431)
-    scheduler.add(100, 0.0, 9.0, "short")
-    for _ in range(full):
-        scheduler.add(431, 0.0, 9.0, "long")
+def test_a_row_that_came_first_runs_before_cheaper_rows_that_keep_coming() -> None:
+    """Each short row takes 10 ms and the next one comes as it ends. Those that came within half of the long row's 0.4 s run first."""
+    scheduler = make(limits=BatchLimits(rows=1, tokens=2**16, scores_bytes=2**30, heads=2))
+    scheduler.add(400, 0.0, 9.0, "long")
+    now, order = 0.0, list[str]()
+    while "long" not in order:
+        scheduler.add(10, now, now + 9.0, "short")
+        (batch,) = scheduler.step(now, 1).batches
+        order += names(batch)
+        now += 0.01
+        scheduler.finish(batch, now, 0.01)
 
-    assert names(scheduler.step(0.0, 1).batches[0]) == ["long"] * full
+    assert order == ["short"] * 20 + ["long"]
 
 
 def test_a_row_that_would_otherwise_be_late_runs_first() -> None:
@@ -937,6 +941,69 @@ def test_a_step_looks_at_buckets_and_never_at_each_of_4096_rows(monkeypatch: pyt
     assert calls["table_s"] <= 21 * len(ladder) + calls["group_s"]
 
 
+# Batches that use the cores of idle runners
+
+
+def make_wide(runners: int = 4, width: int = 4, saves: float = 0.5) -> Scheduler[str]:
+    points = {(rows, length): 1e-3 * rows * length for rows in (1, 64) for length in (8, 512)}
+    cost = CostTable(points, {shape: saves * run_s for shape, run_s in points.items()})
+    return Scheduler(cost, WIDE, runners, 10_000, 512, width=width)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "wide"),
+    [
+        pytest.param(make_wide(), True, id="all runners are idle"),
+        pytest.param(make_wide(width=2), True, id="more than it needs are idle"),
+        pytest.param(make_wide(runners=3), False, id="too few are idle"),
+        pytest.param(make_wide(saves=0.95), False, id="it saves too little"),
+        pytest.param(make(runners=4), False, id="nothing is known of several cores"),
+    ],
+)
+def test_a_lone_batch_uses_the_cores_of_idle_runners_where_that_saves_time(scheduler: Scheduler[str], wide: bool) -> None:
+    scheduler.add(100, 0.0, 9.0, "lone")
+
+    (batch,) = scheduler.step(0.0, scheduler.runners).batches
+
+    assert batch.wide is wide
+    assert batch.predicted_s == pytest.approx(0.1)
+
+
+def test_no_batch_is_wide_while_others_wait_or_one_is_wide() -> None:
+    scheduler = make_wide(width=2)
+    scheduler.add(100, 0.0, 9.0, "first")
+    (first,) = scheduler.step(0.0, 4).batches
+    scheduler.add(100, 0.01, 9.0, "second")
+
+    (second,) = scheduler.step(0.01, 3).batches
+
+    assert (first.wide, second.wide) == (True, False)
+    for number in range(9):
+        scheduler.add(100, 0.02, 9.0, f"{number}")
+    assert not any(batch.wide for batch in scheduler.step(0.02, 2).batches)
+
+
+def test_after_a_wide_batch_the_next_one_may_be_wide_and_the_table_learns_nothing_of_either() -> None:
+    scheduler = make_wide()
+    for name in ("first", "second"):
+        scheduler.add(100, 0.0, 9.0, name)
+        (batch,) = scheduler.step(0.0, 4).batches
+        assert batch.wide
+        scheduler.finish(batch, 0.05, 0.05)
+
+    assert scheduler.cost.speed == 1.0
+
+
+@pytest.mark.parametrize("end", [lambda scheduler, batch: scheduler.fail(batch), lambda scheduler, batch: scheduler.give_up(batch)])
+def test_a_wide_batch_that_fails_is_no_longer_in_the_way(end: Callable[[Scheduler[str], Batch[str]], object]) -> None:
+    scheduler = make_wide(runners=5)
+    scheduler.add(100, 0.0, 9.0, "fails")
+    end(scheduler, scheduler.step(0.0, 5).batches[0])
+    scheduler.add(100, 0.0, 9.0, "next")
+
+    assert scheduler.step(0.0, 4).batches[0].wide
+
+
 # Packed
 
 
@@ -956,14 +1023,14 @@ def test_packed_rows_of_different_lengths_run_together() -> None:
     assert batch.tokens == 448
 
 
-def test_a_packed_batch_has_the_earliest_deadlines_that_the_tokens_allow() -> None:
+def test_a_packed_batch_has_its_first_row_and_the_earliest_deadlines_that_the_tokens_allow() -> None:
     scheduler = make_packed(fixed(0.01, 1e-9), BatchLimits(rows=64, tokens=512, scores_bytes=2**30, heads=2))
-    for name, length, deadline_at in (("d", 100, 4.0), ("b", 300, 2.0), ("a", 10, 1.0), ("c", 150, 3.0)):
+    for name, length, deadline_at in (("d", 100, 4.0), ("b", 300, 2.0), ("a", 10, 1.0), ("c", 160, 3.0)):
         scheduler.add(length, 0.0, deadline_at, name)
 
     (batch,) = scheduler.step(0.0, 1).batches
 
-    assert (names(batch), batch.reason) == (["a", "b", "c"], "full")
+    assert (names(batch), batch.reason) == (["d", "a", "b"], "full")
 
 
 def test_a_packed_batch_with_an_urgent_row_is_small_enough_to_be_in_time() -> None:

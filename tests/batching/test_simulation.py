@@ -98,6 +98,8 @@ BREAKAGES: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "bulk waits for ever": (Scheduler, "_choose", _choose_interactive),
     "nothing is tight": (Forecast, "makes_late", lambda *_: False),
     "the latest deadline first": (ClassQueue, "earliest", lambda self: max(b.entries[-1] for b in self._buckets.values())[2]),
+    "the newest first": (ClassQueue, "turn_at", lambda self, ticket: -ticket.queued_at),
+    "overtakes without a bound": (ClassQueue, "turn_at", lambda self, ticket: ticket.queued_at + 1e3 * ticket.alone_s),
     "decides ahead of rows to come": (Scheduler, "ahead", _ahead_of_rows_to_come),
     "a lost runner is counted": (Scheduler, "give_up", _give_up_and_keep_the_runner),
     "old prices for ever": (Scheduler, "_reprice", lambda self: None),

@@ -1,9 +1,8 @@
 """Rules of who may overtake whom, compared in virtual time: ``python -m tests.bench.overtaking``.
 
 Each rule gets the same seeded arrivals of short and long texts on the planner's model of a replica. ``single`` runs one row at a time in
-order of arrival. ``today`` is the scheduler as it is. ``objective`` is that, but where the row that came first would end later than
-OBJECTIVE_S after it came, it goes first. ``head-start-B`` runs the group whose row has the earliest virtual arrival, which is its arrival
-plus B times its own run time, at most OBJECTIVE_S: a row is overtaken only by cheaper rows that arrive soon after it.
+order of arrival. ``head-start-B`` runs the group whose row has the earliest virtual arrival, which is its arrival plus B times its own
+run time, at most OBJECTIVE_S: a row is overtaken only by cheaper rows that arrive soon after it. The server uses HEAD_START.
 """
 
 import argparse
@@ -18,8 +17,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from sentiment.batching import scheduler
-from sentiment.batching.class_queue import ClassQueue, Group, next_group
+from sentiment.batching.class_queue import ClassQueue
 from sentiment.batching.cost import CostTable, Shape
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Ticket
@@ -36,7 +34,7 @@ OBJECTIVE_S = 0.5
 TIMEOUT_S = 5.0
 SHARES = (0.3, 0.6, 0.9)
 OVERLOAD = 3.0
-Choice = Callable[[Sequence[ClassQueue[Any]], float], tuple[ClassQueue[Any], list[Group], Group]]  # Any: the payload's type
+TurnAt = Callable[[ClassQueue[Any], Ticket[Any]], float]  # Any: the payload's type
 
 
 def measured_costs() -> dict[Shape, float]:
@@ -50,49 +48,21 @@ def measured_costs() -> dict[Shape, float]:
     return {(rows, length): seconds(rows, length) for length, most in sizes.items() for rows in {1, round(most**0.5), most}}
 
 
-def head_start(times: float) -> Choice:
+def head_start(times: float) -> TurnAt:
     """The rule ``head-start-TIMES``."""
-
-    def choose(queues: Sequence[ClassQueue[Any]], now: float) -> tuple[ClassQueue[Any], list[Group], Group]:
-        queue, groups, _ = next_group(queues, now)
-        speed = queue._prices.cost.speed
-        return queue, groups, _earliest(queue, groups, lambda ticket: min(OBJECTIVE_S, times * speed * ticket.alone_s))
-
-    return choose
+    return lambda queue, ticket: ticket.queued_at + min(OBJECTIVE_S, times * queue._prices.cost.speed * ticket.alone_s)
 
 
-def within_objective(queues: Sequence[ClassQueue[Any]], now: float) -> tuple[ClassQueue[Any], list[Group], Group]:
-    """The rule ``objective``."""
-    queue, groups, group = next_group(queues, now)
-    rows, length = queue.portion(group)[1]
-    batch_s, speed = queue._prices.cost.run_s(rows, length), queue._prices.cost.speed
-    first = min((bucket.entries[0][2] for bucket in queue._buckets.values()), key=lambda ticket: ticket.queued_at)
-    late = now + batch_s + speed * first.alone_s > first.queued_at + OBJECTIVE_S
-    return queue, groups, _earliest(queue, groups, lambda _: 0.0) if late else group
-
-
-def _earliest(queue: ClassQueue[Any], groups: Sequence[Group], head_start_s: Callable[[Ticket[Any]], float]) -> Group:
-    """The group with the row that came first, if each came ``head_start_s`` later than it did."""
-
-    def arrives_at(group: Group) -> float:
-        # The first of a bucket has the earliest deadline: here, where all have the same time, it arrived first.
-        first = [queue._buckets[edge].entries[0][2] for edge in group.edges]
-        return min(ticket.queued_at + head_start_s(ticket) for ticket in first)
-
-    return min(groups, key=arrives_at)
-
-
-def rules(head_starts: Sequence[float]) -> dict[str, tuple[type[Scheduler[Any]], Choice]]:
-    """The rules by name: the scheduler, and its choice among groups."""
-    found: dict[str, tuple[type[Scheduler[Any]], Choice]] = {"single": (make_fifo(1), next_group), "today": (Scheduler, next_group)}
-    found["objective"] = Scheduler, within_objective
+def rules(head_starts: Sequence[float]) -> dict[str, tuple[type[Scheduler[Any]], TurnAt]]:
+    """The rules by name: the scheduler, and its virtual arrivals."""
+    found: dict[str, tuple[type[Scheduler[Any]], TurnAt]] = {"single": (make_fifo(1), head_start(0))}
     return found | {f"head-start-{times:g}": (Scheduler, head_start(times)) for times in head_starts}
 
 
 @contextmanager
-def ruled_by(kind: type[Scheduler[Any]], choice: Choice) -> Iterator[None]:
+def ruled_by(kind: type[Scheduler[Any]], turn_at: TurnAt) -> Iterator[None]:
     """Let the simulated replicas use a rule."""
-    with patch.object(replica, "Scheduler", kind), patch.object(scheduler, "next_group", choice):
+    with patch.object(replica, "Scheduler", kind), patch.object(ClassQueue, "turn_at", turn_at):
         yield
 
 
@@ -115,16 +85,16 @@ def compare(machine: Machine, calls: int, seeds: int, head_starts: Sequence[floa
     for name, law in laws.items():
         for share in SHARES:
             single: list[float] = []
-            for rule, (kind, choice) in rules(head_starts).items():
-                with ruled_by(kind, choice):
+            for rule, (kind, turn_at) in rules(head_starts).items():
+                with ruled_by(kind, turn_at):
                     found = [latencies(machine, law(share * capacity), calls, seed, TIMEOUT_S)[0] for seed in range(seeds)]
                 p50, p99 = ([float(each[int(part * calls)]) for each in found] for part in (0.5, 0.99))
                 single = single or p99
                 over = statistics.median(mine / theirs for mine, theirs in zip(p99, single, strict=True))
                 row = f"p50 {1e3 * statistics.median(p50):6.0f}  p99 {1e3 * statistics.median(p99):6.0f}  p99/single {over:.2f}"
                 yield f"{name:8}{share:4.1f}  {rule:14} {row}"
-    for rule, (kind, choice) in rules(head_starts).items():
-        with ruled_by(kind, choice):
+    for rule, (kind, turn_at) in rules(head_starts).items():
+        with ruled_by(kind, turn_at):
             found = [latencies(machine, Poisson(OVERLOAD * capacity), calls, seed, OBJECTIVE_S) for seed in range(seeds)]
         rate = statistics.median(float(np.isfinite(each).sum()) / seconds for each, seconds in found)
         yield f"{OVERLOAD:g} times the capacity, {OBJECTIVE_S:g} s to answer: {rule:14} {rate / capacity:.2f} of it in time"
@@ -137,7 +107,7 @@ def main() -> None:
     parser.add_argument("--runners", type=int, default=2)
     parser.add_argument("--calls", type=int, default=3000)
     parser.add_argument("--seeds", type=int, default=9)
-    parser.add_argument("--head-starts", type=float, nargs="*", default=[0, 1, 2, 4])
+    parser.add_argument("--head-starts", type=float, nargs="*", default=[0, 0.25, 0.5, 1, 2])
     args = parser.parse_args()
     machine = read_machine(args.costs) if args.costs else Machine(measured_costs(), noise=0.05, loop_s=5e-4, crowding=1.05)
     for line in compare(changed(machine, runners=args.runners), args.calls, args.seeds, args.head_starts):

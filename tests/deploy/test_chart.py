@@ -219,9 +219,9 @@ tests:
       - {series: 'sentiment_model_info{namespace="shop", job="words-sentiment", model="english/1"}', values: 1x20 stale}
       - {series: 'sentiment_model_info{namespace="shop", job="sentiment", model="english/1"}', values: 1x60}
       - {series: 'sentiment_request_seconds_count{namespace="shop", job="words-sentiment", method="Classify"}', values: 0+600x60}
-      - {series: 'sentiment_request_seconds_bucket{namespace="shop", job="words-sentiment", method="Classify", le="0.5"}', values: 0+600x60}
+      - {series: 'sentiment_slow_requests_total{namespace="shop", job="words-sentiment", method="Classify"}', values: 0x60}
       - {series: 'sentiment_request_seconds_count{namespace="shop", job="sentiment", method="Classify"}', values: 0+600x60}
-      - {series: 'sentiment_request_seconds_bucket{namespace="shop", job="sentiment", method="Classify", le="0.5"}', values: 0+300x60}
+      - {series: 'sentiment_slow_requests_total{namespace="shop", job="sentiment", method="Classify"}', values: 0+300x60}
       - {series: 'sentiment_loop_busy_seconds_total{namespace="shop", job="sentiment", process="server"}', values: 0+59x60}
     promql_expr_test:
       - expr: sentiment:slo_burn:rate5m

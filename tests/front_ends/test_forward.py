@@ -119,7 +119,7 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     served: Any = SimpleNamespace(id="tiny/1", classifier=SimpleNamespace(manifest=manifest), metrics=metrics.model("tiny/1", []))
     models.add(served)
     forward = Forward(tmp_path / "calls.sock", models)
-    calls = Calls(metrics, CallLimits(2**20, 60.0, 60.0, 1))
+    calls = Calls(metrics, CallLimits(2**20, 60.0, 60.0, 1, 0.5))
     here: Any = {"Classify": unary}
     yield Joined(executor, forward.adapt(here, calls), metrics.registry, server)
     await forward.close()

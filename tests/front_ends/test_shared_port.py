@@ -156,6 +156,7 @@ def test_each_call_is_counted_once_whichever_process_answered_it(several: Server
     # 16 texts, a list of models, an explanation, a batch, one over HTTP; the explanation runs rows of its own beside the batcher.
     assert grown == dict(zip(names, (20, 20, 20, 19, 19), strict=True))
     assert several.total("requests_total", method="Explain") == explained + 1
+    assert several.total("latency_objective_seconds") == 0.5
 
 
 def test_process_metrics_name_their_process(several: Server) -> None:

@@ -42,6 +42,9 @@ class FakeSession:
             raise self.failure
         return np.asarray(feeds["input_ids"].sum(axis=1, keepdims=True), np.float32)
 
+    def run_wide(self, feeds: Feeds, stop: Stop | None = None) -> np.ndarray[Any, Any]:
+        return -self.run(feeds, stop)
+
 
 class FakeDevice(FakeSession):
     """Returns a filler row as well, and copies for a second."""
@@ -114,13 +117,14 @@ def test_a_runners_thread_and_its_replacement_have_a_lower_priority(outcomes: Ou
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
-def test_a_batch_gives_the_logits_of_its_rows_in_order(runner: Runner, outcomes: Outcomes) -> None:
-    runner.start(FakeClassifier(FakeSession()), [ROW, Row([1], None, False)], outcomes.put)
+@pytest.mark.parametrize(("wide", "sign"), [(False, 1), (True, -1)])
+def test_a_batch_gives_the_logits_of_its_rows_in_order(runner: Runner, outcomes: Outcomes, wide: bool, sign: int) -> None:
+    runner.start(FakeClassifier(FakeSession()), [ROW, Row([1], None, False)], outcomes.put, wide=wide)
 
     outcome = outcomes.next()
 
     assert isinstance(outcome, Ran)
-    assert outcome.logits == [[10.0], [1.0]]
+    assert outcome.logits == [[sign * 10.0], [sign * 1.0]]
     assert outcome.pad_s >= 0
     assert outcome.run_s >= 0
 

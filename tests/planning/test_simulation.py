@@ -120,7 +120,7 @@ def test_costs_are_corrected_to_the_measured_capacity() -> None:
 
     machine = corrected(slow, 12.0, MIXED, seed=1)
 
-    assert capacity_per_s(machine, MIXED, seed=1) == pytest.approx(12.0, rel=0.02)
+    assert capacity_per_s(machine, MIXED, seed=1) == pytest.approx(12.0, rel=0.05)
     assert machine.points[1, 32] != pytest.approx(slow.points[1, 32], rel=0.05)
 
 

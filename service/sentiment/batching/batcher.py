@@ -239,7 +239,7 @@ class Batcher:
 
     def _start(self, batch: Batch[Waiting], runner: Runs, now: float, ahead: bool = False) -> Run[Waiting]:
         rows = [ticket.payload.row for ticket in batch.tickets]
-        return Run(batch, runner, runner.start(self.classifier, rows, partial(self._report, batch), ahead), now)
+        return Run(batch, runner, runner.start(self.classifier, rows, partial(self._report, batch), ahead, batch.wide), now)
 
     def _go(self, run: Run[Waiting], now: float) -> None:
         """Record that a batch starts to run now."""

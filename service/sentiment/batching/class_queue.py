@@ -3,8 +3,9 @@
 import heapq
 import math
 from bisect import bisect_left, insort
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from typing import Generic
 
@@ -17,29 +18,45 @@ from sentiment.batching.ticket import Entry, P, Ticket
 # Time constants of two decaying averages: a bucket's arrivals, and the run time that a class gets.
 RATE_WINDOW_S = 0.25
 USE_WINDOW_S = 2.0
-# Added to each row's waiting time, so that rows that have just arrived count too, all alike.
-WORTH_S = 1e-3
+# How much later than a row, in its own run times, cheaper rows may arrive and still go first. More lowers the median latency and raises
+# the 99th percentile above that of running one row at a time in order of arrival (docs/internals/performance.md, "Who may overtake whom").
+HEAD_START = 0.5
 
 
 @dataclass(slots=True)
 class _Bucket(Generic[P]):
-    """Rows of similar length, the earliest deadline first, and sums over them."""
+    """Rows of similar length, the earliest deadline first and in order of arrival, and sums over them."""
 
     edge: int
     layout: Layout
     entries: list[Entry[P]] = field(default_factory=list)
-    queued_sum: float = 0.0
+    arrivals: OrderedDict[int, Ticket[P]] = field(default_factory=OrderedDict)
     tokens: int = 0
     squares: int = 0
     _shape: Shape | None = None
     _costs: tuple[float, float] | None = None
 
-    def count(self, ticket: Ticket[P], times: int) -> None:
-        """Update the sums for a row that was added (``times`` = 1) or removed (-1)."""
+    def add(self, ticket: Ticket[P]) -> None:
+        """Add a row."""
+        insort(self.entries, (ticket.deadline_at, ticket.number, ticket))
+        self.arrivals[ticket.number] = ticket
+        self._count(ticket, 1)
+
+    def remove(self, ticket: Ticket[P]) -> None:
+        """Remove a row."""
+        del self.entries[bisect_left(self.entries, (ticket.deadline_at, ticket.number))]
+        del self.arrivals[ticket.number]
+        self._count(ticket, -1)
+
+    @property
+    def oldest(self) -> Ticket[P]:
+        """The row that came first. At least one row must wait."""
+        return next(iter(self.arrivals.values()))
+
+    def _count(self, ticket: Ticket[P], times: int) -> None:
         # Costs are computed on demand: many rows arrive in one message, and costs are read only after the last.
         self._costs = self._shape = None
         length = ticket.length
-        self.queued_sum += times * ticket.queued_at
         self.tokens += times * length
         self.squares += times * length * length
 
@@ -78,13 +95,16 @@ class _Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Waiting rows that may run together: their buckets' edges, number, table seconds, and the sum of their waiting times."""
+class Group(Generic[P]):
+    """Waiting rows that may run together: their buckets' edges, their number, and the row that must be in the next batch of them.
+
+    ``turn_at`` is that row's virtual arrival: see ``ClassQueue.turn_at``.
+    """
 
     edges: Sequence[int]
     rows: int
-    cost_s: float
-    waited_s: float
+    first: Ticket[P]
+    turn_at: float
 
     @property
     def length(self) -> int:
@@ -95,7 +115,7 @@ class Group:
 class ClassQueue(Generic[P]):
     """The queue of one priority class. Costs are table seconds; the caller multiplies them by the current speed."""
 
-    def __init__(self, share: float, buckets: Sequence[int], prices: Prices, layout: Layout) -> None:
+    def __init__(self, share: float, buckets: Sequence[int], prices: Prices, layout: Layout, objective_s: float) -> None:
         """Start empty.
 
         Args:
@@ -103,6 +123,7 @@ class ClassQueue(Generic[P]):
             buckets: for each length the edge of its bucket; a longer row belongs to the last.
             prices: costs of groups of rows.
             layout: how the graph takes the rows of a batch.
+            objective_s: no row is overtaken by rows of this class that arrive so many seconds later, unless a deadline is near.
         """
         self.share = share
         self.rows = 0
@@ -115,6 +136,7 @@ class ClassQueue(Generic[P]):
         self._edges = buckets
         self._prices = prices
         self._layout = layout
+        self._objective_s = objective_s
         self._buckets: dict[int, _Bucket[P]] = {}
         self._rates = {edge: _Rate(RATE_WINDOW_S) for edge in set(buckets)}
         self._use = _Rate(USE_WINDOW_S)
@@ -126,8 +148,7 @@ class ClassQueue(Generic[P]):
         bucket = self._buckets.get(edge)
         if bucket is None:
             bucket = self._buckets[edge] = _Bucket(edge, self._layout)
-        insort(bucket.entries, (ticket.deadline_at, ticket.number, ticket))
-        bucket.count(ticket, 1)
+        bucket.add(ticket)
         self._rates[edge].add(1, ticket.queued_at)
         self.rows += 1
         self.alone_s += ticket.alone_s
@@ -138,8 +159,17 @@ class ClassQueue(Generic[P]):
     def remove(self, ticket: Ticket[P]) -> None:
         """Remove a waiting row."""
         edge = self._edge(ticket)
-        entries = self._buckets[edge].entries
-        self._remove(edge, bisect_left(entries, (ticket.deadline_at, ticket.number)))
+        bucket = self._buckets[edge]
+        bucket.remove(ticket)
+        if not bucket.entries:
+            del self._buckets[edge]
+        self.rows -= 1
+        self.alone_s -= ticket.alone_s
+        self.demand.remove(ticket.deadline_at, ticket.batched_s)
+        self._work_s = None
+        if not self.rows:
+            # Exactly 0, without rounding errors.
+            self.alone_s = self.dearest_s = 0.0
 
     def earliest(self) -> Ticket[P]:
         """The row with the earliest deadline. At least one row must wait."""
@@ -188,42 +218,43 @@ class ClassQueue(Generic[P]):
         for bucket in self._buckets.values():
             bucket.reprice()
 
-    def plan(self, now: float) -> list[Group]:
+    def turn_at(self, ticket: Ticket[P]) -> float:
+        """The virtual arrival of a row. A row whose own virtual arrival is earlier goes first, although it came later."""
+        return ticket.queued_at + min(self._objective_s, HEAD_START * self._prices.cost.speed * ticket.alone_s)
+
+    def plan(self) -> list[Group[P]]:
         """Divide all rows into groups so that their total predicted time is least."""
         buckets = [self._buckets[edge] for edge in sorted(self._buckets)]
         groups = []
         for span in split([bucket.shape[::-1] for bucket in buckets], self._prices):
-            rows, waited_s = 0, 0.0
             own = buckets[span.first : span.last + 1]
-            for bucket in own:
-                rows += len(bucket.entries)
-                waited_s += now * len(bucket.entries) - bucket.queued_sum
-            groups.append(Group([bucket.edge for bucket in own], rows, span.cost_s, waited_s))
+            first = min([bucket.oldest for bucket in own], key=self.turn_at)
+            groups.append(Group([bucket.edge for bucket in own], sum([len(bucket.entries) for bucket in own]), first, self.turn_at(first)))
         return groups
 
-    def portion(self, group: Group, within_s: float = math.inf) -> tuple[int, Shape]:
-        """The number of rows in a group's next batch, earliest deadlines first, and the planned shape of that batch.
+    def portion(self, group: Group[P], within_s: float = math.inf) -> tuple[int, Shape]:
+        """The number of rows in a group's next batch, and the planned shape of that batch.
 
         ``within_s`` limits the batch's predicted seconds; a single row may take longer.
         """
-        lengths = (entry[2].length for entry in self._in_order(group))
+        lengths = (ticket.length for ticket in self._in_order(group))
         return self._layout.portion(Candidates(group.rows, group.length, lengths), self._prices, within_s)
 
-    def urgent(self, groups: Sequence[Group], now: float) -> tuple[Group, int, str]:
+    def urgent(self, groups: Sequence[Group[P]], now: float) -> tuple[Group[P], int, str]:
         """The group of the row with the earliest deadline, how many of its rows let that row finish in time, and the batch's reason."""
         first = self.earliest()
-        group = next(group for group in groups if first.length <= group.length or group is groups[-1])
+        group = replace(next(group for group in groups if first.length <= group.length or group is groups[-1]), first=first)
         most, _ = self.portion(group)
         rows, _ = self.portion(group, first.deadline_at - now)
         return group, rows, "tight" if rows < most else "full" if rows < group.rows else "alike"
 
-    def arrivals_per_s(self, group: Group, now: float) -> float:
+    def arrivals_per_s(self, group: Group[P], now: float) -> float:
         """Measured arrival rate of rows that could join the group. A single arrival does not count as a rate."""
         first, last = group.edges[0], group.length
         within = [rate.decayed(now) for edge, rate in self._rates.items() if first <= edge <= last and rate.sum]
         return max(0.0, sum(within) - 1) / RATE_WINDOW_S
 
-    def hold_until(self, group: Group, shape: Shape, now: float) -> float | None:
+    def hold_until(self, group: Group[P], shape: Shape, now: float) -> float | None:
         """When to stop waiting for the next arrival, if it is expected so soon that waiting raises rows per second; else None.
 
         No row is held longer than its batch takes, and no row whose deadline is near. ``shape`` is that of the whole group.
@@ -235,7 +266,7 @@ class ClassQueue(Generic[P]):
         batch_s, more_s = cost.run_s(rows, length), cost.run_s(rows + 1, length)
         if not rate or (group.rows + 1) / (1 / rate + more_s) <= group.rows / batch_s:
             return None
-        oldest_at = min(ticket.queued_at for edge in group.edges for _, _, ticket in self._buckets[edge].entries)
+        oldest_at = min([self._buckets[edge].oldest.queued_at for edge in group.edges])
         until = min(now + 1 / rate, oldest_at + batch_s, self.earliest().deadline_at - 2 * more_s)
         return until if until > now else None
 
@@ -244,37 +275,25 @@ class ClassQueue(Generic[P]):
         self.charged_s += seconds / self.share
         self._use.add(seconds, now)
 
-    def take(self, group: Group, rows: int) -> list[Ticket[P]]:
-        """Remove and return the ``rows`` rows of a group with the earliest deadlines."""
-        taken = [entry[2] for entry in islice(self._in_order(group), rows)]
+    def take(self, group: Group[P], rows: int) -> list[Ticket[P]]:
+        """Remove and return ``rows`` rows of a group: its first, and those with the earliest deadlines."""
+        taken = list(islice(self._in_order(group), rows))
         for ticket in taken:
-            # Buckets are ordered by deadline too, so a row that is taken is always the first of its bucket.
-            self._remove(self._edge(ticket), 0)
+            self.remove(ticket)
         return taken
 
-    def _in_order(self, group: Group) -> Iterable[Entry[P]]:
-        return heapq.merge(*(self._buckets[edge].entries for edge in group.edges))
+    def _in_order(self, group: Group[P]) -> Iterable[Ticket[P]]:
+        yield group.first
+        for _, _, ticket in heapq.merge(*(self._buckets[edge].entries for edge in group.edges)):
+            if ticket is not group.first:
+                yield ticket
 
     def _edge(self, ticket: Ticket[P]) -> int:
         return self._edges[min(ticket.length, len(self._edges) - 1)]
 
-    def _remove(self, edge: int, place: int) -> None:
-        bucket = self._buckets[edge]
-        ticket = bucket.entries.pop(place)[2]
-        bucket.count(ticket, -1)
-        if not bucket.entries:
-            del self._buckets[edge]
-        self.rows -= 1
-        self.alone_s -= ticket.alone_s
-        self.demand.remove(ticket.deadline_at, ticket.batched_s)
-        self._work_s = None
-        if not self.rows:
-            # Exactly 0, without rounding errors.
-            self.alone_s = self.dearest_s = 0.0
 
-
-def next_group(queues: Sequence[ClassQueue[P]], now: float) -> tuple[ClassQueue[P], list[Group], Group]:
-    """The waiting class whose turn it is, its rows in groups, and the group with the most waiting time per second of run time."""
+def next_group(queues: Sequence[ClassQueue[P]]) -> tuple[ClassQueue[P], list[Group[P]], Group[P]]:
+    """The waiting class whose turn it is, its rows in groups, and the group with the row whose turn it is."""
     queue = min(queues, key=lambda queue: queue.charged_s)
-    groups = queue.plan(now)
-    return queue, groups, max(groups, key=lambda group: (group.waited_s + WORTH_S * group.rows) / group.cost_s)
+    groups = queue.plan()
+    return queue, groups, min(groups, key=lambda group: group.turn_at)

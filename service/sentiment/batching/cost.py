@@ -9,6 +9,8 @@ Shape = tuple[int, int]
 # The points around a shape with their weights, which sum to 1, and what is added for a shape beyond the table's points.
 Place = tuple[list[tuple[int, float]], float]
 
+# A batch uses the cores of idle runners if its time falls to less than this part.
+WIDE = 0.9
 # Each batch corrects the speed by a twentieth of its error and the points near its shape by a fiftieth. Errors that all shapes share
 # (a throttled core, a busy neighbour) end up in the speed, the rest in the table.
 SPEED_RATE = 0.05
@@ -31,11 +33,12 @@ class CostTable:
     the first two points.
     """
 
-    def __init__(self, points: Mapping[Shape, float]) -> None:
+    def __init__(self, points: Mapping[Shape, float], wide: Mapping[Shape, float] | None = None) -> None:
         """Start from measured points; not all lengths need the same rows.
 
         Args:
             points: seconds by rows and length.
+            wide: those of batches that use the cores of idle runners too; None: there are no such batches. They are not refined.
 
         Raises:
             ValueError: there is no point, or one is not positive and finite.
@@ -54,6 +57,7 @@ class CostTable:
         self._observed = 0
         # Incremented when cached predictions are dropped.
         self.version = 0
+        self.wide = None if wide is None else CostTable(wide)
 
     def points(self) -> dict[Shape, float]:
         """The current points, without the current speed."""
@@ -70,6 +74,10 @@ class CostTable:
     def run_s(self, rows: int, length: int) -> float:
         """Predicted seconds of a batch of ``rows`` rows of ``length`` tokens."""
         return self.speed * self.table_s(rows, length)
+
+    def widening_saves(self, rows: int, length: int) -> bool:
+        """Whether a batch is predicted to end clearly sooner if it uses the cores of idle runners too."""
+        return self.wide is not None and self.wide.table_s(rows, length) < WIDE * self.table_s(rows, length)
 
     def observe(self, rows: int, length: int, run_s: float) -> None:
         """Learn from a batch that ran for ``run_s`` seconds."""

@@ -26,8 +26,12 @@ class Runs(Protocol):
     def ahead(self) -> bool:
         """Whether the runner accepts a batch while another runs, prepares it meanwhile, and runs it right after."""
 
-    def start(self, classifier: Classifier, rows: Sequence[Row], report: Report, ahead: bool = False) -> Callable[[], None]:
+    def start(
+        self, classifier: Classifier, rows: Sequence[Row], report: Report, ahead: bool = False, wide: bool = False
+    ) -> Callable[[], None]:
         """Run rows as one batch and call ``report`` with the outcome, from any thread. ``ahead``: after the batch that runs now.
+
+        ``wide``: on idle cores too.
 
         Returns:
             A function that asks this run to stop. The run may stop late or not at all.

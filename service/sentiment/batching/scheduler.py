@@ -12,6 +12,8 @@ Promises, checked by a simulation in tests/batching/test_simulation.py:
   was late still runs with its batch. No row waits or runs past its deadline without being expired.
 - A row is admitted only if it is predicted to finish in time, behind the rows of its class with earlier deadlines and the run time of
   other classes, and if it makes no other row of its class late.
+- A row is overtaken within its class only by rows that arrive at most half of its own run time, and at most the objective, later; others
+  run before it only with a row whose turn comes first, or because a deadline is near.
 - While several classes wait, each gets its share of the run time, to within one batch per runner.
 - A failed batch is halved and retried until only the row that causes the failure fails. A batch that did not fit in memory lowers the
   limits.
@@ -24,7 +26,7 @@ from collections.abc import Sequence
 from typing import Generic
 
 from sentiment.batching.class_queue import ClassQueue, Group, next_group
-from sentiment.batching.cost import CostTable
+from sentiment.batching.cost import CostTable, Shape
 from sentiment.batching.forecast import Forecast
 from sentiment.batching.layout import Layout, Lengths, Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length
@@ -54,6 +56,8 @@ class Scheduler(Generic[P]):
         length_max: int,
         bulk_share: float = 0.2,
         layout: Layout | None = None,
+        objective_s: float = 0.5,
+        width: int = 1,
     ) -> None:
         """Start empty.
 
@@ -65,6 +69,8 @@ class Scheduler(Generic[P]):
             length_max: the longest row, in tokens.
             bulk_share: share of the run time that bulk rows get while interactive rows wait too, between 0 and 1.
             layout: how the graph takes the rows of a batch; the default is padded.
+            objective_s: no row is overtaken by rows of its class that arrive so many seconds later, unless a deadline is near.
+            width: the cores that a batch may use while runners are idle.
         """
         self.cost = cost
         self.limits = limits
@@ -77,7 +83,7 @@ class Scheduler(Generic[P]):
         buckets = bucket_by_length(self.layout.edges(length_max))
         shares = {Priority.INTERACTIVE: 1 - bulk_share, Priority.BULK: bulk_share}
         self.queues: dict[Priority, ClassQueue[P]] = {
-            priority: ClassQueue(share, buckets, self._prices, self.layout) for priority, share in shares.items()
+            priority: ClassQueue(share, buckets, self._prices, self.layout, objective_s) for priority, share in shares.items()
         }
         # A heap. Entries of ended tickets are dropped lazily; it is rebuilt when they are the majority.
         self._by_deadline: list[Entry[P]] = []
@@ -87,6 +93,9 @@ class Scheduler(Generic[P]):
         # What the class that ran last had been charged before that.
         self._last_charged_s = 0.0
         self._probe_at = -math.inf
+        self._width = width
+        # The batch that runs on several cores now.
+        self._wide: Batch[P] | None = None
 
     @property
     def rows_waiting(self) -> int:
@@ -160,8 +169,9 @@ class Scheduler(Generic[P]):
             The tickets that it answers, in order. The others have another fate or get one in the next ``step``: a deadline that passed
             while the batch ran counts, even if no step has noticed it yet.
         """
-        self.forecast.ended(batch)
-        self.cost.observe(*batch.shape, run_s)
+        self._ended(batch)
+        if not batch.wide:
+            self.cost.observe(*batch.shape, run_s)
         return [ticket for ticket in batch.tickets if ticket.deadline_at > now and self._end(ticket, State.ANSWERED)]
 
     def fail(self, batch: Batch[P], out_of_memory: bool = False) -> list[Ticket[P]]:
@@ -169,7 +179,7 @@ class Scheduler(Generic[P]):
 
         ``out_of_memory``: from now on batches are at most half as large.
         """
-        self.forecast.ended(batch)
+        self._ended(batch)
         if out_of_memory and len(batch.tickets) > 1:
             self.limits = self.limits.below(batch.tokens, batch.squares)
             self._reprice()
@@ -183,7 +193,7 @@ class Scheduler(Generic[P]):
 
     def give_up(self, batch: Batch[P]) -> list[Ticket[P]]:
         """Record that a batch and its runner are lost. Returns the tickets that fail."""
-        self.forecast.ended(batch)
+        self._ended(batch)
         self.forecast.runners -= 1
         return [ticket for ticket in batch.tickets if self._end(ticket, State.FAILED)]
 
@@ -205,7 +215,8 @@ class Scheduler(Generic[P]):
             while len(chosen) < runners_free and (choice := self._retries.take() or self._choose(now, len(chosen))):
                 chosen.append(choice)
             self._spread(chosen, runners_free)
-        batches = [self._batch(tickets, reason, now) for tickets, reason in chosen]
+        wide = self._widened(chosen, runners_free)
+        batches = [self._batch(tickets, reason, now, tickets is wide) for tickets, reason in chosen]
         self._compact()
         next_at = self._by_deadline[0][0] if self._by_deadline else None
         return Step(expired, hopeless, batches, min(filter(None, (next_at, self._hold_until)), default=None))
@@ -221,7 +232,7 @@ class Scheduler(Generic[P]):
         waiting = [queue for queue in self.queues.values() if queue.rows]
         if self._retries or not waiting:
             return None
-        queue, _, group = next_group(waiting, now)
+        queue, _, group = next_group(waiting)
         rows, shape = queue.portion(group)
         if rows == group.rows or self.forecast.makes_late(queue, self.cost.run_s(*shape), now):
             return None
@@ -255,7 +266,7 @@ class Scheduler(Generic[P]):
         waiting = [queue for queue in self.queues.values() if queue.rows]
         if not waiting:
             return None
-        queue, groups, group = next_group(waiting, now)
+        queue, groups, group = next_group(waiting)
         rows, shape = queue.portion(group)
         reason = "full" if rows < group.rows else "alike"
         if self.forecast.makes_late(queue, self.cost.run_s(*shape), now):
@@ -265,7 +276,7 @@ class Scheduler(Generic[P]):
             return None
         return self._take(queue, group, rows, now), reason
 
-    def _take(self, queue: ClassQueue[P], group: Group, rows: int, now: float) -> list[Ticket[P]]:
+    def _take(self, queue: ClassQueue[P], group: Group[P], rows: int, now: float) -> list[Ticket[P]]:
         tickets = queue.take(group, rows)
         # Start-time fair queueing (Goyal, Vin and Cheng 1996).
         self._last_charged_s = queue.charged_s
@@ -283,16 +294,37 @@ class Scheduler(Generic[P]):
             chosen.remove(dearest)
             chosen += [(cheaper, "spread"), (dearer, "spread")]
 
-    def _table_s(self, tickets: Sequence[Ticket[P]]) -> float:
-        return self.cost.table_s(*self.layout.shape(Lengths.of([ticket.length for ticket in tickets])))
+    def _widened(self, chosen: Sequence[tuple[list[Ticket[P]], str]], runners_free: int) -> list[Ticket[P]] | None:
+        """When no other rows wait, the most expensive batch may use the cores of the runners that would be idle, where that saves time.
 
-    def _batch(self, tickets: list[Ticket[P]], reason: str, now: float) -> Batch[P]:
+        Rows that arrive meanwhile run at once on those runners, as if the batch were not wide: its further threads give way. So nothing
+        else depends on it. One batch at a time, because all share those threads.
+        """
+        if not chosen or self._wide is not None or not runners_free - len(chosen) >= self._width - 1 > 0 or self.rows_waiting:
+            return None
+        dearest = max([tickets for tickets, _ in chosen], key=self._table_s)
+        return dearest if self.cost.widening_saves(*self._shape(dearest)) else None
+
+    def _ended(self, batch: Batch[P]) -> None:
+        self.forecast.ended(batch)
+        if batch is self._wide:
+            self._wide = None
+
+    def _shape(self, tickets: Sequence[Ticket[P]]) -> Shape:
+        return self.layout.shape(Lengths.of([ticket.length for ticket in tickets]))
+
+    def _table_s(self, tickets: Sequence[Ticket[P]]) -> float:
+        return self.cost.table_s(*self._shape(tickets))
+
+    def _batch(self, tickets: list[Ticket[P]], reason: str, now: float, wide: bool = False) -> Batch[P]:
         for ticket in tickets:
             ticket.state, ticket.started_at = State.RUNNING, now
         self.rows_running += len(tickets)
         lengths = Lengths.of([ticket.length for ticket in tickets])
         shape = self.layout.shape(lengths)
-        batch = Batch(tickets, reason, shape, *self.layout.computed(lengths), self.cost.run_s(*shape))
+        batch = Batch(tickets, reason, shape, *self.layout.computed(lengths), self.cost.run_s(*shape), wide)
+        if wide:
+            self._wide = batch
         self.forecast.begun(batch, now + batch.predicted_s)
         return batch
 

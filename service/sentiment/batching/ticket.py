@@ -77,6 +77,8 @@ class Batch(Generic[P]):
     tokens: int
     squares: int
     predicted_s: float
+    # Uses the cores of idle runners too, as long as these stay idle. ``predicted_s`` is the time without them.
+    wide: bool = False
 
     @property
     def length(self) -> int:

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from sentiment.errors import BadBundle
+import numpy as np
+
+from sentiment.errors import BadBundle, OutOfMemory
 from sentiment.model.bundle import Bundle, Golden, GraphSpec, HeadTail, Manifest, WindowsSpec, load_bundle
 from sentiment.model.execute import Execute, here, result_of
 from sentiment.model.scores import Scored, score, score_windows
@@ -96,6 +98,27 @@ def _load_session(bundle: Bundle, graph: GraphSpec) -> Session:
     # Checked again after loading, in case the file was replaced between the first check and the load.
     bundle.check(graph.file)
     return session
+
+
+def widen(classifier: Classifier, threads: int) -> str:
+    """Load the graph for wide runs too, if it answers the golden set with the same bits in ``threads`` threads.
+
+    Returns:
+        Why it runs in one thread only; empty if it does not.
+    """
+    bundle, session = classifier.bundle, classifier.session
+    file = classifier.graph.file
+    try:
+        session.widen(bundle.path / file, threads, bundle.outside(file))
+        bundle.check(file)
+        for number, golden in enumerate(classifier.manifest.golden):
+            feeds = classifier.feeds([classifier.tokenizer.encode(golden.text, golden.text_pair)])
+            if not np.array_equal(session.run(feeds), session.run_wide(feeds)):
+                raise BadBundle(f"{bundle.path / file}: golden[{number}]: other logits in {threads} threads than in one")
+    except (BadBundle, OutOfMemory) as error:
+        session.narrow()
+        return str(error)
+    return ""
 
 
 def _check_long_texts(path: Path, manifest: Manifest, special_tokens: int) -> None:

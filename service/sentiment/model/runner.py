@@ -49,11 +49,12 @@ Report = Callable[[Outcome], None]
 class _Job:
     """A batch for a runner's thread. The first thread that calls ``lay_out`` does it, once."""
 
-    def __init__(self, classifier: Classifier, rows: Sequence[Row], report: Report) -> None:
+    def __init__(self, classifier: Classifier, rows: Sequence[Row], report: Report, wide: bool = False) -> None:
         self.report = report
         self.stop = Stop()
         self._classifier = classifier
         self._rows = rows
+        self._wide = wide
         self._lock = threading.Lock()
         self._laid_out: Fed | BaseException | None = None
         self._pad_s = 0.0
@@ -80,7 +81,8 @@ class _Job:
         session = self._classifier.session
         laid_out_at = time.perf_counter()
         # A device session may have added filler rows.
-        logits: list[list[float]] = session.run(feeds, self.stop)[: len(self._rows)].tolist()
+        run = session.run_wide if self._wide else session.run
+        logits: list[list[float]] = run(feeds, self.stop)[: len(self._rows)].tolist()
         run_s = time.perf_counter() - laid_out_at - session.copied_s
         overlapped_s = max(0.0, self._pad_s - waited_s)
         return Ran(logits, self._pad_s, run_s, session.copied_s, feeds["input_ids"].size, overlapped_s)
@@ -115,7 +117,9 @@ class Runner:
         """Whether it accepts a second batch while one runs. Useful only on a device, where the CPU is free to lay the batch out."""
         return self.classifier is not None
 
-    def start(self, classifier: Classifier, rows: Sequence[Row], report: Report, ahead: bool = False) -> Callable[[], None]:
+    def start(
+        self, classifier: Classifier, rows: Sequence[Row], report: Report, ahead: bool = False, wide: bool = False
+    ) -> Callable[[], None]:
         """Run ``rows`` as one batch and call ``report`` with the outcome. Call it only when the runner is free, unless ``ahead``.
 
         Args:
@@ -123,11 +127,12 @@ class Runner:
             rows: at least one.
             report: called once.
             ahead: the runner is busy: lay the rows out now, and run them after the current batch.
+            wide: on idle cores too: see ``Session.run_wide``.
 
         Returns:
             A function that stops this run: it fails before the next node of its graph. A kernel that hangs cannot be stopped.
         """
-        job = _Job(self.classifier or classifier, rows, report)
+        job = _Job(self.classifier or classifier, rows, report, wide)
         if ahead:
             # If no thread can be started, the runner's own thread lays the rows out later.
             with contextlib.suppress(RuntimeError):
@@ -194,6 +199,6 @@ class Runner:
         return replaced
 
 
-def run_batch(classifier: Classifier, rows: Sequence[Row]) -> Ran:
-    """Pad and run rows as one batch in the calling thread."""
-    return _Job(classifier, rows, lambda _: None).run()
+def run_batch(classifier: Classifier, rows: Sequence[Row], wide: bool = False) -> Ran:
+    """Pad and run rows as one batch in the calling thread; ``wide``: on idle cores too."""
+    return _Job(classifier, rows, lambda _: None, wide).run()

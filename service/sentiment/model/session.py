@@ -1,5 +1,6 @@
 """ONNX Runtime sessions over a bundle's graphs. Only the session and device modules import onnxruntime."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -10,6 +11,7 @@ import onnxruntime
 
 from sentiment.errors import BadBundle, OutOfMemory
 from sentiment.model.execute import Execute, here
+from sentiment.model.lowest_priority import LowestPriority
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row
 
@@ -25,6 +27,9 @@ _OUT_OF_MEMORY = (
     *("is smaller than requested bytes", "status_alloc_failed"),
 )
 
+
+# Of the threads that help a wide run: far below the runners' 10, so that they get a core only while no runner needs it.
+HELPER_NICENESS = 19
 
 Fed = Mapping[str, npt.NDArray[np.generic]]
 """The inputs of a run by name: Feeds or PackedFeeds."""
@@ -42,7 +47,11 @@ class Stop:
 
 
 class Session:
-    """A loaded classify graph. ``run`` may be called from several threads at once; each run computes in the calling thread only."""
+    """A loaded classify graph. ``run`` may be called from several threads at once; each run computes in the calling thread only.
+
+    ``run_wide`` computes in ``width`` threads and returns the same bits. It costs no other run time: the further threads have the lowest
+    priority, and the calling thread does what they do not take. If ``width`` is 1, there are no further threads.
+    """
 
     # The device that it runs on; empty for the CPU.
     hardware = ""
@@ -55,7 +64,9 @@ class Session:
     ladder: Sequence[tuple[int, int]] = ()
     # The lengths that rows are padded to; empty: any length.
     lengths: Sequence[int] = ()
+    width = 1
     _known_inputs: tuple[str, ...] = _KNOWN_INPUTS
+    _wide: onnxruntime.InferenceSession | None = None
 
     def __init__(
         self,
@@ -78,6 +89,28 @@ class Session:
         self._take(path, load_graph(path, [provider], outside), labels)
         self.provider = provider
 
+    def widen(self, path: Path, threads: int, outside: Mapping[str, bytes] = MappingProxyType({})) -> None:
+        """Load the graph once more, for wide runs in ``threads`` threads. Does nothing where threads have no priorities of their own.
+
+        It takes about as much memory as the graph has bytes.
+
+        Raises:
+            BadBundle: as for the first time.
+        """
+        if threads < 2 or sys.platform != "linux":
+            return
+        # ONNX Runtime's threads inherit the priority of the thread that makes them.
+        maker = LowestPriority("load-wide", HELPER_NICENESS)
+        try:
+            maker.run(lambda: setattr(self, "_wide", load_graph(path, [self.provider], outside, threads)))
+        finally:
+            maker.close()
+        self.width = threads
+
+    def narrow(self) -> None:
+        """Release what ``widen`` loaded."""
+        self._wide, self.width = None, 1
+
     def _take(self, path: Path, session: onnxruntime.InferenceSession, labels: int | None) -> None:
         """Check that a loaded graph has the inputs and the first output of a classifier, and use it."""
         self._session = session
@@ -98,7 +131,7 @@ class Session:
 
     def close(self) -> None:
         """Release the graph and its memory. The session cannot run after that."""
-        self._session = None
+        self._session = self._wide = None
 
     def feeds(self, rows: Sequence[Row], pad_id: int, left: bool) -> Fed:
         """Lay rows out as the graph reads them. ``left``: padding stands before the text.
@@ -113,9 +146,16 @@ class Session:
         Raises:
             OutOfMemory: too little memory for this many rows of this length.
         """
+        return self._logits(self._session, feeds, stop)
+
+    def run_wide(self, feeds: Fed, stop: Stop | None = None) -> npt.NDArray[np.float32]:
+        """As ``run``, in ``width`` threads."""
+        return self._logits(self._wide or self._session, feeds, stop)
+
+    def _logits(self, session: onnxruntime.InferenceSession, feeds: Fed, stop: Stop | None) -> npt.NDArray[np.float32]:
         options = stop.options if stop is not None else None
         try:
-            logits: npt.NDArray[np.float32] = self._session.run([self.output], dict(feeds), options)[0]
+            logits: npt.NDArray[np.float32] = session.run([self.output], dict(feeds), options)[0]
         except Exception as error:  # ONNX Runtime's exceptions share no base class
             if is_out_of_memory(error):
                 raise OutOfMemory(str(error)) from error
@@ -209,11 +249,14 @@ class ExplainSession:
 
 
 def load_graph(
-    path: Path | bytes, providers: Sequence[str | tuple[str, dict[str, str]]], outside: Mapping[str, bytes] = MappingProxyType({})
+    path: Path | bytes,
+    providers: Sequence[str | tuple[str, dict[str, str]]],
+    outside: Mapping[str, bytes] = MappingProxyType({}),
+    threads: int = 1,
 ) -> onnxruntime.InferenceSession:
     """Load a graph from a file or from its bytes, for the first of ``providers``. The others run the nodes that it does not support.
 
-    ``outside``: see ``Session``.
+    ``outside``: see ``Session``. ``threads``: of a run, the calling one included.
 
     Raises:
         BadBundle: the graph cannot be loaded, or ONNX Runtime would not use the first provider.
@@ -222,7 +265,7 @@ def load_graph(
     provider = providers[0] if isinstance(providers[0], str) else providers[0][0]
     options = onnxruntime.SessionOptions()
     # One thread per run and several runs at once: two runs on two cores do 1.8 times the work of one, without a shared pool's barriers.
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # On x86 without VNNI, the faster int8 products sum pairs in 16 bits, which overflows silently. Elsewhere this has no effect.

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
-# There is an edge at each service level objective: 10 ms and 100 ms for interactive calls, 500 ms at high load on a CPU.
+# There is an edge at usual objectives: 10 ms and 100 ms for interactive calls, 500 ms at high load on a CPU.
 REQUEST_EDGES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 STAGE_EDGES_S = (2e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5)
 ROWS_EDGES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -83,6 +83,7 @@ class Metrics:
         self.request_seconds = histogram(
             "request_seconds", "Time from a request's arrival to its answer.", ["method", "model"], buckets=REQUEST_EDGES_S
         )
+        self.slow_requests = counter("slow_requests", "Calls that took longer than latency_objective_s.", ["method", "model"])
         self.stage_seconds = histogram(
             "stage_seconds",
             "Time spent in each stage; plan, pad, copy and run count once per batch.",
@@ -115,6 +116,7 @@ class Metrics:
         self.grpc_calls_ended = read("grpc_calls_ended", "Calls that ended in gRPC core after they reached the event loop.")
         self.grpc_opened_anew = counter("grpc_opened_anew", "Times a port's server was reopened after gRPC ended it.", ["port"])
         self.queue_rows = gauge("queue_rows", "Rows waiting for a runner.", ["model"])
+        self.latency_objective_seconds = gauge("latency_objective_seconds", "The setting latency_objective_s.")
         self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that arrives now would run.", ["model"])
         self.run_over_predicted = gauge("run_over_predicted", "Measured over predicted run time, slowly averaged.", ["model"])
         # Also incremented by the thread that sends spans; the client library locks its values.
@@ -176,6 +178,7 @@ class CallMetrics:
         self.requests = {(m, c): metrics.requests.labels(m, c, model).inc for m in metrics.methods for c in metrics.codes}
         self.items = {(m, c): metrics.items.labels(m, c, model).inc for m in metrics.methods for c in metrics.codes}
         self.request_seconds = {method: metrics.request_seconds.labels(method, model).observe for method in metrics.methods}
+        self.slow_requests = {method: metrics.slow_requests.labels(method, model).inc for method in metrics.methods}
 
 
 class ModelMetrics(CallMetrics):

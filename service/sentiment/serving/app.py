@@ -56,6 +56,7 @@ class App:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._metrics.registry)
         self._metrics.build_info.info({"version": importlib.metadata.version("sentiment-service"), "onnxruntime": RUNTIME_VERSION})
+        self._metrics.latency_objective_seconds.set(settings.latency_objective_s)
         process = "server" if counts_grpc else "executor"
         loop = event_loop.running()
         self._metrics.loop_busy_seconds.watch(lambda: loop.busy_s, process)

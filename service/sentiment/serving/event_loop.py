@@ -10,11 +10,15 @@ Lateness of timers: calls wait in gRPC's core, and a loop that lost one call of 
 import asyncio
 import selectors
 import signal
+import sys
 import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+# How long a thread that waits for the GIL lets another one keep it; Python's default is 5 ms. The event loop, gRPC's threads and the
+# runners hand each text over to one another. See docs/internals/performance.md.
+SWITCH_INTERVAL_S = 1e-4
 
 
 class _Waits(selectors.DefaultSelector):
@@ -63,6 +67,7 @@ def running() -> MeasuredLoop:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """``asyncio.run`` on a MeasuredLoop."""
+    """``asyncio.run`` on a MeasuredLoop, in a process whose threads switch quickly."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
         return runner.run(main)

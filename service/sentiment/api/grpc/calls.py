@@ -45,6 +45,8 @@ class CallLimits:
     deadline_default_s: float
     deadline_max_s: float
     open_max: int
+    # A call that takes longer is counted as slow.
+    objective_s: float
     # Fields and list entries of a message, at all depths.
     fields_max: int = FIELDS_MAX
     # Log every call at debug level.
@@ -167,6 +169,8 @@ class Calls:
                 metrics = self.metrics_of(call)
                 metrics.requests[call.method, code]()
                 metrics.request_seconds[call.method](seconds, exemplar_of(call.trace))
+                if seconds > self._limits.objective_s:
+                    metrics.slow_requests[call.method]()
             if call.trace is not None:
                 end_span(call, call.trace, code, seconds, self._limits.counted)
             if self._limits.log_calls:

@@ -12,13 +12,14 @@ from sentiment.batching.layout import Layout, Packed, Padded
 from sentiment.batching.plan import BatchLimits
 from sentiment.errors import BadBundle, BadSettings, DeviceLost
 from sentiment.model.bundle import bundle_roots, find_bundle
-from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.classifier import Classifier, load_classifier, widen
 from sentiment.model.cores import cores_granted
 from sentiment.model.device_session import TOKENS_STEP, prove
 from sentiment.model.devices import CPU, Device, Found, find_devices
-from sentiment.model.execute import Execute, here
+from sentiment.model.execute import Execute, here, result_of
 from sentiment.model.on_device import load_on_device
 from sentiment.model.runner import Runner
+from sentiment.observability.logs import logger
 from sentiment.serving.lifecycle.warm_up import MEASURE_S, first_runs, warm_up
 from sentiment.settings import Settings
 
@@ -29,6 +30,8 @@ ON_CPU = {"rows": 16, "tokens": 512, "scores_bytes": 64 * 2**20}
 ON_GPU = {"rows": 256, "tokens": 16_384, "scores_bytes": 2**32}
 # Up to this many tokens, packed attention in fp32 keeps its scores, which may take more memory than longer rows without them.
 SCORES_KEPT_MAX = 255
+# Threads of a batch that runs while other runners are idle. More save little: what each layer does in one thread remains.
+THREADS_MAX = 4
 # Niceness of the runners' threads on the CPU. When cores are scarce, the event loop must go first, or calls wait unseen before they are
 # admitted.
 NICENESS = 10
@@ -112,8 +115,12 @@ def _limits(settings: Settings, classifier: Classifier, usual: dict[str, int]) -
 def _on_cpu(path: Path, settings: Settings, measure_s: float, found: Found, execute: Execute) -> Loaded:
     classifier = _checked(path, None if settings.precision == "auto" else settings.precision, execute)
     limits = _limits(settings, classifier, ON_CPU)
+    count = settings.runners or cores_granted()
+    width = min(count, settings.batch_threads_max or THREADS_MAX)
+    if not_wide := result_of(execute, partial(widen, classifier, width)):
+        logger().warning("not_wide", reason=not_wide)
     cost = warm_up(classifier, limits, _cache(settings), measure_s, execute)
-    runners = [Runner(f"cpu-{number}", NICENESS) for number in range(settings.runners or cores_granted())]
+    runners = [Runner(f"cpu-{number}", NICENESS) for number in range(count)]
     return Loaded(classifier, classifier, limits, cost, Padded(), runners, not_cuda=found.not_cuda)
 
 

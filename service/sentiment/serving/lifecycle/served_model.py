@@ -164,6 +164,8 @@ def make_served(
         classifier.manifest.max_tokens,
         settings.bulk_share,
         loaded.layout,
+        settings.latency_objective_s,
+        classifier.session.width,
     )
     batcher = Batcher(classifier, scheduler, runners, BatchTelemetry(counted, tracer))
     batcher.broken = broken or batcher.broken

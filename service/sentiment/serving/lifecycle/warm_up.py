@@ -10,7 +10,7 @@ import math
 import platform
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,8 @@ LENGTHS = (8, 32, 128)
 # Every shape is run once, however long that takes, and repeated within this time; the shortest time counts.
 MEASURE_S = 1.5
 ROUNDS_MAX = 4
+# Runs of each shape on one core and on several, to compare them.
+WIDE_ROUNDS = 2
 # A device's unmeasured shapes are run for at most this multiple of the measuring time.
 LADDER = 10
 
@@ -66,10 +68,25 @@ def warm_up(
         for shape in reversed(shapes):
             if time.monotonic() + seconds[shape] - begun < measure_s:
                 seconds[shape] = min(seconds[shape], run(shape))
-    table = CostTable(seconds)
+    table = CostTable(seconds, _wide(classifier, seconds, execute))
     if kept is not None:
         kept.write(table)
     return table
+
+
+def _wide(classifier: Classifier, seconds: Mapping[Shape, float], execute: Execute) -> dict[Shape, float] | None:
+    """The costs of the shapes on several cores; None if the session has no wide runs.
+
+    Each is the cost on one core times the ratio of two runs in turns: while other models serve, only ratios are comparable.
+    """
+    if classifier.session.width < 2:
+        return None
+
+    def ratio(shape: Shape) -> float:
+        narrow_s, wide_s = ([_run_shape(classifier, shape, wide) for _ in range(WIDE_ROUNDS)] for wide in (False, True))
+        return min(wide_s) / min(narrow_s)
+
+    return {shape: once_s * result_of(execute, partial(ratio, shape)) for shape, once_s in seconds.items()}
 
 
 def first_runs(
@@ -118,9 +135,9 @@ def keep_costs(folder: Path, classifier: Classifier, table: CostTable) -> None:
     Kept.of(folder, classifier).write(table)
 
 
-def _run_shape(classifier: Classifier, shape: Shape) -> float:
+def _run_shape(classifier: Classifier, shape: Shape, wide: bool = False) -> float:
     rows, length = shape
-    return _run(classifier, [length] * rows)
+    return _run(classifier, [length] * rows, wide)
 
 
 def _core_s(classifier: Classifier, execute: Execute, shape: Shape) -> float:
@@ -134,9 +151,9 @@ def _core_s(classifier: Classifier, execute: Execute, shape: Shape) -> float:
     return result_of(execute, work)
 
 
-def _run(classifier: Classifier, lengths: Sequence[int]) -> float:
+def _run(classifier: Classifier, lengths: Sequence[int], wide: bool = False) -> float:
     try:
-        ran = run_batch(classifier, _rows(classifier, lengths))
+        ran = run_batch(classifier, _rows(classifier, lengths), wide)
     except OutOfMemory as error:
         raise BadSettings(_what_fits(classifier, lengths)) from error
     except DeviceLost:
@@ -184,6 +201,8 @@ class Kept:
             "device": f"{classifier.session.provider} {classifier.session.hardware or f'{_processor()}, {cores_granted()} cores'}",
             "runtime": RUNTIME_VERSION,
         }
+        if classifier.session.width > 1:
+            key["width"] = str(classifier.session.width)
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
         return cls(folder / f"cost-{name}.json", key)
 
@@ -191,8 +210,11 @@ class Kept:
         """The kept table; None if there is none for these shapes."""
         try:
             kept = json.loads(self.path.read_text(encoding="utf-8"))
-            points = {(int(rows), int(length)): float(seconds) for rows, length, seconds in kept["points"]}
-            return CostTable(points) if kept["key"] == self.key and set(points) == set(shapes) else None
+            names = ("points", "wide") if "width" in self.key else ("points",)
+            tables = [{(int(rows), int(length)): float(seconds) for rows, length, seconds in kept[name]} for name in names]
+            if kept["key"] != self.key or any(set(table) != set(shapes) for table in tables):
+                return None
+            return CostTable(*tables)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
@@ -203,10 +225,11 @@ class Kept:
         """Write a table atomically."""
         # Not named by process id: machines that share the folder may have the same ids.
         part = self.path.with_suffix(f".{uuid.uuid4().hex}.part")
-        points = [[rows, length, seconds] for (rows, length), seconds in table.points().items()]
+        found = {"points": table, **({} if table.wide is None else {"wide": table.wide})}
+        costs = {name: [[*shape, seconds] for shape, seconds in one.points().items()] for name, one in found.items()}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps({"key": self.key, "points": points}, indent=1) + "\n", encoding="utf-8")
+            part.write_text(json.dumps({"key": self.key, **costs}, indent=1) + "\n", encoding="utf-8")
             part.replace(self.path)
         except OSError as error:
             logger().warning("cost_table_not_kept", path=str(self.path), reason=str(error))
