@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import onnx
 import pytest
 import structlog
 
+from sentiment.batching.cost import CostTable
 from sentiment.batching.layout import Padded
 from sentiment.client import CallFailed, Classification
 from sentiment.errors import BadBundle, BadSettings, CannotServe, RunnerLost, Unsupported
@@ -28,6 +30,7 @@ from sentiment.model.classifier import load_classifier
 from sentiment.model.device_session import DeviceSession
 from sentiment.model.devices import CPU, Accelerator, Device
 from sentiment.model.gpu_graphs import GpuGraphs
+from sentiment.model.session import Session
 from sentiment.serving import event_loop
 from sentiment.serving.app import App
 from sentiment.serving.lifecycle.loading import ON_GPU, Loaded, load
@@ -639,6 +642,41 @@ def test_a_server_without_a_gpu_logs_why_it_uses_the_cpu(start: Callable[..., Ru
     (ready,) = (entry for entry in logs if entry["event"] == "ready")
     assert ready["device"] == "cpu"
     assert "no NVIDIA driver: libnosuch.so.1" in ready["not_cuda"]
+
+
+@pytest.mark.parametrize(("threads_max", "width"), [(0, 2), (1, 1), (3, 2)])
+def test_a_lone_text_runs_on_idle_cores_unless_that_is_turned_off(
+    start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch, threads_max: int, width: int
+) -> None:
+    wide: list[int] = []
+    run_wide = Session.run_wide
+
+    def record(self: Session, feeds: Any, stop: Any = None) -> Any:
+        wide.append(self.width)
+        return run_wide(self, feeds, stop)
+
+    monkeypatch.setattr(Session, "run_wide", record)
+    monkeypatch.setattr(CostTable, "widening_saves", lambda *_: True)
+    server = start(device="cpu", runners=2, batch_threads_max=threads_max)
+    assert server.app._repository.running[0].loaded.classifier.session.width == width
+    wide.clear()
+
+    with server.client() as client:
+        answer = client.classify("a good film")
+
+    assert answer.scores["positive"] > 0.5
+    assert wide == ([2] if width > 1 else [])
+
+
+def test_a_model_whose_bits_differ_on_several_cores_uses_one(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "run_wide", lambda self, feeds, stop=None: np.nextafter(self.run(feeds, stop), np.float32(9)))
+
+    with structlog.testing.capture_logs() as logs:
+        server = start(device="cpu", runners=2)
+
+    (found,) = (entry["reason"] for entry in logs if entry["event"] == "not_wide")
+    assert found.endswith("tiny/1/fp32.onnx: golden[0]: other logits in 2 threads than in one")
+    assert server.app._repository.running[0].loaded.classifier.session.width == 1
 
 
 def test_a_missing_named_gpu_exits_with_2(bundles: Path) -> None:

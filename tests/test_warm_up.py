@@ -281,6 +281,17 @@ def test_what_several_cores_save_is_measured_and_kept(classifier: Classifier, ma
         assert table.wide.table_s(3, 20) == pytest.approx(0.6 * table.table_s(3, 20))
 
 
+@pytest.mark.usefixtures("widened")
+def test_beside_other_models_what_several_cores_save_is_a_ratio_of_run_times(classifier: Classifier, machine: Machine) -> None:
+    machine.wide = 0.6
+
+    table = warm_up(classifier, LIMITS, measure_s=0.0, execute=lambda run: run())
+
+    assert table.wide is not None
+    for rows, length in SHAPES:
+        assert table.wide.table_s(rows, length) == pytest.approx(0.6 * table.table_s(rows, length))
+
+
 def test_a_kept_table_without_wide_costs_is_measured_anew_where_they_are_needed(
     classifier: Classifier, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -944,8 +944,8 @@ def test_a_step_looks_at_buckets_and_never_at_each_of_4096_rows(monkeypatch: pyt
 # Batches that use the cores of idle runners
 
 
-def make_wide(runners: int = 4, width: int = 4, saves: float = 0.5) -> Scheduler[str]:
-    points = {(rows, length): 1e-3 * rows * length for rows in (1, 64) for length in (8, 512)}
+def make_wide(runners: int = 4, width: int = 4, saves: float = 0.5, row_s: float = 1e-3) -> Scheduler[str]:
+    points = {(rows, length): row_s * rows * length for rows in (1, 64) for length in (8, 512)}
     cost = CostTable(points, {shape: saves * run_s for shape, run_s in points.items()})
     return Scheduler(cost, WIDE, runners, 10_000, 512, width=width)
 
@@ -956,7 +956,8 @@ def make_wide(runners: int = 4, width: int = 4, saves: float = 0.5) -> Scheduler
         pytest.param(make_wide(), True, id="all runners are idle"),
         pytest.param(make_wide(width=2), True, id="more than it needs are idle"),
         pytest.param(make_wide(runners=3), False, id="too few are idle"),
-        pytest.param(make_wide(saves=0.95), False, id="it saves too little"),
+        pytest.param(make_wide(saves=0.95), False, id="it saves too small a part"),
+        pytest.param(make_wide(row_s=1.5e-5), False, id="it saves less than a millisecond"),
         pytest.param(make(runners=4), False, id="nothing is known of several cores"),
     ],
 )
@@ -966,7 +967,7 @@ def test_a_lone_batch_uses_the_cores_of_idle_runners_where_that_saves_time(sched
     (batch,) = scheduler.step(0.0, scheduler.runners).batches
 
     assert batch.wide is wide
-    assert batch.predicted_s == pytest.approx(0.1)
+    assert batch.predicted_s == scheduler.cost.run_s(1, 100)
 
 
 def test_no_batch_is_wide_while_others_wait_or_one_is_wide() -> None:

@@ -29,15 +29,13 @@ class Query:
         return [node for node in nodes(promql.parse(self.text)) if isinstance(node, promql.VectorSelector)]
 
     def without_thresholds(self) -> str:
-        """What it compares with numbers, before it does: an alert's expression has data only while it fires."""
+        """What it compares with numbers, before it does, and whether other comparisons hold: an alert has data only while it fires."""
 
         def plain(node: Any) -> Any:
-            if (
-                isinstance(node, promql.BinaryExpr)
-                and str(node.op) in (">", ">=", "<", "<=", "==", "!=")
-                and isinstance(node.rhs, promql.NumberLiteral)
-            ):
-                return node.lhs
+            if isinstance(node, promql.BinaryExpr) and str(node.op) in (">", ">=", "<", "<=", "==", "!="):
+                if isinstance(node.rhs, promql.NumberLiteral):
+                    return node.lhs
+                return promql.parse(str(node).replace(f" {node.op} ", f" {node.op} bool ", 1))
             if isinstance(node, promql.BinaryExpr) and str(node.op) == "unless":
                 return promql.transform(node.lhs, None, plain)
             if isinstance(node, promql.Call) and node.func.name == "absent_over_time":

@@ -69,7 +69,8 @@ class Replay:
         # An error means that the page has cancelled the request, or is closed.
         with suppress(Error):
             if key not in self._answers:
-                response = route.fetch(timeout=0)
+                # With the page's own limit, an explanation on a busy machine would leave parts out.
+                response = route.fetch(timeout=0, headers={**route.request.headers, "grpc-timeout": "600S"})
                 if response.status != 200:
                     route.fulfill(response=response)
                     return

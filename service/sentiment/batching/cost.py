@@ -9,8 +9,9 @@ Shape = tuple[int, int]
 # The points around a shape with their weights, which sum to 1, and what is added for a shape beyond the table's points.
 Place = tuple[list[tuple[int, float]], float]
 
-# A batch uses the cores of idle runners if its time falls to less than this part.
+# A batch uses the cores of idle runners if its time falls to less than this part, and by more than so many seconds.
 WIDE = 0.9
+WIDE_SAVES_S = 1e-3
 # Each batch corrects the speed by a twentieth of its error and the points near its shape by a fiftieth. Errors that all shapes share
 # (a throttled core, a busy neighbour) end up in the speed, the rest in the table.
 SPEED_RATE = 0.05
@@ -77,7 +78,10 @@ class CostTable:
 
     def widening_saves(self, rows: int, length: int) -> bool:
         """Whether a batch is predicted to end clearly sooner if it uses the cores of idle runners too."""
-        return self.wide is not None and self.wide.table_s(rows, length) < WIDE * self.table_s(rows, length)
+        if self.wide is None:
+            return False
+        narrow_s, wide_s = self.table_s(rows, length), self.wide.table_s(rows, length)
+        return wide_s < min(WIDE * narrow_s, narrow_s - WIDE_SAVES_S)
 
     def observe(self, rows: int, length: int, run_s: float) -> None:
         """Learn from a batch that ran for ``run_s`` seconds."""

@@ -31,7 +31,7 @@ LENGTHS = (8, 32, 128)
 # Every shape is run once, however long that takes, and repeated within this time; the shortest time counts.
 MEASURE_S = 1.5
 ROUNDS_MAX = 4
-# Runs of each shape on one core and on several, to compare them.
+# Runs of each shape on several cores; the shortest counts.
 WIDE_ROUNDS = 2
 # A device's unmeasured shapes are run for at most this multiple of the measuring time.
 LADDER = 10
@@ -75,17 +75,20 @@ def warm_up(
 
 
 def _wide(classifier: Classifier, seconds: Mapping[Shape, float], execute: Execute) -> dict[Shape, float] | None:
-    """The costs of the shapes on several cores; None if the session has no wide runs.
-
-    Each is the cost on one core times the ratio of two runs in turns: while other models serve, only ratios are comparable.
-    """
+    """The costs of the shapes on several cores; None if the session has no wide runs. ``seconds``: on one core."""
     if classifier.session.width < 2:
         return None
 
-    def ratio(shape: Shape) -> float:
-        narrow_s, wide_s = ([_run_shape(classifier, shape, wide) for _ in range(WIDE_ROUNDS)] for wide in (False, True))
-        return min(wide_s) / min(narrow_s)
+    def shortest(shape: Shape, wide: bool) -> float:
+        return min(_run_shape(classifier, shape, wide) for _ in range(WIDE_ROUNDS))
 
+    if execute is here:
+        return {shape: shortest(shape, wide=True) for shape in seconds}
+
+    def ratio(shape: Shape) -> float:
+        return shortest(shape, wide=True) / shortest(shape, wide=False)
+
+    # While other models serve, only the ratio of two runs tells what further cores save.
     return {shape: once_s * result_of(execute, partial(ratio, shape)) for shape, once_s in seconds.items()}
 
 
