@@ -283,6 +283,17 @@ def make_bundle(root: Path, name: str, size: Size, tokenizer_of: Path) -> Path:
     return path
 
 
+def made(bundle: Path) -> Path:
+    """The folder of a bundle.
+
+    Raises:
+        RuntimeError: there was no time to make it.
+    """
+    if not bundle.exists():
+        raise RuntimeError(f"there was no time to make the bundle {bundle.parent.name}")
+    return bundle
+
+
 def _golden(session: Session, path: Path, size: Size) -> Iterator[dict[str, Any]]:  # Any: JSON
     tokenizer = Tokenizer(path / TOKENIZER_FILE, size.positions)
     for text in GOLDEN:

@@ -32,7 +32,7 @@ from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment.observability.logs import configure
 from sentiment.traffic.lengths import LONG, SHORT
 from sentiment_models.export.manifest import TOKENIZER_FILE, WEIGHTS_FILE
-from tests.bench.gpu.bert import LABELS, SIZES, load_weights, make_bundle, make_graph
+from tests.bench.gpu.bert import LABELS, SIZES, load_weights, made, make_bundle, make_graph
 from tests.bench.gpu.rows import BATCHES, CLS, Logits, Run, draw_rows, draw_trial, measure, median_s, packed_batches, padded_batches
 from tests.bench.gpu.stand_in import device_of
 from tests.bench.gpu.tensorrt_peer import CUDA, NoTensorRT
@@ -241,10 +241,7 @@ class Inside:
         return DeviceSession(path, dataclasses.replace(self.device, accelerator=accelerator), len(LABELS), layout, longest)
 
     def _bundle(self, model: str) -> Path:
-        bundle = self.english if model == "english" else self.bundles / model / "1"
-        if not bundle.exists():
-            raise RuntimeError(f"there was no time to make the bundle {model}")
-        return bundle
+        return made(self.english if model == "english" else self.bundles / model / "1")
 
     def _accelerator(self) -> Any:  # Any: Accelerator, which is there
         return self.device.accelerator

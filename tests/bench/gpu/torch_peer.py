@@ -15,7 +15,7 @@ from torch.nn import functional
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row
 from sentiment_models.export.manifest import WEIGHTS_FILE
-from tests.bench.gpu.bert import SIZES, Size, load_weights
+from tests.bench.gpu.bert import SIZES, Size, load_weights, made
 from tests.bench.gpu.child import serve
 from tests.bench.gpu.rows import BATCHES, Logits, Run, draw_rows, draw_trial, measure, padded_batches
 
@@ -98,7 +98,7 @@ class TorchPeer:
 
     def _run_of(self, model: str, variant: str) -> Run:
         if (model, variant) not in self._runs:
-            bert = Bert(self.bundles / model / "1" / WEIGHTS_FILE, SIZES[model], self.device, torch.float16)
+            bert = Bert(made(self.bundles / model / "1") / WEIGHTS_FILE, SIZES[model], self.device, torch.float16)
             forward: Callable[..., torch.Tensor] = torch.compile(bert, dynamic=False) if variant == "torch_compiled" else bert
 
             def run(rows: Sequence[Row]) -> tuple[int, Logits]:
