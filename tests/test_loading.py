@@ -45,6 +45,9 @@ PATIENCE_S = 10
 ROOT = Path(__file__).parents[1]
 
 
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no niceness of its own, and no batch is wide")
+
+
 @pytest.fixture(autouse=True)
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "visible_gpus", lambda: GPUS)
@@ -644,6 +647,7 @@ def test_a_server_without_a_gpu_logs_why_it_uses_the_cpu(start: Callable[..., Ru
     assert "no NVIDIA driver: libnosuch.so.1" in ready["not_cuda"]
 
 
+@linux_only
 @pytest.mark.parametrize(("threads_max", "width"), [(0, 2), (1, 1), (3, 2)])
 def test_a_lone_text_runs_on_idle_cores_unless_that_is_turned_off(
     start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch, threads_max: int, width: int
@@ -668,6 +672,7 @@ def test_a_lone_text_runs_on_idle_cores_unless_that_is_turned_off(
     assert wide == ([2] if width > 1 else [])
 
 
+@linux_only
 def test_a_model_whose_bits_differ_on_several_cores_uses_one(start: Callable[..., RunningServer], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Session, "run_wide", lambda self, feeds, stop=None: np.nextafter(self.run(feeds, stop), np.float32(9)))
 

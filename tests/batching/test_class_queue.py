@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from sentiment.batching.class_queue import HEAD_START, RATE_WINDOW_S, USE_WINDOW_S, ClassQueue, Group
+from sentiment.batching.class_queue import HEAD_START, RATE_WINDOW_S, USE_WINDOW_S, ClassQueue, Group, next_group
 from sentiment.batching.cost import CostTable
 from sentiment.batching.layout import Layout, Packed, Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length, edges
@@ -66,10 +66,10 @@ def test_a_row_is_overtaken_by_cheaper_rows_that_come_soon_after_it(queued_at: f
     long = bench.add(108, queued_at=0.0)
     short = bench.add(8, queued_at=queued_at)
 
-    groups = bench.queue.plan()
+    _, _, group = next_group([bench.queue])
 
-    assert min(groups, key=lambda group: group.turn_at).first is (short if queued_at < 0.05 else long)
-    assert min(group.turn_at for group in groups) == pytest.approx(turn_at, abs=1e-12)
+    assert group.first is (short if queued_at < 0.05 else long)
+    assert bench.queue.turn_at(group.first) == pytest.approx(turn_at, abs=1e-12)
 
 
 def test_a_row_is_not_overtaken_by_rows_that_come_later_than_the_objective() -> None:
@@ -78,7 +78,7 @@ def test_a_row_is_not_overtaken_by_rows_that_come_later_than_the_objective() -> 
     bench.add(1, queued_at=OBJECTIVE_S)
     assert HEAD_START * long.alone_s > OBJECTIVE_S
 
-    assert min(bench.queue.plan(), key=lambda group: group.turn_at).first is long
+    assert next_group([bench.queue])[2].first is long
     assert bench.queue.turn_at(long) == OBJECTIVE_S
 
 

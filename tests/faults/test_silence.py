@@ -15,7 +15,7 @@ from tests.faults.evidence import Evidence
 from tests.faults.fates import ANSWERED, TEXTS, Callers, Fates, fate_of
 from tests.faults.namespace import Namespace, ip
 from tests.faults.seen import open_calls, until
-from tests.faults.test_rollout import WATCHING, across, both, ms, wait_asked, wait_stuck
+from tests.faults.test_rollout import WATCHING, across, answered, both, ms, wait_asked, wait_stuck
 from tests.front_ends.servers import Server
 
 Serve = Callable[..., Server]
@@ -52,8 +52,7 @@ def test_one_of_two_servers_freezes(serve_two: ServeTwo, evidence: Evidence) -> 
         wait_answered(callers, 200)
         thawed = time.monotonic()
         servers[0].process.send_signal(signal.SIGCONT)
-        answered = servers[0].total("requests_total", method="Classify", code="OK")
-        wait_asked(servers[0], int(answered) + 100)
+        wait_asked(servers[0], int(answered(servers[0])) + 100)
 
     # Of a busy machine, calls to the other server miss such deadlines too.
     evidence.judge(callers.fates, may=[DEADLINE_EXCEEDED, UNAVAILABLE])
@@ -128,8 +127,7 @@ def test_one_of_two_servers_loses_its_network(serve: Serve, namespace: Namespace
         wait_stuck(callers)
         callers.wait(200)
         namespace.come_back()
-        answered = far.total("requests_total", method="Classify", code="OK")
-        wait_asked(far, int(answered) + 100)
+        wait_asked(far, int(answered(far)) + 100)
 
     evidence.judge(callers.fates)
     evidence.measured["longest that a caller waited, ms"] = ms(callers.fates.seconds(1))

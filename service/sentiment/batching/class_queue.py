@@ -96,15 +96,11 @@ class _Rate:
 
 @dataclass(frozen=True, slots=True)
 class Group(Generic[P]):
-    """Waiting rows that may run together: their buckets' edges, their number, and the row that must be in the next batch of them.
-
-    ``turn_at`` is that row's virtual arrival: see ``ClassQueue.turn_at``.
-    """
+    """Waiting rows that may run together: their buckets' edges, their number, and the row that must be in the next batch of them."""
 
     edges: Sequence[int]
     rows: int
     first: Ticket[P]
-    turn_at: float
 
     @property
     def length(self) -> int:
@@ -229,7 +225,7 @@ class ClassQueue(Generic[P]):
         for span in split([bucket.shape[::-1] for bucket in buckets], self._prices):
             own = buckets[span.first : span.last + 1]
             first = min([bucket.oldest for bucket in own], key=self.turn_at)
-            groups.append(Group([bucket.edge for bucket in own], sum([len(bucket.entries) for bucket in own]), first, self.turn_at(first)))
+            groups.append(Group([bucket.edge for bucket in own], sum([len(bucket.entries) for bucket in own]), first))
         return groups
 
     def portion(self, group: Group[P], within_s: float = math.inf) -> tuple[int, Shape]:
@@ -296,4 +292,4 @@ def next_group(queues: Sequence[ClassQueue[P]]) -> tuple[ClassQueue[P], list[Gro
     """The waiting class whose turn it is, its rows in groups, and the group with the row whose turn it is."""
     queue = min(queues, key=lambda queue: queue.charged_s)
     groups = queue.plan()
-    return queue, groups, min(groups, key=lambda group: group.turn_at)
+    return queue, groups, min(groups, key=lambda group: queue.turn_at(group.first))
