@@ -73,7 +73,7 @@ test: lint ## lint and every test; REQUIRE_ALL=1: leave nothing out; JOBS=N: in 
 	$(PYTEST) -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 reference: .venv-dev/.dev ## write docs/reference/ and the diagrams of the architecture page again, from the code
-	$(DEV)/python docs/reference.py
+	$(DEV)/python -m docs.reference
 
 docs: .venv-dev/.dev ## build the documentation as a site, into build/site
 	NO_MKDOCS_2_WARNING=1 $(DEV)/python -m mkdocs build --strict --site-dir $(BUILD)/site

@@ -1,4 +1,4 @@
-"""Writes docs/reference/ and the diagrams of docs/internals/architecture.md from the code: ``make reference``.
+"""Writes docs/reference/, the diagrams of docs/internals/architecture.md and the runs of peers.md: ``make reference``.
 
 Each page is a function from the code to Markdown; what the code cannot say (when a status occurs, what a label's value means) stands here,
 and a name without its words, or words without their name, stop the writing.
@@ -7,6 +7,7 @@ and a name without its words, or words without their name, stop the writing.
 import argparse
 import ast
 import inspect
+import json
 import re
 import sys
 import tempfile
@@ -35,11 +36,13 @@ from sentiment.observability.metrics import Metrics
 from sentiment.settings import Settings, markdown_table, settings_table
 from sentiment_models.cli import COMMANDS
 from sentiment_models.cli import _parser as models_parser
+from tests.bench.peers.table import from_json, to_section
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 PROTO = "sentiment/v1/sentiment.proto"
 ARCHITECTURE = DOCS / "internals/architecture.md"
+PEERS = DOCS / "internals/peers.md"
 HEAD = "<!-- Made by docs/reference.py of the code; change that. -->\n\n"
 END = "<!-- end -->"
 COLUMNS = 100
@@ -138,6 +141,7 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "spread": "it was halved for a runner that would have been idle",
         "tight": "a deadline allowed no more rows",
         "retry": "rows of a batch that failed run again",
+        "wide": "no other row waited, so it used the cores of idle runners too",
     },
     ("refused", "reason"): {
         "queue_full": "`queue_rows_max` rows wait",
@@ -609,14 +613,20 @@ def _leads(edges: set[tuple[str, str]], start: str, end: str) -> bool:
     return end in seen
 
 
-def architecture() -> str:
-    """The page with its diagrams as they should be."""
-    text = ARCHITECTURE.read_text(encoding="utf-8")
-    for name, drawn in (("way", way()), ("rooms", rooms())):
+def runs() -> str:
+    """The runs of ``make bench-peers`` that are kept, a section for each kind of machine."""
+    kept = [from_json(json.loads(path.read_text(encoding="utf-8"))) for path in sorted(PEERS.with_suffix("").glob("*.json"))]
+    return wrapped("\n".join(to_section(rows, meta) for rows, meta in kept))
+
+
+def filled(path: Path, **parts: str) -> str:
+    """A page with the named parts as they should be."""
+    text = path.read_text(encoding="utf-8")
+    for name, made in parts.items():
         begin = f"<!-- {name}: made by docs/reference.py -->\n"
         before, found, rest = text.partition(begin)
-        assert found and END in rest, f"{ARCHITECTURE} lacks {begin.strip()} or {END}"
-        text = before + begin + drawn + END + rest.partition(END)[2]
+        assert found and END in rest, f"{path} lacks {begin.strip()} or {END}"
+        text = before + begin + made + END + rest.partition(END)[2]
     return text
 
 
@@ -630,7 +640,11 @@ def made() -> dict[Path, str]:
         "api": api_page,
         "python": python_page,
     }
-    return {**{DOCS / f"reference/{name}.md": wrapped(HEAD + make()) for name, make in pages.items()}, ARCHITECTURE: architecture()}
+    return {
+        **{DOCS / f"reference/{name}.md": wrapped(HEAD + make()) for name, make in pages.items()},
+        ARCHITECTURE: filled(ARCHITECTURE, way=way(), rooms=rooms()),
+        PEERS: filled(PEERS, runs=runs()),
+    }
 
 
 def main() -> int:

@@ -102,6 +102,7 @@ def test_a_wide_run_returns_the_same_bits(classifier: Classifier, texts: list[st
         assert np.array_equal(classifier.session.run_wide(feeds), classifier.session.run(feeds))
 
     classifier.session.narrow()
+    assert classifier.session.width == 1
     assert np.array_equal(classifier.session.run_wide(feeds), classifier.session.run(feeds))
 
 

@@ -41,7 +41,7 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "requests_total": ("counter", {"method": METHODS, "code": CODES, "model": {"tiny/1", ""}}),
     "items_total": ("counter", {"method": METHODS, "code": CODES, "model": {"tiny/1", ""}}),
     "tokens_total": ("counter", {"kind": {"real", "padded"}, "model": {"tiny/1"}}),
-    "batches_total": ("counter", {"reason": {"full", "alike", "spread", "tight", "retry"}, "model": {"tiny/1"}}),
+    "batches_total": ("counter", {"reason": {"full", "alike", "spread", "tight", "retry", "wide"}, "model": {"tiny/1"}}),
     "refused_total": ("counter", {"reason": {"queue_full", "backlog", "deadline", "unavailable", "explanations"}, "model": {"tiny/1"}}),
     "dropped_total": ("counter", {"reason": {"cancelled", "expired", "hopeless"}, "model": {"tiny/1"}}),
     "wasted_rows_total": ("counter", {"reason": {"abandoned", "failed"}, "model": {"tiny/1"}}),

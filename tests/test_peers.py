@@ -31,34 +31,39 @@ COST, RATE = Figure("cost", "cost", "core-ms"), Figure("rate", "rate", "texts/s"
 @pytest.mark.parametrize(
     ("figure", "ours", "others", "verdict"),
     [
-        (COST, 1.0, {"a": 2.0, "b": 3.0}, "ahead"),
-        (COST, 3.0, {"a": 2.0, "b": 4.0}, "behind"),
-        (RATE, 3.0, {"a": 2.0, "b": 1.0}, "ahead"),
-        (RATE, 1.0, {"a": 2.0}, "behind"),
-        (RATE, 99.0, {"a": 100.0}, "level"),
-        (COST, 0.0, {"a": 0.0}, "level"),
-        (COST, 5.0, {"a": math.inf}, "ahead"),
-        (COST, math.inf, {"a": math.inf}, "level"),
-        (COST, math.inf, {"a": 5.0}, "behind"),
-        (COST, 1.0, {}, ""),
+        (COST, [1.0], {"a": [2.0], "b": [3.0]}, "ahead"),
+        (COST, [3.0], {"a": [2.0], "b": [4.0]}, "behind"),
+        (RATE, [3.0], {"a": [2.0], "b": [1.0]}, "ahead"),
+        (RATE, [1.0], {"a": [2.0]}, "behind"),
+        (RATE, [99.0], {"a": [100.0]}, "level"),
+        (COST, [0.0], {"a": [0.0]}, "level"),
+        (COST, [5.0], {"a": [math.inf]}, "ahead"),
+        (COST, [math.inf], {"a": [math.inf]}, "level"),
+        (COST, [math.inf], {"a": [5.0]}, "behind"),
+        (COST, [1.0], {}, ""),
+        (COST, [1.0, 1.1, 1.2], {"a": [1.3, 1.4, 1.5]}, "ahead"),
+        (COST, [1.0, 1.1, 1.4], {"a": [1.3, 1.4, 1.5]}, "level"),
+        (RATE, [1.0, 1.1, 1.2], {"a": [1.3, 1.4, 1.5]}, "behind"),
+        (COST, [1.0, 1.1, 2.0], {"a": [1.05, math.inf, math.inf]}, "level"),
     ],
 )
-def test_ours_is_ahead_only_if_its_figure_is_better_than_every_other(
-    figure: Figure, ours: float, others: dict[str, float], verdict: str
+def test_ours_is_ahead_only_if_its_rounds_are_better_than_those_of_the_best_other(
+    figure: Figure, ours: list[float], others: dict[str, list[float]], verdict: str
 ) -> None:
     assert Row(figure, {OURS: ours, **others}).verdict == verdict
 
 
 def test_the_table_marks_the_best_and_distinguishes_not_measured_from_never_answered() -> None:
-    row = Row(COST, {OURS: 1.234, "a": 12.34, "b": math.inf})
+    row = Row(COST, {OURS: [1.234, 1.2, 1.3], "a": [12.34], "b": [math.inf]})
 
-    table = to_markdown([row], [OURS, "a", "b", "c"])
+    lines = to_markdown([row], [OURS, "a", "b", "c"]).splitlines()
 
-    assert table.splitlines()[-1] == "| cost, core-ms | **1.23** | 12.3 | none | - | ahead |"
+    assert "| cost, core-ms | 1.23 (1.20 to 1.30) | 12.3 | a | ahead |" in lines
+    assert "| cost, core-ms | **1.23** | 12.3 | none | - |" in lines
 
 
 def test_the_table_survives_a_round_trip_through_json() -> None:
-    found = [Row(COST, {OURS: 1.0, "a": math.inf}), Row(RATE, {OURS: 2.0})]
+    found = [Row(COST, {OURS: [1.0, 1.5], "a": [math.inf, 2.0]}), Row(RATE, {OURS: [2.0]})]
 
     assert from_json(to_json(found, {"seconds": 8})) == (found, {"seconds": 8})
 
@@ -247,9 +252,9 @@ async def test_two_servers_are_measured_in_turns_and_have_every_row(
         await bench.end()
 
     found = {row.figure.key: row for row in bench.found.rows()}
-    # Loads as short as these neither meet nor miss the objective.
-    assert found.pop("slo_load").values == {}
-    assert sum("it is not known whether any rate meets p99 within 500 ms" in note for note in bench.found.notes) == 2
+    # Loads as short as these seldom meet or miss the objective. The reasons of the search are noted in any case.
+    del found["slo_load"]
+    assert all(any(note.startswith(f"{name}: ") for note in bench.found.notes) for name in (OURS, "other"))
     assert all(row.values.keys() == {OURS, "other"} for row in found.values())
-    assert found["moved"].values == {OURS: 0, "other": 0}
-    assert min(found["throughput_short"].values.values()) > 0
+    assert found["moved"].values == {OURS: [0], "other": [0]}
+    assert min(found["throughput_short"].values.values()) > [0]

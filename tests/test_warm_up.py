@@ -12,6 +12,7 @@ from sentiment.batching.cost import REMEMBERED, CostTable, Shape
 from sentiment.batching.plan import BatchLimits
 from sentiment.errors import BadBundle, BadSettings, OutOfMemory
 from sentiment.model.classifier import Classifier, load_classifier
+from sentiment.model.execute import Execute, here
 from sentiment.model.runner import Ran
 from sentiment.model.tokenizer import Row
 from sentiment.serving.lifecycle import warm_up as module
@@ -34,9 +35,13 @@ class Machine:
     # What remains of the time on several cores.
     wide: float = 1.0
 
+    fails_wide: Exception | None = None
+
     def __call__(self, classifier: Classifier, rows: Sequence[Row], wide: bool = False) -> Ran:
         shape = len(rows), rows[0].tokens
         self.ran.append(shape)
+        if wide and self.fails_wide is not None:
+            raise self.fails_wide
         seconds = self.takes(shape) * (self.wide if wide else 1.0)
         return Ran([[0.0, 0.0]] * len(rows), seconds / 4, seconds * 3 / 4)
 
@@ -290,6 +295,24 @@ def test_beside_other_models_what_several_cores_save_is_a_ratio_of_run_times(cla
     assert table.wide is not None
     for rows, length in SHAPES:
         assert table.wide.table_s(rows, length) == pytest.approx(0.6 * table.table_s(rows, length))
+
+
+@pytest.mark.usefixtures("widened")
+@pytest.mark.parametrize("execute", [here, lambda run: run()], ids=["alone", "beside other models"])
+def test_a_model_whose_wide_runs_fail_is_served_without_them(
+    classifier: Classifier, machine: Machine, tmp_path: Path, execute: Execute
+) -> None:
+    machine.fails_wide = OutOfMemory("Failed to allocate memory")
+
+    with structlog.testing.capture_logs() as logs:
+        table = warm_up(classifier, LIMITS, tmp_path, measure_s=0.0, execute=execute)
+
+    assert (classifier.session.width, table.wide) == (1, None)
+    assert [(log["event"], log["model"], log["reason"]) for log in logs] == [("not_wide", "tiny/1", "Failed to allocate memory")]
+    # Kept for the model as it is served.
+    machine.ran.clear()
+    assert warm_up(classifier, LIMITS, tmp_path).wide is None
+    assert machine.ran == SHAPES[:1]
 
 
 def test_a_kept_table_without_wide_costs_is_measured_anew_where_they_are_needed(

@@ -100,7 +100,7 @@ class Settings(BaseModel):
     )
     batch_threads_max: int = Field(
         0,
-        description="on the CPU, max threads of a batch that runs while other runners are idle; 0: as many as runners, at most 4; 1: one",
+        description="on the CPU, max threads of a batch that runs while other runners are idle; 0: 2 if there are as many runners; 1: one",
         ge=0,
         le=64,
     )
@@ -121,8 +121,8 @@ class Settings(BaseModel):
     bulk_share: float = Field(0.2, description="share of the run time that bulk rows get while interactive rows also wait", gt=0, lt=1)
     latency_objective_s: float = Field(
         0.5,
-        description="seconds that calls should stay within: no text is overtaken by others that arrive so much later, and the alerts "
-        "count slower Classify calls",
+        description="seconds that calls should stay within: the alerts count slower Classify calls, and texts that arrive so much "
+        "later than another of their class do not go before it, unless a deadline is near",
         gt=0,
         le=3600,
     )

@@ -112,6 +112,48 @@ def test_a_machine_that_becomes_half_as_fast_is_learned_in_some_hundred_batches(
     assert cost.run_s(3, 50) == pytest.approx(2 * 1e-3 * 150, rel=0.05)
 
 
+def make_wide(token_s: float = 1e-3, saves: float = 0.6) -> CostTable:
+    points = {(rows, length): token_s * rows * length for rows in ROWS for length in LENGTHS}
+    return CostTable(points, {shape: saves * seconds for shape, seconds in points.items()})
+
+
+@pytest.mark.parametrize("run_s", [0.6, 0.8, 1.0], ids=["all cores", "some of them", "one core"])
+def test_a_wide_run_that_its_cores_explain_teaches_nothing(run_s: float) -> None:
+    cost = make_wide()
+
+    cost.observe(1, 64, run_s * 0.064, wide=True)
+
+    assert cost.run_s(1, 64) == pytest.approx(0.064)
+
+
+@pytest.mark.parametrize("run_s", [2.0, 0.3])
+def test_wide_runs_are_learned_from_until_their_cores_explain_them(run_s: float) -> None:
+    cost = make_wide()
+    assert cost.wide is not None
+
+    for _ in range(400):
+        cost.observe(1, 64, run_s * 0.064, wide=True)
+
+    assert 0.97 * cost.speed * cost.wide.table_s(1, 64) <= run_s * 0.064 <= 1.03 * cost.run_s(1, 64)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_what_width_saves_stays_as_measured(wide: bool) -> None:
+    cost = make_wide(saves=0.6)
+    assert cost.wide is not None
+
+    for _ in range(2 * REMEMBERED):
+        cost.observe(1, 64, 0.2, wide)
+
+    assert cost.wide.table_s(1, 64) == pytest.approx(0.6 * cost.table_s(1, 64))
+    assert cost.table_s(1, 64) > 0.065
+
+
+def test_the_wide_points_are_those_of_the_table() -> None:
+    with pytest.raises(ValueError, match=r"wide must have the 2 points of the table, got \[\(1, 8\)\]"):
+        CostTable({(1, 8): 1.0, (4, 8): 2.0}, {(1, 8): 0.5})
+
+
 def test_the_error_of_one_run_is_capped_at_outlier() -> None:
     hit, clamped = proportional(), proportional()
 

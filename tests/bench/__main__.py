@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import grpc
 import tokenizers
 from google.protobuf.duration_pb2 import Duration
@@ -22,19 +23,23 @@ from sentiment.model.cores import cores_granted
 from sentiment.traffic.lengths import LONG, SHORT
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
-from tests.bench.processes import CEILING_ROWS, Worker, cpu_s, idle_share, start_server
-from tests.bench.slo import POLICIES, measure_objective
+from tests.bench.processes import CEILING_ROWS, Started, Worker, cpu_s, idle_share, start_server
+from tests.bench.slo import POLICIES, SHARES, measure_objective
 from tests.bench.texts import make_texts
+from tests.bench.width import measure_width
 
 CONCURRENCY = 32
 BATCH_ITEMS = 256
+# The ways to send texts; each is a method of Load.
+KINDS = ("unary", "http", "batch", "stream")
 IDLE_MIN = 0.9
 
 
 class Load:
-    """Sends texts to the server, one text an RPC, in batches, or as a stream."""
+    """Sends texts to the server, one text an RPC or a POST, in batches, or as a stream."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, http: str = "") -> None:
+        self._http = http
         self._channel = grpc.aio.insecure_channel(target)
         self._stub: Any = pb_grpc.SentimentServiceStub(self._channel)
 
@@ -47,6 +52,19 @@ class Load:
                 await self._stub.Classify(request, timeout=60)
 
         await asyncio.gather(*(caller() for _ in range(CONCURRENCY)))
+
+    async def http(self, texts: Sequence[str]) -> None:
+        """One text a POST, CONCURRENCY at a time."""
+        posts = iter(texts)
+        async with aiohttp.ClientSession() as session:
+
+            async def caller() -> None:
+                for text in posts:
+                    async with session.post(f"http://{self._http}/v1/classify", json={"text": text}) as response:
+                        response.raise_for_status()
+                        await response.read()
+
+            await asyncio.gather(*(caller() for _ in range(CONCURRENCY)))
 
     async def batch(self, texts: Sequence[str]) -> None:
         """BATCH_ITEMS texts an RPC, two at a time."""
@@ -139,21 +157,22 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
     measured = (str(bundle), str(threads))
     echo, ceiling = Worker("processes", "echo"), Worker("processes", "ceiling", *measured)
     plain = {"plain": Worker("plain", *measured), "front": Worker("plain", *measured, "front")}
-    server, target = start_server(options.model)
+    server = start_server(options.model)
     try:
         results: list[dict[str, Any]] = []
         for suffix, texts in mixes.items():
-            results += await measure(suffix, texts, echo, ceiling, plain, server.pid, target, options)
+            results += await measure(suffix, texts, echo, ceiling, plain, server, options)
             fp32 = Worker("processes", "ceiling", *measured, "fp32")
             results += compare_precisions(suffix, texts, ceiling, fp32, options)
             fp32.close()
     finally:
         for worker in (echo, ceiling, *plain.values()):
             worker.close()
-        server.terminate()
-        server.wait(30)
+        server.end()
     mixed = [text for texts in mixes.values() for text in texts[:: max(1, len(texts) // 60)]]
     results += summarize_objective(await measure_objective(options.model, mixed, options.seconds))
+    *_, longest = mixes.values()
+    results += summarize_width(await measure_width(options.model, longest, mixed, options.seconds / 2, options.rounds))
     meta = {
         "model": options.model,
         "digest": ceiling.hello["digest"],
@@ -175,12 +194,11 @@ async def measure(
     echo: Worker,
     ceiling: Worker,
     plain: dict[str, Worker],
-    pid: int,
-    target: str,
+    server: Started,
     options: argparse.Namespace,
 ) -> list[dict[str, Any]]:
     """Measure one mix of texts, every part once a round; medians over the rounds."""
-    load = Load(target)
+    load, pid = Load(server.grpc, server.http), server.process.pid
     plain_loads = {name: Load(worker.hello["target"]) for name, worker in plain.items()}
     seen: dict[str, list[float]] = {}
     passes = options.passes
@@ -190,7 +208,7 @@ async def measure(
         found["echo_stream"] = await measure_echo_stream(echo_target, echo_pid, texts * passes * (1 if suffix else 4))
         for rows in CEILING_ROWS:
             found[f"ceiling_{rows}"] = ceiling.ask(texts=texts, rows=rows, passes=passes)["ms"]
-        for kind in ("unary", "batch", "stream"):
+        for kind in KINDS:
             begun, wall = cpu_s(pid), time.perf_counter()
             await getattr(load, kind)(texts * passes)
             found[kind] = (cpu_s(pid) - begun) / (passes * len(texts)) * 1e3
@@ -223,8 +241,9 @@ def summarize(suffix: str, median: dict[str, float]) -> list[dict[str, Any]]:
         entry("echo_stream_ms", median["echo_stream"], "core-ms/message"),
         *(entry(f"ceiling_rows_{rows}_ms", median[f"ceiling_{rows}"], "core-ms/text") for rows in CEILING_ROWS),
         entry("ceiling_ms", least, "core-ms/text"),
-        *(entry(f"server_{kind}_ms", median[kind], "core-ms/text") for kind in ("unary", "batch", "stream")),
-        *(entry(f"{kind}_texts_per_s", median[f"{kind}_texts_per_s"], "texts/s", None, True) for kind in ("unary", "batch", "stream")),
+        *(entry(f"server_{kind}_ms", median[kind], "core-ms/text") for kind in KINDS),
+        *(entry(f"{kind}_texts_per_s", median[f"{kind}_texts_per_s"], "texts/s", None, True) for kind in KINDS),
+        entry("http_over_unary", median["http"] / median["unary"], "ratio", 1.0),
         entry("overhead_unary_over_echo", (median["unary"] - least) / median["echo"], "ratio", 2.0),
         entry("plain_unary_over_echo", (median["plain"] - least) / median["echo"], "ratio"),
         entry("front_unary_over_echo", median["front"] / median["echo"], "ratio"),
@@ -279,6 +298,24 @@ def summarize_objective(found: dict[str, float]) -> list[dict[str, Any]]:
             for name in POLICIES
             if name != "ours"
         ),
+        *(
+            result(f"p{percentile}_over_single_at_{share:g}", _over(found, percentile, share), "ratio", most)
+            for share in SHARES
+            for percentile, most in ((50, 1.0), (99, 1.05))
+        ),
+    ]
+
+
+def _over(found: dict[str, float], percentile: int, share: float) -> float:
+    """A percentile of our latency over that of one row at a time, in order of arrival."""
+    return found[f"p{percentile}_ours_at_{share:g}"] / found[f"p{percentile}_single_at_{share:g}"]
+
+
+def summarize_width(found: dict[str, float]) -> list[dict[str, Any]]:
+    """The results with and without wide batches."""
+    return [
+        result("wide_p50_c1_ratio", found["p50_wide"] / found["p50_narrow"], "ratio", 0.8),
+        result("wide_throughput_ratio", found["texts_wide"] / found["texts_narrow"], "ratio", 0.98, higher=True),
     ]
 
 

@@ -83,7 +83,7 @@ async def measure(model: str, seconds: float, lengths: Sequence[int]) -> dict[st
     tokenizer.no_padding()
     texts = make_texts(SHORT, 300, tokenizer)
     longest = make_texts((LONG[-1],) * len(LONG), 1, tokenizer)[0]
-    process, target = start_server(model)
+    process, target, _ = start_server(model)
     try:
         capacity = await measure_capacity(target, texts, seconds)
         timed = Timed(target)

@@ -250,7 +250,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=None, help="write all instants there")
     options = parser.parse_args()
     machine = measure("", options.measure)
-    process, target = start_server("english")
+    process, target, _ = start_server("english")
     try:
         with ProcessPoolExecutor(1, get_context("spawn")) as client:
             validation = Validation(machine, process.pid, target, client)

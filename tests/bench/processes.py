@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -38,9 +38,22 @@ def _cpu_times() -> list[int]:
     return [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
 
 
-def start_server(bundle: str, policy: str = "") -> tuple["subprocess.Popen[str]", str]:
-    """Start ``sentiment serve``, or a server with another batching policy; returns it and its gRPC target once it is ready."""
-    flags = ["--model", bundle, "--grpc-listen", "127.0.0.1:0", "--http-listen", "", "--drain-wait-s", "0"]
+class Started(NamedTuple):
+    """A server that is ready, and its addresses."""
+
+    process: "subprocess.Popen[str]"
+    grpc: str
+    http: str
+
+    def end(self) -> None:
+        """Stop it, and wait for that."""
+        self.process.terminate()
+        self.process.wait(60)
+
+
+def start_server(bundle: str, policy: str = "", *more: str) -> Started:
+    """Start ``sentiment serve``, or a server with another batching policy, with ``more`` flags; returns it once it is ready."""
+    flags = ["--model", bundle, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--drain-wait-s", "0", *more]
     program = ["-m", "tests.bench.policies", policy] if policy else ["-m", "sentiment"]
     process = subprocess.Popen([sys.executable, *program, "serve", *flags], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -49,7 +62,7 @@ def start_server(bundle: str, policy: str = "") -> tuple["subprocess.Popen[str]"
         if entry["event"] == "ready":
             # Read to the end, since a full pipe would block the server.
             threading.Thread(target=process.stderr.read, daemon=True).start()
-            return process, str(entry["grpc"])
+            return Started(process, entry["grpc"], entry["http"])
     raise RuntimeError(f"the server ended with {process.wait()}")
 
 

@@ -93,7 +93,8 @@ class Subject:
     @classmethod
     def start(cls, model: str, seconds: float) -> Self:
         """Start it; returns once it is ready."""
-        return cls(*start_server(model), seconds)
+        started = start_server(model)
+        return cls(started.process, started.grpc, seconds)
 
     def end(self) -> None:
         """Stop it."""

@@ -1,6 +1,5 @@
 """The highest load that meets an objective, and the answers in time under three times that load, compared with other policies."""
 
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 
@@ -17,6 +16,9 @@ CALLERS = 64
 PATIENT = (60.0, 60.0)
 POLICIES = {"ours": "", "single": "single", "fifo-8": "fifo-8", "fifo-32": "fifo-32"}
 OVERLOAD = 3.0
+# Loads at which the order of the rows is compared, and a time to answer that leaves the order to the objective.
+SHARES = (0.3, 0.6, 0.9)
+WAIT_S = 5.0
 
 
 async def measure_capacity(target: str, texts: Sequence[str], seconds: float) -> float:
@@ -29,30 +31,33 @@ async def measure_objective(model: str, texts: Sequence[str], seconds: float) ->
     """Start our server and one for each policy to compare with, and load them in turn, each text with OBJECTIVE_S to be answered.
 
     Returns:
-        ``capacity`` (texts a second, callers waiting all the time), ``load_<policy>`` (highest load that meets the objective) and
-        ``overload_<policy>`` (texts a second that are answered in time at OVERLOAD times the capacity).
+        ``capacity`` (texts a second, callers waiting all the time), ``load_<policy>`` (highest load that meets the objective),
+        ``overload_<policy>`` (texts a second that are answered in time at OVERLOAD times the capacity), and of ``ours`` and ``single``
+        ``p50_<policy>_at_<share>`` and ``p99_...`` (seconds, at shares of the capacity, with WAIT_S to be answered).
     """
     async with AsyncExitStack() as stack:
         fleets: dict[str, Fleet] = {}
+        waiting: dict[str, Fleet] = {}
         found: dict[str, float] = {}
         for name, policy in POLICIES.items():
-            process, target = start_server(model, policy)
-            stack.callback(_stop, process)
+            started = start_server(model, policy)
+            stack.callback(started.end)
             if name == "ours":
-                found["capacity"] = await measure_capacity(target, texts, seconds)
-            fleet = Fleet(Target(target), Mix((OBJECTIVE_S, OBJECTIVE_S)), texts, OBJECTIVE_S, processes=1)
-            fleets[name] = await stack.enter_async_context(fleet)
+                found["capacity"] = await measure_capacity(started.grpc, texts, seconds)
+            for mix, wait_s in ((fleets, OBJECTIVE_S), (waiting, WAIT_S)):
+                fleet = Fleet(Target(started.grpc), Mix((wait_s, wait_s)), texts, OBJECTIVE_S, processes=1)
+                mix[name] = await stack.enter_async_context(fleet)
         for name, load in (await highest_load(fleets, found["capacity"], seconds)).items():
             found[f"load_{name}"] = load
         for name, fleet in fleets.items():
             point = await fleet.measure(Poisson(OVERLOAD * found["capacity"]), seconds)
             found[f"overload_{name}"] = point.goodput_per_s
+        for share in SHARES:
+            for name in ("ours", "single"):
+                point = await waiting[name].measure(Poisson(share * found["capacity"]), 2 * seconds)
+                for percentile in (50, 99):
+                    found[f"p{percentile}_{name}_at_{share:g}"] = point.percentile(percentile)
     return found
-
-
-def _stop(process: "subprocess.Popen[str]") -> None:
-    process.terminate()
-    process.wait(60)
 
 
 async def highest_load(fleets: Mapping[str, Fleet], capacity: float, seconds: float) -> dict[str, float]:

@@ -39,11 +39,13 @@ class CostTable:
 
         Args:
             points: seconds by rows and length.
-            wide: those of batches that use the cores of idle runners too; None: there are no such batches. They are not refined.
+            wide: the same points of batches that use the cores of idle runners too; None: there are no such batches.
 
         Raises:
-            ValueError: there is no point, or one is not positive and finite.
+            ValueError: there is no point, one is not positive and finite, or ``wide`` has others.
         """
+        if wide is not None and set(wide) != set(points):
+            raise ValueError(f"wide must have the {len(points)} points of the table, got {sorted(wide)}")
         if not points or not all(rows > 0 and length > 0 and 0 < s < math.inf for (rows, length), s in points.items()):
             raise ValueError(f"a cost table needs at least one point, all positive and finite; got {len(points)} points")
         self._shapes = sorted(points, key=lambda shape: (shape[1], shape[0]))
@@ -83,16 +85,27 @@ class CostTable:
         narrow_s, wide_s = self.table_s(rows, length), self.wide.table_s(rows, length)
         return wide_s < min(WIDE * narrow_s, narrow_s - WIDE_SAVES_S)
 
-    def observe(self, rows: int, length: int, run_s: float) -> None:
-        """Learn from a batch that ran for ``run_s`` seconds."""
-        error = math.log(max(run_s, 1e-9) / self.run_s(rows, length))
+    def observe(self, rows: int, length: int, run_s: float, wide: bool = False) -> None:
+        """Learn from a batch that ran for ``run_s`` seconds.
+
+        ``wide``: it could use the cores of idle runners. How much of them it got is not known, so only a time shorter than with all of
+        them, or longer than with none, is an error. Both kinds of batches are corrected alike: what width saves stays as measured.
+        """
+        run_s, expected_s = max(run_s, 1e-9), self.run_s(rows, length)
+        if wide and self.wide is not None:
+            least_s = self.speed * self.wide.table_s(rows, length)
+            expected_s = min(max(run_s, least_s), max(expected_s, least_s))
+        error = math.log(run_s / expected_s)
         error = max(-math.log(OUTLIER), min(math.log(OUTLIER), error))
         self.speed *= math.exp(SPEED_RATE * error)
+        tables = [self] if self.wide is None else [self, self.wide]
         for index, weight in self._place((rows, length))[0]:
-            self._seconds[index] += TABLE_RATE * max(0.0, weight) * error
+            for table in tables:
+                table._seconds[index] += TABLE_RATE * max(0.0, weight) * error
         self._observed += 1
         if self._observed % REMEMBERED == 0:
-            self._remembered.clear()
+            for table in tables:
+                table._remembered.clear()
             self.version += 1
 
     def _interpolate(self, shape: Shape) -> float:

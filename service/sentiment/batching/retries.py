@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Generic
 
-from sentiment.batching.ticket import P, State, Ticket
+from sentiment.batching.ticket import RETRY, P, State, Ticket
 
 
 class Retries(Generic[P]):
@@ -33,7 +33,7 @@ class Retries(Generic[P]):
             waiting = [ticket for ticket in self._sets.popleft() if ticket.state is State.WAITING]
             if waiting:
                 self.rows -= len(waiting)
-                return waiting, "retry"
+                return waiting, RETRY
         return None
 
     def left(self) -> None:

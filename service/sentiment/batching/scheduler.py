@@ -12,8 +12,8 @@ Promises, checked by a simulation in tests/batching/test_simulation.py:
   was late still runs with its batch. No row waits or runs past its deadline without being expired.
 - A row is admitted only if it is predicted to finish in time, behind the rows of its class with earlier deadlines and the run time of
   other classes, and if it makes no other row of its class late.
-- A row is overtaken within its class only by rows that arrive at most half of its own run time, and at most the objective, later; others
-  run before it only with a row whose turn comes first, or because a deadline is near.
+- No batch starts for a row that arrived the objective later than another of its class, unless a deadline is near. Rows with earlier
+  deadlines may ride along, whenever they came.
 - While several classes wait, each gets its share of the run time, to within one batch per runner.
 - A failed batch is halved and retried until only the row that causes the failure fails. A batch that did not fit in memory lowers the
   limits.
@@ -31,7 +31,7 @@ from sentiment.batching.forecast import Forecast
 from sentiment.batching.layout import Layout, Lengths, Padded
 from sentiment.batching.plan import BatchLimits, Prices, bucket_by_length
 from sentiment.batching.retries import Retries
-from sentiment.batching.ticket import LIVE, Batch, Entry, P, Priority, State, Step, Ticket
+from sentiment.batching.ticket import LIVE, RETRY, WIDE, Batch, Entry, P, Priority, State, Step, Ticket
 from sentiment.errors import Expired, Refused, Unavailable
 
 # Probes: an idle server runs a row that the cost table says is too slow, if it is too slow by up to this factor, and once in PROBE_S
@@ -69,7 +69,7 @@ class Scheduler(Generic[P]):
             length_max: the longest row, in tokens.
             bulk_share: share of the run time that bulk rows get while interactive rows wait too, between 0 and 1.
             layout: how the graph takes the rows of a batch; the default is padded.
-            objective_s: no row is overtaken by rows of its class that arrive so many seconds later, unless a deadline is near.
+            objective_s: rows that arrive so many seconds later do not go before a row of their class, unless a deadline is near.
             width: the cores that a batch may use while runners are idle.
         """
         self.cost = cost
@@ -170,16 +170,22 @@ class Scheduler(Generic[P]):
             while the batch ran counts, even if no step has noticed it yet.
         """
         self._ended(batch)
-        if not batch.wide:
-            self.cost.observe(*batch.shape, run_s)
+        self.cost.observe(*batch.shape, run_s, batch.wide)
         return [ticket for ticket in batch.tickets if ticket.deadline_at > now and self._end(ticket, State.ANSWERED)]
 
     def fail(self, batch: Batch[P], out_of_memory: bool = False) -> list[Ticket[P]]:
         """Record that a batch failed. A row that ran alone fails and is returned; several rows are retried in halves.
 
+        A wide batch may have failed for its further threads, so its rows are retried on one core, and no batch is wide any more.
         ``out_of_memory``: from now on batches are at most half as large.
         """
         self._ended(batch)
+        if batch.wide:
+            self._width = 1
+            alive = [ticket for ticket in batch.tickets if ticket.state is State.RUNNING]
+            self.rows_running -= len(alive)
+            self._retries.add(alive)
+            return []
         if out_of_memory and len(batch.tickets) > 1:
             self.limits = self.limits.below(batch.tokens, batch.squares)
             self._reprice()
@@ -216,7 +222,7 @@ class Scheduler(Generic[P]):
                 chosen.append(choice)
             self._spread(chosen, runners_free)
         wide = self._widened(chosen, runners_free)
-        batches = [self._batch(tickets, reason, now, tickets is wide) for tickets, reason in chosen]
+        batches = [self._batch(tickets, WIDE if tickets is wide else reason, now) for tickets, reason in chosen]
         self._compact()
         next_at = self._by_deadline[0][0] if self._by_deadline else None
         return Step(expired, hopeless, batches, min(filter(None, (next_at, self._hold_until)), default=None))
@@ -289,20 +295,21 @@ class Scheduler(Generic[P]):
             dearest = max(chosen, key=lambda choice: self._table_s(choice[0]))
             tickets, reason = dearest
             cheaper, dearer = self.layout.halves(tickets)
-            if not cheaper or reason == "retry" or self._table_s(dearer) > SPREAD * self._table_s(tickets):
+            if not cheaper or reason == RETRY or self._table_s(dearer) > SPREAD * self._table_s(tickets):
                 return
             chosen.remove(dearest)
             chosen += [(cheaper, "spread"), (dearer, "spread")]
 
     def _widened(self, chosen: Sequence[tuple[list[Ticket[P]], str]], runners_free: int) -> list[Ticket[P]] | None:
-        """When no other rows wait, the most expensive batch may use the cores of the runners that would be idle, where that saves time.
+        """The most expensive batch may use the cores of the runners that would be idle, for want of rows, where that saves time.
 
-        Rows that arrive meanwhile run at once on those runners, as if the batch were not wide: its further threads give way. So nothing
-        else depends on it. One batch at a time, because all share those threads.
+        Rows that arrive meanwhile run at once on those runners, since the batch's further threads give way. One batch at a time, because
+        all share those threads. A retry runs on one core, lest it fails for the same reason.
         """
-        if not chosen or self._wide is not None or not runners_free - len(chosen) >= self._width - 1 > 0 or self.rows_waiting:
+        fresh = [tickets for tickets, reason in chosen if reason != RETRY]
+        if not fresh or self._wide is not None or not runners_free - len(chosen) >= self._width - 1 > 0:
             return None
-        dearest = max([tickets for tickets, _ in chosen], key=self._table_s)
+        dearest = max(fresh, key=self._table_s)
         return dearest if self.cost.widening_saves(*self._shape(dearest)) else None
 
     def _ended(self, batch: Batch[P]) -> None:
@@ -316,14 +323,14 @@ class Scheduler(Generic[P]):
     def _table_s(self, tickets: Sequence[Ticket[P]]) -> float:
         return self.cost.table_s(*self._shape(tickets))
 
-    def _batch(self, tickets: list[Ticket[P]], reason: str, now: float, wide: bool = False) -> Batch[P]:
+    def _batch(self, tickets: list[Ticket[P]], reason: str, now: float) -> Batch[P]:
         for ticket in tickets:
             ticket.state, ticket.started_at = State.RUNNING, now
         self.rows_running += len(tickets)
         lengths = Lengths.of([ticket.length for ticket in tickets])
         shape = self.layout.shape(lengths)
-        batch = Batch(tickets, reason, shape, *self.layout.computed(lengths), self.cost.run_s(*shape), wide)
-        if wide:
+        batch = Batch(tickets, reason, shape, *self.layout.computed(lengths), self.cost.run_s(*shape))
+        if batch.wide:
             self._wide = batch
         self.forecast.begun(batch, now + batch.predicted_s)
         return batch

@@ -28,6 +28,8 @@ class State(enum.Enum):
 
 
 LIVE = (State.WAITING, State.RUNNING)
+# Reasons of a batch.
+RETRY, WIDE = "retry", "wide"
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +68,8 @@ class Batch(Generic[P]):
     """Rows to run together now.
 
     ``reason`` says why the batch is not larger: full (more rows would not be cheaper per row), alike (no other rows are worth adding),
-    spread (the other rows run on another runner), tight (a deadline allows no more), retry (half of a failed batch).
+    spread (the other rows run on another runner), tight (a deadline allows no more), retry (rows of a failed batch), wide (no other rows
+    wait, so it uses the cores of idle runners too).
     """
 
     tickets: list[Ticket[P]]
@@ -76,9 +79,13 @@ class Batch(Generic[P]):
     # Computed tokens, and the sum of squared lengths, both including padding.
     tokens: int
     squares: int
+    # On one core.
     predicted_s: float
-    # Uses the cores of idle runners too, as long as these stay idle. ``predicted_s`` is the time without them.
-    wide: bool = False
+
+    @property
+    def wide(self) -> bool:
+        """Whether it uses the cores of idle runners too, as long as these stay idle."""
+        return self.reason == WIDE
 
     @property
     def length(self) -> int:

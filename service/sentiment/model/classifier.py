@@ -117,7 +117,7 @@ def widen(classifier: Classifier, threads: int) -> str:
                 raise BadBundle(f"{bundle.path / file}: golden[{number}]: other logits in {threads} threads than in one")
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         session.narrow()
-        return str(error)
+        return str(error) or repr(error)
     return ""
 
 

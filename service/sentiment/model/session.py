@@ -28,7 +28,7 @@ _OUT_OF_MEMORY = (
 )
 
 
-# Of the threads that help a wide run: far below the runners' 10, so that they get a core only while no runner needs it.
+# Of the threads that help a wide run: far below the runners' 10, so that they get an eighth of a core that a runner needs.
 HELPER_NICENESS = 19
 
 Fed = Mapping[str, npt.NDArray[np.generic]]
@@ -49,8 +49,8 @@ class Stop:
 class Session:
     """A loaded classify graph. ``run`` may be called from several threads at once; each run computes in the calling thread only.
 
-    ``run_wide`` computes in ``width`` threads and returns the same bits. It costs no other run time: the further threads have the lowest
-    priority, and the calling thread does what they do not take. If ``width`` is 1, there are no further threads.
+    ``run_wide`` computes in ``width`` threads and returns the same bits. The further threads have the lowest priority, and the calling
+    thread does what they do not take, so it costs other runs little. If ``width`` is 1, there are no further threads.
     """
 
     # The device that it runs on; empty for the CPU.
@@ -264,7 +264,7 @@ def load_graph(
     named = "test graph" if isinstance(path, bytes) else str(path)
     provider = providers[0] if isinstance(providers[0], str) else providers[0][0]
     options = onnxruntime.SessionOptions()
-    # One thread per run and several runs at once: two runs on two cores do 1.8 times the work of one, without a shared pool's barriers.
+    # Usually one thread a run and several runs at once: two runs on two cores do 1.8 times the work of one, without a pool's barriers.
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -192,7 +192,8 @@ class ModelMetrics(CallMetrics):
         self.batch_tokens = metrics.batch_tokens.labels(model).observe
         self.real_tokens = metrics.tokens.labels("real", model).inc
         self.padded_tokens = metrics.tokens.labels("padded", model).inc
-        self.batches = {reason: metrics.batches.labels(reason, model).inc for reason in ("full", "alike", "spread", "tight", "retry")}
+        reasons = ("full", "alike", "spread", "tight", "retry", "wide")
+        self.batches = {reason: metrics.batches.labels(reason, model).inc for reason in reasons}
         self.refused = {reason: metrics.refused.labels(reason, model).inc for reason in REFUSALS}
         self.dropped = {reason: metrics.dropped.labels(reason, model).inc for reason in ("cancelled", "expired", "hopeless")}
         self.wasted = {reason: metrics.wasted_rows.labels(reason, model).inc for reason in ("abandoned", "failed")}

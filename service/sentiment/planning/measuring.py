@@ -49,7 +49,8 @@ def measure(bundle: str, seconds: float = MEASURE_S, runners: int | None = None)
     Raises:
         BadBundle or BadSettings: the bundle cannot be served.
     """
-    flags = {name: value for name, value in (("model", bundle), ("runners", runners)) if value}
+    # The planner knows no wide batches.
+    flags = {name: value for name, value in (("model", bundle), ("runners", runners), ("batch_threads_max", 1)) if value}
     loaded = load(load_settings(flags, os.environ)[0])
     try:
         return measure_loaded(loaded, seconds)

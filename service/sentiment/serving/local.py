@@ -47,7 +47,9 @@ class LocalClassifier:
         """
         named = {"model": model} if model else {}
         given = {"bundles": tuple(bundles), "device": device, "runners": runners}
-        settings, _ = load_settings({**named, **given, "call_rows_max": CHUNK, "explain": False}, {})
+        # Wide batches would have to be measured first.
+        fixed = {"call_rows_max": CHUNK, "explain": False, "batch_threads_max": 1}
+        settings, _ = load_settings({**named, **given, **fixed}, {})
         loaded = load(settings, measure_s=0)
         self._loop = asyncio.new_event_loop()
         self._runners = loaded.runners

@@ -7,7 +7,9 @@ import os
 import platform
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +17,65 @@ from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.cores import cores_granted
 from tests.bench.peers import rows
 from tests.bench.peers.bench import FAILED, Bench, Found
-from tests.bench.peers.environments import FOLDER, NOT_MEASURED, PEERS, SHARED, Peer, PeerFailed, find, install, version
+from tests.bench.peers.environments import (
+    FOLDER,
+    NOT_MEASURED,
+    PEERS,
+    SHARED,
+    Peer,
+    PeerFailed,
+    Tuning,
+    find,
+    install,
+    version,
+)
 from tests.bench.peers.in_process import InProcess
-from tests.bench.peers.processes import start, start_ours
-from tests.bench.peers.table import OURS, to_markdown, write
+from tests.bench.peers.processes import Running, start, start_ours
+from tests.bench.peers.rows import LATENCY_TIMES
+from tests.bench.peers.table import OURS, to_section, write
 from tests.bench.peers.tune import tune
 from tests.bench.processes import idle_share
 
 IDLE_MIN = 0.9
 
 
-async def run(found: Found, peers: list[Peer], model: str) -> None:
+async def run(found: Found, peers: list[Peer], model: str, turn: int) -> None:
     """Measure the rows of short texts with servers tuned for them, then the others; ours is started anew, and as it was.
+
+    Args:
+        found: what was found until now.
+        peers: the servers beside ours.
+        model: the bundle.
+        turn: the number of the round, from 0. Another server is the first of each row in the next one.
 
     Raises:
         PeerFailed: ours has failed; what was found until then stands in ``found``. A peer that fails is noted there and left out.
     """
-    bundle, cores = str(find_bundle(model, bundle_roots([])).resolve()), cores_granted()
-    for tunings, measure in (
-        ({peer.name: peer.short for peer in peers}, rows.short),
-        ({peer.name: peer.mixed for peer in peers}, rows.mixed),
-    ):
+    for mix, measure in (("short", rows.short), ("mixed", rows.mixed)):
+        servers: list[tuple[str, Callable[[], Running], str]] = [
+            (OURS, partial(start_ours, model), ""),
+            *((peer.name, partial(_start, peer, getattr(peer, mix), model), peer.weights) for peer in peers),
+        ]
+        first = turn % len(servers)
         bench = Bench(found)
         try:
-            await bench.join(OURS, start_ours(model), rows.CHECKED)
-            for peer in peers:
+            for name, launch, weights in (*servers[first:], *servers[:first]):
                 try:
-                    await bench.join(peer.name, start(peer, tunings[peer.name], bundle, cores), rows.CHECKED)
+                    await bench.join(name, launch(), rows.CHECKED, weights)
                 except FAILED as error:
-                    await bench.leave_out(peer.name, error)
+                    await bench.leave_out(name, error)
             await measure(bench)
         finally:
             await bench.end()
 
 
+def _start(peer: Peer, tuning: Tuning, model: str) -> Running:
+    return start(peer, tuning, str(find_bundle(model, bundle_roots([])).resolve()), cores_granted())
+
+
 def run_in_process(found: Found, peer: Peer, model: str) -> None:
     """Measure a library. A failure is recorded, not raised."""
-    running = start(peer, peer.short, str(find_bundle(model, bundle_roots([])).resolve()), cores_granted())
+    running = _start(peer, peer.short, model)
     try:
         rows.in_process(found, peer, InProcess(running))
     except FAILED as error:
@@ -60,7 +84,7 @@ def run_in_process(found: Found, peer: Peer, model: str) -> None:
         running.end()
 
 
-def run_all(found: Found, peers: list[Peer], model: str) -> bool:
+def run_all(found: Found, peers: list[Peer], model: str, rounds: int) -> bool:
     """Measure all peers that can be installed. Returns whether ours was measured completely; ``found`` has the results in any case."""
     installed = []
     for peer in peers:
@@ -69,52 +93,58 @@ def run_all(found: Found, peers: list[Peer], model: str) -> bool:
             installed.append(peer)
         except PeerFailed as error:
             found.note(f"left out: {error}")
-    try:
-        asyncio.run(run(found, [peer for peer in installed if peer.protocol != "in-process"], model))
-    except FAILED as error:
-        found.note(f"the run ended here: {error}")
-        return False
-    for peer in installed:
-        if peer.protocol == "in-process":
-            run_in_process(found, peer, model)
+    for turn in range(rounds):
+        print(f"round {turn + 1} of {rounds}", flush=True)
+        try:
+            asyncio.run(run(found, [peer for peer in installed if peer.protocol != "in-process"], model, turn))
+        except FAILED as error:
+            found.note(f"the run ended here, in round {turn + 1}: {error}")
+            return False
+        for peer in installed:
+            if peer.protocol == "in-process":
+                run_in_process(found, peer, model)
     return True
 
 
-def about(peers: list[Peer], seconds: float) -> dict[str, Any]:
+def about(peers: list[Peer], seconds: float, rounds: int) -> dict[str, Any]:
     """The versions, the time and the machine of the measurement."""
     return {
         "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": f"{cores_granted()} cores of {_processor()}, {platform.system()}, Python {platform.python_version()}",
+        "machine": f"{cores_granted()} cores of {processor()}, {platform.system()}, Python {platform.python_version()}",
         "idle": round(idle_share(), 3),
         "seconds": seconds,
+        "rounds": rounds,
         "shared": SHARED,
         "peers": {peer.name: {"version": version(peer), "short": asdict(peer.short), "mixed": asdict(peer.mixed)} for peer in peers},
         "not_measured": NOT_MEASURED,
     }
 
 
-def report(output: Path, found: Found, meta: dict[str, Any], peers: list[Peer]) -> None:
-    """Write the JSON file and the table beside it, and print the table. Both have the notes, which explain missing figures."""
-    notes = [*found.notes, *(f"not measured: {name}: {why}" for name, why in NOT_MEASURED.items())]
-    write(output, found.rows(), {**meta, "notes": found.notes})
-    table = to_markdown(found.rows(), [OURS, *(peer.name for peer in peers)])
-    text = "\n".join([table, *(f"- {' '.join(note.split())}" for note in notes)]) + "\n"
+def report(output: Path, found: Found, meta: dict[str, Any]) -> None:
+    """Write the JSON file and the tables beside it, and print these. Both have the notes, which explain missing figures."""
+    meta = {**meta, "notes": found.notes}
+    write(output, found.rows(), meta)
+    text = to_section(found.rows(), meta)
     output.with_suffix(".md").write_text(text)
     print(text)
 
 
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+def processor() -> str:
+    """Its name, and the widest of the instructions for products of int8 that it has, since they decide the speed."""
+    lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+    fields = {name.strip(): value.strip() for name, _, value in lines}
+    flags = set(fields.get("flags", "").split())
+    kinds = {"AMX": {"amx_int8"}, "VNNI": {"avx512_vnni", "avx_vnni"}, "AVX2 alone": {"avx2"}}
+    kind = next((kind for kind, needed in kinds.items() if needed & flags), "none of AMX, VNNI and AVX2")
+    return f"{fields.get('model name', platform.machine())} with {kind}"
 
 
 def main() -> int:
     """Run the benchmark; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=__doc__)
     parser.add_argument("--only", help="peers, by commas", default=",".join(peer.name for peer in PEERS))
-    parser.add_argument("--seconds", type=float, default=8.0, help="how long each load is held")
+    parser.add_argument("--seconds", type=float, default=8.0, help=f"how long a load is held; for latencies {LATENCY_TIMES:g} times that")
+    parser.add_argument("--rounds", type=int, default=3, help="how often all is measured; the table has the medians and the spread")
     parser.add_argument("--model", default="english", help="the bundle")
     parser.add_argument("--tune", action="store_true", help="try batches and waits of the peers instead, and show them")
     parser.add_argument("--output", type=Path, default=FOLDER.with_suffix(".json"))
@@ -134,17 +164,17 @@ def main() -> int:
     except PeerFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    found, meta, whole = Found(options.seconds), about(peers, options.seconds), False
+    found, meta, whole = Found(options.seconds), about(peers, options.seconds, options.rounds), False
     if meta["idle"] < IDLE_MIN:
         found.note(f"the machine was only {meta['idle']:.0%} idle before the run")
     try:
-        whole = run_all(found, peers, options.model)
+        whole = run_all(found, peers, options.model, options.rounds)
     except KeyboardInterrupt:
         found.note("the run was interrupted here")
     finally:
-        # Also after a failure, since the run takes half an hour.
+        # Also after a failure, since the run takes hours.
         if found.values:
-            report(options.output, found, meta, peers)
+            report(options.output, found, meta)
     return 0 if whole else 1
 
 

@@ -35,10 +35,10 @@ FAILED = (PeerFailed, LoadFailed, *ANSWER_FAILED)
 
 @dataclass(slots=True)
 class Found:
-    """The results so far, by figure and peer. ``seconds``: the length of each load."""
+    """The results so far, by figure and peer, one a round. ``seconds``: the length of each load."""
 
     seconds: float
-    values: dict[str, dict[str, float]] = field(default_factory=dict)
+    values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     # Our answers to the texts that all servers are checked with.
     right: list[Answer] = field(default_factory=list)
@@ -48,10 +48,21 @@ class Found:
         self.notes.append(line)
         print(f"  {line}", flush=True)
 
+    def note_labels(self, name: str, weights: str, given: Sequence[Answer]) -> None:
+        """Note how many labels differ from ours; once, since they are the same in every round."""
+        wrong = sum(one[0] != other[0] for one, other in zip(self.right, given, strict=True))
+        line = f"{name}: {weights} weights; of {len(given)} texts {wrong} have another label than ours"
+        if line not in self.notes:
+            self.note(line)
+
     def put(self, key: str, name: str, value: float) -> None:
         """Record a figure, and print it."""
-        self.values.setdefault(key, {})[name] = value
+        self.values.setdefault(key, {}).setdefault(name, []).append(value)
         print(f"  {key}: {name} {value:.4g}", flush=True)
+
+    def last(self, key: str) -> dict[str, float]:
+        """A figure of each peer as measured last."""
+        return {name: rounds[-1] for name, rounds in self.values[key].items()}
 
     def rows(self) -> list[Row]:
         """All rows of the table, in order, including empty ones."""
@@ -119,13 +130,19 @@ class Bench:
         if ask := self.asks.pop(name, None):
             await ask.close()
 
-    async def join(self, name: str, running: Running, texts: Sequence[str]) -> None:
+    async def join(self, name: str, running: Running, texts: Sequence[str], weights: str = "") -> None:
         """Wait until a started server answers, and check that its answers are those of the first server.
 
         Servers join one after the other: if they start together, they are so slow that some give up.
 
+        Args:
+            name: the server's.
+            running: the server.
+            texts: to check it with.
+            weights: what it computes with instead of the first one's graph. Its answers may differ; how many do is noted.
+
         Raises:
-            PeerFailed: the server does not answer, or its answers differ.
+            PeerFailed: the server does not answer, or its answers differ although it computes with the same graph.
         """
         self.servers[name] = running
         try:
@@ -138,7 +155,9 @@ class Bench:
         given = await ask_alone(self.asks[name], texts)
         if not self.found.right:
             self.found.right.extend(given)
-        if wrong := differing(self.found.right, given, SAME):
+        if weights:
+            self.found.note_labels(name, weights, given)
+        elif wrong := differing(self.found.right, given, SAME):
             raise PeerFailed(f"{name}: {wrong} of {len(given)} answers differ from those of {OURS} by label or by more than {SAME:g}")
 
     @contextlib.asynccontextmanager
@@ -158,8 +177,8 @@ class Bench:
             await self.in_turn(connect)
             yield fleets
 
-    async def hold(self, fleet: Fleet, name: str, load: Law | int) -> tuple[Point, float]:
-        """Hold a load on one server, and wait until the server has finished all of it.
+    async def hold(self, fleet: Fleet, name: str, load: Law | int, times: float = 1.0) -> tuple[Point, float]:
+        """Hold a load on one server for ``times`` the usual length, and wait until the server has finished all of it.
 
         Work that it still does for calls that have ended counts as this load's cost, and must not disturb the next load.
 
@@ -168,11 +187,11 @@ class Bench:
         """
         async with self.alone(name) as running:
             core_s = running.core_s()
-            point = await fleet.measure(load, self.found.seconds, warm_up_s=0.0)
+            point = await fleet.measure(load, times * self.found.seconds, warm_up_s=0.0)
             done = await quiet(running, self.asks[name])
             core_s = running.core_s() - core_s
             if not done and running.process.poll() is None:
-                await self.again(name, f"hung, or busy {QUIET_S_MAX:g} s after a load of {self.found.seconds:g} s")
+                await self.again(name, f"hung, or busy {QUIET_S_MAX:g} s after a load of {times * self.found.seconds:g} s")
         if point.client_limited:
             what = f"{load} callers" if isinstance(load, int) else f"{load.rate:.0f} texts/s"
             self.found.note(f"{name} at {what}: the client was the limit: {point.client_limited}")

@@ -31,7 +31,8 @@ class Peer:
     """Another server, or another way to run the model. Its module in ``servers`` explains its tuning.
 
     ``protocol``: how it is called (``in-process``: lines of JSON). ``short`` and ``mixed``: its tuning for short texts and for texts of
-    mixed lengths. ``ports``: additional ports. ``python``: the interpreter, if it needs a certain one.
+    mixed lengths. ``ports``: additional ports. ``python``: the interpreter, if it needs a certain one. ``weights``: what it computes with
+    instead of our graph; some of its answers may then differ from ours. ``environment``: of which peer, if it has none of its own.
     """
 
     name: str
@@ -41,13 +42,30 @@ class Peer:
     mixed: Tuning = Tuning()
     ports: int = 0
     python: str = sys.executable
+    weights: str = ""
+    environment: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """Its environment."""
+        return FOLDER / (self.environment or self.name)
 
     @property
     def interpreter(self) -> Path:
         """The environment's Python."""
-        return FOLDER / self.name / "bin" / "python"
+        return self.folder / "bin" / "python"
 
 
+_CTRANSLATE2 = (
+    "ctranslate2==4.8.5",
+    "fastapi==0.165.0",
+    "uvicorn[standard]==0.54.0",
+    "torch==2.13.0",
+    "transformers==4.57.6",
+    "safetensors>=0.6",
+    "numpy>=2",
+    SHARED[1],
+)
 # Tunings: the best of `python -m tests.bench.peers --tune`. Good batching of short texts is bad for mixed ones, so each peer has two.
 PEERS = (
     # Debian's Python: under CPython 3.11.7 PyTriton's workers do not start (multiprocessing's resource tracker has no _recursion_count).
@@ -57,7 +75,18 @@ PEERS = (
     Peer("litserve", "http", ("litserve==0.2.19", *SHARED), short=Tuning(4, 1.0)),
     Peer("bentoml", "http", ("bentoml==1.4.39", *SHARED), short=Tuning(4)),
     Peer("fastapi", "http", ("fastapi==0.165.0", "uvicorn[standard]==0.54.0", *SHARED)),
-    Peer("torch", "in-process", ("torch==2.13.0", "transformers==4.57.6", "safetensors>=0.6", "numpy>=2"), Tuning(32), Tuning(32)),
+    Peer("grpcaio", "grpc", (f"grpcio=={importlib.metadata.version('grpcio')}", "grpcio-tools", *SHARED)),
+    Peer("ctranslate2_fastapi", "http", _CTRANSLATE2, weights="its own int8", environment="ctranslate2"),
+    Peer("ctranslate2", "in-process", _CTRANSLATE2, Tuning(32), Tuning(32), weights="its own int8"),
+    Peer("openvino", "in-process", ("openvino==2026.4.1", "nncf==3.4.0", *SHARED), Tuning(32), Tuning(32), weights="its own int8"),
+    Peer(
+        "torch",
+        "in-process",
+        ("torch==2.13.0", "transformers==4.57.6", "safetensors>=0.6", "numpy>=2"),
+        Tuning(32),
+        Tuning(32),
+        weights="fp32",
+    ),
 )
 NOT_MEASURED = {
     "TEI": "comes as container images, which cannot be run here, and as Rust source; its ONNX backend takes batches of at most 8",
@@ -83,7 +112,7 @@ def install(peer: Peer) -> None:
     Raises:
         PeerFailed: its Python is missing, or pip fails.
     """
-    stamp = FOLDER / peer.name / ".packages.json"
+    stamp = peer.folder / ".packages.json"
     if stamp.is_file() and json.loads(stamp.read_text()) == list(peer.packages):
         return
     print(f"installing {peer.name} in {stamp.parent.relative_to(ROOT)}", flush=True)

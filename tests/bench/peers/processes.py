@@ -128,7 +128,7 @@ def start_ours(model: str) -> Running:
         PeerFailed: it ends before it is ready.
     """
     try:
-        process, target = start_server(model)
+        process, target, _ = start_server(model)
     except RuntimeError as error:
         raise PeerFailed(str(error)) from error
     return Running("ours", "grpc", process, target)

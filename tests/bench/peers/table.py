@@ -2,6 +2,8 @@
 
 import json
 import math
+import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,56 +26,95 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A figure of each peer, by name: infinite if nothing was answered, missing if it cannot be measured."""
+    """A figure of each peer in each round, by name: infinite if nothing was answered, missing if it cannot be measured."""
 
     figure: Figure
-    values: Mapping[str, float]
+    values: Mapping[str, Sequence[float]]
 
     @property
     def best_other(self) -> str:
-        """The best of the other peers; empty if none has the figure."""
-        others = [name for name in self.values if name != OURS]
-        return min(others, key=lambda name: self._rank(self.values[name]), default="")
+        """The other peer with the best median; empty if none has the figure."""
+        return min((name for name in self.values if name != OURS), key=self.rank, default="")
 
     @property
     def verdict(self) -> str:
-        """``ahead``, ``level`` (within LEVEL of the best other) or ``behind``; empty if there is nothing to compare."""
+        """``ahead``, ``behind``, or ``level`` with the best other: within LEVEL of it, or their rounds overlap. Empty: no other."""
         if OURS not in self.values or not self.best_other:
             return ""
-        ours, best = self.values[OURS], self.values[self.best_other]
-        if ours == best or abs(ours - best) <= LEVEL * max(abs(ours), abs(best)) < math.inf:
+        ours, other = self.values[OURS], self.values[self.best_other]
+        mine, best = statistics.median(ours), statistics.median(other)
+        overlap = max(min(ours), min(other)) <= min(max(ours), max(other))
+        if overlap or abs(mine - best) <= LEVEL * max(abs(mine), abs(best)) < math.inf:
             return "level"
-        return "ahead" if self._rank(ours) < self._rank(best) else "behind"
+        return "ahead" if self.rank(OURS) < self.rank(self.best_other) else "behind"
 
-    def _rank(self, value: float) -> float:
-        return -value if self.figure.higher_is_better else value
-
-
-def to_markdown(rows: Iterable[Row], names: Sequence[str]) -> str:
-    """One table; the best value of a row is bold."""
-    lines = ["| | " + " | ".join(names) + " | ours is |", "|---|" + "---:|" * len(names) + "---|"]
-    for row in rows:
-        best = min((row._rank(value) for value in row.values.values()), default=math.nan)
-        cells = [_cell(row.values.get(name), bold=name in row.values and row._rank(row.values[name]) == best) for name in names]
-        unit = f", {row.figure.unit}" if row.figure.unit else ""
-        lines.append(f"| {row.figure.name}{unit} | {' | '.join(cells)} | {row.verdict} |")
-    return "\n".join(lines) + "\n"
+    def rank(self, name: str) -> float:
+        """The median of a peer's rounds; the lower, the better."""
+        median = statistics.median(self.values[name])
+        return -median if self.figure.higher_is_better else median
 
 
-def _cell(value: float | None, *, bold: bool) -> str:
-    if value is None:
+def to_markdown(rows: Sequence[Row], names: Sequence[str]) -> str:
+    """How often ours is ahead, ours beside the best other with the spread of the rounds, and the medians of all, the best bold."""
+    verdicts = Counter(row.verdict for row in rows)
+    return "\n".join(
+        [
+            f"Ours is ahead in {verdicts['ahead']} rows, level in {verdicts['level']} and behind in {verdicts['behind']}.",
+            "",
+            "| | ours | best other | | ours is |",
+            "|---|---:|---:|---|---|",
+            *(
+                f"| {_name(row)} | {_spread(row, OURS)} | {_spread(row, row.best_other)} | {row.best_other} | {row.verdict} |"
+                for row in rows
+            ),
+            "",
+            "| medians | " + " | ".join(names) + " |",
+            "|---|" + "---:|" * len(names),
+            *(f"| {_name(row)} | {' | '.join(_median(row, name) for name in names)} |" for row in rows),
+            "",
+        ]
+    )
+
+
+def to_section(rows: Sequence[Row], meta: Mapping[str, Any]) -> str:
+    """A run with its tables and notes, as a section of a page."""
+    names = [OURS, *meta["peers"]]
+    about = f"{meta['at'][:10]}, {meta['rounds']} round{'s' if meta['rounds'] > 1 else ''}, loads of {meta['seconds']:g} s, default bundle."
+    notes = "".join(f"- {' '.join(note.split())}\n" for note in meta["notes"])
+    return f"### {meta['machine']}\n\n{about} {to_markdown(rows, names)}\n{notes}"
+
+
+def _name(row: Row) -> str:
+    return f"{row.figure.name}, {row.figure.unit}" if row.figure.unit else row.figure.name
+
+
+def _spread(row: Row, name: str) -> str:
+    """The median of the rounds, with the lowest and the highest if there are several."""
+    if name not in row.values:
         return "-"
+    median, low, high = (_number(pick(row.values[name])) for pick in (statistics.median, min, max))
+    return median if low == high else f"{median} ({low} to {high})"
+
+
+def _median(row: Row, name: str) -> str:
+    if name not in row.values:
+        return "-"
+    text = _number(statistics.median(row.values[name]))
+    return f"**{text}**" if row.rank(name) == min(map(row.rank, row.values)) else text
+
+
+def _number(value: float) -> str:
+    """With three significant digits."""
     if not math.isfinite(value):
         return "none"
     digits = 0 if value == 0 or abs(value) >= 100 else max(0, 2 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{digits}f}"
-    return f"**{text}**" if bold else text
+    return f"{value:,.{digits}f}"
 
 
 def to_json(rows: Iterable[Row], meta: Mapping[str, Any]) -> dict[str, Any]:
-    """``{"meta", "rows": [{"key", "name", "unit", "higher_is_better", "values": {peer: value or null}, "best_other", "verdict"}]}``.
+    """``{"meta", "rows": [{"key", "name", "unit", "higher_is_better", "values": {peer: [value]}, "best_other", "verdict"}]}``.
 
-    An infinite value is null, one that cannot be measured is missing.
+    There is a value for each round; an infinite one is null.
     """
     return {
         "meta": dict(meta),
@@ -83,7 +124,7 @@ def to_json(rows: Iterable[Row], meta: Mapping[str, Any]) -> dict[str, Any]:
                 "name": row.figure.name,
                 "unit": row.figure.unit,
                 "higher_is_better": row.figure.higher_is_better,
-                "values": {name: value if math.isfinite(value) else None for name, value in row.values.items()},
+                "values": {name: [value if math.isfinite(value) else None for value in rounds] for name, rounds in row.values.items()},
                 "best_other": row.best_other,
                 "verdict": row.verdict,
             }
@@ -97,7 +138,9 @@ def from_json(values: Mapping[str, Any]) -> tuple[list[Row], dict[str, Any]]:
     rows = []
     for each in values["rows"]:
         figure = Figure(each["key"], each["name"], each["unit"], each["higher_is_better"])
-        rows.append(Row(figure, {name: math.inf if value is None else value for name, value in each["values"].items()}))
+        rows.append(
+            Row(figure, {name: [math.inf if value is None else value for value in rounds] for name, rounds in each["values"].items()})
+        )
     return rows, dict(values["meta"])
 
 

@@ -30,8 +30,8 @@ ON_CPU = {"rows": 16, "tokens": 512, "scores_bytes": 64 * 2**20}
 ON_GPU = {"rows": 256, "tokens": 16_384, "scores_bytes": 2**32}
 # Up to this many tokens, packed attention in fp32 keeps its scores, which may take more memory than longer rows without them.
 SCORES_KEPT_MAX = 255
-# Threads of a batch that runs while other runners are idle. More save little: what each layer does in one thread remains.
-THREADS_MAX = 4
+# Threads of a batch that runs while other runners are idle. More were not measured.
+THREADS_MAX = 2
 # Niceness of the runners' threads on the CPU. When cores are scarce, the event loop must go first, or calls wait unseen before they are
 # admitted.
 NICENESS = 10
@@ -118,7 +118,7 @@ def _on_cpu(path: Path, settings: Settings, measure_s: float, found: Found, exec
     count = settings.runners or cores_granted()
     width = min(count, settings.batch_threads_max or THREADS_MAX)
     if not_wide := result_of(execute, partial(widen, classifier, width)):
-        logger().warning("not_wide", reason=not_wide)
+        logger().warning("not_wide", model=classifier.bundle.id, reason=not_wide)
     cost = warm_up(classifier, limits, _cache(settings), measure_s, execute)
     runners = [Runner(f"cpu-{number}", NICENESS) for number in range(count)]
     return Loaded(classifier, classifier, limits, cost, Padded(), runners, not_cuda=found.not_cuda)

@@ -69,27 +69,33 @@ def warm_up(
             if time.monotonic() + seconds[shape] - begun < measure_s:
                 seconds[shape] = min(seconds[shape], run(shape))
     table = CostTable(seconds, _wide(classifier, seconds, execute))
-    if kept is not None:
-        kept.write(table)
+    if cache is not None:
+        keep_costs(cache, classifier, table)
     return table
 
 
 def _wide(classifier: Classifier, seconds: Mapping[Shape, float], execute: Execute) -> dict[Shape, float] | None:
-    """The costs of the shapes on several cores; None if the session has no wide runs. ``seconds``: on one core."""
+    """The costs of the shapes on several cores; None if the session has no wide runs. ``seconds``: on one core.
+
+    A session whose wide runs fail is narrowed; the log says why.
+    """
     if classifier.session.width < 2:
         return None
 
     def shortest(shape: Shape, wide: bool) -> float:
-        return min(_run_shape(classifier, shape, wide) for _ in range(WIDE_ROUNDS))
+        run = partial(run_batch, classifier, _rows(classifier, [shape[1]] * shape[0]), wide)
+        # Each run by itself, so that the requests of other models come between two of them.
+        return min(result_of(execute, run).total_s for _ in range(WIDE_ROUNDS))
 
-    if execute is here:
-        return {shape: shortest(shape, wide=True) for shape in seconds}
-
-    def ratio(shape: Shape) -> float:
-        return shortest(shape, wide=True) / shortest(shape, wide=False)
-
-    # While other models serve, only the ratio of two runs tells what further cores save.
-    return {shape: once_s * result_of(execute, partial(ratio, shape)) for shape, once_s in seconds.items()}
+    try:
+        if execute is here:
+            return {shape: shortest(shape, wide=True) for shape in seconds}
+        # While other models serve, only the ratio of two runs tells what further cores save.
+        return {shape: once_s * shortest(shape, wide=True) / shortest(shape, wide=False) for shape, once_s in seconds.items()}
+    except Exception as error:  # ONNX Runtime's exceptions share no base class
+        classifier.session.narrow()
+        logger().warning("not_wide", model=classifier.bundle.id, reason=str(error) or repr(error))
+        return None
 
 
 def first_runs(
@@ -138,9 +144,9 @@ def keep_costs(folder: Path, classifier: Classifier, table: CostTable) -> None:
     Kept.of(folder, classifier).write(table)
 
 
-def _run_shape(classifier: Classifier, shape: Shape, wide: bool = False) -> float:
+def _run_shape(classifier: Classifier, shape: Shape) -> float:
     rows, length = shape
-    return _run(classifier, [length] * rows, wide)
+    return _run(classifier, [length] * rows)
 
 
 def _core_s(classifier: Classifier, execute: Execute, shape: Shape) -> float:
@@ -154,9 +160,9 @@ def _core_s(classifier: Classifier, execute: Execute, shape: Shape) -> float:
     return result_of(execute, work)
 
 
-def _run(classifier: Classifier, lengths: Sequence[int], wide: bool = False) -> float:
+def _run(classifier: Classifier, lengths: Sequence[int]) -> float:
     try:
-        ran = run_batch(classifier, _rows(classifier, lengths), wide)
+        ran = run_batch(classifier, _rows(classifier, lengths))
     except OutOfMemory as error:
         raise BadSettings(_what_fits(classifier, lengths)) from error
     except DeviceLost:

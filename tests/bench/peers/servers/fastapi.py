@@ -6,43 +6,10 @@ uvicorn with uvloop and httptools, no access log (uvicorn.dev/settings). A proce
 (fastapi.tiangolo.com/deployment/server-workers) and the pool of 40 threads measured no better on two cores.
 """
 
-import contextlib
-from collections.abc import AsyncIterator
-from typing import Any
-
-import anyio.to_thread
-import uvicorn
-from fastapi import FastAPI
-from pydantic import BaseModel
-
+from tests.bench.peers.servers.app import serve
 from tests.bench.peers.servers.classifier import Classifier
-from tests.bench.peers.servers.options import Options, to_json
-
-
-class ClassifyRequest(BaseModel):
-    """As ours has it."""
-
-    text: str
-
-
-def make_app(options: Options) -> FastAPI:
-    """The whole server."""
-    classifier = Classifier(options.bundle)
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        anyio.to_thread.current_default_thread_limiter().total_tokens = options.instances
-        yield
-
-    app = FastAPI(lifespan=lifespan)
-
-    @app.post("/v1/classify")  # type: ignore[untyped-decorator]  # no types where it is not installed
-    def classify(request: ClassifyRequest) -> dict[str, Any]:
-        return to_json(classifier.classify([request.text])[0])
-
-    return app
-
+from tests.bench.peers.servers.options import Options
 
 if __name__ == "__main__":
     options = Options.read()
-    uvicorn.run(make_app(options), host="127.0.0.1", port=options.port, access_log=False, log_level="warning")
+    serve(Classifier(options.bundle), options)
