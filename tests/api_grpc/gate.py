@@ -51,7 +51,7 @@ class FixedCost(CostTable):
     def __init__(self, row_s: float, batch_s: float = 0.0) -> None:
         super().__init__({(rows, 32): batch_s + rows * row_s for rows in (1, 2, 4, 8, 16)})
 
-    def observe(self, rows: int, length: int, run_s: float) -> None:
+    def observe(self, rows: int, length: int, run_s: float, wide: bool = False) -> None:
         """Learn nothing."""
 
 
