@@ -180,21 +180,18 @@ class Scheduler(Generic[P]):
         ``out_of_memory``: from now on batches are at most half as large.
         """
         self._ended(batch)
+        alive = [ticket for ticket in batch.tickets if ticket.state is State.RUNNING]
+        middle = len(alive) // 2
         if batch.wide:
-            self._width = 1
-            alive = [ticket for ticket in batch.tickets if ticket.state is State.RUNNING]
-            self.rows_running -= len(alive)
-            self._retries.add(alive)
-            return []
-        if out_of_memory and len(batch.tickets) > 1:
+            self._width, middle = 1, 0
+        elif len(batch.tickets) == 1:
+            return [ticket for ticket in alive if self._end(ticket, State.FAILED)]
+        elif out_of_memory:
             self.limits = self.limits.below(batch.tokens, batch.squares)
             self._reprice()
-        alive = [ticket for ticket in batch.tickets if ticket.state is State.RUNNING]
-        if len(batch.tickets) == 1:
-            return [ticket for ticket in alive if self._end(ticket, State.FAILED)]
         self.rows_running -= len(alive)
-        self._retries.add(alive[: len(alive) // 2])
-        self._retries.add(alive[len(alive) // 2 :])
+        self._retries.add(alive[:middle])
+        self._retries.add(alive[middle:])
         return []
 
     def give_up(self, batch: Batch[P]) -> list[Ticket[P]]:
