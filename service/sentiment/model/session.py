@@ -28,6 +28,9 @@ _OUT_OF_MEMORY = (
 )
 
 
+PAIRS_FIT = "sentiment.int8_pairs_fit"
+"""The metadata key of an int8 graph whose products fit into the pairs of 16 bits that x86 without VNNI adds them in."""
+
 # Of the threads that help a wide run: far below the runners' 10, so that they get an eighth of a core that a runner needs.
 HELPER_NICENESS = 19
 
@@ -268,8 +271,6 @@ def load_graph(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # On x86 without VNNI, the faster int8 products sum pairs in 16 bits, which overflows silently. Elsewhere this has no effect.
-    options.add_session_config_entry("session.x64quantprecision", "1")
     # ONNX Runtime keeps a memory pattern for each new shape and never frees it.
     options.enable_mem_pattern = False
     # Failures are raised, and the service logs them. The library's own lines on standard error are not JSON.
@@ -281,6 +282,9 @@ def load_graph(
         raise BadBundle(f"{named}: needs {provider}; this ONNX Runtime has {', '.join(onnxruntime.get_available_providers())}")
     given = path if isinstance(path, bytes) else str(path)
     try:
+        if PAIRS_FIT.encode() not in (path if isinstance(path, bytes) else path.read_bytes()):
+            # On x86 without VNNI, other int8 graphs overflow silently; this makes their products exact, and slower. Elsewhere: no effect.
+            options.add_session_config_entry("session.x64quantprecision", "1")
         # Without its fallback, which prints to standard output and uses another provider.
         session = onnxruntime.InferenceSession(given, options, providers=list(providers), enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions share no base class

@@ -5,7 +5,6 @@ shuffled batches, probabilities changed by up to 0.38 and 11 of 872 labels flipp
 Knows nothing of files, of torch or of a runtime.
 """
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
+from sentiment.model.session import PAIRS_FIT
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.graphs.einsum import einsums_to_matmuls, is_weight_product
 from sentiment_models.export.graphs.graph import initializers, opset, replace_initializers, replace_nodes, resolve_aliases
@@ -24,9 +24,6 @@ Embeddings = Literal["int8", "fp16", "fp32"]
 OPSET_MIN = 18
 # int8 without -128, so that weights are symmetric. Activations use the same 127 levels around 128.
 LEVELS = 127.0
-# For weights that several products share, as in ALBERT. On x86 without VNNI, ONNX Runtime sums u8 x s8 in pairs of 16 bits, which overflow
-# above 64 levels. It can convert weights to u8 there (session.x64quantprecision), but that fails at the second product of the same weights.
-SHARED_LEVELS = 63.0
 # Replaces the maximum of a row of zeros: its reciprocal is finite, and 0 stays 0.
 ROW_MAX_MIN = 1e-30
 # The domain of MatMulIntegerToFloat: MatMulInteger, Cast and Mul in one pass over the result.
@@ -38,7 +35,8 @@ def quantize(model: ModelProto, embeddings: Embeddings = "int8") -> ModelProto:
 
     ``model`` is an fp32 graph with its weights inside. An Einsum that multiplies by a weight becomes a MatMul first. Gemm (the
     pooler and the head, one row per text) and MatMul of two activations stay fp32. Activations that are matrices, as after ``flatten``,
-    are rounded in one pass instead of two. The result uses an operator of ONNX Runtime, MatMulIntegerToFloat.
+    are rounded in one pass instead of two. The result uses an operator of ONNX Runtime, MatMulIntegerToFloat. Its products fit into the
+    pairs of 16 bits that x86 without VNNI adds them in, and its metadata say so.
 
     Raises:
         BadCheckpoint: the graph is older than opset 18, or a weight's shape is not supported.
@@ -51,8 +49,7 @@ def quantize(model: ModelProto, embeddings: Embeddings = "int8") -> ModelProto:
     result.CopyFrom(model)
     resolve_aliases(result)
     einsums_to_matmuls(result)
-    reads = Counter(node.input[1] for node in result.graph.node if node.op_type == "MatMul")
-    rewriter = _Rewriter(initializers(result), embeddings, _row_counts(result), {name for name, count in reads.items() if count > 1})
+    rewriter = _Rewriter(initializers(result), embeddings, _row_counts(result))
     for node in result.graph.node:
         rewriter.add(node)
     replace_nodes(result, rewriter.nodes)
@@ -60,6 +57,7 @@ def quantize(model: ModelProto, embeddings: Embeddings = "int8") -> ModelProto:
     del result.graph.value_info[:]
     if RUNTIME_DOMAIN not in [entry.domain for entry in result.opset_import]:
         result.opset_import.append(helper.make_opsetid(RUNTIME_DOMAIN, 1))
+    helper.set_model_props(result, {PAIRS_FIT: "1"})
     left = weight_matmuls(result)
     if left:
         raise BadCheckpoint(
@@ -81,10 +79,26 @@ def weight_matmuls(model: ModelProto) -> list[str]:
     return found
 
 
-def columns_int8(weight: NDArray[np.float32], levels: float = LEVELS) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Round a matrix to int8 with one scale per column, so that ``weight`` is about ``int8 * scale``. ``levels``: steps of each sign."""
-    scale = np.maximum(np.abs(weight).max(axis=0), ROW_MAX_MIN) / np.float32(levels)
-    return np.rint(weight / scale).clip(-levels, levels).astype(np.int8), scale.astype(np.float32)
+def columns_int8(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Round a matrix to int8 with one scale per column, so that ``weight`` is about ``int8 * scale``."""
+    return _rounded(weight, np.abs(weight).max(axis=0))
+
+
+def factor_int8(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Round the right factor of a product: as ``columns_int8``, but rows 2i and 2i + 1 of a column sum to at most 128.
+
+    x86 without VNNI multiplies u8 by s8 and adds such pairs in 16 bits, which overflow without notice: 255 * 128 fits. In trained weights
+    the largest sum is some 1.3 times the largest weight, so the steps are as much larger.
+    """
+    even = len(weight) // 2 * 2
+    sums = weight[:even].reshape(-1, 2, weight.shape[1]).sum(axis=1)
+    return _rounded(weight, np.abs(np.concatenate([weight, sums])).max(axis=0))
+
+
+def _rounded(weight: NDArray[np.float32], top: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Round columns so that ``top``, one number a column, becomes 127."""
+    scale = np.maximum(top, ROW_MAX_MIN) / np.float32(LEVELS)
+    return np.rint(weight / scale).clip(-LEVELS, LEVELS).astype(np.int8), scale.astype(np.float32)
 
 
 def _row_counts(model: ModelProto) -> dict[str, str]:
@@ -101,8 +115,6 @@ class _Rewriter:
     embeddings: Embeddings
     # Matrix -> name of its number of rows. Equal names mean equal numbers.
     row_counts: dict[str, str]
-    # Weights that several products read.
-    shared: set[str]
     nodes: list[NodeProto] = field(default_factory=list)
     # Name of a number of rows -> tensor of as many zero points.
     zeros: dict[str, str] = field(default_factory=dict)
@@ -123,7 +135,7 @@ class _Rewriter:
         rows, row_scale = self._quantised_rows(activation)
         columns, column_scale = f"{weight}.int8", f"{weight}.scale"
         if columns not in self.tensors:
-            whole, scale = columns_int8(self._array(weight), SHARED_LEVELS if weight in self.shared else LEVELS)
+            whole, scale = factor_int8(self._array(weight))
             self._store(columns, whole)
             self._store(column_scale, scale)
         zero = self._constant("zero_point", np.uint8(128))
