@@ -105,6 +105,8 @@ def test_each_device_has_a_runner_with_a_session_of_its_own(loaded: Callable[...
     assert isinstance(own[0], DeviceSession)
     assert own[0] is not own[1]
     assert found.devices == tuple(GPUS)
+    # Runs are captured only if a setting says so.
+    assert not found.classifier.session.cells
     # Explanations do not run in the threads of the devices.
     assert not isinstance(found.explained.session, DeviceSession)
     assert Explainer(found.explained).methods
@@ -113,12 +115,12 @@ def test_each_device_has_a_runner_with_a_session_of_its_own(loaded: Callable[...
 def test_the_limits_of_batches_are_a_gpus_unless_they_are_set(loaded: Callable[..., Loaded]) -> None:
     usual, own = loaded(), loaded(batch_rows_max=8, batch_tokens_max=64)
 
-    assert (usual.limits.rows, usual.limits.tokens, usual.limits.scores_bytes) == (256, 16_384, 2**32)
+    assert (usual.limits.rows, usual.limits.tokens, usual.limits.scores_bytes) == (1024, 16_384, 2**32)
     assert (own.limits.rows, own.limits.tokens) == (8, 64)
 
 
 def test_every_shape_runs_on_every_device_before_the_first_request_largest_first(loaded: Callable[..., Loaded], runs: Runs) -> None:
-    found = loaded()
+    found = loaded(device_captures=True)
 
     for name in ("cuda:0", "cuda:1"):
         own = [(math.prod(shapes["input_ids"]), thread) for device, shapes, thread in runs if device == name]
@@ -126,7 +128,7 @@ def test_every_shape_runs_on_every_device_before_the_first_request_largest_first
         sizes = [size for size, _ in own[2:]]
         first = sizes[: 2 + len({*found.cost.points(), *found.classifier.session.cells})]
         # Small shapes are padded to their cells, so only the first is known to be the largest.
-        assert first[0] == max(first) == ON_GPU["rows"] * 32
+        assert first[0] == max(first) == ON_GPU["tokens"]
         assert {rows * length for rows, length in found.classifier.session.cells} < set(first)
         assert {thread for _, thread in own} == {name}
     assert isinstance(found.layout, Padded)
@@ -145,7 +147,7 @@ def test_a_model_is_served_on_a_device_even_if_a_cell_cannot_be_captured(
     monkeypatch.setattr(DeviceSession, "_run", refuses)
 
     with structlog.testing.capture_logs() as logs:
-        found = loaded()
+        found = loaded(device_captures=True)
 
     shapes = {entry["shape"] for entry in logs if entry["event"] == "shape_not_captured"}
     cells = found.classifier.session.cells
@@ -167,7 +169,7 @@ def out_of_memory_beyond(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> str:
     out_of_memory_beyond(1280, monkeypatch)
-    return "256 rows of 32 tokens do not fit in the memory of a GPU"
+    return "512 rows of 32 tokens do not fit in the memory of a GPU"
 
 
 def no_right_graph(monkeypatch: pytest.MonkeyPatch) -> str:
@@ -261,15 +263,6 @@ def test_devices_warm_up_one_after_the_other(loaded: Callable[..., Loaded], monk
     assert [name for name, _ in itertools.groupby(order)] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]
 
 
-def test_the_ladder_runs_before_the_first_request_if_there_is_time(settings: Settings, runs: Runs) -> None:
-    found = load(settings.model_copy(update={"device": "cuda:0"}), measure_s=PATIENCE_S)
-
-    assert {*found.classifier.session.ladder} <= set(runs.shapes("input_ids"))
-    # The planner uses the lengths that batches are padded to.
-    assert found.layout == Padded(found.classifier.session.lengths)
-    found.runners[0].close(PATIENCE_S)
-
-
 def test_an_error_of_check_ends_the_load_and_leaves_no_runner(settings: Settings) -> None:
     calls = itertools.count()
 
@@ -353,7 +346,7 @@ def test_a_batch_beyond_the_device_memory_stops_the_start_and_the_error_says_wha
     with pytest.raises(BadSettings) as caught:
         loaded()
 
-    says = "256 rows of 32 tokens do not fit in the memory of a GPU; 32 do: set batch_tokens_max to 1024 or batch_rows_max to 32"
+    says = "512 rows of 32 tokens do not fit in the memory of a GPU; 32 do: set batch_tokens_max to 1024 or batch_rows_max to 32"
     assert str(caught.value) == says
     assert runner_threads() == []
     assert loaded(batch_tokens_max=1024).limits.tokens == 1024
@@ -376,7 +369,7 @@ def test_devices_that_cannot_serve_the_same_graph_stop_the_start(
     loaded: Callable[..., Loaded], fused: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def make(path: Path, device: Device, *arguments: Any) -> DeviceSession:
-        if device.name == "cuda:1" and path.name == "padded.onnx":
+        if device.name == "cuda:1" and path.name != "fp32.onnx":
             raise BadBundle("no kernel")
         return DeviceSession(path, device, *arguments)
 
@@ -414,9 +407,24 @@ def test_texts_are_answered_explained_and_counted_by_device(start: Callable[...,
 
     assert [getattr(result, "label", None) for result in results] == ["positive", "negative", "negative"] * 50
     assert explanation.label == "positive"
+    # Not the served graph: that one belongs to the devices' runners.
+    assert (explanation.precision, explanation.provider) == ("fp32", "CPUExecutionProvider")
+    assert explanation.explain_provider == ""
     assert {runner.name for runner in server.app._repository.running[0].loaded.runners} == {"cuda:0", "cuda:1"}
     assert sum(server.metric("sentiment_runner_busy_seconds_total", runner=name) for name in ("cuda:0", "cuda:1")) > 0
     assert server.metric("sentiment_stage_seconds_sum", stage="copy", model="tiny/1") > 0
+
+
+@pytest.mark.parametrize(("where", "providers"), [("cpu", ()), ("device", [("CPUExecutionProvider", {"device_id": "0"})])])
+def test_attention_and_gradients_run_on_a_gpu_only_if_asked(start: Callable[..., RunningServer], where: str, providers: Any) -> None:
+    server = start(device="cuda:0", explain_on=where)
+
+    with server.client() as client:
+        assert client.explain("a good film").label == "positive"
+
+    explaining = server.app._repository.running[0].explaining
+    assert explaining is not None
+    assert explaining._explainer._providers == providers
 
 
 def test_packed_batches_are_answered_like_single_texts(
@@ -451,16 +459,35 @@ def test_packed_batches_are_answered_like_single_texts(
     assert max(places[warm:]) <= max(places[:warm])
 
 
-def test_models_on_a_gpu_cannot_be_exchanged_while_they_serve(start: Callable[..., RunningServer]) -> None:
-    server = start(device="cuda:0")
+def test_models_on_gpus_are_exchanged_while_they_serve(start: Callable[..., RunningServer]) -> None:
+    server = start(device="cuda")
+    repository = server.app._repository
+
+    with server.client() as client:
+        asyncio.run_coroutine_threadsafe(repository.load("paired/1"), server.loop).result(PATIENCE_S * 6)
+        answered = client.classify("good", model="tiny")
+        loaded = {running.id: running.loaded for running in repository.running}
+        own = [runner.classifier.session for runner in loaded["paired/1"].runners if runner.classifier]
+        asyncio.run_coroutine_threadsafe(repository.unload("paired"), server.loop).result(PATIENCE_S)
+        again = client.classify("good", model="tiny")
+
+    assert {device.name for device in loaded["paired/1"].devices} == {"cuda:0", "cuda:1"}
+    assert all(isinstance(session, DeviceSession) and not hasattr(session, "_memory") for session in own)
+    assert len(own) == 2
+    assert again.scores == answered.scores
+    assert [running.id for running in repository.running] == ["tiny/1"]
+
+
+def test_models_on_a_gpu_whose_runs_are_captured_cannot_be_exchanged_while_they_serve(start: Callable[..., RunningServer]) -> None:
+    server = start(device="cuda:0", device_captures=True)
     loading = asyncio.run_coroutine_threadsafe(server.app._repository.load("paired/1"), server.loop)
 
-    with pytest.raises(Unsupported, match="cannot be changed while they serve"):
+    with pytest.raises(Unsupported, match="cannot be changed while they serve with device_captures"):
         loading.result(PATIENCE_S)
 
 
 def test_filler_tokens_of_a_cell_count_as_padding(start: Callable[..., RunningServer]) -> None:
-    server = start(device="cuda:0")
+    server = start(device="cuda:0", device_captures=True)
 
     with server.client() as client:
         client.classify("good")

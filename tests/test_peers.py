@@ -53,6 +53,12 @@ def test_ours_is_ahead_only_if_its_rounds_are_better_than_those_of_the_best_othe
     assert Row(figure, {OURS: ours, **others}).verdict == verdict
 
 
+def test_ours_is_not_compared_with_a_library() -> None:
+    row = Row(COST, {OURS: [2.0], "server": [3.0], "library": [1.0]}, ["library"])
+
+    assert (row.best_other, row.verdict) == ("server", "ahead")
+
+
 def test_the_table_marks_the_best_and_distinguishes_not_measured_from_never_answered() -> None:
     row = Row(COST, {OURS: [1.234, 1.2, 1.3], "a": [12.34], "b": [math.inf]})
 
@@ -63,7 +69,7 @@ def test_the_table_marks_the_best_and_distinguishes_not_measured_from_never_answ
 
 
 def test_the_table_survives_a_round_trip_through_json() -> None:
-    found = [Row(COST, {OURS: [1.0, 1.5], "a": [math.inf, 2.0]}), Row(RATE, {OURS: [2.0]})]
+    found = [Row(COST, {OURS: [1.0, 1.5], "a": [math.inf, 2.0]}, ["a"]), Row(RATE, {OURS: [2.0]}, [])]
 
     assert from_json(to_json(found, {"seconds": 8})) == (found, {"seconds": 8})
 

@@ -85,6 +85,10 @@ class Settings(BaseModel):
         ge=0,
         le=2**40,
     )
+    device_captures: bool = Field(
+        False,
+        description="on a GPU, capture the runs of batches of up to 1,024 tokens as CUDA graphs, which saves launches; not proved on a GPU",
+    )
     runners: int = Field(
         0,
         description="batches that run in parallel on the CPU, one core each; 0: as many as CPU affinity and cgroup quota allow",
@@ -104,7 +108,7 @@ class Settings(BaseModel):
         ge=0,
         le=64,
     )
-    batch_rows_max: int = Field(0, description="max rows in a batch; 0: 16 on the CPU, 256 on a GPU", ge=0, le=1024)
+    batch_rows_max: int = Field(0, description="max rows in a batch; 0: 16 on the CPU, 1024 on a GPU", ge=0, le=4096)
     batch_tokens_max: int = Field(
         0,
         description="max tokens in a batch, padding included; a single row may exceed it; 0: 512 on the CPU, 16384 on a GPU",
@@ -149,6 +153,9 @@ class Settings(BaseModel):
     )
     explain_share: float = Field(
         0.25, description="share of one core for explanations while texts are classified; otherwise all of it", gt=0, le=1
+    )
+    explain_on: Literal["cpu", "device"] = Field(
+        "cpu", description="where a GPU server runs attention and gradients of explanations: cpu, or its first GPU; not proved on a GPU"
     )
     explain_calls_max: int = Field(
         16, description="max waiting explanations; further ones are refused with RESOURCE_EXHAUSTED", ge=1, le=10_000

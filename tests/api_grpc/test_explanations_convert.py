@@ -30,6 +30,7 @@ from sentiment.explain.parts import (
     Summary,
     Without,
 )
+from sentiment.model.bundle import GraphSpec
 from sentiment.model.scores import Scored
 from sentiment.model.words import Encoded, Token, Word
 from sentiment.v1 import sentiment_pb2 as pb
@@ -53,7 +54,28 @@ def _encoded() -> Encoded:
     return Encoded(tuple(range(len(tokens))), None, tuple(tokens), tuple(words), truncated=True)
 
 
-HEADER = Header(TEXTS, _encoded(), Scored("positive", 0.75, (0.25, 0.75), abstain=False), 0, -1.5, True, None, ((1, 8, 8), (0, 10, 14)))
+GRAPH = GraphSpec(
+    file="int8.onnx",
+    precision="int8",
+    providers=("CPUExecutionProvider",),
+    inputs=("input_ids",),
+    outputs=("logits",),
+    invariance=0,
+    tolerance=1,
+)
+HEADER = Header(
+    TEXTS,
+    _encoded(),
+    Scored("positive", 0.75, (0.25, 0.75), abstain=False),
+    0,
+    -1.5,
+    True,
+    None,
+    ((1, 8, 8), (0, 10, 14)),
+    GRAPH,
+    "CPUExecutionProvider",
+    "",
+)
 ATTRIBUTION = Attribution(
     "shapley", np.arange(6.0), None, None, np.array([0, math.inf, 0.25, math.nan, 0, 0]), math.nan, 0.5, -0.5, steps=3, steps_asked=20
 )
@@ -169,6 +191,7 @@ def test_the_header_gives_the_answer_and_the_label_that_is_explained() -> None:
     assert (header.prediction.label, header.prediction.score) == ("positive", 0.75)
     assert [(score.label, score.score) for score in header.prediction.scores] == [("negative", 0.25), ("positive", 0.75)]
     assert (header.label, header.logit, header.labels_agree, header.truncated) == ("negative", -1.5, True, True)
+    assert (header.graph.precision, header.graph.provider, header.explain_provider) == ("int8", "CPUExecutionProvider", "")
     assert header.model.name == "tiny"
     assert not header.HasField("logit_error")
     assert (measured.logit_error, measured.labels_agree) == (0.25, False)

@@ -94,10 +94,11 @@ def test_padded_rows_have_buckets_by_length_and_packed_ones_a_single_one() -> No
     assert Packed().edges(512) == [512]
 
 
-def test_limits_leave_room_for_rounding_of_packed_tokens() -> None:
+def test_limits_leave_room_for_rounding_of_packed_tokens_and_for_indices_of_padded_scores() -> None:
     limits = BatchLimits(rows=64, tokens=1000, scores_bytes=2**30, heads=2)
 
-    assert Padded().within(limits) is limits
+    assert Padded().within(limits) == limits
+    assert Padded().within(BatchLimits(64, 1000, 2**36, 2)) == BatchLimits(64, 1000, 2**33, 2)
     assert Packed(64).within(limits).tokens == 960
     # With so few tokens rows run alone.
     assert Packed(64).within(BatchLimits(64, 63, 2**30, 2)).rows_at(1) == 1
@@ -154,10 +155,6 @@ def test_no_batch_takes_more_memory_than_the_mixture_of_the_warm_up() -> None:
     assert Padded().mixture(BatchLimits(64, 1024, 2**32, 2), 512) == [512, 512]
     # With so few tokens the longest row runs alone.
     assert Packed().mixture(BatchLimits(64, 64, 2**32, 2), 512) == [512]
-
-
-def test_fixed_padding_lengths_are_the_buckets() -> None:
-    assert Padded((8, 16, 32)).edges(32) == [8, 16, 32]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["padded", "packed"])

@@ -31,7 +31,7 @@ import numpy as np
 from sentiment.batching.cost import CostTable
 from sentiment.files.html_report import plain
 from sentiment.planning.closed_loop import CALLERS, corrected
-from sentiment.planning.machine import ANSWER_PART, PACE_S, Machine, changed
+from sentiment.planning.machine import PACE_S, Machine, changed
 from sentiment.planning.measuring import MEASURE_S, measure
 from sentiment.planning.outcome import Outcome
 from sentiment.planning.simulation import Fleet, Traffic, simulate
@@ -170,7 +170,7 @@ class Validation:
         loop_s = sum(spent_s[: -machine.runners]) / len(trial.texts) - machine.token_s * float(self._tokens[trial.texts].mean())
         self._machine = changed(machine, loop_s=loop_s, beside_s=trial.client_s / len(trial.texts))
         # The server's own measurement ends before it sends the answer.
-        self._away_s = max(0.0, statistics.median(trial.away_s) - ANSWER_PART * loop_s)
+        self._away_s = max(0.0, statistics.median(trial.away_s) - self._machine.turns.answer_s)
 
     def __str__(self) -> str:
         return f"{self._machine} ({1e3 * self._saturated_s:.2f} of a client that always waits); on its way {1e3 * self._away_s:.2f} ms"
@@ -198,7 +198,7 @@ class Validation:
         foretold = own = replayed(machine)
         machine = replace(machine, pace=self._pace(seen, machine))
         for _ in range(REPLAYS):
-            factor = sum(seen.run_s) / statistics.fmean(each.busy_s for each in own)
+            factor = sum(seen.run_s) / statistics.fmean(each.spent.runs_s for each in own)
             machine = replace(machine, points={shape: run_s * factor for shape, run_s in machine.points.items()})
             own = replayed(machine)
         answered = [latency_s for latency_s in seen.latency_s if latency_s is not None]

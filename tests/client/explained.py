@@ -28,7 +28,13 @@ def places() -> list[tuple[int, int]]:
 
 def header() -> pb.ExplanationHeader:
     message = pb.ExplanationHeader(
-        model=pb.ModelId(name="tiny", version=1, digest="ab"), label="positive", truncated=True, labels_agree=True, logit=1.25
+        model=pb.ModelId(name="tiny", version=1, digest="ab"),
+        label="positive",
+        truncated=True,
+        labels_agree=True,
+        logit=1.25,
+        graph=pb.Graph(file="fp32.onnx", precision="fp32", provider="CPUExecutionProvider"),
+        explain_provider="CUDAExecutionProvider",
     )
     message.prediction.label, message.prediction.score = "positive", 0.875
     message.prediction.scores.add(label="negative", score=0.125)

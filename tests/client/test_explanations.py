@@ -43,6 +43,7 @@ def test_the_header_has_words_with_their_offsets_in_three_units() -> None:
 
     assert (found.label, found.score, dict(found.scores)) == ("positive", 0.875, {"negative": 0.125, "positive": 0.875})
     assert (found.explained, found.logit, found.logit_error, found.labels_agree, found.truncated) == ("positive", 1.25, None, True, True)
+    assert (found.precision, found.provider, found.explain_provider) == ("fp32", "CPUExecutionProvider", "CUDAExecutionProvider")
     assert tuple(word.text for word in found.words) == READ
     for word in found.words:
         start, end = word.span.utf8

@@ -1,10 +1,10 @@
 """A session on a device, on the CPU provider: buffers, cells, copies, and the errors of failures. Capturing itself needs CUDA."""
 
-import bisect
 import ctypes
 import dataclasses
 import gc
 import os
+import tomllib
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,9 +19,9 @@ from onnx import TensorProto, helper
 
 from sentiment.batching.plan import BatchLimits
 from sentiment.errors import BadBundle, DeviceLost, NoDevice, OutOfMemory
-from sentiment.model import device_session
+from sentiment.model import device_session, gpu_wheel
 from sentiment.model.device_memory import DeviceMemory
-from sentiment.model.device_session import SQUARE, DeviceSession, ladder, prove
+from sentiment.model.device_session import SQUARE, DeviceSession, prove
 from sentiment.model.devices import CUDA, Accelerator, Device
 from sentiment.model.gpu_graphs import make_graphs
 from sentiment.model.session import Session, Stop
@@ -32,7 +32,8 @@ from tests.tiny import make_graph
 
 # The CPU provider ignores the options of captured runs. Everything else is as on a GPU.
 CAPTURING = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu", graphs=True), "a GPU")
-ENGLISH = Path(__file__).parents[2] / "models/bundles/english/1"
+ROOT = Path(__file__).parents[2]
+ENGLISH = ROOT / "models/bundles/english/1"
 PLAIN = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu"))
 
 
@@ -101,10 +102,9 @@ def test_a_small_batch_is_padded_to_the_smallest_cell_that_holds_it(graph: Path)
         return session.feeds([row(*[5] * length)] * count, 0, left=False)["input_ids"].shape
 
     assert [shape(*of) for of in ((1, 3), (3, 16), (5, 17), (1, 33), (9, 48))] == [(1, 16), (4, 16), (8, 32), (1, 48), (16, 48)]
-    # Outside the grid, rows and lengths are rounded to steps.
-    assert [shape(*of) for of in ((33, 17), (65, 1), (33, 48))] == [(40, 24), (80, 8), (40, 48)]
-    session.within(lambda length: 33)
-    assert shape(33, 48) == (33, 48)
+    # Outside the grid, lengths are rounded up to 8, but not beyond the model's.
+    assert [shape(*of) for of in ((33, 17), (65, 1), (33, 48))] == [(33, 24), (65, 8), (33, 48)]
+    assert DeviceSession(graph, PLAIN, 2, length_max=42).feeds([row(*[5] * 41)], 0, left=False)["input_ids"].shape == (1, 42)
 
 
 def test_cells_end_at_the_models_length_and_the_largest_is_first(graph: Path) -> None:
@@ -264,7 +264,7 @@ def test_memory_that_batches_are_copied_from_is_pinned_page_by_page(graph: Path)
     assert logits_of(session, large)[0] == pytest.approx([200 * value for value in before[0]], rel=1e-4)
     assert logits_of(session, small) == before
 
-    assert [(size, index) for _, size, index in pinning.pinned] == [(4096, 3), (2**17, 3)]
+    assert [(size, index) for _, size, index in pinning.pinned] == [(4096, 3), (2**16, 3)]
     assert all(address % 4096 == 0 for address, _, _ in pinning.pinned)
 
 
@@ -464,6 +464,42 @@ def test_a_runtime_without_the_provider_is_no_device() -> None:
         prove(Device("cuda:0", 0, Accelerator("NoSuchExecutionProvider", "cuda")))
 
 
+@pytest.mark.parametrize(
+    ("version", "capability", "says"),
+    [
+        ("1.31.1", (10, 0), "onnxruntime-gpu 1.31.1 has no code for NVIDIA B200 of compute capability 10.0, only for 7.5, 8.0, "),
+        ("1.31.1", (7, 0), "has no code for NVIDIA B200 of compute capability 7.0"),
+        ("1.31.0", (9, 0), "onnxruntime-gpu 1.31.0 was not tested; install a tested release "),
+        ("1.32.0", (9, 0), r"onnxruntime-gpu 1.32.0 was not tested; .*\(pip install 'onnxruntime-gpu\[cuda,cudnn\]>=1.31.1,<1.32'\)"),
+    ],
+)
+def test_what_the_wheel_cannot_run_is_refused_before_a_run(
+    monkeypatch: pytest.MonkeyPatch, version: str, capability: tuple[int, int], says: str
+) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA.provider])
+    monkeypatch.setattr(device_session, "RUNTIME_VERSION", version)
+
+    with pytest.raises(NoDevice, match=says):
+        prove(Device("cuda:0", 0, CUDA, "NVIDIA B200", capability=capability))
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 7), (8, 9), (9, 0), (12, 0), (12, 1)])
+def test_a_gpu_that_the_wheel_has_code_for_is_tried(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA.provider])
+    monkeypatch.setattr(device_session, "RUNTIME_VERSION", "1.31.1")
+
+    # The runtime of the tests has no code for GPUs, so that the run itself fails.
+    with pytest.raises(NoDevice, match=r"ONNX Runtime cannot load it|could not start"):
+        prove(Device("cuda:0", 0, CUDA, capability=capability))
+
+
+def test_the_tested_releases_are_those_that_are_installed() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    first, end = (".".join(map(str, version)) for version in gpu_wheel.TESTED)
+
+    assert extras["gpu"][0] == f"onnxruntime-gpu[cuda,cudnn]>={first},<{end}"
+
+
 def test_a_graph_that_is_no_classifier_is_refused(graph: Path) -> None:
     with pytest.raises(BadBundle, match="returns 2 logits per row; the manifest has 3 labels"):
         DeviceSession(graph, PLAIN, labels=3)
@@ -488,30 +524,16 @@ def test_a_session_does_not_capture_if_captures_is_off(graph: Path) -> None:
     assert DeviceSession(graph, CAPTURING, 2, captures=False).cells == ()
 
 
-def test_cells_and_ladder_stay_within_the_row_limits(graph: Path) -> None:
+def test_cells_stay_within_the_row_limits(graph: Path) -> None:
     session = DeviceSession(graph, CAPTURING, 2)
     limits = BatchLimits(48, 4096, 2**30, 2)
 
     session.within(limits.rows_at)
 
     assert {rows for rows, _ in session.cells} == {1, 2, 4, 8, 16, 32}
-    assert all(rows <= limits.rows_at(length) for rows, length in [*session.cells, *session.ladder])
+    assert all(rows <= limits.rows_at(length) for rows, length in session.cells)
     session.within(BatchLimits(3, 4096, 2**30, 2).rows_at)
     assert {rows for rows, _ in session.cells} == {1, 2}
-    # Each batch outside the cells has a shape of the ladder.
-    session.within(limits.rows_at)
-    seen = set()
-    for seed in range(200):
-        rows = random_rows(seed, 1 + seed % 48, 300)
-        rows = rows[: limits.rows_at(session.lengths[bisect.bisect_left(session.lengths, max(each.tokens for each in rows))])]
-        seen.add(session.feeds(rows, 0, left=False)["input_ids"].shape)
-    assert seen <= {*session.ladder, *session.cells}
-
-
-def test_a_ladders_rungs_are_at_most_a_quarter_apart() -> None:
-    assert ladder(20) == (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20)
-    assert ladder(500, 8) == (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 500)
-    assert len(ladder(1024)) < 40
 
 
 @pytest.mark.parametrize("device", [CAPTURING, PLAIN], ids=["capturing", "plain"])
@@ -535,11 +557,11 @@ def test_packed_batches_of_a_real_bert_have_the_answers_of_its_plain_graph(devic
 def test_the_cuda_options_set_the_arena_its_limit_and_captured_runs() -> None:
     device = Device("cuda:2", 2, CUDA)
 
-    (provider, options), host = device_session._providers(device, 2**30, graphs=True)
+    (provider, options), host = device_session.providers_of(device, 2**30, graphs=True)
 
     assert (provider, host) == ("CUDAExecutionProvider", "CPUExecutionProvider")
     assert options["device_id"] == "2"
     assert options["arena_extend_strategy"] == "kSameAsRequested"
     assert options["gpu_mem_limit"] == str(2**30)
     assert options["enable_cuda_graph"] == "1"
-    assert "gpu_mem_limit" not in device_session._providers(device, 0, graphs=False)[0][1]
+    assert "gpu_mem_limit" not in device_session.providers_of(device)[0][1]

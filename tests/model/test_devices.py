@@ -1,7 +1,9 @@
 """Finding devices: the selection, the errors, and the calls of the driver."""
 
 import ctypes
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,8 +108,8 @@ def test_a_device_cannot_be_named_twice(two_gpus: None) -> None:
 class FakeDriver:
     """libcuda with GPUs that have a name and a UUID of 16 equal bytes; ``fails`` maps a function to its code."""
 
-    def __init__(self, gpus: int = 2, lacks: Sequence[str] = (), **fails: int) -> None:
-        self.gpus, self.lacks, self.fails = gpus, lacks, fails
+    def __init__(self, gpus: int = 2, lacks: Sequence[str] = (), cuda: int = 13_000, **fails: int) -> None:
+        self.gpus, self.lacks, self.cuda, self.fails = gpus, lacks, cuda, fails
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def __getattr__(self, name: str) -> Callable[..., int]:
@@ -122,6 +124,9 @@ class FakeDriver:
             return code
 
         return call
+
+    def do_cuDriverGetVersion(self, version: Any) -> None:  # noqa: N802  # the driver's name
+        version._obj.value = self.cuda
 
     def do_cuDeviceGetCount(self, count: Any) -> None:  # noqa: N802  # the driver's name
         count._obj.value = self.gpus
@@ -179,6 +184,21 @@ def test_a_driver_that_fails_or_lists_no_gpu_means_no_device(
 
     with pytest.raises(NoDevice, match=says):
         visible_gpus()
+
+
+@pytest.mark.parametrize(("file", "named"), [("Kernel Module  570.86.15  Thu Jan 23 2025", " 570.86.15"), ("odd", ""), (None, "")])
+def test_a_driver_too_old_for_the_wheel_is_refused_by_its_version(
+    driver: Callable[..., FakeDriver], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str | None, named: str
+) -> None:
+    monkeypatch.setattr(devices, "_DRIVER_VERSION", tmp_path / "version")
+    if file is not None:
+        (tmp_path / "version").write_text(f"NVRM version: NVIDIA UNIX x86_64 {file}")
+    driver(cuda=12_080)
+
+    wanted = f"the NVIDIA driver{named} supports CUDA 12.8, but onnxruntime-gpu needs CUDA 13.0: install driver 580 or later, or set device"
+    with pytest.raises(BadSettings, match=f"device = cuda:0: {re.escape(wanted)} = cpu"):
+        find_devices("cuda:0", works)
+    assert find_devices("auto", works).not_cuda.startswith(wanted)
 
 
 def test_a_machine_without_a_driver_has_no_device(monkeypatch: pytest.MonkeyPatch) -> None:

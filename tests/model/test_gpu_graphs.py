@@ -2,10 +2,10 @@
 
 PackedMultiHeadAttention runs on CUDA alone: here the packed graph runs with its attention in standard operators
 (tests/packed_twin.py). Of fp16 it is shown that no weight is rounded and that the graph computes the same; a CPU does that in fp32,
-so how much fp16 rounds, and what the kernels of CUDA do, is seen on a GPU alone: the golden set is run there before texts are served.
+so how much fp16 rounds is emulated (test_fp16.py), and what the kernels of CUDA do is seen on a GPU alone: the golden set is run there
+before texts are served.
 """
 
-import json
 import subprocess
 import sys
 import threading
@@ -22,15 +22,11 @@ from onnx import TensorProto, numpy_helper, shape_inference
 
 from sentiment.errors import BadBundle
 from sentiment.model import gpu_graphs
-from sentiment.model.gpu_graphs import GpuGraphs, make_graphs
+from sentiment.model.gpu_graphs import GpuGraphs, make_graphs, make_unfused
 from sentiment.model.session import Session, load_graph
 from sentiment.model.tensors import pack, pad
 from sentiment.model.tokenizer import Row
-from sentiment_models.export.checkpoint import Checkpoint
-from sentiment_models.export.graphs.graph import serialize
-from sentiment_models.export.manifest import WEIGHTS_FILE
-from sentiment_models.export.weights import refer
-from tests.models.tiny_families import TINY, save_tiny
+from tests.models.tiny_families import graph_tiny
 from tests.packed_twin import save_twin
 from tests.tiny import make_bundle, read_manifest, write_manifest
 
@@ -39,6 +35,8 @@ ENGLISH = ROOT / "models" / "bundles" / "english" / "1"
 # Those whose every layer ONNX Runtime fuses, with their layers; english is the bundle that is served by default.
 PACKED = {"bert": 2, "bert-deep": 4, "electra": 2, "english": 6}
 LAYERS = {**PACKED, "roberta": 2}
+# Those whose layers it does not fuse, and the side on which they are padded.
+UNFUSED = {"distilbert": "right", "albert": "right", "mpnet": "right", "xlnet": "left"}
 VOCABULARY = 60
 
 Make = Callable[[str], Path]
@@ -52,11 +50,7 @@ def bundle_of(tmp_path_factory: pytest.TempPathFactory) -> Make:
 
     def make(family: str) -> Path:
         if family not in made:
-            bundle = made[family] = tmp_path_factory.mktemp(family)
-            checkpoint = Checkpoint(save_tiny(tmp_path_factory.mktemp(f"{family}-checkpoint"), TINY[family]))
-            graph = checkpoint.to_onnx(checkpoint.save(bundle))
-            (bundle / "fp32.onnx").write_bytes(serialize(refer(graph, bundle / WEIGHTS_FILE)))
-            (bundle / "manifest.json").write_text(json.dumps({"name": family, "padding_side": "right"}))
+            made[family] = graph_tiny(tmp_path_factory.mktemp(family), family)
         return made[family]
 
     return make
@@ -131,6 +125,37 @@ def test_the_packed_graph_returns_the_logits_of_each_text_alone(
         assert np.abs(logits[: len(rows)] - wanted).max() < TOLERANCE[precision]
 
 
+@pytest.mark.parametrize(("family", "side"), [*UNFUSED.items(), ("roberta", "right")])
+def test_the_unfused_fp16_graph_returns_the_logits_of_the_plain_one_with_any_padding(
+    bundle_of: Make, tmp_path: Path, family: str, side: str
+) -> None:
+    batches = [rows_of(lengths, seed) for seed, lengths in enumerate([[1], [2], [64], [5, 5, 5], MIXED])]
+    session = Session(make_unfused(bundle_of(family), tmp_path))
+
+    for rows, wanted in zip(batches, plain_logits(bundle_of(family), batches), strict=True):
+        found = session.run(pad(rows, session.inputs, 0, left=side == "left", length=64))
+        assert found.dtype == np.float32
+        assert np.abs(found - wanted).max() < TOLERANCE["fp16"]
+
+
+@pytest.mark.parametrize("family", UNFUSED)
+def test_the_unfused_fp16_graph_is_valid_and_computes_positions_in_fp32(bundle_of: Make, tmp_path: Path, family: str) -> None:
+    path = make_unfused(bundle_of(family), tmp_path)
+    onnx.checker.check_model(str(path))
+    graph = shape_inference.infer_shapes(onnx.load(path)).graph
+    types = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}
+    types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+
+    reads = {kind: {types[node.input[0]] for node in graph.node if node.op_type == kind} for kind in ("MatMul", "Softmax", "Sin", "Log")}
+
+    assert reads["MatMul"] == reads["Softmax"] == {TensorProto.FLOAT16}
+    # XLNet's angles, and MPNet's buckets of distances.
+    assert (reads["Sin"], reads["Log"]) == (
+        {TensorProto.FLOAT} if family == "xlnet" else set(),
+        {TensorProto.FLOAT} if family == "mpnet" else set(),
+    )
+
+
 @pytest.mark.parametrize("family", LAYERS)
 def test_every_layer_is_fused_and_no_shape_is_computed_on_the_host(graphs_of: Graphs, family: str) -> None:
     fused = graphs_of(family, "fp16" if family == "english" else "fp32").fused
@@ -203,6 +228,28 @@ def test_graphs_are_built_once_for_each_bundle_precision_and_runtime(
     folders.add(make_graphs(bundle_of("bert"), tmp_path, "fp32").padded.parent)
     assert sorted(tmp_path.iterdir()) == sorted(folders)
     assert len(folders) == 4
+
+
+def test_the_unfused_graph_is_built_once(bundle_of: Make, tmp_path: Path) -> None:
+    path = make_unfused(bundle_of("bert"), tmp_path)
+    built_at = path.stat().st_mtime_ns
+
+    assert make_unfused(bundle_of("bert"), tmp_path) == path
+    assert path.stat().st_mtime_ns == built_at
+    assert list(tmp_path.iterdir()) == [path.parent]
+    assert path.parent != make_graphs(bundle_of("bert"), tmp_path, "fp16").padded.parent
+
+
+def test_a_graph_that_the_converter_fails_on_is_refused(bundle_of: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("what is this?")
+
+    monkeypatch.setattr(gpu_graphs.float16, "convert_float_to_float16", fail)
+
+    with pytest.raises(BadBundle, match=r"fp32.onnx: cannot be converted to fp16: what is this\?"):
+        make_unfused(bundle_of("bert"), tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failure_leaves_nothing_behind(bundle_of: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

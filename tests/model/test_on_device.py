@@ -41,7 +41,9 @@ def off_by(error: float) -> onnx.ModelProto:
 
 @pytest.fixture
 def makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Replaces the builder of graphs: takes the logit error of each precision, and returns the list of those that were built."""
+    """Replaces the builders of graphs: takes the logit error of each kind (fp16, unfused, fp32), and returns the list of those that were
+    built. Those without an error cannot be built.
+    """
 
     def begin(**errors: float | None) -> list[str]:
         made: list[str] = []
@@ -50,11 +52,12 @@ def makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list
             made.append(precision)
             error = errors.get(precision)
             if error is None:
-                raise BadBundle(f"{precision} is not fused")
+                raise BadBundle(f"{precision} cannot be made")
             onnx.save(off_by(error), folder / f"{precision}.onnx")
             return SimpleNamespace(padded=folder / f"{precision}.onnx", packed=None, fused={}, reason="not packable")
 
         monkeypatch.setattr(gpu_graphs, "make_graphs", make)
+        monkeypatch.setattr(gpu_graphs, "make_unfused", lambda bundle, folder: make(bundle, folder, "unfused").padded)
         return made
 
     return begin
@@ -80,24 +83,44 @@ def test_if_graphs_cannot_be_written_the_bundles_own_is_served_and_the_reason_ke
 
     assert (served.graph.file, served.session.layout) == ("fp32.onnx", "padded")
     reasons = [f"{precision}: graphs cannot be written to {taken}" for precision in ("fp16", "fp32")]
+    # The two fp16 graphs for one reason.
     assert [reason[: len(reasons[0])] for reason in served.passed_over] == reasons
 
 
 def test_fp32_is_served_if_fp16_is_not_accurate_enough_within_the_bundles_tolerance(
     host: Classifier, makes: Callable[..., list[str]], tmp_path: Path
 ) -> None:
-    makes(fp16=0.04, fp32=0.0005)
+    makes(fp16=0.04, unfused=0.05, fp32=0.0005)
     served = load_on_device(host, DEVICE, "auto", tmp_path)
     assert served.graph.file == "fp32-padded.onnx"
-    assert "golden[1]: the logit error is 0.0400; the tolerance is 0.03" in " ".join(served.passed_over)
+    for file, error in (("fp16-padded.onnx", "0.0400"), ("fp16-unfused.onnx", "0.0500")):
+        assert f"{file} on cuda:0: golden[1]: the logit error is {error}; the tolerance is 0.03" in " ".join(served.passed_over)
 
-    makes(fp16=0.04, fp32=0.003)
+    makes(fp16=0.04, unfused=0.05, fp32=0.003)
     served = load_on_device(host, DEVICE, "auto", tmp_path)
     assert served.graph.file == "fp32.onnx"
     assert "the logit error is 0.0015; the tolerance is 0.001" in " ".join(served.passed_over)
 
 
-def test_a_graph_that_cannot_be_fused_is_served_as_it_is_in_the_bundle(
+def test_a_graph_that_cannot_be_fused_is_served_in_fp16_if_its_golden_logits_are_within_tolerance(
+    host: Classifier, makes: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    made = makes(unfused=0.02)
+
+    served = load_on_device(host, DEVICE, "auto", tmp_path)
+
+    assert (served.graph.file, served.graph.precision, served.session.layout) == ("fp16-unfused.onnx", "fp16", "padded")
+    assert (served.graph.tolerance, served.graph.invariance) == (0.03, 2e-3)
+    assert served.passed_over == ("fp16 cannot be made",)
+    assert made == ["fp16", "unfused"]
+
+    makes(unfused=0.04)
+    served = load_on_device(host, DEVICE, "auto", tmp_path)
+    assert served.graph.file == "fp32.onnx"
+    assert "fp16-unfused.onnx on cuda:0: golden[1]: the logit error is 0.0400" in " ".join(served.passed_over)
+
+
+def test_a_graph_that_can_be_neither_fused_nor_halved_is_served_as_it_is_in_the_bundle(
     host: Classifier, makes: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     makes()
@@ -105,27 +128,31 @@ def test_a_graph_that_cannot_be_fused_is_served_as_it_is_in_the_bundle(
     served = load_on_device(host, DEVICE, "auto", tmp_path)
 
     assert (served.graph.file, served.graph.precision, served.session.hardware) == ("fp32.onnx", "fp32", "a GPU")
-    assert served.passed_over == ("fp16 is not fused", "fp32 is not fused")
+    assert served.passed_over == ("fp16 cannot be made", "unfused cannot be made", "fp32 cannot be made")
 
 
 def test_only_the_named_precision_is_served_on_a_device(host: Classifier, makes: Callable[..., list[str]], tmp_path: Path) -> None:
-    makes(fp16=0.04, fp32=0.0)
+    made = makes(fp16=0.04, fp32=0.0)
 
     assert load_on_device(host, DEVICE, "fp32", tmp_path).graph.precision == "fp32"
-    with pytest.raises(BadBundle, match=r"fp16-padded.onnx on cuda:0: golden\[1\]: the logit error is 0.0400"):
+    assert made == ["fp32"]
+    with pytest.raises(BadBundle, match=r"fp16-padded.onnx on cuda:0: golden\[1\]: the logit error is 0.0400.*; unfused cannot be made$"):
         load_on_device(host, DEVICE, "fp16", tmp_path)
 
 
-def test_a_bundle_that_pads_on_the_left_has_no_fused_graph(makes: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_a_bundle_that_pads_on_the_left_is_served_unfused_in_fp16(tmp_path: Path) -> None:
     path = make_bundle(tmp_path / "bundles")
     write_manifest(path, {**read_manifest(path), "padding_side": "left"})
-    made = makes(fp16=0.0, fp32=0.0)
+    host = load_classifier(path)
 
-    served = load_on_device(load_classifier(path), DEVICE, "auto", tmp_path)
+    served = load_on_device(host, DEVICE, "auto", tmp_path)
 
-    assert served.graph.file == "fp32.onnx"
-    assert "this bundle pads on the left" in served.passed_over[0]
-    assert made == []
+    assert served.graph.file == "fp16-unfused.onnx"
+    (reason,) = served.passed_over
+    assert "padding_side is left; fused attention needs padding on the right" in reason
+    rows = [host.tokenizer.encode(text, None) for text in ("a good film", "awful", "the great and the good")]
+    assert served.run(rows) == [pytest.approx(logits, abs=0.03) for logits in host.run(rows)]
+    assert load_on_device(host, DEVICE, "fp32", tmp_path).graph.file == "fp32.onnx"
 
 
 def test_the_default_bundle_is_served_in_fp16(tmp_path: Path) -> None:
@@ -168,7 +195,7 @@ def test_a_graph_whose_runs_cannot_be_captured_is_served_without_and_logged(
     made = refusing(monkeypatch, lambda session: session._captures, at)
 
     with structlog.testing.capture_logs() as logs:
-        served = load_on_device(host, DEVICE, "auto", tmp_path)
+        served = load_on_device(host, DEVICE, "auto", tmp_path, captures=True)
 
     assert (served.graph.file, served.session.cells) == ("fp16-padded.onnx", ())
     assert [entry["event"] for entry in logs] == ["runs_not_captured"]
@@ -201,7 +228,7 @@ def test_weights_that_do_not_fit_are_a_settings_error_and_no_larger_graph_is_tri
 def test_a_rejected_graph_is_freed_before_the_next_is_loaded(
     host: Classifier, makes: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    makes(fp16=0.04, fp32=0.0)
+    makes(fp16=0.04, unfused=0.04, fp32=0.0)
     # Asserts it.
     made = refusing(monkeypatch, lambda session: False, "load")
 
@@ -216,6 +243,24 @@ def test_without_onnx_the_error_says_what_to_install(host: Classifier, tmp_path:
 
     with pytest.raises(BadSettings, match=r"serving on a GPU needs the gpu extra: pip install 'sentiment-service\[gpu\]' \(.*onnx.*\)"):
         load_on_device(host, DEVICE, "auto", tmp_path)
+
+
+def test_a_graph_with_nodes_that_the_device_lacks_is_passed_over(
+    host: Classifier, makes: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makes(unfused=0.0)
+
+    def load(path: Path, *arguments: Any) -> DeviceSession:
+        if path.name == "unfused.onnx":
+            raise BadBundle("no kernel for OneHot in fp16")
+        return DeviceSession(path, *arguments)
+
+    monkeypatch.setattr(on_device, "DeviceSession", load)
+
+    served = load_on_device(host, DEVICE, "auto", tmp_path)
+
+    assert served.graph.file == "fp32.onnx"
+    assert "no kernel for OneHot in fp16" in served.passed_over
 
 
 def test_an_error_of_check_ends_the_load(host: Classifier, makes: Callable[..., list[str]], tmp_path: Path) -> None:

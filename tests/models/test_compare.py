@@ -21,7 +21,7 @@ from tests.models.tiny_bert import save_tiny_bert, sentences, write_tsv
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of another random model."""
     folder = tmp_path_factory.mktemp("other")
-    export(save_tiny_bert(folder / "checkpoint", seed=1), folder / "other" / "2", name="other", version=2)
+    export(save_tiny_bert(folder / "checkpoint", seed=2), folder / "other" / "2", name="other", version=2)
     return folder / "other" / "2"
 
 

@@ -4,8 +4,10 @@ Vocabularies are counted, not trained: the trainers of WordPiece and Unigram giv
 other ids could fail by chance.
 """
 
+import json
 import math
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +21,12 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 
 from sentiment.model.bundle import Manifest, load_bundle
 from sentiment.model.tokenizer import Tokenizer
+from sentiment_models.export.checkpoint import Checkpoint
 from sentiment_models.export.export import Exported, export
 from sentiment_models.export.golden import MEANT
+from sentiment_models.export.graphs.graph import serialize
+from sentiment_models.export.manifest import WEIGHTS_FILE
+from sentiment_models.export.weights import refer
 
 MAX_TOKENS = 64
 SPACE = "\u2581"
@@ -227,3 +233,13 @@ def export_tiny(folder: Path, name: str) -> Made:
     checkpoint, bundle = save_tiny(folder / "checkpoint", tiny), folder / "bundles" / name / "1"
     exported = export(checkpoint, bundle, name=name, version=1, pairs=tiny.pairs, max_tokens=MAX_TOKENS, say=said.append)
     return Made(name, tiny, checkpoint, bundle, exported, tuple(said))
+
+
+def graph_tiny(bundle: Path, name: str) -> Path:
+    """Write what making graphs for a GPU reads of a family's bundle: its fp32 graph, its weights and its side of padding. Returns it."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Checkpoint(save_tiny(Path(folder), TINY[name]))
+        graph = checkpoint.to_onnx(checkpoint.save(bundle))
+    (bundle / "fp32.onnx").write_bytes(serialize(refer(graph, bundle / WEIGHTS_FILE)))
+    (bundle / "manifest.json").write_text(json.dumps({"name": name, "padding_side": checkpoint.family.padding_side}))
+    return bundle

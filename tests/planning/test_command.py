@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,26 @@ def test_the_fewest_replicas_are_found_and_reported_as_text_json_and_html(
     html = page.read_text()
     assert html.count("<svg") == 3 and "bulk" in html
     assert "<script" not in html and "http-equiv" in html and not any(f"{kind}http" in html for kind in ('src="', 'href="', "url("))
+
+
+def test_front_ends_and_their_executor_are_in_the_result_and_the_first_limit_is_named(
+    costs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = tmp_path / "plan.json"
+    load = ["--law", "poisson:20", "--lengths", "8", "--requests", "500", "--replicas", "1", "--json", str(found)]
+    costs.write_text(replace(read_machine(costs), front_end_s=0.04, row_s=8e-3).to_json())
+
+    assert main(["plan", "--costs", str(costs), "--cores", "8", "--front-ends", "2", "--loop", "0", *load]) == 0
+
+    printed = capsys.readouterr().out
+    assert "; 2 front ends, 40.00 ms per call and 2.7 us per token; executor 8000.0 us per text and 0.00 ms per batch; " in printed
+    assert "calls/s with 128 callers in a closed loop" in printed
+    assert re.search(r"First limit: the front ends, (9\d|100) % busy at the capacity of a replica: use more of them, send batches", printed)
+    said = json.loads(found.read_text())
+    assert said["capacity"]["first_limit"] == "front ends" and said["capacity"]["busy_share"]["executor"] < 0.9
+    (fleet,) = said["tried"]
+    assert set(fleet["busy_share"]) == {"front ends", "executor", "cores", "runners"}
+    assert fleet["busy_share"]["executor"] == pytest.approx(20 * 8e-3, rel=0.15)
 
 
 def test_replicas_that_miss_the_objective_are_exit_1(costs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +124,7 @@ def test_cautions_are_in_every_output(costs: Path, tmp_path: Path, capsys: pytes
     assert main(["plan", "--costs", str(costs), *asked, "--json", str(found), "--html", str(page)]) == 0
 
     printed = capsys.readouterr()
-    assert "1 replica answers 99 % within 500 ms\ncaution: " in printed.out and "1 replica: " in printed.err
+    assert "1 replica answers 99 % within 500 ms. First limit: " in printed.out and "1 replica: " in printed.err
     said = json.loads(found.read_text())["cautions"]
     assert len(said) == 3 and all(f"caution: {caution}\n" in printed.out for caution in said)
     assert page.read_text().count('class="notice"') == 3

@@ -69,6 +69,7 @@ def test_a_devices_cost_file_means_packed_batches_and_one_more_core(tmp_path: Pa
     machine = read_machine(path)
 
     assert isinstance(machine.layout, Packed) and machine.shared_cores == machine.runners + 1
+    assert replace(machine, front_ends=4).shared_cores == machine.runners + 5
     assert machine.limits.tokens == 2048
 
 
@@ -84,7 +85,10 @@ def test_a_devices_cost_file_means_packed_batches_and_one_more_core(tmp_path: Pa
         *(f'{{"points": [{point}]}}' for point in ("[1, 8, -1]", "[1e999, 8, 1]", "[1, 1000000000, 1]", "[1, 8, 4000]")),
         *(
             f'{{"points": [[1, 8, 1]], {field}}}'
-            for field in ('"runners": 0', '"runners": 1.5', '"crowding": NaN', '"packed": "no"', '"pace": [0]', '"cores": 1e99')
+            for field in (
+                *('"runners": 0', '"runners": 1.5', '"crowding": NaN', '"packed": "no"', '"pace": [0]', '"cores": 1e99'),
+                *('"front_ends": 65', '"front_end_s": -1', '"row_s": "3"'),
+            )
         ),
     ],
 )
@@ -101,3 +105,4 @@ def test_runners_beyond_the_cores_share_them() -> None:
 
     assert [machine.slowed(running) for running in (1, 2, 4)] == pytest.approx([1.0, 1.1, 2 * 1.3])
     assert replace(machine, cores=0).work_s(8) == pytest.approx(1.3)
+    assert replace(machine, packed=True).slowed(4) == pytest.approx(1.3)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from sentiment.planning.closed_loop import Capacity
 from sentiment.planning.machine import Machine
-from sentiment.planning.outcome import Outcome
+from sentiment.planning.outcome import Limit, Outcome, Spent
 from sentiment.planning.report import verdict
 from sentiment.planning.search import Objective, fewest_replicas
 from sentiment.planning.simulation import Fleet, Traffic, draw_traffic, simulate
@@ -12,13 +13,15 @@ from sentiment.traffic.arrivals import Poisson
 from sentiment.traffic.lengths import MIXED, parse_lengths
 
 MACHINE = Machine({(1, 8): 1e-3, (8, 8): 4e-3, (1, 512): 64e-3}, runners=2, noise=0.1)
+CAPACITY = Capacity(50.0, {Limit.CORES: 0.5, Limit.RUNNERS: 0.98})
 
 
 def outcome(replicas: int, in_time: bool) -> Outcome:
     """100 requests of which 2 are late unless ``in_time``."""
     latency_s = np.full(100, 0.1)
     latency_s[:2] = 0.1 if in_time else 9.0
-    return Outcome(np.arange(100.0), latency_s, np.zeros(100, np.uint8), np.zeros(100, bool), replicas, 1, 1.0, 100)
+    spent = Spent(runs_s=100.0 * replicas, batches=100)
+    return Outcome(np.arange(100.0), latency_s, np.zeros(100, np.uint8), np.zeros(100, bool), replicas, MACHINE, spent)
 
 
 @pytest.mark.parametrize("needed", [1, 2, 3, 7, 64, 1000])
@@ -40,6 +43,7 @@ def test_an_objective_that_no_number_of_replicas_meets_has_a_reason() -> None:
     never = fewest_replicas(lambda n: outcome(n, in_time=False), Objective(0.5), traffic, MACHINE)
 
     assert too_slow.fewest is None and "100.0% of the texts take longer than 20 ms alone" in too_slow.why
+    assert verdict(too_slow, Objective(0.02), CAPACITY) == too_slow.why
     assert never.fewest is None and "up to 4096" in never.why
 
 
@@ -50,9 +54,10 @@ def test_a_result_within_random_variation_is_reported_as_such() -> None:
     sizing = fewest_replicas(lambda replicas: outcome(replicas, replicas == 2), objective, traffic, MACHINE)
     usual = fewest_replicas(lambda replicas: outcome(replicas, in_time=True), objective, traffic, MACHINE)
 
-    found = verdict(sizing, objective)
-    assert found.endswith("fewer do not. 3 do not either, so the difference is within random variation: use more --requests")
-    assert verdict(usual, objective) == "1 replica answers 99 % within 500 ms"
+    found = verdict(sizing, objective, CAPACITY)
+    assert "fewer do not. 3 do not either, so the difference is within random variation: use more --requests" in found
+    limit = "First limit: the runners, 98 % busy at the capacity of a replica: use more runners, or add replicas"
+    assert verdict(usual, objective, CAPACITY) == f"1 replica answers 99 % within 500 ms. {limit}"
 
 
 def test_simulated_replicas_grow_with_the_load_and_meet_the_objective() -> None:

@@ -100,9 +100,9 @@ def test_a_run_takes_longer_after_a_longer_pause() -> None:
     due_at = np.array([1.0, 1.005, ends_at + RUN_S + RESTED_S, ends_at + RUN_S + RESTED_S + 1e-3])
     traffic = Traffic(due_at, np.full(4, 32), np.zeros(4, bool))
 
-    busy_s = [simulate(traffic.of(np.arange(count)), Fleet(lone_rows(rested_s=4e-3), 1), seed=1).busy_s for count in range(1, 5)]
+    runs_s = [simulate(traffic.of(np.arange(count)), Fleet(lone_rows(rested_s=4e-3), 1), seed=1).spent.runs_s for count in range(1, 5)]
 
-    assert np.diff([0.0, *busy_s]) == pytest.approx([RUN_S + 4e-3, RUN_S, RUN_S + 4e-3 * (1 - 1 / math.e), RUN_S])
+    assert np.diff([0.0, *runs_s]) == pytest.approx([RUN_S + 4e-3, RUN_S, RUN_S + 4e-3 * (1 - 1 / math.e), RUN_S])
 
 
 def test_an_event_loop_that_lags_never_shortens_a_run() -> None:
@@ -112,7 +112,7 @@ def test_an_event_loop_that_lags_never_shortens_a_run() -> None:
     outcome = simulate(traffic, Fleet(replace(machine, noise=0.0), 1), seed=1)
 
     # The least is what a run takes alone.
-    assert outcome.busy_s >= 1e-5 * outcome.batches
+    assert outcome.spent.runs_s >= 1e-5 * outcome.spent.batches
 
 
 def test_costs_are_corrected_to_the_measured_capacity() -> None:
@@ -155,7 +155,7 @@ def test_a_simulation_does_not_depend_on_the_processes_it_runs_in(balance: str, 
     there = simulate(traffic, fleet, 5, executor)
 
     assert np.array_equal(here.latency_s, there.latency_s, equal_nan=True)
-    assert (here.busy_s, here.batches) == (there.busy_s, there.batches)
+    assert here.spent == there.spent
     assert not np.array_equal(here.latency_s, simulate(traffic, fleet, seed=6).latency_s, equal_nan=True)
 
 
@@ -172,6 +172,17 @@ def test_in_threefold_overload_every_request_has_one_fate_and_goodput_stays() ->
     # A late request ends at its deadline, apart from the event loop's work.
     assert np.nanmax(outcome.latency_s) < 0.51
     assert outcome.goodput_per_s(0.51) > 0.95 * capacity
+
+
+def test_without_front_ends_the_figures_are_those_of_the_planner_that_knew_none() -> None:
+    traffic = draw_traffic(Poisson(300.0), MIXED, 800, seed=1)
+
+    outcome = simulate(traffic, Fleet(server(), 1, timeout_s=0.5), seed=1)
+
+    # Every decision and every random number counts.
+    assert np.bincount(outcome.fates).tolist() == [626, 25, 149]
+    assert np.nansum(outcome.latency_s) == pytest.approx(188.53552242993555, rel=1e-9)
+    assert outcome.spent.runs_s == pytest.approx(5.711875264659664, rel=1e-9)
 
 
 def test_a_better_balance_answers_sooner() -> None:

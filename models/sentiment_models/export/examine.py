@@ -264,7 +264,7 @@ def _parity(subject: _Subject, spec: GraphSpec) -> str:
 
 
 def _explain(subject: _Subject, spec: GraphSpec) -> str:
-    session = ExplainSession(subject.path / spec.file, spec.providers[0])
+    session = ExplainSession(subject.path / spec.file, spec.providers[:1])
     rows = interleave([*subject.rows, subject.longest])
     measured = explain_parity(session, subject.tokenizer, subject.checkpoint.explained, rows)
     check_explain_parity(measured)

@@ -11,8 +11,11 @@ from sentiment.batching.plan import BatchLimits, Prices, edges
 from sentiment.batching.ticket import P, Ticket
 
 # Attention over packed rows allocates workspace as if rows were padded to the longest, but computes nothing there. With that padding
-# a batch may have this many times its token limit: 256 rows of at most 512 tokens are 8 times 16,384.
+# a batch may have this many times its token limit: 1,024 rows of at most 128 tokens are 8 times 16,384.
 PADDED = 8
+# Attention over padded rows keeps its scores where a GPU has no fused kernel, as in fp32. Its softmax indexes them by int32 and checks
+# nothing: see attention in tests/kernel_contracts.py.
+SCORES_MAX = 2**31
 # A packed batch is full when its rows' parts (see ``Prices.part``) sum to 1, up to rounding errors.
 FULL = 1 + 1e-9
 
@@ -75,21 +78,15 @@ class Layout(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Rows are padded to the longest of their batch, so rows of similar lengths run together.
-
-    Args:
-        lengths: the lengths to which batches are padded, ascending. Empty: each batch is padded to its longest row.
-    """
-
-    lengths: Sequence[int] = ()
+    """Rows are padded to the longest of their batch, so rows of similar lengths run together."""
 
     def edges(self, length_max: int) -> list[int]:
-        """As in Layout: the given lengths, or ``plan.edges``."""
-        return list(self.lengths) or edges(length_max)
+        """As in Layout: ``plan.edges``."""
+        return edges(length_max)
 
     def within(self, limits: BatchLimits) -> BatchLimits:
-        """As in Layout: unchanged."""
-        return limits
+        """As in Layout: at most SCORES_MAX scores, 8 GiB in fp32."""
+        return replace(limits, scores_bytes=min(limits.scores_bytes, 4 * SCORES_MAX))
 
     def shape(self, lengths: Lengths) -> Shape:
         """As in Layout: every row counts as the longest."""

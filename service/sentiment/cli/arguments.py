@@ -78,12 +78,12 @@ def percentile(value: str) -> float:
     return found
 
 
-def count(most: int) -> Callable[[str], int]:
-    """The type of a whole number from 1 to ``most``."""
+def count(most: int, least: int = 1) -> Callable[[str], int]:
+    """The type of a whole number from ``least`` to ``most``."""
 
     def read(value: str) -> int:
-        if not value.isdecimal() or not 1 <= int(value) <= most:
-            raise argparse.ArgumentTypeError(f"is {value!r}; must be a whole number from 1 to {most}")
+        if not value.isdecimal() or not least <= int(value) <= most:
+            raise argparse.ArgumentTypeError(f"is {value!r}; must be a whole number from {least} to {most}")
         return int(value)
 
     return read

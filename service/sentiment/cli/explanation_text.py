@@ -228,7 +228,11 @@ def _end(explanation: Explanation, width: int) -> list[str]:
     summary = explanation.summary
     notes = [line for note in summary.notes for line in _wrapped(f"note: {visible(note)}", width)]
     rows = f"{summary.served_rows:,} rows on the served graph, {summary.explanation_rows:,} on the explanation graph"
-    return [*notes, *_wrapped(f"{rows}, {summary.run_s:.2f} s", width)]
+    # A server of an earlier release does not say where they ran.
+    where = f"; answer and evidence: {explanation.precision} on {explanation.provider}" if explanation.provider else ""
+    if explanation.explain_provider not in ("", explanation.provider):
+        where += f"; explanation graph: {explanation.explain_provider}"
+    return [*notes, *_wrapped(f"{rows}, {summary.run_s:.2f} s{where}", width)]
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:

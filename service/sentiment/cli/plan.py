@@ -30,8 +30,21 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
     group.add_argument("--measure-for", type=seconds, default=15.0, metavar="TIME", help="duration of --measure (default: 15s)")
     group.add_argument("--save", type=Path, metavar="FILE", help="save the measurement, for --costs")
     group.add_argument("--runners", type=count(1024), metavar="N", help="parallel batches (default: as measured; 1 for a server's file)")
-    group.add_argument("--cores", type=count(4096), metavar="N", help="cores per replica (default: one per runner)")
-    group.add_argument("--loop", type=seconds_or_none, metavar="TIME", help="core time per call in the event loop (default: 1.6ms)")
+    group.add_argument(
+        "--cores",
+        type=count(4096),
+        metavar="N",
+        help="cores per replica (default: one per runner; beside a GPU one more per event loop)",
+    )
+    group.add_argument(
+        "--front-ends", type=count(64, least=0), metavar="N", help="the setting front_ends: processes that take calls (default: 0)"
+    )
+    group.add_argument(
+        "--loop",
+        type=seconds_or_none,
+        metavar="TIME",
+        help="core time per call in the event loop (default: 1.6ms); with --front-ends only a batch's part of it counts, 65 per cent",
+    )
     group.add_argument(
         "--beside", type=seconds_or_none, metavar="TIME", help="core time per call of other programs on these cores (default: 0)"
     )
@@ -39,8 +52,8 @@ def add_plan(commands: Any) -> None:  # Any: argparse names the type of its subp
         "--capacity",
         type=positive,
         metavar="N",
-        help="calls per second that one replica was measured to answer (sentiment loadtest --concurrency 64, with these lengths): "
-        "costs are scaled until the simulation matches (default: no scaling)",
+        help="calls per second that one replica was measured to answer (sentiment loadtest --concurrency 64, or 64 per front end, with "
+        "these lengths): costs are scaled until the simulation matches (default: no scaling)",
     )
     group.add_argument("--queue-rows", type=count(65_536), default=4096, metavar="N", help="the setting queue_rows_max (default: 4096)")
 

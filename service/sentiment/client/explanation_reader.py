@@ -131,6 +131,9 @@ class Reader:
             logit=header.logit,
             labels_agree=header.labels_agree,
             logit_error=header.logit_error if header.HasField("logit_error") else None,
+            precision=header.graph.precision,
+            provider=header.graph.provider,
+            explain_provider=header.explain_provider,
             truncated=header.truncated,
             tokens=tuple(_token(token) for token in header.tokens),
             words=tuple(

@@ -225,8 +225,9 @@ class Explanation:
 
     ``label`` to ``model``: the answer, as in Classification. ``explained``: the label whose ``logit`` is explained. ``labels_agree``:
     whether the explain graph predicts the same label for this text. ``logit_error``: the largest difference between the logits of both
-    graphs; None without an explain graph. ``attributions`` and ``evidence``: by method, in the requested order. ``messages``: the source
-    messages, each a serialized ExplainResponse.
+    graphs; None without an explain graph. ``precision`` and ``provider``: of the graph that gave the answer and the evidence, on a GPU
+    server the fp32 graph on the CPU. ``explain_provider``: what ran the explain graph, empty without one. ``attributions`` and
+    ``evidence``: by method, in the requested order. ``messages``: the source messages, each a serialized ExplainResponse.
     """
 
     text: str
@@ -240,6 +241,9 @@ class Explanation:
     logit: float
     labels_agree: bool
     logit_error: float | None
+    precision: str
+    provider: str
+    explain_provider: str
     truncated: bool
     tokens: tuple[Token, ...]
     words: tuple[Word, ...]

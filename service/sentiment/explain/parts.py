@@ -11,6 +11,7 @@ from sentiment.explain.methods.counterfactuals import Counterfactual
 from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.methods.heads import HeadEffects, HeadPatterns
 from sentiment.explain.methods.neuron import NeuronView
+from sentiment.model.bundle import GraphSpec
 from sentiment.model.scores import Scored
 from sentiment.model.words import Encoded
 
@@ -91,7 +92,8 @@ class Header:
     ``texts``: the texts that ``encoded`` holds. ``logit``: the explained label's logit from the served graph. ``agrees``: whether the
     explain graph predicts the same label; true without an explain graph. ``logit_error``: the largest difference between the logits of both
     graphs; None without an explain graph. ``unseen``: ranges that the model did not read, as (source, start, end): code points [start, end)
-    of text ``source`` (0, or 1 for the second text of a pair).
+    of text ``source`` (0, or 1 for the second text of a pair). ``graph`` on ``provider`` gives the answer and all evidence;
+    ``explain_provider`` runs the explain graph, empty without one.
     """
 
     texts: tuple[str, ...]
@@ -102,6 +104,9 @@ class Header:
     agrees: bool
     logit_error: float | None
     unseen: tuple[tuple[int, int, int], ...]
+    graph: GraphSpec
+    provider: str
+    explain_provider: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,6 @@ import io
 import math
 import os
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -18,8 +17,9 @@ import onnxruntime
 
 from sentiment.errors import DeviceLost, NoDevice, OutOfMemory
 from sentiment.model.device_memory import DeviceMemory
-from sentiment.model.devices import Accelerator, Device
-from sentiment.model.session import Fed, Session, Stop, is_out_of_memory, load_graph
+from sentiment.model.devices import CUDA, Accelerator, Device
+from sentiment.model.gpu_wheel import gpu_refused, wheel_refused
+from sentiment.model.session import RUNTIME_VERSION, Fed, Providers, Session, Stop, is_out_of_memory, load_graph
 from sentiment.model.tensors import pack, pad
 from sentiment.model.tokenizer import Row
 from sentiment.observability.logs import logger
@@ -32,8 +32,6 @@ GRAPH_LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
 # Outside the grid. Tensor cores work on blocks of 8 x 8 or more; packed tokens are rounded up to the block size of the attention kernels.
 LENGTH_STEP = 8
 TOKENS_STEP = 64
-# Row counts of padded batches up to this number are rounded up; larger ones are not.
-ROWS_MAX = 1024
 # The compute capability of Hopper GPUs.
 HOPPER = (9, 0)
 # The value of gpu_graph_id for a run that is not captured.
@@ -56,13 +54,18 @@ def prove(device: Device) -> None:
     """Test a device: multiply two small matrices on it.
 
     Raises:
-        NoDevice: the run failed, or the product is wrong.
+        NoDevice: the installed ONNX Runtime was not tested, or has no code for this GPU; or the run failed, or the product is wrong.
     """
     accelerator = _accelerator(device)
+    if accelerator is CUDA and CUDA.provider in onnxruntime.get_available_providers():
+        # Before a run: one product may work where other kernels are missing.
+        reason = wheel_refused(RUNTIME_VERSION) or gpu_refused(device.capability, device.model, RUNTIME_VERSION)
+        if reason:
+            raise NoDevice(reason)
     preload_messages = _preload()
     values = np.array([[1, 2], [3, 4]], np.float32)
     try:
-        session = load_graph(SQUARE, _providers(device, 0, graphs=False))
+        session = load_graph(SQUARE, providers_of(device))
         product = session.run(["y"], {"x": values})[0]
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         raise NoDevice("; ".join(filter(None, (str(error), *preload_messages)))) from error
@@ -111,7 +114,7 @@ class DeviceSession(Session):
         _preload()
         _choose_attention(device)
         self._captures = captures and accelerator.graphs
-        session = load_graph(path, _providers(device, memory_bytes, self._captures))
+        session = load_graph(path, providers_of(device, memory_bytes, self._captures))
         self._take(path, session, labels)
         self._types = {entry.name: _TYPES[entry.type] for entry in [*session.get_inputs(), *session.get_outputs()]}
         # Inputs that the graph reads as shapes stay on the host. A captured run would freeze their values.
@@ -121,39 +124,28 @@ class DeviceSession(Session):
         cells = [(rows, length) for rows in GRAPH_ROWS for length in lengths if rows * length <= GRAPH_TOKENS_MAX]
         self.cells = sorted(cells, key=math.prod, reverse=True) if self._captures and not self._on_host else ()
         self._graphs = {self._shapes_of(cell): str(number) for number, cell in enumerate(self.cells, 1)}
-        self.lengths = ladder(length_max, LENGTH_STEP) if layout == "padded" else ()
-        self._rows = ladder(ROWS_MAX)
-        self._rows_at: Callable[[int], int] = lambda _: ROWS_MAX
+        self._length_max = length_max
         self._memory = DeviceMemory(device, accelerator)
         self._binding = session.io_binding()
         self._lost = False
 
     def within(self, rows_at: Callable[[int], int]) -> None:
-        """Set the row limit of each length, so that padding never exceeds it."""
-        self._rows_at = rows_at
+        """Set the row limit of each length, so that a cell never exceeds it."""
         self.cells = [(rows, length) for rows, length in self.cells if rows <= rows_at(length)]
-        shapes = {(min(rows, rows_at(length)), length) for rows in self._rows for length in self.lengths}
-        self.ladder = sorted((shape for shape in shapes if not self._cell(*shape)), key=math.prod, reverse=True)
 
     def feeds(self, rows: Sequence[Row], pad_id: int, left: bool) -> Fed:
-        """Lay rows out in the shape of a grid cell or of the ladder. Filler tokens and rows make up the difference."""
+        """Lay rows out; runs that are captured in the shape of a cell. Filler tokens and rows make up the difference."""
         longest = max(row.tokens for row in rows)
         cell = self._cell(len(rows), longest)
         if self.layout == "packed":
             return pack(rows, self.inputs, TOKENS_STEP) if cell is None else pack(rows, self.inputs, math.prod(cell), cell[1], 2 * cell[0])
-        count, length = cell or self._rung(len(rows), longest)
+        count, length = cell or (len(rows), min(self._length_max, math.ceil(longest / LENGTH_STEP) * LENGTH_STEP))
         filled = [*rows, *[Row([pad_id], None, False)] * (count - len(rows))]
         return pad(filled, self.inputs, pad_id, left, length)
 
     def _cell(self, rows: int, length: int) -> tuple[int, int] | None:
         """The smallest cell for this many rows of at most this length; None if no cell is large enough."""
         return min((cell for cell in self.cells if cell[0] >= rows and cell[1] >= length), key=math.prod, default=None)
-
-    def _rung(self, rows: int, length: int) -> tuple[int, int]:
-        """The smallest shape of the ladder. Few shapes are used, since cuDNN's attention builds and keeps a plan for each."""
-        length = self.lengths[bisect_left(self.lengths, length)]
-        rung = self._rows[bisect_left(self._rows, rows)] if rows <= ROWS_MAX else rows
-        return max(rows, min(rung, self._rows_at(length))), length
 
     def _shapes_of(self, cell: tuple[int, int]) -> tuple[tuple[int, ...], ...]:
         """The input shapes that identify a cell: those of input_ids and, in the packed layout, of token_offset."""
@@ -212,6 +204,12 @@ class DeviceSession(Session):
         self.copied_s = copied - begun + time.perf_counter() - ran
         return logits
 
+    def close(self) -> None:
+        """As Session does, and release the memory of its batches. A lost device's session is kept: see ``_keep_alive``."""
+        if not self._lost:
+            super().close()
+            del self._binding, self._memory
+
     def _raise(self, error: Exception, stopped: bool) -> NoReturn:
         """Raise the error that a failure means. A device that cannot run one token is lost, whatever its error says."""
         if not stopped and not self._works():
@@ -234,15 +232,6 @@ class DeviceSession(Session):
         return True
 
 
-def ladder(most: int, least_step: int = 1) -> tuple[int, ...]:
-    """Numbers up to ``most``. Each is at most a quarter larger than the one before, except for the first steps of ``least_step``."""
-    rungs = [0]
-    while rungs[-1] < most:
-        step = max(least_step, 1 << max(0, rungs[-1].bit_length() - 3))
-        rungs.append(min(most, rungs[-1] + step))
-    return tuple(rungs[1:])
-
-
 def _keep_alive(lost: object) -> None:
     """Never destroy the session, not even at interpreter exit: its destructor calls CUDA, and a failure there aborts the process."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(lost))
@@ -263,7 +252,8 @@ def _accelerator(device: Device) -> Accelerator:
     return device.accelerator
 
 
-def _providers(device: Device, memory_bytes: int, graphs: bool) -> list[str | tuple[str, dict[str, str]]]:
+def providers_of(device: Device, memory_bytes: int = 0, graphs: bool = False) -> Providers:
+    """The execution providers of a session on a device. ``memory_bytes``: its limit, 0 for none. ``graphs``: capture runs."""
     accelerator = _accelerator(device)
     options = {"device_id": str(device.index), **accelerator.options}
     if memory_bytes:

@@ -1,15 +1,20 @@
 """The devices of this machine: the CPU, and the GPUs that the NVIDIA driver lists. ``device_session.prove`` tests whether one works."""
 
 import ctypes
+import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sentiment.errors import BadSettings, NoDevice
+from sentiment.model.gpu_wheel import driver_refused
 
 # The driver lists only the GPUs that CUDA_VISIBLE_DEVICES allows.
 _DRIVER = "libcuda.so.1"
+# Where the kernel module says its version.
+_DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 # CU_MEMHOSTREGISTER_PORTABLE: pinned for every context of the process.
 _PORTABLE = 1
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
@@ -124,9 +129,14 @@ def visible_gpus() -> list[Device]:
     """The GPUs that the driver lists for this process, at least one.
 
     Raises:
-        NoDevice: there is no driver, it does not initialize, or it lists no GPU.
+        NoDevice: there is no driver, it does not initialize, it is too old for ONNX Runtime, or it lists no GPU.
     """
     driver = _driver()
+    version = ctypes.c_int()
+    _call(driver, "cuDriverGetVersion", ctypes.byref(version))
+    # 13.1 is 13010.
+    if reason := driver_refused(divmod(version.value // 10, 100), _driver_version()):
+        raise NoDevice(reason)
     count = ctypes.c_int()
     _call(driver, "cuDeviceGetCount", ctypes.byref(count))
     if not count.value:
@@ -172,6 +182,15 @@ def _driver() -> ctypes.CDLL:
         raise NoDevice(f"no NVIDIA driver: {error}") from error
     _call(driver, "cuInit", 0)
     return driver
+
+
+def _driver_version() -> str:
+    """The version of the driver itself, such as 570.86.15; empty if it is not known."""
+    try:
+        found = re.search(r"\b\d{3,}\.[\d.]+", _DRIVER_VERSION.read_text())
+    except OSError:
+        return ""
+    return found.group() if found else ""
 
 
 def _call(driver: ctypes.CDLL, function: str, *arguments: object) -> None:

@@ -1,15 +1,18 @@
-"""Builds the graphs that a GPU serves, on the serving machine: fused, in fp16 or fp32, padded and packed.
+"""Builds the graphs that a GPU serves, on the serving machine: fused, in fp16 or fp32, padded and packed; or unfused, in fp16.
 
 They are not part of a bundle, since they depend on the version of ONNX Runtime, and in fp32 they would double the size of a bundle.
 Needs onnx from the ``gpu`` extra, and neither torch nor sympy nor a GPU. Import this module only where a GPU is served.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
+import os
+import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,6 +24,8 @@ from onnxruntime.transformers import float16, fusion_options, optimizer
 
 from sentiment.errors import BadBundle
 from sentiment.model.bundle import MANIFEST
+from sentiment.model.half_graph import keep_exact
+from sentiment.model.lowest_priority import LOAD_NICENESS
 from sentiment.model.packed_graph import NotPackable, pack_graph
 from sentiment.model.session import RUNTIME_VERSION
 
@@ -33,7 +38,7 @@ RECIPE = 1
 """The version of the graphs built here. Increase it when they change, so that graphs of an older release are not reused."""
 
 PLAIN = "fp32.onnx"
-_PADDED, _PACKED, _FACTS = "padded.onnx", "packed.onnx", "graphs.json"
+_PADDED, _PACKED, _UNFUSED, _FACTS = "padded.onnx", "packed.onnx", "unfused.onnx", "graphs.json"
 _GELUS = ("Gelu", "BiasGelu", "FastGelu")
 
 
@@ -67,26 +72,54 @@ def make_graphs(bundle: Path, folder: Path, precision: Precision) -> GpuGraphs:
         BadBundle: a layer could not be fused (the message has the counts), or the bundle pads on the left.
         OSError: the graphs cannot be written.
     """
-    manifest = (bundle / MANIFEST).read_bytes()
-    if json.loads(manifest)["padding_side"] != "right":
+    if json.loads((bundle / MANIFEST).read_bytes())["padding_side"] != "right":
         raise BadBundle(f"{bundle}: padding_side is left; fused attention needs padding on the right")
-    digest = hashlib.sha256(manifest).hexdigest()
-    place = folder / f"gpu-{digest[:32]}-{RUNTIME_VERSION}-{precision}-{RECIPE}"
+    place = _kept(bundle, folder, precision, lambda made: _make(bundle / PLAIN, made, precision))
+    facts = json.loads((place / _FACTS).read_bytes())
+    packed = place / _PACKED
+    return GpuGraphs(place / _PADDED, packed if packed.exists() else None, facts["fused"], facts["reason"])
+
+
+def make_unfused(bundle: Path, folder: Path) -> Path:
+    """Build a bundle's own graph in fp16 in ``folder``, or reuse it, as ``make_graphs`` does. Needs no pattern to match.
+
+    It reads the inputs of the bundle's fp32 graph, padded on the bundle's side, and returns float32 logits [rows, labels]. Angles and
+    integers are computed in fp32: see ``half_graph``.
+
+    Raises:
+        BadBundle: the fp32 graph cannot be loaded or converted.
+        OSError: the graph cannot be written.
+    """
+
+    def make(made: Path) -> None:
+        model = _folded(bundle / PLAIN, made)
+        try:
+            # No operator is excluded as such: the converter excludes some that do have kernels for fp16.
+            model = _halved(model, keep_exact(model), excluded=())
+        except Exception as error:  # the graph may be any, and onnx's exceptions share no base class
+            raise BadBundle(f"{bundle / PLAIN}: cannot be converted to fp16: {error}") from error
+        _save(model, made / _UNFUSED)
+
+    return _kept(bundle, folder, "unfused", make) / _UNFUSED
+
+
+def _kept(bundle: Path, folder: Path, kind: str, make: Callable[[Path], None]) -> Path:
+    """The folder of graphs of one kind. If it is missing, ``make`` fills it, and it appears whole or not at all."""
+    digest = hashlib.sha256((bundle / MANIFEST).read_bytes()).hexdigest()
+    place = folder / f"gpu-{digest[:32]}-{RUNTIME_VERSION}-{kind}-{RECIPE}"
     if not place.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".gpu-", dir=folder) as part:
             made = Path(part) / "made"
             made.mkdir()
-            _make(bundle / PLAIN, made, precision)
+            make(made)
             try:
                 made.rename(place)
             except OSError:
                 # Another process built the same graphs first.
                 if not place.exists():
                     raise
-    facts = json.loads((place / _FACTS).read_bytes())
-    packed = place / _PACKED
-    return GpuGraphs(place / _PADDED, packed if packed.exists() else None, facts["fused"], facts["reason"])
+    return place
 
 
 def _make(plain: Path, folder: Path, precision: Precision) -> None:
@@ -98,8 +131,7 @@ def _make(plain: Path, folder: Path, precision: Precision) -> None:
     fused = Counter(node.op_type for node in model.graph.node)
     _check_fused(plain, fused, layers)
     if precision == "fp16":
-        outputs = [value.name for value in model.graph.output]
-        model = float16.convert_float_to_float16(model, keep_io_types=outputs, disable_shape_infer=True)
+        model = _halved(model)
     _save(model, folder / _PADDED)
     reason = ""
     try:
@@ -147,6 +179,21 @@ def _fused(model: ModelProto) -> ModelProto:
     return fused
 
 
+def _halved(model: ModelProto, exact: Sequence[str] = (), excluded: Sequence[str] | None = None) -> ModelProto:
+    """The graph in fp16, except for its logits and the nodes named in ``exact``.
+
+    Args:
+        model: an fp32 graph; it is changed.
+        exact: as ``half_graph.keep_exact`` returns them.
+        excluded: operators that stay in fp32; None for the converter's own list.
+    """
+    outputs = [value.name for value in model.graph.output]
+    halved: ModelProto = float16.convert_float_to_float16(
+        model, keep_io_types=outputs, disable_shape_infer=True, op_block_list=excluded, node_block_list=list(exact)
+    )
+    return halved
+
+
 def _check_fused(plain: Path, fused: Mapping[str, int], layers: int) -> None:
     """Check that every layer is fused. If the optimizer does not know a pattern, it silently leaves a slow graph.
 
@@ -166,3 +213,20 @@ def _check_fused(plain: Path, fused: Mapping[str, int], layers: int) -> None:
 def _save(model: ModelProto, file: Path) -> None:
     # The weights go to a file of their own, since a protobuf message is limited to 2 GB.
     onnx.save(model, file, save_as_external_data=True, location=f"{file.stem}.weights")
+
+
+def main(bundle: str, folder: str, precision: Precision) -> None:
+    """Build graphs at the lowest priority, in a process of its own: ``python -m sentiment.model.gpu_graphs BUNDLE FOLDER PRECISION``.
+
+    Whoever started it builds what is missing afterwards, and gets the error.
+    """
+    os.nice(LOAD_NICENESS)
+    with contextlib.suppress(BadBundle, OSError):
+        make_graphs(Path(bundle), Path(folder), precision)
+        return
+    with contextlib.suppress(BadBundle, OSError):
+        make_unfused(Path(bundle), Path(folder))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])  # type: ignore[arg-type]  # as many, and a precision

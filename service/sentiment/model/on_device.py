@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -33,12 +34,18 @@ class _Candidate:
 
 
 def load_on_device(
-    host: Classifier, device: Device, precision: str, folder: Path, memory_bytes: int = 0, check: Callable[[], None] = lambda: None
+    host: Classifier,
+    device: Device,
+    precision: str,
+    folder: Path,
+    memory_bytes: int = 0,
+    captures: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> Classifier:
     """Load the first graph of a bundle that passes the golden set on a device. Call it in the thread that will run the graph.
 
-    The order is: fp16 packed, fp16 padded, fp32 packed, fp32 padded, and the bundle's own fp32 graph, which is not fused. Each is tried
-    with captured runs, and without them if that fails.
+    The order is: fp16 packed, fp16 padded, the bundle's own graph in fp16, which is not fused; then fp32 packed, fp32 padded and the
+    bundle's own fp32 graph.
 
     Args:
         host: the bundle with its fp32 graph, on the CPU.
@@ -46,6 +53,7 @@ def load_on_device(
         precision: auto, fp16 or fp32.
         folder: where the graphs are built or reused.
         memory_bytes: the device memory limit of the model; 0 for all of the memory.
+        captures: capture the runs of small batches. A graph that fails so is tried without.
         check: called before each attempt; an error that it raises ends the load.
 
     Raises:
@@ -55,11 +63,11 @@ def load_on_device(
     reasons: list[str] = []
     for candidate in _candidates(host, precision, folder, reasons):
         failed = ""
-        for captures in (True, False) if device.accelerator and device.accelerator.graphs else (False,):
+        for capturing in (True, False) if captures and device.accelerator and device.accelerator.graphs else (False,):
             check()
             try:
                 # In a function, so that a rejected graph is freed before the next is loaded: both might not fit in memory.
-                classifier = _try(host, device, candidate, memory_bytes, captures, reasons)
+                classifier = _try(host, device, candidate, memory_bytes, capturing, reasons)
             except BadBundle as error:
                 if is_out_of_memory(error):
                     # The next candidates are as large or twice as large.
@@ -103,29 +111,42 @@ def _try(host: Classifier, device: Device, candidate: _Candidate, memory_bytes: 
 
 def _candidates(host: Classifier, precision: str, folder: Path, reasons: list[str]) -> Iterator[_Candidate]:
     try:
-        from sentiment.model.gpu_graphs import make_graphs  # noqa: PLC0415  # needs onnx, which only the gpu extra has
+        from sentiment.model.gpu_graphs import make_graphs, make_unfused  # noqa: PLC0415  # needs onnx, which only the gpu extra has
     except ImportError as error:
         raise BadSettings(f"serving on a GPU needs the gpu extra: pip install 'sentiment-service[gpu]' ({error})") from error
 
-    precisions: tuple[Precision, ...] = ("fp16", "fp32")
-    if host.manifest.padding_side == "left":
-        reasons.append("fused graphs need padding on the right; this bundle pads on the left")
-        precisions = ()
-    for kind in precisions:
-        if precision not in ("auto", kind):
-            continue
-        try:
-            graphs = make_graphs(host.bundle.path, folder, kind)
-        except BadBundle as error:
-            reasons.append(str(error))
-            continue
-        except OSError as error:
-            reasons.append(f"{kind}: graphs cannot be written to {folder}: {error}")
-            continue
+    bundle = host.bundle.path
+
+    def fused(kind: Precision) -> Iterator[_Candidate]:
+        graphs = make_graphs(bundle, folder, kind)
         if graphs.packed is None:
             reasons.append(f"{kind} packed: {graphs.reason}")
         else:
             yield _Candidate(graphs.packed, f"{kind}-packed.onnx", kind, "packed")
         yield _Candidate(graphs.padded, f"{kind}-padded.onnx", kind, "padded")
-    if precision != "fp16":
-        yield _Candidate(host.bundle.path / host.graph.file, host.graph.file, "fp32", "padded")
+
+    def unfused() -> Iterator[_Candidate]:
+        yield _Candidate(make_unfused(bundle, folder), "fp16-unfused.onnx", "fp16", "padded")
+
+    def own() -> Iterator[_Candidate]:
+        yield _Candidate(bundle / host.graph.file, host.graph.file, "fp32", "padded")
+
+    order: Sequence[tuple[Precision, Callable[[], Iterator[_Candidate]]]] = (
+        ("fp16", partial(fused, "fp16")),
+        ("fp16", unfused),
+        ("fp32", partial(fused, "fp32")),
+        ("fp32", own),
+    )
+    for kind, make in order:
+        if precision not in ("auto", kind):
+            continue
+        reason = ""
+        try:
+            yield from make()
+        except BadBundle as error:
+            reason = str(error)
+        except OSError as error:
+            reason = f"{kind}: graphs cannot be written to {folder}: {error}"
+        # Both precisions may fail for the same reason.
+        if reason and reason not in reasons:
+            reasons.append(reason)

@@ -34,6 +34,9 @@ PAIRS_FIT = "sentiment.int8_pairs_fit"
 # Of the threads that help a wide run: far below the runners' 10, so that they get an eighth of a core that a runner needs.
 HELPER_NICENESS = 19
 
+Providers = Sequence[str | tuple[str, dict[str, str]]]
+"""Execution providers, with options or without. The first must run the graph; the others run the nodes that it does not support."""
+
 Fed = Mapping[str, npt.NDArray[np.generic]]
 """The inputs of a run by name: Feeds or PackedFeeds."""
 
@@ -62,11 +65,8 @@ class Session:
     layout = "padded"
     # Seconds that the last run spent on copies to and from a device; always 0 on the CPU.
     copied_s = 0.0
-    # Shapes (rows, length), the largest first: those that must run once before the first request, and those that should.
+    # Shapes (rows, length) that must run once before the first request, the largest first.
     cells: Sequence[tuple[int, int]] = ()
-    ladder: Sequence[tuple[int, int]] = ()
-    # The lengths that rows are padded to; empty: any length.
-    lengths: Sequence[int] = ()
     width = 1
     _known_inputs: tuple[str, ...] = _KNOWN_INPUTS
     _wide: onnxruntime.InferenceSession | None = None
@@ -130,7 +130,7 @@ class Session:
             raise BadBundle(f"{path}: returns {width} logits per row; the manifest has {labels} labels")
 
     def within(self, rows_at: Callable[[int], int]) -> None:
-        """Set the row limit of each length. Only a session on a device needs it, to limit padding."""
+        """Set the row limit of each length. Only a session that captures runs needs it, to limit its cells."""
 
     def close(self) -> None:
         """Release the graph and its memory. The session cannot run after that."""
@@ -169,10 +169,12 @@ class Session:
 class ExplainSession:
     """A loaded explain graph; docs/internals/bundle-format.md has its inputs and outputs. For several threads, as ``Session``.
 
-    ``layers`` and ``heads`` are those of its attention, ``labels`` the number of logits of a row.
+    ``layers`` and ``heads`` are those of its attention, ``labels`` the number of logits of a row, ``provider`` what runs it.
     """
 
-    def __init__(self, path: Path, provider: str = "CPUExecutionProvider", outside: Mapping[str, bytes] = MappingProxyType({})) -> None:
+    def __init__(
+        self, path: Path, providers: Providers = ("CPUExecutionProvider",), outside: Mapping[str, bytes] = MappingProxyType({})
+    ) -> None:
         """Load the graph. ``outside``: see ``Session``.
 
         Raises:
@@ -180,11 +182,12 @@ class ExplainSession:
             OutOfMemory: too little memory for it now.
         """
         try:
-            self._session = load_graph(path, [provider], outside)
+            self._session = load_graph(path, providers, outside)
         except BadBundle as error:
             if isinstance(error.__cause__, Exception) and is_out_of_memory(error.__cause__):
                 raise OutOfMemory(str(error)) from error
             raise
+        self.provider = str(self._session.get_providers()[0])
         shapes = {entry.name: entry.shape for entry in self._session.get_inputs()}
         given = {entry.name: entry.shape for entry in self._session.get_outputs()}
         self.outputs = tuple(given)
@@ -253,7 +256,7 @@ class ExplainSession:
 
 def load_graph(
     path: Path | bytes,
-    providers: Sequence[str | tuple[str, dict[str, str]]],
+    providers: Providers,
     outside: Mapping[str, bytes] = MappingProxyType({}),
     threads: int = 1,
 ) -> onnxruntime.InferenceSession:

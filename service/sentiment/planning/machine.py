@@ -1,10 +1,10 @@
-"""The performance model of a replica: costs of batches, noise, cores, and the event loop's time per call. Pure, except for its file."""
+"""The performance model of a replica: costs of batches, noise, cores, and the event loops' time per call. Pure, except for its file."""
 
 import json
 import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sentiment.batching.cost import CostTable, Shape
 from sentiment.batching.layout import Layout, Packed, Padded
@@ -16,14 +16,36 @@ LOOP_S, TOKEN_S = 1.6e-3, 2.7e-6
 # The parts of LOOP_S spent before the text is queued, once for its batch, and after the run. In batches of five texts a call
 # costs about half of LOOP_S.
 REQUEST_PART, BATCH_PART, ANSWER_PART = 0.2, 0.65, 0.15
+# Core seconds of a front end for a call, without reading the text, and of the executor for a row besides its batch's part of LOOP_S.
+# Measured on two cores that clients and other work shared (docs/internals/performance.md, "Front ends"; `python -m
+# tests.bench.front_ends`): 457 and 520 us a call with one and two front ends; 27 us a row that is sent with many others. Rows that are sent
+# one at a time took 33 to 36 us near the executor's limit, which is ROW_S and their part of a batch of 128, and up to 276 us where each
+# had a turn of the loop and a batch to itself: a batch's part takes longer here, beside a model that drives the code out of the caches.
+FRONT_END_S, ROW_S = 4.9e-4, 2.7e-5
 PACE_S = 2.0
 # A run after a pause takes longer. The delay is 1 - exp(-pause / RESTED_S) of its maximum; this fits pauses from 1 to 100 ms.
 RESTED_S = 0.012
 # Only the measured shapes limit batches, because no cost is known beyond them.
 HEADS, SCORES_BYTES = 1, 2**62
-# Limits of a file's values: the largest shape, the longest run in seconds, and runners and cores as in the command.
+# Limits of a file's values: the largest shape, the longest run in seconds, and runners, cores and front ends as in the command.
 ROWS_MAX, LENGTH_MAX, RUN_S_MAX = 65_536, 100_000, 3600.0
-RUNNERS_MAX, CORES_MAX = 1024, 4096
+RUNNERS_MAX, CORES_MAX, FRONT_ENDS_MAX = 1024, 4096, 64
+
+
+class Turns(NamedTuple):
+    """Core seconds of the event loops for a call, in its order.
+
+    Args:
+        request_s: of the loop that takes the call, without reading the text.
+        row_s: of the executor before the row is queued, and as much again after its run. 0 without front ends.
+        batch_s: of the executor, or of the only loop, before a batch runs, and as much again after it.
+        answer_s: of the loop that took the call.
+    """
+
+    request_s: float
+    row_s: float
+    batch_s: float
+    answer_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +55,8 @@ class Machine:
     Args:
         points: mean seconds of a batch that runs alone, by rows and length.
         runners: how many batches run at once.
-        cores: cores that the runners, the event loop and everything else share. 0: one for each runner, as the server takes them, and
-            one more on a device.
+        cores: cores that the runners, the event loops and everything else share. 0: one for each runner, as the server takes them, and
+            on a device one more for each event loop.
         noise: standard deviation of the logarithm of a run's time.
         pace: factors on all run times, one for each PACE_S seconds, repeated: the speed of a shared machine varies. Empty: constant.
         crowding: factor on a run's time while all other runners run too.
@@ -42,7 +64,10 @@ class Machine:
         loop_s: core seconds of the event loop for a call with one text in a batch of its own, without reading the text.
         token_s: core seconds of the event loop for each token of a text, including tokens that are cut off.
         beside_s: core seconds per request of something else on the same cores, such as a load generator in a test.
-        packed: whether the graph reads rows without padding, as on a GPU.
+        packed: whether the graph reads rows without padding on a device, as on a GPU. Its runs take no core.
+        front_ends: processes that take calls and read texts for one executor. 0: one process with one event loop does all.
+        front_end_s: core seconds of a front end for a call, without reading the text. The executor takes the batch's part of ``loop_s``.
+        row_s: core seconds of the executor for a row, besides that part.
     """
 
     points: dict[Shape, float]
@@ -56,6 +81,9 @@ class Machine:
     token_s: float = TOKEN_S
     beside_s: float = 0.0
     packed: bool = False
+    front_ends: int = 0
+    front_end_s: float = FRONT_END_S
+    row_s: float = ROW_S
 
     @property
     def limits(self) -> BatchLimits:
@@ -71,7 +99,16 @@ class Machine:
     @property
     def shared_cores(self) -> int:
         """``cores``, or its default."""
-        return self.cores or self.runners + self.packed
+        return self.cores or self.runners + (1 + self.front_ends) * self.packed
+
+    @property
+    def turns(self) -> Turns:
+        """What a call takes of the event loops."""
+        batch_s = BATCH_PART / 2 * self.loop_s
+        if not self.front_ends:
+            return Turns(REQUEST_PART * self.loop_s, 0.0, batch_s, ANSWER_PART * self.loop_s)
+        request_s = REQUEST_PART / (REQUEST_PART + ANSWER_PART) * self.front_end_s
+        return Turns(request_s, self.row_s / 2, batch_s, self.front_end_s - request_s)
 
     @property
     def layout(self) -> Layout:
@@ -80,18 +117,23 @@ class Machine:
 
     def __str__(self) -> str:
         pace = f" and by factors from {min(self.pace):.2f} to {max(self.pace):.2f} over time" if self.pace else ""
+        loops = f"event loop {1e3 * self.loop_s:.2f} ms per call and {1e6 * self.token_s:.1f} us per token"
+        if self.front_ends:
+            loops = (
+                f"{counted(self.front_ends, 'front end')}, {1e3 * self.front_end_s:.2f} ms per call and {1e6 * self.token_s:.1f} us per "
+                f"token; executor {1e6 * self.row_s:.1f} us per text and {2e3 * self.turns.batch_s:.2f} ms per batch"
+            )
         return (
-            f"{counted(self.runners, 'runner')} on {counted(self.shared_cores, 'core')}; "
+            f"{counted(self.runners, 'runner')} {'of a device beside' if self.packed else 'on'} {counted(self.shared_cores, 'core')}; "
             f"run times vary by {self.noise:.1%}{pace}, are {self.crowding:.2f} times as long with all runners busy, "
             f"and up to {1e3 * self.rested_s:.2f} ms longer after a pause; "
-            f"event loop {1e3 * self.loop_s:.2f} ms per call and {1e6 * self.token_s:.1f} us per token; "
-            f"other processes {1e3 * self.beside_s:.2f} ms per call"
+            f"{loops}; other processes {1e3 * self.beside_s:.2f} ms per call"
         )
 
     def slowed(self, running: int) -> float:
         """The factor on a run's time while ``running`` runners run."""
         crowded = 1 + (self.crowding - 1) * (running - 1) / max(1, self.runners - 1)
-        return crowded * max(1.0, running / self.shared_cores)
+        return crowded if self.packed else crowded * max(1.0, running / self.shared_cores)
 
     def after_pause_s(self, pause_s: float) -> float:
         """Additional seconds of a run that begins ``pause_s`` seconds after all others have ended."""
@@ -141,11 +183,11 @@ def changed(machine: Machine, **given: Any) -> Machine:  # fields of several typ
 
 def _check(machine: Machine) -> None:
     """Refuse values that would cause an error, a NaN or an endless simulation later. NaN is in no range."""
-    for name, least, most in (("runners", 1, RUNNERS_MAX), ("cores", 0, CORES_MAX), ("packed", 0, 1)):
+    for name, least, most in (("runners", 1, RUNNERS_MAX), ("cores", 0, CORES_MAX), ("front_ends", 0, FRONT_ENDS_MAX), ("packed", 0, 1)):
         value = getattr(machine, name)
         if not isinstance(value, int) or not least <= value <= most:
             raise ValueError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
-    times = ((name, 0, 10) for name in ("noise", "rested_s", "loop_s", "token_s", "beside_s"))
+    times = ((name, 0, 10) for name in ("noise", "rested_s", "loop_s", "token_s", "beside_s", "front_end_s", "row_s"))
     for name, low, high in (*times, ("crowding", 0.01, 100)):
         number = getattr(machine, name)
         if not low <= number <= high:

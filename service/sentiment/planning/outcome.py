@@ -4,12 +4,13 @@ import enum
 import math
 from array import array
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sentiment.batching.ticket import Priority
+from sentiment.planning.machine import Machine
 
 Floats = npt.NDArray[np.float64]
 Marks = npt.NDArray[np.bool_]
@@ -23,6 +24,52 @@ class Fate(enum.IntEnum):
     ANSWERED = 0
     EXPIRED = 1
     REFUSED = 2
+
+
+class Limit(enum.StrEnum):
+    """A part of a replica that no more load fits into once it works all the time."""
+
+    EVENT_LOOP = "event loop"
+    FRONT_ENDS = "front ends"
+    EXECUTOR = "executor"
+    CORES = "cores"
+    RUNNERS = "runners"
+    DEVICE = "device"
+
+
+class Spent(NamedTuple):
+    """What one replica or several together have spent.
+
+    Args:
+        runs_s: run time of the runners.
+        batches: batches that ran.
+        loop_s: core seconds of the event loop that takes calls; with front ends, of each replica's busiest.
+        executor_s: core seconds of the executor's event loop.
+        cores_s: core seconds of everything on the replica's cores.
+    """
+
+    runs_s: float = 0.0
+    batches: int = 0
+    loop_s: float = 0.0
+    executor_s: float = 0.0
+    cores_s: float = 0.0
+
+    def plus(self, other: "Spent") -> "Spent":
+        """Of both together."""
+        runs_s, batches, loop_s, executor_s, cores_s = other
+        return Spent(
+            self.runs_s + runs_s, self.batches + batches, self.loop_s + loop_s, self.executor_s + executor_s, self.cores_s + cores_s
+        )
+
+    def shares(self, machine: Machine, seconds: float) -> dict[Limit, float]:
+        """Share of the seconds, over all replicas, in which each part works. An event loop that waits for a core does not work."""
+        seconds = max(seconds, 1e-9)
+        found = {Limit.EVENT_LOOP: self.loop_s / seconds}
+        if machine.front_ends:
+            found = {Limit.FRONT_ENDS: self.loop_s / seconds, Limit.EXECUTOR: self.executor_s / seconds}
+        found[Limit.CORES] = self.cores_s / (seconds * machine.shared_cores)
+        found[Limit.DEVICE if machine.packed else Limit.RUNNERS] = self.runs_s / (seconds * machine.runners)
+        return {limit: min(1.0, share) for limit, share in found.items()}
 
 
 class Ledger:
@@ -52,9 +99,8 @@ class Outcome:
         fates: the Fate of each request.
         bulk: whether each request is a bulk request.
         replicas: number of replicas.
-        runners: runners of each replica.
-        busy_s: total run time of all runners.
-        batches: number of batches that ran.
+        machine: the performance model of each replica.
+        spent: what all replicas together have spent.
     """
 
     due_at: Floats
@@ -62,9 +108,8 @@ class Outcome:
     fates: Codes
     bulk: Marks
     replicas: int
-    runners: int
-    busy_s: float
-    batches: int
+    machine: Machine
+    spent: Spent
 
     @property
     def requests(self) -> int:
@@ -90,12 +135,17 @@ class Outcome:
     @property
     def busy_share(self) -> float:
         """Share of the time in which runners ran."""
-        return self.busy_s / max(self.ended_at * self.replicas * self.runners, 1e-9)
+        return self.spent.runs_s / max(self.ended_at * self.replicas * self.machine.runners, 1e-9)
+
+    @property
+    def shares(self) -> dict[Limit, float]:
+        """Share of the time in which each part of a replica works."""
+        return self.spent.shares(self.machine, self.ended_at * self.replicas)
 
     @property
     def batch_rows(self) -> float:
         """Mean rows per batch."""
-        return float((self.fates == Fate.ANSWERED).sum()) / max(1, self.batches)
+        return float((self.fates == Fate.ANSWERED).sum()) / max(1, self.spent.batches)
 
     def share(self, fate: Fate, priority: Priority | None = None) -> float:
         """Share of the requests, or of one class, that had this fate; 0 without requests."""
@@ -146,6 +196,7 @@ class Outcome:
             "refused_share": self.share(Fate.REFUSED),
             "expired_share": self.share(Fate.EXPIRED),
             "runner_busy_share": self.busy_share,
+            "busy_share": {limit.value: share for limit, share in self.shares.items()},
             "batch_rows": self.batch_rows,
             "by_class": {
                 priority.value: {

@@ -8,14 +8,27 @@ import numpy as np
 from sentiment.files import svg_plots
 from sentiment.files.html_report import Section, notice, page, paragraph, table
 from sentiment.files.svg_plots import Axis, Mark
+from sentiment.planning.closed_loop import Capacity
 from sentiment.planning.machine import counted
-from sentiment.planning.outcome import PERCENTILES, Fate, Outcome
+from sentiment.planning.outcome import PERCENTILES, Fate, Limit, Outcome
 from sentiment.planning.search import Objective, Sizing
 
 Table = tuple[Sequence[str], Sequence[Sequence[object]]]
 
-FLEET = ("replicas", "in time", "goodput/s", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "refused", "expired", "runners busy", "rows a batch")
+FLEET = (
+    *("replicas", "in time", "goodput/s", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "refused", "expired"),
+    *("runners busy", "loop busy", "executor busy", "cores busy", "rows a batch"),
+)
 CLASS = ("replicas", "class", "requests", "in time", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms")
+# What to do about each limit.
+REMEDIES = {
+    Limit.EVENT_LOOP: "use front ends, send batches, or add replicas",
+    Limit.FRONT_ENDS: "use more of them, send batches, or add replicas",
+    Limit.EXECUTOR: "add replicas",
+    Limit.CORES: "give a replica more cores, or add replicas",
+    Limit.RUNNERS: "use more runners, or add replicas",
+    Limit.DEVICE: "add GPUs or replicas",
+}
 # The most fleets whose latency is drawn; more lines are hard to read.
 DRAWN_MAX = 4
 TICKS_MAX = 10
@@ -23,8 +36,15 @@ TICKS_MAX = 10
 NINES = ((2.0, "50 %"), (10.0, "90 %"), (100.0, "99 %"), (1e3, "99.9 %"), (1e4, "99.99 %"))
 
 
-def verdict(sizing: Sizing, objective: Objective) -> str:
-    """The answer in a sentence."""
+def verdict(sizing: Sizing, objective: Objective, capacity: Capacity) -> str:
+    """The answer, and which part of a replica is the first limit if the load grows."""
+    if sizing.hopeless:
+        return sizing.why
+    busy = f"{100 * capacity.shares[capacity.limit]:.0f} % busy at the capacity of a replica"
+    return f"{_answer(sizing, objective)}. First limit: the {capacity.limit}, {busy}: {REMEDIES[capacity.limit]}"
+
+
+def _answer(sizing: Sizing, objective: Objective) -> str:
     if sizing.fewest is None:
         return sizing.why
     summary = f"{replicas_text(sizing.fewest)} {'answers' if sizing.fewest == 1 else 'answer'} {objective}"
@@ -54,9 +74,10 @@ def tables(sizing: Sizing, objective: Objective) -> list[Table]:
     return [(FLEET, fleets), *([(CLASS, classes)] if classes else [])]
 
 
-def compose(sizing: Sizing, objective: Objective, facts: Mapping[str, str], cautions: Sequence[str]) -> str:
+def compose(sizing: Sizing, objective: Objective, capacity: Capacity, facts: Mapping[str, str], cautions: Sequence[str]) -> str:
     """The HTML report: the answer with its warnings, plots, tables and the settings."""
-    summary = paragraph(verdict(sizing, objective)) if sizing.fewest else notice(verdict(sizing, objective))
+    answer = verdict(sizing, objective, capacity)
+    summary = paragraph(answer) if sizing.fewest else notice(answer)
     summary += "".join(map(notice, cautions))
     shown = _shown(sizing)
     drawn = [
@@ -89,8 +110,17 @@ def _fleet_row(outcome: Outcome, objective: Objective) -> tuple[object, ...]:
         _percent(outcome.share(Fate.REFUSED)),
         _percent(outcome.share(Fate.EXPIRED)),
         _percent(outcome.busy_share),
+        *_shares(outcome),
         f"{outcome.batch_rows:.2f}",
     )
+
+
+def _shares(outcome: Outcome) -> tuple[str, str, str]:
+    """How busy the loop that takes calls, the executor's (empty without front ends) and the cores are."""
+    shares = outcome.shares
+    executor = _percent(shares[Limit.EXECUTOR]) if Limit.EXECUTOR in shares else ""
+    loop = Limit.FRONT_ENDS if Limit.FRONT_ENDS in shares else Limit.EVENT_LOOP
+    return _percent(shares[loop]), executor, _percent(shares[Limit.CORES])
 
 
 def _shown(sizing: Sizing) -> list[Outcome]:

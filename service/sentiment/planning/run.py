@@ -18,7 +18,7 @@ from sentiment.files.texts import new_file
 from sentiment.model.cores import cores_granted
 from sentiment.planning import report
 from sentiment.planning.cautions import cautions
-from sentiment.planning.closed_loop import CALLERS, capacity_per_s, corrected
+from sentiment.planning.closed_loop import Capacity, callers_of, capacity_of, corrected
 from sentiment.planning.machine import Machine, changed, read_machine
 from sentiment.planning.outcome import Outcome
 from sentiment.planning.search import Objective, Sizing, fewest_replicas
@@ -57,11 +57,11 @@ def run(options: argparse.Namespace) -> int:
             raise BadSettings(f"--law {options.law}: its first {options.requests} requests all arrive at the start, or there are none")
         executor = stack.enter_context(_executor(options)) if options.requests >= PROCESSES_FROM else None
         sizing = _simulate(options, objective, machine, traffic, executor)
-        capacity = capacity_per_s(machine, lengths, options.seed)
-        facts = _facts(options, machine, traffic, capacity, time.monotonic() - begun)
+        capacity = capacity_of(machine, lengths, options.seed)
+        facts = _facts(options, machine, traffic, capacity.per_s, time.monotonic() - begun)
         warned = cautions(law, traffic, objective, options.requests, options.seed)
-        _write(outputs, sizing, objective, facts, warned)
-    print(_shown(sizing, objective, facts, warned))
+        _write(outputs, sizing, objective, capacity, facts, warned)
+    print(_shown(sizing, objective, capacity, facts, warned))
     return 0 if sizing.fewest else 1
 
 
@@ -86,7 +86,8 @@ def _machine(options: argparse.Namespace) -> Machine:
             print(f"measuring for {options.measure_for:g} s", file=sys.stderr, flush=True)
             machine = measure(options.measure, options.measure_for, options.runners)
             save(machine.to_json())
-    return changed(machine, runners=options.runners, cores=options.cores, loop_s=options.loop, beside_s=options.beside)
+    given = {"runners": options.runners, "cores": options.cores, "loop_s": options.loop, "beside_s": options.beside}
+    return changed(machine, front_ends=options.front_ends, **given)
 
 
 def _executor(options: argparse.Namespace) -> Executor:
@@ -125,14 +126,19 @@ def _facts(options: argparse.Namespace, machine: Machine, traffic: Traffic, capa
         f"lengths {options.lengths} (mean {traffic.lengths.mean():.0f} tokens), {100 * options.bulk:g} % bulk, "
         f"deadline {1e3 * (options.timeout or options.slo):g} ms",
         "a replica": str(machine),
-        "capacity of a replica": f"{capacity:.1f} calls/s with {CALLERS} callers in a closed loop",
+        "capacity of a replica": f"{capacity:.1f} calls/s with {callers_of(machine)} callers in a closed loop",
         "balance": options.balance + groups,
         "simulated in": f"{seconds:.1f} s, seed {options.seed}",
     }
 
 
 def _write(
-    outputs: Mapping[str, Callable[[str], None]], sizing: Sizing, objective: Objective, facts: Mapping[str, str], warned: Sequence[str]
+    outputs: Mapping[str, Callable[[str], None]],
+    sizing: Sizing,
+    objective: Objective,
+    capacity: Capacity,
+    facts: Mapping[str, str],
+    warned: Sequence[str],
 ) -> None:
     if "json" in outputs:
         found: dict[str, Any] = {  # JSON
@@ -141,16 +147,16 @@ def _write(
             "replicas": sizing.fewest,
             "why": sizing.why,
             "cautions": list(warned),
+            "capacity": {"per_s": capacity.per_s, "busy_share": capacity.shares, "first_limit": capacity.limit},
             "tried": [outcome.summary(objective.seconds) for outcome in sizing.tried.values()],
         }
         outputs["json"](json.dumps(found, indent=1) + "\n")
     if "html" in outputs:
-        outputs["html"](report.compose(sizing, objective, facts, warned))
+        outputs["html"](report.compose(sizing, objective, capacity, facts, warned))
 
 
-def _shown(sizing: Sizing, objective: Objective, facts: Mapping[str, str], warned: Sequence[str]) -> str:
+def _shown(sizing: Sizing, objective: Objective, capacity: Capacity, facts: Mapping[str, str], warned: Sequence[str]) -> str:
     lines = [f"{name}: {value}" for name, value in facts.items() if name != "command"]
     tables = [html_report.plain(header, rows) for header, rows in report.tables(sizing, objective)]
-    return "\n".join(
-        [*lines, "", "\n\n".join(tables), "", report.verdict(sizing, objective), *(f"caution: {caution}" for caution in warned)]
-    )
+    answer = report.verdict(sizing, objective, capacity)
+    return "\n".join([*lines, "", "\n\n".join(tables), "", answer, *(f"caution: {caution}" for caution in warned)])

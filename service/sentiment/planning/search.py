@@ -29,11 +29,15 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """``fewest`` replicas that meet the objective (None if no number does), all outcomes that were ``tried``, and ``why`` none does."""
+    """``fewest`` replicas that meet the objective (None if no number does), all outcomes that were ``tried``, and ``why`` none does.
+
+    ``hopeless``: too many texts are too slow even on an idle replica, whatever the load.
+    """
 
     fewest: int | None
     tried: dict[int, Outcome]
     why: str = ""
+    hopeless: bool = False
 
 
 def fewest_replicas(run: Callable[[int], Outcome], objective: Objective, traffic: Traffic, machine: Machine) -> Sizing:
@@ -51,7 +55,7 @@ def fewest_replicas(run: Callable[[int], Outcome], objective: Objective, traffic
     if hopeless > 1 - objective.percentile / 100:
         slowest = f"{hopeless:.1%} of the texts take longer than {1e3 * objective.seconds:g} ms alone on an idle replica"
         busy = _busy_with(traffic, machine)
-        return Sizing(None, {busy: run(busy)}, f"no number of replicas meets {objective}: {slowest}")
+        return Sizing(None, {busy: run(busy)}, f"no number of replicas meets {objective}: {slowest}", hopeless=True)
     tried: dict[int, Outcome] = {}
 
     def met(replicas: int) -> bool:

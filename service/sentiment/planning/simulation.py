@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sentiment.batching.ticket import Priority
 from sentiment.planning.machine import Machine
-from sentiment.planning.outcome import Codes, Floats, Ledger, Marks, Outcome
+from sentiment.planning.outcome import Codes, Floats, Ledger, Marks, Outcome, Spent
 from sentiment.planning.replica import Replica
 from sentiment.traffic.arrivals import Law
 from sentiment.traffic.lengths import Lengths
@@ -92,12 +92,11 @@ def simulate(traffic: Traffic, fleet: Fleet, seed: int, executor: Executor | Non
     tasks = [(traffic.of(mine), fleet, int(size), f"{seed} {group}") for group, (mine, size) in enumerate(zip(members, sizes, strict=True))]
     parts: Iterable[_Part] = map(_run_group, tasks) if executor is None else executor.map(_run_group, tasks)
     answered_at, fates = np.empty(len(traffic.due_at)), np.zeros(len(traffic.due_at), np.uint8)
-    busy_s, batches = 0.0, 0
+    spent = Spent()
     for mine, part in zip(members, parts, strict=True):
         answered_at[mine], fates[mine] = part.answered_at, part.fates
-        busy_s, batches = busy_s + part.busy_s, batches + part.batches
-    latency_s = answered_at - traffic.due_at
-    return Outcome(traffic.due_at, latency_s, fates, traffic.bulk, fleet.replicas, fleet.machine.runners, busy_s, batches)
+        spent = spent.plus(part.spent)
+    return Outcome(traffic.due_at, answered_at - traffic.due_at, fates, traffic.bulk, fleet.replicas, fleet.machine, spent)
 
 
 def _chance(what: str, seed: int) -> np.random.Generator:
@@ -114,8 +113,7 @@ def members_of(group_of: Ints, groups: int) -> list[Ints]:
 class _Part:
     answered_at: Floats
     fates: Codes
-    busy_s: float
-    batches: int
+    spent: Spent
 
 
 def _run_group(task: tuple[Traffic, Fleet, int, str]) -> _Part:
@@ -136,8 +134,8 @@ def _run_group(task: tuple[Traffic, Fleet, int, str]) -> _Part:
         if replica.next_at != before_at:
             heapq.heappush(due, (replica.next_at, index))
     _advance(replicas, due, math.inf)
-    busy_s, batches = sum(replica.busy_s for replica in replicas), sum(replica.batches for replica in replicas)
-    return _Part(np.array(ledger.answered_at), np.frombuffer(ledger.fates, np.uint8), busy_s, batches)
+    spent = Spent(*map(sum, zip(*(replica.spent for replica in replicas), strict=True)))
+    return _Part(np.array(ledger.answered_at), np.frombuffer(ledger.fates, np.uint8), spent)
 
 
 def _advance(replicas: list[Replica], due: list[tuple[float, int]], until: float) -> None:

@@ -1517,6 +1517,8 @@ class ExplanationHeader(_message.Message):
     UNSEEN_FIELD_NUMBER: _builtins.int
     LOGIT_FIELD_NUMBER: _builtins.int
     LOGIT_ERROR_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
+    EXPLAIN_PROVIDER_FIELD_NUMBER: _builtins.int
     label: _builtins.str
     """The label whose logit is explained."""
     truncated: _builtins.bool
@@ -1531,6 +1533,8 @@ class ExplanationHeader(_message.Message):
     """Largest difference of a logit between the explanation graph and the served graph on this text; unset without the
     former.
     """
+    explain_provider: _builtins.str
+    """The ONNX Runtime execution provider of the explanation graph; empty without one."""
     @_builtins.property
     def prediction(self) -> Global___Prediction:
         """The served answer, which is explained."""
@@ -1547,6 +1551,12 @@ class ExplanationHeader(_message.Message):
     def unseen(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnseenText]:
         """Parts of the text that were not read, and so had no effect."""
 
+    @_builtins.property
+    def graph(self) -> Global___Graph:
+        """The graph that prediction, logits and evidence come from. On a GPU server this is the bundle's fp32 graph on the
+        CPU, not the served graph.
+        """
+
     def __init__(
         self,
         *,
@@ -1560,10 +1570,12 @@ class ExplanationHeader(_message.Message):
         unseen: _abc.Iterable[Global___UnseenText] | None = ...,
         logit: _builtins.float = ...,
         logit_error: _builtins.float | None = ...,
+        graph: Global___Graph | None = ...,
+        explain_provider: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "logit_error", b"logit_error", "model", b"model", "prediction", b"prediction"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "graph", b"graph", "logit_error", b"logit_error", "model", b"model", "prediction", b"prediction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "label", b"label", "labels_agree", b"labels_agree", "logit", b"logit", "logit_error", b"logit_error", "model", b"model", "prediction", b"prediction", "tokens", b"tokens", "truncated", b"truncated", "unseen", b"unseen", "words", b"words"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error", "explain_provider", b"explain_provider", "graph", b"graph", "label", b"label", "labels_agree", b"labels_agree", "logit", b"logit", "logit_error", b"logit_error", "model", b"model", "prediction", b"prediction", "tokens", b"tokens", "truncated", b"truncated", "unseen", b"unseen", "words", b"words"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logit_error: _TypeAlias = _typing.Literal["logit_error"]  # noqa: Y015
     _WhichOneofArgType__logit_error: _TypeAlias = _typing.Literal["_logit_error", b"_logit_error"]  # noqa: Y015

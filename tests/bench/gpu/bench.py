@@ -1,6 +1,7 @@
 """State that the stages share: the remaining time, the child processes, the figures, and the reasons for missing ones."""
 
 import itertools
+import random
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -9,30 +10,42 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.gpu.child import Child, Gone
-from tests.bench.gpu.wheels import with_libraries
+from tests.bench.gpu.spread import Rounds
+from tests.bench.gpu.wheels import PEERS, why_not, with_libraries, with_peer
+
+# A child imports its libraries and initializes CUDA within this time, or within this share of what is left.
+START_S_MAX, START_SHARE = 60.0, 0.3
+
+Figures = Mapping[str, float | Rounds]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured. ``models``: the models used as BERT-base and MiniLM-L6; ``budgets``: the batch sizes to try, in tokens."""
+    """How much is measured. ``models``: the models used as BERT-base and MiniLM-L6; ``budgets``: the batch sizes to try, in tokens.
+
+    ``warm_s``, ``load_s``, ``steady_s``: seconds of a load that is not measured, of each closed loop, and of each open loop.
+    """
 
     device: str
     models: Mapping[str, str]
     gemm_width: int
+    gemm_s: float
     copy_bytes: int
     budgets: tuple[int, ...]
     served_tokens: int
     rounds: int
+    cell_s: float
     company: Mapping[str, Any]  # Any: of ``Inside.company``
     clients: int
     in_flight: int
     batch_items: int
+    warm_s: float
     load_s: float
+    steady_s: float
     front_ends: int
     compile_s: float
     engine_s: float
     stream_items: int
-    in_process_shares: tuple[float, float]
     server_flags: tuple[str, ...] = ()
 
     @property
@@ -42,27 +55,30 @@ class Plan:
 
 
 def plan_of(device: str, cores: int) -> Plan:
-    """The plan for a GPU, or a small one for a trial on a CPU."""
+    """The plan for a GPU, or a small one for a trial on a CPU, which takes the same way, with as many calls in flight."""
+    in_flight, clients = 512, max(1, min(7, cores // 2))
     if device == "cpu":
         return Plan(
             device=device,
             models={"base": "tiny-base", "l6": "tiny-l6"},
             gemm_width=128,
+            gemm_s=0.02,
             copy_bytes=2**20,
             budgets=(256,),
             served_tokens=256,
             rounds=1,
+            cell_s=0.01,
             company={"texts": 4, "longest": 32, "batches": (3,)},
             clients=1,
-            in_flight=4,
+            in_flight=in_flight,
             batch_items=8,
+            warm_s=0.0,
             load_s=0.3,
+            steady_s=0.5,
             front_ends=1,
             compile_s=60.0,
             engine_s=0.2,
             stream_items=4,
-            # Small shares, so that every stage gets some time.
-            in_process_shares=(0.12, 0.1),
             # A batch of 16,384 tokens, the default, takes seconds on a CPU.
             server_flags=("--batch-tokens-max", "512", "--batch-rows-max", "8"),
         )
@@ -70,44 +86,57 @@ def plan_of(device: str, cores: int) -> Plan:
         device=device,
         models={"base": "bert-base", "l6": "minilm-l6"},
         gemm_width=8192,
+        gemm_s=0.25,
         copy_bytes=2**28,
-        budgets=(4096, 16_384, 65_536),
+        budgets=(4096, 16_384, 32_768),
         served_tokens=16_384,
         rounds=5,
+        cell_s=0.06,
         company={"texts": 200, "longest": 512, "batches": (2, 7, 33, 64)},
-        clients=max(1, min(7, cores // 2)),
-        in_flight=512,
+        clients=clients,
+        in_flight=in_flight,
         batch_items=64,
+        warm_s=0.8,
         load_s=2.5,
+        steady_s=30.0,
         front_ends=max(1, min(6, cores // 2 - 1)),
         compile_s=20.0,
         engine_s=30.0,
         stream_items=256,
-        in_process_shares=(0.27, 0.2),
     )
 
 
 class Bench:
-    """Figures and processes of one run. ``folder`` belongs to the run and is removed after it."""
+    """Figures and processes of one run. ``folder`` belongs to the run and is removed after it.
 
-    def __init__(self, plan: Plan, folder: Path, english: Path, budget_s: float) -> None:
+    ``rng`` orders what is compared; ``versions`` has the version of each peer's package, None for those that are not there.
+    """
+
+    def __init__(self, plan: Plan, folder: Path, english: Path, budget_s: float, seed: int = 0) -> None:
         self.plan, self.folder, self.english = plan, folder, english
         self.bundles = folder / "bundles"
         self.bundles.mkdir()
+        self.rng = random.Random(seed)
         self.begun = time.monotonic()
-        self.ends_at = self.begun + budget_s
+        self.budget_s = budget_s
         self.found: dict[str, float] = {}
+        self.spreads: dict[str, dict[str, float]] = {}
         self.not_measured: dict[str, str] = {}
+        self.versions: dict[str, str | None] = {}
         self.meta: dict[str, Any] = {}
         self._children: dict[str, Child] = {}
         self._broken: dict[str, str] = {}
 
-    def part(self, share: float) -> float:
-        """The instant at which this share of the remaining time ends."""
-        now = time.monotonic()
-        return now + share * max(0.0, self.ends_at - now)
+    @property
+    def ends_at(self) -> float:
+        """The instant at which the budget is spent."""
+        return self.begun + self.budget_s
 
-    def attempt(self, names: Iterable[str], until: float, needs_s: float, measure: Callable[[], Mapping[str, float]]) -> None:
+    def by(self, share: float) -> float:
+        """The instant at which this share of the budget is spent."""
+        return self.begun + share * self.budget_s
+
+    def attempt(self, names: Iterable[str], until: float, needs_s: float, measure: Callable[[], Figures]) -> None:
         """Measure some figures, or record why not. ``measure`` may return fewer figures, or others."""
         wanted = [name for name in names if name not in self.found]
         left_s = until - time.monotonic()
@@ -116,7 +145,7 @@ class Bench:
             reason = f"left out: {max(0.0, left_s):.1f} s were left of its share of the time, and it needs {needs_s:g}"
         else:
             try:
-                self.found.update(measure())
+                self.take(measure())
             except (Gone, OSError) as error:
                 reason = str(error)
             except Exception as error:  # an error in this script must not lose the other figures
@@ -127,15 +156,33 @@ class Bench:
             if name not in self.found:
                 self.not_measured.setdefault(name, reason)
 
+    def take(self, figures: Figures) -> None:
+        """Keep figures, and the spread of those that have rounds."""
+        for name, figure in figures.items():
+            if isinstance(figure, Rounds):
+                self.found[name], self.spreads[name] = figure.value, figure.spread()
+            else:
+                self.found[name] = figure
+
     def inside(self) -> Child:
         """The process that measures ONNX Runtime."""
         return self._child("inside", str(self.bundles), str(self.english), self.plan.device, environment=with_libraries())
 
     def torch(self) -> Child:
         """The process that measures PyTorch, with PyTorch's own CUDA libraries."""
-        return self._child("torch_peer", str(self.bundles), self.plan.device)
+        self.need("torch")
+        return self._child("torch_peer", str(self.bundles), self.plan.device, environment=with_peer("torch"))
 
-    def _child(self, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
+    def need(self, name: str) -> None:
+        """Check that a peer's package is there.
+
+        Raises:
+            Gone: it is not.
+        """
+        if self.versions.get(name, "not looked for") is None:
+            raise Gone(why_not(next(peer for peer in PEERS if peer.name == name)))
+
+    def _child(self, module: str, *arguments: str, environment: Mapping[str, str]) -> Child:
         """A child process. It is started again if it has ended, unless it never worked.
 
         Raises:
@@ -146,8 +193,9 @@ class Bench:
         child = self._children.get(module)
         if child is None or not child.alive:
             child = self._children[module] = Child(module, self.folder / f"{module}.log", *arguments, environment=environment)
+            now = time.monotonic()
             try:
-                self.meta |= child.ask(self.part(0.3), "about")
+                self.meta |= child.ask(now + min(START_S_MAX, START_SHARE * max(0.0, self.ends_at - now)), "about")
             except Gone as error:
                 self._broken[module] = str(error)
                 raise
@@ -158,6 +206,12 @@ class Bench:
         for module in modules or tuple(self._children):
             if module in self._children:
                 self._children.pop(module).close()
+
+
+def part(until: float, share: float) -> float:
+    """The instant at which this share of the time until an instant has passed."""
+    now = time.monotonic()
+    return now + share * max(0.0, until - now)
 
 
 def working_folder() -> "tempfile.TemporaryDirectory[str]":

@@ -52,6 +52,12 @@ class Size:
         linear = 2 * self.layers * (4 * self.width**2 + 2 * self.width * self.inner)
         return float(tokens * linear + 4 * self.layers * self.width * tokens**2)
 
+    def products(self, tokens: int) -> dict[str, tuple[int, int, int]]:
+        """The matrix products of a layer for ``tokens`` tokens, by name: the rows, the inner size and the columns of each."""
+        width, inner = self.width, self.inner
+        sizes = {"qkv": (width, 3 * width), "attention_output": (width, width), "up": (width, inner), "down": (inner, width)}
+        return {name: (tokens, *each) for name, each in sizes.items()}
+
 
 SIZES = {
     "bert-base": Size(12, 768, 12, 3072),

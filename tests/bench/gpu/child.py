@@ -3,8 +3,10 @@
 Code that may crash, hang or use up a device runs in a child, so that the other figures are not lost.
 """
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +18,10 @@ from typing import Any
 
 # Added to the deadline of a request, so that a child can still report an error.
 GRACE_S = 3.0
+# A killed process ends within this time, or never: a call into a faulty driver cannot be interrupted.
+KILLED_S = 5.0
+# All processes of the run, for ``end_all``.
+_started: list["subprocess.Popen[str]"] = []
 
 
 class Gone(Exception):
@@ -38,7 +44,7 @@ class Child:
         with said.open("ab") as stream:
             pipe = subprocess.PIPE
             own = {**os.environ, **(environment or {})}
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=stream, text=True, env=own)
+            self._process = started(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=stream, text=True, env=own))
         self.module, self.said = module, said
 
     @property
@@ -75,7 +81,7 @@ class Child:
         finally:
             timer.cancel()
         if not line:
-            self._process.wait()
+            self._wait()
             raise Gone(f"{self.module} was ended because its time was up" if late.is_set() else self._why())
         found: dict[str, Any] = json.loads(line)
         if "error" in found:
@@ -83,19 +89,48 @@ class Child:
         return found
 
     def ask(self, until: float, do: str, **arguments: Any) -> dict[str, Any]:  # Any: JSON
-        """Send a request and wait for its answer."""
+        """Send a request and wait for its answer.
+
+        Raises:
+            Gone: as for ``answer``; or ``until`` has passed, and the process is asked nothing.
+        """
+        if time.monotonic() > until:
+            raise Gone(f"{self.module} was not asked, since its time was up")
         self.begin(do, **arguments)
         return self.answer(until)
 
     def close(self) -> None:
         """End it."""
         self._process.kill()
-        self._process.wait()
+        self._wait()
+
+    def _wait(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(KILLED_S)
+        return self._process.returncode
 
     def _why(self) -> str:
-        code = self._process.wait()
+        code = self._wait()
         last = self.said.read_text(errors="replace").strip().splitlines()[-1:]
         return f"{self.module} ended with {code}: {''.join(last)[:300]}"
+
+
+def started(process: "subprocess.Popen[str]") -> "subprocess.Popen[str]":
+    """Note a process of the run, so that ``end_all`` ends it."""
+    _started.append(process)
+    return process
+
+
+def end_all() -> None:
+    """Kill all processes of the run without waiting for their end."""
+    for process in _started:
+        if process.poll() is None:
+            with contextlib.suppress(OSError):
+                # A server leads a group of its own, with its front ends in it.
+                if os.getpgid(process.pid) == process.pid:
+                    os.killpg(process.pid, signal.SIGKILL)
+                else:
+                    process.kill()
 
 
 def serve(commands: object) -> None:

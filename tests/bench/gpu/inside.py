@@ -1,11 +1,11 @@
 """In-process figures of ONNX Runtime: ``python -m tests.bench.gpu.inside BUNDLES DEVICE``, a child process of the script."""
 
-import dataclasses
 import itertools
 import math
 import mmap
 import random
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,21 @@ from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment.observability.logs import configure
 from sentiment.traffic.lengths import LONG, SHORT
 from sentiment_models.export.manifest import TOKENIZER_FILE, WEIGHTS_FILE
+from tests.bench.gpu import versions
 from tests.bench.gpu.bert import LABELS, SIZES, load_weights, made, make_bundle, make_graph
-from tests.bench.gpu.rows import BATCHES, CLS, Logits, Run, draw_rows, draw_trial, measure, median_s, packed_batches, padded_batches
+from tests.bench.gpu.rows import (
+    ANY_ROWS,
+    BATCHES,
+    CLS,
+    Logits,
+    Run,
+    draw_rows,
+    draw_trial,
+    measure,
+    packed_batches,
+    padded_batches,
+    timed,
+)
 from tests.bench.gpu.stand_in import device_of
 from tests.bench.gpu.tensorrt_peer import CUDA, NoTensorRT
 from tests.bench.gpu.tensorrt_peer import load as load_tensorrt
@@ -43,12 +56,12 @@ from tests.packed_twin import save_twin
 PRODUCTS = 4
 # The greatest difference of a logit between a captured run and an uncaptured one, which may use other kernels.
 CELL_ERROR_MAX = 0.01
-CAPTURES = {"padded": True, "packed": True, "padded_launched": False, "packed_launched": False}
+CAPTURES = {"padded": False, "packed": False, "padded_captured": True, "packed_captured": True}
 TENSORRT = "tensorrt_fp16"
 
 
 class Inside:
-    """The requests of the process. ``padded`` and ``packed`` are our graphs, ``..._launched`` the same without captured runs."""
+    """The requests of the process. ``padded`` and ``packed`` are our graphs; ``..._captured`` the same with small batches captured."""
 
     def __init__(self, bundles: Path, english: Path, device: str) -> None:
         self.bundles, self.english, self.folder = bundles, english, bundles.parent / "graphs"
@@ -58,9 +71,18 @@ class Inside:
         self.session = cache(self._session)
         self._runs: dict[tuple[str, str], Run] = {}
 
-    def about(self) -> dict[str, str]:
+    def about(self) -> dict[str, Any]:  # Any: JSON
         """The versions and the device."""
-        return {"device": self.device.model, "onnxruntime": onnxruntime.__version__, "provider": self._accelerator().provider}
+        device = self.device
+        return {
+            "device": device.model,
+            "uuid": device.uuid,
+            "capability": device.capability,
+            "provider": self._accelerator().provider,
+            "onnxruntime": onnxruntime.__version__,
+            "onnxruntime_libraries": versions.loaded(),
+            **versions.driver(),
+        }
 
     def make(self, model: str) -> dict[str, Any]:  # Any: JSON
         """Build a bundle and its graphs."""
@@ -74,42 +96,57 @@ class Inside:
         graphs = make_graphs(self._bundle(model), self.folder, "fp16")
         return {"fused": dict(graphs.fused), "packed": graphs.packed is not None, "seconds": time.monotonic() - begun}
 
-    def gemm(self, width: int, seconds: float) -> dict[str, float]:
-        """TFLOP/s of products of fp16 matrices of random numbers, several in one run."""
-        names = ["x", *(f"y{number}" for number in range(1, PRODUCTS)), "y"]
-        nodes = [helper.make_node("MatMul", [left, "w"], [made]) for left, made in itertools.pairwise(names)]
-        kinds = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [width, width]) for name in ("x", "w", "y")]
+    def gemm(self, rows: int, inner: int, columns: int, seconds: float) -> dict[str, list[float]]:
+        """The seconds of a product of fp16 matrices of random numbers, [rows, inner] by [inner, columns], in each run of several."""
         random = np.random.default_rng(1)
-        # Scaled, so that repeated products do not grow.
-        drawn = {name: (random.standard_normal((width, width), np.float32) / math.sqrt(width)).astype(np.float16) for name in ("x", "w")}
-        took_s = self._timed(helper.make_graph(nodes, "gemm", kinds[:2], kinds[2:]), drawn, (width, width), seconds)
-        return {"tflops": PRODUCTS * 2 * width**3 / took_s / 1e12}
+
+        def draw(*shape: int) -> npt.NDArray[np.float16]:
+            return (random.standard_normal(shape, np.float32) / math.sqrt(inner)).astype(np.float16)
+
+        # Each with weights of its own: ONNX Runtime computes a product once that is written twice.
+        drawn = {"x": draw(rows, inner), **{f"w{number}": draw(inner, columns) for number in range(PRODUCTS)}}
+        nodes = [helper.make_node("MatMul", ["x", f"w{number}"], [f"y{number}"]) for number in range(PRODUCTS)]
+        given = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, array.shape) for name, array in drawn.items()]
+        made = [helper.make_tensor_value_info(f"y{number}", TensorProto.FLOAT16, [rows, columns]) for number in range(PRODUCTS)]
+        spent = self._timed(helper.make_graph(nodes, "gemm", given, made), drawn, (rows, columns), seconds)
+        return {"seconds": [each / PRODUCTS for each in spent]}
 
     def copies(self, size: int, seconds: float) -> dict[str, Any]:  # Any: JSON
-        """GB/s from the host to the device, back, and within the device, where both reading and writing count."""
+        """GB/s of each copy from the host to the device, back, and within the device, where both reading and writing count."""
         accelerator, index = self._accelerator(), self.device.index
         host = np.frombuffer(mmap.mmap(-1, size), np.uint8)
         pinned = accelerator.pin is not None and accelerator.pin(host.ctypes.data, size, index)
         value = onnxruntime.OrtValue.ortvalue_from_numpy(host, accelerator.memory, index)
-        there = median_s(lambda: value.update_inplace(host), seconds / 3)
-        back = median_s(value.numpy, seconds / 3)
+        there = timed(lambda: value.update_inplace(host), seconds / 3)
+        back = timed(value.numpy, seconds / 3)
         kinds = [helper.make_tensor_value_info(name, TensorProto.UINT8, [size]) for name in ("x", "y")]
         graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "copy", kinds[:1], kinds[1:])
         within = self._timed(graph, {"x": np.zeros(size, np.uint8)}, (size,), seconds / 3)
-        return {"to_device": size / there / 1e9, "to_host": size / back / 1e9, "within": 2 * size / within / 1e9, "pinned": pinned}
+        moved = {"to_device": (size, there), "to_host": (size, back), "within": (2 * size, within)}
+        return {**{name: [many / each / 1e9 for each in spent] for name, (many, spent) in moved.items()}, "pinned": pinned}
 
-    def measure(self, model: str, variant: str, mix: str, tokens: int, seconds: float) -> dict[str, float]:
-        """See ``rows.measure``. Variants: ours, ``unfused_fp16``, ``unfused_fp32`` and, for rows of one length, ``tensorrt_fp16``."""
+    def measure(self, model: str, variant: str, mix: str, tokens: int, seconds: float, rows_max: int = ANY_ROWS) -> dict[str, float]:
+        """See ``rows.measure``. Variants: ours, ``unfused_fp16``, ``unfused_fp32`` and, for rows of one length, ``tensorrt_fp16``.
+
+        ``rows_max``: of a packed batch.
+        """
         size = SIZES[model]
-        cut = packed_batches if variant.startswith("packed") else padded_batches
-        batches = list(cut(draw_rows(mix, BATCHES * tokens, size), tokens))
+        rows = draw_rows(mix, BATCHES * tokens, size)
+        packed = variant.startswith("packed")
+        batches = list(packed_batches(rows, tokens, rows_max) if packed else padded_batches(rows, tokens))
         return measure(self._run_of(model, variant), batches, size, seconds)
 
+    def tokenize(self, texts: Sequence[str], seconds: float) -> dict[str, list[float]]:
+        """The microseconds that one thread takes to tokenize a text, as the server does it, in each pass over the texts."""
+        tokenizer = Tokenizer(self.english / TOKENIZER_FILE, 512)
+        spent = timed(lambda: [tokenizer.encode(text) for text in texts], seconds, runs_min=2)
+        return {"us": [each / len(texts) * 1e6 for each in spent]}
+
     def cell(self, model: str, variant: str, rows: int, length: int, seconds: float) -> dict[str, float]:
-        """Median milliseconds of a batch of ``rows`` rows of ``length`` tokens, from ids to logits."""
+        """Median milliseconds of a batch of ``rows`` rows of ``length`` tokens, from ids to logits on the host."""
         batch = draw_rows(str(length), rows * length, SIZES[model])
         run = self._run_of(model, variant)
-        return {"ms": median_s(lambda: run(batch), seconds) * 1e3}
+        return {"ms": statistics.median(timed(lambda: run(batch), seconds)) * 1e3}
 
     def answers(self, model: str, variant: str) -> dict[str, list[list[float]]]:
         """The logits of ``rows.draw_trial``. ``variant`` may also be ``plain``: the bundle's own fp32 graph on the CPU."""
@@ -135,7 +172,7 @@ class Inside:
 
     def cells(self, model: str, layout: str) -> dict[str, float]:
         """Compare each cell of the grid, run three times (capture and replays), with the same without captured runs."""
-        session, launched = self.session(model, layout), self.session(model, f"{layout}_launched")
+        session, launched = self.session(model, f"{layout}_captured"), self.session(model, layout)
         right, worst = 0, 0.0
         for rows, length in session.cells:
             drawn = draw_rows("512", rows * 512, SIZES[model])
@@ -184,7 +221,7 @@ class Inside:
         """Run both layouts. With ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO, attention logs its kernels on standard error."""
         for layout, length in itertools.product(("padded", "packed"), lengths):
             print(f"attend {layout} {length}", file=sys.stderr, flush=True)
-            session = self.session(model, f"{layout}_launched")
+            session = self.session(model, layout)
             session.run(session.feeds([Row([CLS] * length, None, False)] * 8, 0, left=False))
         return {}
 
@@ -217,6 +254,13 @@ class Inside:
         load = cache(load_tensorrt)
         return lambda rows: _run_arrays(load(file, len(rows), max(row.tokens for row in rows), self.device.index), rows)
 
+    def session_for_a_peer(self, model: str) -> dict[str, Any]:  # Any: JSON
+        """The graph and the provider with which a peer serves the model: plain use of ONNX Runtime, in fp16."""
+        index = str(self.device.index)
+        options = {"device_id": index} if self._accelerator().provider == CUDA else {}
+        graph = self._unfused(model, "unfused_fp16")
+        return {"graph": str(graph), "provider": self._accelerator().provider, "provider_options": options}
+
     def _unfused(self, model: str, variant: str) -> Path:
         kind = variant.rpartition("_")[2]
         file = self.bundles / model / f"unfused_{kind}.onnx"
@@ -235,10 +279,9 @@ class Inside:
         if layout == "packed" and self.twin:
             path = path.with_name("twin.onnx")
             save_twin(path.with_name("packed.onnx"), path)
-        accelerator = dataclasses.replace(self._accelerator(), graphs=CAPTURES[variant])
         size = SIZES.get(model)
         longest = size.positions if size else 512
-        return DeviceSession(path, dataclasses.replace(self.device, accelerator=accelerator), len(LABELS), layout, longest)
+        return DeviceSession(path, self.device, len(LABELS), layout, longest, captures=CAPTURES[variant])
 
     def _bundle(self, model: str) -> Path:
         return made(self.english if model == "english" else self.bundles / model / "1")
@@ -248,8 +291,8 @@ class Inside:
 
     def _timed(
         self, graph: onnx.GraphProto, inputs: Mapping[str, npt.NDArray[np.generic]], shape: tuple[int, ...], seconds: float
-    ) -> float:
-        """Median seconds of a run of a graph whose inputs and output ``y`` stay on the device."""
+    ) -> list[float]:
+        """Seconds of each run of a graph whose inputs and outputs, all of one shape, stay on the device."""
         accelerator, index = self._accelerator(), self.device.index
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
         session = load_graph(model.SerializeToString(), [(accelerator.provider, {**accelerator.options, "device_id": str(index)})])
@@ -258,9 +301,10 @@ class Inside:
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)
         kind = next(iter(inputs.values())).dtype
-        made = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(shape), kind, accelerator.memory, index)
-        binding.bind_ortvalue_output("y", made)
-        return median_s(lambda: session.run_with_iobinding(binding), seconds)
+        for output in graph.output:
+            made = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(shape), kind, accelerator.memory, index)
+            binding.bind_ortvalue_output(output.name, made)
+        return timed(lambda: session.run_with_iobinding(binding), seconds)
 
 
 def _run_arrays(session: onnxruntime.InferenceSession, rows: Sequence[Row]) -> tuple[int, Logits]:

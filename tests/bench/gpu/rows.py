@@ -8,25 +8,34 @@ import numpy as np
 import numpy.typing as npt
 
 from sentiment.model.tokenizer import Row
-from sentiment.traffic.lengths import BUILT_IN, Lengths, of_lengths
+from sentiment.traffic.lengths import Lengths, parse_built_in
 from tests.bench.gpu.bert import Size
 
-FIXED = (16, 32, 64, 128, 256, 512)
-# Distributions of token counts, limited to the model's length. "mixed" is half SST-2 and half IMDB.
-MIXES: dict[str, Lengths] = {**{str(length): of_lengths([length]) for length in FIXED}, **BUILT_IN}
+# Distributions of token counts, limited to the model's length; "mixed" is half SST-2 and half IMDB, a number is one length. The most
+# important first, since the last ones are skipped if time is short.
+MIXES = ("128", "mixed", "sst2", "imdb", "32", "512")
 # Batches of one measurement.
 BATCHES = 4
 CLS, SEP, FIRST_WORD = 101, 102, 1000
+# No limit of rows.
+ANY_ROWS = 2**20
 
 Logits = npt.NDArray[np.float32]
 Run = Callable[[Sequence[Row]], tuple[int, Logits]]
 """Runs a batch. Returns the number of computed tokens, padding included, and the logits of its rows."""
 
 
+def lengths_of(mix: str) -> Lengths:
+    """The distribution of a mix, or of one length."""
+    found = parse_built_in(mix)
+    assert found is not None, mix
+    return found
+
+
 def draw_rows(mix: str, tokens: int, size: Size, seed: int = 1) -> list[Row]:
     """Rows of random ids with the lengths of a mix, about ``tokens`` tokens in all."""
     rng, ids = random.Random(seed), np.random.default_rng(seed)
-    law = MIXES[mix]
+    law = lengths_of(mix)
     drawn = [min(length, size.positions) for length in law.spread(max(1, round(tokens / law.mean)), rng)]
     words = [ids.integers(min(FIRST_WORD, size.vocabulary - 1), size.vocabulary, length).tolist() for length in drawn]
     return [Row([CLS, *own[2:], SEP], None, False) for own in words]
@@ -43,12 +52,12 @@ def padded_batches(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
     yield batch
 
 
-def packed_batches(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
-    """Batches of rows in their order, with at most ``tokens`` tokens each."""
+def packed_batches(rows: Sequence[Row], tokens: int, rows_max: int = ANY_ROWS) -> Iterator[list[Row]]:
+    """Batches of rows in their order, with at most ``tokens`` tokens and ``rows_max`` rows each."""
     batch: list[Row] = []
     used = 0
     for row in rows:
-        if batch and used + row.tokens > tokens:
+        if batch and (used + row.tokens > tokens or len(batch) == rows_max):
             yield batch
             batch, used = [], 0
         batch.append(row)
@@ -85,14 +94,14 @@ def draw_trial(size: Size) -> list[Row]:
     return [*draw_rows("sst2", 200, size, seed=3), *draw_rows("128", 256, size, seed=4)]
 
 
-def median_s(act: Callable[[], object], seconds: float, runs_min: int = 5) -> float:
-    """Median seconds of a call, repeated for ``seconds`` and at least ``runs_min`` times, after two calls to warm up."""
+def timed(act: Callable[[], object], seconds: float, runs_min: int = 5, runs_max: int = 2000) -> list[float]:
+    """The seconds of each call, repeated for ``seconds`` and at least ``runs_min`` times, after two calls to warm up."""
     act()
     act()
     spent: list[float] = []
     until = time.perf_counter() + seconds
-    while len(spent) < runs_min or time.perf_counter() < until:
+    while len(spent) < runs_min or (len(spent) < runs_max and time.perf_counter() < until):
         begun = time.perf_counter()
         act()
         spent.append(time.perf_counter() - begun)
-    return float(np.median(spent))
+    return spent

@@ -1,7 +1,7 @@
 """The measured server and its load clients, each in a process of its own."""
 
+import contextlib
 import json
-import math
 import os
 import signal
 import subprocess
@@ -9,16 +9,50 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.bench.gpu.child import Child, Gone
+import grpc
+
+from sentiment.oip import inference_pb2 as oip
+from sentiment.oip import inference_pb2_grpc as oip_grpc
+from tests.bench.gpu.child import Child, Gone, started
+from tests.bench.gpu.client import ramp_s
+from tests.bench.gpu.spread import Rounds, slices_of
+from tests.bench.gpu.triton_names import MODEL
 from tests.bench.gpu.wheels import with_libraries
 
 STOP_S = 15.0
+KILLED_S = 5.0
+# Parts of a load whose rates, or p99, say how far they lie apart.
+SLICES = 5
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def stop(process: "subprocess.Popen[str]") -> None:
+    """End a server and all that it started, which is in its session."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(STOP_S)
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(KILLED_S)
+
+
+def session_cpu_s(leader: int) -> float:
+    """CPU seconds of all running processes of a session, user and system."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks * _TICK_S
 
 
 class Server:
@@ -42,7 +76,7 @@ class Server:
         self.said = said
         self.events: list[dict[str, Any]] = []
         environment = {**os.environ, **with_libraries()}
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment)
+        self.process = started(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment))
         self._told = threading.Event()
         threading.Thread(target=self._listen, daemon=True).start()
         ready = None
@@ -51,7 +85,7 @@ class Server:
             self._told.clear()
         if not ready:
             code = self.process.poll()
-            self._end()
+            stop(self.process)
             last = "; ".join(str(entry.get("reason", entry["event"])) for entry in self.events[-2:])
             raise Gone("the server was not ready when its time was up" if code is None else f"the server ended with {code}: {last}")
         self.ready: dict[str, Any] = ready
@@ -72,46 +106,82 @@ class Server:
         return next((entry for entry in self.events if entry["event"] == name), None)
 
     def metrics(self) -> dict[str, float]:
-        """Sums over all labels but ``kind``, which is part of the name: ``sentiment_tokens_total.real``."""
+        """Sums over all labels but ``kind`` and ``process``, which are part of the name: ``sentiment_tokens_total.real``."""
         with urllib.request.urlopen(f"http://{self.ready['http']}/metrics", timeout=10) as response:
-            lines = response.read().decode().splitlines()
-        found: dict[str, float] = {}
-        for line in lines:
-            if not line.startswith("#"):
-                name, _, value = line.rpartition(" ")
-                series, _, labels = name.partition("{")
-                kind = labels.partition('kind="')[2].partition('"')[0]
-                key = f"{series}.{kind}" if kind else series
-                found[key] = found.get(key, 0.0) + float(value)
-        return found
+            return read_metrics(response.read().decode())
 
     def __enter__(self) -> "Server":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._end()
+        stop(self.process)
 
-    def _end(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+
+def read_metrics(page: str) -> dict[str, float]:
+    """The series of a page of metrics; see ``Server.metrics``."""
+    found: dict[str, float] = {}
+    for line in page.splitlines():
+        if not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            series, _, labels = name.partition("{")
+            kept = (labels.partition(f'{label}="')[2].partition('"')[0] for label in ("kind", "process"))
+            key = ".".join([series, *filter(None, kept)])
+            found[key] = found.get(key, 0.0) + float(value)
+    return found
+
+
+class Triton:
+    """The Triton peer. A context manager that stops it at its end."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], target: str, said: Path, until: float) -> None:
+        """Start it and wait until its model is ready.
+
+        Raises:
+            Gone: it ended, or was not ready at the instant ``until``.
+        """
+        with said.open("ab") as stream:
+            self.process = started(
+                subprocess.Popen(
+                    command, stdout=stream, stderr=stream, text=True, start_new_session=True, env={**os.environ, **environment}
+                )
+            )
+        with grpc.insecure_channel(target) as channel:
+            stub = oip_grpc.GRPCInferenceServiceStub(channel)
+            while self.process.poll() is None and time.monotonic() < until:
+                with contextlib.suppress(grpc.RpcError):
+                    if stub.ModelReady(oip.ModelReadyRequest(name=MODEL), timeout=1.0, wait_for_ready=True).ready:
+                        return
+                time.sleep(0.1)
+        code = self.process.poll()
+        stop(self.process)
+        last = said.read_text(errors="replace").strip().splitlines()[-1:]
+        raise Gone("triton was not ready when its time was up" if code is None else f"triton ended with {code}: {''.join(last)[:300]}")
+
+    def __enter__(self) -> "Triton":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        stop(self.process)
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
     """The results of all clients together.
 
-    ``failed``: texts without an answer; ``failure``: what one of their calls was told; ``p50_ms`` and ``p99_ms``: latency of a call.
+    ``rate``: texts answered a second, with the rate of each of SLICES slices; ``p50_ms``, ``p99_ms``: latency of answered calls, the
+    second with that of each slice; ``failed``: texts without an answer, by status code; ``failure``: what one of their calls was told;
+    ``client_busy``: the CPU seconds a second of the busiest client, whose work is done in one thread; ``texts`` were answered in
+    ``seconds``, from the first call to the last answer.
     """
 
-    texts_per_s: float
-    failed: int
+    texts: int
+    seconds: float
+    rate: Rounds
     p50_ms: float
-    p99_ms: float
+    p99_ms: Rounds
+    failed: Mapping[str, int]
     failure: str
+    client_busy: float
 
 
 class Clients:
@@ -132,40 +202,17 @@ class Clients:
         for number, client in enumerate(asked):
             share = in_flight // len(asked) + (number < in_flight % len(asked))
             client.begin("closed", kind=kind, in_flight=share, items=items, seconds=seconds, seed=number)
-        answered = self._answers(asked, until)
-        if not answered.texts_per_s:
-            raise Gone(f"none of {answered.failed} texts was answered; the first call that failed had {answered.failure}")
-        return answered
+        return answered_of(_answers(asked, until), ramp_s(seconds))
 
     def open(self, rate: float, items: int, seconds: float, until: float) -> Answered:
-        """Calls of a Poisson process: ``rate`` texts a second, ``items`` in a call."""
+        """Calls of a Poisson process: ``rate`` texts a second, ``items`` in a call.
+
+        Raises:
+            Gone: as above.
+        """
         for number, client in enumerate(self._all):
             client.begin("open", rate=rate / len(self._all), items=items, seconds=seconds, seed=number)
-        return self._answers(self._all, until)
-
-    def highest(self, rate: float, items: int, p99_ms: float, seconds: float, until: float) -> Answered | None:
-        """Try a few open-loop rates below ``rate``, highest first. Returns the first whose p99 is within ``p99_ms``, or None."""
-        for share in (0.95, 0.9, 0.8, 0.65, 0.5, 0.3):
-            if time.monotonic() + 1.5 * seconds > until:
-                return None
-            found = self.open(share * rate, items, seconds, until)
-            if found.p99_ms <= p99_ms and not found.failed:
-                return found
-        return None
-
-    def _answers(self, asked: Sequence[Child], until: float) -> Answered:
-        answers = [client.answer(until) for client in asked]
-        ms = sorted(each for answer in answers for each in answer["ms"])
-        failed = sum(answer["failed"] for answer in answers)
-
-        def quantile(share: float) -> float:
-            # A failed call counts as infinitely slow.
-            place = int(share * (len(ms) + failed))
-            return ms[place] if place < len(ms) else math.inf
-
-        rate = sum(answer["answered"] / answer["seconds"] for answer in answers)
-        failure = next(filter(None, [answer["failure"] for answer in answers]), "")
-        return Answered(rate, failed, quantile(0.5), quantile(0.99), failure)
+        return answered_of(_answers(self._all, until), 0.0)
 
     def __enter__(self) -> "Clients":
         return self
@@ -173,3 +220,51 @@ class Clients:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for client in self._all:
             client.close()
+
+
+def _answers(asked: Sequence[Child], until: float) -> list[Mapping[str, Any]]:  # Any: JSON
+    answers: list[Mapping[str, Any]] = []
+    faults: list[Gone] = []
+    for client in asked:
+        # All are read: an answer left behind would be taken for that of the next request.
+        try:
+            answers.append(client.answer(until))
+        except Gone as error:
+            faults.append(error)
+    if faults:
+        raise faults[0]
+    return answers
+
+
+def answered_of(answers: Sequence[Mapping[str, Any]], begin: float) -> Answered:  # Any: JSON
+    """Add up what ``Client.closed`` or ``Client.open`` returned. ``begin``: the seconds at their start that do not count for the rate.
+
+    Raises:
+        Gone: no call was answered.
+    """
+    ends = sorted((at, ms, items) for answer in answers for at, ms, items in answer["ends"])
+    failed = sum((Counter(answer["failed"]) for answer in answers), Counter[str]())
+    failure = next(filter(None, [answer["failure"] for answer in answers]), "")
+    if not ends:
+        raise Gone(f"none of {failed.total()} texts was answered; the first call that failed had {failure}")
+    # A load that is shorter than its beginning, on a slow machine.
+    begin = begin if ends[-1][0] > begin else 0.0
+    counted = [(at, items) for at, _, items in ends if at >= begin]
+    whole = slices_of(counted, begin, 1) or [0.0]
+    size = max(1, -(-len(ends) // SLICES))
+    p99s = [_quantile([ms for _, ms, _ in ends[start : start + size]], 0.99) for start in range(0, len(ends), size)]
+    every = [ms for _, ms, _ in ends]
+    return Answered(
+        sum(items for _, _, items in ends),
+        max(1e-3, *(answer["seconds"] for answer in answers)),
+        Rounds(whole[0], slices_of(counted, begin, SLICES) or whole),
+        _quantile(every, 0.5),
+        Rounds(_quantile(every, 0.99), p99s),
+        dict(failed),
+        failure,
+        max(answer["cpu_s"] / max(answer["seconds"], 1e-3) for answer in answers),
+    )
+
+
+def _quantile(ms: Sequence[float], share: float) -> float:
+    return sorted(ms)[min(len(ms) - 1, int(share * len(ms)))]

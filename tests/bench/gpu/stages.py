@@ -1,52 +1,93 @@
-"""The in-process stages, in order. Each has a share of the remaining time, and records why a figure is missing."""
+"""The in-process stages, in order. Each ends at an instant of its own, and records why a figure is missing."""
 
+import itertools
 import re
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from tests.bench.gpu.bench import Bench
+from tests.bench.gpu.bench import Bench, part
+from tests.bench.gpu.bert import SIZES as MODELS
 from tests.bench.gpu.child import Child, Gone
-from tests.bench.gpu.report import AT_128, CELLS, OURS, PEERS, SIZES, offline_rows
-from tests.bench.gpu.rows import MIXES
+from tests.bench.gpu.report import (
+    AT_128,
+    CELLS,
+    KINDS,
+    LOADS,
+    OFFLINE,
+    OURS,
+    PEERS,
+    ROWS_MAX,
+    SIZES,
+    capped_rows,
+    offline_rows,
+    tokenize_rows,
+)
+from tests.bench.gpu.serve_stages import texts_for
+from tests.bench.gpu.spread import Rounds, median
 from tests.bench.gpu.wheels import with_libraries
 
-# The most important first, since the last ones are skipped if time is short.
-ORDER = ("128", "mixed", "sst2", "imdb", "32", "512", "64", "256", "16")
 KERNEL = re.compile(r"Operator=(\w+).*SdpaKernel=(\w+)")
 ATTEND_LENGTHS = (32, 128, 512)
+LIBRARIES = ("onnxruntime", "torch")
+Shape = tuple[int, int, int]
 
 
-def probe(bench: Bench) -> None:
-    """Measure GEMM and copies, the references of the other figures."""
-    plan, until = bench.plan, bench.part(0.12)
+def probe(bench: Bench, until: float) -> None:
+    """Measure products and copies, the references of the other figures. Of two libraries the faster one counts, for each shape."""
+    plan = bench.plan
+    width = plan.gemm_width
+    shapes = {"square": {"square": (width, width, width)}}
+    shapes |= {f"{size}_products": MODELS[plan.models[size]].products(plan.served_tokens) for size in SIZES}
+    for probed, products in shapes.items():
+        bench.attempt([f"probe_{probed}_tflops"], until, 0.5, partial(_products, bench, probed, products, until))
     names = {"to_device": "probe_to_device_gbs", "to_host": "probe_to_host_gbs", "within": "probe_device_copy_gbs"}
 
-    def copies() -> dict[str, float]:
+    def copies() -> dict[str, float | Rounds]:
         said = bench.inside().ask(until, "copies", size=plan.copy_bytes, seconds=0.5)
-        return {**{name: said[key] for key, name in names.items()}, "probe_memory_pinned": said["pinned"]}
+        return {**{name: median(said[key]) for key, name in names.items()}, "probe_memory_pinned": said["pinned"]}
 
-    def gemm(child: Callable[[], Child], name: str) -> dict[str, float]:
-        return {name: child().ask(until, "gemm", width=plan.gemm_width, seconds=1.0 if plan.on_gpu else 0.1)["tflops"]}
-
-    for child, name in ((bench.inside, "probe_gemm_ort_tflops"), (bench.torch, "probe_gemm_torch_tflops")):
-        bench.attempt([name], until, 0.5, partial(gemm, child, name))
-    probed = [bench.found[name] for name in ("probe_gemm_ort_tflops", "probe_gemm_torch_tflops") if name in bench.found]
-    bench.attempt(["probe_gemm_tflops"], until, 0.0, lambda: {"probe_gemm_tflops": max(probed)} if probed else {})
     bench.attempt([*names.values(), "probe_memory_pinned"], until, 0.5, copies)
 
 
-def make(bench: Bench) -> None:
+def _products(bench: Bench, probed: str, products: Mapping[str, Shape], until: float) -> dict[str, float]:
+    """TFLOP/s of all products together, one after the other. Those of each library and shape go to ``meta``."""
+    best: dict[str, float] = {}
+    asked = list(itertools.product(LIBRARIES, products))
+    bench.rng.shuffle(asked)
+    fault: Gone | None = None
+    for library, name in asked:
+        rows, inner, columns = products[name]
+        try:
+            child = bench.torch() if library == "torch" else bench.inside()
+            said = child.ask(until, "gemm", rows=rows, inner=inner, columns=columns, seconds=bench.plan.gemm_s)["seconds"]
+        except Gone as error:
+            fault = error
+            continue
+        rates = median([flop(products[name]) / each / 1e12 for each in said])
+        found = bench.meta.setdefault("products_tflops", {}).setdefault(probed, {}).setdefault(library, {})
+        found[name] = {"shape": products[name], "median": rates.value, **rates.spread()}
+        best[name] = min(best.get(name, np.inf), statistics.median(said))
+    if fault is not None and len(best) < len(products):
+        raise fault
+    return {f"probe_{probed}_tflops": sum(map(flop, products.values())) / sum(best.values()) / 1e12}
+
+
+def flop(shape: Shape) -> float:
+    """The operations of a product."""
+    rows, inner, columns = shape
+    return 2.0 * rows * inner * columns
+
+
+def make(bench: Bench, until: float) -> None:
     """Bundles and their graphs."""
     for size, model in bench.plan.models.items():
-        until = bench.part(0.25)
 
-        def made(model: str = model, name: str = f"{size}_graphs_seconds", until: float = until) -> dict[str, float]:
+        def made(model: str = model, name: str = f"{size}_graphs_seconds") -> dict[str, float]:
             said = bench.inside().ask(until, "make", model=model)
             bench.meta.setdefault("fused", {})[model] = said["fused"]
             return {name: said["seconds"]}
@@ -54,9 +95,9 @@ def make(bench: Bench) -> None:
         bench.attempt([f"{size}_graphs_seconds"], until, 1.0, made)
 
 
-def check(bench: Bench) -> None:
-    """Check that the measured graphs compute the right logits, and which kernels they use."""
-    plan, until = bench.plan, bench.part(0.22)
+def check(bench: Bench, until: float) -> None:
+    """Check that the measured graphs compute the right logits, and which kernels they use; then the cells."""
+    plan = bench.plan
     base = plan.models["base"]
     bench.attempt([f"base_{variant}_logit_error" for variant in (*OURS, *PEERS)], until, 1.0, lambda: errors(bench, until))
 
@@ -69,7 +110,7 @@ def check(bench: Bench) -> None:
         bench.attempt([name], until, 1.0, partial(golden, bundle, name))
     for layout in OURS:
 
-        def cells(layout: str = layout) -> dict[str, float]:
+        def right(layout: str = layout) -> dict[str, float]:
             said = bench.inside().ask(until, "cells", model=base, layout=layout)
             bench.meta[f"cells_{layout}"] = said
             return {f"base_cells_{layout}_right": said["right"] / max(1, said["cells"])}
@@ -78,17 +119,10 @@ def check(bench: Bench) -> None:
             said = bench.inside().ask(until, "company", layout=layout, seed=7, **plan.company)
             return {f"english_{layout}_company_{what}": said[what] for what in ("move", "flips")}
 
-        bench.attempt([f"base_cells_{layout}_right"], until, 1.0, cells)
+        bench.attempt([f"base_cells_{layout}_right"], until, 1.0, right)
         bench.attempt([f"english_{layout}_company_{what}" for what in ("move", "flips")], until, 1.0, company)
-    for name, (size, rows, length, kind) in CELLS.items():
-        variant = ("packed" if bench.found.get("base_golden_packed") else "padded") + kind
-        shape = {"rows": rows, "length": length, "seconds": 0.3 if plan.on_gpu else 0.02}
-        asked = {"model": plan.models[size], "variant": variant, **shape}
-
-        def cell(name: str = name, asked: Mapping[str, Any] = asked) -> dict[str, float]:
-            return {name: bench.inside().ask(until, "cell", **asked)["ms"]}
-
-        bench.attempt([name], until, 0.2, cell)
+    names = [f"{cell}_{kind}_ms" for cell in CELLS for kind in KINDS]
+    bench.attempt([*names, "capture_gain"], until, 1.0, partial(_cells, bench, until))
     bench.attempt(["fast_attention_share"], until, 1.0, lambda: kernels(bench, until))
 
 
@@ -105,6 +139,27 @@ def errors(bench: Bench, until: float) -> dict[str, float]:
         except Gone as error:
             bench.not_measured[f"base_{variant}_logit_error"] = str(error)
     return found
+
+
+def _cells(bench: Bench, until: float) -> dict[str, float | Rounds]:
+    """Small batches captured and launched, in random order in each round; and the geometric mean of what capturing gains."""
+    layout = "packed" if bench.found.get("base_golden_packed") else "padded"
+    rounds: dict[str, list[float]] = {}
+    for _ in range(bench.plan.rounds):
+        asked = list(itertools.product(CELLS, KINDS))
+        bench.rng.shuffle(asked)
+        for cell, kind in asked:
+            if rounds and time.monotonic() > until:
+                break
+            size, rows, length = CELLS[cell]
+            variant = f"{layout}_captured" if kind == "captured" else layout
+            shape = {"model": bench.plan.models[size], "rows": rows, "length": length}
+            said = bench.inside().ask(until, "cell", variant=variant, seconds=bench.plan.cell_s, **shape)
+            rounds.setdefault(f"{cell}_{kind}_ms", []).append(said["ms"])
+    found: dict[str, float | Rounds] = {name: median(each) for name, each in rounds.items()}
+    both = [[f"{cell}_{kind}_ms" for kind in KINDS] for cell in CELLS]
+    gains = [statistics.median(rounds[slow]) / statistics.median(rounds[fast]) for slow, fast in both if {slow, fast} <= rounds.keys()]
+    return found | ({"capture_gain": statistics.geometric_mean(gains)} if gains else {})
 
 
 def kernels(bench: Bench, until: float) -> dict[str, float]:
@@ -136,22 +191,38 @@ def read_kernels(said: str) -> dict[str, "Counter[str]"]:
     return seen
 
 
-def offline(bench: Bench, size: str, share: float) -> None:
-    """All mixes of lengths, for our variants and the peers in turns, each at its best batch size."""
-    ends_at = bench.part(share)
-    for number, mix in enumerate(ORDER):
-        now = time.monotonic()
-        until = now + max(0.0, ends_at - now) / (len(ORDER) - number)
+def offline(bench: Bench, until: float, size: str) -> None:
+    """All mixes of lengths, for our variants and the peers in random order, each at its best batch size."""
+    mixes = OFFLINE[size]
+    for number, mix in enumerate(mixes):
+        ends_at = part(until, 1 / (len(mixes) - number))
         needs_s = 2.0 if bench.plan.on_gpu else 0.2
-        bench.attempt(offline_rows(size, mix), until, needs_s, partial(_mix, bench, size, mix, until))
-    assert set(ORDER) == set(MIXES)
+        bench.attempt(offline_rows(size, mix), ends_at, needs_s, partial(_mix, bench, size, mix, ends_at))
 
 
-def _mix(bench: Bench, size: str, mix: str, until: float) -> dict[str, float]:
+def default_bundle(bench: Bench, until: float) -> None:
+    """The default bundle's size; and its short texts with each limit of rows."""
+    offline(bench, part(until, 0.75), "l6")
+    bench.attempt(capped_rows(), until, 1.0 if bench.plan.on_gpu else 0.2, partial(_capped, bench, until))
+
+
+def _capped(bench: Bench, until: float) -> dict[str, float | Rounds]:
+    rounds: dict[int, list[float]] = {rows: [] for rows in ROWS_MAX}
+    each_s = max(0.02, (until - time.monotonic()) / (2 * len(ROWS_MAX) * bench.plan.rounds))
+    for _ in range(bench.plan.rounds):
+        for rows in bench.rng.sample(ROWS_MAX, len(ROWS_MAX)):
+            asked = {"model": bench.plan.models["l6"], "variant": "packed", "mix": "sst2", "tokens": bench.plan.served_tokens}
+            said = bench.inside().ask(until, "measure", seconds=each_s, rows_max=rows, **asked)
+            rounds[rows].append(said["texts_per_s"])
+    found: dict[str, float | Rounds] = {f"l6_sst2_{rows}_rows_texts_per_s": median(each) for rows, each in rounds.items()}
+    few, many = (statistics.median(rounds[rows]) for rows in ROWS_MAX)
+    return found | {"l6_sst2_rows_gain": many / few}
+
+
+def _mix(bench: Bench, size: str, mix: str, until: float) -> dict[str, float | Rounds]:
     plan, name = bench.plan, f"{size}_{mix}"
-    begun = time.monotonic()
-    variants = [*OURS, *PEERS]
-    each_s = max(0.02, 0.3 * (until - begun) / (len(variants) * len(plan.budgets)))
+    variants = bench.rng.sample((*OURS, *PEERS), len(OURS) + len(PEERS))
+    each_s = max(0.02, 0.3 * (until - time.monotonic()) / (len(variants) * len(plan.budgets)))
     best: dict[str, tuple[float, int]] = {}
     served: dict[str, float] = {}
     for variant in variants:
@@ -168,27 +239,29 @@ def _mix(bench: Bench, size: str, mix: str, until: float) -> dict[str, float]:
     rounds: dict[str, list[Mapping[str, float]]] = {}
     each_s = max(0.02, 0.8 * (until - time.monotonic()) / (max(1, len(best)) * plan.rounds))
     for _ in range(plan.rounds):
-        for variant, (_, tokens) in best.items():
-            measured = _measure(bench, size, variant, mix, tokens, each_s, until)
+        for variant in bench.rng.sample(tuple(best), len(best)):
+            measured = _measure(bench, size, variant, mix, best[variant][1], each_s, until)
             if measured is not None:
                 rounds.setdefault(variant, []).append(measured)
-    found: dict[str, float] = {}
+    found: dict[str, float | Rounds] = {}
     for variant, all_of_it in rounds.items():
         whats = ("tflops", "texts_per_s", "real_over_processed") if variant in OURS else ("tflops",)
-        found |= {f"{name}_{variant}_{what}": statistics.median(one[what] for one in all_of_it) for what in whats}
+        found |= {f"{name}_{variant}_{what}": median([one[what] for one in all_of_it]) for what in whats}
         if variant in OURS:
             found[f"{name}_{variant}_best_tokens"] = best[variant][1]
-    return found | _ratios(bench, name, found, {variant: served[variant] / best[variant][0] for variant in served})
+    return found | _ratios(bench, size, mix, rounds, {variant: served[variant] / best[variant][0] for variant in served})
 
 
-def _ratios(bench: Bench, name: str, found: Mapping[str, float], served: Mapping[str, float]) -> dict[str, float]:
+def _ratios(
+    bench: Bench, size: str, mix: str, rounds: Mapping[str, Sequence[Mapping[str, float]]], served: Mapping[str, float]
+) -> dict[str, float]:
     """Our best variant over its references."""
-    speeds = {variant: found[f"{name}_{variant}_tflops"] for variant in (*OURS, *PEERS) if f"{name}_{variant}_tflops" in found}
+    speeds = {variant: statistics.median(one["tflops"] for one in all_of_it) for variant, all_of_it in rounds.items()}
     ours = max((speeds[variant] for variant in OURS if variant in speeds), default=None)
     peers = [speeds[variant] for variant in PEERS if variant in speeds]
-    ratios: dict[str, float] = {}
-    if ours is not None and "probe_gemm_tflops" in bench.found:
-        ratios[f"{name}_gemm_share"] = ours / bench.found["probe_gemm_tflops"]
+    name, ratios = f"{size}_{mix}", {}
+    if ours is not None and f"probe_{size}_products_tflops" in bench.found:
+        ratios[f"{name}_products_share"] = ours / bench.found[f"probe_{size}_products_tflops"]
     if ours is not None and peers:
         ratios[f"{name}_over_peer"] = ours / max(peers)
     layout = "packed" if "packed" in served else "padded"
@@ -200,6 +273,8 @@ def _ratios(bench: Bench, name: str, found: Mapping[str, float], served: Mapping
 def _measure(bench: Bench, size: str, variant: str, mix: str, tokens: int, seconds: float, until: float) -> Mapping[str, float] | None:
     """Measure one variant once. Returns None if it does not work, and records the reason."""
     try:
+        if time.monotonic() > until:
+            raise Gone("its time was up")
         child = bench.torch() if variant.startswith("torch") else bench.inside()
         asked = {"model": bench.plan.models[size], "variant": variant, "mix": mix, "tokens": tokens, "seconds": seconds}
         return child.ask(until, "measure", **asked)
@@ -208,10 +283,9 @@ def _measure(bench: Bench, size: str, variant: str, mix: str, tokens: int, secon
         return None
 
 
-def at_128(bench: Bench) -> None:
-    """BERT-base with 128 tokens again: the parts of a batch's time, and the peers that are measured only here."""
+def at_128(bench: Bench, until: float) -> None:
+    """The host's share of a batch and of a text; and BERT-base with 128 tokens again for the peers that are measured only so."""
     plan = bench.plan
-    until = bench.part(0.3)
     tokens = int(bench.found.get("base_128_packed_best_tokens", plan.served_tokens))
 
     def parts() -> dict[str, float]:
@@ -219,7 +293,13 @@ def at_128(bench: Bench) -> None:
         bench.meta["parts_of_a_batch"] = {"tokens": plan.served_tokens, **said}
         return {"base_128_host_share": (said["pad_s"] + said["copy_s"]) / sum(said.values())}
 
+    def tokenize() -> dict[str, float | Rounds]:
+        loads = {f"{size}_{mix}_tokenize_us": mix for size, mixes in LOADS.items() for mix in mixes}
+        asked = {name: bench.inside().ask(until, "tokenize", texts=texts_for(bench, mix), seconds=0.2) for name, mix in loads.items()}
+        return {name: median(said["us"]) for name, said in asked.items()}
+
     bench.attempt(["base_128_host_share"], until, 0.5, parts)
+    bench.attempt(tokenize_rows(), until, 0.5, tokenize)
     for variant in AT_128:
 
         def peer(variant: str = variant) -> dict[str, float]:
@@ -234,9 +314,3 @@ def at_128(bench: Bench) -> None:
         bench.found["base_128_over_peer"] = min(bench.found["base_128_over_peer"], best / compiled)
     over = {"base_128_tensorrt_over_ours": tensorrt / best} if tensorrt and best else {}
     bench.attempt(["base_128_tensorrt_over_ours"], until, 0.0, lambda: over)
-
-
-def offline_all(bench: Bench) -> None:
-    """Both sizes; BERT-base, whose figures have targets, gets more of the time."""
-    for size, share in zip(SIZES, bench.plan.in_process_shares, strict=True):
-        offline(bench, size, share)

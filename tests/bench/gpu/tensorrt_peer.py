@@ -28,9 +28,9 @@ def load(file: Path, rows: int, tokens: int, index: int) -> onnxruntime.Inferenc
     """
     if PROVIDER not in onnxruntime.get_available_providers():
         raise NoTensorRT(f"onnxruntime {onnxruntime.__version__} is built without {PROVIDER}")
-    # The loader does not search the folder of a wheel's libraries; the wheel's module loads them.
+    # The loader does not search the folder of a wheel's libraries; the wheel's module loads them. With --wheels it finds them.
     with contextlib.suppress(ImportError, OSError):
-        importlib.import_module("tensorrt")
+        importlib.import_module("tensorrt_libs")
     options = onnxruntime.SessionOptions()
     options.add_free_dimension_override_by_name("batch", rows)
     options.add_free_dimension_override_by_name("sequence", tokens)

@@ -15,7 +15,7 @@ from sentiment.loadtest.mix import Mix
 from sentiment.loadtest.results import Point
 from sentiment.traffic.arrivals import Law
 from tests.bench.peers.answers import ANSWER_FAILED, MODEL, QUIET_S_MAX, Answer, Ask, ask_alone, differing, quiet, ready
-from tests.bench.peers.environments import PeerFailed
+from tests.bench.peers.environments import LIBRARIES, PeerFailed
 from tests.bench.peers.figures import FIGURES, OBJECTIVE_S
 from tests.bench.peers.processes import Running
 from tests.bench.peers.table import OURS, Row
@@ -66,7 +66,7 @@ class Found:
 
     def rows(self) -> list[Row]:
         """All rows of the table, in order, including empty ones."""
-        return [Row(figure, self.values.get(figure.key, {})) for figure in FIGURES]
+        return [Row(figure, self.values.get(figure.key, {}), LIBRARIES) for figure in FIGURES]
 
 
 @dataclass(slots=True)

@@ -88,6 +88,9 @@ PEERS = (
         weights="fp32",
     ),
 )
+
+# Those that are no servers.
+LIBRARIES = tuple(peer.name for peer in PEERS if peer.protocol == "in-process")
 NOT_MEASURED = {
     "TEI": "comes as container images, which cannot be run here, and as Rust source; its ONNX backend takes batches of at most 8",
     "TorchServe": "not maintained since 2025 (pytorch/serve#3396); its server is Java, its workers are Python like MLServer's",

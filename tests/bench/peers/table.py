@@ -4,7 +4,7 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,19 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A figure of each peer in each round, by name: infinite if nothing was answered, missing if it cannot be measured."""
+    """A figure of each peer in each round, by name: infinite if nothing was answered, missing if it cannot be measured.
+
+    ``libraries``: the peers that run in process. They take no calls, so ours is not compared with them.
+    """
 
     figure: Figure
     values: Mapping[str, Sequence[float]]
+    libraries: Collection[str] = ()
 
     @property
     def best_other(self) -> str:
-        """The other peer with the best median; empty if none has the figure."""
-        return min((name for name in self.values if name != OURS), key=self.rank, default="")
+        """The other server with the best median; empty if none has the figure."""
+        return min((name for name in self.values if name != OURS and name not in self.libraries), key=self.rank, default="")
 
     @property
     def verdict(self) -> str:
@@ -61,7 +65,7 @@ def to_markdown(rows: Sequence[Row], names: Sequence[str]) -> str:
         [
             f"Ours is ahead in {verdicts['ahead']} rows, level in {verdicts['level']} and behind in {verdicts['behind']}.",
             "",
-            "| | ours | best other | | ours is |",
+            "| | ours | best other server | | ours is |",
             "|---|---:|---:|---|---|",
             *(
                 f"| {_name(row)} | {_spread(row, OURS)} | {_spread(row, row.best_other)} | {row.best_other} | {row.verdict} |"
@@ -112,7 +116,8 @@ def _number(value: float) -> str:
 
 
 def to_json(rows: Iterable[Row], meta: Mapping[str, Any]) -> dict[str, Any]:
-    """``{"meta", "rows": [{"key", "name", "unit", "higher_is_better", "values": {peer: [value]}, "best_other", "verdict"}]}``.
+    """``{"meta", "rows": [{"key", "name", "unit", "higher_is_better", "values": {peer: [value]}, "libraries", "best_other",
+    "verdict"}]}``.
 
     There is a value for each round; an infinite one is null.
     """
@@ -125,6 +130,7 @@ def to_json(rows: Iterable[Row], meta: Mapping[str, Any]) -> dict[str, Any]:
                 "unit": row.figure.unit,
                 "higher_is_better": row.figure.higher_is_better,
                 "values": {name: [value if math.isfinite(value) else None for value in rounds] for name, rounds in row.values.items()},
+                "libraries": sorted(row.libraries),
                 "best_other": row.best_other,
                 "verdict": row.verdict,
             }
@@ -138,9 +144,8 @@ def from_json(values: Mapping[str, Any]) -> tuple[list[Row], dict[str, Any]]:
     rows = []
     for each in values["rows"]:
         figure = Figure(each["key"], each["name"], each["unit"], each["higher_is_better"])
-        rows.append(
-            Row(figure, {name: [math.inf if value is None else value for value in rounds] for name, rounds in each["values"].items()})
-        )
+        found = {name: [math.inf if value is None else value for value in rounds] for name, rounds in each["values"].items()}
+        rows.append(Row(figure, found, each.get("libraries", ())))
     return rows, dict(values["meta"])
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sentiment.api.grpc.status import set_seconds, status_of
 from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput, NotBuilt
-from sentiment.model.bundle import Manifest
+from sentiment.model.bundle import GraphSpec, Manifest
 from sentiment.model.scores import Scored
 from sentiment.model.trust import ExplanationsMeasured, MethodTrust
 from sentiment.observability.tracing.trace import Trace
@@ -120,9 +120,7 @@ def model_of(served: Served, is_default: bool, limits: pb.Limits, methods: Seque
         explanation_methods=methods,
         layers=classifier.bundle.attention_layers if shown else 0,
         heads=classifier.bundle.attention_heads if shown else 0,
-        classify_graph=pb.Graph(
-            file=graph.file, precision=graph.precision, provider=classifier.session.provider, invariance=graph.invariance
-        ),
+        classify_graph=graph_of(graph, classifier.session.provider),
         calibration=pb.Calibration(temperature=manifest.calibration.temperature, abstain_below=manifest.calibration.abstain_below),
         accuracy=[
             pb.Accuracy(
@@ -135,6 +133,11 @@ def model_of(served: Served, is_default: bool, limits: pb.Limits, methods: Seque
         explanation_trust=[] if measured is None else [_trust_of(found, measured.operators) for found in measured.trust],
         explanation_study=None if measured is None else _study_of(measured),
     )
+
+
+def graph_of(graph: GraphSpec, provider: str) -> pb.Graph:
+    """The message for a graph and the execution provider that runs it."""
+    return pb.Graph(file=graph.file, precision=graph.precision, provider=provider, invariance=graph.invariance)
 
 
 def _study_of(measured: ExplanationsMeasured) -> pb.ExplanationStudy:

@@ -26,7 +26,7 @@ from sentiment.explain.parts import AttentionTile, Counterfactuals, ExplanationR
 from sentiment.model.classifier import Classifier
 from sentiment.model.execute import Execute, here
 from sentiment.model.scores import probabilities
-from sentiment.model.session import Stop
+from sentiment.model.session import Providers, Stop
 from sentiment.model.words import Encoded
 
 
@@ -37,17 +37,19 @@ def _unlimited() -> float:
 class Explainer:
     """Explains the answers of one classifier. Safe to use from several threads; each explanation needs its own memory."""
 
-    def __init__(self, classifier: Classifier, clock: Clock = time.perf_counter) -> None:
+    def __init__(self, classifier: Classifier, clock: Clock = time.perf_counter, providers: Providers = ()) -> None:
         """The explain graph is loaded by the first explanation, or by ``load``.
 
         Args:
             classifier: gives the answers.
             clock: in seconds, times the runs.
+            providers: of the explain graph; empty: the one that the bundle names first.
         """
         self.classifier = classifier
         # Why the bundle's explain graph cannot be used; set when loading fails.
         self.failure = ""
         self._clock = clock
+        self._providers = providers
         self._spec = classifier.manifest.graphs.explain
         self._graph: ExplainGraph | None = None
         self._loading = Lock()
@@ -102,7 +104,7 @@ class Explainer:
             graph = self._graph
             if graph is None and self._spec is not None and not self.failure:
                 try:
-                    graph = self._graph = load_graph(self.classifier, self._spec, execute)
+                    graph = self._graph = load_graph(self.classifier, self._spec, execute, self._providers)
                 except BadBundle as error:
                     self.failure = str(error)
             # Not self._graph: another thread may have unloaded it meanwhile.
@@ -190,7 +192,19 @@ class _Work:
             agrees, error = int(explained.argmax()) == int(logits.argmax()), float(np.abs(explained - logits).max())
             at_text = arrays["embedding_dots"][0].astype(np.float64), float(explained[label])
         texts = self.request.texts
-        yield Header(texts, self.encoded, scored, label, float(logits[label]), agrees, error, self.encoded.unseen)
+        yield Header(
+            texts,
+            self.encoded,
+            scored,
+            label,
+            float(logits[label]),
+            agrees,
+            error,
+            self.encoded.unseen,
+            self.classifier.graph,
+            self.classifier.session.provider,
+            self.graph.session.provider if self.graph is not None else "",
+        )
         seen = self._heads_seen(arrays)
         view = None if self.request.neuron is None else neuron(arrays, self.request.neuron)
         yield from self._tiles(arrays)

@@ -10,7 +10,7 @@ from sentiment.errors import BadBundle, CannotRead, OutOfMemory
 from sentiment.model.bundle import GraphSpec
 from sentiment.model.classifier import Classifier
 from sentiment.model.execute import Execute, here
-from sentiment.model.session import ExplainSession
+from sentiment.model.session import ExplainSession, Providers
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row
 
@@ -28,11 +28,11 @@ class ExplainGraph:
     width: int
 
 
-def load_graph(classifier: Classifier, spec: GraphSpec, execute: Execute = here) -> ExplainGraph:
+def load_graph(classifier: Classifier, spec: GraphSpec, execute: Execute = here, providers: Providers = ()) -> ExplainGraph:
     """Load the explain graph and run the golden set through it, each text in a batch with a shorter or longer one.
 
     Logits must match those of the manifest (from the fp32 reference) within ``spec.tolerance``, and give the same label. Attention rows
-    must be non-negative, sum to 1 and give padding nothing. All outputs must be finite.
+    must be non-negative, sum to 1 and give padding nothing. All outputs must be finite. ``providers`` may be empty: ``spec`` names one.
 
     Raises:
         BadBundle: says what is wrong.
@@ -43,7 +43,7 @@ def load_graph(classifier: Classifier, spec: GraphSpec, execute: Execute = here)
     bundle = classifier.bundle
     try:
         # The files may have changed since the bundle was loaded: this happens at the first request for an explanation.
-        session = ExplainSession(file, spec.providers[0], bundle.outside(spec.file))
+        session = ExplainSession(file, providers or spec.providers[:1], bundle.outside(spec.file))
         bundle.check(spec.file)
     except BadBundle as error:
         if _may_pass(error):

@@ -21,7 +21,7 @@ from sentiment.serving.event_loop import stop_signals
 from sentiment.serving.front_ends.handshake import BEAT_S, EXECUTOR, Start, front_ends
 from sentiment.settings import Settings
 
-COMMAND = (sys.executable, "-P", "-m", "sentiment.serving.front_ends")
+COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "sentiment.serving.front_ends")
 # Exit codes of a process. Those in FINAL would come again from its replacement, except WRONG_SETTINGS after the process has worked: then
 # a file is unusable for the moment.
 FAILED, WRONG_SETTINGS, BAD_BUNDLE, CANNOT_SERVE = 1, 2, 3, 4

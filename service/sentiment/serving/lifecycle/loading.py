@@ -1,6 +1,8 @@
 """Loads and warms up a model: finds devices, loads the graphs, starts the runners and measures batch costs."""
 
 import contextlib
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -17,6 +19,7 @@ from sentiment.model.cores import cores_granted
 from sentiment.model.device_session import TOKENS_STEP, prove
 from sentiment.model.devices import CPU, Device, Found, find_devices
 from sentiment.model.execute import Execute, here, result_of
+from sentiment.model.lowest_priority import CHECK_INTERVAL_S
 from sentiment.model.on_device import load_on_device
 from sentiment.model.runner import Runner
 from sentiment.observability.logs import logger
@@ -25,9 +28,9 @@ from sentiment.settings import Settings
 
 # On a core, rows of about 280 tokens take 35 ms each alone and 40 ms in batches of 4 (make bench): long rows run better alone.
 ON_CPU = {"rows": 16, "tokens": 512, "scores_bytes": 64 * 2**20}
-# An H200 takes about 6 ms for 16,384 tokens of BERT-base (computed). Fewer leave it idle between batches; more make all rows wait. Fused
-# attention keeps no scores.
-ON_GPU = {"rows": 256, "tokens": 16_384, "scores_bytes": 2**32}
+# An H200 takes about 6 ms for 16,384 tokens of BERT-base (computed). Fewer leave it idle between batches; more make all rows wait. Short
+# texts (some 25 tokens) need 650 rows for as many. Fused attention keeps no scores.
+ON_GPU = {"rows": 1024, "tokens": 16_384, "scores_bytes": 2**32}
 # Up to this many tokens, packed attention in fp32 keeps its scores, which may take more memory than longer rows without them.
 SCORES_KEPT_MAX = 255
 # Threads of a batch that runs while other runners are idle. More were not measured.
@@ -70,7 +73,7 @@ def load(
         measure_s: seconds to measure.
         check: called from time to time. An exception from it ends the load, propagates, and everything is closed.
         model: ``name`` or ``name/version``; "" for the default.
-        execute: runs the heavy work that frees the GIL, on the CPU.
+        execute: runs the heavy work that frees the GIL, on the CPU. If it is not ``here``, graphs for a GPU are made in another process.
 
     Raises:
         BadBundle: the bundle cannot be served.
@@ -82,7 +85,7 @@ def load(
     if found.devices == (CPU,):
         return _on_cpu(path, settings, measure_s, found, execute)
     try:
-        return _on_devices(_checked(path, "fp32"), settings, measure_s, found, check)
+        return _on_devices(_checked(path, "fp32", execute), settings, measure_s, found, check, execute)
     except (BadBundle, BadSettings, DeviceLost) as error:
         if settings.device != "auto":
             raise
@@ -124,7 +127,9 @@ def _on_cpu(path: Path, settings: Settings, measure_s: float, found: Found, exec
     return Loaded(classifier, classifier, limits, cost, Padded(), runners, not_cuda=found.not_cuda)
 
 
-def _on_devices(host: Classifier, settings: Settings, measure_s: float, found: Found, check: Callable[[], None]) -> Loaded:
+def _on_devices(
+    host: Classifier, settings: Settings, measure_s: float, found: Found, check: Callable[[], None], execute: Execute
+) -> Loaded:
     if settings.precision == "int8":
         raise BadSettings(f"precision = int8: runs only on the CPU, but the device is {found.devices[0].name}")
     limits = _limits(settings, host, ON_GPU)
@@ -132,20 +137,24 @@ def _on_devices(host: Classifier, settings: Settings, measure_s: float, found: F
     try:
         # One device after the other: while CUDA graphs are captured, no other device may allocate memory.
         with _graphs_folder(settings) as folder:
+            if execute is not here:
+                _make_graphs_apart(host, settings, folder, check)
             for runner, device in zip(runners, found.devices, strict=True):
-                make = partial(load_on_device, host, device, settings.precision, folder, settings.device_bytes_max, check)
+                make = partial(
+                    load_on_device, host, device, settings.precision, folder, settings.device_bytes_max, settings.device_captures, check
+                )
                 runner.classifier = runner.call(make)
         served = [runner.classifier for runner in runners if runner.classifier is not None]
         kinds = {classifier.graph.file for classifier in served}
         if len(kinds) > 1:
             raise BadBundle(f"{host.bundle.path}: no graph passes on all devices: {', '.join(sorted(kinds))}; set device or precision")
         session = served[0].session
-        layout = Packed(TOKENS_STEP) if session.layout == "packed" else Padded(session.lengths)
+        layout = Packed(TOKENS_STEP) if session.layout == "packed" else Padded()
         within = layout.within(limits)
         longest = host.manifest.max_tokens
         mixtures = [layout.mixture(within, length) for length in (longest, min(longest, SCORES_KEPT_MAX))]
         for runner, classifier in zip(runners, served, strict=True):
-            runner.call(partial(first_runs, classifier, within, mixtures, check, measure_s))
+            runner.call(partial(first_runs, classifier, within, mixtures, check))
         # The costs of the first device are used for all: they are of one type.
         cost = runners[0].call(partial(warm_up, served[0], within, _cache(settings), measure_s))
         check()
@@ -154,6 +163,23 @@ def _on_devices(host: Classifier, settings: Settings, measure_s: float, found: F
             runner.close(wait_s=1.0)
         raise
     return Loaded(served[0], host, limits, cost, layout, runners, found.devices, found.not_cuda)
+
+
+def _make_graphs_apart(host: Classifier, settings: Settings, folder: Path, check: Callable[[], None]) -> None:
+    """Make the first graphs in a process of the lowest priority: here, the work would hold the GIL for seconds.
+
+    The load then finds them. If they cannot be made, it fails as that process did, and has the reason.
+    """
+    precision = "fp32" if settings.precision == "fp32" else "fp16"
+    command = [sys.executable, "-P", "-m", "sentiment.model.gpu_graphs", str(host.bundle.path), str(folder), precision]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:  # noqa: S603  # our own module
+        try:
+            while process.poll() is None:
+                check()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(CHECK_INTERVAL_S)
+        finally:
+            process.kill()
 
 
 def _cache(settings: Settings) -> Path | None:

@@ -144,7 +144,7 @@ class Repository:
 
         Raises:
             ModelNotFound: it is not loaded.
-            Unsupported: it is the version in use, or the name is the default's; or models are not on the CPU.
+            Unsupported: it is the version in use, or the name is the default's; or models of this device cannot be changed.
         """
         self._check_device()
         chosen = [running for running in self._running.values() if model in (running.id, running.classifier.manifest.name)]
@@ -196,8 +196,12 @@ class Repository:
         return "kept" if running in self._kept else ""
 
     def _check_device(self) -> None:
-        if any(running.loaded.devices != (CPU,) for running in self._running.values()):
-            raise Unsupported("models on a GPU cannot be changed while they serve: start a server with the new model, then stop this one")
+        # While a run is captured, nothing else in the process may take the device's memory.
+        if self._settings.device_captures and any(running.loaded.devices != (CPU,) for running in self._running.values()):
+            raise Unsupported(
+                "models on a GPU cannot be changed while they serve with device_captures: start a server with the new model, then stop "
+                "this one"
+            )
 
     def _find(self, model: str) -> Path:
         if not re.fullmatch(MODEL, model):
@@ -227,7 +231,10 @@ class Repository:
         begun = time.monotonic()
         try:
             await self._make_room(path)
-            one = await asyncio.to_thread(load_beside, self._settings, model, self.busy, self._load_no_more)
+            # Where the others are: with ``auto`` a GPU may have been passed over.
+            devices = ",".join(device.name for device in next(iter(self._running.values())).loaded.devices)
+            settings = self._settings.model_copy(update={"device": devices})
+            one = await asyncio.to_thread(load_beside, settings, model, self.busy, self._load_no_more)
             running = self._start_running(one)
         except (BadBundle, BadSettings, Unsupported) as error:
             self._fail(model, str(error))

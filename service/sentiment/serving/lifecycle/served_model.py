@@ -12,6 +12,8 @@ from sentiment.batching.scheduler import Scheduler
 from sentiment.explain.engine import Explainer
 from sentiment.explain.queue import Explaining, ExplainLimits
 from sentiment.model.bundle import FileSpec
+from sentiment.model.device_session import providers_of
+from sentiment.model.devices import CPU
 from sentiment.model.lease import InUse
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics, ModelMetrics
@@ -112,8 +114,9 @@ class RunningModel(Served):
         # In a thread: an explanation's run whose caller has gone may still take a while.
         self.close()
         self.close_runners()
-        self.classifier.session.close()
-        self.loaded.explained.session.close()
+        own = [runner.classifier for runner in self.loaded.runners if runner.classifier is not None]
+        for session in {classifier.session for classifier in (self.classifier, self.loaded.explained, *own)}:
+            session.close()
         if self.explaining is not None:
             self.explaining.unload(for_good=True)
 
@@ -183,7 +186,9 @@ def make_served(
     if settings.explain:
         limits = ExplainLimits(settings.explain_calls_max, settings.explain_bytes_max)
         share, others = settings.explain_share, busy or (lambda: classifies(batcher))
-        explaining = Explaining(Explainer(loaded.explained), counted, limits, lambda: share if others() else 1.0)
+        on_device = settings.explain_on == "device" and loaded.devices != (CPU,)
+        explainer = Explainer(loaded.explained, providers=providers_of(loaded.devices[0]) if on_device else ())
+        explaining = Explaining(explainer, counted, limits, lambda: share if others() else 1.0)
     return RunningModel(loaded, batcher, counted, settings, explaining)
 
 

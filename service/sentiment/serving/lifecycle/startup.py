@@ -8,7 +8,6 @@ from pathlib import Path
 from sentiment.errors import BadBundle, BadSettings, CannotServe
 from sentiment.model import folders
 from sentiment.model.bundle import load_bundle
-from sentiment.model.devices import CPU
 from sentiment.model.lowest_priority import Beside
 from sentiment.serving.lifecycle.loading import Loaded, load
 from sentiment.settings import Settings
@@ -76,10 +75,10 @@ def _close(one: Loaded) -> None:
 
 
 def load_beside(settings: Settings, model: str, busy: Callable[[], bool], no_more: threading.Event) -> Loaded:
-    """Load a model on the CPU while others serve, at a lower priority than theirs.
+    """Load a model while others serve, at a lower priority than theirs; on a GPU its runs have the same as theirs.
 
     Args:
-        settings: the server's settings.
+        settings: the server's settings, with the devices of the other models.
         model: as ``name/version``.
         busy: whether texts are being classified.
         no_more: set to abandon the load.
@@ -95,7 +94,7 @@ def load_beside(settings: Settings, model: str, busy: Callable[[], bool], no_mor
 
     beside = Beside(busy, check)
     try:
-        return load(settings.model_copy(update={"device": CPU.name}), check=check, model=model, execute=beside)
+        return load(settings, check=check, model=model, execute=beside)
     finally:
         beside.close()
 

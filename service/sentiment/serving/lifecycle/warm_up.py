@@ -33,8 +33,6 @@ MEASURE_S = 1.5
 ROUNDS_MAX = 4
 # Runs of each shape on several cores; the shortest counts.
 WIDE_ROUNDS = 2
-# A device's unmeasured shapes are run for at most this multiple of the measuring time.
-LADDER = 10
 
 
 def warm_up(
@@ -98,20 +96,17 @@ def _wide(classifier: Classifier, seconds: Mapping[Shape, float], execute: Execu
         return None
 
 
-def first_runs(
-    classifier: Classifier, limits: BatchLimits, mixtures: Sequence[Sequence[int]], check: Callable[[], None], measure_s: float = MEASURE_S
-) -> None:
+def first_runs(classifier: Classifier, limits: BatchLimits, mixtures: Sequence[Sequence[int]], check: Callable[[], None]) -> None:
     """Run a device's shapes for the first time, the largest first: this loads kernels, allocates memory and captures the cells.
 
-    Runs the mixtures, all measured shapes and all cells; then the ladder, for at most LADDER times ``measure_s``. Call it in the thread
-    that will run batches, for one device of the process at a time: capturing fails while another session allocates memory.
+    Runs the mixtures, all measured shapes and all cells. Call it in the thread that will run batches, for one device of the process at a
+    time: capturing fails while another session allocates memory.
 
     Args:
         classifier: the classifier to run.
         limits: limits of a batch.
         mixtures: row lengths of the batches that take most memory, each with the longest first.
         check: called before each run; an exception from it ends the warm-up.
-        measure_s: as for ``warm_up``.
 
     Raises:
         BadBundle: the graph cannot run one of them.
@@ -124,12 +119,6 @@ def first_runs(
     for lengths in [*mixtures, *([length] * rows for rows, length in sorted(shapes, key=math.prod, reverse=True))]:
         check()
         _run(classifier, lengths)
-    begun = time.monotonic()
-    for rows, length in session.ladder:
-        if time.monotonic() - begun >= LADDER * measure_s:
-            break
-        check()
-        _run(classifier, [length] * rows)
 
 
 def _measured(classifier: Classifier, limits: BatchLimits) -> list[Shape]:

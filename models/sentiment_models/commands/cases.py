@@ -1,0 +1,48 @@
+"""``sentiment-models cases``."""
+
+import argparse
+from pathlib import Path
+
+from sentiment_models.cases.generate import COUNT_DEFAULT, COUNT_MAX, COUNT_MIN, HELD_OUT, SEED, TRAIN, counts, generate
+from sentiment_models.cases.grammar import load
+from sentiment_models.errors import ModelsError
+from sentiment_models.reports.report import write_text
+
+DESCRIPTION = (
+    "Generate texts whose label follows from a grammar: negation, contrast, change, questions, irony, emoji and the like, in minimal "
+    "pairs. Writes OUT/train.jsonl for train --data, and OUT/held_out.jsonl with templates, domains and words that train.jsonl lacks, "
+    "for evaluate. Prints the number of texts by phenomenon."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write into; made if it does not exist")
+    parser.add_argument("--seed", type=int, default=SEED, metavar="N", help="equal seeds give equal files (default: %(default)s)")
+    parser.add_argument(
+        "--count",
+        type=number,
+        default=COUNT_DEFAULT,
+        metavar="N",
+        help=f"texts in both files together, {COUNT_MIN} to {COUNT_MAX} (default: %(default)s)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    try:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelsError(f"{arguments.out}: cannot be made: {error.strerror}") from error
+    cases = list(generate(load(), arguments.seed, arguments.count))
+    for split in (TRAIN, HELD_OUT):
+        write_text(arguments.out / f"{split}.jsonl", "".join(f"{case.json()}\n" for case in cases if case.split == split))
+    print(counts(cases))
+
+
+def number(value: str) -> int:
+    """Parse a number of texts."""
+    count = int(value)
+    if not COUNT_MIN <= count <= COUNT_MAX:
+        raise argparse.ArgumentTypeError(f"must be {COUNT_MIN} to {COUNT_MAX}, got {count}")
+    return count
