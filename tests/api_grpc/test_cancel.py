@@ -223,22 +223,21 @@ async def test_leaving_between_the_answer_and_its_writing_touches_nobody_of_the_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate, rows, reached = hold(server), ROWS[method], Reached()
-    served, finish, response_of = served_by(server), served_by(server)._finish, convert.response_of
+    served, finish, set_response = served_by(server), served_by(server)._finish, convert.set_response
 
     def finish_slowly(row: Any, *arguments: Any) -> Any:
         outcome = finish(row, *arguments)
         reached.stand(row.tokens)
         return outcome
 
-    def convert_slowly(answer: Any, by: Any) -> Any:
-        response = response_of(answer, by)
+    def convert_slowly(response: Any, answer: Any, by: Any) -> None:
+        set_response(response, answer, by)
         reached.stand(answer.tokens)
-        return response
 
     if point == "computed":
         monkeypatch.setattr(served, "_finish", finish_slowly)
     else:
-        monkeypatch.setattr(convert, "response_of", convert_slowly)
+        monkeypatch.setattr(convert, "set_response", convert_slowly)
     leaver = await surrounded(callers, gate, method)
     gate.open()
     await reached.leave(leaver)

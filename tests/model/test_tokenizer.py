@@ -180,6 +180,9 @@ def test_a_text_has_the_tokens_and_offsets_of_the_whole(kind: str, ours: Tokeniz
 
     assert (list(row.ids), row.truncated) == (whole.ids, bool(whole.overflowing))
     assert row.type_ids is None
+    # Words that are known by now are read in another way.
+    assert ours.encode(text) == row
+    assert ours.known(text) in (row, None)
     assert (list(explained.ids), explained.truncated) == (whole.ids, row.truncated)
     # Unicode reorders some accents; the library's offsets are then those of the places, not of the accents.
     if "\u08d4" not in text:

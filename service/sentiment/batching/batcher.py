@@ -20,6 +20,14 @@ from sentiment.model.tokenizer import Row
 from sentiment.observability.logs import logger
 from sentiment.observability.tracing.trace import Place, Trace
 
+# Each batch costs the event loop as much as several rows. Where a device is faster than its host, every row would have a batch of its own.
+# So for a device a batch is held while the loop is busy, for up to HOLD_S: nothing while the loop is busy for less than the first share of
+# the time, all of HOLD_S from the second share on. No batch is held whose rows keep the device busy as long, or that has a row that must
+# be answered within HURRY times that.
+HOLD_S = 4e-3
+HOLD_FROM, HOLD_ALL = 0.5, 0.8
+HURRY = 10
+
 
 class BatchObserver(Protocol):
     """Receives the batcher's events, for metrics and logs."""
@@ -46,7 +54,7 @@ class BatchObserver(Protocol):
         """The scheduler took ``seconds`` to decide what to run."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowResult:
     """A row's raw logits, how long it waited and ran, and the size of its batch."""
 
@@ -83,8 +91,18 @@ class Waiting:
 class Batcher:
     """Runs rows of one classifier on its runners."""
 
-    def __init__(self, classifier: Classifier, scheduler: Scheduler[Waiting], runners: Sequence[Runs], observer: BatchObserver) -> None:
-        """Take ownership of ``runners``. Must be called in the event loop that will use the batcher."""
+    def __init__(
+        self,
+        classifier: Classifier,
+        scheduler: Scheduler[Waiting],
+        runners: Sequence[Runs],
+        observer: BatchObserver,
+        busy_share: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """Take ownership of ``runners``. Must be called in the event loop that will use the batcher.
+
+        ``busy_share``: how busy the event loop is, 0 to 1, if batches are to be held as HOLD_S says.
+        """
         self.classifier = classifier
         self.scheduler = scheduler
         self._loop = asyncio.get_running_loop()
@@ -92,6 +110,9 @@ class Batcher:
         self._observer = observer
         self._timer: asyncio.TimerHandle | None = None
         self._pump_soon = False
+        self._busy_share = busy_share
+        # Ends the time for which a batch is held.
+        self._held: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         # The batch that each busy runner runs.
@@ -186,10 +207,17 @@ class Batcher:
             if self._timer is None or deadline_at < self._timer.when():
                 self._set_timer(deadline_at)
         elif not self._pump_soon:
-            # Deferred, so that rows that arrive in the same turn of the loop may run together.
+            self._pump_later()
+        return ticket
+
+    def _pump_later(self) -> None:
+        """Decide in the next turn of the loop, so that rows that arrive in this one may run together, or when the batch has been held."""
+        hold_s = HOLD_S * min(1.0, (self._busy_share() - HOLD_FROM) / (HOLD_ALL - HOLD_FROM))
+        if hold_s <= 0 or self.scheduler.waiting_s >= hold_s or self.scheduler.due_at - time.monotonic() < HURRY * hold_s:
             self._pump_soon = True
             self._loop.call_soon(self._pump)
-        return ticket
+        elif self._held is None:
+            self._held = self._loop.call_later(hold_s, self._pump)
 
     def cancel(self, ticket: RowTicket, left: bool = True) -> bool:
         """Withdraw a row, so that ``tell`` is not called. Returns False without any effect if ``tell`` already was.
@@ -216,6 +244,9 @@ class Batcher:
 
     def _pump(self) -> None:
         self._pump_soon = False
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
         now = time.monotonic()
         step = self.scheduler.step(now, len(self._free))
         for batch in step.batches:
@@ -318,7 +349,10 @@ class Batcher:
         answered = self.scheduler.finish(batch, now, ran.total_s)
         if self.scheduler.rows_waiting or run.next is not None:
             # Before the outcomes are delivered: a runner may wait for its next batch, or the timer for deciding one ahead must be set.
-            self._pump()
+            if run.next is None and run.runner.ahead:
+                self._pump_later()
+            else:
+                self._pump()
         rows = len(batch.tickets)
         for ticket in answered:
             self._tell(ticket, RowResult(logits[ticket], ticket.started_at - ticket.queued_at, ran.run_s, rows))

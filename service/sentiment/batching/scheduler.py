@@ -106,6 +106,16 @@ class Scheduler(Generic[P]):
         return rows
 
     @property
+    def waiting_s(self) -> float:
+        """Predicted seconds of the rows that wait, in batches of the best size; infinite if some wait to be tried again."""
+        return math.inf if self._retries else self.cost.speed * sum([queue.demand.total_s for queue in self.queues.values()])
+
+    @property
+    def due_at(self) -> float:
+        """An instant no later than the earliest deadline of a row that waits or runs; infinite if there is none."""
+        return self._by_deadline[0][0] if self._by_deadline else math.inf
+
+    @property
     def runners(self) -> int:
         """Runners that have not been lost."""
         return self.forecast.runners

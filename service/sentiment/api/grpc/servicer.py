@@ -65,7 +65,8 @@ class SentimentService:
         explanation = explanation_request(request, explaining.limits.classify_bytes_max) if explaining is not None else None
         served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
         try:
-            response = convert.response_of(await served.classify(query, call.arrived_at, call.deadline_at), served)
+            response = pb.ClassifyResponse()
+            convert.set_response(response, await served.classify(query, call.arrived_at, call.deadline_at), served)
             if explanation is not None:
                 await _add_explanation(response, served, explanation, call)
         except BaseException as error:
@@ -95,7 +96,10 @@ class SentimentService:
             raise
         for outcome in outcomes:
             count_item(served.metrics, call.method, outcome)
-        return pb.ClassifyBatchResponse(results=[convert.result_of(outcome, served) async for outcome in in_turns(outcomes)])
+        response = pb.ClassifyBatchResponse()
+        async for outcome in in_turns(outcomes):
+            convert.set_result(response.results.add(), outcome, served)
+        return response
 
     async def explain(self, request: pb.ExplainRequest, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
         """Explain one text. Yields each message as soon as it is ready."""

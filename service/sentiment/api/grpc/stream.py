@@ -210,7 +210,6 @@ class _Stream:
         self._outcomes.put_nowait((item_id, served, outcome, 1 if pending is None else pending.rows))
 
     def _message(self, item_id: str, served: Served | None, outcome: Outcome) -> pb.ClassifyStreamResponse:
-        if isinstance(outcome, Answer):
-            assert served is not None
-            return pb.ClassifyStreamResponse(id=item_id, response=convert.response_of(outcome, served))
-        return pb.ClassifyStreamResponse(id=item_id, error=status_of(outcome))
+        message = pb.ClassifyStreamResponse(id=item_id)
+        convert.set_result(message, outcome, served)
+        return message

@@ -19,6 +19,7 @@ from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics, ModelMetrics
 from sentiment.observability.tracing.trace import Tracer
 from sentiment.serving.batch_telemetry import BatchTelemetry
+from sentiment.serving.event_loop import running
 from sentiment.serving.lifecycle.loading import Loaded
 from sentiment.serving.lifecycle.warm_up import keep_costs
 from sentiment.serving.pipeline import Answer, Outcome, Served, Tell
@@ -170,7 +171,8 @@ def make_served(
         settings.latency_objective_s,
         classifier.session.width,
     )
-    batcher = Batcher(classifier, scheduler, runners, BatchTelemetry(counted, tracer))
+    busy_share = (lambda: 0.0) if loaded.devices == (CPU,) else running().busy_share
+    batcher = Batcher(classifier, scheduler, runners, BatchTelemetry(counted, tracer), busy_share)
     batcher.broken = broken or batcher.broken
     counted.watch_queue(lambda: scheduler.rows_waiting, lambda: batcher.backlog_s, lambda: loaded.cost.speed)
     bundle = classifier.bundle
