@@ -53,6 +53,25 @@ def test_a_loop_that_never_waits_is_busy() -> None:
     assert WORK_S <= busy_s <= passed_s
 
 
+def test_the_busy_share_is_that_of_the_last_tenth_of_a_second() -> None:
+    async def measure() -> list[float]:
+        loop, shares = event_loop.running(), []
+        for busy in (True, False, True):
+            loop.busy_share()
+            if busy:
+                time.sleep(1.1 * event_loop.SHARE_WINDOW_S)
+            else:
+                await asyncio.sleep(1.1 * event_loop.SHARE_WINDOW_S)
+            shares.append(loop.busy_share())
+        return shares
+
+    first, second, third = event_loop.run(measure())
+
+    assert first > 0.95
+    assert second < 0.5
+    assert third > 0.95
+
+
 def test_a_server_counts_the_time_in_which_its_loop_was_blocked(server: RunningServer) -> None:
     def busy_s() -> float:
         async def read() -> float:

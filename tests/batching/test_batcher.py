@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sentiment.batching import batcher as batcher_module
-from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, RowTicket, Waiting
+from sentiment.batching.batcher import HOLD_ALL, HOLD_FROM, HOLD_S, HURRY, Batcher, RowOutcome, RowResult, RowTicket, Waiting
 from sentiment.batching.plan import BatchLimits
 from sentiment.batching.scheduler import Scheduler
 from sentiment.batching.ticket import Batch, Priority
@@ -89,12 +89,14 @@ class Clock:
 class Bench:
     """A batcher, its fake runners, its clock, and the outcomes of each row. A batch is predicted to take 10 ms."""
 
-    def __init__(self, clock: Clock, runners: int = 1) -> None:
+    def __init__(self, clock: Clock, runners: int = 1, run_s: float = 0.01) -> None:
         self.clock, self.notes = clock, Notes()
+        # How busy the event loop says it is.
+        self.busy_share = 0.0
         self.runners = [HandRunner(f"hand-{number}") for number in range(runners)]
         self.runner = self.runners[0]
-        self.scheduler: Scheduler[Waiting] = Scheduler(fixed(0.01, 1e-9), BatchLimits(8, 1024, 2**26, 2), runners, 100, 512)
-        self.batcher = Batcher(None, self.scheduler, self.runners, self.notes)
+        self.scheduler: Scheduler[Waiting] = Scheduler(fixed(run_s, 1e-9), BatchLimits(8, 1024, 2**26, 2), runners, 100, 512)
+        self.batcher = Batcher(None, self.scheduler, self.runners, self.notes, lambda: self.busy_share)
         self.received: dict[int, list[RowOutcome]] = {}
 
     def submit(self, number: int, seconds: float = 60.0, length: int = 4, priority: Priority = Priority.INTERACTIVE) -> RowTicket:
@@ -149,6 +151,66 @@ async def test_rows_that_arrive_in_one_turn_of_the_loop_run_together(bench: Benc
     await bench.start(5)
 
     assert [len(rows) for rows, _ in bench.runner.started] == [5]
+
+
+async def test_a_busy_loop_collects_the_rows_of_several_turns_for_a_fast_device(clock: Clock) -> None:
+    bench = Bench(clock, run_s=1e-4)
+    bench.busy_share = HOLD_ALL
+    for number in range(3):
+        bench.submit(number)
+        await bench.wait(HOLD_S / 4)
+    assert bench.runner.started == []
+
+    await bench.wait(HOLD_S / 4)
+
+    assert [len(rows) for rows, _ in bench.runner.started] == [3]
+
+
+async def test_rows_that_came_during_a_run_are_held_as_well(clock: Clock) -> None:
+    bench = Bench(clock, run_s=1e-4)
+    await bench.start(1)
+    bench.busy_share = HOLD_ALL
+    bench.submit(1)
+    await bench.finish()
+    bench.submit(2)
+    await bench.turn()
+    assert bench.runner.started == []
+
+    await bench.wait(HOLD_S)
+
+    assert [len(rows) for rows, _ in bench.runner.started] == [2]
+
+
+@pytest.mark.parametrize(
+    ("busy_share", "run_s", "seconds"),
+    [
+        pytest.param(HOLD_FROM, 1e-4, 60.0, id="a loop with time to spare"),
+        pytest.param(HOLD_ALL, 10 * HOLD_S, 60.0, id="a row that keeps the device busy for longer"),
+        pytest.param(HOLD_ALL, 1e-4, 0.9 * HURRY * HOLD_S, id="a near deadline"),
+    ],
+)
+async def test_a_row_is_not_held_in_vain(clock: Clock, busy_share: float, run_s: float, seconds: float) -> None:
+    bench = Bench(clock, run_s=run_s)
+    bench.busy_share = busy_share
+
+    bench.submit(0, seconds)
+    await bench.turn()
+
+    assert [len(rows) for rows, _ in bench.runner.started] == [1]
+
+
+async def test_a_row_in_a_hurry_ends_the_hold_of_others(clock: Clock) -> None:
+    bench = Bench(clock, run_s=1e-4)
+    bench.busy_share = HOLD_ALL
+    bench.submit(0)
+    await bench.turn()
+    bench.submit(1, HOLD_S)
+    await bench.turn()
+
+    assert [len(rows) for rows, _ in bench.runner.started] == [2]
+    await bench.finish()
+    await bench.wait(2 * HOLD_S)
+    assert bench.runner.started == []
 
 
 async def test_each_row_gets_its_own_answer_once(bench: Bench) -> None:

@@ -12,6 +12,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from sentiment.errors import BadBundle
+from sentiment.model import known_words
 from sentiment.model.tokenizer import CUT_CHARACTERS_MAX, CUT_CHARACTERS_PER_TOKEN, PAIR_GROWTH, Row, Tokenizer
 from tests.tiny import SPECIAL, WEIGHTS, make_tokenizer
 
@@ -180,9 +181,9 @@ def test_a_text_has_the_tokens_and_offsets_of_the_whole(kind: str, ours: Tokeniz
 
     assert (list(row.ids), row.truncated) == (whole.ids, bool(whole.overflowing))
     assert row.type_ids is None
-    # Words that are known by now are read in another way.
+    # Its words are known by now.
     assert ours.encode(text) == row
-    assert ours.known(text) in (row, None)
+    assert ours.encode_short(text, len(text)) in (row, None)
     assert (list(explained.ids), explained.truncated) == (whole.ids, row.truncated)
     # Unicode reorders some accents; the library's offsets are then those of the places, not of the accents.
     if "\u08d4" not in text:
@@ -318,7 +319,8 @@ def test_long_words_and_long_texts_are_not_plain(ours: Tokenizer) -> None:
     assert ours.is_plain("good film " * 10)
     assert ours.is_plain("a" * 24)
     assert not ours.is_plain("good " + "a" * 25)
-    assert not ours.is_plain("good film " * 10, 99)
+    assert ours.encode_short("good film " * 10, 99) is None
+    assert ours.encode_short("good film " * 10, 100) == ours.encode("good film " * 10)
     assert not ours.is_plain("good film " * CUT)
 
 
@@ -338,6 +340,22 @@ def test_a_pair_that_does_not_fit_loses_the_end_of_the_longer_text(ours: Tokeniz
     assert (row.tokens, row.truncated) == (MAX_TOKENS, True)
     assert min(own) >= min(2, first)
     assert abs(own[0] - own[1]) <= 1 or min(first, second) == 1
+
+
+def test_known_words_are_forgotten_before_they_take_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_words, "WORDS_MAX", 20)
+    make_subword_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer(tmp_path / "tokenizer.json", MAX_TOKENS)
+    assert ours._words is not None
+    kept = 0
+
+    for number in range(100):
+        text = f"good a{'b' * (number % 20)}c{'e' * (number // 20)}"
+        assert list(ours.encode(text).ids) == WHOLE["subwords"].encode(text).ids
+        kept = max(kept, len(ours._words._newer) + len(ours._words._older))
+        assert "good" in {*ours._words._newer, *ours._words._older}, "a word in use was forgotten"
+
+    assert 10 <= kept <= 24
 
 
 def test_several_threads_get_the_same_rows_as_one(ours: Tokenizer) -> None:

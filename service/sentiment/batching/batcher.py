@@ -206,18 +206,20 @@ class Batcher:
             # There is nothing to decide before a runner is free; only the timer may have to fire earlier.
             if self._timer is None or deadline_at < self._timer.when():
                 self._set_timer(deadline_at)
-        elif not self._pump_soon:
-            self._pump_later()
-        return ticket
-
-    def _pump_later(self) -> None:
-        """Decide in the next turn of the loop, so that rows that arrive in this one may run together, or when the batch has been held."""
-        hold_s = HOLD_S * min(1.0, (self._busy_share() - HOLD_FROM) / (HOLD_ALL - HOLD_FROM))
-        if hold_s <= 0 or self.scheduler.waiting_s >= hold_s or self.scheduler.due_at - time.monotonic() < HURRY * hold_s:
+        elif not self._pump_soon and not self._hold():
+            # Deferred, so that rows that arrive in the same turn of the loop may run together.
             self._pump_soon = True
             self._loop.call_soon(self._pump)
-        elif self._held is None:
+        return ticket
+
+    def _hold(self) -> bool:
+        """Hold the next batch if that is worth while: see HOLD_S. Returns whether it is held."""
+        hold_s = HOLD_S * min(1.0, (self._busy_share() - HOLD_FROM) / (HOLD_ALL - HOLD_FROM))
+        if hold_s <= 0 or self.scheduler.waiting_s >= hold_s or self.scheduler.due_at - time.monotonic() < HURRY * hold_s:
+            return False
+        if self._held is None:
             self._held = self._loop.call_later(hold_s, self._pump)
+        return True
 
     def cancel(self, ticket: RowTicket, left: bool = True) -> bool:
         """Withdraw a row, so that ``tell`` is not called. Returns False without any effect if ``tell`` already was.
@@ -349,9 +351,7 @@ class Batcher:
         answered = self.scheduler.finish(batch, now, ran.total_s)
         if self.scheduler.rows_waiting or run.next is not None:
             # Before the outcomes are delivered: a runner may wait for its next batch, or the timer for deciding one ahead must be set.
-            if run.next is None and run.runner.ahead:
-                self._pump_later()
-            else:
+            if run.next is not None or not self._hold():
                 self._pump()
         rows = len(batch.tickets)
         for ticket in answered:

@@ -1,88 +1,104 @@
-"""Token ids of texts from those of their words. A text whose words are known costs a tenth of tokenizing it: see docs/internals/gpu.md.
+"""Token ids of texts from those of their words. See "Known words" in docs/internals/performance.md for what it saves.
 
 BERT's tokenizers read a text word by word: no id depends on what stands beyond the white space or punctuation at a word's ends. So the ids
-of a text are those of its words, each of which the tokenizer has read alone, one after the other.
+of a text are those of its words, one after the other, and most words are known from earlier texts.
 """
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import tokenizers
 
 from sentiment.model.shortened import EASY_WORD
 
-# The most words that are known: about 8 MB. The 16,000 most frequent ones make up 97 % of English text.
+# The most words that are known: about 8 MB.
 WORDS_MAX = 2**15
-# New words are tokenized one by one only if there are few in a text; a word alone costs an eighth of a whole text of 25 tokens.
-NEW_WORDS_MAX = 4
-BLANKS = " \t\n\r"
+# White space that ends a word, except the space itself.
+BLANKS = "\t\n\r"
 
 Ids = tuple[int, ...]
 
 
 class KnownWords:
-    """The ids of words that the tokenizer has read before. Thread-safe: its dictionaries only grow, and are replaced when they are full."""
+    """The ids of words that were read before, with the punctuation that stood beside them. Thread-safe."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, marks: str) -> None:
-        """``marks``: the characters that are words of their own."""
+    def __init__(self, tokenizer: tokenizers.Tokenizer, added: Sequence[str]) -> None:
+        """``added``: the added tokens. Their punctuation divides no word, such as the brackets of ``[SEP]``."""
         self._tokenizer = tokenizer
-        mark = f"[{re.escape(marks)}]|" if marks else ""
-        self._split = re.compile(f"{mark}[^{re.escape(marks + BLANKS)}]+").findall
-        # Words that were not used while the newer half filled up are forgotten.
-        self._newer: dict[str, Ids] = {}
+        self._normalizer, self._pre_tokenizer, self._model = tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.model
+        self._lowercase = self._normalizer is not None and self._normalizer.lowercase
+        # Each added token has one of these characters.
+        self._signs = frozenset(next((sign for sign in token if not sign.isalnum()), token[0]) for token in added)
+        marks = re.escape("".join(set(string.punctuation).difference(*added)))
+        self._split = re.compile((f"[{marks}]|" if marks else "") + f"[^{marks}{BLANKS}]+").findall
+        # Replaced when it is half full; words that are not used until the next time are then forgotten. A dictionary that another thread
+        # may still read is never emptied.
+        self._newer: dict[str, Ids] = {"": ()}
         self._older: dict[str, Ids] = {}
 
     def read(self, text: str) -> list[int] | None:
-        """The ids of a text without special tokens; None if one of its words is new."""
+        """The ids of a text without special tokens; None if it has a word longer than EASY_WORD, which may be expensive to read.
+
+        Holds the GIL: for 0.1 microseconds a character, or 1 if all words are new.
+        """
+        pieces, newer = text.split(" "), self._newer
         try:
-            return list(chain.from_iterable(map(self._newer.__getitem__, self._split(text))))
+            return list(chain.from_iterable(map(newer.__getitem__, pieces)))
         except KeyError:
-            return None
-
-    def read_many(self, texts: Sequence[str]) -> list[list[int] | None]:
-        """As ``read``, and learn new words. None for texts with longer words, and for some of those with many new words."""
-        found = [self.read(text) for text in texts]
-        rest = [(place, self._split(texts[place])) for place, ids in enumerate(found) if ids is None]
-        known = self._learned(chain.from_iterable(words for _, words in rest), NEW_WORDS_MAX * len(rest)) if rest else {}
-        for place, words in rest:
-            if all(map(known.__contains__, words)):
-                found[place] = list(chain.from_iterable(map(known.__getitem__, words)))
-        return found
-
-    def _learned(self, words: "chain[str]", new_max: int) -> Mapping[str, Ids]:
-        """The ids of these words, except longer ones and all but the first ``new_max`` new ones."""
-        newer, older = self._newer, self._older
-        known: dict[str, Ids] = {}
-        new = []
-        for word in dict.fromkeys(words):
-            ids = newer.get(word)
+            missing = [piece for piece in dict.fromkeys(pieces) if piece not in newer]
+        found: dict[str, Ids] = {}
+        for piece in missing:
+            ids = self._older.get(piece)
             if ids is None:
-                ids = older.get(word)
-            if ids is not None:
-                known[word] = ids
-            elif len(word) <= EASY_WORD and len(new) < new_max:
-                new.append(word)
-        read = self._tokenizer.encode_batch_fast(new, add_special_tokens=False) if new else []
-        known |= {word: tuple(encoding.ids) for word, encoding in zip(new, read, strict=True)}
-        newer |= known
+                ids = self._read_piece(piece)
+                if ids is None:
+                    return None
+            found[piece] = ids
+        read = list(chain.from_iterable([found[piece] if piece in found else newer[piece] for piece in pieces]))
+        self._keep({piece: ids for piece, ids in found.items() if len(piece) <= EASY_WORD})
+        return read
+
+    def _read_piece(self, piece: str) -> Ids | None:
+        """The ids of what stands between two spaces."""
+        newer, older = self._newer, self._older
+        ids: Ids = ()
+        for word in self._split(piece):
+            own = newer.get(word)
+            if own is None:
+                own = older.get(word)
+            if own is None:
+                if len(word) > EASY_WORD:
+                    return None
+                own = newer[word] = self._tokenize(word)
+            ids += own
+        return ids
+
+    def _tokenize(self, word: str) -> Ids:
+        """The ids of a new word. The parts of the tokenizer, one by one, take a fraction of the time of the whole."""
+        if not self._signs.isdisjoint(word):
+            return tuple(self._tokenizer.encode(word, add_special_tokens=False).ids)
+        if word.isascii() and word.isalnum():
+            return tuple([token.id for token in self._model.tokenize(word.lower() if self._lowercase else word)])
+        normal = word if self._normalizer is None else self._normalizer.normalize_str(word)
+        parts = self._pre_tokenizer.pre_tokenize_str(normal)
+        return tuple([token.id for part, _ in parts for token in self._model.tokenize(part)])
+
+    def _keep(self, pieces: dict[str, Ids]) -> None:
+        newer = self._newer
+        newer.update(pieces)
         if len(newer) > WORDS_MAX // 2:
-            self._older, self._newer = newer, {}
-        return known
+            self._older, self._newer = newer, {"": ()}
 
 
 def known_words_of(tokenizer: tokenizers.Tokenizer) -> KnownWords | None:
-    """Known words of a tokenizer; None if it is not certain to read word by word, as BERT's do.
-
-    Characters of an added token, such as the brackets of ``[SEP]``, divide no word, since the token could contain them.
-    """
+    """Known words of a tokenizer; None if it is not certain to read word by word, as BERT's do."""
     normalizer = tokenizer.normalizer
     if normalizer is not None and not isinstance(normalizer, tokenizers.normalizers.BertNormalizer):
         return None
     added = list(tokenizer.get_added_tokens_decoder().values())
-    signs = set("".join(token.content for token in added))
     by_word = isinstance(tokenizer.pre_tokenizer, tokenizers.pre_tokenizers.BertPreTokenizer)
-    if not by_word or not signs.isdisjoint(BLANKS) or any(token.single_word for token in added):
+    if not by_word or any(token.single_word or token.normalized or not set(BLANKS + " ").isdisjoint(token.content) for token in added):
         return None
-    return KnownWords(tokenizer, "".join(sign for sign in string.punctuation if sign not in signs))
+    return KnownWords(tokenizer, [token.content for token in added])

@@ -149,6 +149,7 @@ class Tokenizer:
         self._words = None if self._single.typed else known_words_of(self._tokenizer)
         self._added_characters = max((len(token.content) for token in self._tokenizer.get_added_tokens_decoder().values()), default=0)
         self._room = max_tokens - self._single.tokens
+        self._plain_max = CUT_CHARACTERS_PER_TOKEN * max_tokens
         self.max_tokens = max_tokens
         self.special_tokens = self._single.tokens
         self.pad_id = self._id_of("[PAD]", "<pad>") or 0
@@ -158,20 +159,19 @@ class Tokenizer:
         """The id of the first of these tokens that is in the vocabulary."""
         return next((int(found) for name in names if (found := self._tokenizer.token_to_id(name)) is not None), None)
 
-    def is_plain(self, text: str, characters_max: int | None = None) -> bool:
+    def is_plain(self, text: str) -> bool:
         """Whether a text can be tokenized whole at a cost in proportion to its characters.
 
-        It must have at most ``characters_max`` characters (default: 8 per token of a row), and no word longer than EASY_WORD.
+        It must have at most 8 characters per token of a row, and no word longer than EASY_WORD.
         """
-        limit = CUT_CHARACTERS_PER_TOKEN * self.max_tokens if characters_max is None else characters_max
-        return len(text) <= EASY_WORD or (len(text) <= limit and all(len(word) <= EASY_WORD for word in text.split()))
+        return len(text) <= EASY_WORD or (len(text) <= self._plain_max and all(len(word) <= EASY_WORD for word in text.split()))
 
-    def known(self, text: str) -> Row | None:
-        """The row of ``encode`` if it can be found without tokenizing: 0.1 microseconds a character. It holds the GIL."""
-        if self._words is None or len(text) > CUT_CHARACTERS_PER_TOKEN * self.max_tokens:
+    def encode_short(self, text: str, characters_max: int) -> Row | None:
+        """The row of ``encode`` if the text has at most so many characters and is plain; else None. Holds the GIL."""
+        if len(text) > characters_max:
             return None
-        ids = self._words.read(text)
-        return None if ids is None else self._single_row(ids)
+        row = self._by_words(text)
+        return self._whole([text])[0] if row is None and self.is_plain(text) else row
 
     def encode(self, text: str, pair: str | None = None) -> Row:
         """Tokenize one text or pair into at most ``max_tokens`` ids, the first ones. In a pair the longer text is truncated first.
@@ -184,34 +184,38 @@ class Tokenizer:
         return self.encode_many([text])[0]
 
     def encode_many(self, texts: Sequence[str]) -> list[Row]:
-        """Tokenize texts into the same rows as ``encode``. The GIL is free while the library tokenizes plain texts."""
-        rows = [self.known(text) for text in texts]
+        """Tokenize texts into the same rows as ``encode``. The GIL is free while the library reads whole texts."""
+        rows = [self._by_words(text) for text in texts]
         plain = [place for place, row in enumerate(rows) if row is None and self.is_plain(texts[place])]
-        if self._words is not None and plain:
-            for place, ids in zip(plain, self._words.read_many([texts[place] for place in plain]), strict=True):
-                rows[place] = None if ids is None else self._single_row(ids)
-            plain = [place for place in plain if rows[place] is None]
-        encodings = self._tokenizer.encode_batch_fast([texts[place] for place in plain]) if plain else []
-        for place, encoding in zip(plain, encodings, strict=True):
-            rows[place] = self._row(encoding)
+        for place, row in zip(plain, self._whole([texts[place] for place in plain]), strict=True):
+            rows[place] = row
         return [self._read_first(text) if row is None else row for text, row in zip(texts, rows, strict=True)]
+
+    def _by_words(self, text: str) -> Row | None:
+        """The row of a text that can be read word by word; of a long text, the words that surely fill the row."""
+        if self._words is None:
+            return None
+        short = text if len(text) <= self._plain_max else text[: self._plain_max].rpartition(" ")[0]
+        ids = self._words.read(short)
+        if ids is None or (short is not text and len(ids) <= self._room):
+            return None
+        before, after = self._single.ids
+        return Row([*before, *ids[: self._room], *after], None, len(ids) > self._room)
 
     def _read_first(self, text: str) -> Row:
         read = self._first(text, self._room + 1).between(0, self._room)
         return self._single.row([read.ids], read.more)
 
+    def _whole(self, texts: Sequence[str]) -> list[Row]:
+        """The rows of plain texts, by the library."""
+        return [self._row(encoding) for encoding in self._tokenizer.encode_batch_fast(texts)] if texts else []
+
     def _row(self, encoding: tokenizers.Encoding) -> Row:
-        """The row of a text that was encoded whole, with its special tokens."""
         ids = encoding.ids
         if len(ids) <= self.max_tokens:
             return Row(ids, encoding.type_ids if self._single.typed else None, False)
         before = len(self._single.ids[0])
         return self._single.row([ids[before : before + self._room]], True)
-
-    def _single_row(self, ids: list[int]) -> Row:
-        """The row of a whole text with these ids."""
-        before, after = self._single.ids
-        return Row([*before, *ids[: self._room], *after], None, len(ids) > self._room)
 
     def encode_explained(self, text: str, pair: str | None = None, head: int | None = None) -> Encoded:
         """The row of ``encode`` (with ``head``: of ``encode_head_tail``), and the positions of its tokens and words in the texts.

@@ -130,11 +130,7 @@ class Served:
         self.check(query)
         begun = time.monotonic()
         with StageSpan(query.trace, "tokenize") as attributes:
-            tokenizer = self.classifier.tokenizer
-            reading: Reading | None = self._reader.known(query)
-            if reading is None and query.text_pair is None and tokenizer.is_plain(query.text, INLINE_CHARACTERS_MAX):
-                row = tokenizer.encode(query.text)
-                reading = None if self._reader.reads_on(query, row) else row
+            reading: Reading | None = self._reader.read_short(query, INLINE_CHARACTERS_MAX)
             if reading is None:
                 (reading,) = await self._in_thread([query], deadline_at)
             attributes["sentiment.tokens"] = reading.tokens
@@ -200,7 +196,7 @@ class Served:
             # Let other calls run, also if no text of this chunk needs tokenizing.
             await asyncio.sleep(0)
             begun = time.monotonic()
-            known = [(index, self._reader.known(queries[index])) for index in good]
+            known = [(index, self._reader.read_short(queries[index], INLINE_CHARACTERS_MAX)) for index in good]
             good = [index for index, row in known if row is None]
             if len(known) > len(good):
                 each_s = (time.monotonic() - begun) / len(known)

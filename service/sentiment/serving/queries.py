@@ -78,10 +78,10 @@ class QueryReader:
                 "is for single texts",
             )
 
-    def known(self, query: Query) -> Row | None:
-        """As ``read``, if that needs no tokenizing; else None. Takes 0.1 microseconds a character."""
-        row = self._classifier.tokenizer.known(query.text) if query.text_pair is None else None
-        return None if row is None or self.reads_on(query, row) else row
+    def read_short(self, query: Query, characters_max: int) -> Row | None:
+        """As ``read``, if the text has at most so many characters, and costs no more than they do; else None."""
+        row = self._classifier.tokenizer.encode_short(query.text, characters_max) if query.text_pair is None else None
+        return None if row is None or self._reads_on(query, row) else row
 
     def read(self, queries: Sequence[Query]) -> list[Reading]:
         """Tokenize the queries together, each with its truncation."""
@@ -91,11 +91,11 @@ class QueryReader:
         else:
             rows = tokenizer.encode_many([query.text for query in queries])
         return [
-            self._classifier.read_on(query.text, self._truncation(query)) if self.reads_on(query, row) else row
+            self._classifier.read_on(query.text, self._truncation(query)) if self._reads_on(query, row) else row
             for query, row in zip(queries, rows, strict=True)
         ]
 
-    def reads_on(self, query: Query, row: Row) -> bool:
+    def _reads_on(self, query: Query, row: Row) -> bool:
         """Whether more of the text is read than this row of its first tokens."""
         return row.truncated and query.text_pair is None and self._truncation(query) in READ_ON
 
