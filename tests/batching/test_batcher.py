@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from sentiment.batching import batcher as batcher_module
-from sentiment.batching.batcher import HOLD_ALL, HOLD_FROM, HOLD_S, HURRY, Batcher, RowOutcome, RowResult, RowTicket, Waiting
+from sentiment.batching.batcher import Batcher, RowOutcome, RowResult, RowTicket, Waiting
 from sentiment.batching.plan import BatchLimits
-from sentiment.batching.scheduler import Scheduler
+from sentiment.batching.scheduler import HOLD_ALL, HOLD_FROM, HOLD_S, HURRY, Scheduler
 from sentiment.batching.ticket import Batch, Priority
 from sentiment.errors import DeviceLost, Expired, ModelFailed, OutOfMemory, Refused, Unavailable
 from sentiment.model.runner import Ran, Report

@@ -30,6 +30,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.traffic.lengths import SHORT
+from sentiment.traffic.texts import with_new_words
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
 from tests.bench.processes import cpu_s, idle_share
@@ -46,7 +47,6 @@ TARGETS = {"unary": 1_600, "stream": 4_000, "batch": 12_000}
 # The share of the measured rate at which nothing may be refused.
 SHARE = 0.9
 TIMEOUT_S = 20
-SYLLABLES = ("ba", "den", "fi", "gol", "ka", "lur", "mi", "nos", "per", "qui", "ra", "sel", "to", "ven", "wa", "zor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +116,6 @@ def part(model: str) -> None:
     sys.exit(front_ends())
 
 
-def with_new_words(texts: Sequence[str]) -> Iterator[str]:
-    """The texts without end, each time with another last word, since the server reads words faster that it has seen. Real texts have new
-    words too: one in twenty of a film review.
-    """
-    first = random.randrange(2**20)
-    for number, text in zip(itertools.count(first), itertools.cycle(texts)):
-        word = "".join(SYLLABLES[number >> shift & 15] for shift in (0, 4, 8, 12, 16))
-        yield f"{text.rpartition(' ')[0]} {word}"
-
-
 class Client:
     """Sends texts, as fast as they are answered or at a rate, and counts."""
 
@@ -133,7 +123,9 @@ class Client:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
         self._channels = [grpc.aio.insecure_channel(target, options) for _ in range(CHANNELS)]
         self._stubs: list[Any] = [pb_grpc.SentimentServiceStub(channel) for channel in self._channels]
-        self._texts = with_new_words(texts)
+        # The server reads words faster that it has seen.
+        rng = random.Random()
+        self._texts = (with_new_words(text, rng) for text in itertools.cycle(texts))
         self._begun = time.monotonic()
         self._until = self._begun + seconds
         self._rate = rate

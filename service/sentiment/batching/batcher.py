@@ -20,14 +20,6 @@ from sentiment.model.tokenizer import Row
 from sentiment.observability.logs import logger
 from sentiment.observability.tracing.trace import Place, Trace
 
-# Each batch costs the event loop as much as several rows. Where a device is faster than its host, every row would have a batch of its own.
-# So for a device a batch is held while the loop is busy, for up to HOLD_S: nothing while the loop is busy for less than the first share of
-# the time, all of HOLD_S from the second share on. No batch is held whose rows keep the device busy as long, or that has a row that must
-# be answered within HURRY times that.
-HOLD_S = 4e-3
-HOLD_FROM, HOLD_ALL = 0.5, 0.8
-HURRY = 10
-
 
 class BatchObserver(Protocol):
     """Receives the batcher's events, for metrics and logs."""
@@ -101,7 +93,7 @@ class Batcher:
     ) -> None:
         """Take ownership of ``runners``. Must be called in the event loop that will use the batcher.
 
-        ``busy_share``: how busy the event loop is, 0 to 1, if batches are to be held as HOLD_S says.
+        ``busy_share``: how busy the event loop is, 0 to 1, if batches are to be held for its sake: see ``Scheduler.hold_s``.
         """
         self.classifier = classifier
         self.scheduler = scheduler
@@ -213,13 +205,11 @@ class Batcher:
         return ticket
 
     def _hold(self) -> bool:
-        """Hold the next batch if that is worth while: see HOLD_S. Returns whether it is held."""
-        hold_s = HOLD_S * min(1.0, (self._busy_share() - HOLD_FROM) / (HOLD_ALL - HOLD_FROM))
-        if hold_s <= 0 or self.scheduler.waiting_s >= hold_s or self.scheduler.due_at - time.monotonic() < HURRY * hold_s:
-            return False
-        if self._held is None:
+        """Hold the next batch if the scheduler says so. Returns whether it is held."""
+        hold_s = self.scheduler.hold_s(self._busy_share(), time.monotonic())
+        if hold_s and self._held is None:
             self._held = self._loop.call_later(hold_s, self._pump)
-        return True
+        return hold_s > 0
 
     def cancel(self, ticket: RowTicket, left: bool = True) -> bool:
         """Withdraw a row, so that ``tell`` is not called. Returns False without any effect if ``tell`` already was.

@@ -218,6 +218,11 @@ class ClassQueue(Generic[P]):
         """The virtual arrival of a row. A row whose own virtual arrival is earlier goes first, although it came later."""
         return ticket.queued_at + min(self._objective_s, HEAD_START * self._prices.cost.speed * ticket.alone_s)
 
+    def only(self) -> Group[P]:
+        """The group of the only row that waits."""
+        (bucket,) = self._buckets.values()
+        return Group([bucket.edge], 1, bucket.entries[0][2])
+
     def plan(self) -> list[Group[P]]:
         """Divide all rows into groups so that their total predicted time is least."""
         buckets = [self._buckets[edge] for edge in sorted(self._buckets)]
@@ -273,7 +278,7 @@ class ClassQueue(Generic[P]):
 
     def take(self, group: Group[P], rows: int) -> list[Ticket[P]]:
         """Remove and return ``rows`` rows of a group: its first, and those with the earliest deadlines."""
-        taken = list(islice(self._in_order(group), rows))
+        taken = [group.first] if rows == 1 else list(islice(self._in_order(group), rows))
         for ticket in taken:
             self.remove(ticket)
         return taken

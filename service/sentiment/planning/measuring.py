@@ -19,7 +19,7 @@ from sentiment.planning.machine import PACE_S, RESTED_S, Machine
 from sentiment.serving.lifecycle.loading import Loaded, load
 from sentiment.settings import load_settings
 from sentiment.traffic.lengths import MIXED, estimate_tokens
-from sentiment.traffic.texts import make_texts
+from sentiment.traffic.texts import make_texts, with_new_words
 
 MEASURE_S = 15.0
 # Four measurements take turns: runs alone, after a pause, with all runners busy, and texts tokenized beside busy runners. A turn lasts
@@ -145,7 +145,9 @@ def _run_until(classifier: Classifier, shapes: Sequence[Shape], ends_at: float, 
 def _token_s(classifier: Classifier) -> float:
     """Core seconds to tokenize one more token: the slope of time over length."""
     found = []
+    rng = random.Random()
     for text in make_texts(MIXED, TEXTS):
+        text = with_new_words(text, rng)
         begun = time.thread_time()
         classifier.tokenizer.encode(text)
         found.append((estimate_tokens(text), time.thread_time() - begun))

@@ -20,6 +20,9 @@ from sentiment.errors import Expired, Refused
 from sentiment.planning.machine import PACE_S, Machine
 from sentiment.planning.outcome import Fate, Ledger, Spent
 
+# As the server's event loop measures it.
+SHARE_WINDOW_S = 0.1
+
 
 @dataclass(slots=True, eq=False)
 class _Loop:
@@ -27,6 +30,17 @@ class _Loop:
 
     free_at: float = 0.0
     work_s: float = 0.0
+    # Instant and ``work_s`` at the start of the current window, and the busy share of the last one.
+    window: tuple[float, float] = (0.0, 0.0)
+    share: float = 0.0
+
+    def busy_share(self, now: float) -> float:
+        """As ``MeasuredLoop.busy_share``."""
+        begun_at, work_s = self.window
+        if now - begun_at >= SHARE_WINDOW_S:
+            self.share = min(1.0, (self.work_s - work_s) / (now - begun_at))
+            self.window = now, self.work_s
+        return self.share
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +95,8 @@ class Replica:
         # The end of the run that ended last.
         self._ended_at = -math.inf
         self._wake_at: float | None = None
+        # Whether the next batch is held until ``_wake_at``.
+        self._holds = False
         self._slowed = [machine.slowed(running) for running in range(machine.runners + 1)]
         self._cores = machine.shared_cores
         # The cores that a run takes: none on a device, and a part where runners share them.
@@ -157,11 +173,21 @@ class Replica:
         else:
             self.ahead_s += ticket.alone_s
             if self._free:
-                self._step(now)
+                self._step_or_hold(now)
             elif self._wake_at is None or call.deadline_at < self._wake_at:
                 self._wake_at = call.deadline_at
 
+    def _step_or_hold(self, now: float) -> None:
+        """Start batches, unless a device's next one is held for the executor's sake."""
+        hold_s = self._scheduler.hold_s(self._executor.busy_share(now), now) if self._machine.packed else 0.0
+        if not hold_s:
+            self._step(now)
+        elif not self._holds:
+            self._holds = True
+            self._wake_at = now + hold_s
+
     def _step(self, now: float) -> None:
+        self._holds = False
         step = self._scheduler.step(now, self._free)
         for ticket in (*step.expired, *step.hopeless):
             if not ticket.started_at:
@@ -209,7 +235,7 @@ class Replica:
             self.ahead_s -= ticket.alone_s
         answered = self._scheduler.finish(run.batch, now, run_s)
         if self._scheduler.rows_waiting:
-            self._step(now)
+            self._step_or_hold(now)
         for ticket in answered:
             call = ticket.payload
             if call.taker is self._executor:

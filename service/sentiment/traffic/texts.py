@@ -25,6 +25,7 @@ OBJECTS = (
     "more noise than the thin plot can bear",
     "the best soundtrack of the year",
 )
+SYLLABLES = ("ba", "den", "fi", "gol", "ka", "lur", "mi", "nos", "per", "qui", "ra", "sel", "to", "ven", "wa", "zor")
 JOINTS = (", and", ", but", "; still,", ". Then", ". Worse,", ". Better still,", ", while", " because")
 
 
@@ -38,6 +39,14 @@ def clauses(rng: random.Random) -> Iterator[str]:
 
 def _clause(rng: random.Random) -> str:
     return f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} {rng.choice(OBJECTS)}"
+
+
+def with_new_words(text: str, rng: random.Random) -> str:
+    """The text with another made-up word for one in 20, as many as are new to a reader of many film reviews."""
+    words = text.split(" ")
+    for place in range(rng.randrange(20), len(words), 20):
+        words[place] = "".join(rng.choices(SYLLABLES, k=4))
+    return " ".join(words)
 
 
 def make_texts(lengths: Lengths, count: int, seed: int = 1) -> list[str]:
