@@ -279,9 +279,19 @@ class ClassQueue(Generic[P]):
     def take(self, group: Group[P], rows: int) -> list[Ticket[P]]:
         """Remove and return ``rows`` rows of a group: its first, and those with the earliest deadlines."""
         taken = [group.first] if rows == 1 else list(islice(self._in_order(group), rows))
-        for ticket in taken:
-            self.remove(ticket)
+        if rows == self.rows:
+            self._clear()
+        else:
+            for ticket in taken:
+                self.remove(ticket)
         return taken
+
+    def _clear(self) -> None:
+        self._buckets.clear()
+        self.demand = Demand()
+        self.rows = 0
+        self.alone_s = self.dearest_s = 0.0
+        self._work_s = None
 
     def _in_order(self, group: Group[P]) -> Iterable[Ticket[P]]:
         yield group.first
