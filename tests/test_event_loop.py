@@ -59,7 +59,7 @@ def test_the_busy_share_is_that_of_the_last_tenth_of_a_second() -> None:
         for busy in (True, False, True):
             loop.busy_share()
             if busy:
-                time.sleep(1.1 * event_loop.SHARE_WINDOW_S)
+                time.sleep(1.1 * event_loop.SHARE_WINDOW_S)  # noqa: ASYNC251  # blocks the loop on purpose
             else:
                 await asyncio.sleep(1.1 * event_loop.SHARE_WINDOW_S)
             shares.append(loop.busy_share())

@@ -137,12 +137,6 @@ def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(config: Callab
     assert (settings.runners, settings.queue_rows_max, settings.batch_rows_max) == (3, 2, 1)
 
 
-@pytest.mark.parametrize(("name", "value"), [("models", "other"), ("models_watch_s", "1"), ("admin_listen", "127.0.0.1:0")])
-def test_settings_that_change_models_cannot_be_used_with_front_ends(name: str, value: str) -> None:
-    with pytest.raises(BadSettings, match=f"{name} cannot be used with front_ends = 2"):
-        load_settings({"front_ends": "2", name: value}, {})
-
-
 def test_more_models_than_the_limit_are_refused() -> None:
     with pytest.raises(BadSettings, match=r"4 models; the limit is 3 \(models_max\)"):
         load_settings({"model": "a", "models": "b,c,d"}, {})

@@ -31,8 +31,6 @@ UNIX_BYTES_MAX = 107
 # Numbers as text, from the environment and the command line.
 WHOLE = re.compile(r"[+-]?[0-9]+")
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
-# Settings that need a server without front ends.
-ONE_PROCESS = ("models", "models_watch_s", "admin_listen")
 
 Seconds = Annotated[float, Field(ge=0, le=3600)]
 
@@ -326,11 +324,6 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str], conf
 
 def _check_together(settings: Settings) -> None:
     """Refuse combinations of settings that are invalid."""
-    for name in ONE_PROCESS:
-        if settings.front_ends and getattr(settings, name):
-            raise BadSettings(
-                f"{name} cannot be used with front_ends = {settings.front_ends}: models can only be changed in a server without front ends"
-            )
     models = {settings.model, *settings.models}
     if len(models) > settings.models_max:
         raise BadSettings(f"model and models name {len(models)} models; the limit is {settings.models_max} (models_max)")

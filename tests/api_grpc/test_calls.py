@@ -18,7 +18,7 @@ def test_a_bug_is_internal_says_nothing_of_internals_and_is_logged_under_its_req
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start()
-    monkeypatch.setattr(served_by(server).classifier.tokenizer, "encode", lambda _: 1 / 0)
+    monkeypatch.setattr(served_by(server).classifier.tokenizer, "encode_short", lambda *_: 1 / 0)
 
     with structlog.testing.capture_logs() as logs, server.client() as client, pytest.raises(CallFailed) as caught:
         client.classify("good")

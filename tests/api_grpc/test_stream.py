@@ -159,14 +159,14 @@ async def test_a_drain_answers_every_item_it_accepted_and_ends_the_stream_with_o
 async def test_a_bug_in_one_item_is_that_items_error_and_the_stream_goes_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start()
     tokenizer = server.app._models.find("").classifier.tokenizer
-    encode = tokenizer.encode
+    encode = tokenizer.encode_short
 
-    def fail_on_awful(text: str, pair: str | None = None):
+    def fail_on_awful(text: str, characters_max: int) -> object:
         if text == "awful":
             raise RuntimeError("a bug")
-        return encode(text, pair)
+        return encode(text, characters_max)
 
-    monkeypatch.setattr(tokenizer, "encode", fail_on_awful)
+    monkeypatch.setattr(tokenizer, "encode_short", fail_on_awful)
 
     async with AsyncClient(server.target) as client:
         found = {item_id: result async for item_id, result in client.classify_stream(items(["good", "awful", "great"]))}

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from sentiment.batching.ticket import Priority
 from sentiment.errors import RequestError
 from sentiment.model.tokenizer import Row
 from sentiment.serving.front_ends.executor_client import Link, RemoteQueue, connect
+from sentiment.serving.front_ends.frames import Listing
 from tests.bench.front_ends import EXECUTOR_US_MAX, FED_TOKENS, server
 from tests.bench.processes import Worker, idle_share
 from tests.tiny import make_bundle
@@ -48,10 +49,13 @@ class Quiet:
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
+        self.queues: dict[bytes, RemoteQueue] = {}
 
-    def model(self, link: Link, _model_info: Any) -> None:  # Any: JSON
-        """Ignored."""
-        link.serving()
+    def models(self, link: Link, listing: Listing, _copies: Mapping[bytes, bytes]) -> None:
+        """One model, of which nothing is read."""
+        (digest,) = listing.models
+        self.queues.setdefault(digest, RemoteQueue(digest, 4096))
+        link.follow(listing.revision, listing.models)
         self.ready.set()
 
     def state(self, _ready: bool) -> None:
@@ -122,9 +126,10 @@ class Executor:
         """Connections, each as what sends a row over it."""
         sends: list[Callable[[], None]] = []
         for number in range(FRONT_ENDS):
-            hears, far = Quiet(), RemoteQueue(4096)
-            await connect(self.path, partial(Link, f"crowd-{number}", os.getpid(), far, hears))
+            hears = Quiet()
+            await connect(self.path, partial(Link, f"crowd-{number}", os.getpid(), hears.queues, hears))
             await hears.ready.wait()
+            (far,) = hears.queues.values()
             sends.append(partial(self._submit, far, Row([5] * FED_TOKENS, None, False)))
         return sends
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from sentiment.batching.row_queue import TextOutcome
 from sentiment.batching.ticket import Priority
 from sentiment.model.tokenizer import Row
 from sentiment.serving.front_ends.executor_client import Link, RemoteQueue, connect
+from sentiment.serving.front_ends.frames import Listing
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.bench.processes import Worker, cpu_s, idle_share
 from tests.tiny import make_bundle
@@ -74,7 +75,7 @@ class Feeder:
 
     def __init__(self) -> None:
         self.answered = 0
-        self.queue = RemoteQueue(2 * FED_ROWS)
+        self._queues: dict[bytes, RemoteQueue] = {}
         self._link: Link | None = None
         self._row = Row([5] * FED_TOKENS, None, False)
         self._ready = asyncio.Event()
@@ -83,7 +84,7 @@ class Feeder:
 
     async def feed(self, path: Path, seconds: float, measure: Callable[[], float]) -> tuple[float, float]:
         """Rows a second, and what ``measure`` grew by a row."""
-        self._link = await connect(path, lambda: Link("feeder", os.getpid(), self.queue, self))
+        self._link = await connect(path, lambda: Link("feeder", os.getpid(), self._queues, self))
         await self._ready.wait()
         for _ in range(FED_ROWS):
             self._submit()
@@ -97,9 +98,11 @@ class Feeder:
             raise RuntimeError(f"a row has no answer: {self._failed}")
         return rows / took_s, spent / max(1, rows)
 
-    def model(self, link: Link, _said: Any) -> None:  # Any: JSON
-        """What is served; nothing is read of it."""
-        link.serving()
+    def models(self, link: Link, listing: Listing, _copies: Mapping[bytes, bytes]) -> None:
+        """What is served: one model, of which nothing is read."""
+        (digest,) = listing.models
+        self._queues.setdefault(digest, RemoteQueue(digest, 2 * FED_ROWS))
+        link.follow(listing.revision, listing.models)
         self._ready.set()
 
     def state(self, _ready: bool) -> None:
@@ -110,7 +113,8 @@ class Feeder:
         return []
 
     def _submit(self) -> None:
-        self.queue.submit(self._row, time.monotonic() + 60, self._told, Priority.INTERACTIVE)
+        (queue,) = self._queues.values()
+        queue.submit(self._row, time.monotonic() + 60, self._told, Priority.INTERACTIVE)
 
     def _told(self, outcome: TextOutcome) -> None:
         if not self._feeding:

@@ -15,6 +15,7 @@ from sentiment.api.grpc.call import REQUEST_ID
 from sentiment.api.grpc.calls import CODE_NAMES, CallLimits, Calls
 from sentiment.api.grpc.names import METHODS, SERVICE
 from sentiment.api.grpc.server import Handlers
+from sentiment.model.lease import InUse
 from sentiment.observability.metrics import Metrics
 from sentiment.serving.front_ends.executor_client import GONE
 from sentiment.serving.front_ends.forward import Forward
@@ -62,6 +63,7 @@ class Executor:
     answers: bool = True
     refuses: bool = False
     headers: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[bytes] = field(default_factory=list)
     times_left_s: list[float] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
@@ -78,11 +80,13 @@ class Executor:
             finally:
                 self.left.set()
 
-    async def unary(self, _: bytes, context: Any) -> bytes:
+    async def unary(self, data: bytes, context: Any) -> bytes:
+        self.requests.append(data)
         await self.take(context)
         return b"answer"
 
-    async def stream(self, _: bytes, context: Any) -> None:
+    async def stream(self, data: bytes, context: Any) -> None:
+        self.requests.append(data)
         await context.write(b"part")
         await self.take(context)
 
@@ -93,6 +97,7 @@ class Joined:
     handlers: Handlers
     registry: CollectorRegistry
     server: grpc.aio.Server
+    served: Any
 
     async def call(self, method: str, data: bytes, context: Context) -> Any:
         handler = self.handlers[method]
@@ -116,12 +121,14 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     await server.start()
     models = Models("tiny")
     manifest = SimpleNamespace(name="tiny", version=1)
-    served: Any = SimpleNamespace(id="tiny/1", classifier=SimpleNamespace(manifest=manifest), metrics=metrics.model("tiny/1", []))
+    served: Any = SimpleNamespace(
+        id="tiny/1", classifier=SimpleNamespace(manifest=manifest), metrics=metrics.model("tiny/1", []), users=InUse()
+    )
     models.add(served)
     forward = Forward(tmp_path / "calls.sock", models)
     calls = Calls(metrics, CallLimits(2**20, 60.0, 60.0, 1, 0.5))
     here: Any = {"Classify": unary}
-    yield Joined(executor, forward.adapt(here, calls), metrics.registry, server)
+    yield Joined(executor, forward.adapt(here, calls), metrics.registry, server, served)
     await forward.close()
     await server.stop(0)
 
@@ -149,6 +156,32 @@ async def test_headers_and_the_bounded_deadline_reach_the_executor(joined: Joine
     assert 50 < joined.executor.times_left_s[0] < 62
     assert joined.count("requests_total", method="GetModel", code="OK", model="tiny/1") == 1
     assert joined.count("request_seconds_count", method="GetModel", model="tiny/1") == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("GetModel", pb.GetModelRequest()),
+        ("Explain", pb.ExplainRequest(text="good", label="positive")),
+        ("Classify", pb.ClassifyRequest(text="good", explain=pb.ExplainOptions(), model="tiny")),
+    ],
+)
+async def test_the_executor_is_told_the_version_that_the_name_means_here_and_the_call_uses_it_until_its_end(
+    joined: Joined, method: str, request_: Any
+) -> None:
+    joined.executor.answers = False
+    calling = asyncio.create_task(joined.call(method, request_.SerializeToString(), Context()))
+    async with asyncio.timeout(PATIENCE_S):
+        await joined.executor.arrived.wait()
+    used = bool(joined.served.users)
+    calling.cancel()
+    await asyncio.wait({calling})
+
+    (told,) = [type(request_).FromString(data) for data in joined.executor.requests]
+    assert told.model == "tiny/1"
+    told.model = request_.model
+    assert told == request_
+    assert (used, bool(joined.served.users)) == (True, False)
 
 
 @pytest.mark.parametrize("method", ["Explain", "Classify"])

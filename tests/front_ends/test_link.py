@@ -21,9 +21,13 @@ from sentiment.serving.front_ends.executor_endpoint import FrontEndServer, Servi
 from sentiment.serving.front_ends.frames import (
     Frames,
     Kind,
+    Listing,
     Text,
     frame,
     frame_of,
+    model_frame,
+    model_of,
+    pack_listing,
     pack_texts,
     unpack_failures,
     unpack_numbers,
@@ -32,9 +36,10 @@ from sentiment.serving.front_ends.frames import (
 from sentiment.serving.front_ends.front_end import FrontEnd
 from sentiment.serving.front_ends.handshake import Start
 from sentiment.settings import Settings
-from tests.front_ends.test_queue import INTERACTIVE, PATIENCE_S, Heard, Joined, join, joined, row, submit, until
+from tests.front_ends.test_queue import DIGEST, INTERACTIVE, PATIENCE_S, Heard, Joined, join, joined, row, submit, until
 
 __all__ = ["joined"]
+LISTED = frame(Kind.MODELS, pack_listing(Listing(1, [DIGEST], [DIGEST])))
 
 
 @pytest.fixture
@@ -51,10 +56,10 @@ async def test_an_executor_that_does_not_read_gets_a_bounded_amount_and_does_not
 ) -> None:
     monkeypatch.setattr(links, "UNREAD_BYTES_MAX", 2**20)
     monkeypatch.setattr(links, "CLOSE_S", 0.05)
-    queue = RemoteQueue(rows_max=10**6)
+    queue = RemoteQueue(DIGEST, rows_max=10**6)
     link = await join(tmp_path / "rows.sock", Heard(), queue)
     peer, _ = silent.accept()
-    peer.sendall(frame_of(Kind.MODEL, {}) + frame_of(Kind.STATE, {"ready": True}))
+    peer.sendall(LISTED + frame_of(Kind.STATE, {"ready": True}))
     await until(lambda: queue.attached)
     told: list[TextOutcome] = []
     sent = 0
@@ -75,12 +80,12 @@ async def test_an_executor_that_does_not_read_gets_a_bounded_amount_and_does_not
 
 
 async def test_texts_are_sent_once_the_executor_has_been_ready_even_if_it_no_longer_is(silent: socket.socket, tmp_path: Path) -> None:
-    queue, heard = RemoteQueue(rows_max=10), Heard()
+    queue, heard = RemoteQueue(DIGEST, rows_max=10), Heard()
     link = await join(tmp_path / "rows.sock", heard, queue)
     peer, _ = silent.accept()
 
-    peer.sendall(frame_of(Kind.STATE, {"ready": False}) + frame_of(Kind.MODEL, {}))
-    await until(lambda: bool(heard.models))
+    peer.sendall(frame_of(Kind.STATE, {"ready": False}) + LISTED)
+    await until(lambda: bool(heard.models_listed))
     with pytest.raises(Unavailable):
         queue.submit(row(1), time.monotonic() + 60, lambda _: None, INTERACTIVE)
     peer.sendall(frame_of(Kind.STATE, {"ready": True}) + frame_of(Kind.STATE, {"ready": False}))
@@ -100,7 +105,7 @@ async def test_a_model_that_is_read_late_promises_nothing_to_the_next_executor(j
     server.set_ready(True)
     await until(lambda: joined.heard.states[-1])
 
-    joined.link.serving()
+    joined.link.follow(1, [DIGEST])
 
     assert not joined.queue.attached
     server.close()
@@ -149,11 +154,13 @@ async def test_texts_that_arrive_before_the_model_is_loaded_are_refused(tmp_path
     await server.start()
     reader, writer = await asyncio.open_unix_connection(str(tmp_path / "rows.sock"))
 
-    writer.write(frame(Kind.ROWS, pack_texts([Text(7, time.monotonic() + 60, INTERACTIVE, [row(1)])])))
+    writer.write(model_frame(Kind.ROWS, DIGEST, pack_texts([Text(7, time.monotonic() + 60, INTERACTIVE, [row(1)])])))
     frames, failed = Frames(), list[Any]()
     async with asyncio.timeout(PATIENCE_S):
         while not failed:
-            failed += [unpack_failures(body)[0] for kind, body in frames.feed(await reader.read(2**16)) if kind is Kind.FAILURES]
+            failed += [
+                unpack_failures(model_of(body)[1])[0] for kind, body in frames.feed(await reader.read(2**16)) if kind is Kind.FAILURES
+            ]
 
     ((number, error, let_in),) = failed[0]
     assert (number, type(error), let_in) == (7, Unavailable, False)
@@ -173,7 +180,7 @@ async def test_a_text_that_cannot_be_withdrawn_does_not_keep_its_front_end_conne
             raise RuntimeError("broken")
 
     queue: Any = Queue()
-    joined.server.serving = Serving({}, queue, lambda: 0.0)
+    joined.server.models[DIGEST] = Serving(DIGEST, "tiny/1", b"", queue, lambda: 0.0)
     told: list[TextOutcome] = []
     submit(joined, row(1), told)
     submit(joined, row(2), told)
@@ -219,12 +226,12 @@ async def _takes_no_connection_before_it_can_answer(tmp_path: Path) -> None:
 
 async def test_many_texts_of_one_turn_are_sent_as_several_frames() -> None:
     sent: list[bytes] = []
-    queue = RemoteQueue(rows_max=1000)
+    queue = RemoteQueue(DIGEST, rows_max=1000)
     queue.attach(sent.append)
     for number in range(20):
         queue.submit(row(number, tokens=2**16), time.monotonic() + 60, lambda _: None, INTERACTIVE)
     await asyncio.sleep(0)
 
-    numbers = [text.number for one in sent for _, body in Frames().feed(one) for text in unpack_texts(body)]
+    numbers = [text.number for one in sent for _, body in Frames().feed(one) for text in unpack_texts(model_of(body)[1])]
     assert len(sent) > 1
-    assert numbers == list(range(1, 21))
+    assert numbers == list(range(numbers[0], numbers[0] + 20))

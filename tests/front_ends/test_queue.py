@@ -1,8 +1,8 @@
-"""A front end's queue and the executor's endpoint, joined by a real Unix socket. The tests finish runs by hand."""
+"""A front end's queues and the executor's endpoint, joined by a real Unix socket. The tests finish runs by hand."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,25 +19,26 @@ from sentiment.errors import Expired, ModelFailed, Refused, Unavailable
 from sentiment.model.tokenizer import Row, Windows
 from sentiment.serving.front_ends.executor_client import LATE_S, Link, RemoteQueue, connect
 from sentiment.serving.front_ends.executor_endpoint import FrontEndServer, Serving
-from sentiment.serving.front_ends.frames import HEAD
+from sentiment.serving.front_ends.frames import HEAD, Listing
 from tests.batching.test_batcher import HandRunner, Notes
 from tests.batching.test_cost import fixed
 
 INTERACTIVE = Priority.INTERACTIVE
 PATIENCE_S = 10
+DIGEST = bytes(range(32))
 
 
 @dataclass
 class Heard:
-    """A front end that records what it gets and serves any model at once."""
+    """A front end that records what it gets and holds all listed models at once."""
 
-    models: list[Any] = field(default_factory=list)
+    models_listed: list[tuple[list[bytes], dict[bytes, bytes]]] = field(default_factory=list)
     states: list[bool] = field(default_factory=list)
     counted: list[Any] = field(default_factory=list)
 
-    def model(self, link: Link, said: Any) -> None:
-        self.models.append(said)
-        link.serving()
+    def models(self, link: Link, listing: Listing, copies: Mapping[bytes, bytes]) -> None:
+        self.models_listed.append((listing.models, dict(copies)))
+        link.follow(listing.revision, listing.models)
 
     def state(self, ready: bool) -> None:
         self.states.append(ready)
@@ -68,7 +69,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 async def join(path: Path, heard: Heard, queue: RemoteQueue, name: str = "front-0") -> Link:
-    return await connect(path, lambda: Link(name, 42, queue, heard))
+    return await connect(path, lambda: Link(name, 42, {DIGEST: queue}, heard))
 
 
 @pytest.fixture
@@ -78,10 +79,10 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     batcher = Batcher(object(), scheduler, [runner], notes)
     server = FrontEndServer(tmp_path / "rows.sock", 1, added.extend)
     await server.start()
-    heard, queue = Heard(), RemoteQueue(rows_max=100)
+    heard, queue = Heard(), RemoteQueue(DIGEST, rows_max=100)
     link = await join(tmp_path / "rows.sock", heard, queue)
     async with asyncio.timeout(PATIENCE_S):
-        await server.announce(Serving({"model": "tiny"}, HereQueue(batcher), lambda: 0.125))
+        await server.begin([Serving(DIGEST, "tiny/1", b"copy", HereQueue(batcher), lambda: 0.125)], [DIGEST])
     server.set_ready(True)
     await until(lambda: queue.attached)
     yield Joined(server, queue, heard, link, batcher, runner, notes, added)
@@ -183,7 +184,7 @@ async def test_a_cancelled_text_is_neither_run_nor_answered(joined: Joined) -> N
 
 
 async def test_texts_of_a_front_end_that_disconnects_are_withdrawn_and_no_others(joined: Joined, tmp_path: Path) -> None:
-    other, queue = Heard(), RemoteQueue(rows_max=100)
+    other, queue = Heard(), RemoteQueue(DIGEST, rows_max=100)
     link = await join(tmp_path / "rows.sock", other, queue, "front-1")
     await until(lambda: queue.attached)
     running: list[TextOutcome] = []
@@ -231,7 +232,7 @@ async def test_the_same_queue_works_with_the_next_executor(joined: Joined, tmp_p
 
     await server.start()
     async with asyncio.timeout(PATIENCE_S):
-        await asyncio.gather(looking, server.announce(Serving({"model": "tiny"}, HereQueue(joined.batcher), lambda: 0.0)))
+        await asyncio.gather(looking, server.begin([Serving(DIGEST, "tiny/1", b"copy", HereQueue(joined.batcher), lambda: 0.0)], [DIGEST]))
     server.set_ready(True)
     await until(lambda: joined.queue.attached)
     outcomes: list[TextOutcome] = []
@@ -243,7 +244,7 @@ async def test_the_same_queue_works_with_the_next_executor(joined: Joined, tmp_p
 
 async def test_deadlines_hold_if_the_executor_hangs() -> None:
     sent: list[bytes] = []
-    queue = RemoteQueue(rows_max=100)
+    queue = RemoteQueue(DIGEST, rows_max=100)
     queue.attach(sent.append)
     now = time.monotonic()
     told: list[list[TextOutcome]] = [[], []]
@@ -262,14 +263,14 @@ async def test_deadlines_hold_if_the_executor_hangs() -> None:
 
 
 async def test_the_unanswered_rows_of_a_front_end_are_limited() -> None:
-    queue = RemoteQueue(rows_max=3)
+    queue = RemoteQueue(DIGEST, rows_max=3)
     queue.attach(lambda _: None)
     told: list[TextOutcome] = []
     until_s = time.monotonic() + 60
     first = queue.submit(Windows((row(1), row(2)), 6, False), until_s, told.append, INTERACTIVE)
     queue.submit(row(3), until_s, told.append, INTERACTIVE)
 
-    with pytest.raises(Refused, match="3 rows of this front end are unanswered; the limit is 3"):
+    with pytest.raises(Refused, match="3 rows of this front end and model are unanswered; the limit is 3"):
         queue.submit(row(4), until_s, told.append, INTERACTIVE)
     queue.cancel(first)
     queue.submit(Windows((row(4), row(5)), 6, False), until_s, told.append, INTERACTIVE)

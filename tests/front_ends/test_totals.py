@@ -83,6 +83,25 @@ def test_counts_that_arrive_before_their_series_exists_are_shown_with_it() -> No
     assert shown(totals)["calls_total,late"] == 1
 
 
+def test_a_model_that_is_forgotten_and_loaded_again_counts_from_zero() -> None:
+    here, front = CollectorRegistry(), CollectorRegistry()
+    calls, theirs = (Counter("calls", "Calls.", ["model"], registry=registry) for registry in (here, front))
+    totals, counted = Totals(here, dict), Counted(front)
+    for model in ("a/1", "b/1"):
+        calls.labels(model)
+        theirs.labels(model).inc(3)
+    totals.add(counted.take())
+
+    theirs.remove("a/1")
+    counted.forget("a/1")
+    totals.forget("a/1")
+    theirs.labels("a/1").inc(2)
+    totals.add(counted.take())
+
+    found = shown(totals)
+    assert (found["calls_total,a/1"], found["calls_total,b/1"]) == (2, 3)
+
+
 def test_a_process_that_has_ended_is_left_out() -> None:
     here = Registry()
 

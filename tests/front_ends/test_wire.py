@@ -13,20 +13,28 @@ from sentiment.model.tokenizer import Row
 from sentiment.observability.tracing.trace import Place
 from sentiment.serving.front_ends.frames import (
     BODY_BYTES_MAX,
+    DIGEST_BYTES,
     HEAD,
     Answered,
     BadFrame,
     Failed,
     Frames,
     Kind,
+    Listing,
     Text,
     frame,
+    model_frame,
+    model_of,
     pack_answers,
     pack_failures,
+    pack_held,
+    pack_listing,
     pack_numbers,
     pack_texts,
     unpack_answers,
     unpack_failures,
+    unpack_held,
+    unpack_listing,
     unpack_numbers,
     unpack_texts,
 )
@@ -34,6 +42,8 @@ from sentiment.serving.front_ends.frames import (
 ids = st.integers(0, 2**31 - 1)
 numbers = st.integers(1, 2**64 - 1)
 seconds = st.floats(0, 1e6)
+digest = st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
+digests = st.lists(digest, max_size=4)
 single = array.array("f", [0.1])[0]
 
 
@@ -88,6 +98,19 @@ def test_an_error_keeps_its_class_message_and_fields(error: RequestError, let_in
 @given(st.lists(numbers))
 def test_numbers_survive_a_round_trip(sent: list[int]) -> None:
     assert unpack_numbers(pack_numbers(sent)) == sent
+
+
+@given(st.builds(Listing, numbers, digests, digests))
+def test_a_list_of_models_survives_a_round_trip(sent: Listing) -> None:
+    assert unpack_listing(pack_listing(sent)) == sent
+    assert unpack_held(pack_held(sent.revision, sent.models)) == (sent.revision, set(sent.models))
+
+
+@given(digest, st.binary(max_size=40))
+def test_a_frame_of_a_model_names_it(sent: bytes, body: bytes) -> None:
+    ((kind, found),) = Frames().feed(model_frame(Kind.ROWS, sent, body))
+
+    assert (kind, model_of(found)) == (Kind.ROWS, (sent, body))
 
 
 @given(st.lists(st.tuples(st.sampled_from(Kind), st.binary(max_size=40)), max_size=6), st.lists(st.integers(0, 200), max_size=12))

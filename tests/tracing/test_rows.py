@@ -241,7 +241,7 @@ async def test_texts_that_expire_while_they_are_tokenized_have_a_tokenize_span(
     held: threading.Event,
 ) -> None:
     kept = Kept()
-    query = Query("good film", trace=Trace(kept, Begin(REQUEST, 0, None)))
+    query = Query("good film " * 1000, trace=Trace(kept, Begin(REQUEST, 0, None)))
 
     (outcome,) = await served[0].classify_many([query], time.monotonic(), time.monotonic() + 0.01)
 

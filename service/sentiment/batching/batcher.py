@@ -339,10 +339,9 @@ class Batcher:
         # ``ran.total_s``, not the time until the loop noticed: a loop that is busy with admitting a thousand rows would make the model
         # look slow, and later rows would be refused.
         answered = self.scheduler.finish(batch, now, ran.total_s)
-        if self.scheduler.rows_waiting or run.next is not None:
+        if run.next is not None or (self.scheduler.rows_waiting and not self._hold()):
             # Before the outcomes are delivered: a runner may wait for its next batch, or the timer for deciding one ahead must be set.
-            if run.next is not None or not self._hold():
-                self._pump()
+            self._pump()
         rows = len(batch.tickets)
         for ticket in answered:
             self._tell(ticket, RowResult(logits[ticket], ticket.started_at - ticket.queued_at, ran.run_s, rows))

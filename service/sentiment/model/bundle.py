@@ -203,6 +203,19 @@ class Bundle:
         except OSError as error:
             raise BadBundle(f"{error.filename}: {error.strerror}") from error
 
+    def read(self, name: str) -> bytes:
+        """The content of a file.
+
+        Raises:
+            BadBundle: it differs from the manifest.
+        """
+        try:
+            content = (self.path / name).read_bytes()
+        except OSError as error:
+            raise BadBundle(f"{error.filename}: {error.strerror}") from error
+        _check_bytes(self.path / name, self.manifest.files[name], len(content), hashlib.sha256(content).hexdigest())
+        return content
+
     def outside(self, graph: str) -> dict[str, bytes]:
         """The content of the external files of a graph, by name. The graph file and its external files are checked.
 
@@ -215,13 +228,10 @@ class Bundle:
         self.check(graph)
         try:
             content = (self.path / graph).read_bytes()
-            names = [name for name in self.manifest.files if Path(name).suffix not in (".onnx", ".json") and name.encode() in content]
-            found = {name: (self.path / name).read_bytes() for name in names}
         except OSError as error:
             raise BadBundle(f"{error.filename}: {error.strerror}") from error
-        for name, held in found.items():
-            _check_bytes(self.path / name, self.manifest.files[name], len(held), hashlib.sha256(held).hexdigest())
-        return found
+        names = [name for name in self.manifest.files if Path(name).suffix not in (".onnx", ".json") and name.encode() in content]
+        return {name: self.read(name) for name in names}
 
     def _configured(self, *keys: str) -> int:
         """The number that config.json has under the first of these keys that it has; 0 if it has none."""

@@ -37,7 +37,10 @@ SHORTEN_GROWTH = 4
 
 @dataclass(slots=True)
 class Row:
-    """One tokenized text as the model reads it. Never changed; only creating a frozen object takes five times as long. ``type_ids`` is None if all are 0."""
+    """One tokenized text as the model reads it. ``type_ids`` is None if all are 0.
+
+    Not frozen, as creating a frozen object takes five times as long; nobody changes it.
+    """
 
     ids: Sequence[int]
     type_ids: Sequence[int] | None
@@ -129,14 +132,15 @@ class _Content:
 class Tokenizer:
     """A bundle's tokenizer. All methods may be called from any thread."""
 
-    def __init__(self, path: Path, max_tokens: int) -> None:
-        """Load tokenizer.json.
+    def __init__(self, path: Path, max_tokens: int, content: str | None = None) -> None:
+        """Load tokenizer.json. ``content``: of the file, if it has been read; ``path`` is then only for the error.
 
         Raises:
             BadBundle: the file is not a tokenizer.
         """
         try:
-            content = path.read_text(encoding="utf-8")
+            if content is None:
+                content = path.read_text(encoding="utf-8")
             self._tokenizer = tokenizers.Tokenizer.from_str(content)
         except Exception as error:  # the Rust side raises bare Exception
             raise BadBundle(f"{path}: not a tokenizer: {error}") from error
@@ -398,13 +402,15 @@ def _rests(texts: Sequence[str], tokens: Sequence[Token]) -> Iterator[tuple[int,
 _shared: weakref.WeakValueDictionary[tuple[str, int], Tokenizer] = weakref.WeakValueDictionary()
 
 
-def tokenizer_of(path: Path, max_tokens: int, sha256: str) -> Tokenizer:
-    """The tokenizer of a file, shared by all files with the same content. ``sha256``: the verified digest of the file.
+def tokenizer_of(path: Path, max_tokens: int, sha256: str, content: str | None = None) -> Tokenizer:
+    """The tokenizer of a file, shared by all files with the same content.
+
+    ``sha256``: the verified digest of the file; ``content``: its content, if it has been read.
 
     Raises:
         BadBundle: the file is not a tokenizer.
     """
     found = _shared.get((sha256, max_tokens))
     if found is None:
-        found = _shared[sha256, max_tokens] = Tokenizer(path, max_tokens)
+        found = _shared[sha256, max_tokens] = Tokenizer(path, max_tokens, content)
     return found

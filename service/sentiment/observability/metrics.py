@@ -79,6 +79,8 @@ class Metrics:
         """
         self.registry = CollectorRegistry()
         self.methods, self.codes = tuple(methods), tuple(codes)
+        # Called with a model's id when its series are removed.
+        self.on_forget: list[Callable[[str], None]] = []
         histogram = partial(Histogram, registry=self.registry)
         counter = partial(Counter, registry=self.registry)
         gauge = partial(Gauge, namespace="sentiment", registry=self.registry)
@@ -234,3 +236,5 @@ class ModelMetrics(CallMetrics):
                 metric.remove("model", self.model)
             elif isinstance(metric, MetricWrapperBase) and "model" in metric._labelnames:
                 metric.remove_by_labels({"model": self.model})
+        for forget in self._metrics.on_forget:
+            forget(self.model)

@@ -146,8 +146,7 @@ def _token_s(classifier: Classifier) -> float:
     """Core seconds to tokenize one more token: the slope of time over length."""
     found = []
     rng = random.Random()
-    for text in make_texts(MIXED, TEXTS):
-        text = with_new_words(text, rng)
+    for text in [with_new_words(text, rng) for text in make_texts(MIXED, TEXTS)]:
         begun = time.thread_time()
         classifier.tokenizer.encode(text)
         found.append((estimate_tokens(text), time.thread_time() - begun))

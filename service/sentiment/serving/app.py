@@ -117,7 +117,7 @@ class App:
                 await self._exchange.start()
                 self._say_ready(served, time.monotonic() - begun)
                 self.started.set()
-                await self._serve_until(served, stopping)
+                await self._serve_until(stopping)
         finally:
             self._repository.load_no_more()
             loading.cancel()
@@ -173,7 +173,7 @@ class App:
         self._ready = ready
         self._grpc.health.set_ready(ready)
 
-    async def _serve_until(self, served: RunningModel, stopping: "asyncio.Task[bool]") -> None:
+    async def _serve_until(self, stopping: "asyncio.Task[bool]") -> None:
         """Serve until a stop or until a run does not end, then drain. Runs are also watched during the drain."""
         watching = asyncio.create_task(self._watch())
         broken = asyncio.create_task(self._repository.broken.wait())
@@ -182,7 +182,7 @@ class App:
             self._draining = True
             # A process without one of its runners is not alive: its supervisor may replace it at once.
             self._grpc.health.set_alive(not broken.done())
-            await self._drain(served)
+            await self._drain()
         finally:
             watching.cancel()
             broken.cancel()
@@ -211,15 +211,15 @@ class App:
                 self._log.exception("watch_failed")
             await asyncio.sleep(min(WATCHDOG_S, stall_s))
 
-    async def _keep_answering(self, _served: RunningModel) -> None:
+    async def _keep_answering(self) -> None:
         """First part of a drain: keep answering until load balancers notice that this server is not ready."""
         await asyncio.sleep(self._settings.drain_wait_s)
 
-    async def _drain(self, served: RunningModel) -> None:
+    async def _drain(self) -> None:
         """Report not ready but keep answering; then send GOAWAY and answer all accepted requests."""
         self._set_ready(False)
         await self._exchange.stop()
-        await self._keep_answering(served)
+        await self._keep_answering()
         await self._grpc.drain(self._settings.drain_grace_s)
         await self._web.stop()
         await self._repository.close()

@@ -17,6 +17,7 @@ from sentiment.batching.windows import JointOutcome
 from sentiment.errors import Expired, ModelFailed, Refused, RequestError, Unavailable
 from sentiment.explain.queue import Explaining
 from sentiment.model.classifier import Classifier
+from sentiment.model.lease import InUse
 from sentiment.model.scores import Scored
 from sentiment.model.tokenizer import Windows
 from sentiment.observability.logs import logger
@@ -24,13 +25,13 @@ from sentiment.observability.metrics import ModelMetrics
 from sentiment.observability.tracing.trace import StageSpan, exemplar_of
 from sentiment.serving.queries import Query, QueryReader
 
-# Longer texts, and texts with words that are slow to tokenize, are tokenized in a thread. This length takes about a millisecond, the most
-# that one task may block the event loop.
+# Longer texts, and texts with words that are slow to tokenize, are tokenized in a thread. A text of this length takes up to a millisecond,
+# the most that one task may block the event loop.
 INLINE_CHARACTERS_MAX = 2048
-# Texts of a batch call that are tokenized together: enough that passing them to the thread (60 us) costs little, few enough that the first
-# rows run while the others are tokenized, and that texts of other calls do not wait long.
+# Texts of a batch call that are tokenized before other calls get a turn: a few milliseconds at most, and enough that passing texts to the
+# thread (60 us) costs little.
 CHUNK = 64
-CHUNK_CHARACTERS = 2**16
+CHUNK_CHARACTERS = 2**13
 # How long to wait for an explanation's run that was asked to stop. The process does not wait for one that does not stop.
 EXPLAINING_WAIT_S = 1.0
 # A cancellation this shortly before the deadline counts as expired.
@@ -73,6 +74,8 @@ class Served:
         self.metrics = metrics
         self.id = classifier.bundle.id
         self.queue = queue
+        # Its calls. A text that ``begin`` has queued is not one.
+        self.users = InUse()
         self._reader = QueryReader(classifier, text_bytes_max)
         self._call_rows_max = call_rows_max
         # One thread for each priority, so that interactive texts do not wait behind the texts of batch calls.
@@ -111,15 +114,16 @@ class Served:
             if not future.done():
                 future.set_result(outcome)
 
-        ticket = await self.begin(query, arrived_at, deadline_at, tell)
-        try:
-            outcome = await future
-        except asyncio.CancelledError:
-            self.withdraw(ticket)
-            raise
-        if isinstance(outcome, Answer):
-            return outcome
-        raise outcome
+        with self.users:
+            ticket = await self.begin(query, arrived_at, deadline_at, tell)
+            try:
+                outcome = await future
+            except asyncio.CancelledError:
+                self.withdraw(ticket)
+                raise
+            if isinstance(outcome, Answer):
+                return outcome
+            raise outcome
 
     async def begin(self, query: Query, arrived_at: float, deadline_at: float, tell: Tell) -> Pending:
         """Queue one text and return. ``tell`` is called with its outcome in a later turn of the loop, unless the text is withdrawn.
@@ -127,14 +131,13 @@ class Served:
         Raises:
             RequestError: the text was refused; ``tell`` will not be called.
         """
-        self.check(query)
-        begun = time.monotonic()
-        with StageSpan(query.trace, "tokenize") as attributes:
-            reading: Reading | None = self._reader.read_short(query, INLINE_CHARACTERS_MAX)
-            if reading is None:
-                (reading,) = await self._in_thread([query], deadline_at)
-            attributes["sentiment.tokens"] = reading.tokens
-        return self._submit(query, reading, arrived_at, time.monotonic() - begun, deadline_at, tell)
+        with self.users:
+            self.check(query)
+            begun = time.monotonic()
+            with StageSpan(query.trace, "tokenize") as attributes:
+                (reading,) = await self._read([query], deadline_at)
+                attributes["sentiment.tokens"] = reading.tokens
+            return self._submit(query, reading, arrived_at, time.monotonic() - begun, deadline_at, tell)
 
     async def classify_many(self, queries: Sequence[Query], arrived_at: float, deadline_at: float, together: bool = False) -> list[Outcome]:
         """Answer many texts. One that fails does not affect the others. Cancelling withdraws all.
@@ -162,23 +165,24 @@ class Served:
             if left <= 0:
                 done.set()
 
-        try:
-            async for index, reading, tokenize_s in self._tokenized(queries, deadline_at, settle):
-                rows = len(reading.rows) if isinstance(reading, Windows) else 1
-                # Only this task acquires, and queued rows release: so a text that waits here for room cannot deadlock.
-                for _ in range(min(rows, self._call_rows_max)):
-                    await room.acquire()
-                if done.is_set():
-                    break
-                try:
-                    tickets[index] = self._submit(queries[index], reading, arrived_at, tokenize_s, deadline_at, partial(settle, index))
-                except RequestError as error:
-                    release(rows)
-                    settle(index, error)
-            await done.wait()
-        finally:
-            for ticket in tickets.values():
-                self.withdraw(ticket)
+        with self.users:
+            try:
+                async for index, reading, tokenize_s in self._tokenized(queries, deadline_at, settle):
+                    rows = len(reading.rows) if isinstance(reading, Windows) else 1
+                    # Only this task acquires, and queued rows release: so a text that waits here for room cannot deadlock.
+                    for _ in range(min(rows, self._call_rows_max)):
+                        await room.acquire()
+                    if done.is_set():
+                        break
+                    try:
+                        tickets[index] = self._submit(queries[index], reading, arrived_at, tokenize_s, deadline_at, partial(settle, index))
+                    except RequestError as error:
+                        release(rows)
+                        settle(index, error)
+                await done.wait()
+            finally:
+                for ticket in tickets.values():
+                    self.withdraw(ticket)
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def _tokenized(
@@ -195,20 +199,12 @@ class Served:
                     settle(index, error)
             # Let other calls run, also if no text of this chunk needs tokenizing.
             await asyncio.sleep(0)
-            begun = time.monotonic()
-            known = [(index, self._reader.read_short(queries[index], INLINE_CHARACTERS_MAX)) for index in good]
-            good = [index for index, row in known if row is None]
-            if len(known) > len(good):
-                each_s = (time.monotonic() - begun) / len(known)
-                for index, row in known:
-                    if row is not None:
-                        yield index, row, each_s
             if good:
                 begun = time.monotonic()
                 try:
                     with StageSpan(queries[good[0]].trace, "tokenize") as attributes:
                         attributes["sentiment.texts"] = len(good)
-                        readings = await self._in_thread([queries[index] for index in good], deadline_at)
+                        readings = await self._read([queries[index] for index in good], deadline_at)
                 except Expired as error:
                     for index in good:
                         settle(index, error)
@@ -224,13 +220,21 @@ class Served:
             late = time.monotonic() >= pending.deadline_at - DEADLINE_SLACK_S
             self.metrics.outcome["expired" if late else "cancelled"]()
 
-    async def _in_thread(self, queries: Sequence[Query], deadline_at: float) -> list[Reading]:
-        """Tokenize in a thread. The only place where a request waits outside the scheduler, so the deadline is enforced here."""
-        try:
-            async with asyncio.timeout_at(deadline_at):
-                return await asyncio.get_running_loop().run_in_executor(self._tokenizing[queries[0].priority], self._reader.read, queries)
-        except TimeoutError as error:
-            raise Expired("the deadline passed before the text was tokenized: other texts are ahead of it") from error
+    async def _read(self, queries: Sequence[Query], deadline_at: float) -> list[Reading]:
+        """Tokenize, short texts at once and the others in a thread. There alone a request waits outside of the scheduler, so the deadline
+        is enforced here.
+        """
+        rows = [self._reader.read_short(query, INLINE_CHARACTERS_MAX) for query in queries]
+        slow = [query for query, row in zip(queries, rows, strict=True) if row is None]
+        read: Iterator[Reading] = iter(())
+        if slow:
+            try:
+                async with asyncio.timeout_at(deadline_at):
+                    loop, executor = asyncio.get_running_loop(), self._tokenizing[slow[0].priority]
+                    read = iter(await loop.run_in_executor(executor, self._reader.read, slow))
+            except TimeoutError as error:
+                raise Expired("the deadline passed before the text was tokenized: other texts are ahead of it") from error
+        return [next(read) if row is None else row for row in rows]
 
     def _submit(self, query: Query, reading: Reading, arrived_at: float, tokenize_s: float, deadline_at: float, tell: Tell) -> Pending:
         self.metrics.stage["tokenize"](tokenize_s, exemplar_of(query.trace))

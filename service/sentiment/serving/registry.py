@@ -12,6 +12,7 @@ class Models:
         self.default = default.partition("/")[0]
         self._served: dict[str, Served] = {}
         self._in_use: dict[str, Served] = {}
+        self._held: dict[str, Served] = {}
 
     def add(self, served: Served, use: bool = True) -> None:
         """Add a model. ``use``: make it the version in use of its name; the first version of a name always is."""
@@ -32,6 +33,14 @@ class Models:
         name = served.classifier.manifest.name
         if self._in_use.get(name) is served:
             del self._in_use[name]
+
+    def hold(self, served: Served) -> None:
+        """Find the model by its id even while it is not one of the loaded models, for calls that another process has accepted for it."""
+        self._held[served.id] = served
+
+    def let_go(self, served: Served) -> None:
+        """End ``hold``."""
+        del self._held[served.id]
 
     def uses(self, served: Served) -> bool:
         """Whether this is the version in use of its name."""
@@ -56,7 +65,7 @@ class Models:
         if not self._served:
             raise Unavailable("the server is starting")
         wanted = model or self.default
-        found = self._served.get(wanted) or self._in_use.get(wanted)
+        found = self._served.get(wanted) or self._in_use.get(wanted) or self._held.get(wanted)
         if found is None:
             raise ModelNotFound(f"model {wanted[:128]!r} is not loaded; loaded are {', '.join(sorted(self._served))}")
         return found

@@ -42,7 +42,7 @@ class Repository(Protocol):
     async def load(self, model: str, use: bool = True) -> None:
         """Load ``name/version``, or the highest version of ``name``. ``use``: route the name to it. Raises RequestError."""
 
-    def use(self, model: str) -> None:
+    async def use(self, model: str) -> None:
         """Route the model's name to this loaded ``name/version``. Raises RequestError."""
 
     async def unload(self, model: str) -> None:
@@ -73,7 +73,7 @@ class Admin:
         if flags["loaded"]:
             if not flags["use"]:
                 raise InvalidInput("parameters", "loaded is true and use is false: nothing to do; set use to true or loaded to false")
-            self._repository.use(request.model_name)
+            await self._repository.use(request.model_name)
         else:
             await self._repository.load(request.model_name, flags["use"])
         return oip.RepositoryModelLoadResponse()

@@ -78,28 +78,29 @@ class SentimentService:
     async def classify_batch(self, request: pb.ClassifyBatchRequest, call: Call) -> pb.ClassifyBatchResponse:
         """Classify many texts. The call fails as a whole only if the model, an option or the number of items is wrong."""
         served = call.served = self.models.find(request.model)
-        options = convert.check_options(request, Priority.BULK)
-        count, limit = len(request.items), self._limits.batch_items_max
-        if not 1 <= count <= limit:
-            raise InvalidInput("items", f"must have 1 to {limit} items, got {count}")
-        queries = [
-            convert.query_of(item, options, f"items[{index}].text", call.trace_of(index))
-            async for index, item in in_turns(enumerate(request.items))
-        ]
-        if call.trace is not None:
-            call.trace.attributes["sentiment.texts"] = count
-        served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
-        try:
-            outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at)
-        except BaseException as error:
-            served.metrics.items[call.method, ended_by(error, call)](count)
-            raise
-        for outcome in outcomes:
-            count_item(served.metrics, call.method, outcome)
-        response = pb.ClassifyBatchResponse()
-        async for outcome in in_turns(outcomes):
-            convert.set_result(response.results.add(), outcome, served)
-        return response
+        with served.users:
+            options = convert.check_options(request, Priority.BULK)
+            count, limit = len(request.items), self._limits.batch_items_max
+            if not 1 <= count <= limit:
+                raise InvalidInput("items", f"must have 1 to {limit} items, got {count}")
+            queries = [
+                convert.query_of(item, options, f"items[{index}].text", call.trace_of(index))
+                async for index, item in in_turns(enumerate(request.items))
+            ]
+            if call.trace is not None:
+                call.trace.attributes["sentiment.texts"] = count
+            served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
+            try:
+                outcomes = await served.classify_many(queries, call.arrived_at, call.deadline_at)
+            except BaseException as error:
+                served.metrics.items[call.method, ended_by(error, call)](count)
+                raise
+            for outcome in outcomes:
+                count_item(served.metrics, call.method, outcome)
+            response = pb.ClassifyBatchResponse()
+            async for outcome in in_turns(outcomes):
+                convert.set_result(response.results.add(), outcome, served)
+            return response
 
     async def explain(self, request: pb.ExplainRequest, call: Call) -> AsyncGenerator[pb.ExplainResponse, None]:
         """Explain one text. Yields each message as soon as it is ready."""

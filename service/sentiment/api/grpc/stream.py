@@ -15,12 +15,11 @@ from sentiment.api.grpc import convert
 from sentiment.api.grpc.call import Call
 from sentiment.api.grpc.calls import Calls, Context, abort, headers_of
 from sentiment.api.grpc.servicer import SentimentService, count_item
-from sentiment.api.grpc.status import status_of
 from sentiment.batching.row_queue import Pending
 from sentiment.batching.ticket import Priority
 from sentiment.errors import Broken, InvalidInput, RequestError, Unavailable
 from sentiment.observability.logs import logger
-from sentiment.serving.pipeline import Answer, Outcome, Served
+from sentiment.serving.pipeline import Outcome, Served
 from sentiment.v1 import sentiment_pb2 as pb
 
 METHOD = "ClassifyStream"

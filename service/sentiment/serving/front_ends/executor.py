@@ -5,7 +5,7 @@ Its gRPC server listens on a Unix socket, for the calls that front ends forward.
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from prometheus_client import CollectorRegistry
 
@@ -14,6 +14,7 @@ from sentiment.serving.app import App
 from sentiment.serving.front_ends.executor_endpoint import FrontEndServer, Serving
 from sentiment.serving.front_ends.handshake import Start, beat, front_ends
 from sentiment.serving.front_ends.metric_totals import Totals
+from sentiment.serving.front_ends.model_copy import copy_of
 from sentiment.serving.lifecycle.served_model import RunningModel
 
 # How often to collect the front ends' counts: a front end that dies loses at most this much.
@@ -21,7 +22,7 @@ COUNTS_EVERY_S = 5.0
 
 
 class Executor(App):
-    """The process that has the model."""
+    """The process that has the models."""
 
     # A service manager may signal every process, not only the supervisor. Only the supervisor limits a drain.
     second_signal_ends = False
@@ -44,7 +45,9 @@ class Executor(App):
         self._totals = Totals(self._metrics.registry, self._pids)
         self._shown = CollectorRegistry()
         self._shown.register(self._totals)
+        self._metrics.on_forget.append(self._totals.forget)
         self._front_ends = FrontEndServer(start.rows_socket, start.settings.front_ends, self._totals.add)
+        self._repository.elsewhere = self
 
     async def run(self) -> None:
         """Serve as in one process, for the front ends too."""
@@ -71,18 +74,28 @@ class Executor(App):
             except Exception:  # the next collection may succeed
                 logger().exception("collect_failed")
 
-    async def _load(self) -> RunningModel:
-        """Load the model, and wait until the front ends can tokenize."""
-        served = await super()._load()
-        bundle, graph = served.classifier.bundle, served.classifier.graph
-        model_info = {
-            "path": str(bundle.path.absolute()),
-            "digest": bundle.digest,
-            "graph": graph.model_dump(mode="json"),
-            "provider": served.classifier.session.provider,
-        }
-        await self._front_ends.announce(Serving(model_info, served.queue, lambda: served.batcher.backlog_s, self._tracer))
-        return served
+    async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
+        """See Elsewhere. Returns once all front ends accept calls."""
+        await self._front_ends.begin([await self._serving(running) for running in models], [_digest(running) for running in used])
+
+    async def add_model(self, running: RunningModel) -> None:
+        """See Elsewhere."""
+        await self._front_ends.add(await self._serving(running))
+
+    async def use_model(self, running: RunningModel) -> None:
+        """See Elsewhere."""
+        await self._front_ends.use(_digest(running))
+
+    async def remove_model(self, running: RunningModel, within_s: float) -> None:
+        """See Elsewhere."""
+        await self._front_ends.remove(_digest(running), within_s)
+        self._models.let_go(running)
+
+    async def _serving(self, running: RunningModel) -> Serving:
+        copy = await asyncio.to_thread(copy_of, running.classifier)
+        # Calls that front ends forward name it from before it is listed here until after it no longer is.
+        self._models.hold(running)
+        return Serving(_digest(running), running.id, copy, running.queue, lambda: running.batcher.backlog_s, self._tracer)
 
     async def _scrape(self) -> CollectorRegistry:
         await self._front_ends.collect()
@@ -98,9 +111,14 @@ class Executor(App):
         super()._set_ready(ready)
         self._front_ends.set_ready(ready)
 
-    async def _keep_answering(self, served: RunningModel) -> None:
+    async def _keep_answering(self) -> None:
         """Wait until the front ends have drained and exited. After a lost runner they stay for the next executor and get failures now."""
-        if served.batcher.broken.is_set():
-            served.batcher.close()
+        if self._repository.broken.is_set():
+            for running in self._repository.running:
+                running.batcher.close()
         else:
             await self._front_ends.wait_gone(self._settings.drain_wait_s + self._settings.drain_grace_s)
+
+
+def _digest(running: RunningModel) -> bytes:
+    return bytes.fromhex(running.classifier.bundle.digest)

@@ -1,4 +1,4 @@
-"""A front end's client of the executor, which has the queue.
+"""A front end's client of the executor, which has the queues.
 
 Runs on the front end's event loop. Rows of one turn of the loop are sent as one frame. When the connection ends, every unanswered text
 fails at once.
@@ -9,7 +9,7 @@ import contextlib
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,14 +25,19 @@ from sentiment.observability.tracing.trace import ROWS_MAX, Trace
 from sentiment.serving.front_ends.frames import (
     Frames,
     Kind,
+    Listing,
     Text,
     frame,
     frame_of,
+    model_frame,
+    model_of,
+    pack_held,
     pack_numbers,
     pack_texts,
     parts_of,
     unpack_answers,
     unpack_failures,
+    unpack_listing,
     unpack_numbers,
 )
 
@@ -60,13 +65,16 @@ class RemoteText:
 
 
 class RemoteQueue:
-    """The executor's queue, seen from a front end. At most ``rows_max`` rows are unanswered at a time."""
+    """The executor's queue of one model, seen from a front end. At most ``rows_max`` rows are unanswered at a time."""
 
-    def __init__(self, rows_max: int) -> None:
+    # For all queues of a process, so that an answer never finds another text, even after a model was dropped and loaded again.
+    _numbers = itertools.count(1)
+
+    def __init__(self, digest: bytes, rows_max: int) -> None:
         self.backlog_s = 0.0
+        self._digest = digest
         self._rows_max = rows_max
         self._rows = 0
-        self._numbers = itertools.count(1)
         self._texts: dict[int, RemoteText] = {}
         self._new: list[Text] = []
         self._cancelled: list[int] = []
@@ -105,7 +113,7 @@ class RemoteQueue:
         if self.paused:
             raise Refused("the executor process does not read its requests", self.backlog_s or LATE_S, "queue_full")
         if self._rows + len(rows) > self._rows_max:
-            message = f"{self._rows} rows of this front end are unanswered; the limit is {self._rows_max}"
+            message = f"{self._rows} rows of this front end and model are unanswered; the limit is {self._rows_max}"
             raise Refused(message, self.backlog_s, "queue_full")
         text = RemoteText(next(self._numbers), deadline_at, len(rows), isinstance(reading, Windows), tell)
         self._texts[text.number] = text
@@ -126,9 +134,10 @@ class RemoteQueue:
             self._flush_soon()
         return True
 
-    def attach(self, write: Callable[[bytes], None]) -> None:
+    def attach(self, write: Callable[[bytes], None], paused: bool = False) -> None:
         """Start to send texts with ``write``."""
         self._write = write
+        self.paused = paused
 
     def detach(self) -> None:
         """The executor has gone: fail all unanswered texts."""
@@ -185,7 +194,7 @@ class RemoteQueue:
         self._new.clear()
         for part in parts_of(new):
             try:
-                packed = frame(Kind.ROWS, pack_texts(part))
+                packed = model_frame(Kind.ROWS, self._digest, pack_texts(part))
             except Exception:  # each text has a caller that waits
                 logger().exception("send_failed", texts=len(part))
                 for text in part:
@@ -195,7 +204,7 @@ class RemoteQueue:
                 self._texts[text.number].sent = True
             self._write(packed)
         if self._cancelled:
-            self._write(frame(Kind.CANCEL, pack_numbers(self._cancelled)))
+            self._write(model_frame(Kind.CANCEL, self._digest, pack_numbers(self._cancelled)))
             self._cancelled.clear()
 
 
@@ -209,8 +218,8 @@ def _tell(text: RemoteText, outcome: TextOutcome) -> None:
 class LinkListener(Protocol):
     """What a front end does with the executor's messages."""
 
-    def model(self, link: "Link", model_info: Any) -> None:  # Any: JSON
-        """The executor of this link announces its model."""
+    def models(self, link: "Link", listing: Listing, copies: dict[bytes, bytes]) -> None:
+        """The executor of this link lists its models. ``copies``: those that it has added since it last did, by digest."""
 
     def state(self, ready: bool) -> None:
         """Whether the executor is ready; False once the connection is lost."""
@@ -222,18 +231,21 @@ class LinkListener(Protocol):
 class Link(asyncio.Protocol):
     """One connection to an executor."""
 
-    def __init__(self, name: str, pid: int, queue: RemoteQueue, listener: LinkListener) -> None:
+    def __init__(self, name: str, pid: int, queues: Mapping[bytes, RemoteQueue], listener: LinkListener) -> None:
+        """``queues``: those of the models that are held here, by digest; they may change."""
         self.lost = asyncio.Event()
         # Whether the executor has sent anything. A process that is dying may accept a connection and send nothing.
         self.met = False
         self._hello = {"name": name, "pid": pid}
-        self._queue = queue
+        self._queues = queues
         self._listener = listener
         self._frames = Frames()
         self._transport: asyncio.Transport | None = None
-        # Whether texts can be tokenized here, and whether the executor has ever been ready. Texts are sent once both are true.
-        self._serving = False
+        # The last listing that is followed here, and whether the executor has ever been ready. Texts are sent once there are both.
+        self._revision = 0
         self._ready = False
+        self._paused = False
+        self._copies: dict[bytes, bytes] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the name and the process id."""
@@ -252,23 +264,28 @@ class Link(asyncio.Protocol):
         """Fail all unanswered texts."""
         self._transport = None
         self._listener.state(False)
-        self._queue.detach()
+        for queue in self._queues.values():
+            queue.detach()
         self.lost.set()
 
     def pause_writing(self) -> None:
         """The executor does not read."""
-        self._queue.paused = True
+        self._pause(True)
 
     def resume_writing(self) -> None:
         """The executor reads again."""
-        self._queue.paused = False
+        self._pause(False)
 
-    def serving(self) -> None:
-        """Report that texts can be tokenized here. They are sent as soon as the executor is ready."""
-        if self._transport is not None:
-            self._transport.write(frame(Kind.SERVING))
-            self._serving = True
-            self._attach()
+    def follow(self, revision: int, held: Iterable[bytes]) -> None:
+        """Report that this listing is followed, and the models that are held. Texts are sent as soon as the executor is ready."""
+        self._revision = revision
+        self.hold(held)
+        self._attach()
+
+    def hold(self, held: Iterable[bytes]) -> None:
+        """Report the models that are held."""
+        if self._transport is not None and self._revision:
+            self._transport.write(frame(Kind.HELD, pack_held(self._revision, held)))
 
     async def close(self) -> None:
         """Send the last counts and close the connection."""
@@ -284,18 +301,25 @@ class Link(asyncio.Protocol):
                 await self.lost.wait()
 
     def _attach(self) -> None:
-        if self._serving and self._ready and self._transport is not None:
-            self._queue.attach(self._transport.write)
+        if self._revision and self._ready and self._transport is not None:
+            for queue in self._queues.values():
+                queue.attach(self._transport.write, self._paused)
+
+    def _pause(self, paused: bool) -> None:
+        self._paused = paused
+        for queue in self._queues.values():
+            queue.paused = paused
 
     def _count(self, number: int) -> None:
         if self._transport is not None:
             self._transport.write(frame_of(Kind.COUNTS, (number, self._listener.counts())))
 
     def _take(self, kind: Kind, body: bytes) -> None:
-        if kind is Kind.ANSWERS:
-            self._queue.answered(body)
-        elif kind is Kind.FAILURES:
-            self._queue.failed(body)
+        if kind in (Kind.ANSWERS, Kind.FAILURES):
+            digest, outcomes = model_of(body)
+            # Without a queue, nobody waits any more: the texts were cancelled.
+            if (queue := self._queues.get(digest)) is not None:
+                queue.answered(outcomes) if kind is Kind.ANSWERS else queue.failed(outcomes)
         elif kind is Kind.ASK:
             self._count(*unpack_numbers(body))
         elif kind is Kind.STATE:
@@ -304,7 +328,11 @@ class Link(asyncio.Protocol):
             self._attach()
             self._listener.state(ready)
         elif kind is Kind.MODEL:
-            self._listener.model(self, json.loads(body))
+            digest, copy = model_of(body)
+            self._copies[digest] = copy
+        elif kind is Kind.MODELS:
+            copies, self._copies = self._copies, {}
+            self._listener.models(self, unpack_listing(body), copies)
 
 
 async def connect(path: Path, make: Callable[[], Link]) -> Link:
@@ -316,8 +344,9 @@ async def connect(path: Path, make: Callable[[], Link]) -> Link:
         await asyncio.sleep(CONNECT_INTERVAL_S)
 
 
-async def watch_deadlines(queue: RemoteQueue) -> None:
+async def watch_deadlines(queues: Mapping[bytes, RemoteQueue]) -> None:
     """Expire late texts until cancelled, so that deadlines hold even if the executor hangs."""
     while True:
         await asyncio.sleep(LATE_S)
-        queue.end_late(time.monotonic())
+        for queue in queues.values():
+            queue.end_late(time.monotonic())

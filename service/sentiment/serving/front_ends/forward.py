@@ -1,11 +1,13 @@
-"""Calls that a front end forwards unchanged to the executor: explanations and model information.
+"""Calls that a front end forwards to the executor: explanations and model information.
 
-Bytes in, bytes out, with the caller's deadline, headers and cancellation, and the executor's status and trailers. They are admitted and
-counted in the front end like any other call, whatever happens to the executor.
+Bytes in, bytes out, with the caller's deadline, headers and cancellation, and the executor's status and trailers. Only the model is
+written as the version that its name means here, so that the executor answers by the version that the front end counts. The calls are
+admitted and counted in the front end like any other call, whatever happens to the executor.
 """
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +29,11 @@ UNARY = ("ListModels", "GetModel")
 STREAM = "Explain"
 CLASSIFY = "Classify"
 # Messages of the requests that name a model.
-REQUESTS = {"GetModel": pb.GetModelRequest, STREAM: pb.ExplainRequest, CLASSIFY: pb.ClassifyRequest}
+REQUESTS: dict[str, type[pb.GetModelRequest | pb.ExplainRequest | pb.ClassifyRequest]] = {
+    "GetModel": pb.GetModelRequest,
+    STREAM: pb.ExplainRequest,
+    CLASSIFY: pb.ClassifyRequest,
+}
 OPTIONS = [
     ("grpc.enable_retries", 0),
     ("grpc.max_receive_message_length", -1),
@@ -86,7 +92,7 @@ class Forward:
         far: Any = self._channel.unary_unary(f"/{SERVICE}/{method}")  # Any: bytes in and out, which grpc does not type
 
         async def handle(data: bytes, context: Context) -> bytes:
-            async def work(call: Call) -> bytes:
+            async def work(call: Call, data: bytes) -> bytes:
                 answer: bytes = await far(data, timeout=call.time_left_s(), metadata=_headers(context, call))
                 return answer
 
@@ -98,7 +104,7 @@ class Forward:
         far: Any = self._channel.unary_stream(f"/{SERVICE}/{method}")  # Any: as above
 
         async def handle(data: bytes, context: Context) -> None:
-            async def work(call: Call) -> None:
+            async def work(call: Call, data: bytes) -> None:
                 messages = far(data, timeout=call.time_left_s(), metadata=_headers(context, call))
                 try:
                     async for message in messages:
@@ -110,7 +116,7 @@ class Forward:
 
         return handle
 
-    async def _settle(self, method: str, data: bytes, context: Context, calls: Calls, work: Callable[[Call], Awaitable[T]]) -> T:
+    async def _settle(self, method: str, data: bytes, context: Context, calls: Calls, work: Callable[[Call, bytes], Awaitable[T]]) -> T:
         call = calls.begin(method, context.time_remaining(), headers_of(context))
         try:
             return await calls.settle(call, self._hand_on(data, calls, call, work))
@@ -120,11 +126,16 @@ class Forward:
             await abort(context, call, error)
         raise AssertionError("abort raises")
 
-    async def _hand_on(self, data: bytes, calls: Calls, call: Call, work: Callable[[Call], Awaitable[T]]) -> T:
+    async def _hand_on(self, data: bytes, calls: Calls, call: Call, work: Callable[[Call, bytes], Awaitable[T]]) -> T:
+        used: AbstractContextManager[None] = contextlib.nullcontext()
         if call.method in REQUESTS:
-            call.served = self._models.find(calls.parse(REQUESTS[call.method], data).model)
+            request = calls.parse(REQUESTS[call.method], data)
+            call.served = self._models.find(request.model)
+            request.model, used = call.served.id, call.served.users
+            data = request.SerializeToString()
         try:
-            return await work(call)
+            with used:
+                return await work(call, data)
         except grpc.aio.AioRpcError as error:
             trailers = tuple(error.trailing_metadata() or ())
             # The executor's errors have this trailer. Others are the transport's: their codes vary and their texts name socket paths.

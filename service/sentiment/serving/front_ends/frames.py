@@ -2,14 +2,14 @@
 
 A frame is the length of its body (uint32), its kind (uint8), and the body. Rows and answers are packed records followed by all their
 numbers as one int32 or float32 block; other bodies are JSON. Instants are those of ``time.monotonic``, which all processes of a machine
-share.
+share. What belongs to one model begins with the model's digest.
 """
 
 import enum
 import json
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ HEAD = struct.Struct("<IB")
 BODY_BYTES_MAX = 2**28 + 2**20
 # Rows of more bytes than this are sent as several frames.
 ROWS_BYTES = 2**22
+DIGEST_BYTES = 32
 _COUNTS = struct.Struct("<II")
 _TEXT = struct.Struct("<QdIB")
 _ROW = struct.Struct("<IB")
@@ -42,15 +43,24 @@ class Kind(enum.IntEnum):
     """Kinds of frames. Front ends send the first five, the executor the others."""
 
     HELLO = 1  # sender: JSON {name, pid}
-    SERVING = 2  # the bundle is loaded here: no body
-    ROWS = 3  # texts to run
-    CANCEL = 4  # withdrawn texts: their numbers
+    HELD = 2  # the revision of the last MODELS that is followed, and the digests of the models that are held here: JSON
+    ROWS = 3  # a model's digest, and texts to run
+    CANCEL = 4  # a model's digest, and the numbers of withdrawn texts
     COUNTS = 5  # growth of the metrics since the last COUNTS: JSON [number of the ASK or 0, counts]
-    MODEL = 6  # the served model: JSON {path, digest, graph, provider}
-    STATE = 7  # JSON {ready}
-    ANSWERS = 8  # logits of texts
-    FAILURES = 9  # errors of texts: JSON
-    ASK = 10  # request for COUNTS: its number
+    MODEL = 6  # a model's digest, and its copy; the next MODELS has it
+    MODELS = 7  # all models that calls may use: see Listing
+    STATE = 8  # JSON {ready}
+    ANSWERS = 9  # a model's digest, and logits of texts
+    FAILURES = 10  # a model's digest, and errors of texts: JSON
+    ASK = 11  # request for COUNTS: its number
+
+
+class Listing(NamedTuple):
+    """The digests of all models that calls may use, and of those in use: what their names mean. ``revision`` grows with each change."""
+
+    revision: int
+    models: list[bytes]
+    in_use: list[bytes]
 
 
 class Text(NamedTuple):
@@ -120,6 +130,38 @@ def frame(kind: Kind, body: bytes = b"") -> bytes:
 def frame_of(kind: Kind, value: Any) -> bytes:  # Any: JSON
     """A frame with a JSON body."""
     return frame(kind, json.dumps(value).encode())
+
+
+def model_frame(kind: Kind, digest: bytes, body: bytes) -> bytes:
+    """A frame of one model."""
+    return frame(kind, digest + body)
+
+
+def model_of(body: bytes) -> tuple[bytes, bytes]:
+    """The digest and the body of a frame of one model."""
+    return body[:DIGEST_BYTES], body[DIGEST_BYTES:]
+
+
+def pack_listing(listing: Listing) -> bytes:
+    """The body of MODELS."""
+    return json.dumps((listing.revision, *([digest.hex() for digest in digests] for digests in listing[1:]))).encode()
+
+
+def unpack_listing(body: bytes) -> Listing:
+    """The inverse of ``pack_listing``."""
+    revision, *lists = json.loads(body)
+    return Listing(revision, *([bytes.fromhex(digest) for digest in digests] for digests in lists))
+
+
+def pack_held(revision: int, held: Iterable[bytes]) -> bytes:
+    """The body of HELD."""
+    return json.dumps((revision, [digest.hex() for digest in held])).encode()
+
+
+def unpack_held(body: bytes) -> tuple[int, set[bytes]]:
+    """The inverse of ``pack_held``."""
+    revision, held = json.loads(body)
+    return revision, {bytes.fromhex(digest) for digest in held}
 
 
 def parts_of(texts: Sequence[Text]) -> Iterator[list[Text]]:

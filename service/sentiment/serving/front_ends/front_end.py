@@ -1,4 +1,4 @@
-"""A front end: serves gRPC, tokenizes texts and scores logits. Everything else (model, queue, HTTP) is the executor's.
+"""A front end: serves gRPC, tokenizes texts and scores logits. Everything else (graphs, queues, HTTP) is the executor's.
 
 The composition root of its process, as ``app`` is for the executor.
 """
@@ -8,20 +8,12 @@ import gc
 import os
 import signal
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from sentiment.api.grpc.calls import CODE_NAMES
 from sentiment.api.grpc.endpoint import GrpcSide
 from sentiment.api.grpc.names import METHODS
-from sentiment.errors import BadBundle
-from sentiment.model.bundle import GraphSpec, load_bundle
 from sentiment.model.classifier import Classifier
-from sentiment.model.session import Session
-from sentiment.model.tokenizer import Tokenizer
 from sentiment.observability.logs import lines_dropped, logger
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.start import make_tracer
@@ -29,44 +21,18 @@ from sentiment.security.secured import Secured
 from sentiment.serving import event_loop
 from sentiment.serving.front_ends.executor_client import Link, RemoteQueue, connect, watch_deadlines
 from sentiment.serving.front_ends.forward import Forward
+from sentiment.serving.front_ends.frames import Listing
 from sentiment.serving.front_ends.handshake import Start, beat
 from sentiment.serving.front_ends.metric_totals import Counted, Counts
+from sentiment.serving.front_ends.model_copy import classifier_of
 from sentiment.serving.pipeline import Served
 from sentiment.serving.registry import Models
 
-# Max unanswered rows of a front end, as a multiple of the executor's queue. Normally the executor's queue refuses first; this is the limit
-# if it does not.
+# Max unanswered rows of a front end and model, as a multiple of the executor's queue. Normally the executor's queue refuses first; this is
+# the limit if it does not.
 ROWS_PER_QUEUE = 2
-
-
-class RemoteSession(Session):
-    """Stands for the executor's session; cannot run anything."""
-
-    def __init__(self, provider: str) -> None:
-        self.provider = provider
-        self.inputs = []
-
-    def run(self, *_feeds: object, **_stop: object) -> npt.NDArray[np.float32]:
-        """Always raises AssertionError."""
-        raise AssertionError("a front end has no graph to run")
-
-
-def read_bundle(model_info: dict[str, Any]) -> Classifier:  # Any: JSON
-    """Load the executor's bundle without its graph. Blocks while the files are checked.
-
-    Raises:
-        BadBundle: it cannot be read, or is not the executor's.
-    """
-    path = Path(model_info["path"])
-    bundle = load_bundle(path)
-    if bundle.digest != model_info["digest"]:
-        raise BadBundle(
-            f"{path}: has the digest {bundle.digest[:12]}, but the executor serves {model_info['digest'][:12]}: the files were replaced"
-        )
-    tokenizer = Tokenizer(path / "tokenizer.json", bundle.manifest.max_tokens)
-    # Check the file again after loading it, in case it was replaced in between.
-    bundle.check("tokenizer.json")
-    return Classifier(bundle, GraphSpec.model_validate(model_info["graph"]), tokenizer, RemoteSession(model_info["provider"]))
+# How often to look whether the calls of models that were taken off the list have ended.
+DROP_S = 0.25
 
 
 class FrontEnd:
@@ -88,7 +54,11 @@ class FrontEnd:
         self._counted = Counted(self._metrics.registry)
         self._tracer = make_tracer(self._settings.tracing, self._metrics, start.name)
         self._models = Models(self._settings.model)
-        self._queue = RemoteQueue(ROWS_PER_QUEUE * self._settings.queue_rows_max)
+        self._metrics.on_forget.append(self._counted.forget)
+        # The models that calls use, and their queues, by digest. New calls may use those that are listed.
+        self._held: dict[bytes, Served] = {}
+        self._queues: dict[bytes, RemoteQueue] = {}
+        self._listed: list[bytes] = []
         self._forward = Forward(start.calls_socket, self._models)
         self._secured = Secured(self._settings, self._metrics)
         self._grpc = GrpcSide(
@@ -100,18 +70,17 @@ class FrontEnd:
             tracer=self._tracer,
             secured=self._secured,
         )
-        self._served: Served | None = None
+        self._opened = False
         self._link: Link | None = None
         self._draining = False
         self._executor_ready = False
         self._stop = asyncio.Event()
-        self._model: asyncio.Queue[tuple[Link, Any]] = asyncio.Queue()  # Any: JSON
+        self._listings: asyncio.Queue[tuple[Link, Listing, dict[bytes, bytes]]] = asyncio.Queue()
 
     async def run(self) -> None:
         """Serve until SIGTERM, then drain.
 
         Raises:
-            BadBundle: the executor's bundle cannot be read here.
             CannotServe: the port cannot be bound.
         """
         # Repeated signals change nothing: the supervisor limits a drain.
@@ -129,18 +98,18 @@ class FrontEnd:
             for task in working:
                 task.cancel()
             await asyncio.wait(working)
-            if self._served is not None:
-                self._served.close()
+            for served in self._held.values():
+                served.close()
             if self._tracer is not None:
                 await asyncio.to_thread(self._tracer.close)
 
     def _works(self) -> tuple[Coroutine[Any, Any, None], ...]:  # Any: the type that a coroutine is sent, which is unused
         """Background work besides the link, until the process ends."""
-        return self._read_models(), watch_deadlines(self._queue), self._secured.keep_fresh(), beat()
+        return self._follow_models(), watch_deadlines(self._queues), self._secured.keep_fresh(), beat()
 
-    def model(self, link: Link, model_info: Any) -> None:  # Any: JSON
+    def models(self, link: Link, listing: Listing, copies: dict[bytes, bytes]) -> None:
         """See LinkListener."""
-        self._model.put_nowait((link, model_info))
+        self._listings.put_nowait((link, listing, copies))
 
     def state(self, ready: bool) -> None:
         """See LinkListener."""
@@ -152,35 +121,73 @@ class FrontEnd:
         return self._counted.take()
 
     def _show_ready(self) -> None:
-        self._grpc.health.set_ready(self._executor_ready and self._served is not None and not self._draining)
+        self._grpc.health.set_ready(self._executor_ready and self._opened and not self._draining)
 
     async def _keep_link(self) -> None:
         """Stay connected to the current executor."""
         while True:
-            self._link = await connect(self._start.rows_socket, lambda: Link(self._start.name, os.getpid(), self._queue, self))
+            self._link = await connect(self._start.rows_socket, lambda: Link(self._start.name, os.getpid(), self._queues, self))
             await self._link.lost.wait()
             if self._link.met and not self._draining:
                 self._log.warning("executor_lost")
 
-    async def _read_models(self) -> None:
-        """Load the model that each new executor announces. The first one opens the port."""
+    async def _follow_models(self) -> None:
+        """Follow the lists of each new executor, and drop models that no call uses any more. The first list opens the port."""
         while True:
-            link, model_info = await self._model.get()
-            if self._served is None:
-                classifier = await asyncio.to_thread(read_bundle, model_info)
-                metrics = self._metrics.model(classifier.bundle.id, [])
-                self._served = Served(classifier, self._queue, metrics, self._settings.text_bytes_max, self._settings.call_rows_max)
-                self._models.add(self._served)
+            try:
+                async with asyncio.timeout(DROP_S):
+                    link, listing, copies = await self._listings.get()
+            except TimeoutError:
+                self._drop_unused()
+                continue
+            for digest in listing.models:
+                if digest not in self._held:
+                    self._hold(digest, await asyncio.to_thread(classifier_of, copies[digest]))
+            # They have megabytes, and the next list may be far away.
+            copies.clear()
+            self._list(listing)
+            if not self._opened:
                 # Objects that exist now live as long as the process, so the garbage collector can skip them.
                 gc.collect()
                 gc.freeze()
                 self._grpc.bind()
                 await self._grpc.start()
-            elif model_info["digest"] != self._served.classifier.bundle.digest:
-                raise BadBundle(f"{self._served.id}: a new executor serves the digest {model_info['digest'][:12]}: the files were replaced")
-            # Only to the link that announced the model: a newer executor has to announce its own first.
-            link.serving()
+                self._opened = True
+            # Only to the link of this list: a newer executor has to send its own first.
+            link.follow(listing.revision, self._held)
             self._show_ready()
+
+    def _hold(self, digest: bytes, classifier: Classifier) -> None:
+        settings = self._settings
+        queue = self._queues[digest] = RemoteQueue(digest, ROWS_PER_QUEUE * settings.queue_rows_max)
+        metrics = self._metrics.model(classifier.bundle.id, [])
+        self._held[digest] = Served(classifier, queue, metrics, settings.text_bytes_max, settings.call_rows_max)
+
+    def _list(self, listing: Listing) -> None:
+        """Let new calls use these models. Those that have begun keep theirs."""
+        before, self._listed = self._listed, listing.models
+        for digest in before:
+            if digest not in listing.models:
+                self._models.remove(self._held[digest])
+        for digest in listing.models:
+            if digest not in before:
+                self._models.add(self._held[digest], use=False)
+        for digest in listing.in_use:
+            self._models.use(self._held[digest])
+
+    def _drop_unused(self) -> None:
+        """Drop the models that are not listed and that no call uses, and tell the executor."""
+        unused = [digest for digest in self._held if digest not in self._listed]
+        unused = [digest for digest in unused if not self._held[digest].users and not self._queues[digest].texts]
+        for digest in unused:
+            served = self._held.pop(digest)
+            self._queues.pop(digest).detach()
+            served.close()
+            # After a new start the executor may have another model of this id.
+            if all(other.id != served.id for other in self._held.values()):
+                served.metrics.forget()
+        if unused and self._link is not None:
+            self._link.hold(self._held)
 
     async def _drain(self, linking: "asyncio.Task[None]") -> None:
         """Report not ready but keep answering; then send GOAWAY and answer all accepted requests."""

@@ -43,6 +43,10 @@ class Counted:
                     grown.append((sample.name, sample.labels, more, kept))
         return grown
 
+    def forget(self, model: str) -> None:
+        """A model's series were removed; new ones would start at zero."""
+        self._sent = {series: value for series, value in self._sent.items() if not _is_of(model, series)}
+
 
 class Totals(Collector):
     """The executor's metrics plus the front ends' counts, with the process_ metrics of each process by its name."""
@@ -63,6 +67,11 @@ class Totals(Collector):
                 # Buckets are cumulative: one may have grown without a new exemplar, and then sends its old one again.
                 labels_of, value, at = example
                 self._examples[series] = _newer(self._examples.get(series), Exemplar(dict(labels_of), value, at))
+
+    def forget(self, model: str) -> None:
+        """Remove the counts of a model."""
+        self._added = {series: value for series, value in self._added.items() if not _is_of(model, series)}
+        self._examples = {series: example for series, example in self._examples.items() if not _is_of(model, series)}
 
     def collect(self) -> Iterable[Metric]:
         """All metric families, summed."""
@@ -95,6 +104,10 @@ def _instant(example: Exemplar) -> float:
 
 def _series(sample: Sample) -> Series:
     return sample.name, tuple(sorted(sample.labels.items()))
+
+
+def _is_of(model: str, series: Series) -> bool:
+    return ("model", model) in series[1]
 
 
 def _named(sample: Sample, process: str) -> Sample:

@@ -8,9 +8,9 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sentiment.api.grpc.admin import LOADING, READY, UNAVAILABLE, UNLOADING, Entry
 from sentiment.errors import BadBundle, BadSettings, CannotServe, ModelNotFound, Unavailable, Unsupported
@@ -32,6 +32,38 @@ FAILURES_MAX = 100
 LEAVE_S = 5.0
 
 
+class Elsewhere(Protocol):
+    """Other processes that accept calls for the models: front ends. Each method returns once they have followed, or after a limit."""
+
+    async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
+        """Accept calls for these models. ``used``: the version in use of each name. Raises BadBundle."""
+
+    async def add_model(self, running: RunningModel) -> None:
+        """Accept calls for a model, but not by its name alone if another version is in use. Raises BadBundle."""
+
+    async def use_model(self, running: RunningModel) -> None:
+        """Make this the version in use of its name."""
+
+    async def remove_model(self, running: RunningModel, within_s: float) -> None:
+        """Accept no more calls for a model, and end those that were accepted."""
+
+
+class Nowhere:
+    """No other process: this one alone accepts calls."""
+
+    async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
+        """See Elsewhere."""
+
+    async def add_model(self, running: RunningModel) -> None:
+        """See Elsewhere."""
+
+    async def use_model(self, running: RunningModel) -> None:
+        """See Elsewhere."""
+
+    async def remove_model(self, running: RunningModel, within_s: float) -> None:
+        """See Elsewhere."""
+
+
 class Repository:
     """Owns the loaded models. Runs on one event loop."""
 
@@ -48,6 +80,8 @@ class Repository:
             broken: set when a runner of any model is lost.
         """
         self.broken = broken or asyncio.Event()
+        # Set it before ``start``.
+        self.elsewhere: Elsewhere = Nowhere()
         self._settings, self._metrics, self._models, self._tracer = settings, metrics, models, tracer
         self._roots = bundle_roots(settings.bundles)
         self._log = logger()
@@ -94,10 +128,13 @@ class Repository:
         if limit and size > limit:
             raise BadSettings(f"the models have {size} bytes; the limit is {limit} (models_bytes_max)")
         default, *_ = self._running.values()
+        by_version = sorted(self._running.values(), key=lambda running: running.classifier.manifest.version)
+        used = {running.classifier.manifest.name: running for running in by_version}
+        used[default.classifier.manifest.name] = default
+        # First elsewhere: without models this process answers that it is starting.
+        await self.elsewhere.begin(self._running.values(), used.values())
         for running in self._running.values():
-            manifest = running.classifier.manifest
-            self._models.add(running, use=manifest.version == self.newest(manifest.name))
-        self._models.use(default)
+            self._models.add(running, use=running in used.values())
         return default.loaded
 
     async def load(self, model: str, use: bool = True) -> None:
@@ -123,7 +160,7 @@ class Repository:
             if self._running.get(wanted) is not running:
                 raise Unavailable(f"{wanted} is being unloaded")
             if use:
-                self._use(running)
+                await self._use(running)
             return
         if self._loading or wanted in self._leaving:
             raise Unavailable(f"{self._loading} is being loaded" if self._loading else f"{wanted} is being unloaded")
@@ -131,13 +168,13 @@ class Repository:
         self._loading = wanted
         await asyncio.shield(self._begin(self._load_beside(wanted, path, use)))
 
-    def use(self, model: str) -> None:
+    async def use(self, model: str) -> None:
         """Make this loaded ``name/version`` the version in use of its name, from the next request on.
 
         Raises:
             ModelNotFound: it is not loaded.
         """
-        self._use(self._loaded(model))
+        await self._use(self._loaded(model))
 
     async def unload(self, model: str) -> None:
         """Unload ``name/version``, or all versions of ``name``; returns once their requests are answered and they are unloaded.
@@ -236,6 +273,7 @@ class Repository:
             settings = self._settings.model_copy(update={"device": devices})
             one = await asyncio.to_thread(load_beside, settings, model, self.busy, self._load_no_more)
             running = self._start_running(one)
+            await self._announce(running)
         except (BadBundle, BadSettings, Unsupported) as error:
             self._fail(model, str(error))
             raise Unsupported(str(error)) from error
@@ -255,7 +293,15 @@ class Repository:
         self._log.info("model_loaded", model=model, digest=digest, seconds=round(time.monotonic() - begun, 2))
         self._models.add(running, use=False)
         if use:
-            self._use(running)
+            await self._use(running)
+
+    async def _announce(self, running: RunningModel) -> None:
+        try:
+            await self.elsewhere.add_model(running)
+        except BaseException:
+            await running.release()
+            running.metrics.forget()
+            raise
 
     def _start_running(self, one: Loaded) -> RunningModel:
         try:
@@ -265,7 +311,7 @@ class Repository:
                 runner.close(0.0)
             raise
 
-    def _use(self, running: RunningModel) -> None:
+    async def _use(self, running: RunningModel) -> None:
         before = self._models.use(running)
         with contextlib.suppress(ValueError):
             self._kept.remove(running)
@@ -276,6 +322,7 @@ class Repository:
         self._begin(before.forget_graph())
         self._count("used")
         self._log.info("model_in_use", model=running.id, digest=running.classifier.bundle.digest[:12], before=before.id)
+        await self.elsewhere.use_model(running)
 
     async def _make_room(self, path: Path) -> None:
         """Unload kept models, the longest kept first, until this bundle fits. Unloads nothing if that cannot be enough.
@@ -318,8 +365,10 @@ class Repository:
 
     async def _leave(self, running: RunningModel) -> None:
         """Let a withdrawn model finish its requests, then unload it."""
+        within_s = self._settings.deadline_max_s + LEAVE_S
         try:
-            await running.leave(self._settings.deadline_max_s + LEAVE_S)
+            await self.elsewhere.remove_model(running, within_s)
+            await running.leave(within_s)
         finally:
             del self._leaving[running.id]
             running.metrics.forget()

@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from sentiment.batching.batcher import Batcher, Waiting
-from sentiment.batching.row_queue import HereQueue, Pending
+from sentiment.batching.row_queue import HereQueue
 from sentiment.batching.scheduler import Scheduler
 from sentiment.explain.engine import Explainer
 from sentiment.explain.queue import Explaining, ExplainLimits
@@ -22,8 +21,7 @@ from sentiment.serving.batch_telemetry import BatchTelemetry
 from sentiment.serving.event_loop import running
 from sentiment.serving.lifecycle.loading import Loaded
 from sentiment.serving.lifecycle.warm_up import keep_costs
-from sentiment.serving.pipeline import Answer, Outcome, Served, Tell
-from sentiment.serving.queries import Query
+from sentiment.serving.pipeline import Served
 from sentiment.settings import Settings
 
 # A model counts as busy this long after its last text.
@@ -39,7 +37,6 @@ class RunningModel(Served):
         super().__init__(loaded.classifier, HereQueue(batcher), metrics, settings.text_bytes_max, settings.call_rows_max, explaining)
         self.batcher = batcher
         self.loaded = loaded
-        self._use = InUse()
         self._cache = Path(settings.cache_dir) if settings.cache_dir else None
 
     @property
@@ -47,27 +44,12 @@ class RunningModel(Served):
         """Bytes of its bundle's files."""
         return size_of(self.classifier.manifest.files)
 
-    async def classify(self, query: Query, arrived_at: float, deadline_at: float) -> Answer:
-        """As Served does."""
-        with self._use:
-            return await super().classify(query, arrived_at, deadline_at)
-
-    async def classify_many(self, *arguments: Any, **options: Any) -> list[Outcome]:  # Any: the arguments of Served
-        """As Served does."""
-        with self._use:
-            return await super().classify_many(*arguments, **options)
-
-    async def begin(self, query: Query, arrived_at: float, deadline_at: float, tell: Tell) -> Pending:
-        """As Served does."""
-        with self._use:
-            return await super().begin(query, arrived_at, deadline_at, tell)
-
     async def unused(self) -> None:
         """Wait until all its requests have ended. Bounded if no new ones begin, because all have deadlines."""
         readers = self.explaining.readers if self.explaining is not None else InUse()
         scheduler = self.batcher.scheduler
-        while self._use or readers or scheduler.rows_waiting or scheduler.rows_running:
-            await self._use.over()
+        while self.users or readers or scheduler.rows_waiting or scheduler.rows_running:
+            await self.users.over()
             await readers.over()
             await self.batcher.drained()
 

@@ -1,0 +1,352 @@
+"""Models change while several processes serve them: no call fails, and each answer is that of the version it names.
+
+Each version has weights of its own, and every second one a third label, so that logits of another version cannot pass as its own.
+"""
+
+import asyncio
+import itertools
+import math
+import os
+import shutil
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import grpc
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from sentiment.admin_client import AdminClient
+from sentiment.client import AsyncClient, CallFailed, Classification, Client, ExplainOptions
+from sentiment.serving.front_ends.front_end import DROP_S
+from tests.conftest import PLAIN
+from tests.front_ends.servers import HELD, PATIENCE_S, Held, Server, eventually_answers
+from tests.front_ends.test_shared_port import connections
+from tests.lifecycle.conftest import TOKEN, break_golden
+from tests.tiny import LABELS, WEIGHTS, make_bundle, read_manifest, write_manifest
+
+SWAPS = 4
+WORDS = ("good", "bad", "great", "w3", "w-9")
+
+
+def make_version(root: Path, version: int, *, name: str = "tiny", scale: float = 0.0) -> Path:
+    """Write ``root/name/version``, all at once. ``scale``: of its weights, if not the version."""
+    scale = scale or version
+    part = make_bundle(root / ".part", name, version)
+    model = onnx.load(part / "fp32.onnx")
+    (table,) = [one for one in model.graph.initializer if one.name == "table"]
+    weights = numpy_helper.to_array(table) * np.float32(scale)
+    neutral = [] if version % 2 else ["neutral"]
+    table.CopyFrom(numpy_helper.from_array(np.hstack([weights, *(np.zeros_like(weights[:, :1]) for _ in neutral)]), "table"))
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = len(LABELS) + len(neutral)
+    onnx.save(model, part / "fp32.onnx")
+    manifest = read_manifest(part)
+    manifest["labels"] = [*LABELS, *neutral]
+    golden = {"text": "a good film", "label": "positive", "logits": [-scale, scale, *(0.0 for _ in neutral)]}
+    write_manifest(part, manifest | {"golden": [golden]})
+    (root / name).mkdir(parents=True, exist_ok=True)
+    os.rename(part, root / name / str(version))
+    return root / name / str(version)
+
+
+def is_answer(result: object, text: str, scale: float = 0.0) -> bool:
+    """Whether this is what the version that the result names answers to a text."""
+    if not isinstance(result, Classification):
+        return False
+    logit = sum(WEIGHTS[word] for word in text.split()) * (scale or result.model.version)
+    logits = {"negative": -logit, "positive": logit} | ({} if result.model.version % 2 else {"neutral": 0.0})
+    total = sum(map(math.exp, logits.values()))
+    return result.scores.keys() == logits.keys() and all(
+        abs(result.scores[label] - math.exp(one) / total) < 1e-4 for label, one in logits.items()
+    )
+
+
+class Exchanging(Server):
+    """A server with front ends and an admin port."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        (folder / "tokens").write_text(TOKEN)
+        self._admin = f"unix:{folder}/admin.sock"
+        super().__init__(folder / "bundles", "--admin-listen", self._admin, "--admin-tokens", str(folder / "tokens"), *flags)
+
+    def admin(self) -> AdminClient:
+        return AdminClient(self._admin, token=TOKEN)
+
+    def states(self) -> dict[str, tuple[str, str]]:
+        with self.admin() as admin:
+            return {f"{one.name}/{one.version}": (one.state, one.reason) for one in admin.index() if one.name != "english"}
+
+    def clients(self) -> dict[str, Client]:
+        """A connected client of each front end."""
+        found: dict[str, Client] = {}
+        while len(found) < 2:
+            before = {name: connections(self.pid(name), self.target) for name in ("front-0", "front-1")}
+            client = self.client()
+            client.classify("good")
+            (name,) = [name for name, count in before.items() if connections(self.pid(name), self.target) > count]
+            if found.setdefault(name, client) is not client:
+                client.close()
+        return found
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with tiny/1."""
+    make_version(tmp_path / "bundles", 1)
+    return tmp_path / "bundles"
+
+
+@pytest.fixture
+def exchanging(root: Path, tmp_path: Path) -> Iterator[Callable[..., Exchanging]]:
+    servers: list[Exchanging] = []
+
+    def begin(*flags: str) -> Exchanging:
+        servers.append(Exchanging(tmp_path, *flags))
+        return servers[-1].wait_ready()
+
+    yield begin
+    for server in servers:
+        server.end()
+
+
+def not_found(call: Callable[[], object]) -> bool:
+    with pytest.raises(CallFailed) as failed:
+        call()
+    return failed.value.code is grpc.StatusCode.NOT_FOUND
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def keep_calling(client: Client) -> None:
+    """Call until the front ends must have looked for models that no call uses."""
+    end = time.monotonic() + 3 * DROP_S
+    while time.monotonic() < end:
+        client.classify("good")
+
+
+def test_under_load_no_call_fails_and_each_answer_is_of_the_version_it_names(exchanging: Callable[..., Exchanging], root: Path) -> None:
+    """Calls, batches, a stream and explanations without retries. Each swap loads a version, uses it and unloads the one before."""
+    server = exchanging()
+    fronts = server.clients()
+    over = threading.Event()
+    answered: Counter[str] = Counter()
+    seen: Counter[int] = Counter()
+    failures: list[object] = []
+
+    def check(kind: str, result: object, text: str) -> None:
+        if not is_answer(result, text):
+            failures.append((kind, text, result))
+            return
+        answered[kind] += 1
+        seen[result.model.version] += 1
+
+    def work(kind: str, ask: Callable[[Client, str], list[object]]) -> None:
+        for client, word in zip(itertools.cycle(fronts.values()), itertools.cycle(WORDS), strict=False):
+            if over.is_set():
+                return
+            try:
+                for result in ask(client, word):
+                    check(kind, result, word)
+            except Exception as error:  # no call may fail
+                failures.append((kind, error))
+            over.wait(0.003)
+
+    async def stream() -> None:
+        async def texts() -> object:
+            for number in itertools.count():
+                if over.is_set():
+                    return
+                yield str(number), WORDS[number % len(WORDS)]
+                await asyncio.sleep(0.002)
+
+        try:
+            async with AsyncClient(server.target, options=PLAIN) as client:
+                async for number, result in client.classify_stream(texts(), timeout_s=300):
+                    check("stream", result, WORDS[int(number) % len(WORDS)])
+        except CallFailed as error:
+            failures.append(("stream", error))
+
+    def explained(client: Client, word: str) -> list[object]:
+        return [client.classify(word, explain=ExplainOptions(methods=("occlusion",), evidence=False))]
+
+    threads = [
+        *(threading.Thread(target=work, args=("one", lambda client, word: [client.classify(word)])) for _ in range(2)),
+        threading.Thread(target=work, args=("batch", lambda client, word: client.classify_batch([word] * 80))),
+        threading.Thread(target=work, args=("explained", explained)),
+        threading.Thread(target=lambda: asyncio.run(stream())),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        with server.admin() as admin:
+            for version in range(2, SWAPS + 2):
+                make_version(root, version)
+                before = answered.total()
+                admin.load("tiny")
+                assert [client.classify("good").model.version for client in fronts.values()] == [version] * 2
+                old = f"tiny/{version - 1}"
+                assert [client.classify("good", model=old).model.version for client in fronts.values()] == [version - 1] * 2
+                assert server.total("requests_total", model=old) > 0
+                admin.unload(old)
+                assert all(not_found(partial(client.classify, "good", model=old)) for client in fronts.values())
+                until(lambda before=before: answered.total() > before + 50 or bool(failures))
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+
+    assert failures == []
+    assert set(answered) == {"one", "batch", "stream", "explained"}
+    assert set(seen) == set(range(1, SWAPS + 2))
+    assert server.states() == {f"tiny/{SWAPS + 1}": ("READY", "default")} | {
+        f"tiny/{version}": ("UNAVAILABLE", "") for version in range(1, SWAPS + 1)
+    }
+    (described,) = fronts["front-0"].list_models().models
+    assert described.id.version == SWAPS + 1
+    for change in ("loaded", "used", "unloaded"):
+        assert server.total("model_changes_total", change=change) == SWAPS
+    assert {sample.labels["model"] for sample in server.metrics() if "model" in sample.labels} == {"", f"tiny/{SWAPS + 1}"}
+    counted = server.total("requests_total", model=f"tiny/{SWAPS + 1}", method="Classify", code="OK")
+    fronts["front-0"].classify("good")
+    fronts["front-1"].classify("good")
+    assert server.total("requests_total", model=f"tiny/{SWAPS + 1}", method="Classify", code="OK") == counted + 2
+    with server.admin() as admin:
+        admin.load("tiny/1", use=False)
+    # It counts from zero again, as after a restart.
+    assert server.total("requests_total", model="tiny/1") == 0
+
+
+def test_a_version_is_used_once_all_front_ends_have_it_and_one_that_is_killed_blocks_nothing(
+    exchanging: Callable[..., Exchanging], root: Path
+) -> None:
+    server = exchanging("--stall-s", "60")
+    fronts = server.clients()
+    make_version(root, 2)
+
+    server.kill("front-0", signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool, server.admin() as admin:
+        loading = pool.submit(admin.load, "tiny")
+        # Only it knows the version already.
+        until(lambda: knows(fronts["front-1"], 2))
+        meanwhile = fronts["front-1"].classify("good"), server.states()["tiny/2"][0], loading.done()
+        listed = [model.id.version for model in fronts["front-1"].list_models().models]
+        # It accepts calls for the version, so the executor must answer those that it forwards.
+        described = fronts["front-1"].get_model("tiny/2").id.version
+        # A front end needs no file of the models.
+        shutil.rmtree(root / "tiny")
+        server.kill("front-0")
+        loading.result(PATIENCE_S)
+
+    server.wait_for("process_started", 2, started="front-0")
+    late = server.clients()
+    results = [client.classify("great", model=model) for client in late.values() for model in ("tiny", "tiny/1")]
+    for client in (*fronts.values(), *late.values()):
+        client.close()
+
+    assert (meanwhile[0].model.version, *meanwhile[1:]) == (1, "LOADING", False)
+    assert (listed, described) == ([1], 2)
+    assert [result.model.version for result in results] == [2, 1] * 2
+    assert all(is_answer(result, "great") for result in results)
+    assert [line for line in server.lines if line["event"] == "front_ends_late"] == []
+
+
+def knows(client: Client, version: int) -> bool:
+    try:
+        return client.classify("good", model=f"tiny/{version}").model.version == version
+    except CallFailed as error:
+        assert error.code is grpc.StatusCode.NOT_FOUND
+        return False
+
+
+def test_what_runs_on_a_version_is_answered_by_it_before_it_is_unloaded(
+    exchanging: Callable[..., Exchanging], root: Path, hold: Held
+) -> None:
+    server = exchanging("--runners", "1")
+    make_version(root, 2)
+    with ThreadPoolExecutor(2) as pool, server.admin() as admin, server.client() as client:
+        running = pool.submit(client.classify, f"good {HELD}", timeout_s=PATIENCE_S)
+        hold.wait()
+        admin.load("tiny")
+        unloading = pool.submit(admin.unload, "tiny/1")
+        until(lambda: server.states()["tiny/1"][0] == "UNLOADING")
+        after = client.classify("good")
+        # The front ends look meanwhile whether its calls have ended.
+        keep_calling(client)
+        pending = not unloading.done() and not running.done()
+
+        hold.release()
+        held = running.result(PATIENCE_S)
+        unloading.result(PATIENCE_S)
+
+    assert pending
+    assert (after.model.version, held.model.version) == (2, 1)
+    assert is_answer(after, "good")
+    assert is_answer(held, f"good {HELD}")
+
+
+def test_a_bad_version_in_the_watched_folder_changes_nothing_and_a_good_one_is_used(
+    exchanging: Callable[..., Exchanging], root: Path
+) -> None:
+    make_version(root, 1, name="other")
+    server = exchanging("--models-watch-s", "0.1", "--models", "other/1")
+    fronts = server.clients()
+
+    break_golden(make_version(root, 3))
+    reason = server.wait_for("model_not_loaded", model="tiny/3")["reason"]
+    unchanged = [client.classify("good").model.version for client in fronts.values()]
+    unknown = [not_found(partial(client.classify, "good", model="tiny/3")) for client in fronts.values()]
+    shutil.rmtree(root / "tiny/3")
+    make_version(root, 2)
+    server.wait_for("model_in_use", model="tiny/2")
+    until(lambda: all(client.classify("good").model.version == 2 for client in fronts.values()))
+    others = [client.classify("bad", model="other") for client in fronts.values()]
+
+    assert "golden[0]" in reason
+    assert (unchanged, unknown) == ([1, 1], [True, True])
+    assert server.total("model_changes_total", change="failed") == 1
+    assert {result.model.name for result in others} == {"other"}
+    assert all(is_answer(result, "bad") for result in others)
+    assert [(one.id.name, one.id.version) for one in fronts["front-0"].list_models().models] == [("tiny", 2), ("other", 1), ("tiny", 1)]
+
+
+def test_front_ends_follow_what_a_new_executor_serves(exchanging: Callable[..., Exchanging], root: Path) -> None:
+    """As after a restart of one process: what was loaded by hand is not loaded again, and the folders may have changed."""
+    server = exchanging("--model", "tiny/1")
+    fronts = server.clients()
+    pids = [server.pid(name) for name in fronts]
+    make_version(root, 2)
+    with server.admin() as admin:
+        admin.load("tiny")
+    before = fronts["front-0"].classify("good", model="tiny/1").model
+    shutil.rmtree(root / "tiny/1")
+    make_version(root, 1, scale=5.0)
+
+    server.kill("executor")
+    for client in fronts.values():
+        eventually_answers(client)
+
+    server.url = f"http://{server.wait_for('ready', 2)['http']}"
+    results = [client.classify("good") for client in fronts.values()]
+    assert [server.pid(name) for name in fronts] == pids
+    assert {result.model.version for result in results} == {1}
+    assert {result.model.digest for result in results} != {before.digest}
+    assert all(is_answer(result, "good", scale=5.0) for result in results)
+    assert all(not_found(partial(client.classify, "good", model="tiny/2")) for client in fronts.values())
+    assert {model for model, (state, _) in server.states().items() if state == "READY"} == {"tiny/1"}
+    # Calls are counted also after the front ends have dropped the other model of this name.
+    keep_calling(fronts["front-0"])
+    counted = server.total("requests_total", model="tiny/1", method="Classify", code="OK")
+    fronts["front-0"].classify("good")
+    assert server.total("requests_total", model="tiny/1", method="Classify", code="OK") == counted + 1
