@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from sentiment.errors import BadSettings
-from sentiment.settings import INJECTED, PREFIX, Settings, add_flags, flag_of, load_settings, markdown_table, settings_table
+from sentiment.settings import INJECTED, PREFIX, Settings, add_flags, flag_of, front_ends_of, load_settings, markdown_table, settings_table
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(Settings.model_fields)
@@ -248,6 +248,22 @@ def test_a_number_has_a_lower_and_an_upper_limit_and_both_may_be_used(name: str)
     assert len({"ge", "gt"} & set(limits)) == len({"le", "lt"} & set(limits)) == 1
     for sign in {"ge", "le"} & set(limits):
         assert getattr(load_settings({}, {variable_of(name): str(limits[sign])})[0], name) == limits[sign]
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "cores", "front_ends"),
+    [
+        (-1, "cuda", 3, 0),
+        (-1, "cuda:0", 4, 2),
+        (-1, "cuda", 64, 8),
+        (-1, "auto", 64, 0),
+        (-1, "cpu", 64, 0),
+        (0, "cuda", 64, 0),
+        (5, "cpu", 1, 5),
+    ],
+)
+def test_a_named_gpu_has_front_ends_where_there_are_cores(given: int, device: str, cores: int, front_ends: int) -> None:
+    assert front_ends_of(Settings(front_ends=given, device=device), cores) == front_ends
 
 
 def test_settings_cannot_be_changed() -> None:

@@ -32,6 +32,9 @@ UNIX_BYTES_MAX = 107
 WHOLE = re.compile(r"[+-]?[0-9]+")
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 
+# Front ends that are started unasked, and for how many cores.
+FRONT_ENDS_AUTO_MAX, FRONT_ENDS_CORES_MIN = 8, 4
+
 Seconds = Annotated[float, Field(ge=0, le=3600)]
 
 
@@ -94,10 +97,10 @@ class Settings(BaseModel):
         le=256,
     )
     front_ends: int = Field(
-        0,
+        -1,
         description="processes that serve gRPC and tokenize for one model process; use them if one process cannot keep the device "
-        "busy; 0: off",
-        ge=0,
+        "busy; 0: off; -1: off, but for a GPU that device names one for each core but two, up to 8, where there are at least 4 cores",
+        ge=-1,
         le=64,
     )
     batch_threads_max: int = Field(
@@ -348,6 +351,17 @@ def _known(name: str, shown: str) -> str:
 def flag_of(name: str) -> str:
     """The command-line flag of a setting."""
     return "--" + name.replace("_", "-")
+
+
+def front_ends_of(settings: Settings, cores: int) -> int:
+    """The number of front ends on a machine that grants so many cores; 0: the server is one process.
+
+    A core of the host feeds some thousand single texts a second, far fewer than a GPU runs. The model's process and gRPC's threads are left
+    two cores.
+    """
+    if settings.front_ends >= 0:
+        return settings.front_ends
+    return min(FRONT_ENDS_AUTO_MAX, cores - 2) if settings.device.startswith("cuda") and cores >= FRONT_ENDS_CORES_MIN else 0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,8 @@ from sentiment.cli.models import add_models
 from sentiment.cli.plan import add_plan
 from sentiment.errors import BadBundle, BadSettings, SentimentError
 from sentiment.files.texts import DISK_FULL, BadFile, reason
-from sentiment.settings import Settings, add_flags, load_settings, markdown_table, settings_table
+from sentiment.model.cores import cores_granted
+from sentiment.settings import Settings, add_flags, front_ends_of, load_settings, markdown_table, settings_table
 
 DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
 # The client's values. Parsing a command does not import the client.
@@ -196,10 +197,10 @@ def _serve(options: argparse.Namespace) -> int:
     if ignored:
         logs.logger().info("variables_ignored", reason="Kubernetes injects such names", names=ignored)
     open_files.raise_limit()
-    if settings.front_ends:
+    if front_ends := front_ends_of(settings, cores_granted()):
         from sentiment.serving.front_ends.supervisor import supervise  # noqa: PLC0415  # the supervisor needs neither gRPC nor the runtime
 
-        return supervise(settings)
+        return supervise(settings.model_copy(update={"front_ends": front_ends}))
     from sentiment.serving import app, event_loop  # noqa: PLC0415  # as above
 
     event_loop.run(app.serve(settings))
