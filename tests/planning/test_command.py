@@ -53,7 +53,7 @@ def test_front_ends_and_their_executor_are_in_the_result_and_the_first_limit_is_
     assert main(["plan", "--costs", str(costs), "--cores", "8", "--front-ends", "2", "--loop", "0", *load]) == 0
 
     printed = capsys.readouterr().out
-    assert "; 2 front ends, 40.00 ms per call and 2.7 us per token; executor 8000.0 us per text and 0.00 ms per batch; " in printed
+    assert "; 2 front ends, 40.00 ms per call and 1.0 us per token; executor 8000.0 us per text and 0.00 ms per batch; " in printed
     assert "calls/s with 128 callers in a closed loop" in printed
     assert re.search(r"First limit: the front ends, (9\d|100) % busy at the capacity of a replica: use more of them, send batches", printed)
     said = json.loads(found.read_text())

@@ -177,7 +177,7 @@ def test_in_threefold_overload_every_request_has_one_fate_and_goodput_stays() ->
 def test_without_front_ends_the_figures_are_those_of_the_planner_that_knew_none() -> None:
     traffic = draw_traffic(Poisson(300.0), MIXED, 800, seed=1)
 
-    outcome = simulate(traffic, Fleet(server(), 1, timeout_s=0.5), seed=1)
+    outcome = simulate(traffic, Fleet(replace(server(), token_s=2.7e-6), 1, timeout_s=0.5), seed=1)
 
     # Every decision and every random number counts.
     assert np.bincount(outcome.fates).tolist() == [626, 25, 149]
