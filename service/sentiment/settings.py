@@ -99,7 +99,7 @@ class Settings(BaseModel):
     front_ends: int = Field(
         -1,
         description="processes that serve gRPC and tokenize for one model process; use them if one process cannot keep the device "
-        "busy; 0: off; -1: off, but for a GPU that device names one for each core but two, up to 8, where there are at least 4 cores",
+        "busy; 0: off; -1: automatic: with a GPU named in device and at least 4 cores, cores - 2, at most 8; otherwise 0",
         ge=-1,
         le=64,
     )

@@ -183,7 +183,7 @@ def test_a_text_has_the_tokens_and_offsets_of_the_whole(kind: str, ours: Tokeniz
     assert row.type_ids is None
     # Its words are known by now.
     assert ours.encode(text) == row
-    assert ours.encode_short(text, len(text)) in (row, None)
+    assert ours.encode_short(text, len(text)) in ((row,) if ours.is_plain(text) else (row, None))
     assert (list(explained.ids), explained.truncated) == (whole.ids, row.truncated)
     # Unicode reorders some accents; the library's offsets are then those of the places, not of the accents.
     if "\u08d4" not in text:
@@ -350,7 +350,8 @@ def test_known_words_are_forgotten_before_they_take_much_memory(tmp_path: Path, 
     kept = 0
 
     for number in range(100):
-        text = f"good a{'b' * (number % 20)}c{'e' * (number // 20)}"
+        # Every other text has a word that is too long to be read by itself.
+        text = f"good a{'b' * (number % 20)}c{'e' * (number // 20)} {'a' * 25 * (number % 2)}"
         assert list(ours.encode(text).ids) == WHOLE["subwords"].encode(text).ids
         kept = max(kept, len(ours._words._newer) + len(ours._words._older))
         assert "good" in {*ours._words._newer, *ours._words._older}, "a word in use was forgotten"

@@ -192,14 +192,15 @@ def test_the_card_names_domains_and_teachers_if_there_are_any(bundle: Path, eval
     _record(bundle, training={"files": [file], "steps": 3, "recipe": {"base": "best"}})
     content = evaluation.model_dump()
     content["datasets"]["made/up"]["domains"] = {
-        name: {"rows": 40, "accuracy": share, "ece": 0.1} for name, share in (("food", 0.7), ("films", 0.9))
+        name: {"rows": 40, "accuracy": share, "accuracy_interval": (0.5, 0.95), "ece": 0.1}
+        for name, share in (("food", 0.7), ("films", 0.9))
     }
 
     text = write_card(bundle, [Evaluation.model_validate(content)]).read_text(encoding="utf-8")
 
     assert "| told.jsonl, probabilities of `big@ab12`, `english/1@cd34` | 7 | 1 |" in text
     assert "### By domain" in text
-    assert "| made/up | food | 40 | 0.7000 | 0.1000 |" in text
+    assert "| made/up | food | 40 | 0.7000 | 0.5000 to 0.9500 | 0.1000 |" in text
     assert "- By domain, accuracy is lowest on made/up, food: 0.7000 on 40 texts." in text
     assert "### By domain" not in write_card(bundle, [evaluation]).read_text(encoding="utf-8")
 
@@ -207,7 +208,7 @@ def test_the_card_names_domains_and_teachers_if_there_are_any(bundle: Path, eval
 def test_the_length_with_the_lowest_accuracy_is_a_weakness_unless_it_has_few_texts(bundle: Path, evaluation: Evaluation) -> None:
     slices = {"few": (29, 0.1), "worst": (30, 0.6), "best": (90, 0.9)}
     content = evaluation.model_dump()
-    lengths = {name: {"rows": rows, "accuracy": share, "ece": 0.1} for name, (rows, share) in slices.items()}
+    lengths = {name: {"rows": rows, "accuracy": share, "accuracy_interval": (0, 1), "ece": 0.1} for name, (rows, share) in slices.items()}
     content["datasets"]["made/up"]["lengths"] = lengths
 
     text = write_card(bundle, [Evaluation.model_validate(content)]).read_text(encoding="utf-8")

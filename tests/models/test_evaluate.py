@@ -104,6 +104,42 @@ def test_domains_are_slices_that_agree_with_the_whole(exported: tuple[Path, Expo
 
 
 @pytest.mark.usefixtures("no_behaviours")
+def test_generated_texts_are_judged_by_phenomenon_and_by_pairs(exported: tuple[Path, Exported], tmp_path: Path) -> None:
+    classifier = load_classifier(exported[0])
+    rows = [(label, text) for label, text in sentences(80, seed=9)]
+    answers = [classifier.score(classifier.run([classifier.tokenizer.encode(text)])[0]).label for _, text in rows]
+    made: list[dict[str, object]] = []
+    # Neighbours are pairs. Every eleventh pair is not generated, and the last text has lost its neighbour.
+    for place, (label, text) in enumerate(rows[:-1]):
+        facts = {"phenomenon": ("change", "irony")[place % 4 // 2], "pair": place // 2, "held_out": ["template"] * (place % 2)}
+        made.append({"text": text, "label": label} | (facts if place % 22 < 20 else {}))
+    file = tmp_path / "made.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in made))
+
+    found = evaluate(exported[0], [Dataset("made", file)], threads=2)
+
+    names = classifier.manifest.labels
+    right = [answer == names[int(label)] for answer, (label, _) in zip(answers, rows[:-1], strict=False)]
+    wanted = {
+        phenomenon: [answered for answered, one in zip(right, made, strict=True) if one.get("phenomenon") == phenomenon]
+        for phenomenon in ("change", "irony")
+    }
+    one = found.datasets["made"]
+    assert {name: (part.rows, round(part.accuracy * part.rows)) for name, part in one.phenomena.items()} == {
+        name: (len(each), sum(each)) for name, each in wanted.items()
+    }
+    assert one.held_out.keys() == {"template"}
+    pairs = [right[2 * number] and right[2 * number + 1] for number in range(39) if 2 * number % 22 < 20]
+    assert (one.pairs["all"].pairs, one.pairs["all"].right) == (len(pairs), sum(pairs))
+    assert one.pairs["change"].pairs + one.pairs["irony"].pairs == len(pairs)
+    for part in (*one.phenomena.values(), *one.held_out.values()):
+        assert part.accuracy_interval[0] <= part.accuracy <= part.accuracy_interval[1]
+    for heading in ("By phenomenon", "By what training lacks", "Pairs"):
+        assert heading in as_text(found)
+        assert heading in as_page(found)
+
+
+@pytest.mark.usefixtures("no_behaviours")
 def test_a_column_of_too_many_domains_is_refused(exported: tuple[Path, Exported], tmp_path: Path) -> None:
     for name, count in (("many", 51), ("most", 50)):
         rows = "".join(f"{number % 2},a film,product {number}\n" for number in range(count))

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sentiment_models.data.text_files import UNREADABLE, bare, check_text, open_text, unreadable
 from sentiment_models.errors import BadData
@@ -25,6 +25,14 @@ TARGET_ERROR_MAX = 1e-3
 TextOrPair = str | tuple[str, str]
 
 
+class Made(NamedTuple):
+    """What a generator says of a text: its phenomenon, what of it was kept from training, and the number that both texts of a pair have."""
+
+    phenomenon: str
+    held_out: str
+    pair: str
+
+
 class Line(NamedTuple):
     """The content of a line and its number."""
 
@@ -35,6 +43,7 @@ class Line(NamedTuple):
     target: tuple[float, ...] | None = None
     domain: str = ""
     teacher: str = ""
+    made: Made | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,8 @@ class Example:
 
     ``target``: probability of each label, from a teacher or equal for a text without an answer; None: only the label counts.
     ``judged``: the label comes from people, not from ``target``. ``text_pair``: the second text of a pair. ``domain``: the kind of text,
-    if the file names it. ``teacher``: the model that gave ``target``, if the file names it.
+    if the file names it. ``teacher``: the model that gave ``target``, if the file names it. ``made``: None unless a generator made the
+    text.
     """
 
     text: str
@@ -53,6 +63,7 @@ class Example:
     text_pair: str | None = None
     domain: str = ""
     teacher: str = ""
+    made: Made | None = None
 
     @property
     def whole(self) -> TextOrPair:
@@ -89,7 +100,8 @@ def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True) -> I
     .tsv: ``label<TAB>text`` without a header; .csv: a header with the columns label and text; .jsonl: one object per line with
     the keys label and text. An optional column or key text_pair is the second text of a pair; domain is the kind of text, such as
     restaurants. A label is an index into ``labels`` or one of its names. An object may have ``probabilities``, one per label, with the
-    ``teacher`` that gave them, as ``sentiment-models label`` writes them. Its label may then be missing and is the likeliest one.
+    ``teacher`` that gave them, as ``sentiment-models label`` writes them. Its label may then be missing and is the likeliest one. An object
+    with a ``phenomenon`` is a generated text, as ``sentiment-models cases`` writes them.
     Without ``pairs``, a second text is refused.
 
     Raises:
@@ -103,7 +115,7 @@ def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True) -> I
     line = 0
     try:
         with open_text(path) as stream:
-            for line, label, text, text_pair, target, domain, teacher in readers[kind](stream, path):
+            for line, label, text, text_pair, target, domain, teacher, made in readers[kind](stream, path):
                 if text_pair is not None and not pairs:
                     raise BadData(f"{path}:{line}: text_pair is not supported here (export --pairs makes a bundle that reads pairs)")
                 for each in (text,) if text_pair is None else (text, text_pair):
@@ -115,7 +127,7 @@ def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True) -> I
                 index = names.get(label, int(label) if re.fullmatch(r"\d{1,3}", label) else -1)
                 if not 0 <= index < len(labels):
                     raise BadData(f"{path}:{line}: {_wrong_label(label, text, line, labels)}")
-                yield Example(text, index, target, judged, text_pair, domain, teacher)
+                yield Example(text, index, target, judged, text_pair, domain, teacher, made)
     except UNREADABLE as error:
         raise unreadable(path, line, error) from error
     if line == 0:
@@ -193,13 +205,20 @@ def _jsonl_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
             text, pair = row["text"], row.get("text_pair")
             # Interned: a file has few different values.
             domain, teacher = (sys.intern("" if row.get(name) is None else str(row[name])) for name in ("domain", "teacher"))
+            made = Made(*_made(row)) if row.get("phenomenon") else None
             for name, each in (("text", text), ("text_pair", "" if pair is None else pair)):
                 if not isinstance(each, str):
                     raise TypeError(f"{name} is {each!r:.40}")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             found = repr(error) if line.strip() else "the line is empty; delete it"
             raise BadData(f"{path}:{number}: expected a JSON object with label and text: {found}") from error
-        yield Line(number, str(label), text, pair, target, domain, teacher)
+        yield Line(number, str(label), text, pair, target, domain, teacher, made)
+
+
+def _made(row: dict[str, Any]) -> Iterator[str]:  # Any: JSON
+    yield sys.intern(str(row["phenomenon"]))
+    yield sys.intern(", ".join(map(str, row.get("held_out") or ())))
+    yield str(row.get("pair", ""))
 
 
 def batches(lengths: Sequence[int], rows_max: int, tokens_max: int, rng: random.Random) -> list[list[int]]:

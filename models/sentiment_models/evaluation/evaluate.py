@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,10 @@ from sentiment_models.evaluation.findings import (
     Evaluation,
     GraphMeasured,
     Measurement,
+    PairsFound,
     Slice,
 )
-from sentiment_models.evaluation.metrics import Labels, calibration_error, class_scores, confusion, figures_of, reliability_bins
+from sentiment_models.evaluation.metrics import Labels, calibration_error, class_scores, confusion, figures_of, reliability_bins, wilson
 from sentiment_models.evaluation.probes import PERTURBATIONS, behave, catch, perturb, read_kinds
 from sentiment_models.evaluation.resample import SEED, accuracy_and_f1_intervals, calibration_test
 from sentiment_models.export.inference import Served, serve
@@ -33,6 +35,8 @@ from sentiment_models.export.provenance import Json
 # Upper ends of the length slices in tokens. 512 is the limit of most encoder families.
 LENGTHS = (16, 64, 256, 512)
 OVER_THE_LIMIT = "over the limit"
+# All phenomena together.
+ALL = "all"
 # A column with more values is not a domain but something else, such as product names.
 DOMAINS_MAX = 50
 
@@ -161,7 +165,7 @@ def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: 
         BadData: the file cannot be used, or has too many domains.
     """
     examples = _read(classifier, dataset)
-    domains = _domains([example.domain for example in examples])
+    domains = _by([example.domain for example in examples])
     if len(domains) > DOMAINS_MAX:
         raise BadData(
             f"{dataset.path}: the domain column has {len(domains)} values; the limit is {DOMAINS_MAX}. "
@@ -186,6 +190,9 @@ def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: 
         reliability=tuple(reliability_bins(stated.max(axis=1), answered == labels)),
         lengths=_slices(run, _lengths(run.served)),
         domains=_slices(run, domains),
+        phenomena=_slices(run, _by([example.made.phenomenon if example.made else "" for example in examples])),
+        held_out=_slices(run, _by([example.made.held_out if example.made else "" for example in examples])),
+        pairs=_pairs(run, examples),
         robustness={name: perturb(classifier, run.texts, labels, answered, name, threads, truncation, seed) for name in PERTURBATIONS},
         rows=rows,
         tokens=int(run.served.lengths.sum()),
@@ -242,10 +249,34 @@ def _lengths(served: Served) -> dict[str, NDArray[np.bool_]]:
     return masks
 
 
-def _domains(domains: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
-    """Slice by domain. A text without a domain is in no slice."""
-    named = np.array(domains, object)
-    return {domain: named == domain for domain in sorted(set(domains) - {""})}
+def _by(names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
+    """Slice by name, such as that of a text's domain. A text without a name is in no slice."""
+    named = np.array(names, object)
+    return {name: named == name for name in sorted(set(names) - {""})}
+
+
+def _pairs(run: Measured, examples: Sequence[Example]) -> dict[str, PairsFound]:
+    """The pairs of each phenomenon, and of all, of which the file has both texts."""
+    right = run.served.answers == run.labels
+    pairs: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for example, answered in zip(examples, right.tolist(), strict=True):
+        if example.made is not None and example.made.pair:
+            pairs[example.made.phenomenon, example.made.pair].append(answered)
+    by: dict[str, list[bool]] = defaultdict(list)
+    for (phenomenon, _), answers in sorted(pairs.items()):
+        if len(answers) == 2:
+            by[phenomenon].append(all(answers))
+    found = {name: _pairs_found(both) for name, both in by.items()}
+    return found | {ALL: _pairs_found(list(itertools.chain.from_iterable(by.values())))} if found else {}
+
+
+def _pairs_found(both: Sequence[bool]) -> PairsFound:
+    return PairsFound(pairs=len(both), right=sum(both), interval=_wilson(sum(both) / len(both), len(both)))
+
+
+def _wilson(share: float, rows: int) -> tuple[float, float]:
+    low, high = wilson(np.array(share), np.array(rows))
+    return _rounded((float(low), float(high)))
 
 
 def _slices(run: Measured, masks: Mapping[str, NDArray[np.bool_]]) -> dict[str, Slice]:
@@ -256,6 +287,7 @@ def _slices(run: Measured, masks: Mapping[str, NDArray[np.bool_]]) -> dict[str, 
         name: Slice(
             rows=int(mask.sum()),
             accuracy=round(float(right[mask].mean()), 5),
+            accuracy_interval=_wilson(float(right[mask].mean()), int(mask.sum())),
             ece=round(calibration_error(confidence[mask], right[mask]), 5),
         )
         for name, mask in masks.items()

@@ -28,11 +28,20 @@ class ClassFound(_Part):
 
 
 class Slice(_Part):
-    """Figures of a part of a file."""
+    """Figures of a part of a file, with Wilson's 95 % interval of the accuracy."""
 
     rows: int = Field(gt=0)
     accuracy: float
+    accuracy_interval: tuple[float, float]
     ece: float
+
+
+class PairsFound(_Part):
+    """Pairs of texts that differ in what turns the label. ``right``: pairs of which both texts are answered correctly."""
+
+    pairs: int = Field(gt=0)
+    right: int
+    interval: tuple[float, float]
 
 
 class CalibrationFound(_Part):
@@ -55,7 +64,8 @@ class Measurement(_Part):
     """Figures of one labelled file. Shares are from 0 to 1, intervals are 95 %; ``truncated`` and ``abstained`` count texts.
 
     ``confusion`` counts texts by correct label, then by answer, both in the order of ``classes``. ``lengths`` are slices by
-    tokens. ``domains`` are slices by the file's domain column, empty without one. ``robustness`` is by perturbation.
+    tokens. ``domains`` are slices by the file's domain column, empty without one. Of generated texts, ``phenomena`` are slices by
+    phenomenon, ``held_out`` by what was kept from training, and ``pairs`` are by phenomenon. ``robustness`` is by perturbation.
     """
 
     accuracy: float
@@ -69,6 +79,9 @@ class Measurement(_Part):
     reliability: tuple[Bin, ...]
     lengths: dict[str, Slice]
     domains: dict[str, Slice] = {}
+    phenomena: dict[str, Slice] = {}
+    held_out: dict[str, Slice] = {}
+    pairs: dict[str, PairsFound] = {}
     robustness: dict[str, Robustness]
     rows: int = Field(gt=0)
     tokens: int

@@ -36,6 +36,10 @@ def tables(evaluation: Evaluation) -> Iterator[Table]:
     yield lengths(evaluation)
     if any(one.domains for one in evaluation.datasets.values()):
         yield domains(evaluation)
+    if any(one.phenomena for one in evaluation.datasets.values()):
+        yield phenomena(evaluation)
+        yield held_out(evaluation)
+        yield pairs(evaluation)
     yield robustness(evaluation)
     if evaluation.behaviours:
         yield behaviours(evaluation)
@@ -103,9 +107,38 @@ def domains(evaluation: Evaluation) -> Table:
     return _slices("domain", {name: one.domains for name, one in evaluation.datasets.items()})
 
 
+def phenomena(evaluation: Evaluation) -> Table:
+    """Accuracy of generated texts by phenomenon, the worst first."""
+    return _slices("phenomenon", {name: _worst_first(one.phenomena) for name, one in evaluation.datasets.items()})
+
+
+def held_out(evaluation: Evaluation) -> Table:
+    """Accuracy of generated texts by what of them was kept from training, the worst first."""
+    return _slices("what training lacks", {name: _worst_first(one.held_out) for name, one in evaluation.datasets.items()})
+
+
+def pairs(evaluation: Evaluation) -> Table:
+    """Pairs of generated texts of which both are answered correctly, by phenomenon, the worst first."""
+    rows = tuple(
+        (name, phenomenon, found.pairs, share(found.right, found.pairs), interval(found.interval))
+        for name, one in evaluation.datasets.items()
+        for phenomenon, found in sorted(one.pairs.items(), key=lambda item: item[1].right / item[1].pairs)
+    )
+    note = "The texts of a pair differ in what turns the label. A model that goes by single words answers one of them wrongly."
+    return Table("Pairs", ("data set", "phenomenon", "pairs", "both right", "95 %"), rows, note)
+
+
+def _worst_first(slices: Mapping[str, Slice]) -> dict[str, Slice]:
+    return dict(sorted(slices.items(), key=lambda item: item[1].accuracy))
+
+
 def _slices(kind: str, slices: Mapping[str, Mapping[str, Slice]]) -> Table:
-    rows = tuple((name, key, found.rows, found.accuracy, found.ece) for name, found_by in slices.items() for key, found in found_by.items())
-    return Table(f"By {kind}", ("data set", kind, "texts", "accuracy", "ECE"), rows)
+    rows = tuple(
+        (name, key, found.rows, found.accuracy, interval(found.accuracy_interval), found.ece)
+        for name, found_by in slices.items()
+        for key, found in found_by.items()
+    )
+    return Table(f"By {kind}", ("data set", kind, "texts", "accuracy", "95 %", "ECE"), rows)
 
 
 def robustness(evaluation: Evaluation) -> Table:

@@ -43,7 +43,8 @@ def figures(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
 
 
 def _details(served: Evaluation) -> Iterator[str]:
-    found = [tables.classes(served), tables.lengths(served), tables.domains(served), tables.robustness(served)]
+    cut = (tables.lengths, tables.domains, tables.phenomena, tables.held_out, tables.pairs, tables.robustness)
+    found = [tables.classes(served), *(table(served) for table in cut)]
     found += [tables.behaviours(served)] if served.behaviours else []
     found += [tables.undecided_in_short(served)] if served.undecided else []
     for one in (each for each in found if each.rows):
@@ -88,8 +89,8 @@ def _worst(manifest: Manifest, served: Evaluation) -> Iterator[str]:
     if worst.truncated:
         share = f"{worst.truncated / worst.rows:.1%}"
         yield f"{share} of the texts of {name} are longer than {manifest.max_tokens} tokens; the rest of them was not read."
-    for by in ("length", "domain"):
-        cut = {name: one.lengths if by == "length" else one.domains for name, one in figures}
+    for by, part_of in (("length", "lengths"), ("domain", "domains"), ("phenomenon", "phenomena")):
+        cut = {name: getattr(one, part_of) for name, one in figures}
         slices = [(name, key, part) for name, parts in cut.items() for key, part in parts.items() if part.rows >= SLICE_ROWS_MIN]
         if len(slices) > 1:
             name, key, part = min(slices, key=lambda found: found[2].accuracy)

@@ -1,6 +1,7 @@
 """The scheduler decides which rows run together and when, which rows are refused, and which never run.
 
-Pure: no clock, thread, task or socket; ``now`` is an argument. The driver calls ``step`` whenever a runner is free or a deadline comes.
+Pure: no clock, thread, task or socket; ``now`` is an argument. The driver calls ``step`` whenever a runner is free (a device's may
+wait for ``hold_s``) or a deadline comes.
 ``step`` returns what to do now and when to call it again. The driver reports events with ``add``, ``cancel``, ``begin``, ``finish``,
 ``fail`` and ``give_back``. docs/internals/scheduler.md explains how a batch is chosen, and why.
 
@@ -42,8 +43,8 @@ PROBE_S = 1.0
 KEPT_FOR_INTERACTIVE = 0.25
 # A batch is divided between two runners, one of which would be idle, if the time falls to at most this part.
 SPREAD = 0.75
-# The longest hold of a device's batch, and the shares of the time in which the event loop is busy from which it is held, and held so long.
-# A row that must be answered within HURRY times the hold is not held.
+# A device's batch is held for up to HOLD_S: not at all while the event loop is busy for less than HOLD_FROM of the time, for all of HOLD_S
+# from HOLD_ALL on, and for a part of it between. A row that must be answered within HURRY times the hold is not held.
 HOLD_S = 4e-3
 HOLD_FROM, HOLD_ALL = 0.5, 0.8
 HURRY = 10

@@ -33,8 +33,8 @@ class KnownWords:
         self._signs = frozenset(next((sign for sign in token if not sign.isalnum()), token[0]) for token in added)
         marks = re.escape("".join(set(string.punctuation).difference(*added)))
         self._split = re.compile((f"[{marks}]|" if marks else "") + f"[^{marks}{BLANKS}]+").findall
-        # Replaced when it is half full; words that are not used until the next time are then forgotten. A dictionary that another thread
-        # may still read is never emptied.
+        # Replaced when it has half of WORDS_MAX; words that are not used until the next time are then forgotten. A dictionary that another
+        # thread may still read is never emptied.
         self._newer: dict[str, Ids] = {"": ()}
         self._older: dict[str, Ids] = {}
 
@@ -55,25 +55,31 @@ class KnownWords:
                 ids = self._read_piece(piece)
                 if ids is None:
                     return None
+            if len(piece) <= EASY_WORD:
+                self._keep(piece, ids)
             found[piece] = ids
-        read = list(chain.from_iterable([found[piece] if piece in found else newer[piece] for piece in pieces]))
-        self._keep({piece: ids for piece, ids in found.items() if len(piece) <= EASY_WORD})
-        return read
+        return list(chain.from_iterable([found[piece] if piece in found else newer[piece] for piece in pieces]))
 
     def _read_piece(self, piece: str) -> Ids | None:
         """The ids of what stands between two spaces."""
-        newer, older = self._newer, self._older
-        ids: Ids = ()
+        ids: list[int] = []
         for word in self._split(piece):
-            own = newer.get(word)
+            own = self._newer.get(word)
             if own is None:
-                own = older.get(word)
+                own = self._older.get(word)
             if own is None:
                 if len(word) > EASY_WORD:
                     return None
-                own = newer[word] = self._tokenize(word)
+                own = self._tokenize(word)
+                self._keep(word, own)
             ids += own
-        return ids
+        return tuple(ids)
+
+    def _keep(self, word: str, ids: Ids) -> None:
+        newer = self._newer
+        newer[word] = ids
+        if len(newer) > WORDS_MAX // 2:
+            self._older, self._newer = newer, {"": ()}
 
     def _tokenize(self, word: str) -> Ids:
         """The ids of a new word. The parts of the tokenizer, one by one, take a fraction of the time of the whole."""
@@ -84,12 +90,6 @@ class KnownWords:
         normal = word if self._normalizer is None else self._normalizer.normalize_str(word)
         parts = self._pre_tokenizer.pre_tokenize_str(normal)
         return tuple([token.id for part, _ in parts for token in self._model.tokenize(part)])
-
-    def _keep(self, pieces: dict[str, Ids]) -> None:
-        newer = self._newer
-        newer.update(pieces)
-        if len(newer) > WORDS_MAX // 2:
-            self._older, self._newer = newer, {"": ()}
 
 
 def known_words_of(tokenizer: tokenizers.Tokenizer) -> KnownWords | None:

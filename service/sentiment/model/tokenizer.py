@@ -171,7 +171,7 @@ class Tokenizer:
         return len(text) <= EASY_WORD or (len(text) <= self._plain_max and all(len(word) <= EASY_WORD for word in text.split()))
 
     def encode_short(self, text: str, characters_max: int) -> Row | None:
-        """The row of ``encode`` if the text has at most so many characters and is plain; else None. Holds the GIL."""
+        """The row of ``encode`` if the text has at most so many characters, and costs no more than they do; else None. Holds the GIL."""
         if len(text) > characters_max:
             return None
         row = self._by_words(text)
@@ -180,7 +180,8 @@ class Tokenizer:
     def encode(self, text: str, pair: str | None = None) -> Row:
         """Tokenize one text or pair into at most ``max_tokens`` ids, the first ones. In a pair the longer text is truncated first.
 
-        The work is bounded by the tokens that are read, not by the length of the text. Holds the GIL only for a plain text.
+        The work is bounded by the tokens that are read, not by the length of the text. Words are read with the GIL held, whole texts by the
+        library without it.
         """
         if pair is not None:
             read, truncated = self._read_pair(text, pair)

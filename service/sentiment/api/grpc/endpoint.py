@@ -23,6 +23,9 @@ from sentiment.security.secured import Secured
 from sentiment.serving.registry import Models
 from sentiment.settings import Settings
 
+# A front end writes the name/version of the model into a request that it forwards, which lengthens it by less than this.
+MODEL_BYTES_MAX = 128
+
 
 def _unchanged(handlers: Handlers, _calls: Calls) -> Handlers:
     return handlers
@@ -80,7 +83,8 @@ class GrpcSide:
             settings.reflection,
             share_port,
         )
-        of_port = self.calls if counts else Calls(metrics, replace(limits, counted=False, log_calls=False), tracer)
+        forwarded = replace(limits, message_bytes_max=limits.message_bytes_max + MODEL_BYTES_MAX, counted=False, log_calls=False)
+        of_port = self.calls if counts else Calls(metrics, forwarded, tracer)
         services = {
             SERVICE: adapt(handlers_of(self.service, self.streams, of_port), of_port),
             OIP_SERVICE: oip_handlers_of(inference, of_port),

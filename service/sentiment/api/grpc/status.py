@@ -96,7 +96,5 @@ def _attach(status: Status, detail: BadRequest | RetryInfo) -> None:
 
 def set_seconds(duration: Duration, seconds: float) -> None:
     """Set a duration message to a number of seconds, at least 0."""
-    if seconds >= 1:
-        duration.seconds = whole = int(seconds)
-        seconds -= whole
-    duration.nanos = int(seconds * 1e9)
+    duration.seconds = whole = int(seconds)
+    duration.nanos = int((seconds - whole) * 1e9)

@@ -20,6 +20,7 @@ from sentiment.model.devices import CPU
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.trace import Tracer
+from sentiment.serving import event_loop
 from sentiment.serving.lifecycle.loading import Loaded
 from sentiment.serving.lifecycle.served_model import RunningModel, classifies, fits, make_served, no_room
 from sentiment.serving.lifecycle.startup import check_beside, load_all, load_beside
@@ -33,7 +34,9 @@ LEAVE_S = 5.0
 
 
 class Elsewhere(Protocol):
-    """Other processes that accept calls for the models: front ends. Each method returns once they have followed, or after a limit."""
+    """Other processes that accept calls for the models: front ends. Each method returns once they have followed, or, except ``begin``,
+    after a limit.
+    """
 
     async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
         """Accept calls for these models. ``used``: the version in use of each name. Raises BadBundle."""
@@ -45,7 +48,7 @@ class Elsewhere(Protocol):
         """Make this the version in use of its name."""
 
     async def remove_model(self, running: RunningModel, within_s: float) -> None:
-        """Accept no more calls for a model, and end those that were accepted."""
+        """Accept no more calls for a model, and wait for the end of those that were accepted."""
 
 
 class Nowhere:
@@ -87,6 +90,8 @@ class Repository:
         self._log = logger()
         self._running: dict[str, RunningModel] = {}
         self._leaving: dict[str, RunningModel] = {}
+        # Announced elsewhere, and not yet among the loaded models: it may already get calls.
+        self._announced: list[RunningModel] = []
         # Kept only for rollback; the first has been kept longest and is unloaded first.
         self._kept: list[RunningModel] = []
         # The highest unloaded version of each name.
@@ -100,12 +105,12 @@ class Repository:
 
     @property
     def running(self) -> list[RunningModel]:
-        """All models in memory, including those being unloaded."""
-        return [*self._running.values(), *self._leaving.values()]
+        """All models in memory, including those being announced or unloaded."""
+        return [*self._running.values(), *self._announced, *self._leaving.values()]
 
     def busy(self) -> bool:
         """Whether texts are being classified. Thread-safe."""
-        return any(classifies(running.batcher) for running in list(self._running.values()))
+        return any(classifies(running.batcher) for running in self.running)
 
     def newest(self, name: str) -> int:
         """The highest version of a model that is or was loaded; 0 if none."""
@@ -121,7 +126,12 @@ class Repository:
             BadSettings: a device does not exist, batches are too large for it, or the models exceed the limits.
             CannotServe: the server was stopped meanwhile.
         """
-        for one in await asyncio.to_thread(load_all, self._settings, self._roots, self._load_no_more, self._fail):
+        loop = asyncio.get_running_loop()
+
+        def fail(model: str, reason: str) -> None:
+            loop.call_soon_threadsafe(self._fail, model, reason)
+
+        for one in await asyncio.to_thread(load_all, self._settings, self._roots, self._load_no_more, fail):
             running = self._start_running(one)
             self._running[running.id] = running
         size, limit = sum(running.size for running in self.running), self._settings.models_bytes_max
@@ -296,16 +306,21 @@ class Repository:
             await self._use(running)
 
     async def _announce(self, running: RunningModel) -> None:
+        self._announced.append(running)
         try:
             await self.elsewhere.add_model(running)
         except BaseException:
             await running.release()
             running.metrics.forget()
             raise
+        finally:
+            self._announced.remove(running)
 
     def _start_running(self, one: Loaded) -> RunningModel:
         try:
-            return make_served(one, self._settings, self._metrics, self._tracer, self.broken, self.busy)
+            on_gpu = one.devices != (CPU,)
+            busy_share = event_loop.running().busy_share if on_gpu else lambda: 0.0
+            return make_served(one, self._settings, self._metrics, self._tracer, self.broken, self.busy, busy_share)
         except BaseException:
             for runner in one.runners:
                 runner.close(0.0)
@@ -315,13 +330,13 @@ class Repository:
         before = self._models.use(running)
         with contextlib.suppress(ValueError):
             self._kept.remove(running)
-        if before is None:
-            return
-        assert isinstance(before, RunningModel)
-        self._kept.append(before)
-        self._begin(before.forget_graph())
-        self._count("used")
-        self._log.info("model_in_use", model=running.id, digest=running.classifier.bundle.digest[:12], before=before.id)
+        if before is not None:
+            assert isinstance(before, RunningModel)
+            self._kept.append(before)
+            self._begin(before.forget_graph())
+            self._count("used")
+            self._log.info("model_in_use", model=running.id, digest=running.classifier.bundle.digest[:12], before=before.id)
+        # In any case: other processes may have been told otherwise while this version was announced.
         await self.elsewhere.use_model(running)
 
     async def _make_room(self, path: Path) -> None:

@@ -18,7 +18,6 @@ from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics, ModelMetrics
 from sentiment.observability.tracing.trace import Tracer
 from sentiment.serving.batch_telemetry import BatchTelemetry
-from sentiment.serving.event_loop import running
 from sentiment.serving.lifecycle.loading import Loaded
 from sentiment.serving.lifecycle.warm_up import keep_costs
 from sentiment.serving.pipeline import Served
@@ -129,6 +128,7 @@ def make_served(
     tracer: Tracer | None = None,
     broken: asyncio.Event | None = None,
     busy: Callable[[], bool] | None = None,
+    busy_share: Callable[[], float] = lambda: 0.0,
 ) -> RunningModel:
     """Create a model's queue, metrics and explanations; call it in the event loop that serves it.
 
@@ -139,6 +139,7 @@ def make_served(
         tracer: traces sampled requests; None without tracing.
         broken: set when a runner is lost; None: an event of its own.
         busy: whether this process is classifying texts; None: whether this model is.
+        busy_share: how busy the event loop is, 0 to 1, if batches are to be held for its sake: see ``Scheduler.hold_s``.
     """
     classifier, runners = loaded.classifier, loaded.runners
     counted = metrics.model(classifier.bundle.id, [runner.name for runner in runners])
@@ -153,7 +154,6 @@ def make_served(
         settings.latency_objective_s,
         classifier.session.width,
     )
-    busy_share = (lambda: 0.0) if loaded.devices == (CPU,) else running().busy_share
     batcher = Batcher(classifier, scheduler, runners, BatchTelemetry(counted, tracer), busy_share)
     batcher.broken = broken or batcher.broken
     counted.watch_queue(lambda: scheduler.rows_waiting, lambda: batcher.backlog_s, lambda: loaded.cost.speed)
