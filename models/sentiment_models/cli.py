@@ -27,6 +27,7 @@ COMMANDS = {
     "verify": "check everything in a bundle",
     "diff": "show what differs between two bundles",
     "sign": "sign a bundle in cosign's format",
+    "pack": "make a wheel of a bundle, for pip",
 }
 """Name and help text of each command. Its module has the same name, with _ for -."""
 

@@ -46,7 +46,7 @@ class Settings(BaseModel):
     grpc_listen: str = Field("127.0.0.1:50051", description="address and port of gRPC; port 0 picks a free one")
     http_listen: str = Field("127.0.0.1:8080", description="address and port of HTTP (metrics, health, JSON); empty: off")
     bundles: tuple[Path, ...] = Field(
-        (), description="folders that hold bundles, separated by ':', searched before /models and the checkout"
+        (), description="folders that hold bundles, separated by ':', searched before /models, the checkout and installed bundles"
     )
     model: str = Field("english", description="the default model: name or name/version", pattern=MODEL)
     models: tuple[str, ...] = Field(

@@ -1,9 +1,11 @@
 """Bundles on disk: finds one, reads its manifest, and checks every byte before it is used."""
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,8 @@ MANIFEST_BYTES_MAX = 2**22
 WINDOWS_MAX = 16
 # Each version has one spelling: no leading zero, no Unicode digits.
 VERSION = re.compile(r"[1-9][0-9]{0,8}")
+# Entry points of packages that hold bundles as NAME/VERSION, made by ``sentiment-models pack``.
+BUNDLES_GROUP = "sentiment.bundles"
 CHECKOUT_BUNDLES = Path(__file__).resolve().parents[3] / "models" / "bundles"
 
 
@@ -325,5 +329,16 @@ def _versions(folder: Path) -> list[int]:
 
 
 def bundle_roots(configured: Sequence[Path]) -> list[Path]:
-    """The folders that are searched for bundles: the configured roots, then /models, then the checkout that this package runs from."""
-    return [*configured, Path("/models"), CHECKOUT_BUNDLES]
+    """The folders that are searched for bundles, in order.
+
+    These are the configured roots, /models, the checkout that this package runs from, and the packages of bundles that pip installed.
+    """
+    return [*configured, Path("/models"), CHECKOUT_BUNDLES, *_installed()]
+
+
+def _installed() -> Iterator[Path]:
+    """The folders of installed packages that say that they hold bundles. None of them is imported."""
+    for entry in importlib.metadata.entry_points(group=BUNDLES_GROUP):
+        spec = importlib.util.find_spec(entry.module)
+        if spec is not None:
+            yield from map(Path, spec.submodule_search_locations or ())

@@ -1,0 +1,71 @@
+"""A bundle as a wheel that pip installs and the service finds."""
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from wheel.wheelfile import WheelFile
+
+from sentiment.model.bundle import BUNDLES_GROUP, CARD, MANIFEST, Bundle, load_bundle
+from sentiment_models.errors import ModelsError
+
+# Of every file in a wheel, so that equal bundles make equal wheels: the first instant that a zip file can state.
+MADE_AT = 315_532_800
+
+
+def pack(folder: Path, out: Path) -> Path:
+    """Write a bundle's wheel into the folder ``out``, which is made if it does not exist. Returns the wheel's path.
+
+    Raises:
+        sentiment.errors.BadBundle: the bundle is damaged.
+        ModelsError: the wheel cannot be written.
+    """
+    bundle = load_bundle(folder)
+    for name in bundle.manifest.files:
+        bundle.check(name)
+    manifest = bundle.manifest
+    package = f"sentiment_bundle_{re.sub('[^a-z0-9]+', '_', manifest.name)}"
+    wheel = out / f"{package}-{manifest.version}-py3-none-any.whl"
+    part = wheel.with_suffix(".part")
+    with tempfile.TemporaryDirectory() as made:
+        tree, built = Path(made) / "tree", Path(made) / wheel.name
+        _write(tree, package, bundle)
+        for path in tree.rglob("*"):
+            os.utime(path, (MADE_AT, MADE_AT))
+        with WheelFile(built, "w") as file:
+            file.write_files(tree)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(built, part)
+            part.replace(wheel)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise ModelsError(f"{wheel}: cannot be written: {error.strerror}") from error
+    return wheel
+
+
+def _write(tree: Path, package: str, bundle: Bundle) -> None:
+    manifest, distribution = bundle.manifest, package.replace("_", "-")
+    folder = tree / package / manifest.name / str(manifest.version)
+    for name in (MANIFEST, CARD, *manifest.files):
+        if (bundle.path / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(bundle.path / name, folder / name)
+    (tree / package / "__init__.py").write_text(f'"""The bundle {bundle.id} of sentiment-service."""\n', encoding="utf-8")
+    info = tree / f"{package}-{manifest.version}.dist-info"
+    info.mkdir()
+    content = {
+        "METADATA": (
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {manifest.version}\n"
+            f"Summary: {manifest.architecture} classifier of {', '.join(manifest.labels)} for sentiment-service\n"
+            f"Requires-Dist: sentiment-service\nRequires-Python: >=3.11\nDescription-Content-Type: text/markdown\n\n{bundle.card}"
+        ),
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: sentiment-models\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "entry_points.txt": f"[{BUNDLES_GROUP}]\n{manifest.name} = {package}\n",
+    }
+    for name, text in content.items():
+        (info / name).write_text(text, encoding="utf-8")

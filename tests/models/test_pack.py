@@ -1,0 +1,68 @@
+"""A bundle as a wheel: pip installs it, and the service serves it without being told where it is."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from sentiment.errors import BadBundle
+from sentiment.model.bundle import BUNDLES_GROUP, load_bundle
+from sentiment_models.cli import main
+from sentiment_models.export.export import Exported
+from sentiment_models.export.wheel import pack
+
+CLASSIFY = "from sentiment.serving.local import LocalClassifier\nwith LocalClassifier('tiny') as local: print(local._served.id)"
+
+
+@pytest.fixture
+def bundle(exported: tuple[Path, Exported], tmp_path: Path) -> Path:
+    """A copy with a file that does not belong to it."""
+    folder = Path(shutil.copytree(exported[0], tmp_path / "somewhere"))
+    (folder / "notes.txt").write_text("private")
+    return folder
+
+
+def test_an_installed_bundle_is_served_by_its_name(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pack", str(bundle), "--out", str(tmp_path / "dist")]) == 0
+    wheel = Path(capsys.readouterr().out.strip())
+    manifest = load_bundle(bundle).manifest
+    assert wheel.name == f"sentiment_bundle_{manifest.name}-{manifest.version}-py3-none-any.whl"
+
+    site = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(site), str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
+    script = CLASSIFY.replace("tiny", manifest.name)
+    found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert found.stdout.strip() == f"{manifest.name}/{manifest.version}"
+    assert not list(site.rglob("notes.txt"))
+
+
+def test_equal_bundles_make_equal_wheels(bundle: Path, tmp_path: Path) -> None:
+    one, other = pack(bundle, tmp_path / "one"), pack(Path(shutil.copytree(bundle, tmp_path / "copy")), tmp_path / "other")
+
+    assert one.read_bytes() == other.read_bytes()
+    with zipfile.ZipFile(one) as file:
+        (points,) = [name for name in file.namelist() if name.endswith("entry_points.txt")]
+        assert file.read(points).decode().startswith(f"[{BUNDLES_GROUP}]\n")
+
+
+def test_a_damaged_bundle_is_not_packed(bundle: Path, tmp_path: Path) -> None:
+    file = bundle / "tokenizer.json"
+    file.write_bytes(file.read_bytes() + b" ")
+
+    with pytest.raises(BadBundle, match=r"tokenizer\.json"):
+        pack(bundle, tmp_path / "dist")
+    assert not (tmp_path / "dist").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "dist").write_text("a file")
+
+    assert main(["pack", str(bundle), "--out", str(tmp_path / "dist")]) == 1
+    assert f"{tmp_path / 'dist'}" in capsys.readouterr().err
