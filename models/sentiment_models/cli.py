@@ -17,6 +17,7 @@ COMMANDS = {
     "scratch": "compare models trained from scratch with fine-tuned ones",
     "label": "label texts with a teacher model's probabilities",
     "cases": "generate labelled minimal pairs from a grammar, for training and for judging",
+    "edit": "turn the label of texts by small edits, for training and for judging",
     "average": "average the weights of fine-tuned checkpoints",
     "export": "make a bundle from a checkpoint",
     "evaluate": "measure a bundle on labelled texts",

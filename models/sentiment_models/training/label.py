@@ -72,7 +72,7 @@ def label(
                 f"{SENTENCE_WORDS_MIN} to {SENTENCE_WORDS_MAX} words"
             )
         inputs = [TeacherInput(text, None) for text in random.Random(seed).sample(found, sentences)]  # noqa: S311 - a sample
-    answers = _answers(teacher, temperature, [one.whole for one in inputs], device, max_tokens)
+    answers = answers_of(teacher, temperature, [one.whole for one in inputs], device, max_tokens)
     rows = []
     for one, answer in zip(inputs, answers, strict=True):
         known = {"text": one.text, "text_pair": one.text_pair, "label": one.label, "domain": one.domain or None}
@@ -110,7 +110,8 @@ def sentences_of(text: str) -> list[str]:
 
 
 @torch.no_grad()
-def _answers(teacher: Path, temperature: float, texts: Sequence[TextOrPair], device: torch.device, max_tokens: int) -> list[list[float]]:
+def answers_of(teacher: Path, temperature: float, texts: Sequence[TextOrPair], device: torch.device, max_tokens: int) -> list[list[float]]:
+    """The teacher's probabilities of each text's labels. ``temperature``: of the teacher, see ``temperature_of``."""
     model, tokenizer = load_classifier(teacher)
     model.to(device)  # type: ignore[arg-type]  # transformers hides the signature behind a wrapper
     family = FAMILIES[model.config.model_type]
