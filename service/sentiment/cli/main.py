@@ -18,7 +18,6 @@ from sentiment.cli.models import add_models
 from sentiment.cli.plan import add_plan
 from sentiment.errors import BadBundle, BadSettings, SentimentError
 from sentiment.files.texts import DISK_FULL, BadFile, reason
-from sentiment.model.cores import cores_granted
 from sentiment.settings import Settings, add_flags, front_ends_of, load_settings, markdown_table, settings_table
 
 DONE, FAILED, WRONG_USAGE, BAD_BUNDLE = 0, 1, 2, 3
@@ -187,6 +186,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    from sentiment.model.cores import cores_granted  # noqa: PLC0415  # client commands run without a model runtime
     from sentiment.observability import logs  # noqa: PLC0415  # client commands run without a model runtime
     from sentiment.serving import open_files  # noqa: PLC0415  # client commands run without a model runtime
 
