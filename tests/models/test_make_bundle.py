@@ -22,6 +22,8 @@ for one in "$@"; do [ "$previous" != --out ] || out=$one; previous=$one; done
 case $1 in
   train | pretrain) mkdir -p "$out/best"; [ -n "${KEEP:-}" ] || touch "$out/best/model.safetensors"; touch "$out/dev.jsonl" ;;
   label) [ -e "$2" ] && touch "$out" ;;
+  cases) mkdir -p "$out"; echo '{"text": "generated"}' > "$out/train.jsonl" ;;
+  edit) [ -e "$2" ] && echo '{"text": "edited"}' > "$out" ;;
   export) rm -rf "$out"; mkdir -p "$out"; echo new > "$out/manifest.json" ;;
 esac
 """
@@ -67,7 +69,8 @@ def make(tmp_path: Path) -> Make:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "trains"), [(recipe, ["teacher", "student"]) for recipe in ("quick", "whole", "onward")] + [("head", ["student"])]
+    ("recipe", "trains"),
+    [*((recipe, ["teacher", "student"]) for recipe in ("quick", "whole", "onward", "phenomena")), ("head", ["student"])],
 )
 def test_a_recipe_trains_a_teacher_or_uses_the_bundle_then_labels_trains_and_exports_a_student(
     recipe: str, trains: list[str], make: Make, tmp_path: Path
@@ -120,7 +123,7 @@ def test_a_repeated_call_continues_from_the_original_bundle(fails: str, recipe: 
     assert (tmp_path / "bundle" / "manifest.json").read_text() == "new\n"
 
 
-@pytest.mark.parametrize("recipe", ["quick", "whole", "onward", "head"])
+@pytest.mark.parametrize("recipe", ["quick", "whole", "onward", "head", "phenomena"])
 def test_labels_are_made_again_if_their_texts_have_changed(recipe: str, make: Make, tmp_path: Path) -> None:
     first = [command for command in make(recipe)[1] if command[0] == "label"]
 
@@ -145,14 +148,15 @@ def test_missing_inputs_are_refused_before_training(make: Make, tmp_path: Path) 
         assert not (tmp_path / "run").exists()
 
 
-def test_hand_written_hard_texts_are_not_used_for_calibration(make: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("recipe", "made"), [("head", []), ("phenomena", ["generated", "edited"])])
+def test_hard_texts_are_not_used_for_calibration(recipe: str, made: list[str], make: Make, tmp_path: Path) -> None:
     files = [SCRIPT.parent / "sentiment_models" / name for name in ("idioms.tsv", "texts/cases.tsv", "texts/domains.tsv")]
     hard = [file.read_text(encoding="utf-8").splitlines()[0].split("\t")[1] for file in files]
-    rows = [json.dumps({"label": "positive", "text": text}, ensure_ascii=False) + "\n" for text in ("kind of good", *hard)]
+    rows = [json.dumps({"label": "positive", "text": text}, ensure_ascii=False) + "\n" for text in ("kind of good", *hard, *made)]
     (tmp_path / "run" / "student").mkdir(parents=True)
     (tmp_path / "run" / "student" / "dev.jsonl").write_text("".join(rows), encoding="utf-8")
 
-    code, commands = make("head")
+    code, commands = make(recipe)
 
     assert code == 0
     export = next(command for command in commands if command[0] == "export")
