@@ -267,9 +267,10 @@ def _server(bench: Bench, size: str, front_ends: int, until: float) -> Server:
     plan = bench.plan
     model = "english/1" if size == "l6" and plan.on_gpu else plan.models[size]
     flags = ["--bundles", str(bench.bundles), "--model", model, "--cache-dir", str(bench.folder / "graphs"), *plan.server_flags]
+    flags += ["--front-ends", str(front_ends)]
     if front_ends:
         # The stand-in for a GPU works only in the server's own process, not in an executor's.
-        flags += ["--front-ends", str(front_ends), "--device", plan.device]
+        flags += ["--device", plan.device]
         return Server(flags, "sentiment", bench.folder / "front_ends.log", until)
     program = "sentiment" if plan.on_gpu else "tests.bench.gpu.stand_in"
     return Server([*flags, "--device", plan.device if plan.on_gpu else "cuda:0"], program, bench.folder / f"server_{size}.log", until)
