@@ -15,6 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from sentiment.client import AsyncClient, CallFailed, Classification, ExplainOptions
 from sentiment.errors import BadBundle, BadSettings
 from sentiment.explain.parts import ExplanationRequest, Summary
+from sentiment.serving.lifecycle.repository import Nowhere
+from sentiment.serving.lifecycle.served_model import RunningModel
 from sentiment.settings import Settings
 from tests.conftest import PLAIN
 from tests.lifecycle.conftest import TOKEN, Exchanging, break_golden, make_version, run_in_vain, score_of_good
@@ -63,6 +65,37 @@ def test_a_version_loaded_but_not_used_gets_only_requests_that_name_it(exchangin
         assert client.classify("good", model="tiny/2").model.version == 2
         assert client.classify("good", model="other").model.name == "other"
     assert server.states() == {"tiny/1": ("READY", "default"), "tiny/2": ("READY", ""), "other/1": ("READY", "in use")}
+
+
+class Followers(Nowhere):
+    """Notes what other processes are told, and what is in memory while a model is announced."""
+
+    def __init__(self, server: Exchanging) -> None:
+        self._repository = server.app._repository
+        self.told: list[tuple[str, str]] = []
+        self.in_memory: list[str] = []
+
+    async def add_model(self, running: RunningModel) -> None:
+        self.told.append(("add", running.id))
+        self.in_memory = [one.id for one in self._repository.running]
+
+    async def use_model(self, running: RunningModel) -> None:
+        self.told.append(("use", running.id))
+
+
+def test_other_processes_are_told_the_version_in_use_even_if_it_is_the_first_of_its_name(exchanging: Start, root: Path) -> None:
+    server = exchanging()
+    make_version(root, 1, "other")
+    followers = server.app._repository.elsewhere = Followers(server)
+
+    with server.admin() as admin:
+        admin.load("other")
+        admin.use("other/1")
+
+    # The first version of a name is in use at once. Others may have been told otherwise while it was announced.
+    assert followers.told == [("add", "other/1"), ("use", "other/1"), ("use", "other/1")]
+    # While it is announced it may get texts, so its runs are watched.
+    assert followers.in_memory == ["tiny/1", "other/1"]
 
 
 @pytest.mark.usefixtures("hasty", "awake")
