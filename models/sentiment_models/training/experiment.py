@@ -20,6 +20,7 @@ from sentiment_models.errors import BadData, ModelsError, OtherRun
 from sentiment_models.export.provenance import Json, distinct_names
 from sentiment_models.training.bases import TRAINING_FILE, content_of, name_of
 from sentiment_models.training.limits import check_limits
+from sentiment_models.training.precision import mixed_precision
 from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.resume import fingerprint_of, locked, write_atomically
 from sentiment_models.training.scratch import Shape
@@ -239,7 +240,7 @@ def accuracy(checkpoint: Path, examples: Sequence[Example], tokens_max: int, dev
     for rows in tqdm(list(_chunks(by_length, MEASURED_ROWS)), desc=title, unit="batch", mininterval=5):
         texts = [example.text for example in rows]
         feeds = tokenizer(texts, truncation=True, max_length=tokens_max, padding=True, return_tensors="pt").to(device)
-        with torch.autocast(torch.device(device).type, torch.bfloat16):
+        with mixed_precision(torch.device(device)):
             answers = model(**feeds).logits.float().argmax(-1)
         right += int((answers.cpu() == torch.tensor([example.label for example in rows])).sum())
     return right / len(examples)

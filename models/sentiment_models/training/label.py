@@ -18,6 +18,7 @@ from sentiment_models.export.checkpoint import label_names, load_classifier
 from sentiment_models.export.families import FAMILIES
 from sentiment_models.reports.report import check_writable, write_text
 from sentiment_models.training.bases import teacher_name, temperature_of
+from sentiment_models.training.precision import mixed_precision
 
 SENTENCE_WORDS_MIN, SENTENCE_WORDS_MAX = 4, 60
 BATCH_ROWS_MAX, BATCH_TOKENS_MAX = 64, 8192
@@ -126,7 +127,7 @@ def answers_of(teacher: Path, temperature: float, texts: Sequence[TextOrPair], d
     for group in cut_sorted(order, lengths, BATCH_ROWS_MAX, BATCH_TOKENS_MAX):
         some = {name: [values[index] for index in group] for name, values in found.items()}
         padded = tokenizer.pad(some, return_tensors="pt").to(device)
-        with torch.autocast(device.type, torch.bfloat16):
+        with mixed_precision(device):
             logits = model(**padded).logits
         for index, answer in zip(group, (logits.float() / temperature).softmax(-1).tolist(), strict=True):
             answers[index] = [round(share, 5) for share in answer]

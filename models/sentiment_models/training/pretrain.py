@@ -25,6 +25,7 @@ from sentiment_models.training.language_model import LanguageModel, fresh, load,
 from sentiment_models.training.limits import check_limits
 from sentiment_models.training.masking import IGNORED, Ids, Vocabulary, mask
 from sentiment_models.training.optimizer import make_optimizer
+from sentiment_models.training.precision import mixed_precision
 from sentiment_models.training.resume import fingerprint_of, load_state, locked, replace_folder, save_state, write_atomically
 from sentiment_models.training.scratch import Shape, train_tokenizer
 from sentiment_models.training.tracking import Log
@@ -257,7 +258,7 @@ class _Run:
         """Return sums over one batch: losses as tensors, counts as integers."""
         batch = {name: tensor.to(self.device) for name, tensor in self.masker.batch(documents, rows, epoch, numbers).items()}
         chosen = batch["labels"] != IGNORED
-        with torch.autocast(self.device.type, torch.bfloat16):
+        with mixed_precision(self.device):
             found = self.model(batch["ids"], batch["types"], batch["attended"], chosen)
         tokens, wanted = found.tokens.float(), batch["labels"][chosen]
         sums: dict[str, Any] = {

@@ -26,6 +26,7 @@ from sentiment_models.training.bases import TRAINING_FILE, content_of, name_of, 
 from sentiment_models.training.distributed import Processes, join
 from sentiment_models.training.emoji import add_emoji
 from sentiment_models.training.optimizer import freeze_encoder, make_optimizer
+from sentiment_models.training.precision import mixed_precision
 from sentiment_models.training.recipe import Recipe
 from sentiment_models.training.resume import fingerprint_of, load_state, locked, replace_folder, save_state, write_atomically
 from sentiment_models.training.scratch import fresh_classifier
@@ -222,7 +223,7 @@ class _Run:
         }
         if self.family.segments:
             inputs["token_type_ids"] = padded([row.types for row in rows], 0)
-        with torch.autocast(self.device.type, torch.bfloat16):
+        with mixed_precision(self.device):
             logits: torch.Tensor = model(**inputs).logits
         return logits.float()
 
