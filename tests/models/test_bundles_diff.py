@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 from sentiment_models.cli import main
 from sentiment_models.export.difference import LINES_MAX, difference, table
 from sentiment_models.export.export import Exported
+from sentiment_models.export.weights import real_names
 from tests.models.tampered import change_graph, change_json, copy, reseal
 
 
@@ -88,6 +89,20 @@ def test_weights_are_shown_with_their_largest_and_mean_change(two: tuple[Path, P
     assert found.tensors == {"bert.pooler.dense.bias": ("F16 [32]", None), "extra": (None, "F16 [2, 3]")}
 
 
+def test_a_weight_in_int8_is_compared_by_what_it_stands_for(two: tuple[Path, Path]) -> None:
+    path = two[1] / "model.safetensors"
+    weights = load_file(path)
+    name = "bert.encoder.layer.0.output.dense.weight"
+    weights[f"{name}.int8"][3, 5] += 1 if weights[f"{name}.int8"][3, 5] < 0 else -1
+    save_file(weights, path, metadata={"format": "pt"})
+    reseal(two[1])
+
+    found = difference(*two)
+
+    assert found.weights.keys() == {name}
+    assert found.weights[name].largest == pytest.approx(weights[f"{name}.scale"][3].item())
+
+
 def test_operators_are_counted_by_graph(two: tuple[Path, Path]) -> None:
     def change(model: onnx.ModelProto) -> None:
         model.graph.node.append(helper.make_node("Erf", ["logits"], ["wasted"]))
@@ -119,7 +134,7 @@ def test_vocabulary_and_the_rest_of_the_tokenizer_are_shown_separately(two: tupl
 
 def test_the_table_shows_the_largest_changes_and_counts_the_rest(two: tuple[Path, Path]) -> None:
     path = two[1] / "model.safetensors"
-    weights = {name: tensor + np.float16(0.01) if tensor.ndim else tensor for name, tensor in load_file(path).items()}
+    weights = {name: tensor + tensor.dtype.type(0.01) if tensor.dtype.kind == "f" else tensor for name, tensor in load_file(path).items()}
     weights["classifier.bias"] += np.float16(3)
     save_file(weights, path, metadata={"format": "pt"})
     reseal(two[1])
@@ -128,4 +143,4 @@ def test_the_table_shows_the_largest_changes_and_counts_the_rest(two: tuple[Path
 
     title = next(index for index, line in enumerate(lines) if line.startswith("weights, change ("))
     assert lines[title + 1].startswith("  classifier.bias: largest 3")
-    assert lines[title + LINES_MAX + 1] == f"  ... and {len(weights) - LINES_MAX} more; --json shows all"
+    assert lines[title + LINES_MAX + 1] == f"  ... and {len(real_names(weights)) - LINES_MAX} more; --json shows all"

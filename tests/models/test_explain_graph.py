@@ -29,7 +29,7 @@ TEXTS = ("the film was good", "bad", "i did not like it at all , but the end was
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A checkpoint with its bundle's explain graph and tokenizer."""
+    """A bundle's weights in torch, its explain graph and its tokenizer."""
 
     checkpoint: Checkpoint
     bundle: Path
@@ -41,7 +41,7 @@ class Explained:
 
 
 def _explained(made: Made) -> Explained:
-    return Explained(Checkpoint(made.checkpoint, MAX_TOKENS), made.bundle, ExplainSession(made.bundle / "explain.onnx"), made.tokenizer)
+    return Explained(Checkpoint(made.bundle, MAX_TOKENS), made.bundle, ExplainSession(made.bundle / "explain.onnx"), made.tokenizer)
 
 
 @pytest.fixture(scope="module", params=[name for name in TINY if name != "xlnet"])

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import onnx
 import pytest
 import tokenizers
 import torch
+import transformers
 from onnx import ModelProto
 from safetensors.torch import load_file, save_file
 from tokenizers.processors import TemplateProcessing
@@ -19,6 +21,7 @@ from sentiment.errors import BadBundle
 from sentiment.model.classifier import load_classifier
 from sentiment_models.data.labelled import Example
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError, ParityFailed
+from sentiment_models.export.checkpoint import from_pretrained
 from sentiment_models.export.export import Exported, export
 from sentiment_models.export.graphs.quantize import Embeddings, quantize
 from tests.models import processes
@@ -82,17 +85,49 @@ def test_the_int8_graph_alone_is_flattened(exported: tuple[Path, Exported]) -> N
     assert sizes == {"int8": 2, "fp32": 8}
 
 
-def test_the_saved_weights_are_the_checkpoints_in_fp16_and_transformers_reads_them(
-    exported: tuple[Path, Exported], checkpoint: Path
-) -> None:
+def test_each_weight_is_stored_once_in_int8_or_fp16_and_can_be_trained_further(exported: tuple[Path, Exported], checkpoint: Path) -> None:
     bundle = exported[0]
     before, after = load_file(checkpoint / "model.safetensors"), load_file(bundle / "model.safetensors")
 
-    model = AutoModelForSequenceClassification.from_pretrained(bundle, dtype="auto")
+    model = from_pretrained(bundle)
 
-    assert all(torch.equal(after[name], tensor.half()) for name, tensor in before.items())
-    assert model.dtype == torch.float16
+    in_int8 = {name.removesuffix(".int8") for name in after if name.endswith(".int8")}
+    assert in_int8 == {name for name, tensor in before.items() if tensor.ndim == 2 and "pooler" not in name and "classifier" not in name}
+    assert after.keys() == {part for name in before for part in ((f"{name}.int8", f"{name}.scale") if name in in_int8 else (name,))}
+    for name, tensor in model.state_dict().items():
+        if name in in_int8:
+            assert torch.equal(tensor, after[f"{name}.int8"] * after[f"{name}.scale"])
+            assert ((tensor - before[name].half().float()).abs() <= after[f"{name}.scale"] * 0.501).all()
+        else:
+            assert torch.equal(tensor, after[name].float())
+            assert torch.equal(after[name], before[name].half())
     assert model.config.id2label == {0: "negative", 1: "positive"}
+
+
+def test_transformers_alone_says_that_it_does_not_know_the_weights_of_a_bundle(
+    exported: tuple[Path, Exported], caplog: pytest.LogCaptureFixture
+) -> None:
+    transformers.logging.enable_propagation()
+    try:
+        AutoModelForSequenceClassification.from_pretrained(exported[0])
+    finally:
+        transformers.logging.disable_propagation()
+
+    assert "newly initialized: ['bert.embeddings.position_embeddings.weight', " in caplog.text
+
+
+def test_no_graph_has_a_weight_inside(exported: tuple[Path, Exported]) -> None:
+    for name in ("int8.onnx", "fp32.onnx", "explain.onnx"):
+        tensors = onnx.load(exported[0] / name, load_external_data=False).graph.initializer
+
+        inside = [one for one in tensors if not (one.external_data or one.name.startswith("gradient/"))]
+
+        assert all(math.prod(one.dims) == 1 for one in inside if one.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.INT8))
+        assert {tensor.data_type for tensor in tensors if tensor.external_data} == {
+            onnx.TensorProto.INT8,
+            onnx.TensorProto.FLOAT,
+            onnx.TensorProto.FLOAT16,
+        }
 
 
 def test_the_saved_tokenizer_neither_truncates_nor_pads(exported: tuple[Path, Exported]) -> None:

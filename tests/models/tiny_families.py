@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 
 from sentiment.model.bundle import Manifest, load_bundle
 from sentiment.model.tokenizer import Tokenizer
-from sentiment_models.export.checkpoint import Checkpoint
+from sentiment_models.export.checkpoint import Checkpoint, save_weights
 from sentiment_models.export.export import Exported, export
 from sentiment_models.export.golden import MEANT
 from sentiment_models.export.graphs.graph import serialize
@@ -239,7 +239,8 @@ def graph_tiny(bundle: Path, name: str) -> Path:
     """Write what making graphs for a GPU reads of a family's bundle: its fp32 graph, its weights and its side of padding. Returns it."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Checkpoint(save_tiny(Path(folder), TINY[name]))
-        graph = checkpoint.to_onnx(checkpoint.save(bundle))
+        graph = checkpoint.to_onnx(checkpoint.weights)
+    save_weights(checkpoint.weights, bundle / WEIGHTS_FILE)
     (bundle / "fp32.onnx").write_bytes(serialize(refer(graph, bundle / WEIGHTS_FILE)))
     (bundle / "manifest.json").write_text(json.dumps({"name": name, "padding_side": checkpoint.family.padding_side}))
     return bundle

@@ -11,7 +11,7 @@ from sentiment_models.export.checkpoint import label_names
 from sentiment_models.export.export import export
 
 DESCRIPTION = (
-    "Make a bundle from a checkpoint: fp16 weights, an int8 and an fp32 graph, a manifest. Compares both graphs with torch, and single "
+    "Make a bundle from a checkpoint: weights in int8, an int8 and an fp32 graph, a manifest. Compares both graphs with torch, and single "
     "rows with batches; writes no bundle if a check fails. The same checkpoint gives the same bytes."
 )
 

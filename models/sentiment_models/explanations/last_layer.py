@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSequenceClassification
 
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row
+from sentiment_models.export.checkpoint import from_pretrained
 from sentiment_models.export.families import FAMILIES
 from sentiment_models.export.manifest import CONFIG_FILE, WEIGHTS_FILE, read_object
 
@@ -141,9 +141,7 @@ def load_last_layer(bundle: Path, pad_id: int) -> LastLayer | None:
     """Load a bundle's weights; None if the bundle has no weights file, or its family is not one of LIKE_BERT."""
     if not (bundle / WEIGHTS_FILE).is_file() or read_object(bundle / CONFIG_FILE).get("model_type") not in LIKE_BERT:
         return None
-    model = AutoModelForSequenceClassification.from_pretrained(
-        bundle, attn_implementation="eager", dtype=torch.float32, local_files_only=True
-    )
+    model = from_pretrained(bundle, attn_implementation="eager", dtype=torch.float32, local_files_only=True)
     return LastLayer(model, pad_id)
 
 

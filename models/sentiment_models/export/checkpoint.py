@@ -1,8 +1,9 @@
-"""A Hugging Face checkpoint: load it with weights rounded to fp16, save these weights, export it to ONNX.
+"""A Hugging Face checkpoint: load it with weights rounded to fp16, export it to ONNX; also from a bundle, whose weights are in int8.
 
 Only this module and the adapters of the families use torch and transformers in the export.
 """
 
+import copy
 import re
 import tempfile
 import warnings
@@ -17,20 +18,20 @@ import tokenizers
 import torch
 from numpy.typing import NDArray
 from onnx import ModelProto
-from safetensors.torch import save_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
+from safetensors.numpy import load_file, save_file
+from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel
 
 from sentiment.model.tensors import Feeds
 from sentiment_models.errors import BadCheckpoint, ModelsError
 from sentiment_models.evaluation.metrics import Logits
 from sentiment_models.export.families import FAMILIES, Family
 from sentiment_models.export.graphs.graph import resolve_aliases, strip_varying
-from sentiment_models.export.graphs.quantize import OPSET_MIN
+from sentiment_models.export.graphs.quantize import INT8, OPSET_MIN
 from sentiment_models.export.manifest import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object, write_object
 from sentiment_models.export.provenance import Json
 from sentiment_models.export.spellings import without_spellings
 from sentiment_models.export.verify import Explained
-from sentiment_models.export.weights import Weights, check_weights, name_after
+from sentiment_models.export.weights import Weights, check_weights, name_after, real, stored_tensors
 
 # The service's minimum for a manifest.
 TOKENS_MIN = 8
@@ -90,8 +91,20 @@ class Checkpoint:
             dots=torch.stack([(by_words * one).sum(-1) for one in (words, base)], -1).numpy(),
         )
 
-    def save(self, folder: Path) -> Weights:
-        """Write model.safetensors in fp16, config.json, and tokenizer.json without padding and truncation; return the weights."""
+    @property
+    def weights(self) -> Weights:
+        """The weights in fp16."""
+        return {name: tensor.half().contiguous().numpy() for name, tensor in self._model.state_dict().items()}
+
+    def with_weights(self, stored: Weights) -> "Checkpoint":
+        """Return a copy that computes with the weights that a bundle stores."""
+        other = copy.copy(self)
+        other._model = copy.deepcopy(self._model)
+        other._model.load_state_dict({name: torch.from_numpy(array) for name, array in real(stored).items()})
+        return other
+
+    def save(self, folder: Path) -> None:
+        """Write config.json, and tokenizer.json without padding and truncation."""
         config = self._model.config.to_diff_dict()
         config.pop("_name_or_path", None)
         write_object(folder / CONFIG_FILE, {**config, "dtype": "float16"})
@@ -99,10 +112,6 @@ class Checkpoint:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.tokenizer.save(str(folder / TOKENIZER_FILE))
-        halves = {name: tensor.half().contiguous() for name, tensor in self._model.state_dict().items()}
-        save_file(halves, folder / WEIGHTS_FILE, metadata={"format": "pt"})
-        (folder / WEIGHTS_FILE).chmod(0o644)  # safetensors makes it readable for its owner only; a container may run as another user
-        return {name: tensor.numpy() for name, tensor in halves.items()}
 
     def to_onnx(self, weights: Weights) -> ModelProto:
         """Export to fp32 ONNX with the weights inside, named as in the checkpoint. Repeated exports give equal bytes.
@@ -171,19 +180,18 @@ def _family(name: str, path: Path) -> Family:
 
 def _load(path: Path) -> PreTrainedModel:
     model = _classifier(path, attn_implementation="eager")
-    model.half().float()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+    if weights_in_int8(path / WEIGHTS_FILE) is None:
+        model.half().float()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
     for name, tensor in model.state_dict().items():
         if not torch.isfinite(tensor).all():
             raise BadCheckpoint(f"{path}: {name} has values that are not finite in fp16 (largest number: 65504)")
     return model
 
 
-def _classifier(path: Path, **settings: str) -> PreTrainedModel:
+def _classifier(path: Path, **settings: Any) -> PreTrainedModel:
     check_weights(str(path))
     try:
-        model, report = AutoModelForSequenceClassification.from_pretrained(
-            path, dtype=torch.float32, local_files_only=True, output_loading_info=True, **settings
-        )
+        model, report = from_pretrained(path, dtype=torch.float32, local_files_only=True, output_loading_info=True, **settings)
     except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint
         raise BadCheckpoint(f"{path}: cannot be loaded as a classifier: {error}") from error
     if report["missing_keys"]:
@@ -191,6 +199,43 @@ def _classifier(path: Path, **settings: str) -> PreTrainedModel:
         raise BadCheckpoint(f"{path}: not a fine-tuned classifier: the weights lack {missing}")
     classifier: PreTrainedModel = model.eval()
     return classifier
+
+
+def save_weights(stored: Weights, path: Path) -> None:
+    """Write a .safetensors file that everyone may read."""
+    save_file(dict(stored), path, metadata={"format": "pt"})
+    path.chmod(0o644)  # safetensors makes it readable for its owner only; a container may run as another user
+
+
+def weights_in_int8(path: Path) -> dict[str, NDArray[np.float32]] | None:
+    """Return the weights of a .safetensors file with ``real``, or None if it does not exist or has no weights in int8.
+
+    Raises:
+        BadCheckpoint: the file is not a .safetensors file.
+    """
+    if not path.is_file() or not any(name.endswith(INT8) for name in stored_tensors(path)):
+        return None
+    return real(load_file(path))
+
+
+def from_pretrained(path: str | Path, config: PretrainedConfig | None = None, kind: Any = None, **settings: Any) -> Any:
+    """Call ``from_pretrained`` of transformers, also for a bundle, whose weights are in int8.
+
+    Args:
+        path: a folder, or a name known to transformers.
+        config: instead of that of ``path``.
+        kind: a class of transformers; None: the classifier of the config's family.
+        settings: further arguments.
+
+    Any: transformers has no one type for its models. Raises the exceptions of transformers, and ``KeyError`` for an unknown family.
+    """
+    config = config or AutoConfig.from_pretrained(path)
+    kind = kind or MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
+    weights = weights_in_int8(Path(path) / WEIGHTS_FILE)
+    if weights is None:
+        return kind.from_pretrained(path, config=config, **settings)
+    state = {name: torch.from_numpy(array) for name, array in weights.items()}
+    return kind.from_pretrained(None, config=config, state_dict=state, **settings)
 
 
 def load_classifier(path: Path) -> tuple[PreTrainedModel, Any]:  # transformers has no one type for its tokenizers

@@ -18,6 +18,7 @@ from sentiment.model.bundle import MANIFEST, Bundle, Golden, load_bundle
 from sentiment_models.export.graphs.graph_rules import all_nodes, read_graph
 from sentiment_models.export.manifest import CARD_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_object, sha256
 from sentiment_models.export.provenance import Json
+from sentiment_models.export.weights import real_names, real_weight
 
 # Keys of the manifest that have their own sections, or follow from other parts.
 _OWN_SECTIONS = ("labels", "calibration", "golden", "accuracy", "files")
@@ -31,7 +32,7 @@ Pair = tuple[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The absolute differences between a weight of B and the weight of A with the same name and shape."""
+    """The absolute differences between a weight of B and the weight of A with the same name and shape, whether stored in fp16 or int8."""
 
     largest: float
     mean: float
@@ -99,7 +100,7 @@ def difference(a: Path, b: Path) -> Difference:
         golden=_changed(*({_text(golden): _answer(golden) for golden in m.golden} for m in (one, other))),
         operators={name: counts for name, counts in counted.items() if counts},
         tensors=_changed(*stated),
-        weights=dict(_weights(bundles, [name for name in stated[0] if stated[0][name] == stated[1].get(name)])),
+        weights=dict(_weights(bundles)),
         vocabulary=_changed(*vocabularies),
         tokenizer=_changed(*settings),
     )
@@ -159,14 +160,17 @@ def _weight_facts(bundle: Bundle) -> dict[str, str]:
         raise BadBundle(f"{path}: not a safetensors file: {error}") from error
 
 
-def _weights(bundles: Sequence[Bundle], names: Sequence[str]) -> Iterator[tuple[str, Change]]:
+def _weights(bundles: Sequence[Bundle]) -> Iterator[tuple[str, Change]]:
     """Compare tensor by tensor, so that only one of each bundle is in memory."""
-    if not names:
+    if any(WEIGHTS_FILE not in bundle.manifest.files for bundle in bundles):
         return
     with safe_open(bundles[0].path / WEIGHTS_FILE, "numpy") as ours, safe_open(bundles[1].path / WEIGHTS_FILE, "numpy") as theirs:
-        for name in names:
-            a, b = ours.get_tensor(name), theirs.get_tensor(name)
-            if not np.array_equal(a, b, equal_nan=True):
+        known = set(real_names(theirs.keys()))
+        for name in real_names(ours.keys()):
+            if name not in known:
+                continue
+            a, b = (real_weight(name, each.keys(), each.get_tensor) for each in (ours, theirs))
+            if a.shape == b.shape and not np.array_equal(a, b, equal_nan=True):
                 apart = np.abs(b.astype(np.float64) - a.astype(np.float64))
                 yield name, Change(float(apart.max()), float(apart.mean()), apart.size)
 

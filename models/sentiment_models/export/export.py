@@ -1,4 +1,4 @@
-"""Export a checkpoint to a bundle: fp16 weights, an int8 and an fp32 graph, and a manifest with golden answers for both."""
+"""Export a checkpoint to a bundle: its weights once, an int8 and an fp32 graph, and a manifest with golden answers for both."""
 
 import shutil
 import tempfile
@@ -12,12 +12,12 @@ from sentiment.model.tokenizer import Row, Tokenizer
 from sentiment_models.data.labelled import Example, Source
 from sentiment_models.errors import ModelsError, NotExplainable, disk_full
 from sentiment_models.evaluation.calibration import Calibration, calibrate, calibrated_on
-from sentiment_models.export.checkpoint import Checkpoint, one_thread
+from sentiment_models.export.checkpoint import Checkpoint, one_thread, save_weights
 from sentiment_models.export.golden import GOLDEN_PAIRS, GOLDEN_TEXTS, PARAGRAPH, GoldenSet, golden_set
 from sentiment_models.export.graphs.explain_graph import explain_graph
 from sentiment_models.export.graphs.flatten import flatten
 from sentiment_models.export.graphs.graph import serialize
-from sentiment_models.export.graphs.quantize import Embeddings, quantize
+from sentiment_models.export.graphs.quantize import INT8, Embeddings, quantize
 from sentiment_models.export.inference import Graph, encode_all
 from sentiment_models.export.manifest import (
     EXPLAIN_FILE,
@@ -45,7 +45,7 @@ from sentiment_models.export.verify import (
     parity,
     spread,
 )
-from sentiment_models.export.weights import refer
+from sentiment_models.export.weights import put_real, refer, rounded, stored_tensors
 from sentiment_models.training.bases import training_of
 from sentiment_models.training.label import read_inputs
 from sentiment_models.training.resume import temporary_folder
@@ -81,13 +81,17 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Measurements of an export by precision. ``explain`` is the largest error of the explain graph, None without one."""
+    """Measurements of an export by precision.
+
+    ``explain`` is the largest error of the explain graph, None without one; ``weights_in_int8`` how many weights are stored in int8.
+    """
 
     parity: dict[str, Parity]
     movement: dict[str, Movement]
     golden: GoldenSet
     calibration: Calibration
     explain: float | None
+    weights_in_int8: int
 
 
 def export(
@@ -165,7 +169,7 @@ def _build(
     say: Say,
 ) -> Exported:
     learned = _learned(checkpoint, spellings, say) if spellings else {}
-    _write_graphs(checkpoint, part, embeddings, say)
+    stored = _write_graphs(checkpoint, part, embeddings, say)
     if learned:
         add_spellings(part / TOKENIZER_FILE, learned)
     tokenizer = Tokenizer(part / TOKENIZER_FILE, checkpoint.max_tokens)
@@ -173,29 +177,36 @@ def _build(
     graphs = {p: Graph(tokenizer, Session(part / graph_file(p), labels=len(checkpoint.labels)), pads_left) for p in PRECISIONS}
     say("comparing the graphs with torch, and single rows with batches")
     rows = _rows(tokenizer, dev, identity.pairs)
-    parities, movements = _prove(graphs, checkpoint, rows)
-    explain = _prove_explain(part, tokenizer, checkpoint, rows)
+    parities, movements = _prove(graphs, {"int8": checkpoint, "fp32": stored}, rows)
+    explain = _prove_explain(part, tokenizer, stored, rows)
     golden = golden_set(graphs, checkpoint.labels, identity.pairs)
     say(calibrated_on(dev, pairs=identity.pairs))
-    exported = Exported(parities, movements, golden, calibrate(graphs[PRECISIONS[0]], dev, len(checkpoint.labels)), explain)
+    in_int8 = sum(name.endswith(INT8) for name in stored_tensors(part / WEIGHTS_FILE))
+    exported = Exported(parities, movements, golden, calibrate(graphs[PRECISIONS[0]], dev, len(checkpoint.labels)), explain, in_int8)
     provenance = {**_provenance(checkpoint.path, identity.base, embeddings, exported), "spellings": _spelled(learned, spellings)}
     write_object(part / MANIFEST_FILE, _manifest(checkpoint, identity, graphs, exported, provenance, file_entries(part)))
     return exported
 
 
-def _write_graphs(checkpoint: Checkpoint, part: Path, embeddings: Embeddings, say: Say) -> None:
-    say("writing the weights in fp16")
-    weights = checkpoint.save(part)
+def _write_graphs(checkpoint: Checkpoint, part: Path, embeddings: Embeddings, say: Say) -> Checkpoint:
+    """Write the weights and the graphs. Returns the checkpoint with the weights as they are stored."""
     say("writing the fp32 and int8 graphs")
+    checkpoint.save(part)
+    weights = checkpoint.weights
     whole = checkpoint.to_onnx(weights)
-    (part / graph_file("fp32")).write_bytes(serialize(refer(whole, part / WEIGHTS_FILE)))
     flat = flatten(whole) if checkpoint.family.reads == "first" else whole
     say(NOT_FLATTENED.format(family=checkpoint.architecture) if flat is whole else FLATTENED)
-    (part / graph_file("int8")).write_bytes(serialize(quantize(flat, embeddings)))
+    int8 = quantize(flat, embeddings)
+    stored = rounded(weights, int8)
+    put_real(whole, stored)
+    save_weights(stored, part / WEIGHTS_FILE)
+    for precision, graph in (("int8", int8), ("fp32", whole)):
+        (part / graph_file(precision)).write_bytes(serialize(refer(graph, part / WEIGHTS_FILE)))
     try:
         (part / EXPLAIN_FILE).write_bytes(serialize(refer(explain_graph(whole), part / WEIGHTS_FILE)))
     except NotExplainable as error:
         say(f"no explain graph: {error}")
+    return checkpoint.with_weights(stored)
 
 
 def _learned(checkpoint: Checkpoint, files: Sequence[Path], say: Say) -> dict[str, str]:
@@ -229,11 +240,11 @@ def _rows(tokenizer: Tokenizer, dev: Sequence[Example], pairs: bool) -> _Rows:
     return _Rows(always, read)
 
 
-def _prove(graphs: Mapping[str, Graph], checkpoint: Checkpoint, rows: _Rows) -> tuple[dict[str, Parity], dict[str, Movement]]:
+def _prove(graphs: Mapping[str, Graph], torch: Mapping[str, Checkpoint], rows: _Rows) -> tuple[dict[str, Parity], dict[str, Movement]]:
     parities: dict[str, Parity] = {}
     movements: dict[str, Movement] = {}
     for precision, graph in graphs.items():
-        parities[precision] = parity(graph, checkpoint.logits, interleave([*rows.always, *spread(rows.read, PARITY_DEV_ROWS)]))
+        parities[precision] = parity(graph, torch[precision].logits, interleave([*rows.always, *spread(rows.read, PARITY_DEV_ROWS)]))
         check_parity(precision, parities[precision])
         movements[precision] = movement(graph, [*rows.always, *spread(rows.read, INVARIANCE_DEV_ROWS)])
         check_movement(precision, movements[precision])
@@ -306,6 +317,7 @@ def _provenance(checkpoint: Path, base: str | None, embeddings: Embeddings, expo
         "base": base or (recipe.get("base") if isinstance(recipe, dict) else None),
         "training": training,
         "embeddings": embeddings,
+        "weights_in_int8": exported.weights_in_int8,
         "parity": {p: three_digits(asdict(measured)) for p, measured in exported.parity.items()},
         "explain_parity": None if exported.explain is None else float(f"{exported.explain:.3g}"),
         "batch_mates": {p: three_digits(asdict(measured)) for p, measured in exported.movement.items()},

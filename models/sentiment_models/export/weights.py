@@ -1,13 +1,15 @@
-"""One copy of the weights: an ONNX graph whose initializers refer to a .safetensors file.
+"""One copy of the weights: ONNX graphs whose initializers refer to a .safetensors file.
 
 ONNX external data and a tensor in a .safetensors file are both a file, an offset and a length, so ONNX Runtime can read the tensors
-directly. Knows nothing of torch or of a runtime.
+directly. A weight that the int8 graph multiplies by or looks up is stored as that graph has it: ``X.int8`` [rows, columns] and
+``X.scale`` [rows, 1] instead of ``X``. All other weights are stored in fp16. Knows nothing of torch or of a runtime.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +17,14 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from sentiment_models.errors import BadCheckpoint
 from sentiment_models.export.graphs.graph import initializers, replace_initializers, replace_nodes
+from sentiment_models.export.graphs.quantize import FP16, INT8, SCALE
 
-Weights = Mapping[str, NDArray[np.float16]]
+Weights = Mapping[str, NDArray[Any]]
+"""By name: fp16, int8, or the fp32 scales of int8."""
 
 # Suffix of an initializer that holds a transposed weight: an export folds the transposition of a Linear layer into its weight.
 TRANSPOSED = ".transposed"
+_TYPES = {"F16": TensorProto.FLOAT16, "F32": TensorProto.FLOAT, "I8": TensorProto.INT8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,37 +101,112 @@ def name_after(model: ModelProto, weights: Weights) -> None:
             node.input[position] = renamed.get(name, name)
 
 
-def refer(model: ModelProto, path: Path) -> ModelProto:
-    """Return a copy whose fp32 weights are read from the fp16 tensors of ``path`` by offset, then cast and transposed.
+def rounded(weights: Weights, int8: ModelProto) -> Weights:
+    """Return what a bundle stores: the weights, with those in int8 that the int8 graph ``int8`` has in int8, as it has them.
 
-    The initializers must be named by ``name_after``. Initializers that are not in the file stay inside the graph. The result must be
-    saved in the folder of ``path``. ONNX Runtime folds the Cast and Transpose nodes when it loads the graph.
+    A weight that the graph has in another layout, as after ``einsums_to_matmuls``, or in two, stays in fp16.
     """
-    stored = stored_tensors(path)
+    tensors = initializers(int8)
+    stored: dict[str, NDArray[Any]] = {}
+    for name, array in weights.items():
+        found = [each for each in (name, name + TRANSPOSED) if each + INT8 in tensors]
+        if len(found) != 1:
+            stored[name] = array
+            continue
+        whole, scale = (numpy_helper.to_array(tensors[found[0] + part]) for part in (INT8, SCALE))
+        stored[name + INT8] = np.ascontiguousarray(whole if found[0] == name else whole.T)
+        stored[name + SCALE] = scale.reshape(-1, 1)
+    return stored
+
+
+def real_names(stored: Collection[str]) -> list[str]:
+    """Return the names in a checkpoint of the weights that are stored under the names ``stored``."""
+    scales = {name.removesuffix(INT8) + SCALE for name in stored if name.endswith(INT8)}
+    return [name.removesuffix(INT8) for name in stored if name not in scales]
+
+
+def real_weight(name: str, stored: Collection[str], read: Callable[[str], NDArray[Any]]) -> NDArray[np.float32]:
+    """Return a weight in fp32, as the fp32 graph computes it. ``read`` returns what is stored under a name."""
+    if name + INT8 in stored:
+        return np.asarray(read(name + INT8).astype(np.float32) * read(name + SCALE))
+    return read(name).astype(np.float32)
+
+
+def real(stored: Weights) -> dict[str, NDArray[np.float32]]:
+    """Return stored weights in fp32 by their names in a checkpoint."""
+    return {name: real_weight(name, stored, stored.__getitem__) for name in real_names(stored)}
+
+
+def put_real(model: ModelProto, stored: Weights) -> None:
+    """Replace the weights of an fp32 graph that are stored in int8 by what they stand for, in place. See ``refer`` for their names."""
+    tensors = initializers(model)
+    for name in tensors:
+        source = name.removesuffix(TRANSPOSED)
+        if source + INT8 in stored:
+            array = real_weight(source, stored, stored.__getitem__)
+            tensors[name] = numpy_helper.from_array(np.ascontiguousarray(array if name == source else array.T), name)
+    replace_initializers(model, tensors)
+
+
+def refer(model: ModelProto, path: Path) -> ModelProto:
+    """Return a copy that reads its weights from the tensors of ``path`` by offset.
+
+    Stored weights are cast, scaled and transposed to what the graph reads. ONNX Runtime folds these nodes when it loads the graph.
+    The initializers must be named by ``name_after``, and then maybe by ``quantize``. Those that are not in the file stay inside the
+    graph. The result must be saved in the folder of ``path``.
+    """
     result = ModelProto()
     result.CopyFrom(model)
-    tensors = initializers(result)
-    casts: list[NodeProto] = []
-    outside: dict[str, TensorProto] = {}
-    for name in list(tensors):
-        source = name.removesuffix(TRANSPOSED)
-        if source not in stored or stored[source].dtype != "F16":
-            continue
-        half = f"{source}.fp16"
-        outside.setdefault(half, _external(half, stored[source], path.name))
-        whole = f"{name}.fp32" if name != source else name
-        cast = helper.make_node("Cast", [half], [whole], name=f"{name}/Cast", to=TensorProto.FLOAT)
-        casts.append(cast)
-        if name != source:
-            casts.append(helper.make_node("Transpose", [whole], [name], name=f"{name}/Transpose", perm=[1, 0]))
-        del tensors[name]
-    replace_nodes(result, [*casts, *result.graph.node])
-    replace_initializers(result, {**tensors, **outside})
+    reader = _Reader(stored_tensors(path), path.name)
+    tensors = {name: tensor for name, tensor in initializers(result).items() if not reader.read(name)}
+    replace_nodes(result, [*reader.nodes, *result.graph.node])
+    replace_initializers(result, {**tensors, **reader.tensors})
     return result
 
 
-def _external(name: str, stored: Stored, location: str) -> TensorProto:
-    tensor = TensorProto(name=name, dims=stored.dims, data_type=TensorProto.FLOAT16, data_location=TensorProto.EXTERNAL)
-    for key, value in (("location", location), ("offset", stored.offset), ("length", stored.length)):
-        tensor.external_data.add(key=key, value=str(value))
-    return tensor
+@dataclass(slots=True)
+class _Reader:
+    """``nodes`` make initializers of ``tensors``, which are read from a .safetensors file."""
+
+    stored: Mapping[str, Stored]
+    location: str
+    nodes: list[NodeProto] = field(default_factory=list)
+    tensors: dict[str, TensorProto] = field(default_factory=dict)
+
+    def read(self, name: str) -> bool:
+        """Make the initializer ``name``; False if the file does not have it."""
+        part = next((each for each in (INT8, SCALE, FP16) if name.endswith(each)), "")
+        source = name.removesuffix(part).removesuffix(TRANSPOSED)
+        is_half = source in self.stored and self.stored[source].dtype == "F16"
+        is_int8 = source + INT8 in self.stored
+        if not (is_half if part == FP16 else is_int8 if part else is_half or is_int8):
+            return False
+        steps: list[tuple[str, list[str], dict[str, Any]]] = []
+        if part:
+            first = self._outside(source + part, source if part == FP16 else source + part)
+        else:
+            first = self._outside(source + FP16, source) if is_half else self._outside(source + INT8, source + INT8)
+            steps.append(("Cast", [], {"to": TensorProto.FLOAT}))
+            if is_int8:
+                steps.append(("Mul", [self._outside(source + SCALE, source + SCALE)], {}))
+        if name != source + part:
+            # The scales of a transposed weight belong to its columns.
+            steps.append(("Reshape", [self._flat()], {}) if part == SCALE else ("Transpose", [], {"perm": [1, 0]}))
+        for number, (kind, others, attributes) in enumerate(steps):
+            output = name if number == len(steps) - 1 else f"{name}/{kind}"
+            self.nodes.append(helper.make_node(kind, [first, *others], [output], name=f"{name}/{kind}", **attributes))
+            first = output
+        return True
+
+    def _flat(self) -> str:
+        name = "weights.flat"
+        self.tensors[name] = numpy_helper.from_array(np.array([-1], np.int64), name)
+        return name
+
+    def _outside(self, name: str, stored: str) -> str:
+        place = self.stored[stored]
+        tensor = TensorProto(name=name, dims=place.dims, data_type=_TYPES[place.dtype], data_location=TensorProto.EXTERNAL)
+        for key, value in (("location", self.location), ("offset", place.offset), ("length", place.length)):
+            tensor.external_data.add(key=key, value=str(value))
+        self.tensors[name] = tensor
+        return name

@@ -218,11 +218,9 @@ def _graphs(manifest: Manifest, provenance: Facts) -> str:
     lines = [
         "## Graphs",
         "",
-        f"`{WEIGHTS_FILE}` has the weights in fp16 ({_megabytes(manifest, WEIGHTS_FILE)}); fp32.onnx reads them from there. "
-        "int8.onnx has its own weights with one scale per column, and one activation scale per row; embeddings: "
-        f"{provenance.get('embeddings')}. It uses operators that only ONNX Runtime has. Errors are relative to torch with the same "
-        "fp16 weights. *Batch mates* is the largest change of a probability between a row alone and the row in shuffled, longer "
-        "padded batches.",
+        _stored(manifest, provenance) + f" Embeddings in int8.onnx: {provenance.get('embeddings')}. It uses operators that only ONNX "
+        "Runtime has. *Batch mates* is the largest change of a probability between a row alone and the row in shuffled, longer padded "
+        "batches.",
         "",
         "| graph | size | largest logit error | mean probability error | batch mates, largest move | bound | tolerance at loading |",
         "|---|---:|---:|---:|---:|---:|---:|",
@@ -230,6 +228,21 @@ def _graphs(manifest: Manifest, provenance: Facts) -> str:
     lines += [_graph_row(manifest, graph, provenance) for graph in manifest.graphs.classify]
     total = sum(file.bytes for file in manifest.files.values()) / 1e6
     return "\n".join([*lines, "", f"All files together: {total:.1f} MB.", *_spellings(provenance)])
+
+
+def _stored(manifest: Manifest, provenance: Facts) -> str:
+    size, in_int8 = _megabytes(manifest, WEIGHTS_FILE), provenance.get("weights_in_int8")
+    if in_int8 is None:  # made by 0.1.0
+        return (
+            f"`{WEIGHTS_FILE}` has the weights in fp16 ({size}); fp32.onnx reads them from there. int8.onnx has its own weights with one "
+            "scale per column, and one activation scale per row. Errors are relative to torch with the same fp16 weights."
+        )
+    return (
+        f"`{WEIGHTS_FILE}` has the weights once ({size}), {in_int8} of them in int8 with one scale per column and the others in fp16; "
+        "every graph reads them from there. int8.onnx multiplies in int8, with one activation scale per row; fp32.onnx computes with what the "
+        "int8 weights stand for. Errors of fp32.onnx are relative to torch with the stored weights, those of int8.onnx to torch with the "
+        "weights before they were rounded to int8."
+    )
 
 
 def _spellings(provenance: Facts) -> list[str]:

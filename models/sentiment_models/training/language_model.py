@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from sentiment_models.errors import BadCheckpoint
-from sentiment_models.export.checkpoint import base_tokenizer
+from sentiment_models.export.checkpoint import base_tokenizer, from_pretrained
 from sentiment_models.export.families import FAMILIES, check_reads
 from sentiment_models.export.weights import check_weights
 from sentiment_models.training.scratch import Shape
@@ -86,7 +86,7 @@ def load(base: str, dropout: float, tokens_max: int, *, next_sentence: bool) -> 
         check_reads(base, config, tokens_max)
         for name, value in FAMILIES[family].dropout(dropout).items():
             setattr(config, name, value)
-        module = HEADS[family][0].from_pretrained(base, config=config, dtype=torch.float32)
+        module = from_pretrained(base, config, HEADS[family][0], dtype=torch.float32)
     except BadCheckpoint:
         raise
     except Exception as error:  # transformers and safetensors raise a dozen kinds for a damaged checkpoint

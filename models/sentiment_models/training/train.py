@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
 from sentiment_models.data.carving import Split
 from sentiment_models.data.corpus import Corpus, read_corpus, target_of, vary
 from sentiment_models.data.labelled import Example, TextOrPair, batches, cut_sorted, evaluation_steps
 from sentiment_models.errors import BadCheckpoint, ModelsError
-from sentiment_models.export.checkpoint import base_tokenizer
+from sentiment_models.export.checkpoint import base_tokenizer, from_pretrained
 from sentiment_models.export.families import FAMILIES, check_reads
 from sentiment_models.export.provenance import Json
 from sentiment_models.export.weights import check_weights
@@ -321,13 +321,13 @@ def load_base(recipe: Recipe, texts: Sequence[str]) -> tuple[PreTrainedModel, An
     names = dict(enumerate(recipe.labels))
     check_weights(recipe.base)
     try:
-        config = AutoConfig.from_pretrained(recipe.base)
+        config = AutoConfig.from_pretrained(
+            recipe.base, num_labels=len(names), id2label=names, label2id={name: index for index, name in names.items()}
+        )
         if config.model_type not in FAMILIES:
             raise BadCheckpoint(f"{recipe.base}: model_type must be one of {', '.join(FAMILIES)}, got {config.model_type}")
-        dropouts = FAMILIES[config.model_type].dropout(recipe.dropout)
-        model = AutoModelForSequenceClassification.from_pretrained(
-            recipe.base, num_labels=len(names), id2label=names, label2id={name: index for index, name in names.items()}, **dropouts
-        )
+        config.update(FAMILIES[config.model_type].dropout(recipe.dropout))
+        model = from_pretrained(recipe.base, config)
         tokenizer = base_tokenizer(recipe.base)
     except BadCheckpoint:
         raise

@@ -18,7 +18,13 @@ from sentiment_models.export.weights import Stored
 DOMAINS = ("", "ai.onnx", RUNTIME_DOMAIN)
 """The allowed domains of operators: ONNX's own, which has two names, and ONNX Runtime's."""
 
-_STORED_TYPES = {"F16": TensorProto.FLOAT16, "F32": TensorProto.FLOAT, "BF16": TensorProto.BFLOAT16, "I64": TensorProto.INT64}
+_STORED_TYPES = {
+    "F16": TensorProto.FLOAT16,
+    "F32": TensorProto.FLOAT,
+    "BF16": TensorProto.BFLOAT16,
+    "I8": TensorProto.INT8,
+    "I64": TensorProto.INT64,
+}
 
 
 def read_graph(path: Path) -> ModelProto | None:

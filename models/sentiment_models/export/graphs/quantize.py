@@ -20,6 +20,9 @@ from sentiment_models.export.graphs.graph import initializers, opset, replace_in
 Embeddings = Literal["int8", "fp16", "fp32"]
 """How the embedding tables are stored. The arithmetic after the look-up is always fp32."""
 
+INT8, SCALE, FP16 = ".int8", ".scale", ".fp16"
+"""Suffixes of the initializers that hold a weight in int8, the scales of its columns (of a table: of its rows), and a table in fp16."""
+
 # From 18 on, ReduceMax takes its axes as an input.
 OPSET_MIN = 18
 # int8 without -128, so that weights are symmetric. Activations use the same 127 levels around 128.
@@ -133,7 +136,7 @@ class _Rewriter:
     def _matmul(self, node: NodeProto) -> None:
         activation, weight = node.input
         rows, row_scale = self._quantised_rows(activation)
-        columns, column_scale = f"{weight}.int8", f"{weight}.scale"
+        columns, column_scale = weight + INT8, weight + SCALE
         if columns not in self.tensors:
             whole, scale = factor_int8(self._array(weight))
             self._store(columns, whole)
@@ -197,18 +200,17 @@ class _Rewriter:
         table, indices = node.input
         output = node.output[0]
         array = self._array(table)
-        stored = f"{table}.{self.embeddings}"
         if self.embeddings == "fp16":
-            self._store(stored, array.astype(np.float16))
-            rows = self._node("Gather", [stored, indices], f"{output}.fp16")
+            self._store(table + FP16, array.astype(np.float16))
+            rows = self._node("Gather", [table + FP16, indices], f"{output}.fp16")
             self._node("Cast", [rows], output, to=TensorProto.FLOAT)
             return
         transposed, scale = columns_int8(array.T)
-        self._store(stored, np.ascontiguousarray(transposed.T))
-        self._store(f"{table}.scale", scale[:, np.newaxis])
-        rows = self._node("Gather", [stored, indices], f"{output}.int8")
+        self._store(table + INT8, np.ascontiguousarray(transposed.T))
+        self._store(table + SCALE, scale[:, np.newaxis])
+        rows = self._node("Gather", [table + INT8, indices], f"{output}.int8")
         real = self._node("Cast", [rows], f"{output}.real", to=TensorProto.FLOAT)
-        scales = self._node("Gather", [f"{table}.scale", indices], f"{output}.scale")
+        scales = self._node("Gather", [table + SCALE, indices], f"{output}.scale")
         self._node("Mul", [real, scales], output)
 
     def _node(self, kind: str, inputs: list[str], output: str, domain: str = "", **attributes: int | TensorProto) -> str:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import ctranslate2
 import numpy as np
-import safetensors
 import tokenizers
 
 from tests.bench.peers.servers.engine import Engine
 from tests.bench.peers.servers.lines import serve
 from tests.bench.peers.servers.options import Options
+from tests.bench.peers.servers.weights import read_weights, write_checkpoint
 
 
 class CTranslate2(Engine):
@@ -34,15 +34,12 @@ class CTranslate2(Engine):
             converter = Path(sys.executable).with_name("ct2-transformers-converter")
             subprocess.run([str(converter), "--model", str(source), "--output_dir", folder, "--quantization", "int8"], check=True)
             self._encoder = ctranslate2.Encoder(folder, device="cpu", compute_type="int8", inter_threads=options.instances, intra_threads=1)
-        with safetensors.safe_open(self.folder / "model.safetensors", "np") as weights:
-            self._weight = weights.get_tensor("classifier.weight").astype(np.float32)
-            self._bias = weights.get_tensor("classifier.bias").astype(np.float32)
+        weights = read_weights(self.folder)
+        self._weight, self._bias = weights["classifier.weight"], weights["classifier.bias"]
 
     def _copy(self, folder: Path) -> None:
         """What the converter reads. It wants a word for each row of the embeddings; the bundle's tokenizer has several for some."""
-        folder.mkdir()
-        for name in ("config.json", "model.safetensors"):
-            (folder / name).symlink_to((self.folder / name).resolve())
+        write_checkpoint(self.folder, folder)
         words = {number: word for word, number in sorted(self._tokenizer.get_vocab().items(), reverse=True)}
         (folder / "vocab.txt").write_text("".join(f"{words[number]}\n" for number in sorted(words)))
 

@@ -4,7 +4,9 @@ fp32 is what the bundle's weights are read as; 32 is ``encode``'s default (sbert
 has all cores, which is torch's default.
 """
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 import tokenizers
 import torch
@@ -13,6 +15,7 @@ import transformers
 from tests.bench.peers.servers.engine import Engine, columns
 from tests.bench.peers.servers.lines import serve
 from tests.bench.peers.servers.options import Options
+from tests.bench.peers.servers.weights import write_checkpoint
 
 
 class Torch(Engine):
@@ -21,7 +24,10 @@ class Torch(Engine):
     def __init__(self, options: Options) -> None:
         super().__init__(options.bundle)
         torch.set_num_threads(options.instances)
-        self._model = transformers.AutoModelForSequenceClassification.from_pretrained(options.bundle, dtype=torch.float32).eval()
+        with tempfile.TemporaryDirectory() as parent:
+            folder = Path(parent) / "checkpoint"
+            write_checkpoint(self.folder, folder)
+            self._model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
 
     def logits(self, rows: Sequence[tokenizers.Encoding]) -> list[list[float]]:
         """In one forward pass."""
