@@ -1,11 +1,12 @@
 """The split into training and development set: copies and phrases are never on both sides."""
 
 import random
+from collections import Counter
 
 import pytest
 
 from sentiment_models.data.carving import carve
-from sentiment_models.data.labelled import Example
+from sentiment_models.data.labelled import Example, Made
 from sentiment_models.errors import BadData
 
 
@@ -41,6 +42,18 @@ def test_a_fraction_of_times_selects_that_share_of_the_texts_always_the_same_one
     assert quarter == again
     assert 0.2 < len(quarter) / 1800 < 0.3
     assert {example.text for example in quarter} < {example.text for example in more}
+
+
+def test_the_texts_of_a_generated_pair_stay_together() -> None:
+    made = [Made("plain", "", str(number)) for number in range(1000)]
+    examples = [Example(f"{word} {one.pair}", label, made=one) for one in made for label, word in enumerate(("bad", "good"))]
+
+    split = carve([(examples, 0.5)], 0.2, seed=1)
+
+    pairs = [[example.made.pair for example in side if example.made] for side in (split.train, split.dev)]
+    assert all(0.8 * share < len(side) / 2000 < 1.2 * share for side, share in zip(pairs, (0.4, 0.2), strict=True))
+    assert all(set(Counter(side).values()) == {2} for side in pairs)
+    assert not set(pairs[0]) & set(pairs[1])
 
 
 def test_an_empty_split_is_refused() -> None:

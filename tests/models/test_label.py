@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sentiment_models.data.corpus import read_corpus
-from sentiment_models.data.labelled import read_examples
+from sentiment_models.data.labelled import Made, read_examples
 from sentiment_models.errors import BadCheckpoint, BadData, ModelsError
 from sentiment_models.export.export import Exported
 from sentiment_models.training.label import label, sentences_of
@@ -37,6 +37,21 @@ def test_labels_of_the_file_are_kept_next_to_the_teachers_probabilities(teacher:
     assert all(example.judged and example.target for example in found)
     assert len({example.target for example in found}) > 50
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".part"] == []
+
+
+def test_what_a_generator_says_of_a_text_is_kept(teacher: Path, tmp_path: Path) -> None:
+    rows = [
+        {"text": f"film {number}", "label": LABELS[number % 2], "phenomenon": "plain", "held_out": held_out, "pair": number // 2}
+        for number, held_out in enumerate((["domain"], ["domain", "words"], [], []))
+    ]
+    source = tmp_path / "cases.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    label(teacher, [str(source)], tmp_path / "soft.jsonl", CPU)
+
+    before, after = (list(read_examples(path, LABELS)) for path in (source, tmp_path / "soft.jsonl"))
+    assert [example.made for example in after] == [example.made for example in before]
+    assert after[1].made == Made("plain", "domain, words", "0")
 
 
 def test_an_answer_does_not_depend_on_the_order_of_the_texts(teacher: Path, tmp_path: Path) -> None:

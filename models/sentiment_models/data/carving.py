@@ -1,7 +1,8 @@
 """Split texts into a training set and a development set.
 
 A hash of a text's letters and digits decides its side. So copies that differ in case, spacing or punctuation are on the same side, whatever
-file they come from, and the split does not depend on the order of files. A phrase is on the side of the sentence that contains it.
+file they come from, and the split does not depend on the order of files. A phrase is on the side of the sentence that contains it, and the
+texts of a generated pair are on one side.
 Knows nothing of torch or of models.
 """
 
@@ -57,8 +58,8 @@ def split_examples(sources: Sequence[tuple[Sequence[Example], float]], dev_fract
         for example in examples:
             key = _key(example)
             whole = wholes.get(_words(example))
-            if _draw(whole or key, "dev", seed) >= dev_fraction:
-                train.extend([example] * _times(key, times, seed))
+            if _draw(_pair(example) or whole or key, "dev", seed) >= dev_fraction:
+                train.extend([example] * _times(example, times, seed))
             # Accuracy needs a label from people.
             elif whole is None and example.judged:
                 dev.setdefault(key, example)
@@ -77,8 +78,8 @@ def without_overlap(examples: Sequence[Example], others: Sequence[Example]) -> l
 
 
 def repeat(examples: Sequence[Example], times: float, seed: int) -> Iterator[Example]:
-    """Repeat each example ``times`` times. A fraction selects examples by their hash, so always the same ones."""
-    return (example for example in examples for _ in range(_times(_key(example), times, seed)))
+    """Repeat each example ``times`` times. A fraction selects examples by their hash, so always the same ones, and pairs whole."""
+    return (example for example in examples for _ in range(_times(example, times, seed)))
 
 
 def _sentences(examples: Iterable[Example]) -> dict[Words, str]:
@@ -102,8 +103,13 @@ def _words(example: Example) -> Words:
     return f" {' '.join(re.split(SEPARATORS, _text(example))).strip()} "
 
 
-def _times(key: str, times: float, seed: int) -> int:
-    return int(times) + (_draw(key, "times", seed) < times % 1)
+def _times(example: Example, times: float, seed: int) -> int:
+    return int(times) + (_draw(_pair(example) or _key(example), "times", seed) < times % 1)
+
+
+def _pair(example: Example) -> str:
+    """What both texts of a generated pair have in common; empty for other texts."""
+    return f"{example.made.phenomenon} {example.made.pair}" if example.made else ""
 
 
 def _key(example: Example) -> str:

@@ -32,6 +32,10 @@ class Made(NamedTuple):
     held_out: str
     pair: str
 
+    def row(self) -> dict[str, Any]:
+        """Return the keys and values of a .jsonl line."""
+        return {"phenomenon": self.phenomenon, "held_out": self.held_out.split(", ") if self.held_out else [], "pair": self.pair}
+
 
 class Line(NamedTuple):
     """The content of a line and its number."""

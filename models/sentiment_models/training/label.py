@@ -10,7 +10,7 @@ import torch
 from tqdm import tqdm
 
 from sentiment_models.data.carving import repeat
-from sentiment_models.data.labelled import Example, Source, TextOrPair, cut_sorted, read_examples
+from sentiment_models.data.labelled import Example, Made, Source, TextOrPair, cut_sorted, read_examples
 from sentiment_models.data.sentences import split_sentences
 from sentiment_models.data.text_files import UNREADABLE, bare, check_text, open_text, unreadable
 from sentiment_models.errors import BadData
@@ -32,6 +32,7 @@ class TeacherInput:
     label: str | None
     text_pair: str | None = None
     domain: str = ""
+    made: Made | None = None
 
     @property
     def whole(self) -> TextOrPair:
@@ -43,6 +44,8 @@ def label(
     teacher: Path, files: Sequence[str], out: Path, device: torch.device, max_tokens: int = 512, sentences: int | None = None, seed: int = 1
 ) -> int:
     """Write one JSON line ``{"text", "text_pair"?, "label"?, "domain"?, "probabilities", "teacher"}`` per text; return their number.
+
+    The pair and the phenomenon of a generated text are kept.
 
     ``out`` is written completely or not at all.
 
@@ -77,6 +80,7 @@ def label(
     rows = []
     for one, answer in zip(inputs, answers, strict=True):
         known = {"text": one.text, "text_pair": one.text_pair, "label": one.label, "domain": one.domain or None}
+        known |= one.made.row() if one.made else {}
         rows.append({**{key: value for key, value in known.items() if value is not None}, "probabilities": answer, "teacher": name})
     write_text(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return len(inputs)
@@ -91,7 +95,9 @@ def read_inputs(source: Source, names: Sequence[str], seed: int) -> Iterator[Tea
     path = source.path
     if Path(path.name.removesuffix(".gz")).suffix != ".txt":
         for example in repeat(list(read_examples(path, names)), source.times, seed):
-            yield TeacherInput(example.text, names[example.label] if example.judged else None, example.text_pair, example.domain)
+            yield TeacherInput(
+                example.text, names[example.label] if example.judged else None, example.text_pair, example.domain, example.made
+            )
         return
     line = 0
     try:
