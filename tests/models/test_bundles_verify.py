@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -9,9 +10,19 @@ import pytest
 from onnx import helper, numpy_helper
 from safetensors.numpy import load_file, save_file
 
+from sentiment.model.classifier import load_classifier
+from sentiment.model.session import Session
+from sentiment.model.tokenizer import Tokenizer
 from sentiment_models.cli import main
+from sentiment_models.export.checkpoint import Checkpoint, save_weights
 from sentiment_models.export.examine import examine
 from sentiment_models.export.export import Exported
+from sentiment_models.export.graphs.explain_graph import explain_graph
+from sentiment_models.export.graphs.flatten import flatten
+from sentiment_models.export.graphs.graph import serialize
+from sentiment_models.export.graphs.quantize import quantize
+from sentiment_models.export.inference import Graph
+from sentiment_models.export.weights import refer
 from tests.models.tampered import change_graph, change_json, copy, reseal
 
 
@@ -35,6 +46,30 @@ def test_a_sound_bundle_passes_every_check_and_exits_with_0(bundle: Path, capsys
     for graph in ("int8.onnx", "fp32.onnx"):
         for check in ("content", "golden set", "against the weights", "batch mates"):
             assert sum(line.startswith(f"ok    {graph} {check}: ") for line in lines) == 1
+
+
+def test_a_bundle_of_0_1_0_which_has_its_weights_in_fp16_and_in_int8_onnx_is_served_and_verified(bundle: Path, checkpoint: Path) -> None:
+    loaded = Checkpoint(checkpoint)
+    whole = loaded.to_onnx(loaded.weights)
+    save_weights(loaded.weights, bundle / "model.safetensors")
+    for name, graph in (("fp32", whole), ("explain", explain_graph(whole))):
+        (bundle / f"{name}.onnx").write_bytes(serialize(refer(graph, bundle / "model.safetensors")))
+    (bundle / "int8.onnx").write_bytes(serialize(quantize(flatten(whole))))
+    tokenizer, session = Tokenizer(bundle / "tokenizer.json", loaded.max_tokens), Session(bundle / "fp32.onnx")
+    graph = Graph(tokenizer, session, pads_left=False)
+
+    def change(manifest: dict[str, Any]) -> None:
+        del manifest["provenance"]["weights_in_int8"]
+        # The weights' rounding to int8 comes on top of that of the activations.
+        manifest["graphs"]["classify"][0]["tolerance"] = 0.2
+        for golden in manifest["golden"]:
+            golden["logits"] = graph.logits([tokenizer.encode(golden["text"])])[0].tolist()
+
+    reseal(bundle, change)
+
+    assert _failed(bundle) == {}
+    assert "has the weights in fp16" in (bundle / "MODEL_CARD.md").read_text()
+    assert load_classifier(bundle).graph.precision == "int8"
 
 
 def test_a_failed_check_is_a_line_and_exit_code_3(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
