@@ -22,7 +22,7 @@ from sentiment_models.export.checkpoint import Checkpoint
 from sentiment_models.export.export import Exported, export
 from sentiment_models.export.graphs.explain_graph import explain_graph
 from sentiment_models.export.verify import explain_parity
-from tests.models.tiny_families import MAX_TOKENS, TINY, Made, save_tiny
+from tests.models.tiny_families import TINY, Made, save_tiny
 
 TEXTS = ("the film was good", "bad", "i did not like it at all , but the end was great", "", "so so " * 40)
 
@@ -41,7 +41,7 @@ class Explained:
 
 
 def _explained(made: Made) -> Explained:
-    return Explained(Checkpoint(made.bundle, MAX_TOKENS), made.bundle, ExplainSession(made.bundle / "explain.onnx"), made.tokenizer)
+    return Explained(Checkpoint.of_bundle(made.bundle), made.bundle, ExplainSession(made.bundle / "explain.onnx"), made.tokenizer)
 
 
 @pytest.fixture(scope="module", params=[name for name in TINY if name != "xlnet"])
@@ -243,4 +243,4 @@ def test_the_default_bundles_explain_graph_is_torchs_on_its_own_weights() -> Non
     session = ExplainSession(bundle / "explain.onnx")
 
     assert (session.layers, session.heads) == (6, 12)
-    assert explain_parity(session, tokenizer, Checkpoint(bundle).explained, rows) <= 1e-4
+    assert explain_parity(session, tokenizer, Checkpoint.of_bundle(bundle).explained, rows) <= 1e-4

@@ -96,6 +96,11 @@ class Checkpoint:
         """The weights in fp16."""
         return {name: tensor.half().contiguous().numpy() for name, tensor in self._model.state_dict().items()}
 
+    @classmethod
+    def of_bundle(cls, bundle: Path) -> "Checkpoint":
+        """Load a bundle's weights as they are stored, some of them in int8. Raises as the constructor does."""
+        return cls(bundle).with_weights(load_file(bundle / WEIGHTS_FILE))
+
     def with_weights(self, stored: Weights) -> "Checkpoint":
         """Return a copy that computes with the weights that a bundle stores."""
         other = copy.copy(self)
@@ -180,8 +185,7 @@ def _family(name: str, path: Path) -> Family:
 
 def _load(path: Path) -> PreTrainedModel:
     model = _classifier(path, attn_implementation="eager")
-    if weights_in_int8(path / WEIGHTS_FILE) is None:
-        model.half().float()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+    model.half().float()  # type: ignore[no-untyped-call]  # transformers leaves it untyped
     for name, tensor in model.state_dict().items():
         if not torch.isfinite(tensor).all():
             raise BadCheckpoint(f"{path}: {name} has values that are not finite in fp16 (largest number: 65504)")

@@ -128,7 +128,7 @@ class _Subject:
     @cached_property
     def checkpoint(self) -> Checkpoint:
         """The bundle's own weights in torch."""
-        return Checkpoint(self.path)
+        return Checkpoint.of_bundle(self.path)
 
     @cached_property
     def stored(self) -> dict[str, Stored]:
