@@ -70,6 +70,11 @@ def gauge(name: str) -> str:
     return f"sentiment_{name}{{{MODELS}}}"
 
 
+def share(part: str, whole: str, only: str = "") -> dict[str, str]:
+    """How much of a counter another counts, by model."""
+    return {"{{model}}": f"{rate(part, 'model', only=only)} / {rate(whole, 'model')}"}
+
+
 PADDED = 'kind="padded"'
 
 ROWS: dict[str, tuple[Panel, ...]] = {
@@ -152,7 +157,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Padding",
             "percentunit",
             "Share of the computed tokens that are padding.",
-            {"{{model}}": f"{rate('tokens_total', 'model', only=PADDED)} / {rate('tokens_total', 'model')}"},
+            share("tokens_total", "tokens_total", PADDED),
         ),
         Panel("Why batches were not larger", "cps", "Batches by reason.", {"{{reason}}": rate("batches_total", "reason")}, stacked=True),
         Panel(
@@ -190,6 +195,35 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel("Rows dropped", "cps", "Admitted, but never run.", {"{{reason}}": rate("dropped_total", "reason")}, stacked=True),
         Panel("Rows wasted", "cps", "Run, but the result was not used.", {"{{reason}}": rate("wasted_rows_total", "reason")}, stacked=True),
+    ),
+    "What the model answers": (
+        Panel("Answers by label", "cps", "Those that abstain too.", {"{{label}}": rate("predictions_total", "label")}, stacked=True),
+        Panel(
+            "Answers that abstain",
+            "percentunit",
+            "Share of the answers with a probability below the model's abstain_below.",
+            share("predictions_total", "predictions_total", 'abstained="true"'),
+        ),
+        Panel(
+            "Expected accuracy",
+            "percentunit",
+            "Mean probability of the last 5 minutes' answers, without those that abstain. It does not see a model that is sure and wrong.",
+            {"{{pod}} {{model}}": gauge("expected_accuracy")},
+        ),
+        Panel(
+            "Texts in another language",
+            "percentunit",
+            "Share of the texts that are mostly word fragments: in another script or language, or no prose.",
+            share("foreign_texts_total", "text_tokens_count"),
+        ),
+        Panel("Unknown tokens", "percentunit", "Share of the tokens read.", share("unknown_tokens_total", "text_tokens_sum")),
+        Panel("Tokens of a text", "short", "As far as it was read.", {"mean": mean("text_tokens"), **quantiles("text_tokens")}),
+        Panel(
+            "Texts truncated",
+            "percentunit",
+            "Share of the texts that were not read to their end.",
+            share("truncated_texts_total", "text_tokens_count"),
+        ),
     ),
     "Explanations": (
         Panel("Explanations in progress", "short", "Waiting or being computed.", {"{{pod}} {{model}}": gauge("explanations")}),

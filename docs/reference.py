@@ -166,6 +166,14 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "cancelled": "the caller left",
         "failed": "the model could not compute the text",
     },
+    ("predictions", "abstained"): {
+        "false": "the probability is at least the model's `abstain_below`",
+        "true": "it is below, so the answer is marked `abstain`",
+    },
+    ("predictions", "priority"): {
+        "interactive": "a person waits; the default of one text",
+        "bulk": "a program scores many; the default of batches and streams",
+    },
     ("tokens", "kind"): {"real": "tokens of texts", "padded": "padding"},
     ("trace_spans_dropped", "reason"): {"queue_full": "too many waited", "not_exported": "the collector did not take them"},
     ("model_changes", "change"): {
@@ -287,7 +295,7 @@ def _said(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 def metrics_page() -> str:
     """Every metric, from a registry in which a model, a GPU and a certificate are watched."""
     metrics = Metrics(METHODS, CODE_NAMES)
-    model = metrics.model("english/1", ["cpu-0"])
+    model = metrics.model("english/1", ["cpu-0"], ["positive"])
     model.describe(0, name="", version="", digest="", precision="", provider="")
     model.watch_queue(float, float, float)
     model.watch_explanations(float)
@@ -324,7 +332,7 @@ def metrics_page() -> str:
         + ", ".join(f"`{name}`" for name in METHODS)
         + ".\nOf `explain_seconds` it is the part of the explanation. `code` is a [status code](status-codes.md): "
         + ", ".join(f"`{name}`" for name in CODE_NAMES)
-        + ".\n`runner` is `cpu-0` and so on, or a device such as `cuda:0`; `process` is `server`, or with "
+        + ".\n`label` is one of the model's. `runner` is `cpu-0` and so on, or a device such as `cuda:0`; `process` is `server`, or with "
         "front ends `executor` and each front end.\n\n" + table(["metric", "label", "value", "meaning"], values)
     )
 

@@ -61,7 +61,7 @@ async def queue(scripted: Scripted) -> AsyncIterator[Explaining]:
 
 
 def _queue(scripted: Scripted, **more: Any) -> Explaining:
-    metrics = Metrics(("Explain",), ("OK",)).model("tiny/1", [])
+    metrics = Metrics(("Explain",), ("OK",)).model("tiny/1", [], ())
     return Explaining(scripted, metrics, ExplainLimits(calls_max=2, bytes_max=2**20), **more)
 
 

@@ -1,10 +1,12 @@
 """The metrics page: every series exists from the start, at zero, and no caller can add one."""
 
+import asyncio
+import json
 import math
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import grpc
@@ -13,9 +15,11 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from sentiment.client import CallFailed, Client
+from sentiment.client import AsyncClient, CallFailed, Client
 from sentiment.explain.engine.request_check import METHODS as ATTRIBUTION_METHODS
+from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.settings import Settings
+from tests.api_grpc.test_oip import asked
 from tests.conftest import NO_RETRIES, RunningServer
 
 METHODS = {
@@ -27,6 +31,8 @@ CODES = {
     *("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "UNIMPLEMENTED", "INTERNAL"),
 }
 STAGES = {"receive", "tokenize", "queue", "plan", "pad", "copy", "run", "score", "send"}
+PRIORITIES = {"interactive", "bulk"}
+ABSTAINED = {"false", "true"}
 EXPLAINED = {
     *ATTRIBUTION_METHODS,
     *("header", "attention", "neuron", "evidence", "counterfactuals", "heads"),
@@ -46,6 +52,17 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "dropped_total": ("counter", {"reason": {"cancelled", "expired", "hopeless"}, "model": {"tiny/1"}}),
     "wasted_rows_total": ("counter", {"reason": {"abandoned", "failed"}, "model": {"tiny/1"}}),
     "deadline_outcome_total": ("counter", {"outcome": {"met", "expired", "refused", "cancelled", "failed"}, "model": {"tiny/1"}}),
+    "predictions_total": (
+        "counter",
+        {"label": {"negative", "positive"}, "abstained": ABSTAINED, "priority": PRIORITIES, "model": {"tiny/1"}},
+    ),
+    "score": ("histogram", {"abstained": ABSTAINED, "model": {"tiny/1"}}),
+    "text_tokens": ("histogram", {"model": {"tiny/1"}}),
+    "unknown_tokens_total": ("counter", {"model": {"tiny/1"}}),
+    "truncated_texts_total": ("counter", {"model": {"tiny/1"}}),
+    "foreign_texts_total": ("counter", {"model": {"tiny/1"}}),
+    "expected_accuracy": ("gauge", {"model": {"tiny/1"}}),
+    "expected_accuracy_texts": ("gauge", {"model": {"tiny/1"}}),
     "runner_busy_seconds_total": ("counter", {"runner": {"cpu-0", "cpu-1"}}),
     "loop_busy_seconds_total": ("counter", {"process": {"server"}}),
     "log_lines_dropped_total": ("counter", {}),
@@ -110,10 +127,18 @@ def test_every_metric_exists_from_the_start_with_every_label_value(fresh: str) -
 
 
 def test_everything_starts_at_zero(fresh: str) -> None:
-    not_sums = ("_info", "_run_over_predicted", "_loop_busy_seconds_total", "_model_bytes", "_latency_objective_seconds")
+    not_sums = (
+        "_info",
+        "_run_over_predicted",
+        "_expected_accuracy",
+        "_loop_busy_seconds_total",
+        "_model_bytes",
+        "_latency_objective_seconds",
+    )
     moved = [sample for sample in samples(fresh) if sample.value and not sample.name.endswith(not_sums)]
 
     assert moved == []
+    assert math.isnan(total(fresh, "expected_accuracy"))
     assert total(fresh, "run_over_predicted") == 1
     assert total(fresh, "latency_objective_seconds") == 0.5
 
@@ -177,6 +202,45 @@ def test_a_request_is_counted_once_in_every_place(start: Callable[..., RunningSe
     assert total(text, "batches_total") == total(text, "batch_rows_count") == total(text, "stage_seconds_count", stage="run")
     assert total(text, "runner_busy_seconds_total") > 0
     assert total(text, "queue_rows") == 0
+
+
+def test_each_answer_is_counted_once_whichever_way_its_text_came(start: Callable[..., RunningServer]) -> None:
+    server = start()
+    long = "good " * 40 + "unheard " * 20
+
+    with server.client() as client:
+        client.classify("a good film")
+        client.classify_batch(["good", "", "film"])
+        client.classify_batch([long], truncation="windows")
+        client.classify(long)
+        client.classify("this is nowhere in it", priority="bulk")
+    asyncio.run(_stream(server, "good", "awful"))
+    with grpc.insecure_channel(server.target) as channel:
+        oip_grpc.GRPCInferenceServiceStub(channel).ModelInfer(asked("bad", "great film"), timeout=10)
+    posted = urllib.request.Request(server.url + "/v1/classify", json.dumps({"text": "great"}).encode())
+    urllib.request.urlopen(posted, timeout=10).read()
+    text = scrape(server)[0]
+
+    assert total(text, "predictions_total") == total(text, "score_count") == total(text, "text_tokens_count") == 11
+    # "film", and the text of unknown words.
+    assert total(text, "predictions_total", label="negative", abstained="true") == total(text, "score_count", abstained="true") == 2
+    assert total(text, "predictions_total", label="negative", abstained="false") == 2
+    assert total(text, "predictions_total", priority="interactive") == 3
+    assert total(text, "text_tokens_sum") == 5 + 3 + 3 + (60 + 2) + 32 + 7 + 3 + 3 + 3 + 4 + 3
+    assert total(text, "unknown_tokens_total") == 20 + 5
+    assert total(text, "truncated_texts_total") == 1
+    assert total(text, "foreign_texts_total") == 1
+    assert total(text, "expected_accuracy_texts") == 9
+    assert total(text, "expected_accuracy") == pytest.approx(total(text, "score_sum", abstained="false") / 9)
+
+
+async def _stream(server: RunningServer, *texts: str) -> None:
+    async def items() -> AsyncIterator[tuple[str, str]]:
+        for text in texts:
+            yield text, text
+
+    async with AsyncClient(server.target, options=NO_RETRIES) as client:
+        assert len([result async for result in client.classify_stream(items())]) == len(texts)
 
 
 def test_no_caller_can_add_a_series(server: RunningServer, client: Client) -> None:

@@ -18,12 +18,13 @@ from sentiment.serving.pipeline import Answer, Served
 from sentiment.serving.queries import Query
 from tests.batching.test_batcher import HandRunner
 from tests.batching.test_cost import fixed
+from tests.tiny import LABELS
 
 
 @pytest.fixture
 async def served(bundles: Path) -> tuple[Served, HandRunner]:
     classifier, runner = load_classifier(bundles / "tiny" / "1"), HandRunner()
-    metrics = Metrics(("Classify",), ("OK",)).model("tiny/1", ["hand"])
+    metrics = Metrics(("Classify",), ("OK",)).model("tiny/1", ["hand"], LABELS)
     scheduler: Scheduler[Waiting] = Scheduler(fixed(1e-3, 1e-9), BatchLimits(8, 1024, 2**26, 2), 1, 100, 32)
     return Served(classifier, HereQueue(Batcher(classifier, scheduler, [runner], BatchTelemetry(metrics))), metrics, 2**20, 256), runner
 

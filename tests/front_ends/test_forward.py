@@ -122,7 +122,7 @@ async def joined(tmp_path: Path) -> AsyncIterator[Joined]:
     models = Models("tiny")
     manifest = SimpleNamespace(name="tiny", version=1)
     served: Any = SimpleNamespace(
-        id="tiny/1", classifier=SimpleNamespace(manifest=manifest), metrics=metrics.model("tiny/1", []), users=InUse()
+        id="tiny/1", classifier=SimpleNamespace(manifest=manifest), metrics=metrics.model("tiny/1", [], ()), users=InUse()
     )
     models.add(served)
     forward = Forward(tmp_path / "calls.sock", models)

@@ -135,7 +135,8 @@ def test_the_open_inference_protocol_is_served_and_counted_once(several: Server)
 
 
 def test_each_call_is_counted_once_whichever_process_answered_it(several: Server) -> None:
-    names = ("requests_total", "request_seconds_count", "items_total", "deadline_outcome_total", "batch_rows_sum")
+    texts = ("deadline_outcome_total", "batch_rows_sum", "predictions_total", "score_count")
+    names = ("requests_total", "request_seconds_count", "items_total", *texts)
     before = {name: several.total(name) for name in names}
     explained = several.total("requests_total", method="Explain")
 
@@ -154,7 +155,10 @@ def test_each_call_is_counted_once_whichever_process_answered_it(several: Server
 
     grown = {name: several.total(name) - before[name] for name in names}
     # 16 texts, a list of models, an explanation, a batch, one over HTTP; the explanation runs rows of its own beside the batcher.
-    assert grown == dict(zip(names, (20, 20, 20, 19, 19), strict=True))
+    assert grown == dict(zip(names, (20, 20, 20, 19, 19, 19, 19), strict=True))
+    # Front ends and the executor answered them.
+    assert several.total("expected_accuracy_texts") >= 19
+    assert 0.6 <= several.total("expected_accuracy") <= 1
     assert several.total("requests_total", method="Explain") == explained + 1
     assert several.total("latency_objective_seconds") == 0.5
 

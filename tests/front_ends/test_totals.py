@@ -1,10 +1,17 @@
 """The counts of several registries are added."""
 
 import json
+import time
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from sentiment.observability.metrics import Metrics
+from sentiment.serving.front_ends.executor import Executor
 from sentiment.serving.front_ends.metric_totals import Counted, Totals
+from tests.tiny import LABELS
 
 
 class Registry:
@@ -49,6 +56,21 @@ def test_counters_and_histograms_are_summed_and_gauges_are_the_executors() -> No
     assert (found["seconds_count"], found["seconds_sum"]) == (3, 3.5)
     assert [found[f"seconds_bucket,{edge}"] for edge in ("1.0", "2.0", "+Inf")] == [1, 3, 3]
     assert counted[1].take() == []
+
+
+def test_the_expected_accuracy_is_of_the_answers_of_all_processes() -> None:
+    here, front = Metrics((), ()), Metrics((), ())
+    own, theirs = (metrics.model("tiny/1", [], LABELS) for metrics in (here, front))
+    executor: Any = SimpleNamespace(_metrics=here, _totals=Totals(here.registry, dict))
+    own.predicted(time.monotonic(), "positive", 0.9, False, "bulk")
+    for score in (0.7, 0.8, 0.8, 0.5):
+        theirs.predicted(time.monotonic(), "negative", score, score < 0.6, "bulk")
+
+    Executor._add_counts(executor, json.loads(json.dumps(Counted(front.registry).take())))
+
+    found = shown(executor._totals)
+    assert found["sentiment_expected_accuracy_texts,tiny/1"] == found["sentiment_score_count,false,tiny/1"] == 4
+    assert found["sentiment_expected_accuracy,tiny/1"] == pytest.approx(0.8)
 
 
 def exemplars(totals: Totals) -> list[tuple[str, str, float]]:

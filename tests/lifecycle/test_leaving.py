@@ -162,7 +162,7 @@ async def test_a_stream_that_outlives_its_version_is_counted_under_no_model() ->
     metrics = Metrics(("ClassifyStream",), ("OK",))
     calls = Calls(metrics, CallLimits(2**20, 5.0, 60.0, 8, 0.5))
     call = calls.begin("ClassifyStream", None, tuple)
-    call.served = SimpleNamespace(metrics=metrics.model("tiny/1", []))
+    call.served = SimpleNamespace(metrics=metrics.model("tiny/1", [], ()))
 
     async def outlive() -> None:
         call.served.metrics.forget()

@@ -13,6 +13,7 @@ from pathlib import Path
 import tokenizers
 
 from sentiment.errors import BadBundle
+from sentiment.model.foreign import Foreign
 from sentiment.model.known_words import known_words_of
 from sentiment.model.long_texts import head_end, pair_shares, tail_start, window_spans
 from sentiment.model.shortened import EASY_WORD, Shortened, shortener_of
@@ -57,12 +58,13 @@ class Windows:
     """One long text as overlapping rows, in order.
 
     ``tokens`` counts each token of the text that is in any row once, plus the special tokens of one row. ``truncated``: the text
-    continues after the last row.
+    continues after the last row. ``unknown``: how many of its tokens are not in the vocabulary.
     """
 
     rows: tuple[Row, ...]
     tokens: int
     truncated: bool
+    unknown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,21 @@ class Tokenizer:
         self.max_tokens = max_tokens
         self.special_tokens = self._single.tokens
         self.pad_id = self._id_of("[PAD]", "<pad>") or 0
-        self._unknown_id = self._id_of("[UNK]", "<unk>")
+        unknown = self._id_of("[UNK]", "<unk>")
+        # No token has a negative id.
+        self._unknown_id = -1 if unknown is None else unknown
+        model = self._tokenizer.model
+        words = isinstance(model, tokenizers.models.WordPiece)
+        self._foreign = Foreign(self._tokenizer.id_to_token, self._unknown_id, model.continuing_subword_prefix) if words else None
+
+    def unknown_tokens(self, reading: Row | Windows) -> int:
+        """How many tokens of a text are not in the vocabulary."""
+        return reading.unknown if isinstance(reading, Windows) else reading.ids.count(self._unknown_id)
+
+    def is_foreign(self, reading: Row | Windows) -> bool:
+        """Whether a text seems to be in another script or language than the vocabulary; False if the tokenizer is no WordPiece."""
+        first = reading.rows[0] if isinstance(reading, Windows) else reading
+        return self._foreign is not None and self._foreign.is_foreign(first.ids)
 
     def _id_of(self, *names: str) -> int | None:
         """The id of the first of these tokens that is in the vocabulary."""
@@ -272,7 +288,7 @@ class Tokenizer:
         last = spans[-1][1]
         truncated = read.between(0, last).more
         rows = tuple(self._single.row([read.ids[start:end]], truncated) for start, end in spans)
-        return Windows(rows, last + self.special_tokens, truncated)
+        return Windows(rows, last + self.special_tokens, truncated, read.ids[:last].count(self._unknown_id))
 
     def encode_head_tail(self, text: str, head: int) -> Row:
         """Read the first ``head`` tokens of a text, and as many of its last tokens as still fit. Both parts are cut between words.

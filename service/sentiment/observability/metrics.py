@@ -1,7 +1,9 @@
 """Every metric of the service, defined once. Base units, bounded labels, label values present from the start."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Protocol
 
 import prometheus_client
@@ -10,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
+from sentiment.observability.expected_accuracy import ExpectedAccuracy
 from sentiment.observability.instruments import Counter, Histogram, Instrument
 
 # There is an edge at usual objectives: 10 ms and 100 ms for interactive calls, 500 ms at high load on a CPU.
@@ -17,6 +20,9 @@ REQUEST_EDGES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 STAGE_EDGES_S = (2e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5)
 ROWS_EDGES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TOKENS_EDGES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+TEXT_TOKENS_EDGES = (4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+# A winning probability is at least one in the number of labels; most are near 1. The same for all models, so that they can be added.
+SCORE_EDGES = (0.2, 0.35, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1)
 
 # An explanation takes 0.1 s for a short text and a minute for 512 tokens with all its parts.
 EXPLAIN_EDGES_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -29,6 +35,9 @@ EXPLAINED = (
     *("integrated_gradients", "gradient_x_input", "occlusion", "shapley"),
     *("header", "attention", "neuron", "evidence", "counterfactuals", "heads"),
 )
+PRIORITIES = ("interactive", "bulk")
+# Label values by whether the model abstained.
+ABSTAINED = {False: "false", True: "true"}
 REFUSALS = ("queue_full", "backlog", "deadline", "unavailable", "explanations")
 # Events of a model version. "loaded": it passed its golden set here; "failed": it did not, and nothing else changed.
 CHANGES = ("loaded", "failed", "used", "unloaded")
@@ -143,6 +152,32 @@ class Metrics:
         for change in CHANGES:
             self.model_changes.labels(change)
         self.build_info = info("build", "Versions of this service and its runtime.")
+        self._define_answers(histogram, counter, gauge)
+
+    def _define_answers(self, histogram: partial[Histogram], counter: partial[Counter], gauge: partial[Gauge]) -> None:
+        """Define the metrics of what the models answer."""
+        self.predictions = counter(
+            "predictions",
+            "Answers, by winning label and whether its probability is below abstain_below.",
+            ["label", "abstained", "priority", "model"],
+        )
+        self.score = histogram("score", "Calibrated probability of an answer's label.", ["abstained", "model"], buckets=SCORE_EDGES)
+        self.text_tokens = histogram(
+            "text_tokens", "Tokens of each answered text that were read, special tokens included.", ["model"], buckets=TEXT_TOKENS_EDGES
+        )
+        self.unknown_tokens = counter("unknown_tokens", "Tokens of answered texts that are not in the vocabulary.", ["model"])
+        self.truncated_texts = counter("truncated_texts", "Answered texts that were not read to the end.", ["model"])
+        self.foreign_texts = counter(
+            "foreign_texts", "Answered texts mostly of word fragments, as in other languages; 0 without a WordPiece tokenizer.", ["model"]
+        )
+        self.expected_accuracy = gauge(
+            "expected_accuracy",
+            "Mean probability of the answers of the last 5 minutes, without those that abstain; NaN if there are none.",
+            ["model"],
+        )
+        self.expected_accuracy_texts = gauge("expected_accuracy_texts", "Answers that expected_accuracy is the mean of.", ["model"])
+        # The windows of these gauges, by model.
+        self.expected: dict[str, ExpectedAccuracy] = {}
 
     def watch_devices(self, meters: Mapping[str, Meter]) -> None:
         """Read each device's meter, by the device's name, at each scrape. Without meters these metrics do not exist."""
@@ -165,11 +200,20 @@ class Metrics:
         )
         expiration.set_function(expires_at)
 
-    def model(self, model: str, runners: Sequence[str]) -> "ModelMetrics":
-        """Create every series of a loaded model, at zero."""
+    def model(self, model: str, runners: Sequence[str], labels: Sequence[str]) -> "ModelMetrics":
+        """Create every series of a loaded model, at zero. ``labels``: those that it predicts."""
         for runner in runners:
             self.runner_busy_seconds.labels(runner)
-        return ModelMetrics(self, model)
+        return ModelMetrics(self, model, labels)
+
+    def add_expected(self, name: str, labels: Mapping[str, str], growth: float) -> None:
+        """Add to a model's expected accuracy what another process has answered: the growth of one of its counters."""
+        window = self.expected.get(labels.get("model", NO_MODEL))
+        if window is not None and labels.get("abstained") == ABSTAINED[False]:
+            if name == "sentiment_score_count":
+                window.add(time.monotonic(), growth, 0.0)
+            elif name == "sentiment_score_sum":
+                window.add(time.monotonic(), 0, growth)
 
 
 class CallMetrics:
@@ -190,9 +234,21 @@ class CallMetrics:
 class ModelMetrics(CallMetrics):
     """The metrics of one loaded model, with the labels resolved."""
 
-    def __init__(self, metrics: Metrics, model: str) -> None:
+    def __init__(self, metrics: Metrics, model: str, labels: Sequence[str]) -> None:
         super().__init__(metrics, model)
         self.model = model
+        self._predictions = {
+            (label, abstained, priority): metrics.predictions.labels(label, ABSTAINED[abstained], priority, model).inc
+            for label, abstained, priority in product(labels, ABSTAINED, PRIORITIES)
+        }
+        self._score = {abstained: metrics.score.labels(value, model).observe for abstained, value in ABSTAINED.items()}
+        self.text_tokens = metrics.text_tokens.labels(model).observe
+        self.unknown_tokens = metrics.unknown_tokens.labels(model).inc
+        self.truncated_texts = metrics.truncated_texts.labels(model).inc
+        self.foreign_texts = metrics.foreign_texts.labels(model).inc
+        self._expected = expected = metrics.expected[model] = ExpectedAccuracy()
+        metrics.expected_accuracy.labels(model).set_function(lambda: expected.mean(time.monotonic()))
+        metrics.expected_accuracy_texts.labels(model).set_function(lambda: expected.texts(time.monotonic()))
         self.stage = {stage: metrics.stage_seconds.labels(stage, model).observe for stage in STAGES}
         self.batch_rows = metrics.batch_rows.labels(model).observe
         self.batch_tokens = metrics.batch_tokens.labels(model).observe
@@ -208,6 +264,13 @@ class ModelMetrics(CallMetrics):
         }
         self.explain_seconds = {name: metrics.explain_seconds.labels(name, model).observe for name in EXPLAINED}
         self._metrics = metrics
+
+    def predicted(self, now: float, label: str, score: float, abstained: bool, priority: str) -> None:
+        """Count an answer. ``now`` is an instant of ``time.monotonic``."""
+        self._predictions[label, abstained, priority]()
+        self._score[abstained](score)
+        if not abstained:
+            self._expected.add(now, 1, score)
 
     def runner_busy(self, runner: str, seconds: float) -> None:
         """Add a batch's time to its runner."""
@@ -231,6 +294,7 @@ class ModelMetrics(CallMetrics):
     def forget(self) -> None:
         """Remove all series of the model."""
         self.forgotten = True
+        self._metrics.expected.pop(self.model, None)
         for metric in vars(self._metrics).values():
             if isinstance(metric, Instrument):
                 metric.remove("model", self.model)

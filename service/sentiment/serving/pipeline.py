@@ -277,9 +277,22 @@ class Served:
         metrics.stage["queue"](outcome.queue_s, exemplar_of(query.trace))
         metrics.stage["score"](now - begun)
         metrics.outcome["met"]()
+        self._count_answer(query, reading, scored, now)
         return Answer(
             scored, reading.tokens, reading.truncated, now - arrived_at, tokenize_s, outcome.queue_s, outcome.run_s, outcome.batch_rows
         )
+
+    def _count_answer(self, query: Query, reading: Reading, scored: Scored, now: float) -> None:
+        """Count what the model read and answered: here once for a text, whichever way it came and however many rows it had."""
+        metrics, tokenizer = self.metrics, self.classifier.tokenizer
+        metrics.predicted(now, scored.label, scored.score, scored.abstain, query.priority.value)
+        metrics.text_tokens(reading.tokens)
+        if reading.truncated:
+            metrics.truncated_texts()
+        if unknown := tokenizer.unknown_tokens(reading):
+            metrics.unknown_tokens(unknown)
+        if tokenizer.is_foreign(reading):
+            metrics.foreign_texts()
 
 
 def _chunks(queries: Sequence[Query]) -> Iterator[Sequence[int]]:

@@ -13,7 +13,7 @@ from sentiment.observability.logs import logger
 from sentiment.serving.app import App
 from sentiment.serving.front_ends.executor_endpoint import FrontEndServer, Serving
 from sentiment.serving.front_ends.handshake import Start, beat, front_ends
-from sentiment.serving.front_ends.metric_totals import Totals
+from sentiment.serving.front_ends.metric_totals import Counts, Totals
 from sentiment.serving.front_ends.model_copy import copy_of
 from sentiment.serving.lifecycle.served_model import RunningModel
 
@@ -46,7 +46,7 @@ class Executor(App):
         self._shown = CollectorRegistry()
         self._shown.register(self._totals)
         self._metrics.on_forget.append(self._totals.forget)
-        self._front_ends = FrontEndServer(start.rows_socket, start.settings.front_ends, self._totals.add)
+        self._front_ends = FrontEndServer(start.rows_socket, start.settings.front_ends, self._add_counts)
         self._repository.elsewhere = self
 
     async def run(self) -> None:
@@ -73,6 +73,12 @@ class Executor(App):
                 await self._front_ends.collect()
             except Exception:  # the next collection may succeed
                 logger().exception("collect_failed")
+
+    def _add_counts(self, counts: Counts) -> None:
+        """Add a front end's counts, also to what is no count and so is not summed."""
+        self._totals.add(counts)
+        for name, labels, growth, _ in counts:
+            self._metrics.add_expected(name, labels, growth)
 
     async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
         """See Elsewhere. Returns once all front ends accept calls."""

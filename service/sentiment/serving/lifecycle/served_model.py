@@ -142,7 +142,7 @@ def make_served(
         busy_share: how busy the event loop is, 0 to 1, if batches are to be held for its sake: see ``Scheduler.hold_s``.
     """
     classifier, runners = loaded.classifier, loaded.runners
-    counted = metrics.model(classifier.bundle.id, [runner.name for runner in runners])
+    counted = metrics.model(classifier.bundle.id, [runner.name for runner in runners], classifier.manifest.labels)
     scheduler: Scheduler[Waiting] = Scheduler(
         loaded.cost,
         loaded.limits,

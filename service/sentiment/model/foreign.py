@@ -1,0 +1,50 @@
+"""Tells texts in another script or language from the fragments that their words are read as. Pure.
+
+A WordPiece vocabulary has the common words of its language whole. It spells the words of other languages with fragments, and other scripts
+letter by letter or not at all. Neither names nor slips of typing fill a text with fragments.
+"""
+
+from collections.abc import Callable, Sequence
+
+# A text is read so far: what comes later says the same, and a long text costs no more than a short one.
+TOKENS_READ = 32
+# Two words make up for one fragment, so a foreign text has more than a third fragments, of its words and fragments. A single fragment is
+# not believed: it may be a name.
+FRAGMENT, WORD = 2, -1
+EVIDENCE_MIN = 3
+
+
+class Foreign:
+    """Tells foreign texts by their token ids. Thread-safe."""
+
+    def __init__(self, token_of: Callable[[int], str | None], unknown: int, prefix: str) -> None:
+        """``token_of``: the token of an id. ``unknown``: the id of unknown words. ``prefix``: of tokens that go on with a word."""
+        self._evidence_of = _Evidence(token_of, unknown, prefix).__getitem__
+
+    def is_foreign(self, ids: Sequence[int]) -> bool:
+        """Whether a text is mostly of fragments."""
+        return sum(map(self._evidence_of, ids[:TOKENS_READ])) >= EVIDENCE_MIN
+
+
+class _Evidence(dict[int, int]):
+    """What each token says, found when it is first read."""
+
+    def __init__(self, token_of: Callable[[int], str | None], unknown: int, prefix: str) -> None:
+        super().__init__()
+        self._token_of, self._unknown, self._prefix = token_of, unknown, prefix
+
+    def __missing__(self, token_id: int) -> int:
+        token = self._token_of(token_id) or ""
+        found = self[token_id] = FRAGMENT if token_id == self._unknown else _evidence(token, self._prefix)
+        return found
+
+
+def _evidence(token: str, prefix: str) -> int:
+    rest = token.removeprefix(prefix)
+    if not rest.isalpha():
+        return 0
+    if rest != token:
+        return FRAGMENT
+    if len(token) == 1:
+        return 0 if token.isascii() else FRAGMENT
+    return WORD
