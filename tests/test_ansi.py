@@ -8,7 +8,7 @@ from sentiment.cli.explanation_text import page
 from sentiment.cli.terminal import BLUE, LOGITS_FULL, ORANGE, Piece, bar, columns, fitted, flowed, legend, visible
 from sentiment.client.explanation_reader import explanation_of
 from sentiment.v1 import sentiment_pb2 as pb
-from tests.client.explained import TEXT, attribution, evidence, header, messages, summary
+from tests.client.explained import TEXT, attribution, evidence, header, messages, span, summary
 
 CODES = re.compile("\x1b\\[[0-9;]*m")
 
@@ -101,6 +101,45 @@ def test_the_text_is_printed_with_numbers_and_unread_parts_are_marked() -> None:
         ["🙂", "+0.000", "+-0.125"],
     ]
     assert "note: shapley drew 10 of 20 orders" in lines
+
+
+def long_text(residual: float | None) -> list[str]:
+    """The lines about an attribution of nine sentences, which sum to 1, -2, 3, and so on to 9; each has five words."""
+    text = " ".join(f"s{number}a s{number}b s{number}c s{number}d ." for number in range(9))
+    start, values = header(), []
+    del start.words[:], start.tokens[:], start.unseen[:]
+    found = pb.Attribution(method="two_step_shapley", steps=2, steps_asked=2, completeness_residual=residual)
+    for index, place in enumerate(re.finditer(r"\S+", text)):
+        sentence, word = divmod(index, 5)
+        start.words.add(span=span(*place.span(), text), token_start=index, token_end=index + 1, sentence=sentence)
+        start.tokens.add(piece=place.group(), span=span(*place.span(), text), word=index)
+        values.append((sentence + 1) * (-1) ** sentence * (0.5, 0.3, -0.1, 0.3, 0.0)[word])
+        found.words.add(span=span(*place.span(), text), value=values[-1], standard_error=0.0)
+    given = [pb.ExplainResponse(header=start), pb.ExplainResponse(attribution=found), summary()]
+    return page(explanation_of(given, text), colour=False, width=80).splitlines()
+
+
+def test_a_long_text_shows_its_sentences_by_size_and_the_largest_words_of_each() -> None:
+    lines = long_text(residual=0.0)
+
+    sentences = [line for line in lines if "%  " in line]
+    assert sentences == [
+        "    +9.000  20%  s8a s8b s8c s8d .",
+        "    -8.000  18%  s7a s7b s7c s7d .",
+        "    +7.000  16%  s6a s6b s6c s6d .",
+        "    -6.000  13%  s5a s5b s5c s5d .",
+        "    +5.000  11%  s4a s4b s4c s4d .",
+    ]
+    first = lines.index(sentences[0])
+    assert [line.split()[:2] for line in lines[first + 1 : first + 4]] == [["s8a", "+4.500"], ["s8b", "+2.700"], ["s8d", "+2.700"]]
+    assert next(line.split() for line in lines if "other sentences" in line) == ["4", "other", "sentences", "-2.000"]
+
+
+def test_values_that_do_not_sum_to_anything_have_no_sentences() -> None:
+    lines = long_text(residual=None)
+
+    assert not any("%  " in line for line in lines)
+    assert any("25 other words" in line for line in lines)
 
 
 def test_colours_do_not_change_the_text() -> None:

@@ -65,7 +65,8 @@ def test_the_page_contains_all_views(capsys: Captured, where: list[str], tmp_pat
     page, *lines = lines_of(path)
     assert page["page"]["text"] == TEXT
     assert page["page"]["model"]["card"].startswith("# A card </script>")
-    assert page["page"]["model"]["explanation_methods"] == ["integrated_gradients", "gradient_x_input", "occlusion", "shapley"]
+    methods = ["integrated_gradients", "gradient_x_input", "occlusion", "shapley", "two_step_shapley"]
+    assert page["page"]["model"]["explanation_methods"] == methods
     assert kinds_of(lines) == ["header", "tile", "neuron", "attribution", "evidence", "counterfactual", "heads", "summary"]
     heads = next(line["heads"] for line in lines if "heads" in line)
     (neuron,) = [line["neuron"] for line in lines if "neuron" in line]

@@ -228,7 +228,7 @@ def test_models_say_what_they_explain_and_a_server_that_does_not_explain_refuses
             described.append(stub_of(channel).GetModel(pb.GetModelRequest()).model)
             assert stub_of(channel).ListModels(pb.ListModelsRequest()).models[0].explanation_methods == described[-1].explanation_methods
 
-    assert [list(model.explanation_methods) for model in described] == [list(METHODS), ["occlusion", "shapley"], []]
+    assert [list(model.explanation_methods) for model in described] == [list(METHODS), ["occlusion", "shapley", "two_step_shapley"], []]
     assert [(model.layers, model.heads) for model in described] == [(2, 4), (0, 0), (0, 0)]
     limits = [(model.limits.explanation_bytes, model.limits.classify_explanation_bytes) for model in described]
     assert limits == [(128 * 2**20, 7 * 2**19)] * 2 + [(0, 0)]

@@ -34,7 +34,7 @@ def test_a_model_tells_how_far_its_explanations_can_be_trusted(measured: Running
 
     wanted = explanations("shapley")
     assert listed.explanation_trust == model.explanation_trust
-    assert list(model.explanation_methods) == ["shapley", "occlusion"]
+    assert list(model.explanation_methods) == ["shapley", "occlusion", "two_step_shapley"]
     study = model.explanation_study
     assert (study.dataset, study.texts, list(study.operators), study.default_method) == ("made/up", 400, wanted["operators"], "shapley")
     assert study.words_max == 60

@@ -50,7 +50,7 @@ def _header(encoded: Encoded) -> pb.ExplanationHeader:
         tokens=[pb.Token(piece=one.piece, span=SPAN, special=True, pair=True, word=LEAST, unknown=True) for one in encoded.tokens],
         truncated=True,
         labels_agree=True,
-        words=[pb.Word(span=SPAN, pair=True, token_start=MOST, token_end=MOST) for _ in encoded.words],
+        words=[pb.Word(span=SPAN, pair=True, token_start=MOST, token_end=MOST, sentence=MOST) for _ in encoded.words],
         unseen=[pb.UnseenText(span=SPAN, pair=True)] * 2,
         logit=NUMBER,
         logit_error=NUMBER,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sentiment.explain.engine import Explainer
-from sentiment.explain.engine.request_check import METHODS
+from sentiment.explain.engine.request_check import ERASURE_METHODS, METHODS
 from sentiment.explain.parts import Attribution, Evidence, ExplanationRequest
 from sentiment.model.classifier import load_classifier
 from tests.explain.explained import TEXT, all_of, explained, one_of
@@ -24,7 +24,7 @@ def explainer_of(bundle: Path, to: Path, default: str, *, graph: bool = True, wo
     return Explainer(load_classifier(copied, "fp32"))
 
 
-@pytest.mark.parametrize("default", METHODS)
+@pytest.mark.parametrize("default", [found["method"] for found in explanations()["trust"] if found["kind"] == "attribution"])
 def test_the_studys_default_is_the_first_method(bundle: Path, tmp_path: Path, default: str) -> None:
     explainer = explainer_of(bundle, tmp_path, default)
 
@@ -50,8 +50,8 @@ def test_a_text_longer_than_any_studied_gets_another_method_and_a_note(bundle: P
     _, chosen, silent = explained(explainer, ExplanationRequest(longer, evidence=False, methods=("shapley",)))
     _, other, still = explained(explainer, ExplanationRequest(longer, attributions=False, heads=True))
 
-    assert [one_of(found, Attribution).method for found in (studied, parts, chosen)] == ["shapley", "integrated_gradients", "shapley"]
-    remark = "the method is integrated_gradients: shapley was studied on texts of up to 11 words, and this text has 15"
+    assert [one_of(found, Attribution).method for found in (studied, parts, chosen)] == ["shapley", "two_step_shapley", "shapley"]
+    remark = "the method is two_step_shapley: shapley was studied on texts of up to 11 words, and this text has 15"
     assert remark in summary.notes
     assert summary.complete
     assert not any("was studied" in note for note in (*whole.notes, *silent.notes, *still.notes))
@@ -64,8 +64,8 @@ def test_a_default_that_needs_a_missing_graph_is_skipped(bundle: Path, tmp_path:
     failed = explainer_of(bundle, tmp_path / "failed", "gradient_x_input")
     failed.failure = "it failed its check"
 
-    assert without.methods == failed.methods == ("occlusion", "shapley")
-    assert possible.methods == ("shapley", "occlusion")
+    assert without.methods == failed.methods == ERASURE_METHODS
+    assert possible.methods == ("shapley", "occlusion", "two_step_shapley")
 
 
 def test_an_unknown_default_is_skipped(bundle: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from sentiment.api.grpc.explain_response import Messages
 from sentiment.errors import InvalidInput, Unsupported
 from sentiment.explain.budget import bytes_most
 from sentiment.explain.engine import Explainer
-from sentiment.explain.engine.request_check import METHODS
+from sentiment.explain.engine.request_check import ERASURE_METHODS, METHODS
 from sentiment.explain.methods.evidence import Evidence, Verdict
 from sentiment.explain.methods.heads import gate_plan
 from sentiment.explain.parts import (
@@ -30,6 +30,7 @@ from sentiment.explain.parts import (
 from sentiment.model.bundle import Graphs
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.session import Stop
+from sentiment.model.tokenizer import Row
 from sentiment.v1 import sentiment_pb2 as pb
 from tests.explain.explained import TEXT, all_of, explained, logit, one_of
 from tests.models.tiny_families import MAX_TOKENS
@@ -73,7 +74,7 @@ def test_parts_have_a_fixed_order(explainer: Explainer) -> None:
     kinds = list(dict.fromkeys(type(part) for part in parts))
     assert kinds == [AttentionTile, Neuron, Attribution, Evidence, Counterfactuals, Without, Heads]
     told = [part for part in parts if isinstance(part, Attribution | Evidence)]
-    assert [type(part) for part in told] == [Attribution, Evidence] * 4
+    assert [type(part) for part in told] == [Attribution, Evidence] * len(METHODS)
     assert [part.method for part in told] == [name for name in METHODS for _ in range(2)]
     assert (summary.complete, summary.notes) == (True, ())
     assert summary.run_s > 0
@@ -135,6 +136,45 @@ def test_shapley_values_of_few_words_are_exact(explainer: Explainer) -> None:
 
     assert found.standard_errors.tolist() == [0] * 4
     assert (found.steps, found.steps_asked) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "first"),
+    [(ExplanationRequest("the film was not good at all . but i liked the end"), 8), (ExplanationRequest("good film", "not the end"), 2)],
+    ids=["sentences", "pair"],
+)
+def test_a_sentences_words_share_what_the_text_with_and_without_it_does(
+    explainer: Explainer, asked: ExplanationRequest, first: int
+) -> None:
+    header, found, _ = explained(explainer, replace(asked, methods=("two_step_shapley",), evidence=False))
+
+    classifier = explainer.classifier
+    encoded = header.encoded
+
+    def value(*kept: range) -> float:
+        """The served logit of a text that has the tokens of these words and the special ones only."""
+        places = [place for place, token in enumerate(encoded.tokens) if token.special or any(token.word in words for words in kept)]
+        types = None if encoded.type_ids is None else [encoded.type_ids[place] for place in places]
+        return logit(classifier, Row([encoded.ids[place] for place in places], types, truncated=False), header.label)
+
+    values = one_of(found, Attribution)
+    parts = (range(first), range(first, len(encoded.words)))
+    for one, other in (parts, parts[::-1]):
+        expected = (value(one) - value() + value(one, other) - value(other)) / 2
+        assert values.words[list(one)].sum() == pytest.approx(expected, abs=1e-4)
+    assert values.residual == pytest.approx(0, abs=1e-6)
+
+
+def test_shapley_values_in_two_steps_depend_only_on_the_seed(explainer: Explainer) -> None:
+    def found(seed: int, steps: int = 0) -> Attribution:
+        asked = ExplanationRequest("it was not good at all . " * 3, methods=("two_step_shapley",), steps=steps, seed=seed, evidence=False)
+        return one_of(explained(explainer, asked)[1], Attribution)
+
+    assert found(1).words.tolist() == found(1).words.tolist() != found(2).words.tolist()
+    assert (found(1).steps, found(1).steps_asked, found(1, 6).steps, found(1, 6).steps_asked) == (2, 2, 6, 6)
+    assert np.isinf(found(1).standard_errors).all()
+    assert (found(1, 6).standard_errors > 0).all()
+    assert np.isfinite(found(1, 6).standard_errors).all()
 
 
 def test_a_counterfactual_is_true_on_the_served_graph(explainer: Explainer) -> None:
@@ -208,7 +248,7 @@ def test_a_truncated_text_is_explained_up_to_its_last_read_word(explainer: Expla
 def test_without_an_explain_graph_only_erasure_methods_are_available(bundle: Path) -> None:
     explainer = _without_graph(bundle)
 
-    assert explainer.methods == ("occlusion", "shapley")
+    assert explainer.methods == ERASURE_METHODS
     header, parts, summary = explained(explainer, _text(counterfactuals=True, without=((0,),)))
     assert (header.agrees, header.logit_error) == (True, None)
     assert [type(part) for part in parts] == [Attribution, Evidence, Counterfactuals, Without]

@@ -87,7 +87,7 @@ def test_a_wrong_graph_fails_its_check_and_erasure_still_works(bundle: Path, tmp
     assert isinstance(header, Header)
     assert header.logit_error is None
     assert [type(part) for part in parts] == [Attribution, Evidence]
-    assert explainer.methods == ("occlusion", "shapley")
+    assert explainer.methods == ("occlusion", "shapley", "two_step_shapley")
     assert summary.explained_rows == 0
     with pytest.raises(Unsupported, match=r"heads needs an explain graph; that of bundle tiny/1 failed its check, see the server's log$"):
         next(explainer.explain(ExplanationRequest(TEXT, heads=True)))
@@ -181,7 +181,7 @@ def test_checking_a_bundle_checks_its_explain_graph(bundle: Path, capsys: pytest
 
     *_, proved, methods = capsys.readouterr().out.splitlines()
     assert proved.startswith("ok    explain graph: ")
-    assert methods == "explains by integrated_gradients, gradient_x_input, occlusion, shapley"
+    assert methods == "explains by integrated_gradients, gradient_x_input, occlusion, shapley, two_step_shapley"
 
 
 def test_an_explain_graph_is_unloaded_only_if_it_could_be_loaded_again(bundle: Path, tmp_path: Path) -> None:

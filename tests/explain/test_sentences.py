@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentiment.explain.methods.sentences import sentence_numbers, sentence_starts
-from sentiment.model.words import Encoded, Token
+from sentiment.explain.methods.sentences import sentence_numbers, sentence_starts, sentence_words
+from sentiment.model.words import Encoded, Token, Word
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,18 @@ def test_tokens_have_sentence_numbers_that_continue_in_a_pair() -> None:
     encoded = Encoded((0,) * 7, None, tokens, (), False)
 
     assert sentence_numbers(encoded, ["No. yes", "Yes! no"]).tolist() == [-1, 0, 1, 1, -1, 2, 3]
+
+
+def test_words_are_grouped_by_the_sentence_of_their_first_token() -> None:
+    def token(start: int, word: int, pair: bool = False) -> Token:
+        return Token("x", start, start + 1, word, special=word < 0, unknown=False, pair=pair)
+
+    # The sentence between the two of the first text was not read.
+    tokens = (token(0, -1), token(0, 0), token(1, 0), token(2, 1), token(8, 2), token(0, -1), token(0, 3, pair=True))
+    words = (Word(0, 2, 1, 3, False), Word(2, 3, 3, 4, False), Word(8, 9, 4, 5, False), Word(0, 1, 6, 7, True))
+    encoded = Encoded((0,) * 7, None, tokens, words, True)
+
+    assert sentence_words(encoded, ["No. Hm. Yes", "A"]) == [range(2), range(2, 3), range(3, 4)]
 
 
 def test_the_time_for_a_megabyte_of_abbreviations_is_linear() -> None:

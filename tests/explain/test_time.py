@@ -1,4 +1,4 @@
-"""Explanations with little time left. A row takes a millisecond of a virtual clock."""
+"""Explanations with little time left. A row of the whole text takes a millisecond of a virtual clock, and a shorter one less."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -42,6 +42,8 @@ class Time:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.end_s = 0.0
+        # Of the longest row so far: the first run is of the whole text.
+        self.tokens = 0
 
     def left_s(self) -> float:
         return self.end_s - self.now_s
@@ -58,7 +60,9 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
         real = session.run
 
         def run(self: Any, feeds: Feeds, *rest: Any, real: Any = real, **named: Any) -> Any:  # of either session
-            found.now_s += ROW_S * len(feeds["input_ids"])
+            rows, tokens = feeds["input_ids"].shape
+            found.tokens = max(found.tokens, tokens)
+            found.now_s += ROW_S * rows * tokens / found.tokens
             return real(self, feeds, *rest, **named)
 
         monkeypatch.setattr(session, "run", run)
@@ -154,6 +158,27 @@ def test_shapley_samples_fewer_orders_or_is_left_out(explained_in: Explained, se
     assert summary.complete == (orders == 20)
     if orders < 20:
         assert f"sampled {orders} of 20 orders" in _noted(summary.notes, "shapley")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "orders", "note"),
+    [
+        (0.008, None, "was left out: 4 orders take about 0.0"),
+        (0.017, 2, "sentences; other words share their sentence's value: 4 orders take about 0.0"),
+        (0.04, 2, "sampled 2 of 4 orders: 4 orders take about 0.0"),
+        (0.1, 4, ""),
+    ],
+)
+def test_two_step_shapley_samples_fewer_orders_then_values_fewer_words_or_is_left_out(
+    explained_in: Explained, seconds: float, orders: int | None, note: str
+) -> None:
+    asked = ExplanationRequest("the film was not good at all . " * 4, methods=("two_step_shapley",), evidence=False, steps=4)
+    parts, summary = explained_in(asked, seconds)
+
+    found = all_of(parts, Attribution)
+    assert [(one.steps, one.steps_asked) for one in found] == ([] if orders is None else [(orders, 4)])
+    assert all(one.residual == pytest.approx(0, abs=1e-6) for one in found)
+    assert [note in one for one in summary.notes] == [True] * bool(note)
 
 
 def test_a_default_without_enough_time_is_replaced(classifier: Classifier, time: Time, tmp_path: Path) -> None:

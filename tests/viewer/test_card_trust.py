@@ -89,7 +89,7 @@ def test_the_text_view_starts_with_the_studys_default(visit: Visit, measured: Ru
 
     expect(page.get_by_label("Method", exact=True)).to_have_value("occlusion")
     expect(page.get_by_label("Method", exact=True).locator("option")).to_have_text(
-        ["occlusion", "integrated_gradients", "gradient_x_input", "shapley"]
+        ["occlusion", "integrated_gradients", "gradient_x_input", "shapley", "two_step_shapley"]
     )
 
 

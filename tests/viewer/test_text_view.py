@@ -3,6 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
+from sentiment.cli.explanation_text import _sentences, _written
 from sentiment.client import Client, ExplainOptions
 from sentiment.client.explanations import Counterfactual, Explanation
 from tests.conftest import RunningServer
@@ -45,7 +46,7 @@ def shows(page: Page, found: Explanation, method: str) -> None:
     expect(page.get_by_role("region", name="the evidence in numbers")).to_contain_text(signed(evidence.comprehensiveness))
 
 
-@pytest.mark.parametrize("method", ["integrated_gradients", "gradient_x_input", "occlusion", "shapley"])
+@pytest.mark.parametrize("method", ["integrated_gradients", "gradient_x_input", "occlusion", "shapley", "two_step_shapley"])
 def test_word_values_match_the_python_client(visit: Visit, english: RunningServer, reader: Client, method: str) -> None:
     page = visit(address(english.url, text=SHORT))
     settled(page)
@@ -62,17 +63,39 @@ def test_a_text_longer_than_any_studied_shows_the_replaced_method(visit: Visit, 
     settled(page)
     method = page.get_by_label("Method")
 
-    expect(method).to_have_value("integrated_gradients")
-    expect(page.locator("#notes")).to_contain_text("the method is integrated_gradients: shapley was studied on texts of up to")
-    shows(page, reader.explain(LONGER), "integrated_gradients")
+    expect(method).to_have_value("two_step_shapley")
+    expect(page.locator("#notes")).to_contain_text("the method is two_step_shapley: shapley was studied on texts of up to")
+    shows(page, reader.explain(LONGER), "two_step_shapley")
 
     method.select_option("occlusion")
     settled(page)
-    method.select_option("integrated_gradients")
+    method.select_option("two_step_shapley")
     settled(page)
 
-    expect(method).to_have_value("integrated_gradients")
+    expect(method).to_have_value("two_step_shapley")
     assert "method=" not in page.url
+
+
+def test_a_long_text_has_a_table_of_sentences_that_matches_the_terminal(visit: Visit, english: RunningServer, reader: Client) -> None:
+    page = visit(address(english.url, text=LONGER))
+    settled(page)
+    found = reader.explain(LONGER)
+    sentences = _sentences(found, found.attributions["two_step_shapley"])
+
+    table = page.get_by_role("region", name="sentences by size")
+    rows = table.locator("tbody").first.locator("tr")
+    shown = [row.locator("th, td").all_inner_texts() for row in rows.all()]
+
+    total = sum(abs(value) for value, _ in sentences)
+    assert len(shown) == min(5, len(sentences)) > 1
+    for (title, logits, share, _), (value, own) in zip(shown, sentences, strict=False):
+        assert title.startswith(_written(found, own))
+        assert number(logits) == pytest.approx(value, abs=0.0006)
+        assert share == f"{round(100 * abs(value) / total)} %"
+
+    page.get_by_label("Method").select_option("occlusion")
+    settled(page)
+    expect(table).to_be_hidden()
 
 
 def test_the_other_label_can_be_explained(visit: Visit, english: RunningServer, reader: Client) -> None:

@@ -19,6 +19,7 @@ KINDS = {
     "gradient_x_input": ATTRIBUTION,
     "occlusion": ATTRIBUTION,
     "shapley": ATTRIBUTION,
+    "two_step_shapley": ATTRIBUTION,
     "attention_last_cls": ATTENTION,
     "attention_mean_cls": ATTENTION,
     "rollout": ATTENTION,

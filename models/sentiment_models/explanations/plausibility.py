@@ -32,9 +32,9 @@ from sentiment_models.export.provenance import Json
 
 DOCUMENTS = 50
 SEED = 7
-# Without Shapley values: one order of 400 words and its reverse take 800 rows of 512 tokens per review, twice as many as occlusion, and
-# the values would still be noisy.
-METHODS = ("integrated_gradients", "gradient_x_input", "occlusion")
+# Without Shapley values of the whole text: one order of 400 words and its reverse take 800 rows of 512 tokens per review, twice as many
+# as occlusion, and the values would still be noisy.
+METHODS = ("integrated_gradients", "gradient_x_input", "occlusion", "two_step_shapley")
 # Share of the words for an F1 that does not use the rationale's own share; the same as in ``sentiment.explain.methods.evidence``.
 SHARE = 0.2
 DIGITS = 5
@@ -142,7 +142,7 @@ def plausibility_found(
     """Compare word scores for the correct label with rationales, with a progress bar.
 
     Only words within the model's limit count, and only documents where some but not all of them are marked. ``random`` is the
-    expectation over random orders, computed exactly. A review of 512 tokens takes 45 s of one core, 36 of them for occlusion: 50
+    expectation over random orders, computed exactly. A review of 512 tokens takes 50 s of one core, 36 of them for occlusion: 50
     reviews take 20 minutes on two cores.
 
     Args:

@@ -11,7 +11,7 @@ from sentiment_models.explanations.rankings import LONG_TOKENS, Scores, attentio
 from sentiment_models.explanations.subject import Reading, Subject
 
 # At least a row per word: not measured on long texts.
-ERASURE = ("occlusion", "shapley")
+ERASURE = ("occlusion", "shapley", "two_step_shapley")
 # A rank correlation of fewer words says little.
 WORDS_MIN = 3
 

@@ -4,11 +4,16 @@ from collections.abc import Iterator
 from textwrap import wrap
 
 import numpy as np
+import numpy.typing as npt
 
 from sentiment.cli.terminal import Piece, bar, fitted, flowed, legend, visible
 from sentiment.client.explanations import Attention, Attribution, Counterfactual, Evidence, Explanation, Heads, Neuron
 
 WORDS_SHOWN = 20
+# A text with more words shows its sentences, and the largest words in each.
+SHORT_WORDS_MAX = 41
+SENTENCES_SHOWN = 5
+SENTENCE_WORDS_SHOWN = 5
 LINKS_SHOWN = 10
 HEADS_SHOWN = 10
 SET_SHOWN = 12
@@ -109,20 +114,63 @@ def _directions(explanation: Explanation, width: int, colour: bool) -> Iterator[
 
 def _attribution(explanation: Explanation, found: Attribution, width: int, colour: bool) -> Iterator[str]:
     fewer = f" of {found.steps_asked}" if found.steps < found.steps_asked else ""
-    unit = {"integrated_gradients": " steps", "shapley": " orders"}.get(found.method)
+    unit = {"integrated_gradients": " steps", "shapley": " orders", "two_step_shapley": " orders"}.get(found.method)
     yield f"{found.method}{f', {found.steps}{fewer}{unit}' if unit else ''}, in logits"
+    order = _by_size(found.words)
+    sentences = _sentences(explanation, found)
+    if sentences:
+        yield "  sentences by size, with their share of all sizes, and the largest words of each"
+        total = sum(abs(value) for value, _ in sentences) or 1.0
+        for value, words in sentences[:SENTENCES_SHOWN]:
+            yield f"  {value:+8.3f} {abs(value) / total:4.0%}  {fitted(_written(explanation, words), width - 18)}".rstrip()
+            yield from _words(explanation, found, words[_by_size(found.words[words])][:SENTENCE_WORDS_SHOWN], width, colour)
+        order = np.concatenate([words for _, words in sentences[SENTENCES_SHOWN:]] or [order[:0]])
+    else:
+        yield from _words(explanation, found, order[:WORDS_SHOWN], width, colour)
+        order = order[WORDS_SHOWN:]
+    yield from _totals(explanation, found, order, len(sentences[SENTENCES_SHOWN:]))
+
+
+def _by_size(values: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
+    """The indices of values by descending size."""
+    return np.argsort(-np.abs(values), kind="stable")
+
+
+def _sentences(explanation: Explanation, found: Attribution) -> list[tuple[float, npt.NDArray[np.int64]]]:
+    """The value and the words of each sentence of a long text, by size; none if there is one, or if the values sum to nothing."""
+    numbers = np.array([word.sentence for word in explanation.words])
+    if found.residual is None or len(numbers) <= SHORT_WORDS_MAX or numbers[0] == numbers[-1]:
+        return []
+    members = [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
+    values = np.array([found.words[words].sum() for words in members])
+    return [(float(values[place]), members[place]) for place in _by_size(values).tolist()]
+
+
+def _written(explanation: Explanation, words: npt.NDArray[np.int64]) -> str:
+    """The part of the text from the first of these words to the last."""
+    first, last = explanation.words[words[0]], explanation.words[words[-1]]
+    text = explanation.text_pair if first.pair else explanation.text
+    assert text is not None
+    return visible(text[first.span.code_points[0] : last.span.code_points[1]])
+
+
+def _words(explanation: Explanation, found: Attribution, indices: npt.NDArray[np.int64], width: int, colour: bool) -> Iterator[str]:
+    """The values of words, with bars."""
     sampled = bool((found.standard_errors > 0).any())
     half = min(_BAR_HALF_MAX, (width - _WORD_WIDTH - 14 - 9 * sampled) // 2)
-    order = np.argsort(-np.abs(found.words), kind="stable")
-    for index in order[:WORDS_SHOWN].tolist():
+    for index in indices.tolist():
         word = explanation.words[index]
         second = " (2nd text)" if word.pair else ""
         name = fitted(visible(word.text), _WORD_WIDTH - len(second)) + second
         error = float(found.standard_errors[index])
         deviation = f" {f'+-{error:.3f}' if error > 0 else '':8}" if sampled else ""
         yield f"  {name} {found.words[index]:+8.3f}{deviation} {bar(float(found.words[index]), half, colour)}".rstrip()
-    rest = order[WORDS_SHOWN:]
-    totals = [(f"{len(rest)} other words", float(found.words[rest].sum()), "")] if len(rest) else []
+
+
+def _totals(explanation: Explanation, found: Attribution, rest: npt.NDArray[np.int64], sentences: int) -> Iterator[str]:
+    """What no row above has: the words ``rest``, which are those of so many ``sentences`` unless that is 0, and what belongs to no word."""
+    others = f"{sentences} other sentences" if sentences else f"{len(rest)} other words"
+    totals = [(others, float(found.words[rest].sum()), "")] if len(rest) else []
     totals += [("special tokens", found.special_total, "belong to no word")]
     if any(token.unknown for token in explanation.tokens):
         totals += [("unknown to the model", found.unknown_total, "included in the words above")]

@@ -131,9 +131,14 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="integrated_gradients, gradient_x_input, occlusion or shapley; repeatable (default: the model's first)",
+        help="integrated_gradients, gradient_x_input, occlusion, shapley or two_step_shapley; repeatable (default: the model's first)",
     )
-    parser.add_argument("--steps", type=int, default=0, help="steps of integrated_gradients, or orders of shapley (default: 16, or 20)")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=0,
+        help="steps of integrated_gradients, or orders of shapley or two_step_shapley (default: 16; 20 or 2)",
+    )
     parser.add_argument("--counterfactuals", action="store_true", help="find the smallest word sets that change or keep the answer")
     parser.add_argument("--heads", action="store_true", help="show what each attention head does")
     parser.add_argument(

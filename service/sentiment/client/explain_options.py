@@ -63,10 +63,10 @@ class ExplainOptions:
     ``summary.notes`` says so.
 
     ``methods``: names as listed by ``get_model``. Empty: the default method, or none if attention, heads, neuron or without is requested.
-    ``attribution``: the default method in any case. ``steps``: steps of integrated_gradients, or orders of shapley; 0: the method's
-    default. ``by_embedding``: also split values by token, segment and position embedding. ``bytes_max``: limit on the whole explanation; 0:
-    the server's limit. ``without``: sets of word indices in ``Explanation.words``; ``Explanation.counterfactuals`` then has the answer
-    without each set.
+    ``attribution``: the default method in any case. ``steps``: steps of integrated_gradients, or orders of shapley or two_step_shapley; 0:
+    the method's default. ``by_embedding``: also split values by token, segment and position embedding. ``bytes_max``: limit on the whole
+    explanation; 0: the server's limit. ``without``: sets of word indices in ``Explanation.words``; ``Explanation.counterfactuals`` then
+    has the answer without each set.
 
     Raises:
         ValueError: ``methods`` is not a sequence of strings, or ``without`` is not a sequence of sequences of 32-bit integers.

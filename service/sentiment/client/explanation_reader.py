@@ -137,7 +137,7 @@ class Reader:
             truncated=header.truncated,
             tokens=tuple(_token(token) for token in header.tokens),
             words=tuple(
-                ex.Word(self._slice(word.span, word.pair), _span(word.span), word.pair, word.token_start, word.token_end)
+                ex.Word(self._slice(word.span, word.pair), _span(word.span), word.pair, word.token_start, word.token_end, word.sentence)
                 for word in header.words
             ),
             unseen=tuple(ex.Unseen(self._slice(part.span, part.pair), _span(part.span), part.pair) for part in header.unseen),

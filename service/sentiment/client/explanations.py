@@ -52,13 +52,17 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word, its place in the text (``pair``: in the second text), and its tokens [token_start, token_end)."""
+    """A word, its place in the text (``pair``: in the second text), and its tokens [token_start, token_end).
+
+    ``sentence``: the number of its sentence, from 0; the second text continues the count of the first.
+    """
 
     text: str
     span: Span
     pair: bool
     token_start: int
     token_end: int
+    sentence: int
 
 
 @dataclass(frozen=True, slots=True)

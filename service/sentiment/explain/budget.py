@@ -14,11 +14,11 @@ from sentiment.model.words import Encoded
 
 # Upper bound in bytes: the tag and length of an embedded message, those of the stream's message, and the gRPC frame.
 FRAME = 24
-# A tag and the widest int32 (10 bytes if negative); a tag and a float; a tag and the length of a bytes field.
-INT, FLOAT, LENGTH = 12, 6, 6
+# A tag and the widest int32 (10 bytes if negative); the widest that is not negative; a float; the length of a bytes field.
+INT, COUNT, FLOAT, LENGTH = 12, 6, 6, 6
 SPAN = LENGTH + 6 * 7
 TOKEN = LENGTH + LENGTH + SPAN + 3 * 3 + INT
-WORD = LENGTH + SPAN + 3 + 2 * INT
+WORD = LENGTH + SPAN + 3 + 3 * COUNT
 NAME = LENGTH + 32
 # SHA-256 in hex, bundle name and bundle version.
 MODEL = 64 + 64 + INT + 4 * LENGTH

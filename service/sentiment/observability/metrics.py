@@ -32,7 +32,7 @@ STAGES = ("receive", "tokenize", "queue", "plan", "pad", "copy", "run", "score",
 disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves it untyped
 
 EXPLAINED = (
-    *("integrated_gradients", "gradient_x_input", "occlusion", "shapley"),
+    *("integrated_gradients", "gradient_x_input", "occlusion", "shapley", "two_step_shapley"),
     *("header", "attention", "neuron", "evidence", "counterfactuals", "heads"),
 )
 PRIORITIES = ("interactive", "bulk")

@@ -814,9 +814,9 @@ class Model(_message.Message):
     def classify_graph(self) -> Global___Graph: ...
     @_builtins.property
     def explanation_methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Methods that ExplainOptions.methods may name: occlusion and shapley, and integrated_gradients and gradient_x_input
-        if the bundle has an explain graph. The first is the default: the one that the bundle's study names, if it has a
-        study. Empty if the server does not explain.
+        """Methods that ExplainOptions.methods may name: occlusion, shapley and two_step_shapley, and integrated_gradients and
+        gradient_x_input if the bundle has an explain graph. The first is the default: the one that the bundle's study
+        names, if it has a study. Empty if the server does not explain.
         """
 
     @_builtins.property
@@ -1352,8 +1352,9 @@ class AttributionOptions(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     BY_EMBEDDING_FIELD_NUMBER: _builtins.int
     steps: _builtins.int
-    """Steps of integrated_gradients, or random orders of shapley; at most 256. 0: 16 steps, doubled up to 64 while the
-    residual exceeds 5 % of what the values should sum to; 20 orders. Fewer if time is short.
+    """Steps of integrated_gradients, or random orders of shapley or two_step_shapley; at most 256. 0: 16 steps, doubled
+    up to 64 while the residual exceeds 5 % of what the values should sum to; 20 orders; 2 orders. Fewer if time is
+    short.
     """
     by_embedding: _builtins.bool
     """Also split each token's value into token, segment and position embedding, if the method can."""
@@ -1634,10 +1635,13 @@ class Word(_message.Message):
     PAIR_FIELD_NUMBER: _builtins.int
     TOKEN_START_FIELD_NUMBER: _builtins.int
     TOKEN_END_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
     pair: _builtins.bool
     token_start: _builtins.int
     """Its tokens, as a half-open range."""
     token_end: _builtins.int
+    sentence: _builtins.int
+    """Number of its sentence, from 0; the second text of a pair continues the count of the first."""
     @_builtins.property
     def span(self) -> Global___Span: ...
     def __init__(
@@ -1647,10 +1651,11 @@ class Word(_message.Message):
         pair: _builtins.bool = ...,
         token_start: _builtins.int = ...,
         token_end: _builtins.int = ...,
+        sentence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["span", b"span"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pair", b"pair", "span", b"span", "token_end", b"token_end", "token_start", b"token_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pair", b"pair", "sentence", b"sentence", "span", b"span", "token_end", b"token_end", "token_start", b"token_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1796,7 +1801,8 @@ class Attribution(_message.Message):
     method: _builtins.str
     completeness_residual: _builtins.float
     """Sum of the attributions minus what they should sum to, in logits. That is for integrated_gradients the text minus a
-    text of padding, for shapley the text minus the text without words. Unset for methods without such a sum.
+    text of padding, for shapley and two_step_shapley the text minus the text without words. Unset for methods without
+    such a sum.
     """
     special_total: _builtins.float
     """Total of special tokens, which belong to no word; 0 for methods that erase words."""

@@ -23,6 +23,7 @@ OVER = {
     "gradient_x_input": 0.20,
     "occlusion": 0.32,
     "shapley": 0.31,
+    "two_step_shapley": 0.25,
     "attention_last_cls": 0.10,
     "attention_mean_cls": 0.08,
     "rollout": -0.05,

@@ -45,7 +45,7 @@ def test_what_the_default_beats_is_named_and_what_it_does_not_too() -> None:
         "integrated_gradients beats every attention method with every operator: "
         "attention_last_cls, attention_mean_cls, rollout, rollout_value_norms, rollout_gradient." in text
     )
-    assert "beats gradient_x_input; it does not clearly beat shapley [by attention_mask -0.010" in text
+    assert "beats gradient_x_input, two_step_shapley; it does not clearly beat shapley [by attention_mask -0.010" in text
     assert "it does worse than occlusion [by attention_mask -0.020 (-0.035 to -0.005), by mask_token" in text
     assert "Worse than random orders with every operator: rollout." in text
     assert "with every operator: attention_last_cls, attention_mean_cls, rollout_value_norms, rollout_gradient." in text

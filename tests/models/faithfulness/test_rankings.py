@@ -82,7 +82,7 @@ def test_without_an_explain_graph_there_is_neither_gradient_nor_attention(make_s
     found = scores(subject, reading, 0)
 
     assert subject.session is None
-    assert list(found) == ["occlusion", "shapley", "uniform", "position_first", "position_last"]
+    assert list(found) == ["occlusion", "shapley", "two_step_shapley", "uniform", "position_first", "position_last"]
     with pytest.raises(ModelsError, match="no explain graph"):
         subject.attention(reading, 0)
 

@@ -35,7 +35,7 @@ def test_the_study_of_the_first_data_set_is_recorded_and_the_bundle_stays_valid(
     assert (one.comprehensiveness, one.sufficiency) == pytest.approx((0.4, 0.15))
     # Attention is better than random by the attention mask alone.
     assert [name for name, found in trust.items() if found.better_than_random] == [
-        *("integrated_gradients", "gradient_x_input", "occlusion", "shapley"),
+        *("integrated_gradients", "gradient_x_input", "occlusion", "shapley", "two_step_shapley"),
         *("position_last", "inverse_frequency", "lexicon"),
     ]
     assert (trust["position_first"].tested, trust["position_first"].better_of_tested) == (0, None)

@@ -13,6 +13,7 @@ from sentiment.explain.encoding import BYTES_MAX
 from sentiment.explain.methods import counterfactuals
 from sentiment.explain.methods.evidence import Evidence
 from sentiment.explain.methods.heads import HeadPattern
+from sentiment.explain.methods.sentences import sentence_words
 from sentiment.explain.parts import (
     AttentionTile,
     Attribution,
@@ -87,9 +88,10 @@ class Messages:
             if not token.special:
                 message.span.CopyFrom(spans.of(token.pair, token.start, token.end))
         self._words = [_Place(spans.of(word.pair, word.start, word.end), word.pair) for word in encoded.words]
-        for word, place in zip(encoded.words, self._words, strict=True):
+        sentences = [number for number, words in enumerate(sentence_words(encoded, part.texts)) for _ in words]
+        for word, place, sentence in zip(encoded.words, self._words, sentences, strict=True):
             entry = header.words.add()
-            entry.token_start, entry.token_end, entry.pair = word.first, word.last, place.pair
+            entry.token_start, entry.token_end, entry.pair, entry.sentence = word.first, word.last, place.pair, sentence
             entry.span.CopyFrom(place.span)
         for source, start, end in part.unseen:
             header.unseen.add(span=spans.of(source == 1, start, end), pair=source == 1)

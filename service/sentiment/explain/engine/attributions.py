@@ -7,7 +7,7 @@ import numpy as np
 
 from sentiment.explain.engine.request_check import GRADIENT_METHODS
 from sentiment.explain.engine.runs import Runs
-from sentiment.explain.methods.erasure import EXACT_WORDS_MAX, Floats, ShapleyValues, occlusion, shapley, without
+from sentiment.explain.methods.erasure import EXACT_WORDS_MAX, Answers, Floats, ShapleyValues, occlusion, shapley, without
 from sentiment.explain.methods.evidence import RANDOM_SETS_MAX, Evidence, evidence
 from sentiment.explain.methods.gradients import (
     Path,
@@ -18,9 +18,12 @@ from sentiment.explain.methods.gradients import (
     unknown_total,
     word_values,
 )
+from sentiment.explain.methods.sentences import sentence_words
+from sentiment.explain.methods.two_step import cut, tokens_among, tokens_run, two_step_shapley
 from sentiment.explain.parts import Attribution, ExplanationRequest
 
-STEPS_DEFAULT = {"integrated_gradients": 16, "shapley": 20}
+# One order and its reverse in two steps take no longer than 16 steps of integrated gradients.
+STEPS_DEFAULT = {"integrated_gradients": 16, "shapley": 20, "two_step_shapley": 2}
 # With fewer steps the residual of integrated gradients says nothing.
 STEPS_MIN = 4
 # Relative to the sum that the values should have. Above it the steps are doubled, unless the request sets their number.
@@ -88,6 +91,8 @@ class Attributions:
             return self._by_gradient(method, self._gradient_times_input(), 1, 1)
         if method == "integrated_gradients":
             return self._integrated(steps)
+        if method == "two_step_shapley":
+            return self._two_step_shapley(steps)
         return self._occlusion() if method == "occlusion" else self._shapley(steps)
 
     def _gradient_times_input(self) -> TokenValues:
@@ -204,14 +209,49 @@ class Attributions:
             steps_wanted = 0
         if found.permutations < steps_wanted:
             self._notes.append(f"shapley sampled {found.permutations} of {steps_wanted} orders: {reason}")
-        residual = self._shapley_residual(found)
+        residual = self._shapley_residual(found.values, runs.answers)
         return self._by_erasure("shapley", found.values, found.standard_errors, residual, found.permutations, steps_wanted)
 
-    def _shapley_residual(self, found: ShapleyValues) -> float:
+    def _two_step_shapley(self, steps_wanted: int) -> Attribution | None:
+        runs, method = self._runs, "two_step_shapley"
+        sentences = cut(sentence_words(runs.encoded, self._request.texts))
+        lengths = self._lengths(sentences)
+        left_s, evidence_s = runs.left_s(), self._evidence_s()
+        orders_wanted = 2 * ((steps_wanted + 1) // 2)
+        seconds = {orders: runs.shortened_seconds(tokens_run(lengths, orders)) for orders in range(2, orders_wanted + 1, 2)}
+        orders = max((orders for orders, needed_s in seconds.items() if runs.fits(needed_s + evidence_s)), default=2)
+        # If there is no time for evidence as well as the sentences' values, the attribution comes without it.
+        kept_s = evidence_s if runs.fits(runs.shortened_seconds(tokens_among(lengths, orders)) + evidence_s) else 0.0
+        answers, whole = Answers(), np.ones((1, runs.count), np.bool_)
+        answers.tell(whole, runs.answers.known(whole))
+        rng = np.random.default_rng(self._request.seed)
+        found = runs.drive_shortened(two_step_shapley(sentences, self._label, orders, rng, answers), sentences, kept_s)
+        reason = self._time_reason(f"{orders_wanted} orders", seconds[orders_wanted], left_s)
+        if found is None:
+            self._notes.append(f"{method} was left out: {reason}")
+            return None
+        if found.valued < len(sentences):
+            shared = f"valued the words of {found.valued} of {len(sentences)} sentences; other words share their sentence's value"
+            self._notes.append(f"{method} {shared}: {reason}")
+        elif orders < orders_wanted:
+            self._notes.append(f"{method} sampled {orders} of {orders_wanted} orders: {reason}")
+        # Exact values cover all orders; none was sampled.
+        steps_wanted = steps_wanted if found.permutations else 0
+        residual = self._shapley_residual(found.values, answers)
+        return self._by_erasure(method, found.values, found.standard_errors, residual, found.permutations, steps_wanted)
+
+    def _lengths(self, sentences: Sequence[range]) -> list[tuple[int, int]]:
+        """The words of each sentence, and the tokens of a row that has it alone."""
+        encoded = self._runs.encoded
+        special = sum(token.special for token in encoded.tokens)
+        tokens = [encoded.words[words[-1]].last - encoded.words[words[0]].first for words in sentences]
+        return [(len(words), special + count) for words, count in zip(sentences, tokens, strict=True)]
+
+    def _shapley_residual(self, values: Floats, answers: Answers) -> float:
         """Sum of the values minus the difference of the explained logit between the text and the empty text, both already run."""
         ends = np.stack([np.ones(self._runs.count, np.bool_), np.zeros(self._runs.count, np.bool_)])
-        logits = self._runs.answers.known(ends)[:, self._label]
-        return float(found.values.sum() - (logits[0] - logits[1]))
+        logits = answers.known(ends)[:, self._label]
+        return float(values.sum() - (logits[0] - logits[1]))
 
     def _by_erasure(self, method: str, values: Floats, errors: Floats, residual: float, steps: int, steps_wanted: int) -> Attribution:
         # Special tokens are never erased.

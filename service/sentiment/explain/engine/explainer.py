@@ -17,7 +17,7 @@ from sentiment.explain.engine.attributions import Attributions
 from sentiment.explain.engine.graph_check import ExplainGraph, load_graph
 from sentiment.explain.engine.maps import Floats, heads_seen, map_count, map_tiles, maps, neuron, outputs
 from sentiment.explain.engine.reading import read
-from sentiment.explain.engine.request_check import ERASURE_METHODS, METHODS, check_request, check_sets, check_token
+from sentiment.explain.engine.request_check import ERASURE_METHODS, METHOD_OF_LONG_TEXTS, METHODS, check_request, check_sets, check_token
 from sentiment.explain.engine.runs import EXPLAINED, SERVED, Arrays, Clock, Left, Pace, Runs
 from sentiment.explain.methods.counterfactuals import flip, keep
 from sentiment.explain.methods.erasure import without
@@ -75,11 +75,12 @@ class Explainer:
     def defaults(self, words: int) -> tuple[str, ...]:
         """The methods to try if the request names none, until one fits into the time: the study's default, then the service's first.
 
-        A text with more words than any in the study gets only the latter: the study says nothing about such texts.
+        A text with more words than any in the study gets the method for long texts instead of the former: the study says nothing about
+        such texts.
         """
         measured = self.classifier.manifest.explanations
         studied = measured is None or words <= measured.words_max
-        return tuple(dict.fromkeys((*self.methods[:studied], self._known[0])))
+        return tuple(dict.fromkeys((self.methods[0] if studied else METHOD_OF_LONG_TEXTS, self._known[0])))
 
     def _remarks(self, request: ExplanationRequest, first: str, words: int) -> list[str]:
         """Says why a request without methods is not explained by the study's default."""
@@ -160,7 +161,7 @@ class Explainer:
         for name, pace in ((SERVED, runs.served_pace), (EXPLAINED, runs.explained_pace)):
             if pace.rows:
                 usual[name] = (usual.get(name, pace.row_s) + pace.row_s) / 2
-        yield Summary(not work.notes, (*work.notes, *work.remarks), runs.served_pace.rows, runs.explained_pace.rows, run_s)
+        yield Summary(not work.notes, (*work.notes, *work.remarks), runs.served_rows, runs.explained_pace.rows, run_s)
 
 
 @dataclass(slots=True)

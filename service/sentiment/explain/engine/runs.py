@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from statistics import median
 
 import numpy as np
@@ -86,6 +87,8 @@ class Runs:
         known = usual or {}
         self.served_pace, self.explained_pace = (Pace(known.get(name, float("inf"))) for name in (SERVED, EXPLAINED))
         self.answers = Answers(self.rows_max)
+        # Rows that the served graph has run.
+        self.served_rows = 0
         # Whether the latest ``drive`` ended because there was no time left.
         self.short = False
 
@@ -110,28 +113,75 @@ class Runs:
         """Run an explanation's masks as long as there is time. None if it has no result by then; ``short`` is set if time ran out."""
 
         def value(masks: Masks) -> Floats:
-            if not self.fits(self.served_pace.seconds(len(masks))):
-                self.short = True
-                raise Enough
+            self._check_time(self.served_pace.seconds(len(masks)), 0.0)
             return self.served(masks)
 
+        return self._driven(steps, value)
+
+    def drive_shortened(self, steps: Steps[Result], sentences: Sequence[range], kept_s: float) -> Result | None:
+        """As ``drive``, but delete each sentence without a kept word, and leave ``kept_s``. ``sentences``: the words of each."""
+
+        def value(masks: Masks) -> Floats:
+            logits = np.empty((len(masks), len(self._classifier.manifest.labels)))
+            left = self._left(masks, sentences)
+            for tokens in np.unique(left, axis=0):
+                (same,) = np.nonzero((left == tokens).all(axis=1))
+                rows_max = max(1, RUN_TOKENS_MAX // int(tokens.sum()))
+                for rows in (same[start : start + rows_max] for start in range(0, len(same), rows_max)):
+                    self._check_time(self.shortened_seconds(len(rows) * int(tokens.sum())), kept_s)
+                    logits[rows] = self._served(self._erased(masks[rows])[:, tokens], tokens)
+            return logits
+
+        return self._driven(steps, value)
+
+    def shortened_seconds(self, tokens: float) -> float:
+        """Predicted seconds for rows with so many tokens together. Short rows take less for each token than the whole text."""
+        return self.served_pace.seconds(1) * tokens / self._row.tokens
+
+    def _driven(self, steps: Steps[Result], value: Callable[[Masks], Floats]) -> Result | None:
         self.short = False
         try:
             return run(steps, value)
         except Enough:
             return None
 
+    def _check_time(self, seconds: float, kept_s: float) -> None:
+        if not self.fits(seconds + kept_s):
+            self.short = True
+            raise Enough
+
     def served(self, masks: Masks) -> Floats:
         """The served graph's logits with some words erased, [rows, labels]."""
-        feeds = self._feeds(len(masks), self._classifier.session.inputs)
+        begun = self.clock()
+        logits = self._served(self._erased(masks), np.ones(self._row.tokens, np.bool_))
+        self.served_pace.record(len(masks), self.clock() - begun)
+        return logits
+
+    def _erased(self, masks: Masks) -> npt.NDArray[np.int64]:
+        """The attention mask [rows, tokens] of word masks."""
         erased = np.ones((len(masks), self._row.tokens), np.int64)
         for index, word in enumerate(self.encoded.words):
             erased[:, word.first : word.last] = masks[:, index, None]
-        feeds["attention_mask"] = erased
+        return erased
+
+    def _left(self, masks: Masks, sentences: Sequence[range]) -> Masks:
+        """The tokens of sentences with a kept word, and special tokens, [rows, tokens]."""
+        left = np.ones((len(masks), self._row.tokens), np.bool_)
+        for sentence in sentences:
+            some = masks[:, sentence.start : sentence.stop].any(axis=1, keepdims=True)
+            for word in self.encoded.words[sentence.start : sentence.stop]:
+                left[:, word.first : word.last] = some
+        return left
+
+    def _served(self, attention: npt.NDArray[np.int64], tokens: npt.NDArray[np.bool_]) -> Floats:
+        """The served graph's logits of rows of some ``tokens`` [all tokens] of the text."""
+        ids, types = self._row.ids, self._row.type_ids
+        row = Row(list(compress(ids, tokens)), None if types is None else list(compress(types, tokens)), self._row.truncated)
+        feeds = self._feeds(row, len(attention), self._classifier.session.inputs)
+        feeds["attention_mask"] = attention
         logits: list[npt.NDArray[np.float32]] = []
-        begun = self.clock()
         self._execute(lambda: logits.append(self._classifier.session.run(feeds, self._stop)))
-        self.served_pace.record(len(masks), self.clock() - begun)
+        self.served_rows += len(attention)
         return logits[0].astype(np.float64)
 
     def explained(
@@ -147,12 +197,12 @@ class Runs:
         assert self._session is not None
         rows = len(alpha)
         ids = None if baseline is None else np.repeat(baseline[None], rows, axis=0)
-        feeds = self._feeds(rows, self._session.inputs)
+        feeds = self._feeds(self._row, rows, self._session.inputs)
         begun = self.clock()
         found = self._session.run(feeds, outputs, np.full(rows, label), alpha, ids, gate, uniform, self._stop, self._execute)
         self.explained_pace.record(rows, self.clock() - begun)
         return found
 
-    def _feeds(self, rows: int, inputs: Sequence[str]) -> Feeds:
+    def _feeds(self, row: Row, rows: int, inputs: Sequence[str]) -> Feeds:
         left = self._classifier.manifest.padding_side == "left"
-        return pad([self._row] * rows, inputs, self._classifier.tokenizer.pad_id, left)
+        return pad([row] * rows, inputs, self._classifier.tokenizer.pad_id, left)

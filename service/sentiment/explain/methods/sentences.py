@@ -3,6 +3,7 @@
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,14 @@ def sentence_numbers(encoded: Encoded, texts: Sequence[str]) -> npt.NDArray[np.i
     before = [0, len(starts[0])]
     numbers = [-1 if token.special else before[token.pair] + bisect_right(starts[token.pair], token.start) - 1 for token in encoded.tokens]
     return np.array(numbers, np.int64)
+
+
+def sentence_words(encoded: Encoded, texts: Sequence[str]) -> list[range]:
+    """The words of each sentence, by word index. Sentences of which the model reads no word are left out."""
+    numbers = sentence_numbers(encoded, texts)
+    of_words = np.array([numbers[word.first] for word in encoded.words], np.int64)
+    starts = [0, *(np.flatnonzero(np.diff(of_words)) + 1).tolist(), len(of_words)]
+    return [range(start, stop) for start, stop in pairwise(starts)]
 
 
 def _marks(codes: Codes) -> Places:

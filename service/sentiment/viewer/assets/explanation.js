@@ -83,7 +83,12 @@ export class Explanation {
         word: token.word,
         unknown: token.unknown,
       })),
-      words: part.words.map((word) => ({...place(word.span, word.pair), tokenStart: word.token_start ?? 0, tokenEnd: word.token_end ?? 0})),
+      words: part.words.map((word) => ({
+        ...place(word.span, word.pair),
+        tokenStart: word.token_start ?? 0,
+        tokenEnd: word.token_end ?? 0,
+        sentence: word.sentence ?? 0,
+      })),
       unseen: (part.unseen ?? []).map((unseen) => place(unseen.span, unseen.pair)),
     };
   }

@@ -14,6 +14,7 @@ const EVIDENCE_LIMITS = "This tests whether the words ranked first matter more t
 const SUMS = {
   integrated_gradients: "The values sum to the logit of this text less that of a text of padding, but for the residual.",
   shapley: "The values sum to the logit of this text less that without any word, but for the residual.",
+  two_step_shapley: "The values sum to the logit of this text less that without any word: first sentences share it, then their words.",
   gradient_x_input: "These values sum to nothing in particular.",
   occlusion: "These values sum to nothing in particular: words share what they do.",
 };
@@ -136,6 +137,7 @@ export function valueBar(value, dark = isDark()) {
   return element("span", {class: Math.abs(value) > VALUE_FULL ? "text-bar beyond" : "text-bar", aria: {hidden: "true"}}, inner);
 }
 
-function tableIn(label, table) {
+/** A table that scrolls sideways where it is too wide. */
+export function tableIn(label, table) {
   return element("div", {class: "scroll", tabIndex: 0, role: "region", aria: {label}}, table);
 }

@@ -7,6 +7,7 @@ import {answerWithout, leavesOut, textCounterfactuals, textWithout, wordsLeftOut
 import {textDrawing} from "./text_drawing.js";
 import {textEvidence, textTable} from "./text_facts.js";
 import {textLegend, textPickers} from "./text_pickers.js";
+import {textSentences} from "./text_sentences.js";
 import {WordsOfText} from "./text_words.js";
 import {isDark} from "./theme.js";
 
@@ -14,7 +15,8 @@ import {isDark} from "./theme.js";
 export function textView(context) {
   const {session, state} = context;
   const changes = textCounterfactuals(context);
-  const parts = [textPickers(context), textLegend(context), textWithout(context), changes, textEvidence(context), textTable(context)];
+  const facts = [textEvidence(context), textSentences(context), textTable(context)];
+  const parts = [textPickers(context), textLegend(context), textWithout(context), changes, ...facts];
   const [pickers, legend, without, ...rest] = parts.map((part) => part.element);
   const texts = element("div", {on: {click: ({target}) => toggleWord(context, target.closest("button.text-word"))}});
   const note = element("div");

@@ -9,11 +9,15 @@ const UNRELATED = {
   gradient_x_input: "occlusion",
   occlusion: "integrated_gradients",
   shapley: "integrated_gradients",
+  two_step_shapley: "integrated_gradients",
 };
-const METHOD_UNITS = {integrated_gradients: " steps", shapley: " orders"};
+const METHOD_UNITS = {integrated_gradients: " steps", shapley: " orders", two_step_shapley: " orders"};
 
-/** The words shown first in the table of words. */
+/** The words shown first in the table of words, and the sentences in that of sentences. */
 export const WORDS_FIRST = 20;
+export const SENTENCES_FIRST = 5;
+// A text with more words shows its sentences first.
+const SHORT_WORDS_MAX = 41;
 
 /** A number with a true minus and as many digits as its size needs: "1.72", "−106.3"; one that rounds to zero has no minus. */
 export function plainNumber(value, decimals = Math.abs(value) < 100 ? 2 : 1) {
@@ -107,6 +111,26 @@ export function methodSentence(attribution) {
 /** The places of all values, the largest sizes first; equal ones in their order. */
 export function largestFirst(values) {
   return Array.from(values.keys()).sort((one, other) => Math.abs(values[other]) - Math.abs(values[one]) || one - other);
+}
+
+/** Whether sentences tell something of a text: it is long, has several, and the values of this method sum to something. */
+export function hasSentences(header, attribution) {
+  const several = header.words.length > SHORT_WORDS_MAX && header.words.at(-1).sentence > header.words[0].sentence;
+  return several && attribution.residual !== null;
+}
+
+/** The sentences of a text, the largest sizes first: [{text, value, share, words}]; `words` by index, the largest sizes first. */
+export function sentencesBySize(header, texts, attribution) {
+  const words = [];
+  for (const [index, {sentence}] of header.words.entries()) (words[sentence] ??= []).push(index);
+  const all = words.filter(Boolean).map((own) => {
+    const [first, last] = [header.words[own[0]], header.words[own.at(-1)]];
+    const value = own.reduce((sum, index) => sum + attribution.words[index], 0);
+    const largest = largestFirst(own.map((index) => attribution.words[index])).map((place) => own[place]);
+    return {text: texts[first.pair ? 1 : 0].slice(first.start, last.end), value, words: largest};
+  });
+  const sizes = all.reduce((sum, {value}) => sum + Math.abs(value), 0);
+  return largestFirst(all.map(({value}) => value)).map((place) => ({...all[place], share: Math.abs(all[place].value) / (sizes || 1)}));
 }
 
 /** What is not one word's: [{title, value in logits, remark}], with the words beyond the `shown` first of `order` in one row. */
