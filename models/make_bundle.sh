@@ -18,7 +18,7 @@
 #   reviews; whole reviews keep the bundle's own calibrated answers in addition to labels from people.
 # head: 20 minutes on 2 cores. The existing bundle gets a new head that keeps its answers and learns from more undecided texts. onward followed
 #   by head made the committed bundle.
-# phenomena: three hours on 2 cores with AVX2 alone. The existing bundle learns from generated cases (sentiment-models cases), from edited
+# phenomena: an estimated three hours on 2 cores with AVX2 alone; not run to the end yet. The existing bundle learns from generated cases (sentiment-models cases), from edited
 #   reviews (sentiment-models edit) and from hard texts written by hand; for other texts it keeps its own calibrated answers beside the labels
 #   from people. Judge it by cases/held_out.jsonl in RUN.
 # BASE and TEACHER: folders of local models, for machines without a package index. EVAL: labelled files to evaluate the bundle on.
