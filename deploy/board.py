@@ -213,7 +213,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Texts in another language",
             "percentunit",
-            "Share of the texts that are mostly word fragments: in another script or language, or no prose.",
+            "Share of the texts with many word fragments: in another script or language, or no prose.",
             share("foreign_texts_total", "text_tokens_count"),
         ),
         Panel("Unknown tokens", "percentunit", "Share of the tokens read.", share("unknown_tokens_total", "text_tokens_sum")),

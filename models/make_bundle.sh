@@ -7,8 +7,8 @@
 # DATA holds sst2/train.tsv.gz, mr/train.tsv.gz, imdb/train.tsv.gz, amazon/dvd.tsv.gz (label<TAB>text) and imdb/unlabelled.txt.gz (one text
 # per line). amazon/books is not used for training, so that it can be used for evaluation. RUN holds the models and checkpoints of one recipe
 # (3 GB).
-# In all recipes a small model learns from a teacher of 109 M parameters. MR's snippets are used without their labels. Three quarters of them
-# are also in SST-2, where 1 of 22 has the other label, because a label of MR is the rating of the whole review.
+# In quick, whole and onward a small model learns from a teacher of 109 M parameters. MR's snippets are used without their labels. Three
+# quarters of them are also in SST-2, where 1 of 22 has the other label, because a label of MR is the rating of the whole review.
 # quick: for 2 cores with AMX, an estimated four hours; not run to the end yet. An earlier form of it made the bundle that onward started
 #   from: no tokens for emoji, MR with its labels, half of the hand-written texts, a third of IMDB's reviews for the teacher and none of them
 #   with the teacher's labels.
@@ -89,17 +89,22 @@ train() { # out, arguments...
   "$models" train --out "$out" --device "$device" --dev-fraction 0.04 --emoji "$@"
 }
 
+# Whether a file is there and newer than the files that it is made of.
+fresh() { # file, others...
+  local file=$1 one
+  shift
+  [ -e "$file" ] || return 1
+  for one in "$@"; do [ ! -e "$one" ] || [ "$file" -nt "$one" ] || return 1; done
+}
+
 # Labels from people are kept next to the teacher's. Unlabelled reviews and sentences have only the teacher's.
 labeller=$run/teacher/best
 case $recipe in head | phenomena) labeller=$run/from ;; esac
 label() { # name, arguments...
-  local out=$run/$1.jsonl one
+  local out=$run/$1.jsonl
   shift
   # Labels of an earlier teacher, or of files that have changed since, are made again.
-  for one in "$labeller/model.safetensors" "${@%%:*}"; do
-    [ ! -e "$one" ] || [ "$out" -nt "$one" ] || rm -f "$out"
-  done
-  [ -e "$out" ] || "$models" label "$labeller" "$@" --out "$out" --device "$device"
+  fresh "$out" "$labeller/model.safetensors" "${@%%:*}" || "$models" label "$labeller" "$@" --out "$out" --device "$device"
 }
 
 texts() { # how often: idioms, cases, domains, undecided
@@ -155,13 +160,14 @@ elif [ "$recipe" = onward ]; then
     --detokenize 0.5 --recase 0.15 --typos 0.6
 elif [ "$recipe" = phenomena ]; then
   made=$run/cases/train.jsonl
-  [ -e "$made" ] || "$models" cases --out "$run/cases" --count 200000
+  fresh "$made" "$written"/cases/*.toml || "$models" cases --out "$run/cases" --count 200000
   part_of "$run/sst2_long.tsv" "$data/sst2/train.tsv.gz" awk -F'\t' 'split($2, words, " ") >= 10'
   label sst2_long "$run/sst2_long.tsv"
   label sentences "$data/imdb/unlabelled.txt.gz" --sentences 12000
   label imdb "$data/imdb/train.tsv.gz:0.1"
   label dvd "$data/amazon/dvd.tsv.gz"
-  [ -e "$run/pairs.jsonl" ] || "$models" edit "$run/from" "$data/imdb/train.tsv.gz:0.12" "$data/amazon/dvd.tsv.gz" --out "$run/pairs.jsonl"
+  fresh "$run/pairs.jsonl" "$written/antonyms.tsv" "$data/imdb/train.tsv.gz" "$data/amazon/dvd.tsv.gz" ||
+    "$models" edit "$run/from" "$data/imdb/train.tsv.gz:0.12" "$data/amazon/dvd.tsv.gz" --out "$run/pairs.jsonl"
   train "$run/student" --base "$run/from" --ema 0.998 --learning-rate 1e-4 --dropout 0 --max-tokens 384 --batch-rows 128 --batch-tokens 8192 \
     --evaluations-per-epoch 8 --patience 9 --data "$made" --data "$written/texts/hard.tsv:4" --data "$run/pairs.jsonl" \
     --data "$run/sst2_long.jsonl:1.5" --data "$run/sentences.jsonl" --data "$run/imdb.jsonl" --data "$run/dvd.jsonl" $(texts 3 3 3 3) \
@@ -207,10 +213,14 @@ fi
   > "$run/dev.jsonl" <<'END'
 import json, sys
 
-def text_of(path, line):
-    return json.loads(line)["text"] if path.endswith(".jsonl") else line.rstrip("\n").partition("\t")[2]
+def hard_text(path, line):
+    if not path.endswith(".jsonl"):
+        return line.rstrip("\n").partition("\t")[2]
+    row = json.loads(line)
+    # The review that an edited one was made of is a typical text.
+    return row["text"] if row.get("edited", True) else None
 
-hard = {text_of(path, line) for path in sys.argv[2:] for line in open(path, encoding="utf-8")}
+hard = {hard_text(path, line) for path in sys.argv[2:] for line in open(path, encoding="utf-8")}
 sys.stdout.writelines(row for row in open(sys.argv[1], encoding="utf-8") if json.loads(row)["text"] not in hard)
 END
 "$models" export "$run/student/best" --dev "$run/dev.jsonl" --base "${base_name:-$base_package}" --out "$bundle" --force \

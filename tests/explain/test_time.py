@@ -195,6 +195,22 @@ def test_a_default_without_enough_time_is_replaced(classifier: Classifier, time:
         assert any(note.startswith("shapley was left out") for note in summary.notes) == (given != "shapley")
 
 
+def test_the_method_of_long_texts_without_enough_time_is_replaced(classifier: Classifier, time: Time, tmp_path: Path) -> None:
+    bundle = trust(Path(shutil.copytree(classifier.bundle.path, tmp_path / "studied")), "shapley", words_max=2)
+    explainer = Explainer(load_classifier(bundle, "fp32"), lambda: time.now_s)
+    explainer.load()
+    # The values of so many sentences take 16 rows of the whole text at least.
+    text = " ".join(f"{word} film." for word in ("good", "bad", "not") * 5)
+    for seconds, given in ((0.012, "integrated_gradients"), (0.03, "two_step_shapley")):
+        time.end_s = time.now_s + seconds
+        _, *parts, summary = explainer.explain(ExplanationRequest(text, evidence=False, counterfactuals=True), time.left_s)
+
+        assert one_of(parts, Attribution).method == given
+        assert isinstance(summary, Summary)
+        left_out = [note for note in summary.notes if note.startswith("two_step_shapley was left out: 2 orders take about 0.0")]
+        assert len(left_out) == (given != "two_step_shapley")
+
+
 def test_shapley_reserves_time_for_evidence_after_its_first_pair_of_orders(explained_in: Explained) -> None:
     asked = ExplanationRequest(LONG, methods=("shapley",))
     (parts, _), (hurried, summary) = explained_in(asked, 0.165), explained_in(asked, 0.08)

@@ -56,6 +56,28 @@ def test_the_texts_of_a_generated_pair_stay_together() -> None:
     assert not set(pairs[0]) & set(pairs[1])
 
 
+def test_a_copy_of_a_text_of_a_pair_is_on_the_side_of_the_pair() -> None:
+    originals = [Example(f"review number {number} is good", 1) for number in range(400)]
+    edited = [
+        Example(f"review number {number} is {word}", label, made=Made("edited", "", str(number)))
+        for number in range(400)
+        for label, word in enumerate(("bad", "good"))
+    ]
+
+    split = carve([(originals, 1), (edited, 1)], 0.2, seed=1)
+
+    train, dev = ({example.text for example in side} for side in (split.train, split.dev))
+    assert 40 < len(dev) / 2 < 120
+    assert not train & dev
+    assert all(text.replace("good", "bad") in dev for text in dev)
+
+
+def test_a_generated_text_without_a_pair_stands_for_itself() -> None:
+    examples = [Example(f"text {number}", number % 2, made=Made("plain", "", "")) for number in range(400)]
+
+    assert 40 < len(carve([(examples, 1)], 0.2, seed=1).dev) < 120
+
+
 def test_an_empty_split_is_refused() -> None:
     with pytest.raises(BadData, match="the dev split is empty"):
         carve([([Example("x", 0)], 1)], 1e-9, seed=1)

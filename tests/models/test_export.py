@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -102,6 +103,20 @@ def test_each_weight_is_stored_once_in_int8_or_fp16_and_can_be_trained_further(e
             assert torch.equal(tensor, after[name].float())
             assert torch.equal(after[name], before[name].half())
     assert model.config.id2label == {0: "negative", 1: "positive"}
+
+
+def test_equal_layers_are_stored_alike(checkpoint: Path, tmp_path: Path) -> None:
+    twins = Path(shutil.copytree(checkpoint, tmp_path / "twins"))
+    weights = load_file(twins / "model.safetensors")
+    for name in weights:
+        weights[name] = weights[name.replace(".layer.1.", ".layer.0.")].clone()
+    save_file(weights, twins / "model.safetensors", metadata={"format": "pt"})
+
+    export(twins, tmp_path / "bundle", name="twins", version=1)
+
+    stored = load_file(tmp_path / "bundle" / "model.safetensors")
+    name = "bert.encoder.layer.{}.output.dense.weight.int8"
+    assert torch.equal(stored[name.format(0)], stored[name.format(1)])
 
 
 def test_transformers_alone_says_that_it_does_not_know_the_weights_of_a_bundle(

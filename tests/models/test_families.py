@@ -11,6 +11,7 @@ import pytest
 import tokenizers
 import torch
 from onnx import TensorProto
+from safetensors.numpy import load_file
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
 from sentiment.model.session import Session
@@ -122,6 +123,17 @@ def test_every_product_with_a_weight_is_int8_and_each_weight_is_stored_once(made
     inside = [tensor for tensor in whole.graph.initializer if tensor.data_location != TensorProto.EXTERNAL]
     assert sum(len(tensor.raw_data) for tensor in inside if tensor.data_type == TensorProto.FLOAT) < 256
     onnx.checker.check_model(str(made.bundle / "fp32.onnx"))
+
+
+def test_a_weight_in_int8_is_within_half_a_step_of_the_checkpoints(made: Made) -> None:
+    stored = load_file(made.bundle / "model.safetensors")
+    before = from_pretrained(made.checkpoint).state_dict()
+    rounded = [name.removesuffix(".int8") for name in stored if name.endswith(".int8")]
+
+    assert len(rounded) >= 2  # the tables at least
+    for name in rounded:
+        steps = before[name].half().float().numpy() / stored[f"{name}.scale"]
+        assert np.abs(steps - stored[f"{name}.int8"]).max() <= 0.501
 
 
 def _is_table(model: onnx.ModelProto, name: str) -> bool:

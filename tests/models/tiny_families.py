@@ -25,8 +25,9 @@ from sentiment_models.export.checkpoint import Checkpoint, save_weights
 from sentiment_models.export.export import Exported, export
 from sentiment_models.export.golden import MEANT
 from sentiment_models.export.graphs.graph import serialize
+from sentiment_models.export.graphs.quantize import quantize
 from sentiment_models.export.manifest import WEIGHTS_FILE
-from sentiment_models.export.weights import refer
+from sentiment_models.export.weights import put_real, refer, rounded
 
 MAX_TOKENS = 64
 SPACE = "\u2581"
@@ -240,7 +241,9 @@ def graph_tiny(bundle: Path, name: str) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Checkpoint(save_tiny(Path(folder), TINY[name]))
         graph = checkpoint.to_onnx(checkpoint.weights)
-    save_weights(checkpoint.weights, bundle / WEIGHTS_FILE)
+    stored = rounded(checkpoint.weights, quantize(graph))
+    put_real(graph, stored)
+    save_weights(stored, bundle / WEIGHTS_FILE)
     (bundle / "fp32.onnx").write_bytes(serialize(refer(graph, bundle / WEIGHTS_FILE)))
     (bundle / "manifest.json").write_text(json.dumps({"name": name, "padding_side": checkpoint.family.padding_side}))
     return bundle

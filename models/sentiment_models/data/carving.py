@@ -1,8 +1,8 @@
 """Split texts into a training set and a development set.
 
 A hash of a text's letters and digits decides its side. So copies that differ in case, spacing or punctuation are on the same side, whatever
-file they come from, and the split does not depend on the order of files. A phrase is on the side of the sentence that contains it, and the
-texts of a generated pair are on one side.
+file they come from, and the split does not depend on the order of files. A phrase is on the side of the sentence that contains it. The
+texts of a generated pair and their copies are on one side.
 Knows nothing of torch or of models.
 """
 
@@ -52,13 +52,14 @@ def carve(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: floa
 def split_examples(sources: Sequence[tuple[Sequence[Example], float]], dev_fraction: float, seed: int) -> Split:
     """Split as ``carve`` does, but allow empty sets."""
     wholes = _sentences(example for examples, _ in sources for example in examples)
+    pairs = {_key(example): pair for examples, _ in sources for example in examples if (pair := _pair(example))}
     train: list[Example] = []
     dev: dict[str, Example] = {}
     for examples, times in sources:
         for example in examples:
             key = _key(example)
             whole = wholes.get(_words(example))
-            if _draw(_pair(example) or whole or key, "dev", seed) >= dev_fraction:
+            if _draw(pairs.get(key) or whole or key, "dev", seed) >= dev_fraction:
                 train.extend([example] * _times(example, times, seed))
             # Accuracy needs a label from people.
             elif whole is None and example.judged:
@@ -109,7 +110,7 @@ def _times(example: Example, times: float, seed: int) -> int:
 
 def _pair(example: Example) -> str:
     """What both texts of a generated pair have in common; empty for other texts."""
-    return f"{example.made.phenomenon} {example.made.pair}" if example.made else ""
+    return f"{example.made.phenomenon} {example.made.pair}" if example.made and example.made.pair else ""
 
 
 def _key(example: Example) -> str:

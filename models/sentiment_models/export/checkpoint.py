@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint: load it with weights rounded to fp16, export it to ONNX; also from a bundle, whose weights are in int8.
+"""A Hugging Face checkpoint: load it with weights rounded to fp16, export it to ONNX; also if a bundle stores them in int8.
 
 Only this module and the adapters of the families use torch and transformers in the export.
 """
@@ -40,7 +40,9 @@ UNNAMED = re.compile(r"LABEL_\d+")
 
 
 class Checkpoint:
-    """A classifier with fp16 weights that computes in fp32. It is the reference for every graph of a bundle.
+    """A classifier with fp16 weights that computes in fp32, the reference for a bundle's int8 graph.
+
+    ``with_weights`` gives the reference for the other graphs, whose weights are those that the bundle stores.
 
     ``tokenizer`` is the checkpoint's own, without the spellings of a bundle.
     """
@@ -211,7 +213,7 @@ def save_weights(stored: Weights, path: Path) -> None:
     path.chmod(0o644)  # safetensors makes it readable for its owner only; a container may run as another user
 
 
-def weights_in_int8(path: Path) -> dict[str, NDArray[np.float32]] | None:
+def read_int8_weights(path: Path) -> dict[str, NDArray[np.float32]] | None:
     """Return the weights of a .safetensors file with ``real``, or None if it does not exist or has no weights in int8.
 
     Raises:
@@ -231,11 +233,15 @@ def from_pretrained(path: str | Path, config: PretrainedConfig | None = None, ki
         kind: a class of transformers; None: the classifier of the config's family.
         settings: further arguments.
 
-    Any: transformers has no one type for its models. Raises the exceptions of transformers, and ``KeyError`` for an unknown family.
+    Any: transformers has no one type for its models.
+
+    Raises:
+        BadCheckpoint: the weights are in a damaged .safetensors file.
+        Exception: whatever transformers raises, and ``KeyError`` for an unknown family.
     """
     config = config or AutoConfig.from_pretrained(path)
     kind = kind or MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
-    weights = weights_in_int8(Path(path) / WEIGHTS_FILE)
+    weights = read_int8_weights(Path(path) / WEIGHTS_FILE)
     if weights is None:
         return kind.from_pretrained(path, config=config, **settings)
     state = {name: torch.from_numpy(array) for name, array in weights.items()}

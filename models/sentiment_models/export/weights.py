@@ -104,18 +104,23 @@ def name_after(model: ModelProto, weights: Weights) -> None:
 def rounded(weights: Weights, int8: ModelProto) -> Weights:
     """Return what a bundle stores: the weights, with those in int8 that the int8 graph ``int8`` has in int8, as it has them.
 
-    A weight that the graph has in another layout, as after ``einsums_to_matmuls``, or in two, stays in fp16.
+    A table, or a weight that is multiplied transposed, has a scale for each of its rows. A weight that the graph has in another layout,
+    as after ``einsums_to_matmuls``, or in two, stays in fp16. Equal weights are stored alike: the graph has them once, under one name.
     """
     tensors = initializers(int8)
+    first: dict[tuple[tuple[int, ...], bytes], str] = {}
+    for name in sorted(weights):
+        first.setdefault((weights[name].shape, weights[name].tobytes()), name)
     stored: dict[str, NDArray[Any]] = {}
     for name, array in weights.items():
-        found = [each for each in (name, name + TRANSPOSED) if each + INT8 in tensors]
-        if len(found) != 1:
+        named = first[array.shape, array.tobytes()]
+        found = [each for each in (named, named + TRANSPOSED) if each + INT8 in tensors]
+        parts = [numpy_helper.to_array(tensors[found[0] + part]) for part in (INT8, SCALE)] if len(found) == 1 else []
+        if not parts or parts[1].ndim != (2 if found[0] == named else 1):
             stored[name] = array
             continue
-        whole, scale = (numpy_helper.to_array(tensors[found[0] + part]) for part in (INT8, SCALE))
-        stored[name + INT8] = np.ascontiguousarray(whole if found[0] == name else whole.T)
-        stored[name + SCALE] = scale.reshape(-1, 1)
+        stored[name + INT8] = np.ascontiguousarray(parts[0] if found[0] == named else parts[0].T)
+        stored[name + SCALE] = parts[1].reshape(-1, 1)
     return stored
 
 

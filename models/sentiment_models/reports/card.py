@@ -238,10 +238,10 @@ def _stored(manifest: Manifest, provenance: Facts) -> str:
             "scale per column, and one activation scale per row. Errors are relative to torch with the same fp16 weights."
         )
     return (
-        f"`{WEIGHTS_FILE}` has the weights once ({size}), {in_int8} of them in int8 with one scale per column and the others in fp16; "
-        "every graph reads them from there. int8.onnx multiplies in int8, with one activation scale per row; fp32.onnx computes with what "
-        "the int8 weights stand for. Errors of fp32.onnx are relative to torch with the stored weights, those of int8.onnx to torch with "
-        "the weights before they were rounded to int8."
+        f"`{WEIGHTS_FILE}` has the weights ({size}), {in_int8} of them in int8 with a scale for each output of a layer or entry of a "
+        "table, the others in fp16; the graphs read them from there. int8.onnx multiplies in int8, with one activation scale per row; "
+        "fp32.onnx computes with what the int8 weights stand for. Errors of fp32.onnx are relative to torch with the stored weights, those "
+        "of int8.onnx to torch with the weights before they were rounded to int8."
     )
 
 

@@ -47,7 +47,7 @@ def explanations(findings: Findings | None, default: str, training: TrainingFind
         first, studied = next(iter(findings.datasets.items()))
         parts.append(
             f"If the caller names no method, the service uses {default}. Texts of more than {studied.words_max:,} words, longer than any "
-            f"in {first}, get the service's own default instead: the first method of the explain graph, or occlusion without one."
+            f"in {first}, get `two_step_shapley` instead."
         )
         for name, found in findings.datasets.items():
             parts += [f"### Trust, on {name}", _table(findings, found, default), _listed(_words(findings, found, default))]

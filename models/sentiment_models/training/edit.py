@@ -54,13 +54,14 @@ def edit(
     tried = [one for one in tried if one[2]]
     texts = list(dict.fromkeys(text for whole, _, edited in tried for text in (whole, *edited)))
     answers = dict(zip(texts, answers_of(teacher, temperature_of(teacher), texts, device, max_tokens), strict=True)) if texts else {}
+    originals = {whole for whole, _, _ in tried}
     pairs: list[tuple[str, str]] = []
     for whole, label, edited in tried:
         other = next((text for text in edited if answers[text][1 - label] >= sure), None)
         if other is not None and answers[whole][label] >= sure:
             pairs.append((whole, other) if label else (other, whole))
     rows = [
-        {"label": label, "text": text, "phenomenon": PHENOMENON, "pair": number}
+        {"label": label, "text": text, "phenomenon": PHENOMENON, "pair": number, "edited": text not in originals}
         for number, pair in enumerate(pairs, 1)
         for label, text in zip(reversed(LABELS), pair, strict=True)
     ]

@@ -10,7 +10,8 @@ from sentiment.cli.terminal import Piece, bar, fitted, flowed, legend, visible
 from sentiment.client.explanations import Attention, Attribution, Counterfactual, Evidence, Explanation, Heads, Neuron
 
 WORDS_SHOWN = 20
-# A text with more words shows its sentences, and the largest words in each.
+# A text with more words shows its sentences, and the largest words in each: a list of single words tells little of it. The longest
+# sentence of the default model's study has as many.
 SHORT_WORDS_MAX = 41
 SENTENCES_SHOWN = 5
 SENTENCE_WORDS_SHOWN = 5

@@ -137,7 +137,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         "--steps",
         type=int,
         default=0,
-        help="steps of integrated_gradients, or orders of shapley or two_step_shapley (default: 16; 20 or 2)",
+        help="steps of integrated_gradients, or orders of shapley or two_step_shapley (default: 16, 20, 2)",
     )
     parser.add_argument("--counterfactuals", action="store_true", help="find the smallest word sets that change or keep the answer")
     parser.add_argument("--heads", action="store_true", help="show what each attention head does")

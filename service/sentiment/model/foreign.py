@@ -1,7 +1,7 @@
 """Tells texts in another script or language from the fragments that their words are read as. Pure.
 
 A WordPiece vocabulary has the common words of its language whole. It spells the words of other languages with fragments, and other scripts
-letter by letter or not at all. Neither names nor slips of typing fill a text with fragments.
+letter by letter or not at all.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ class Foreign:
         self._evidence_of = _Evidence(token_of, unknown, prefix).__getitem__
 
     def is_foreign(self, ids: Sequence[int]) -> bool:
-        """Whether a text is mostly of fragments."""
+        """Whether more than a third of a text's words and fragments are fragments, at least two."""
         return sum(map(self._evidence_of, ids[:TOKENS_READ])) >= EVIDENCE_MIN
 
 

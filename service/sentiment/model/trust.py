@@ -73,7 +73,7 @@ class ExplanationsMeasured(_Part):
     """A study of the bundle's explanations on ``texts`` texts of ``dataset``.
 
     ``default_method``: the attribution method for requests that name none. A service uses its own first method instead if it does not
-    know this one, lacks the graph for it, or the text has more than ``words_max`` words, the longest text of the study.
+    know this one or lacks the graph for it, and two_step_shapley for a text of more than ``words_max`` words, the longest of the study.
     """
 
     default_method: _Name

@@ -168,7 +168,7 @@ class Metrics:
         self.unknown_tokens = counter("unknown_tokens", "Tokens of answered texts that are not in the vocabulary.", ["model"])
         self.truncated_texts = counter("truncated_texts", "Answered texts that were not read to the end.", ["model"])
         self.foreign_texts = counter(
-            "foreign_texts", "Answered texts mostly of word fragments, as in other languages; 0 without a WordPiece tokenizer.", ["model"]
+            "foreign_texts", "Answered texts with many word fragments, as in other languages; 0 without a WordPiece tokenizer.", ["model"]
         )
         self.expected_accuracy = gauge(
             "expected_accuracy",
@@ -206,14 +206,17 @@ class Metrics:
             self.runner_busy_seconds.labels(runner)
         return ModelMetrics(self, model, labels)
 
-    def add_expected(self, name: str, labels: Mapping[str, str], growth: float) -> None:
-        """Add to a model's expected accuracy what another process has answered: the growth of one of its counters."""
+    def add_expected(self, now: float, name: str, labels: Mapping[str, str], growth: float) -> None:
+        """Add to a model's expected accuracy what another process has answered: the growth of one of its counters.
+
+        ``now`` is an instant of ``time.monotonic``.
+        """
         window = self.expected.get(labels.get("model", NO_MODEL))
         if window is not None and labels.get("abstained") == ABSTAINED[False]:
             if name == "sentiment_score_count":
-                window.add(time.monotonic(), growth, 0.0)
+                window.add(now, growth, 0.0)
             elif name == "sentiment_score_sum":
-                window.add(time.monotonic(), 0, growth)
+                window.add(now, 0, growth)
 
 
 class CallMetrics:

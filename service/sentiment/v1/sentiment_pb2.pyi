@@ -885,7 +885,7 @@ class ExplanationStudy(_message.Message):
     another.
     """
     words_max: _builtins.int
-    """Words in the longest text of the study. For a longer text the default is the service's own first choice."""
+    """Words in the longest text of the study. For a longer text the default is two_step_shapley."""
     @_builtins.property
     def operators(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """How words are erased: "attention_mask" removes them from the attention mask, "mask_token" replaces them by [MASK],
@@ -1244,10 +1244,10 @@ class ExplainOptions(_message.Message):
     def attribution(self) -> Global___AttributionOptions: ...
     @_builtins.property
     def methods(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names from Model.explanation_methods. Unset: the model's default method. If the text has more words than
-        ExplanationStudy.words_max, or the default does not fit into the time, the service's own first choice; the
-        summary's notes say so. No method is used if this is unset and you ask for attention, heads, neuron or without, but
-        neither for attribution nor for counterfactuals.
+        """Names from Model.explanation_methods. Unset: the model's default method, or two_step_shapley if the text has more
+        words than ExplanationStudy.words_max. If there is no time for that, the service's own first choice: integrated
+        gradients, or occlusion without an explain graph. The summary's notes say so. No method is used if this is unset
+        and you ask for attention, heads, neuron or without, but neither for attribution nor for counterfactuals.
         """
 
     @_builtins.property
@@ -1352,9 +1352,9 @@ class AttributionOptions(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     BY_EMBEDDING_FIELD_NUMBER: _builtins.int
     steps: _builtins.int
-    """Steps of integrated_gradients, or random orders of shapley or two_step_shapley; at most 256. 0: 16 steps, doubled
-    up to 64 while the residual exceeds 5 % of what the values should sum to; 20 orders; 2 orders. Fewer if time is
-    short.
+    """Steps of integrated_gradients, or random orders of shapley or two_step_shapley; at most 256. 0: integrated_gradients
+    16 steps, doubled up to 64 while the residual exceeds 5 % of what the values should sum to; shapley 20 orders;
+    two_step_shapley 2 orders. Fewer if time is short.
     """
     by_embedding: _builtins.bool
     """Also split each token's value into token, segment and position embedding, if the method can."""
@@ -1871,7 +1871,9 @@ class WordAttribution(_message.Message):
     PAIR_FIELD_NUMBER: _builtins.int
     value: _builtins.float
     standard_error: _builtins.float
-    """For sampling methods; 0 for exact ones. Unset if only one pair of orders was drawn, which cannot estimate it."""
+    """For sampling methods; 0 for exact ones. Unset if only one pair of orders was drawn, which cannot estimate it, and if
+    the word has an equal part of its sentence's value.
+    """
     pair: _builtins.bool
     @_builtins.property
     def span(self) -> Global___Span: ...

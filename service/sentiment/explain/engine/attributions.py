@@ -19,10 +19,10 @@ from sentiment.explain.methods.gradients import (
     word_values,
 )
 from sentiment.explain.methods.sentences import sentence_words
-from sentiment.explain.methods.two_step import cut, tokens_among, tokens_run, two_step_shapley
+from sentiment.explain.methods.two_step import cut, tokens_least, tokens_run, two_step_shapley
 from sentiment.explain.parts import Attribution, ExplanationRequest
 
-# One order and its reverse in two steps take no longer than 16 steps of integrated gradients.
+# One order and its reverse in two steps take less than 16 steps of integrated gradients on reviews, more on very many short sentences.
 STEPS_DEFAULT = {"integrated_gradients": 16, "shapley": 20, "two_step_shapley": 2}
 # With fewer steps the residual of integrated gradients says nothing.
 STEPS_MIN = 4
@@ -220,8 +220,12 @@ class Attributions:
         orders_wanted = 2 * ((steps_wanted + 1) // 2)
         seconds = {orders: runs.shortened_seconds(tokens_run(lengths, orders)) for orders in range(2, orders_wanted + 1, 2)}
         orders = max((orders for orders, needed_s in seconds.items() if runs.fits(needed_s + evidence_s)), default=2)
-        # If there is no time for evidence as well as the sentences' values, the attribution comes without it.
-        kept_s = evidence_s if runs.fits(runs.shortened_seconds(tokens_among(lengths, orders)) + evidence_s) else 0.0
+        least_s = runs.shortened_seconds(tokens_least(lengths))
+        if not runs.fits(least_s):
+            self._notes.append(f"{method} was left out: {self._time_reason('2 orders', least_s, left_s)}")
+            return None
+        # If there is no time for evidence as well as the least, the attribution comes without it.
+        kept_s = evidence_s if runs.fits(least_s + evidence_s) else 0.0
         answers, whole = Answers(), np.ones((1, runs.count), np.bool_)
         answers.tell(whole, runs.answers.known(whole))
         rng = np.random.default_rng(self._request.seed)
@@ -233,8 +237,8 @@ class Attributions:
         if found.valued < len(sentences):
             shared = f"valued the words of {found.valued} of {len(sentences)} sentences; other words share their sentence's value"
             self._notes.append(f"{method} {shared}: {reason}")
-        elif orders < orders_wanted:
-            self._notes.append(f"{method} sampled {orders} of {orders_wanted} orders: {reason}")
+        elif 0 < found.permutations < orders_wanted:
+            self._notes.append(f"{method} sampled {found.permutations} of {orders_wanted} orders: {reason}")
         # Exact values cover all orders; none was sampled.
         steps_wanted = steps_wanted if found.permutations else 0
         residual = self._shapley_residual(found.values, answers)

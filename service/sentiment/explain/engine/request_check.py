@@ -10,7 +10,7 @@ from sentiment.model.words import Encoded
 
 GRADIENT_METHODS = ("integrated_gradients", "gradient_x_input")
 ERASURE_METHODS = ("occlusion", "shapley", "two_step_shapley")
-# It moves the answer more than integrated gradients, in less time: docs/internals/explanation-study.md, "Longer texts".
+# It moves the answer at least as much as integrated gradients, in less time: docs/internals/explanation-study.md, "Longer texts".
 METHOD_OF_LONG_TEXTS = "two_step_shapley"
 METHODS = GRADIENT_METHODS + ERASURE_METHODS
 STEPS_MAX = 256

@@ -30,8 +30,9 @@ SENTENCE_WORDS_MAX = 40
 class TwoStepValues:
     """Values [n] in logits. Up to rounding, they sum to the label's logit for the whole text minus that for the empty text.
 
-    ``standard_errors`` [n]: of sampling; 0 if exact, infinite where unknown. ``permutations``: orders of the words of a sentence, or of
-    the sentences; 0 if all are exact. ``valued``: sentences whose words have values of their own; in the others all words have the same.
+    ``standard_errors`` [n]: of sampling; 0 if exact, infinite where unknown. ``permutations``: the least number of orders, of the
+    sentences or of the words of one, that values rest on; 0 if all are exact. ``valued``: sentences whose words have values of their own;
+    in the others all words have the same.
     """
 
     values: Floats
@@ -76,7 +77,7 @@ def two_step_shapley(
     among = yield from _part(shapley(len(sentences), label, samples, rng, Answers()), lambda masks: masks[:, number], answers)
     sizes = np.array([len(words) for words in sentences])
     values, errors = (among.values / sizes)[number], np.full(n, np.inf)
-    permutations, valued = among.permutations, 0
+    sampled, valued = [among.permutations], 0
     for sentence in np.argsort(-np.abs(among.values), kind="stable").tolist():
         words = sentences[sentence]
         try:
@@ -88,13 +89,19 @@ def two_step_shapley(
         own = slice(words.start, words.stop)
         values[own] += alone.values - alone.values.mean()
         errors[own] = np.hypot(among.standard_errors[sentence] / len(words), alone.standard_errors)
-        permutations, valued = max(permutations, alone.permutations), valued + 1
-    return TwoStepValues(values, errors, permutations, valued)
+        sampled.append(alone.permutations)
+        valued += 1
+    return TwoStepValues(values, errors, min(filter(None, sampled), default=0), valued)
 
 
 def tokens_run(lengths: Sequence[tuple[int, int]], samples: int) -> float:
     """About how many tokens ``two_step_shapley`` runs at most. ``lengths``: words of each sentence, and tokens with the special ones."""
     return tokens_among(lengths, samples) + sum(_rows(words, samples) * tokens for words, tokens in lengths)
+
+
+def tokens_least(lengths: Sequence[tuple[int, int]]) -> float:
+    """About how many it runs at least: with one pair of orders, for the values of the sentences and of the words of any one of them."""
+    return tokens_among(lengths, 2) + max(_rows(words, 2) * tokens for words, tokens in lengths)
 
 
 def tokens_among(lengths: Sequence[tuple[int, int]], samples: int) -> float:

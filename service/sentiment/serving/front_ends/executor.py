@@ -5,6 +5,7 @@ Its gRPC server listens on a Unix socket, for the calls that front ends forward.
 
 import asyncio
 import os
+import time
 from collections.abc import Collection, Mapping
 
 from prometheus_client import CollectorRegistry
@@ -77,8 +78,9 @@ class Executor(App):
     def _add_counts(self, counts: Counts) -> None:
         """Add a front end's counts, also to what is no count and so is not summed."""
         self._totals.add(counts)
+        now = time.monotonic()
         for name, labels, growth, _ in counts:
-            self._metrics.add_expected(name, labels, growth)
+            self._metrics.add_expected(now, name, labels, growth)
 
     async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
         """See Elsewhere. Returns once all front ends accept calls."""

@@ -88,7 +88,7 @@ export function textTable({session}) {
 }
 
 function wordTable(header, attribution, all) {
-  const sampled = attribution.errors.some((error) => error !== 0);
+  const sampled = attribution.errors.some((error) => error > 0);
   const order = largestFirst(attribution.words);
   const shown = all ? order.length : WORDS_FIRST;
   const {towards, against} = directionNames(header);

@@ -16,7 +16,7 @@ const METHOD_UNITS = {integrated_gradients: " steps", shapley: " orders", two_st
 /** The words shown first in the table of words, and the sentences in that of sentences. */
 export const WORDS_FIRST = 20;
 export const SENTENCES_FIRST = 5;
-// A text with more words shows its sentences first.
+// A text with more words shows its sentences first. The longest sentence of the default model's study has as many.
 const SHORT_WORDS_MAX = 41;
 
 /** A number with a true minus and as many digits as its size needs: "1.72", "−106.3"; one that rounds to zero has no minus. */
