@@ -89,12 +89,12 @@ train() { # out, arguments...
   "$models" train --out "$out" --device "$device" --dev-fraction 0.04 --emoji "$@"
 }
 
-# Whether a file is there and newer than the files that it is made of.
+# Whether a file is there and not older than the files that it is made of.
 fresh() { # file, others...
   local file=$1 one
   shift
   [ -e "$file" ] || return 1
-  for one in "$@"; do [ ! -e "$one" ] || [ "$file" -nt "$one" ] || return 1; done
+  for one in "$@"; do [ ! "$one" -nt "$file" ] || return 1; done
 }
 
 # Labels from people are kept next to the teacher's. Unlabelled reviews and sentences have only the teacher's.

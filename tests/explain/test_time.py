@@ -163,7 +163,7 @@ def test_shapley_samples_fewer_orders_or_is_left_out(explained_in: Explained, se
 @pytest.mark.parametrize(
     ("seconds", "orders", "note"),
     [
-        (0.008, None, "was left out: 4 orders take about 0.0"),
+        (0.008, None, "was left out: 2 orders take about 0.0"),
         (0.017, 2, "sentences; other words share their sentence's value: 4 orders take about 0.0"),
         (0.04, 2, "sampled 2 of 4 orders: 4 orders take about 0.0"),
         (0.1, 4, ""),

@@ -144,7 +144,8 @@ def test_every_method_is_held_against_documents_that_can_tell(subject: Subject, 
     # 4 of 13, 2 of 4 and 3 of 5 words.
     assert found.prevalence == pytest.approx((4 / 13 + 2 / 4 + 3 / 5) / 3, abs=1e-5)
     assert set(found.methods) == {
-        *("integrated_gradients", "gradient_x_input", "occlusion", "attention_last_cls", "attention_mean_cls", "rollout"),
+        *("integrated_gradients", "gradient_x_input", "occlusion", "two_step_shapley"),
+        *("attention_last_cls", "attention_mean_cls", "rollout"),
         *("rollout_value_norms", "rollout_gradient", "position_first", "position_last", "lexicon", "random"),
     }
     chance = np.mean([precision_of_chance(*sizes) for sizes in ((13, 4), (4, 2), (5, 3))])
@@ -198,11 +199,11 @@ def test_a_run_that_was_killed_goes_on_and_another_is_refused(
         plausibility_found(subject, file, documents=2, seed=3, resume=resume)
 
 
-def test_without_an_explain_graph_occlusion_alone_is_held_against_them(make_subject: Callable[[str], Subject], file: Path) -> None:
+def test_without_an_explain_graph_only_methods_that_erase_are_held_against_them(make_subject: Callable[[str], Subject], file: Path) -> None:
     found = plausibility_found(make_subject("xlnet"), file, documents=1)
 
     assert found.documents == 1
-    assert set(found.methods) == {"occlusion", "position_first", "position_last", "random"}
+    assert set(found.methods) == {"occlusion", "two_step_shapley", "position_first", "position_last", "random"}
 
 
 def test_documents_without_both_marked_and_unmarked_words_are_refused(subject: Subject, tmp_path: Path) -> None:
