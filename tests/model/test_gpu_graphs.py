@@ -201,7 +201,7 @@ def test_the_packed_graph_is_valid_and_reads_packed_tokens(graphs_of: Graphs, fa
     }
 
 
-def test_no_weight_is_rounded_to_fp16(graphs_of: Graphs) -> None:
+def test_in_fp16_a_weight_is_rounded_to_the_nearest_number(graphs_of: Graphs) -> None:
     exact, half = graphs_of("bert-deep"), graphs_of("bert-deep", "fp16")
 
     for ours, theirs in [(half.padded, exact.padded), (half.packed, exact.packed)]:
@@ -211,7 +211,8 @@ def test_no_weight_is_rounded_to_fp16(graphs_of: Graphs) -> None:
         found = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(ours).graph.initializer}
         assert found.keys() == wanted.keys()
         assert all(array.dtype != np.float32 for array in found.values())
-        assert all(np.array_equal(array.astype(wanted[name].dtype), wanted[name]) for name, array in found.items())
+        # An int8 weight times its scale has more digits than fp16.
+        assert all(np.allclose(array.astype(wanted[name].dtype), wanted[name], rtol=2**-11, atol=1e-7) for name, array in found.items())
 
 
 def test_graphs_are_built_once_for_each_bundle_precision_and_runtime(
