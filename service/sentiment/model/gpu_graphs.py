@@ -145,7 +145,7 @@ def _make(plain: Path, folder: Path, precision: Precision) -> None:
 
 
 def _folded(plain: Path, folder: Path) -> ModelProto:
-    """The graph with constants folded: casts of fp16 weights, and their transposes.
+    """The graph with constants folded, such as what makes fp32 of the stored weights.
 
     ``optimizer.optimize_model`` does the same first, but it imports torch.
     """
