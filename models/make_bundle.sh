@@ -168,9 +168,13 @@ elif [ "$recipe" = phenomena ]; then
   label dvd "$data/amazon/dvd.tsv.gz"
   fresh "$run/pairs.jsonl" "$written/antonyms.tsv" "$data/imdb/train.tsv.gz" "$data/amazon/dvd.tsv.gz" ||
     "$models" edit "$run/from" "$data/imdb/train.tsv.gz:0.12" "$data/amazon/dvd.tsv.gz" --out "$run/pairs.jsonl"
-  train "$run/student" --base "$run/from" --ema 0.998 --learning-rate 1e-4 --dropout 0 --max-tokens 384 --batch-rows 128 --batch-tokens 8192 \
-    --evaluations-per-epoch 8 --patience 9 --data "$made" --data "$written/texts/hard.tsv:4" --data "$run/pairs.jsonl" \
-    --data "$run/sst2_long.jsonl:1.5" --data "$run/sentences.jsonl" --data "$run/imdb.jsonl" --data "$run/dvd.jsonl" $(texts 3 3 3 3) \
+  # Two stages, so that the second one shows sentences of the kinds that the first one has taught beside the texts of people.
+  train "$run/phenomena" --base "$run/from" --ema 0.99 --learning-rate 1e-4 --dropout 0 --max-tokens 384 --batch-rows 128 --batch-tokens 8192 \
+    --evaluations-per-epoch 1 --data "$made:0.35" --data "$written/texts/hard.tsv:0.5" --data "$run/sst2_long.jsonl" \
+    --detokenize 0.5 --recase 0.15 --typos 0.3
+  train "$run/student" --base "$run/phenomena/best" --ema 0.998 --learning-rate 1e-4 --dropout 0 --max-tokens 384 --batch-rows 128 \
+    --batch-tokens 8192 --evaluations-per-epoch 2 --data "$made:0.6" --data "$written/texts/hard.tsv:3" --data "$run/pairs.jsonl" \
+    --data "$run/sst2_long.jsonl:1.5" --data "$run/sentences.jsonl" --data "$run/imdb.jsonl" --data "$run/dvd.jsonl" $(texts 2 2 2 2) \
     --detokenize 0.5 --recase 0.15 --typos 0.3
 elif [ "$recipe" = head ]; then
   unlabelled
