@@ -70,7 +70,11 @@ def make(tmp_path: Path) -> Make:
 
 @pytest.mark.parametrize(
     ("recipe", "trains"),
-    [*((recipe, ["teacher", "student"]) for recipe in ("quick", "whole", "onward")), ("head", ["student"]), ("phenomena", ["phenomena", "student"])],
+    [
+        *((recipe, ["teacher", "student"]) for recipe in ("quick", "whole", "onward")),
+        ("head", ["student"]),
+        ("phenomena", ["phenomena", "student"]),
+    ],
 )
 def test_a_recipe_trains_a_teacher_or_uses_the_bundle_then_labels_trains_and_exports_a_student(
     recipe: str, trains: list[str], make: Make, tmp_path: Path
