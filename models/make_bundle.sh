@@ -173,8 +173,8 @@ elif [ "$recipe" = phenomena ]; then
     --evaluations-per-epoch 1 --data "$made:0.35" --data "$written/texts/hard.tsv:0.5" --data "$run/sst2_long.jsonl" \
     --detokenize 0.5 --recase 0.15 --typos 0.3
   train "$run/student" --base "$run/phenomena/best" --ema 0.998 --learning-rate 1e-4 --dropout 0 --max-tokens 384 --batch-rows 128 \
-    --batch-tokens 8192 --evaluations-per-epoch 2 --data "$made:0.6" --data "$written/texts/hard.tsv:3" --data "$run/pairs.jsonl" \
-    --data "$run/sst2_long.jsonl:1.5" --data "$run/sentences.jsonl" --data "$run/imdb.jsonl" --data "$run/dvd.jsonl" $(texts 2 2 2 2) \
+    --batch-tokens 8192 --evaluations-per-epoch 2 --data "$made:0.45" --data "$written/texts/hard.tsv:3" --data "$run/pairs.jsonl" \
+    --data "$run/sst2_long.jsonl" --data "$run/sentences.jsonl" --data "$run/imdb.jsonl" --data "$run/dvd.jsonl" $(texts 2 2 2 2) \
     --detokenize 0.5 --recase 0.15 --typos 0.3
 elif [ "$recipe" = head ]; then
   unlabelled
