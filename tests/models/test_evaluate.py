@@ -112,6 +112,7 @@ def test_generated_texts_are_judged_by_phenomenon_and_by_pairs(exported: tuple[P
     # Neighbours are pairs. Every eleventh pair is not generated, and the last text has lost its neighbour.
     for place, (label, text) in enumerate(rows[:-1]):
         facts = {"phenomenon": ("change", "irony")[place % 4 // 2], "pair": place // 2, "held_out": ["template"] * (place % 2)}
+        facts["register"] = ("tweet", "ticket")[place % 2]
         made.append({"text": text, "label": label} | (facts if place % 22 < 20 else {}))
     file = tmp_path / "made.jsonl"
     file.write_text("".join(json.dumps(one) + "\n" for one in made))
@@ -129,12 +130,13 @@ def test_generated_texts_are_judged_by_phenomenon_and_by_pairs(exported: tuple[P
         name: (len(each), sum(each)) for name, each in wanted.items()
     }
     assert one.held_out.keys() == {"template"}
+    assert one.registers.keys() == {"tweet", "ticket"}
     pairs = [right[2 * number] and right[2 * number + 1] for number in range(39) if 2 * number % 22 < 20]
     assert (one.pairs["all"].pairs, one.pairs["all"].right) == (len(pairs), sum(pairs))
     assert one.pairs["change"].pairs + one.pairs["irony"].pairs == len(pairs)
     for part in (*one.phenomena.values(), *one.held_out.values()):
         assert part.accuracy_interval[0] <= part.accuracy <= part.accuracy_interval[1]
-    for heading in ("By phenomenon", "By what training lacks", "Pairs"):
+    for heading in ("By phenomenon", "By what training lacks", "By register", "Pairs"):
         assert heading in as_text(found)
         assert heading in as_page(found)
 

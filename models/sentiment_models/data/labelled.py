@@ -26,15 +26,17 @@ TextOrPair = str | tuple[str, str]
 
 
 class Made(NamedTuple):
-    """What a generator says of a text: its phenomenon, what of it was kept from training, and the number that both texts of a pair have."""
+    """What a generator says of a text: its phenomenon, what of it was kept from training, the number of its pair, and its register."""
 
     phenomenon: str
     held_out: str
     pair: str
+    register: str = ""
 
     def row(self) -> dict[str, Any]:
         """Return the keys and values of a .jsonl line."""
-        return {"phenomenon": self.phenomenon, "held_out": self.held_out.split(", ") if self.held_out else [], "pair": self.pair}
+        made = {"phenomenon": self.phenomenon, "held_out": self.held_out.split(", ") if self.held_out else [], "pair": self.pair}
+        return {**made, "register": self.register} if self.register else made
 
 
 class Line(NamedTuple):
@@ -223,6 +225,7 @@ def _made(row: dict[str, Any]) -> Iterator[str]:  # Any: JSON
     yield sys.intern(str(row["phenomenon"]))
     yield sys.intern(", ".join(map(str, row.get("held_out") or ())))
     yield str(row.get("pair", ""))
+    yield sys.intern(str(row.get("register") or ""))
 
 
 def batches(lengths: Sequence[int], rows_max: int, tokens_max: int, rng: random.Random) -> list[list[int]]:

@@ -192,6 +192,7 @@ def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: 
         domains=_slices(run, domains),
         phenomena=_slices(run, _by([example.made.phenomenon if example.made else "" for example in examples])),
         held_out=_slices(run, _by([example.made.held_out if example.made else "" for example in examples])),
+        registers=_slices(run, _by([example.made.register if example.made else "" for example in examples])),
         pairs=_pairs(run, examples),
         robustness={name: perturb(classifier, run.texts, labels, answered, name, threads, truncation, seed) for name in PERTURBATIONS},
         rows=rows,

@@ -65,7 +65,8 @@ class Measurement(_Part):
 
     ``confusion`` counts texts by correct label, then by answer, both in the order of ``classes``. ``lengths`` are slices by
     tokens. ``domains`` are slices by the file's domain column, empty without one. Of generated texts, ``phenomena`` are slices by
-    phenomenon, ``held_out`` by what was kept from training, and ``pairs`` are by phenomenon. ``robustness`` is by perturbation.
+    phenomenon, ``held_out`` by what was kept from training, ``registers`` by register such as tweet, and ``pairs`` are by phenomenon.
+    ``robustness`` is by perturbation.
     """
 
     accuracy: float
@@ -81,6 +82,7 @@ class Measurement(_Part):
     domains: dict[str, Slice] = {}
     phenomena: dict[str, Slice] = {}
     held_out: dict[str, Slice] = {}
+    registers: dict[str, Slice] = {}
     pairs: dict[str, PairsFound] = {}
     robustness: dict[str, Robustness]
     rows: int = Field(gt=0)

@@ -39,6 +39,7 @@ def tables(evaluation: Evaluation) -> Iterator[Table]:
     if any(one.phenomena for one in evaluation.datasets.values()):
         yield phenomena(evaluation)
         yield held_out(evaluation)
+        yield registers(evaluation)
         yield pairs(evaluation)
     yield robustness(evaluation)
     if evaluation.behaviours:
@@ -115,6 +116,11 @@ def phenomena(evaluation: Evaluation) -> Table:
 def held_out(evaluation: Evaluation) -> Table:
     """Accuracy of generated texts by what of them was kept from training, the worst first."""
     return _slices("what training lacks", {name: _worst_first(one.held_out) for name, one in evaluation.datasets.items()})
+
+
+def registers(evaluation: Evaluation) -> Table:
+    """Accuracy of generated texts by register, such as tweet or ticket, the worst first."""
+    return _slices("register", {name: _worst_first(one.registers) for name, one in evaluation.datasets.items()})
 
 
 def pairs(evaluation: Evaluation) -> Table:

@@ -43,7 +43,7 @@ def figures(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
 
 
 def _details(served: Evaluation) -> Iterator[str]:
-    cut = (tables.lengths, tables.domains, tables.phenomena, tables.held_out, tables.pairs, tables.robustness)
+    cut = (tables.lengths, tables.domains, tables.phenomena, tables.held_out, tables.registers, tables.pairs, tables.robustness)
     found = [tables.classes(served), *(table(served) for table in cut)]
     found += [tables.behaviours(served)] if served.behaviours else []
     found += [tables.undecided_in_short(served)] if served.undecided else []
