@@ -207,8 +207,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Expected accuracy",
             "percentunit",
-            "Mean probability of the last 5 minutes' answers, without those that abstain. It does not see a model that is sure and wrong.",
-            {"{{pod}} {{model}}": gauge("expected_accuracy")},
+            "Mean probability of the last 5 minutes' answers, without those that abstain, and its 95 % interval by chance. It does not see "
+            "a model that is sure and wrong.",
+            {
+                "{{pod}} {{model}}": gauge("expected_accuracy"),
+                "{{pod}} {{model}}, 95 % low": gauge("expected_accuracy_low"),
+                "{{pod}} {{model}}, 95 % high": gauge("expected_accuracy_high"),
+            },
         ),
         Panel(
             "Texts in another language",

@@ -296,7 +296,7 @@ def metrics_page() -> str:
     """Every metric, from a registry in which a model, a GPU and a certificate are watched."""
     metrics = Metrics(METHODS, CODE_NAMES)
     model = metrics.model("english/1", ["cpu-0"], ["positive"])
-    model.describe(0, name="", version="", digest="", precision="", provider="")
+    model.describe(0, 0.0, name="", version="", digest="", precision="", provider="")
     model.watch_queue(float, float, float)
     model.watch_explanations(float)
     metrics.build_info.info({"version": "", "onnxruntime": ""})

@@ -7,6 +7,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,10 +18,12 @@ from prometheus_client.samples import Sample
 
 from sentiment.client import AsyncClient, CallFailed, Client
 from sentiment.explain.engine.request_check import METHODS as ATTRIBUTION_METHODS
+from sentiment.observability.expected_accuracy import interval
 from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.settings import Settings
 from tests.api_grpc.test_oip import asked
 from tests.conftest import NO_RETRIES, RunningServer
+from tests.tiny import make_bundle, read_manifest, write_manifest
 
 METHODS = {
     *("Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel"),
@@ -63,6 +66,10 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "foreign_texts_total": ("counter", {"model": {"tiny/1"}}),
     "expected_accuracy": ("gauge", {"model": {"tiny/1"}}),
     "expected_accuracy_texts": ("gauge", {"model": {"tiny/1"}}),
+    "expected_accuracy_low": ("gauge", {"model": {"tiny/1"}}),
+    "expected_accuracy_high": ("gauge", {"model": {"tiny/1"}}),
+    "expected_accuracy_error": ("gauge", {"model": {"tiny/1"}}),
+    "score_variance_total": ("counter", {"model": {"tiny/1"}}),
     "runner_busy_seconds_total": ("counter", {"runner": {"cpu-0", "cpu-1"}}),
     "loop_busy_seconds_total": ("counter", {"process": {"server"}}),
     "log_lines_dropped_total": ("counter", {}),
@@ -130,7 +137,7 @@ def test_everything_starts_at_zero(fresh: str) -> None:
     not_sums = (
         "_info",
         "_run_over_predicted",
-        "_expected_accuracy",
+        *("_expected_accuracy", "_expected_accuracy_low", "_expected_accuracy_high", "_expected_accuracy_error"),
         "_loop_busy_seconds_total",
         "_model_bytes",
         "_latency_objective_seconds",
@@ -138,7 +145,7 @@ def test_everything_starts_at_zero(fresh: str) -> None:
     moved = [sample for sample in samples(fresh) if sample.value and not sample.name.endswith(not_sums)]
 
     assert moved == []
-    assert math.isnan(total(fresh, "expected_accuracy"))
+    assert all(math.isnan(total(fresh, f"expected_accuracy{part}")) for part in ("", "_low", "_high", "_error"))
     assert total(fresh, "run_over_predicted") == 1
     assert total(fresh, "latency_objective_seconds") == 0.5
 
@@ -232,6 +239,25 @@ def test_each_answer_is_counted_once_whichever_way_its_text_came(start: Callable
     assert total(text, "foreign_texts_total") == 1
     assert total(text, "expected_accuracy_texts") == 9
     assert total(text, "expected_accuracy") == pytest.approx(total(text, "score_sum", abstained="false") / 9)
+    low, high = interval(9, total(text, "score_sum", abstained="false"), total(text, "score_variance_total"))
+    assert total(text, "expected_accuracy_low") == pytest.approx(low)
+    assert 0.5 < low < total(text, "expected_accuracy")
+    assert total(text, "expected_accuracy_high") == high == 1
+
+
+def test_the_recorded_error_of_the_expected_accuracy_is_that_of_the_data_set_that_is_furthest_off(
+    start: Callable[..., RunningServer], tmp_path: Path
+) -> None:
+    path = make_bundle(tmp_path)
+    found: dict[str, Any] = read_manifest(path)  # Any: plain JSON
+    for name, accuracy, expected in (("near", 0.9, 0.92), ("far", 0.8, 0.73)):
+        whole = {"accuracy": 0.7, "macro_f1": 0.7, "ece": 0.1, "rows": 100}
+        found["accuracy"][name] = {**whole, "without_abstentions": {"rows": 90, "accuracy": accuracy, "expected_accuracy": expected}}
+    write_manifest(path, found)
+
+    text = scrape(start(bundles=(tmp_path,)))[0]
+
+    assert total(text, "expected_accuracy_error", model="tiny/1") == pytest.approx(0.07)
 
 
 async def _stream(server: RunningServer, *texts: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from sentiment.observability.expected_accuracy import interval
 from sentiment.observability.metrics import Metrics
 from sentiment.serving.front_ends.executor import Executor
 from sentiment.serving.front_ends.metric_totals import Counted, Totals
@@ -71,6 +72,10 @@ def test_the_expected_accuracy_is_of_the_answers_of_all_processes() -> None:
     found = shown(executor._totals)
     assert found["sentiment_expected_accuracy_texts,tiny/1"] == found["sentiment_score_count,false,tiny/1"] == 4
     assert found["sentiment_expected_accuracy,tiny/1"] == pytest.approx(0.8)
+    assert found["sentiment_score_variance_total,tiny/1"] == pytest.approx(0.09 + 0.21 + 0.16 + 0.16)
+    low, high = interval(4, 3.2, 0.62)
+    assert found["sentiment_expected_accuracy_low,tiny/1"] == pytest.approx(low)
+    assert found["sentiment_expected_accuracy_high,tiny/1"] == high == 1
 
 
 def exemplars(totals: Totals) -> list[tuple[str, str, float]]:

@@ -13,7 +13,8 @@ from sentiment_models.reports.report import check_writable, write_text
 
 DESCRIPTION = (
     "Measure a bundle's served graph with the service's own code: accuracy, macro F1 and calibration with the range that chance allows, "
-    "results by label and length, typos, behavioural tests, cost per text. With --explanations: how far its explanations can be trusted."
+    "the accuracy that the probabilities let expect, results by label and length, typos, behavioural tests, cost per text. With "
+    "--explanations: how far its explanations can be trusted."
 )
 
 

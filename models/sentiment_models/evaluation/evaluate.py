@@ -15,6 +15,7 @@ from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
 from sentiment_models.data.labelled import Example, TextOrPair, read_examples
 from sentiment_models.errors import BadData, ModelsError
+from sentiment_models.evaluation.expected import Answers, expected, leave_one_out
 from sentiment_models.evaluation.findings import (
     BESIDE,
     CalibrationFound,
@@ -97,6 +98,7 @@ def evaluate(
     threads = threads or cores_granted()
     kinds = read_kinds(undecided) if undecided else {}
     classifier = load_classifier(bundle, precision)
+    measured = {dataset.name: measure(classifier, dataset, threads, truncation, seed) for dataset in datasets}
     return Evaluation(
         bundle=classifier.bundle.id,
         graph=graph_measured(classifier),
@@ -105,7 +107,10 @@ def evaluate(
         truncation=truncation or classifier.manifest.default_truncation,
         threads=threads,
         seed=seed,
-        datasets={dataset.name: measure(classifier, dataset, threads, truncation, seed) for dataset in datasets},
+        datasets={name: found for name, (found, _) in measured.items()},
+        leave_one_out=leave_one_out(
+            {name: answers for name, (_, answers) in measured.items()}, classifier.manifest.calibration.temperature
+        ),
         behaviours=tuple(behave(classifier, threads)),
         undecided=catch(classifier, kinds, threads),
     )
@@ -158,8 +163,10 @@ def _run(classifier: Classifier, dataset: Dataset, examples: Sequence[Example], 
     return Measured(texts, labels, served, core_s, seconds)
 
 
-def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: str | None = None, seed: int = SEED) -> Measurement:
-    """Measure a classifier on one file, with the texts as they are and perturbed.
+def measure(
+    classifier: Classifier, dataset: Dataset, threads: int, truncation: str | None = None, seed: int = SEED
+) -> tuple[Measurement, Answers]:
+    """Measure a classifier on one file, with the texts as they are and perturbed; return the answers to the former too.
 
     Raises:
         BadData: the file cannot be used, or has too many domains.
@@ -178,17 +185,23 @@ def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: 
     accuracy, f1 = accuracy_and_f1_intervals(answered, labels, len(names), seed)
     test = calibration_test(stated, labels, seed)
     counts = confusion(answered, labels, len(names))
-    return Measurement(
+    lengths = _lengths(run.served)
+    answers = Answers(stated, labels, run.served.abstain, np.argmax(np.stack(list(lengths.values())), axis=0))
+    whole = expected(answers, np.ones(rows, np.bool_))
+    assert whole is not None  # a file without texts is refused
+    measurement = Measurement(
         accuracy=round(found.accuracy, 5),
         accuracy_interval=_rounded(accuracy),
         macro_f1=round(found.macro_f1, 5),
         macro_f1_interval=_rounded(f1),
         ece=round(found.ece, 5),
         calibration=CalibrationFound(p_value=round(test.p_value, 5), ece_of_calibrated=_rounded(test.ece_of_calibrated)),
+        expected=whole,
+        expected_without_abstentions=expected(answers, answers.counted),
         classes=_classes(counts, names),
         confusion=tuple(tuple(row) for row in counts.tolist()),
         reliability=tuple(reliability_bins(stated.max(axis=1), answered == labels)),
-        lengths=_slices(run, _lengths(run.served)),
+        lengths=_slices(run, lengths),
         domains=_slices(run, domains),
         phenomena=_slices(run, _by([example.made.phenomenon if example.made else "" for example in examples])),
         held_out=_slices(run, _by([example.made.held_out if example.made else "" for example in examples])),
@@ -203,6 +216,7 @@ def measure(classifier: Classifier, dataset: Dataset, threads: int, truncation: 
         texts_per_s=round(rows / run.seconds, 1),
         sha256=sha256(dataset.path),
     )
+    return measurement, answers
 
 
 def record(bundle: Path, evaluation: Evaluation) -> None:
@@ -224,9 +238,12 @@ def record(bundle: Path, evaluation: Evaluation) -> None:
         raise ModelsError(
             f"the figures were measured on {evaluation.graph.file}; the manifest records only figures of the served graph, {served}"
         )
-    accuracy: dict[str, Json] = {name: one.model_dump() for name, one in manifest.accuracy.items()}
+    accuracy: dict[str, dict[str, Json]] = {name: one.model_dump(exclude_none=True) for name, one in manifest.accuracy.items()}
     for name, one in evaluation.datasets.items():
+        counted = one.expected_without_abstentions
         accuracy[name] = {"accuracy": one.accuracy, "macro_f1": one.macro_f1, "ece": one.ece, "rows": one.rows}
+        if counted:
+            accuracy[name]["without_abstentions"] = counted.model_dump(include={"rows", "accuracy", "expected_accuracy"})
     path = bundle / MANIFEST_FILE
     write_object(path, {**read_object(path), "accuracy": accuracy})
 

@@ -51,6 +51,40 @@ class CalibrationFound(_Part):
     ece_of_calibrated: tuple[float, float]
 
 
+class Expected(_Part):
+    """The expected accuracy of ``rows`` answers, the mean of their winning probabilities, beside the true one.
+
+    ``by_chance``: where the accuracy lies with 95 % if the probabilities are true. ``error``: expected minus true accuracy.
+    """
+
+    rows: int = Field(gt=0)
+    accuracy: float
+    expected_accuracy: float
+    by_chance: tuple[float, float]
+    error: float
+
+
+class Errors(_Part):
+    """Expected minus true accuracy by data set, without abstentions; ``worst``: the set with the largest absolute error."""
+
+    by_set: dict[str, float] = Field(min_length=2)
+    mean_absolute: float
+    worst: str
+
+
+class LeaveOneOut(_Part):
+    """Errors of the expected accuracy of each data set under three calibrations: see ``expected.leave_one_out``.
+
+    ``as_served``: the bundle's temperature. ``refitted``: the one that fits the other sets, which ``temperatures`` has by the set left
+    out. ``refitted_by_length``: one for each class of length.
+    """
+
+    temperatures: dict[str, float]
+    as_served: Errors
+    refitted: Errors
+    refitted_by_length: Errors
+
+
 class Robustness(_Part):
     """The effect of a perturbation on ``rows`` texts: the number of changed labels, and the accuracy before and after."""
 
@@ -63,10 +97,10 @@ class Robustness(_Part):
 class Measurement(_Part):
     """Figures of one labelled file. Shares are from 0 to 1, intervals are 95 %; ``truncated`` and ``abstained`` count texts.
 
-    ``confusion`` counts texts by correct label, then by answer, both in the order of ``classes``. ``lengths`` are slices by
-    tokens. ``domains`` are slices by the file's domain column, empty without one. Of generated texts, ``phenomena`` are slices by
-    phenomenon, ``held_out`` by what was kept from training, ``registers`` by register such as tweet, and ``pairs`` are by phenomenon.
-    ``robustness`` is by perturbation.
+    ``expected`` is of all answers, ``expected_without_abstentions`` of those that do not abstain (None without any). ``confusion`` counts
+    texts by correct label, then by answer, both in the order of ``classes``. ``lengths`` are slices by tokens. ``domains`` are slices by
+    the file's domain column, empty without one. Of generated texts, ``phenomena`` are slices by phenomenon, ``held_out`` by what was kept
+    from training, ``registers`` by register such as tweet, and ``pairs`` are by phenomenon. ``robustness`` is by perturbation.
     """
 
     accuracy: float
@@ -75,6 +109,8 @@ class Measurement(_Part):
     macro_f1_interval: tuple[float, float]
     ece: float
     calibration: CalibrationFound
+    expected: Expected
+    expected_without_abstentions: Expected | None
     classes: dict[str, ClassFound]
     confusion: tuple[tuple[int, ...], ...]
     reliability: tuple[Bin, ...]
@@ -136,7 +172,8 @@ class GraphMeasured(_Part):
 class Evaluation(_Part):
     """Figures of one graph of one bundle, by data set.
 
-    ``behaviours`` is empty unless the labels include negative and positive. ``undecided`` (by kind) is empty without such a file.
+    ``leave_one_out`` is None unless two sets have answers that do not abstain. ``behaviours`` is empty unless the labels include negative
+    and positive. ``undecided`` (by kind) is empty without such a file.
     """
 
     bundle: str
@@ -147,6 +184,7 @@ class Evaluation(_Part):
     threads: int
     seed: int
     datasets: dict[str, Measurement] = Field(min_length=1)
+    leave_one_out: LeaveOneOut | None = None
     behaviours: tuple[BehaviourFound, ...] = ()
     undecided: dict[str, Undecided] = {}
 

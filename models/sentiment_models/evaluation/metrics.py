@@ -125,26 +125,26 @@ def wilson(share: NDArray[np.float64], rows: NDArray[np.int64]) -> tuple[NDArray
     return middle - half, middle + half
 
 
-def negative_log_likelihood(logits: Logits, labels: Labels, temperature: float = 1.0) -> float:
-    """Mean negative log-likelihood over the rows, in nats."""
+def negative_log_likelihood(logits: Logits, labels: Labels, temperature: float = 1.0, weights: NDArray[np.float64] | None = None) -> float:
+    """Mean negative log-likelihood over the rows, in nats. ``weights``: of each row, [rows]; None: equal."""
     scaled = logits.astype(np.float64) / temperature
     top = scaled.max(axis=1)
     log_total = top + np.log(np.exp(scaled - top[:, np.newaxis]).sum(axis=1))
-    return float((log_total - scaled[np.arange(len(labels)), labels]).mean())
+    return float(np.average(log_total - scaled[np.arange(len(labels)), labels], weights=weights))
 
 
-def fit_temperature(logits: Logits, labels: Labels) -> float:
+def fit_temperature(logits: Logits, labels: Labels, weights: NDArray[np.float64] | None = None) -> float:
     """Return the temperature from 0.05 to 20 that maximises the likelihood of the correct labels.
 
     Guo et al. 2017, "On Calibration of Modern Neural Networks". The likelihood has a single peak in 1/temperature, so a
-    golden-section search over log(temperature) finds it.
+    golden-section search over log(temperature) finds it. ``weights``: of each row, [rows]; None: equal.
     """
     ratio = (np.sqrt(5.0) - 1) / 2
     low, high = np.log(TEMPERATURE_MIN), np.log(TEMPERATURE_MAX)
     for _ in range(SEARCH_STEPS):
         width = ratio * (high - low)
         left, right = high - width, low + width
-        if negative_log_likelihood(logits, labels, np.exp(left)) < negative_log_likelihood(logits, labels, np.exp(right)):
+        if negative_log_likelihood(logits, labels, np.exp(left), weights) < negative_log_likelihood(logits, labels, np.exp(right), weights):
             high = right
         else:
             low = left

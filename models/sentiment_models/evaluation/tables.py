@@ -32,6 +32,9 @@ def tables(evaluation: Evaluation) -> Iterator[Table]:
     """Yield every table that the evaluation has figures for, the most important first."""
     yield figures(evaluation)
     yield calibration(evaluation)
+    yield expected_accuracy(evaluation)
+    if evaluation.leave_one_out:
+        yield leave_one_out(evaluation)
     yield classes(evaluation)
     yield lengths(evaluation)
     if any(one.domains for one in evaluation.datasets.values()):
@@ -86,6 +89,46 @@ def calibration(evaluation: Evaluation) -> Table:
         "the same probabilities gets by chance. p: the share of such models whose error is at least as large."
     )
     return Table(CALIBRATION, header, rows, note)
+
+
+def expected_accuracy(evaluation: Evaluation) -> Table:
+    """The accuracy that the probabilities let expect, and its error, with and without the answers that abstain."""
+    answers = (
+        (name, kind, found)
+        for name, one in evaluation.datasets.items()
+        for kind, found in (("all", one.expected), ("not abstained", one.expected_without_abstentions))
+    )
+    rows = tuple(
+        (name, kind, found.rows, found.accuracy, found.expected_accuracy, interval(found.by_chance), f"{found.error:+.4f}")
+        for name, kind, found in answers
+        if found
+    )
+    header = ("data set", "answers", "texts", "accuracy", "expected accuracy", "by chance, 95 %", "error")
+    note = (
+        "Expected accuracy: the mean of the answers' probabilities. The server shows it on live texts, without the answers that abstain. "
+        "By chance, 95 %: where the accuracy would lie if the probabilities were true. Error: expected minus true accuracy."
+    )
+    return Table("Expected accuracy", header, rows, note)
+
+
+def leave_one_out(evaluation: Evaluation) -> Table:
+    """The errors of the expected accuracy of each set with temperatures fitted on the others; without rows for a single set."""
+    found = evaluation.leave_one_out
+    variants = (found.as_served, found.refitted, found.refitted_by_length) if found else ()
+    rows: list[tuple[object, ...]] = [
+        (name, f"{temperature:.3f}", *(f"{one.by_set[name]:+.4f}" for one in variants))
+        for name, temperature in (found.temperatures if found else {}).items()
+    ]
+    if found:
+        rows.append(("mean absolute error", "", *(one.mean_absolute for one in variants)))
+        rows.append(("largest error", "", *(f"{one.by_set[one.worst]:+.4f}, {one.worst}" for one in variants)))
+    header = ("data set", "temperature", "as served", "refitted", "refitted by length")
+    note = (
+        "Errors of the expected accuracy, expected minus true, without the answers that abstain. As served: with the bundle's temperature, "
+        f"{evaluation.temperature:.3f}. Refitted: with the temperature that fits the other data sets alone, each with the same weight. By "
+        "length: with one for each class of length of which the others have 200 texts or more."
+    )
+    return Table("Expected accuracy, each set left out", header, tuple(rows), note)
 
 
 def classes(evaluation: Evaluation) -> Table:

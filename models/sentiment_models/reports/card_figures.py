@@ -44,7 +44,7 @@ def figures(manifest: Manifest, evaluations: Sequence[Evaluation]) -> str:
 
 def _details(served: Evaluation) -> Iterator[str]:
     cut = (tables.lengths, tables.domains, tables.phenomena, tables.held_out, tables.registers, tables.pairs, tables.robustness)
-    found = [tables.classes(served), *(table(served) for table in cut)]
+    found = [tables.expected_accuracy(served), tables.leave_one_out(served), tables.classes(served), *(table(served) for table in cut)]
     found += [tables.behaviours(served)] if served.behaviours else []
     found += [tables.undecided_in_short(served)] if served.undecided else []
     for one in (each for each in found if each.rows):
@@ -60,6 +60,7 @@ def served_evaluation(manifest: Manifest, evaluations: Sequence[Evaluation]) -> 
     return served[-1].model_copy(
         update={
             "datasets": {name: found for one in served for name, found in one.datasets.items()},
+            "leave_one_out": next((one.leave_one_out for one in reversed(served) if one.leave_one_out), None),
             "behaviours": next((one.behaviours for one in reversed(served) if one.behaviours), ()),
             "undecided": next((one.undecided for one in reversed(served) if one.undecided), {}),
         }
@@ -85,6 +86,13 @@ def _worst(manifest: Manifest, served: Evaluation) -> Iterator[str]:
     yield f"The lowest accuracy measured is {worst.accuracy:.4f}, on {name}: {errors:,} wrong answers of {worst.rows:,}."
     name, worst = max(figures, key=lambda pair: pair[1].ece)
     yield f"Calibration is worst on {name}: probabilities are off by {worst.ece:.3f} on average."
+    counted = [(name, one.expected_without_abstentions) for name, one in figures if one.expected_without_abstentions]
+    if counted:
+        name, furthest = max(counted, key=lambda pair: abs(pair[1].error))
+        yield (
+            f"Expected accuracy is furthest from the true one on {name}: {furthest.expected_accuracy:.3f}, true "
+            f"{furthest.accuracy:.3f}, of {furthest.rows:,} answers that do not abstain."
+        )
     name, worst = max(figures, key=lambda pair: pair[1].truncated / pair[1].rows)
     if worst.truncated:
         share = f"{worst.truncated / worst.rows:.1%}"

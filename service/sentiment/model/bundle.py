@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,6 +106,15 @@ class Golden(_Part):
     logits: tuple[float, ...] = Field(strict=False)
 
 
+class Expected(_Part):
+    """Answers of the served graph that do not abstain, on one data set: how many, the share that is right, and the expected one."""
+
+    rows: int
+    accuracy: float = Field(ge=0, le=1)
+    # The mean of their winning probabilities.
+    expected_accuracy: float = Field(ge=0, le=1)
+
+
 class Measured(_Part):
     """Accuracy of the served graph on one data set, measured by the bundle's maker."""
 
@@ -112,6 +122,8 @@ class Measured(_Part):
     macro_f1: float
     ece: float
     rows: int
+    # None: not measured.
+    without_abstentions: Expected | None = None
 
 
 class FileSpec(_Part):
@@ -143,6 +155,12 @@ class Manifest(_Part):
     # None: not measured.
     explanations: ExplanationsMeasured | None = None
     files: dict[str, FileSpec]
+
+    @property
+    def expected_accuracy_error(self) -> float:
+        """The largest distance of expected from true accuracy on any data set; NaN if none was recorded."""
+        found = [one.without_abstentions for one in self.accuracy.values() if one.without_abstentions]
+        return max((abs(one.expected_accuracy - one.accuracy) for one in found), default=math.nan)
 
     @model_validator(mode="after")
     def _agree(self) -> "Manifest":

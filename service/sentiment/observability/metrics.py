@@ -176,6 +176,17 @@ class Metrics:
             ["model"],
         )
         self.expected_accuracy_texts = gauge("expected_accuracy_texts", "Answers that expected_accuracy is the mean of.", ["model"])
+        end = "end of the 95 % interval of the share of right answers among the texts of expected_accuracy, if the probabilities are true."
+        self.expected_accuracy_low = gauge("expected_accuracy_low", f"Lower {end}", ["model"])
+        self.expected_accuracy_high = gauge("expected_accuracy_high", f"Upper {end}", ["model"])
+        self.expected_accuracy_error = gauge(
+            "expected_accuracy_error",
+            "Largest distance of expected from true accuracy on the data sets in the model's manifest; NaN if none was recorded.",
+            ["model"],
+        )
+        self.score_variance = counter(
+            "score_variance", "Sum of p * (1 - p) over the answers that do not abstain, p the probability of the label.", ["model"]
+        )
         # The windows of these gauges, by model.
         self.expected: dict[str, ExpectedAccuracy] = {}
 
@@ -212,11 +223,15 @@ class Metrics:
         ``now`` is an instant of ``time.monotonic``.
         """
         window = self.expected.get(labels.get("model", NO_MODEL))
-        if window is not None and labels.get("abstained") == ABSTAINED[False]:
+        if window is None:
+            return
+        if name == "sentiment_score_variance_total":
+            window.add(now, 0, 0.0, growth)
+        elif labels.get("abstained") == ABSTAINED[False]:
             if name == "sentiment_score_count":
-                window.add(now, growth, 0.0)
+                window.add(now, growth, 0.0, 0.0)
             elif name == "sentiment_score_sum":
-                window.add(now, 0, growth)
+                window.add(now, 0, growth, 0.0)
 
 
 class CallMetrics:
@@ -252,6 +267,9 @@ class ModelMetrics(CallMetrics):
         self._expected = expected = metrics.expected[model] = ExpectedAccuracy()
         metrics.expected_accuracy.labels(model).set_function(lambda: expected.mean(time.monotonic()))
         metrics.expected_accuracy_texts.labels(model).set_function(lambda: expected.texts(time.monotonic()))
+        metrics.expected_accuracy_low.labels(model).set_function(lambda: expected.interval(time.monotonic())[0])
+        metrics.expected_accuracy_high.labels(model).set_function(lambda: expected.interval(time.monotonic())[1])
+        self._score_variance = metrics.score_variance.labels(model).inc
         self.stage = {stage: metrics.stage_seconds.labels(stage, model).observe for stage in STAGES}
         self.batch_rows = metrics.batch_rows.labels(model).observe
         self.batch_tokens = metrics.batch_tokens.labels(model).observe
@@ -273,7 +291,9 @@ class ModelMetrics(CallMetrics):
         self._predictions[label, abstained, priority]()
         self._score[abstained](score)
         if not abstained:
-            self._expected.add(now, 1, score)
+            variance = score * (1 - score)
+            self._expected.add(now, 1, score, variance)
+            self._score_variance(variance)
 
     def runner_busy(self, runner: str, seconds: float) -> None:
         """Add a batch's time to its runner."""
@@ -289,10 +309,11 @@ class ModelMetrics(CallMetrics):
         """Read the number of explanations at each scrape."""
         self._metrics.explanations.labels(self.model).set_function(calls)
 
-    def describe(self, size: int, **facts: str) -> None:
-        """Set the model's facts and the bytes of its files."""
+    def describe(self, size: int, expected_accuracy_error: float, **facts: str) -> None:
+        """Set the model's facts, the bytes of its files, and its error of the expected accuracy, which may be NaN."""
         self._metrics.model_info.labels(self.model).info(facts)
         self._metrics.model_bytes.labels(self.model).set(size)
+        self._metrics.expected_accuracy_error.labels(self.model).set(expected_accuracy_error)
 
     def forget(self) -> None:
         """Remove all series of the model."""

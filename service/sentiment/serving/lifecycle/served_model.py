@@ -160,6 +160,7 @@ def make_served(
     bundle = classifier.bundle
     counted.describe(
         size_of(bundle.manifest.files),
+        bundle.manifest.expected_accuracy_error,
         name=bundle.manifest.name,
         version=str(bundle.manifest.version),
         digest=bundle.digest,
