@@ -216,6 +216,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             },
         ),
         Panel(
+            "Drift",
+            "short",
+            "Population stability index of the last 2,000 texts against the model's reference, by signal. From 0.25 on they differ much.",
+            {"{{pod}} {{model}} {{signal}}": gauge("drift")},
+        ),
+        Panel(
             "Texts in another language",
             "percentunit",
             "Share of the texts with many word fragments: in another script or language, or no prose.",

@@ -32,6 +32,7 @@ from sentiment.api.grpc.status import CODES, HTTP_STATUS, Code
 from sentiment.cli.batch import _parser as batch_parser
 from sentiment.cli.main import _parser as sentiment_parser
 from sentiment.errors import RequestError
+from sentiment.observability.drift import Signal
 from sentiment.observability.metrics import Metrics
 from sentiment.settings import Settings, markdown_table, settings_table
 from sentiment_models.cli import COMMANDS
@@ -174,6 +175,14 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "interactive": "a person waits; the default of one text",
         "bulk": "a program scores many; the default of batches and streams",
     },
+    ("drift", "signal"): {
+        "label": "the winning label",
+        "abstained": "whether the answer abstains",
+        "score": "the probability of the winning label",
+        "tokens": "tokens read of a text",
+        "unknown": "share of these that are not in the vocabulary",
+        "fragments": "share of fragments among the first words and fragments; with a WordPiece tokenizer",
+    },
     ("tokens", "kind"): {"real": "tokens of texts", "padded": "padding"},
     ("trace_spans_dropped", "reason"): {"queue_full": "too many waited", "not_exported": "the collector did not take them"},
     ("model_changes", "change"): {
@@ -295,7 +304,8 @@ def _said(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 def metrics_page() -> str:
     """Every metric, from a registry in which a model, a GPU and a certificate are watched."""
     metrics = Metrics(METHODS, CODE_NAMES)
-    model = metrics.model("english/1", ["cpu-0"], ["positive"])
+    signals = [Signal.of_values(name, {"": ""}, [1]) for name in VALUES["drift", "signal"]]
+    model = metrics.model("english/1", ["cpu-0"], ["positive"], signals)
     model.describe(0, 0.0, name="", version="", digest="", precision="", provider="")
     model.watch_queue(float, float, float)
     model.watch_explanations(float)
@@ -327,7 +337,9 @@ def metrics_page() -> str:
         "and `_count`. The process's own\n"
         "metrics (`process_*`, `python_info`, `python_gc_*`) stand beside them. Series of devices are there "
         "with a GPU (and `nvidia-ml-py`),\n"
-        "that of the certificate with TLS.\n\n" + table(["metric", "type", "labels", "what it is"], rows) + "\n## Label values\n\n"
+        "that of the certificate with TLS, those of drift for models whose bundle has a reference.\n\n"
+        + table(["metric", "type", "labels", "what it is"], rows)
+        + "\n## Label values\n\n"
         "`model` is `name/version` of a loaded model, and empty where a request named none. `method` is the rpc: "
         + ", ".join(f"`{name}`" for name in METHODS)
         + ".\nOf `explain_seconds` it is the part of the explanation. `code` is a [status code](status-codes.md): "

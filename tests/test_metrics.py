@@ -18,6 +18,8 @@ from prometheus_client.samples import Sample
 
 from sentiment.client import AsyncClient, CallFailed, Client
 from sentiment.explain.engine.request_check import METHODS as ATTRIBUTION_METHODS
+from sentiment.model.bundle import load_bundle
+from sentiment.observability.drift import stability_index
 from sentiment.observability.expected_accuracy import interval
 from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.settings import Settings
@@ -36,6 +38,9 @@ CODES = {
 STAGES = {"receive", "tokenize", "queue", "plan", "pad", "copy", "run", "score", "send"}
 PRIORITIES = {"interactive", "bulk"}
 ABSTAINED = {"false", "true"}
+SIGNALS = {"label", "abstained", "score", "tokens", "unknown", "fragments"}
+# Each signal has bins of its own.
+SERIES = {"signal_texts_total": 2 + 2 + 4 * 3}
 EXPLAINED = {
     *ATTRIBUTION_METHODS,
     *("header", "attention", "neuron", "evidence", "counterfactuals", "heads"),
@@ -70,6 +75,10 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "expected_accuracy_high": ("gauge", {"model": {"tiny/1"}}),
     "expected_accuracy_error": ("gauge", {"model": {"tiny/1"}}),
     "score_variance_total": ("counter", {"model": {"tiny/1"}}),
+    "signal_texts_total": ("counter", {"signal": SIGNALS, "model": {"tiny/1"}}),
+    "drift": ("gauge", {"signal": SIGNALS, "model": {"tiny/1"}}),
+    "drift_threshold": ("gauge", {"signal": SIGNALS, "model": {"tiny/1"}}),
+    "drift_texts": ("gauge", {"model": {"tiny/1"}}),
     "runner_busy_seconds_total": ("counter", {"runner": {"cpu-0", "cpu-1"}}),
     "loop_busy_seconds_total": ("counter", {"process": {"server"}}),
     "log_lines_dropped_total": ("counter", {}),
@@ -129,7 +138,7 @@ def test_every_metric_exists_from_the_start_with_every_label_value(fresh: str) -
         found = [sample for sample in shown if sample.name == probe]
 
         assert {label: {sample.labels[label] for sample in found} for label in labels} == labels, name
-        assert len(found) == math.prod(map(len, labels.values())), name
+        assert len(found) == SERIES.get(name, math.prod(map(len, labels.values()))), name
         assert f"# TYPE sentiment_{name} {kind}\n" in fresh
 
 
@@ -138,6 +147,7 @@ def test_everything_starts_at_zero(fresh: str) -> None:
         "_info",
         "_run_over_predicted",
         *("_expected_accuracy", "_expected_accuracy_low", "_expected_accuracy_high", "_expected_accuracy_error"),
+        *("_drift", "_drift_threshold"),
         "_loop_busy_seconds_total",
         "_model_bytes",
         "_latency_objective_seconds",
@@ -146,6 +156,7 @@ def test_everything_starts_at_zero(fresh: str) -> None:
 
     assert moved == []
     assert all(math.isnan(total(fresh, f"expected_accuracy{part}")) for part in ("", "_low", "_high", "_error"))
+    assert math.isnan(total(fresh, "drift"))
     assert total(fresh, "run_over_predicted") == 1
     assert total(fresh, "latency_objective_seconds") == 0.5
 
@@ -258,6 +269,39 @@ def test_the_recorded_error_of_the_expected_accuracy_is_that_of_the_data_set_tha
     text = scrape(start(bundles=(tmp_path,)))[0]
 
     assert total(text, "expected_accuracy_error", model="tiny/1") == pytest.approx(0.07)
+
+
+def test_drift_is_told_of_texts_that_are_not_the_references(start: Callable[..., RunningServer]) -> None:
+    server = start(call_rows_max=1000)
+    with server.client() as client:
+        client.classify_batch(["awful film", "a good film"] * 490, timeout_s=60)
+        before = scrape(server)[0]
+        client.classify_batch(["awful and unheard of"] * 100, timeout_s=60)
+    after = scrape(server)[0]
+
+    assert total(before, "drift_texts") == 980
+    assert math.isnan(total(before, "drift", signal="tokens"))
+    assert total(after, "drift_texts") == 1080
+    for signal in load_bundle(server.settings.bundles[0] / "tiny/1").manifest.signals:
+        window = [total(after, "signal_texts_total", signal=signal.name, bin=name) for name in signal.bins]
+        assert sum(window) == 1080
+        assert total(after, "drift", signal=signal.name) == pytest.approx(stability_index(window, signal.counts)), signal.name
+        assert total(after, "drift", signal=signal.name) > total(after, "drift_threshold", signal=signal.name) > 0 or signal.name == "label"
+    assert total(after, "signal_texts_total", signal="unknown", bin="0.5") == 100
+    assert total(after, "signal_texts_total", signal="label", bin="negative") == 490 + 100
+
+
+def test_a_model_without_a_reference_has_no_drift(start: Callable[..., RunningServer], tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path)
+    manifest = read_manifest(bundle)
+    write_manifest(bundle, {key: value for key, value in manifest.items() if key != "reference"})
+    server = start(bundles=(tmp_path,))
+    with server.client() as client:
+        client.classify("good")
+    text = scrape(server)[0]
+
+    assert not [sample for sample in samples(text) if sample.name.startswith(("sentiment_drift", "sentiment_signal"))]
+    assert total(text, "predictions_total") == 1
 
 
 async def _stream(server: RunningServer, *texts: str) -> None:

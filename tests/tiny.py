@@ -27,6 +27,17 @@ WEIGHTS = {
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 MAX_TOKENS = 32
 LABELS = ("negative", "positive")
+# Of texts such as "a good film" and "awful".
+REFERENCE = {
+    "texts": 2000,
+    "files": {},
+    "label": {"negative": 1000, "positive": 1000},
+    "abstained": 100,
+    "score": {"edges": [0.6, 0.9], "counts": [100, 900, 1000]},
+    "tokens": {"edges": [4, 8], "counts": [900, 1000, 100]},
+    "unknown": {"edges": [0, 0.5], "counts": [1900, 100, 0]},
+    "fragments": {"edges": [0, 0.5], "counts": [1900, 100, 0]},
+}
 
 
 def make_bundle(root: Path, name: str = "tiny", version: int = 1, *, pairs: bool = False, max_tokens: int = MAX_TOKENS) -> Path:
@@ -68,6 +79,7 @@ def make_bundle(root: Path, name: str = "tiny", version: int = 1, *, pairs: bool
         "windows": None,
         "golden": golden,
         "accuracy": {"made-up": {"accuracy": 0.5, "macro_f1": 0.5, "ece": 0.1, "rows": 2}},
+        "reference": REFERENCE,
         "provenance": {},
     }
     write_manifest(path, manifest)

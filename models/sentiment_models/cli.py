@@ -23,6 +23,7 @@ COMMANDS = {
     "evaluate": "measure a bundle on labelled texts",
     "attention-tests": "train small encoders to test what attention contributes",
     "long-texts": "choose how a bundle reads texts that are too long for it",
+    "reference": "count how a bundle answers texts that it knows, for the server to compare",
     "compare": "run two bundles over the same texts",
     "card": "write a bundle's MODEL_CARD.md",
     "verify": "check everything in a bundle",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from sentiment.observability.drift import Signal, stability_index
 from sentiment.observability.expected_accuracy import interval
 from sentiment.observability.metrics import Metrics
 from sentiment.serving.front_ends.executor import Executor
@@ -76,6 +77,26 @@ def test_the_expected_accuracy_is_of_the_answers_of_all_processes() -> None:
     low, high = interval(4, 3.2, 0.62)
     assert found["sentiment_expected_accuracy_low,tiny/1"] == pytest.approx(low)
     assert found["sentiment_expected_accuracy_high,tiny/1"] == high == 1
+
+
+def test_drift_is_of_the_answers_of_all_processes() -> None:
+    here, front = Metrics((), ()), Metrics((), ())
+    reference = Signal.of_values("label", {label: label for label in LABELS}, [500, 500])
+    own, theirs = (metrics.model("tiny/1", [], LABELS, [reference]) for metrics in (here, front))
+    executor: Any = SimpleNamespace(_metrics=here, _totals=Totals(here.registry, dict))
+    counted = Counted(front.registry)
+    for metrics, label, texts in ((own, "positive", 400), (theirs, "positive", 350), (theirs, "negative", 250)):
+        assert metrics.drift is not None
+        for _ in range(texts):
+            metrics.drift.add([label])
+
+    for _ in range(2):
+        Executor._add_counts(executor, json.loads(json.dumps(counted.take())))
+
+    found = shown(executor._totals)
+    assert found["sentiment_drift_texts,tiny/1"] == 1000
+    assert found["sentiment_signal_texts_total,label,positive,tiny/1"] == 750
+    assert found["sentiment_drift,label,tiny/1"] == pytest.approx(stability_index([250, 750], [500, 500]))
 
 
 def exemplars(totals: Totals) -> list[tuple[str, str, float]]:

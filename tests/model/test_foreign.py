@@ -7,7 +7,8 @@ import pytest
 
 import sentiment_models
 from sentiment.model.bundle import CHECKOUT_BUNDLES
-from sentiment.model.foreign import TOKENS_READ, Foreign
+from sentiment.model.foreign import TOKENS_READ, Fragments
+from sentiment.model.foreign import is_foreign as tells
 from sentiment.model.tokenizer import Tokenizer
 from sentiment_models.evaluation.probes import read_kinds
 
@@ -17,7 +18,7 @@ IDS = {token: number for number, token in enumerate(TOKENS)}
 
 
 def is_foreign(*tokens: str) -> bool:
-    return Foreign(dict(enumerate(TOKENS)).get, IDS["[UNK]"], "##").is_foreign([IDS[token] for token in tokens])
+    return tells(*Fragments(dict(enumerate(TOKENS)).get, IDS["[UNK]"], "##").count([IDS[token] for token in tokens]))
 
 
 @pytest.mark.parametrize("fragment", ["[UNK]", "##ly", "\u00e9", "\u4e2d"])

@@ -1,1 +1,1 @@
-"""Measurements of a bundle: accuracy, calibration, behavioural tests, long texts, comparisons."""
+"""Measurements of a bundle: accuracy, calibration, behavioural tests, long texts, references, comparisons."""

@@ -3,7 +3,7 @@
 It uses the service's modules, so that measurements here hold for the service.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from sentiment.model.scores import Scored
 from sentiment.model.session import Session
 from sentiment.model.tensors import Feeds, pad
 from sentiment.model.tokenizer import Row, Tokenizer, Windows
+from sentiment.observability.drift import values_of
 from sentiment_models.data.labelled import TextOrPair, cut_sorted
 from sentiment_models.evaluation.metrics import Labels, Logits, Probabilities
 
@@ -67,6 +68,7 @@ class Served:
         lengths: tokens read, special tokens included, [texts].
         long: whether the text is longer than the model reads at once, [texts].
         truncated: whether a part of the text was not read, [texts].
+        signals: what the server compares with a reference, see ``values_of``, by text.
     """
 
     stated: Probabilities
@@ -74,6 +76,7 @@ class Served:
     lengths: NDArray[np.int64]
     long: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
+    signals: Sequence[tuple[Hashable, ...]]
 
     @property
     def answers(self) -> Labels:
@@ -149,7 +152,13 @@ def serve(classifier: Classifier, texts: Sequence[TextOrPair], title: str, threa
         lengths=np.array([reading.tokens for reading in readings], np.int64),
         long=np.array(long, np.bool_),
         truncated=np.array([reading.truncated for reading in readings], np.bool_),
+        signals=[_signals(classifier.tokenizer, one, reading) for one, reading in zip(scored, readings, strict=True)],
     )
+
+
+def _signals(tokenizer: Tokenizer, scored: Scored, reading: Row | Windows) -> tuple[Hashable, ...]:
+    unknown, fragments = tokenizer.unknown_tokens(reading), tokenizer.fragments(reading)
+    return values_of(scored.label, scored.abstain, scored.score, reading.tokens, unknown, fragments)
 
 
 class _Pool:

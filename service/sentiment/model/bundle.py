@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -16,6 +17,7 @@ from sentiment.errors import BadBundle
 from sentiment.model.execute import Execute, here, result_of
 from sentiment.model.scores import COMBINATIONS
 from sentiment.model.trust import ExplanationsMeasured
+from sentiment.observability.drift import Signal
 
 MANIFEST = "manifest.json"
 CARD = "MODEL_CARD.md"
@@ -126,6 +128,54 @@ class Measured(_Part):
     without_abstentions: Expected | None = None
 
 
+class Histogram(_Part):
+    """Texts by a number: up to each edge, and above the last one."""
+
+    edges: tuple[float, ...] = Field(min_length=1, strict=False)
+    counts: tuple[Annotated[int, Field(ge=0)], ...] = Field(strict=False)
+
+    @model_validator(mode="after")
+    def _agree(self) -> "Histogram":
+        if list(self.edges) != sorted(set(self.edges)) or len(self.counts) != len(self.edges) + 1:
+            raise ValueError(f"edges must ascend and counts must have one more: got {list(self.edges)} and {len(self.counts)} counts")
+        return self
+
+
+class Reference(_Part):
+    """How many texts of a set, such as those of a day, have each answer and form. The server compares its own texts with them.
+
+    ``score``: probability of the winning label. ``tokens``: tokens read, special ones included. ``unknown``: share of these that are not in
+    the vocabulary. ``fragments``: share of a text's first words and fragments that are fragments; None without a WordPiece tokenizer.
+    """
+
+    texts: int = Field(ge=1)
+    # SHA-256 of the files that hold the texts, by name.
+    files: dict[str, str] = {}
+    # By winning label, in any order.
+    label: dict[str, Annotated[int, Field(ge=0)]]
+    abstained: int = Field(ge=0)
+    score: Histogram
+    tokens: Histogram
+    unknown: Histogram
+    fragments: Histogram | None = None
+
+    @property
+    def histograms(self) -> dict[str, Histogram]:
+        """The signals that are numbers, by name, in their order."""
+        found = {"score": self.score, "tokens": self.tokens, "unknown": self.unknown}
+        return found if self.fragments is None else {**found, "fragments": self.fragments}
+
+    @model_validator(mode="after")
+    def _agree(self) -> "Reference":
+        sums = {"label": sum(self.label.values()), **{name: sum(one.counts) for name, one in self.histograms.items()}}
+        for name, found in sums.items():
+            if found != self.texts:
+                raise ValueError(f"{name} counts {found} texts; texts is {self.texts}")
+        if self.abstained > self.texts:
+            raise ValueError(f"abstained is {self.abstained}; texts is {self.texts}")
+        return self
+
+
 class FileSpec(_Part):
     """The expected digest and size of a file."""
 
@@ -154,6 +204,8 @@ class Manifest(_Part):
     accuracy: dict[str, Measured] = {}
     # None: not measured.
     explanations: ExplanationsMeasured | None = None
+    # None: the server does not tell drift.
+    reference: Reference | None = None
     files: dict[str, FileSpec]
 
     @property
@@ -179,6 +231,8 @@ class Manifest(_Part):
                 f"windows.stride must be less than windows.size, and windows.size at most max_tokens ({self.max_tokens}); got stride "
                 f"{self.windows.stride} and size {self.windows.size}"
             )
+        if self.reference and set(self.reference.label) != labels:
+            raise ValueError(f"reference.label counts {sorted(self.reference.label)}; the labels are {list(self.labels)}")
         graphs = [*self.graphs.classify, *([self.graphs.explain] if self.graphs.explain else ())]
         for wanted in ("tokenizer.json", *(graph.file for graph in graphs)):
             if wanted not in self.files:
@@ -187,6 +241,18 @@ class Manifest(_Part):
             if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", path):
                 raise ValueError(f"files lists {path!r}; only plain file names in the bundle's own folder are allowed")
         return self
+
+    @property
+    def signals(self) -> tuple[Signal, ...]:
+        """The reference in the order of ``values_of``; empty if there is none."""
+        found = self.reference
+        if found is None:
+            return ()
+        return (
+            Signal.of_values("label", {label: label for label in self.labels}, [found.label[label] for label in self.labels]),
+            Signal.of_values("abstained", {False: "false", True: "true"}, [found.texts - found.abstained, found.abstained]),
+            *(Signal.of_numbers(name, one.edges, one.counts) for name, one in found.histograms.items()),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,24 +10,31 @@ from collections.abc import Callable, Sequence
 TOKENS_READ = 32
 # Two words make up for one fragment, so a foreign text has more than a third fragments, of its words and fragments. A single fragment is
 # not believed: it may be a name.
-FRAGMENT, WORD = 2, -1
 EVIDENCE_MIN = 3
+# One sum counts both, in two digits of this base, which no count reaches.
+BASE = 2 * TOKENS_READ
+FRAGMENT, WORD = BASE, 1
 
 
-class Foreign:
-    """Tells foreign texts by their token ids. Thread-safe."""
+def is_foreign(fragments: int, words: int) -> bool:
+    """Whether more than a third of a text's words and fragments are fragments, at least two."""
+    return 2 * fragments - words >= EVIDENCE_MIN
+
+
+class Fragments:
+    """Counts the fragments and the words of texts by their token ids. Thread-safe."""
 
     def __init__(self, token_of: Callable[[int], str | None], unknown: int, prefix: str) -> None:
         """``token_of``: the token of an id. ``unknown``: the id of unknown words. ``prefix``: of tokens that go on with a word."""
-        self._evidence_of = _Evidence(token_of, unknown, prefix).__getitem__
+        self._kind_of = _Kind(token_of, unknown, prefix).__getitem__
 
-    def is_foreign(self, ids: Sequence[int]) -> bool:
-        """Whether more than a third of a text's words and fragments are fragments, at least two."""
-        return sum(map(self._evidence_of, ids[:TOKENS_READ])) >= EVIDENCE_MIN
+    def count(self, ids: Sequence[int]) -> tuple[int, int]:
+        """How many of a text's first TOKENS_READ tokens are fragments, and how many are words; the others are neither."""
+        return divmod(sum(map(self._kind_of, ids[:TOKENS_READ])), BASE)
 
 
-class _Evidence(dict[int, int]):
-    """What each token says, found when it is first read."""
+class _Kind(dict[int, int]):
+    """What each token counts for, found when it is first read."""
 
     def __init__(self, token_of: Callable[[int], str | None], unknown: int, prefix: str) -> None:
         super().__init__()
@@ -35,11 +42,11 @@ class _Evidence(dict[int, int]):
 
     def __missing__(self, token_id: int) -> int:
         token = self._token_of(token_id) or ""
-        found = self[token_id] = FRAGMENT if token_id == self._unknown else _evidence(token, self._prefix)
+        found = self[token_id] = FRAGMENT if token_id == self._unknown else _kind(token, self._prefix)
         return found
 
 
-def _evidence(token: str, prefix: str) -> int:
+def _kind(token: str, prefix: str) -> int:
     rest = token.removeprefix(prefix)
     if not rest.isalpha():
         return 0

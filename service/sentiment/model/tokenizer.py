@@ -13,7 +13,7 @@ from pathlib import Path
 import tokenizers
 
 from sentiment.errors import BadBundle
-from sentiment.model.foreign import Foreign
+from sentiment.model.foreign import Fragments, is_foreign
 from sentiment.model.known_words import known_words_of
 from sentiment.model.long_texts import head_end, pair_shares, tail_start, window_spans
 from sentiment.model.shortened import EASY_WORD, Shortened, shortener_of
@@ -164,16 +164,25 @@ class Tokenizer:
         self._unknown_id = -1 if unknown is None else unknown
         model = self._tokenizer.model
         words = isinstance(model, tokenizers.models.WordPiece)
-        self._foreign = Foreign(self._tokenizer.id_to_token, self._unknown_id, model.continuing_subword_prefix) if words else None
+        self._fragments = Fragments(self._tokenizer.id_to_token, self._unknown_id, model.continuing_subword_prefix) if words else None
 
     def unknown_tokens(self, reading: Row | Windows) -> int:
         """How many tokens of a text are not in the vocabulary."""
         return reading.unknown if isinstance(reading, Windows) else reading.ids.count(self._unknown_id)
 
-    def is_foreign(self, reading: Row | Windows) -> bool:
-        """Whether a text seems to be in another script or language than the vocabulary; False if the tokenizer is no WordPiece."""
+    @property
+    def has_fragments(self) -> bool:
+        """Whether its tokens tell fragments of words: it is a WordPiece."""
+        return self._fragments is not None
+
+    def fragments(self, reading: Row | Windows) -> tuple[int, int]:
+        """How many of a text's first tokens are fragments of words, and how many are words; (0, 0) without ``has_fragments``."""
         first = reading.rows[0] if isinstance(reading, Windows) else reading
-        return self._foreign is not None and self._foreign.is_foreign(first.ids)
+        return (0, 0) if self._fragments is None else self._fragments.count(first.ids)
+
+    def is_foreign(self, reading: Row | Windows) -> bool:
+        """Whether a text seems to be in another script or language than the vocabulary; False without ``has_fragments``."""
+        return is_foreign(*self.fragments(reading))
 
     def _id_of(self, *names: str) -> int | None:
         """The id of the first of these tokens that is in the vocabulary."""

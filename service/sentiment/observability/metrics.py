@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
+from sentiment.observability.drift import FALSE_ALARMS, TEXTS_MIN, WINDOW_TEXTS, Drift, Signal
 from sentiment.observability.expected_accuracy import ExpectedAccuracy
 from sentiment.observability.instruments import Counter, Histogram, Instrument
 
@@ -189,6 +190,22 @@ class Metrics:
         )
         # The windows of these gauges, by model.
         self.expected: dict[str, ExpectedAccuracy] = {}
+        self.signal_texts = counter(
+            "signal_texts", "Answered texts, by the bin of the model's reference that each signal is in.", ["signal", "bin", "model"]
+        )
+        self.drift = gauge(
+            "drift",
+            f"Population stability index of the last {WINDOW_TEXTS:,} texts against the model's reference; NaN below {TEXTS_MIN:,} texts.",
+            ["signal", "model"],
+        )
+        self.drift_threshold = gauge(
+            "drift_threshold",
+            f"Drift that chance explains: without any, some signal exceeds it in {FALSE_ALARMS:.0%} of windows.",
+            ["signal", "model"],
+        )
+        self.drift_texts = gauge("drift_texts", "Texts that drift is measured on.", ["model"])
+        # The windows of these, by model.
+        self.drifts: dict[str, Drift] = {}
 
     def watch_devices(self, meters: Mapping[str, Meter]) -> None:
         """Read each device's meter, by the device's name, at each scrape. Without meters these metrics do not exist."""
@@ -211,11 +228,11 @@ class Metrics:
         )
         expiration.set_function(expires_at)
 
-    def model(self, model: str, runners: Sequence[str], labels: Sequence[str]) -> "ModelMetrics":
-        """Create every series of a loaded model, at zero. ``labels``: those that it predicts."""
+    def model(self, model: str, runners: Sequence[str], labels: Sequence[str], reference: Sequence[Signal] = ()) -> "ModelMetrics":
+        """Create every series of a loaded model, at zero. ``labels``: those that it predicts; ``reference``: empty if it has none."""
         for runner in runners:
             self.runner_busy_seconds.labels(runner)
-        return ModelMetrics(self, model, labels)
+        return ModelMetrics(self, model, labels, reference)
 
     def add_expected(self, now: float, name: str, labels: Mapping[str, str], growth: float) -> None:
         """Add to a model's expected accuracy what another process has answered: the growth of one of its counters.
@@ -232,6 +249,16 @@ class Metrics:
                 window.add(now, growth, 0.0, 0.0)
             elif name == "sentiment_score_sum":
                 window.add(now, 0, growth, 0.0)
+
+    def add_signals(self, counts: Iterable[tuple[str, Mapping[str, str], float]]) -> None:
+        """Add to the models' drift what another process has answered: names, labels and growth of its counters, of whole texts."""
+        grown: dict[str, list[tuple[str, str, float]]] = {}
+        for name, labels, growth in counts:
+            if name == "sentiment_signal_texts_total":
+                grown.setdefault(labels["model"], []).append((labels["signal"], labels["bin"], growth))
+        for model, texts in grown.items():
+            if model in self.drifts:
+                self.drifts[model].add_counts(texts)
 
 
 class CallMetrics:
@@ -252,7 +279,7 @@ class CallMetrics:
 class ModelMetrics(CallMetrics):
     """The metrics of one loaded model, with the labels resolved."""
 
-    def __init__(self, metrics: Metrics, model: str, labels: Sequence[str]) -> None:
+    def __init__(self, metrics: Metrics, model: str, labels: Sequence[str], reference: Sequence[Signal]) -> None:
         super().__init__(metrics, model)
         self.model = model
         self._predictions = {
@@ -270,6 +297,9 @@ class ModelMetrics(CallMetrics):
         metrics.expected_accuracy_low.labels(model).set_function(lambda: expected.interval(time.monotonic())[0])
         metrics.expected_accuracy_high.labels(model).set_function(lambda: expected.interval(time.monotonic())[1])
         self._score_variance = metrics.score_variance.labels(model).inc
+        self.drift = Drift(reference, lambda signal, name: metrics.signal_texts.labels(signal, name, model)) if reference else None
+        if self.drift is not None:
+            self._watch_drift(metrics, self.drift, reference)
         self.stage = {stage: metrics.stage_seconds.labels(stage, model).observe for stage in STAGES}
         self.batch_rows = metrics.batch_rows.labels(model).observe
         self.batch_tokens = metrics.batch_tokens.labels(model).observe
@@ -295,6 +325,14 @@ class ModelMetrics(CallMetrics):
             self._expected.add(now, 1, score, variance)
             self._score_variance(variance)
 
+    def _watch_drift(self, metrics: Metrics, drift: Drift, reference: Sequence[Signal]) -> None:
+        """Read the gauges of drift at each scrape."""
+        metrics.drifts[self.model] = drift
+        metrics.drift_texts.labels(self.model).set_function(drift.texts)
+        for signal in reference:
+            metrics.drift.labels(signal.name, self.model).set_function(partial(drift.index, signal.name))
+            metrics.drift_threshold.labels(signal.name, self.model).set_function(partial(drift.threshold, signal.name))
+
     def runner_busy(self, runner: str, seconds: float) -> None:
         """Add a batch's time to its runner."""
         self._metrics.runner_busy_seconds.labels(runner).inc(seconds)
@@ -319,6 +357,7 @@ class ModelMetrics(CallMetrics):
         """Remove all series of the model."""
         self.forgotten = True
         self._metrics.expected.pop(self.model, None)
+        self._metrics.drifts.pop(self.model, None)
         for metric in vars(self._metrics).values():
             if isinstance(metric, Instrument):
                 metric.remove("model", self.model)

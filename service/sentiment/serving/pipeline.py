@@ -17,9 +17,11 @@ from sentiment.batching.windows import JointOutcome
 from sentiment.errors import Expired, ModelFailed, Refused, RequestError, Unavailable
 from sentiment.explain.queue import Explaining
 from sentiment.model.classifier import Classifier
+from sentiment.model.foreign import is_foreign
 from sentiment.model.lease import InUse
 from sentiment.model.scores import Scored
 from sentiment.model.tokenizer import Windows
+from sentiment.observability.drift import values_of
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import ModelMetrics
 from sentiment.observability.tracing.trace import StageSpan, exemplar_of
@@ -289,10 +291,13 @@ class Served:
         metrics.text_tokens(reading.tokens)
         if reading.truncated:
             metrics.truncated_texts()
-        if unknown := tokenizer.unknown_tokens(reading):
+        unknown, fragments = tokenizer.unknown_tokens(reading), tokenizer.fragments(reading)
+        if unknown:
             metrics.unknown_tokens(unknown)
-        if tokenizer.is_foreign(reading):
+        if is_foreign(*fragments):
             metrics.foreign_texts()
+        if metrics.drift is not None:
+            metrics.drift.add(values_of(scored.label, scored.abstain, scored.score, reading.tokens, unknown, fragments))
 
 
 def _chunks(queries: Sequence[Query]) -> Iterator[Sequence[int]]:

@@ -81,6 +81,7 @@ class Executor(App):
         now = time.monotonic()
         for name, labels, growth, _ in counts:
             self._metrics.add_expected(now, name, labels, growth)
+        self._metrics.add_signals((name, labels, growth) for name, labels, growth, _ in counts)
 
     async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
         """See Elsewhere. Returns once all front ends accept calls."""

@@ -160,7 +160,8 @@ class FrontEnd:
     def _hold(self, digest: bytes, classifier: Classifier) -> None:
         settings = self._settings
         queue = self._queues[digest] = RemoteQueue(digest, ROWS_PER_QUEUE * settings.queue_rows_max)
-        metrics = self._metrics.model(classifier.bundle.id, [], classifier.manifest.labels)
+        manifest = classifier.manifest
+        metrics = self._metrics.model(classifier.bundle.id, [], manifest.labels, manifest.signals)
         self._held[digest] = Served(classifier, queue, metrics, settings.text_bytes_max, settings.call_rows_max)
 
     def _list(self, listing: Listing) -> None:

@@ -142,13 +142,14 @@ def make_served(
         busy_share: how busy the event loop is, 0 to 1, if batches are to be held for its sake: see ``Scheduler.hold_s``.
     """
     classifier, runners = loaded.classifier, loaded.runners
-    counted = metrics.model(classifier.bundle.id, [runner.name for runner in runners], classifier.manifest.labels)
+    manifest = classifier.manifest
+    counted = metrics.model(classifier.bundle.id, [runner.name for runner in runners], manifest.labels, manifest.signals)
     scheduler: Scheduler[Waiting] = Scheduler(
         loaded.cost,
         loaded.limits,
         len(runners),
         settings.queue_rows_max,
-        classifier.manifest.max_tokens,
+        manifest.max_tokens,
         settings.bulk_share,
         loaded.layout,
         settings.latency_objective_s,

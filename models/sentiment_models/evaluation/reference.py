@@ -1,0 +1,67 @@
+"""Count how a bundle answers texts that it knows: the reference with which its server compares the texts of today."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from sentiment.model.bundle import Histogram, Reference
+from sentiment.model.classifier import Classifier
+from sentiment.observability.drift import SHARE_EDGES
+from sentiment.observability.metrics import SCORE_EDGES, TEXT_TOKENS_EDGES
+from sentiment_models.data.labelled import TextOrPair
+from sentiment_models.export.inference import serve
+from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_object
+from sentiment_models.export.provenance import distinct_names
+
+BAR_CHARACTERS = 40
+
+
+def measure_reference(classifier: Classifier, texts: Sequence[TextOrPair], files: Sequence[Path] = (), threads: int = 0) -> Reference:
+    """Answer texts as the service would, by the bundle's default truncation, and count the answers.
+
+    Args:
+        classifier: of the bundle, with the graph that is served.
+        texts: at least one.
+        files: that hold them, for the record.
+        threads: number of threads that share the session; 0: the available cores.
+    """
+    labels, abstained, scores, tokens, unknown, fragments = zip(*serve(classifier, texts, "reference", threads).signals, strict=True)
+    by_label = Counter(labels)
+    return Reference(
+        texts=len(texts),
+        files=dict(zip(distinct_names(files), map(sha256, files), strict=True)),
+        label={name: by_label[name] for name in classifier.manifest.labels},
+        abstained=sum(abstained),
+        score=_histogram(scores, SCORE_EDGES),
+        tokens=_histogram(tokens, TEXT_TOKENS_EDGES),
+        unknown=_histogram(unknown, SHARE_EDGES),
+        fragments=_histogram(fragments, SHARE_EDGES) if classifier.tokenizer.has_fragments else None,
+    )
+
+
+def record_reference(bundle: Path, reference: Reference) -> None:
+    """Write a reference into a bundle's manifest. Its digest changes."""
+    path = bundle / MANIFEST_FILE
+    write_object(path, {**read_object(path), "reference": reference.model_dump(mode="json")})
+
+
+def table(reference: Reference) -> str:
+    """Format a reference for a terminal: the share of the texts in each bin."""
+    lines = [f"{reference.texts:,} texts"]
+    abstained = {"false": reference.texts - reference.abstained, "true": reference.abstained}
+    for name, counts in (("label", reference.label), ("abstained", abstained)):
+        lines += [name, *(_line(value, count, reference.texts) for value, count in counts.items())]
+    for name, one in reference.histograms.items():
+        bins = [*(f"<= {edge:g}" for edge in one.edges), f" > {one.edges[-1]:g}"]
+        lines += [name, *(_line(value, count, reference.texts) for value, count in zip(bins, one.counts, strict=True) if count)]
+    return "\n".join(lines)
+
+
+def _histogram(values: Sequence[float], edges: Sequence[float]) -> Histogram:
+    counts = Counter(bisect_left(edges, value) for value in values)
+    return Histogram(edges=tuple(map(float, edges)), counts=tuple(counts[place] for place in range(len(edges) + 1)))
+
+
+def _line(name: str, count: int, texts: int) -> str:
+    return f"  {name:12} {count:9,} {count / texts:7.2%} {'#' * round(BAR_CHARACTERS * count / texts)}".rstrip()

@@ -1,0 +1,210 @@
+"""Compares the texts and answers of today with a reference: the population stability index of each signal over the last texts. Pure.
+
+PSI is the sum over bins of (p - q) ln(p / q), where p is the window's share of a bin and q the reference's (Siddiqi 2006, "Credit Risk
+Scorecards"). Window and reference are both samples. Without drift, PSI over 1/n + 1/m is distributed as chi-square with one degree of
+freedom less than bins, for n texts in the window and m in the reference (Yurdakul and Naranjo 2020, "Statistical properties of the
+population stability index", Journal of Risk Model Validation 14).
+
+A reference has the edges of the Prometheus histograms, and shares by tenths (``SHARE_EDGES``). At equal false alarms quantiles of the
+reference detect less: they leave no bins where the reference has no texts, and other texts are there.
+"""
+
+import math
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, Protocol
+
+SHARE_EDGES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+# Chance alone moves the index of ten bins by about 0.005. It is called large from 0.25 on.
+WINDOW_TEXTS = 2000
+# With 500 texts rare bins have so few of them that false alarms are up to three times as many.
+TEXTS_MIN = 1000
+# The window moves in slots of at least so many texts, so at most 21 are kept.
+SLOT_TEXTS = 100
+# The share of independent windows without drift in which any signal is above its threshold. Between 0.4 % and 1.7 % of simulated ones are:
+# chi-square is near for rare bins, not exact (pytest -s tests/test_drift.py).
+FALSE_ALARMS = 0.01
+# Bins in which chance puts fewer texts of the window count as one (Cochran 1954): single texts in rare bins would alarm.
+EXPECTED_MIN = 5
+# Texts added to each bin, so that an empty one has a logarithm: to window and reference in proportion to their texts, so that they make no
+# difference by themselves.
+PRIOR_TEXTS = 3
+ABOVE = "+Inf"
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """What is compared, its bins, and the reference's number of texts in each.
+
+    ``bins``: names, unique in a signal. ``place``: the bin's index of a value (Any: signals have different types).
+    """
+
+    name: str
+    bins: tuple[str, ...]
+    counts: tuple[int, ...]
+    place: Callable[[Any], int]
+
+    @classmethod
+    def of_values(cls, name: str, values: Mapping[Hashable, str], counts: Sequence[int]) -> "Signal":
+        """A bin for each value. ``values`` names them, in the order of ``counts``."""
+        return cls(name, tuple(values.values()), tuple(counts), {value: place for place, value in enumerate(values)}.__getitem__)
+
+    @classmethod
+    def of_numbers(cls, name: str, edges: Sequence[float], counts: Sequence[int]) -> "Signal":
+        """Bins of numbers, up to each edge and above the last one. ``edges`` ascend; ``counts`` has one more."""
+        return cls(name, (*(str(float(edge)) for edge in edges), ABOVE), tuple(counts), partial(bisect_left, tuple(edges)))
+
+
+def values_of(label: str, abstained: bool, score: float, tokens: int, unknown: int, fragments: tuple[int, int]) -> tuple[Hashable, ...]:
+    """The values of a text's signals, in the order of a reference: label, abstained, score, tokens, unknown, fragments.
+
+    Args:
+        label: the winning label.
+        abstained: whether its probability is below the model's threshold.
+        score: its calibrated probability.
+        tokens: tokens read, special ones included.
+        unknown: those that are not in the vocabulary.
+        fragments: fragments of words, and words, at the start of the text.
+    """
+    pieces = fragments[0] + fragments[1]
+    return label, abstained, score, tokens, unknown / (tokens or 1), fragments[0] / (pieces or 1)
+
+
+class Tally(Protocol):
+    """A number that grows."""
+
+    value: float
+
+
+class Drift:
+    """The window of one model's last texts, at least WINDOW_TEXTS of them once so many have come."""
+
+    def __init__(self, signals: Sequence[Signal], tally: Callable[[str, str], Tally]) -> None:
+        """``tally``: counts this process's texts of a signal and bin. Only ``add`` changes it."""
+        self._signals = {signal.name: signal for signal in signals}
+        self._places = [signal.place for signal in signals]
+        self._by_signal = [[tally(signal.name, name) for name in signal.bins] for signal in signals]
+        self._tallies = [one for tallies in self._by_signal for one in tallies]
+        # A slot has the counts of all bins, one signal after the other.
+        names = [(signal.name, name) for signal in signals for name in signal.bins]
+        self._index = {both: place for place, both in enumerate(names)}
+        self._span = {signal.name: slice(at := self._index[signal.name, signal.bins[0]], at + len(signal.bins)) for signal in signals}
+        self._texts_span = self._span[signals[0].name]
+        # What the tallies were when they were last taken, and the texts added since.
+        self._taken = [one.value for one in self._tallies]
+        self._added = 0
+        self._slots: deque[list[float]] = deque()
+        self._open = [0.0] * len(names)
+
+    def add(self, values: Sequence[Hashable]) -> None:
+        """Count a text by ``values_of`` it."""
+        for value, place, tallies in zip(values, self._places, self._by_signal, strict=False):  # the last signal may have no reference
+            tallies[place(value)].value += 1
+        self._added += 1
+        if self._added >= SLOT_TEXTS:
+            self._take()
+
+    def add_counts(self, counts: Iterable[tuple[str, str, float]]) -> None:
+        """Add texts that another process has counted: signal, bin, number. Whole texts only: each is in one bin of every signal."""
+        for signal, name, number in counts:
+            place = self._index.get((signal, name))
+            if place is not None:
+                self._open[place] += number
+        self._move()
+
+    def texts(self) -> float:
+        """The number of texts in the window."""
+        self._take()
+        return self._texts()
+
+    def index(self, signal: str) -> float:
+        """The population stability index of a signal; NaN with fewer than TEXTS_MIN texts."""
+        return stability_index(self._window(signal), self._signals[signal].counts) if self.texts() >= TEXTS_MIN else math.nan
+
+    def threshold(self, signal: str) -> float:
+        """The index that chance alone exceeds in FALSE_ALARMS of the windows, of any signal; NaN with fewer than TEXTS_MIN texts."""
+        if self.texts() < TEXTS_MIN:
+            return math.nan
+        return chance_index(self._window(signal), self._signals[signal].counts, FALSE_ALARMS / len(self._signals))
+
+    def _window(self, signal: str) -> list[float]:
+        """The window's texts in each bin."""
+        span = self._span[signal]
+        return [sum(column) for column in zip(*(slot[span] for slot in (*self._slots, self._open)), strict=True)]
+
+    def _take(self) -> None:
+        """Move what this process has counted into the window."""
+        if self._added:
+            for place, tally in enumerate(self._tallies):
+                self._open[place] += tally.value - self._taken[place]
+                self._taken[place] = tally.value
+            self._added = 0
+            self._move()
+
+    def _move(self) -> None:
+        """Close the open slot if it is full, and drop the slots that the window does without."""
+        if self._texts_of(self._open) >= SLOT_TEXTS:
+            self._slots.append(self._open)
+            self._open = [0.0] * len(self._open)
+        while self._slots and self._texts() - self._texts_of(self._slots[0]) >= WINDOW_TEXTS:
+            self._slots.popleft()
+
+    def _texts(self) -> float:
+        return self._texts_of(self._open) + sum(map(self._texts_of, self._slots))
+
+    def _texts_of(self, slot: Sequence[float]) -> float:
+        return sum(slot[self._texts_span])
+
+
+def stability_index(window: Sequence[float], reference: Sequence[float]) -> float:
+    """The population stability index of two counts by bin. 0: equal shares; it has no upper limit.
+
+    Rare bins count as one (EXPECTED_MIN), and each bin has a prior (PRIOR_TEXTS).
+    """
+    bins = _bins(window, reference)
+    texts, known = sum(window), sum(reference)
+    prior = PRIOR_TEXTS / (texts + known)
+    total = 1 + prior * len(bins)
+    shares = [((here / texts + prior) / total, (there / known + prior) / total) for here, there in bins]
+    return math.fsum((p - q) * math.log(p / q) for p, q in shares)
+
+
+def chance_index(window: Sequence[float], reference: Sequence[float], tail: float) -> float:
+    """The index that two samples of the same texts exceed with probability ``tail``."""
+    freedom = max(1, len(_bins(window, reference)) - 1)
+    return chi_square_quantile(tail, freedom) * (1 / sum(window) + 1 / sum(reference))
+
+
+def _bins(window: Sequence[float], reference: Sequence[float]) -> list[tuple[float, float]]:
+    """Texts of window and reference in each bin, the rare bins as one, without empty ones."""
+    texts = sum(window)
+    share = texts / (texts + sum(reference))
+    both = list(zip(window, reference, strict=True))
+    common = [(here, there) for here, there in both if (here + there) * share >= EXPECTED_MIN]
+    rest = texts - sum(here for here, _ in common), sum(reference) - sum(there for _, there in common)
+    return [*common, rest] if any(rest) else common
+
+
+def chi_square_tail(value: float, freedom: int) -> float:
+    """The probability that chi-square with so many degrees of freedom exceeds a value over 0 (Abramowitz and Stegun 26.4.4, 26.4.5)."""
+    half, odd = value / 2, freedom % 2
+    powers = (power + odd / 2 for power in range(freedom // 2))
+    # Logarithms, since powers and factorials overflow for hundreds of bins.
+    terms = (math.exp(power * math.log(half) - half - math.lgamma(power + 1)) for power in powers)
+    return math.fsum(terms) + (math.erfc(math.sqrt(half)) if odd else 0.0)
+
+
+@lru_cache(1024)
+def chi_square_quantile(tail: float, freedom: int) -> float:
+    """The value that chi-square with so many degrees of freedom exceeds with this probability, to 1e-9."""
+    low, high = 0.0, 1.0
+    while chi_square_tail(high, freedom) > tail:
+        high *= 2
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if chi_square_tail(middle, freedom) > tail else (low, middle)
+    return high
