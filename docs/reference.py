@@ -183,6 +183,11 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "unknown": "share of these that are not in the vocabulary",
         "fragments": "share of fragments among the first words and fragments; with a WordPiece tokenizer",
     },
+    ("shadow_shift", "direction"): {"up": "the other version gives it a higher probability", "down": "a lower one"},
+    ("shadow_dropped", "reason"): {
+        "queue_full": "too many texts of the sample wait",
+        "failed": "the other version refused or failed the text",
+    },
     ("tokens", "kind"): {"real": "tokens of texts", "padded": "padding"},
     ("trace_spans_dropped", "reason"): {"queue_full": "too many waited", "not_exported": "the collector did not take them"},
     ("model_changes", "change"): {
@@ -309,6 +314,7 @@ def metrics_page() -> str:
     model.describe(0, 0.0, name="", version="", digest="", precision="", provider="")
     model.watch_queue(float, float, float)
     model.watch_explanations(float)
+    metrics.shadow("english/1", "english/2", ["negative", "positive"])
     metrics.build_info.info({"version": "", "onnxruntime": ""})
     metrics.loop_busy_seconds.watch(float, "server")
     metrics.watch_devices({"cuda:0": _Silent()})
@@ -333,8 +339,8 @@ def metrics_page() -> str:
     return (
         "# Metrics\n\nFor operators: every metric that `/metrics` shows. Look up what to plot, alert and scale on;\n"
         "[observability](../operate/observability.md) says how.\n\n"
-        "Every series of a loaded model is there from the start, at zero. Histograms have `_bucket`, `_sum` "
-        "and `_count`. The process's own\n"
+        "Every series of a loaded model is there from the start, at zero; those of shadow scoring come with "
+        "the first text. Histograms have `_bucket`, `_sum` and `_count`. The process's own\n"
         "metrics (`process_*`, `python_info`, `python_gc_*`) stand beside them. Series of devices are there "
         "with a GPU (and `nvidia-ml-py`),\n"
         "that of the certificate with TLS, those of drift for models whose bundle has a reference.\n\n"

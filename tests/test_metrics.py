@@ -79,6 +79,11 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "drift": ("gauge", {"signal": SIGNALS, "model": {"tiny/1"}}),
     "drift_threshold": ("gauge", {"signal": SIGNALS, "model": {"tiny/1"}}),
     "drift_texts": ("gauge", {"model": {"tiny/1"}}),
+    # A pair's series come with its first text.
+    "shadow_texts_total": ("counter", {"model": set(), "shadow": set()}),
+    "shadow_flips_total": ("counter", {"from": set(), "to": set(), "model": set(), "shadow": set()}),
+    "shadow_shift_total": ("counter", {"direction": set(), "model": set(), "shadow": set()}),
+    "shadow_dropped_total": ("counter", {"reason": set(), "model": set(), "shadow": set()}),
     "runner_busy_seconds_total": ("counter", {"runner": {"cpu-0", "cpu-1"}}),
     "loop_busy_seconds_total": ("counter", {"process": {"server"}}),
     "log_lines_dropped_total": ("counter", {}),

@@ -162,6 +162,13 @@ class Settings(BaseModel):
         16, description="max waiting explanations; further ones are refused with RESOURCE_EXHAUSTED", ge=1, le=10_000
     )
     explain_bytes_max: int = Field(128 * 2**20, description="max bytes of an explanation from Explain", ge=2**16, le=2**31 - 1)
+    shadow_share: float = Field(
+        0.0,
+        description="share of the answered texts that a version loaded beside the one in use scores too, to compare the two; while texts "
+        "are classified this takes at most explain_share of one core, besides explanations; 0: off",
+        ge=0,
+        le=1,
+    )
     tls_cert_file: str = Field("", description="server certificate with its chain, in PEM; enables TLS for gRPC and HTTP; empty: plaintext")
     tls_key_file: str = Field("", description="private key of tls_cert_file, in PEM, not encrypted")
     tls_client_ca_file: str = Field(

@@ -21,6 +21,7 @@ from sentiment.serving.front_ends.frames import (
     Frames,
     Kind,
     Listing,
+    Sampled,
     Text,
     frame,
     model_frame,
@@ -30,12 +31,14 @@ from sentiment.serving.front_ends.frames import (
     pack_held,
     pack_listing,
     pack_numbers,
+    pack_sampled,
     pack_texts,
     unpack_answers,
     unpack_failures,
     unpack_held,
     unpack_listing,
     unpack_numbers,
+    unpack_sampled,
     unpack_texts,
 )
 
@@ -104,6 +107,15 @@ def test_numbers_survive_a_round_trip(sent: list[int]) -> None:
 def test_a_list_of_models_survives_a_round_trip(sent: Listing) -> None:
     assert unpack_listing(pack_listing(sent)) == sent
     assert unpack_held(pack_held(sent.revision, sent.models)) == (sent.revision, set(sent.models))
+
+
+# Unicode text without surrogates, as calls have it.
+words = st.text(st.characters(codec="utf-8"))
+
+
+@given(st.builds(Sampled, words, st.none() | words, st.none() | st.just("windows"), words, st.floats(0, 1), st.integers(0)))
+def test_a_text_for_shadow_scoring_survives_a_round_trip(sent: Sampled) -> None:
+    assert unpack_sampled(pack_sampled(sent)) == sent
 
 
 @given(digest, st.binary(max_size=40))

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import product
+from itertools import permutations, product
 from typing import Protocol
 
 import prometheus_client
@@ -42,6 +42,8 @@ ABSTAINED = {False: "false", True: "true"}
 REFUSALS = ("queue_full", "backlog", "deadline", "unavailable", "explanations")
 # Events of a model version. "loaded": it passed its golden set here; "failed": it did not, and nothing else changed.
 CHANGES = ("loaded", "failed", "used", "unloaded")
+# Why a text for shadow scoring was not compared.
+SHADOW_DROPS = ("queue_full", "failed")
 # Label value of requests that name no loaded model.
 NO_MODEL = ""
 
@@ -154,6 +156,7 @@ class Metrics:
             self.model_changes.labels(change)
         self.build_info = info("build", "Versions of this service and its runtime.")
         self._define_answers(histogram, counter, gauge)
+        self._define_shadow(counter)
 
     def _define_answers(self, histogram: partial[Histogram], counter: partial[Counter], gauge: partial[Gauge]) -> None:
         """Define the metrics of what the models answer."""
@@ -207,6 +210,20 @@ class Metrics:
         # The windows of these, by model.
         self.drifts: dict[str, Drift] = {}
 
+    def _define_shadow(self, counter: partial[Counter]) -> None:
+        """Define the metrics of shadow scoring. A pair's series are there from its first text on."""
+        pair = ["model", "shadow"]
+        self.shadow_texts = counter("shadow_texts", "Texts that the version in use and the version beside it both answered.", pair)
+        self.shadow_flips = counter(
+            "shadow_flips", "Texts that the two gave different labels: from the used version's to the other's.", ["from", "to", *pair]
+        )
+        self.shadow_shift = counter(
+            "shadow_shift",
+            "Sum over the texts of how far the other version moves the probability of the used version's label, by direction.",
+            ["direction", *pair],
+        )
+        self.shadow_dropped = counter("shadow_dropped", "Texts of the sample that were not compared.", ["reason", *pair])
+
     def watch_devices(self, meters: Mapping[str, Meter]) -> None:
         """Read each device's meter, by the device's name, at each scrape. Without meters these metrics do not exist."""
         if not meters:
@@ -233,6 +250,10 @@ class Metrics:
         for runner in runners:
             self.runner_busy_seconds.labels(runner)
         return ModelMetrics(self, model, labels, reference)
+
+    def shadow(self, model: str, shadow: str, labels: Sequence[str]) -> "ShadowMetrics":
+        """Create every series of a comparison, at zero. They go with either version. ``labels``: those of both."""
+        return ShadowMetrics(self, (model, shadow), labels)
 
     def add_expected(self, now: float, name: str, labels: Mapping[str, str], growth: float) -> None:
         """Add to a model's expected accuracy what another process has answered: the growth of one of its counters.
@@ -361,7 +382,18 @@ class ModelMetrics(CallMetrics):
         for metric in vars(self._metrics).values():
             if isinstance(metric, Instrument):
                 metric.remove("model", self.model)
+                metric.remove("shadow", self.model)
             elif isinstance(metric, MetricWrapperBase) and "model" in metric._labelnames:
                 metric.remove_by_labels({"model": self.model})
         for forget in self._metrics.on_forget:
             forget(self.model)
+
+
+class ShadowMetrics:
+    """The metrics of one comparison, with the labels resolved. ``pair``: the version in use, and the one beside it."""
+
+    def __init__(self, metrics: Metrics, pair: tuple[str, str], labels: Sequence[str]) -> None:
+        self.texts = metrics.shadow_texts.labels(*pair)
+        self.flips = {flip: metrics.shadow_flips.labels(*flip, *pair) for flip in permutations(labels, 2)}
+        self.shift = {direction: metrics.shadow_shift.labels(direction, *pair) for direction in ("up", "down")}
+        self.dropped = {reason: metrics.shadow_dropped.labels(reason, *pair) for reason in SHADOW_DROPS}

@@ -55,6 +55,8 @@ class Answer:
 
 Outcome = Answer | RequestError
 Tell = Callable[[Outcome], None]
+# Gets each answered text: the model, the query and the answer.
+Sample = Callable[["Served", Query, Scored], None]
 
 
 class Served:
@@ -75,6 +77,8 @@ class Served:
         self.metrics = metrics
         self.id = classifier.bundle.id
         self.queue = queue
+        # For shadow scoring; None without it.
+        self.sample: Sample | None = None
         # Its calls. A text that ``begin`` has queued is not one.
         self.users = InUse()
         self._reader = QueryReader(classifier, text_bytes_max)
@@ -280,6 +284,8 @@ class Served:
         metrics.stage["score"](now - begun)
         metrics.outcome["met"]()
         self._count_answer(query, reading, scored, now)
+        if self.sample is not None:
+            self.sample(self, query, scored)
         return Answer(
             scored, reading.tokens, reading.truncated, now - arrived_at, tokenize_s, outcome.queue_s, outcome.run_s, outcome.batch_rows
         )

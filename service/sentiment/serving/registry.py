@@ -46,6 +46,15 @@ class Models:
         """Whether this is the version in use of its name."""
         return self._in_use.get(served.classifier.manifest.name) is served
 
+    def beside(self, served: Served) -> Served | None:
+        """The highest loaded version with the same name and labels, if this is the version in use; None without one."""
+        if not self.uses(served):
+            return None
+        manifest = served.classifier.manifest
+        others = [one for one in self._served.values() if one is not served and one.classifier.manifest.name == manifest.name]
+        alike = [one for one in others if set(one.classifier.manifest.labels) == set(manifest.labels)]
+        return max(alike, key=lambda one: one.classifier.manifest.version, default=None)
+
     def all(self) -> list[Served]:
         """All models: the default first, then by name and version.
 

@@ -13,10 +13,12 @@ from prometheus_client import CollectorRegistry
 from sentiment.observability.logs import logger
 from sentiment.serving.app import App
 from sentiment.serving.front_ends.executor_endpoint import FrontEndServer, Serving
+from sentiment.serving.front_ends.frames import Sampled
 from sentiment.serving.front_ends.handshake import Start, beat, front_ends
 from sentiment.serving.front_ends.metric_totals import Counts, Totals
 from sentiment.serving.front_ends.model_copy import copy_of
 from sentiment.serving.lifecycle.served_model import RunningModel
+from sentiment.serving.queries import Query
 
 # How often to collect the front ends' counts: a front end that dies loses at most this much.
 COUNTS_EVERY_S = 5.0
@@ -47,7 +49,7 @@ class Executor(App):
         self._shown = CollectorRegistry()
         self._shown.register(self._totals)
         self._metrics.on_forget.append(self._totals.forget)
-        self._front_ends = FrontEndServer(start.rows_socket, start.settings.front_ends, self._add_counts)
+        self._front_ends = FrontEndServer(start.rows_socket, start.settings.front_ends, self._add_counts, self._compare)
         self._repository.elsewhere = self
 
     async def run(self) -> None:
@@ -82,6 +84,13 @@ class Executor(App):
         for name, labels, growth, _ in counts:
             self._metrics.add_expected(now, name, labels, growth)
         self._metrics.add_signals((name, labels, growth) for name, labels, growth, _ in counts)
+
+    def _compare(self, digest: bytes, sampled: Sampled) -> None:
+        """Offer a text that a front end has answered for shadow scoring."""
+        used = next((running for running in self._repository.running if _digest(running) == digest), None)
+        if used is not None and self._repository.shadow is not None:
+            query = Query(sampled.text, sampled.text_pair, sampled.truncation)
+            self._repository.shadow.offer(used, query, sampled.label, sampled.score, sampled.missed)
 
     async def begin(self, models: Collection[RunningModel], used: Collection[RunningModel]) -> None:
         """See Elsewhere. Returns once all front ends accept calls."""

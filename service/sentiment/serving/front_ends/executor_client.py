@@ -23,9 +23,11 @@ from sentiment.model.tokenizer import Windows
 from sentiment.observability.logs import logger
 from sentiment.observability.tracing.trace import ROWS_MAX, Trace
 from sentiment.serving.front_ends.frames import (
+    ROWS_BYTES,
     Frames,
     Kind,
     Listing,
+    Sampled,
     Text,
     frame,
     frame_of,
@@ -33,6 +35,7 @@ from sentiment.serving.front_ends.frames import (
     model_of,
     pack_held,
     pack_numbers,
+    pack_sampled,
     pack_texts,
     parts_of,
     unpack_answers,
@@ -286,6 +289,16 @@ class Link(asyncio.Protocol):
         """Report the models that are held."""
         if self._transport is not None and self._revision:
             self._transport.write(frame(Kind.HELD, pack_held(self._revision, held)))
+
+    def sample(self, digest: bytes, sampled: Sampled) -> bool:
+        """Send a text that this model has answered, for shadow scoring. Returns whether it was sent.
+
+        It is not if the executor does not read, or if it takes more than ROWS_BYTES.
+        """
+        if self._transport is None or self._paused or len(packed := pack_sampled(sampled)) > ROWS_BYTES:
+            return False
+        self._transport.write(model_frame(Kind.SAMPLE, digest, packed))
+        return True
 
     async def close(self) -> None:
         """Send the last counts and close the connection."""

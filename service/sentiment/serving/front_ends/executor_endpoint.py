@@ -26,6 +26,7 @@ from sentiment.serving.front_ends.frames import (
     Frames,
     Kind,
     Listing,
+    Sampled,
     Text,
     frame,
     frame_of,
@@ -37,6 +38,7 @@ from sentiment.serving.front_ends.frames import (
     pack_numbers,
     unpack_held,
     unpack_numbers,
+    unpack_sampled,
     unpack_texts,
 )
 
@@ -64,18 +66,26 @@ class Serving:
 class FrontEndServer:
     """Serves front ends on a Unix socket."""
 
-    def __init__(self, path: Path, front_ends: int, add_counts: Callable[[Any], None]) -> None:  # Any: JSON
+    def __init__(
+        self,
+        path: Path,
+        front_ends: int,
+        add_counts: Callable[[Any], None],  # Any: JSON
+        compare: Callable[[bytes, Sampled], None] = lambda _digest, _sampled: None,
+    ) -> None:
         """Not listening yet.
 
         Args:
             path: of the socket, in a folder that only this user may enter.
             front_ends: number of front ends that the server has.
             add_counts: gets the growth of a front end's metrics.
+            compare: gets the texts for shadow scoring, with the digest of the model that answered.
         """
         # The models whose texts are taken, by digest.
         self.models: dict[bytes, Serving] = {}
         self.ready = False
         self.add_counts = add_counts
+        self.compare = compare
         self._path = path
         self._front_ends = front_ends
         # The models that calls may use, and what their names mean.
@@ -272,6 +282,9 @@ class FrontEndConnection(asyncio.Protocol):
             digest, packed = model_of(body)
             for number in unpack_numbers(packed):
                 self._cancel(digest, number)
+        elif kind is Kind.SAMPLE:
+            digest, packed = model_of(body)
+            self._server.compare(digest, unpack_sampled(packed))
         elif kind is Kind.COUNTS:
             number, counts = json.loads(body)
             self.counts_received = max(self.counts_received, number)

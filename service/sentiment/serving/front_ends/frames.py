@@ -40,19 +40,20 @@ _ERRORS: dict[str, type[Expired | Unavailable | ModelFailed | Broken]] = {
 
 
 class Kind(enum.IntEnum):
-    """Kinds of frames. Front ends send the first five, the executor the others."""
+    """Kinds of frames. Front ends send the first six, the executor the others."""
 
     HELLO = 1  # sender: JSON {name, pid}
     HELD = 2  # the revision of the last MODELS that is followed, and the digests of the models that are held here: JSON
     ROWS = 3  # a model's digest, and texts to run
     CANCEL = 4  # a model's digest, and the numbers of withdrawn texts
     COUNTS = 5  # growth of the metrics since the last COUNTS: JSON [number of the ASK or 0, counts]
-    MODEL = 6  # a model's digest, and its copy; the next MODELS has it
-    MODELS = 7  # all models that calls may use: see Listing
-    STATE = 8  # JSON {ready}
-    ANSWERS = 9  # a model's digest, and logits of texts
-    FAILURES = 10  # a model's digest, and errors of texts: JSON
-    ASK = 11  # request for COUNTS: its number
+    SAMPLE = 6  # the digest of the model that answered, and a text to compare: JSON, see Sampled
+    MODEL = 7  # a model's digest, and its copy; the next MODELS has it
+    MODELS = 8  # all models that calls may use: see Listing
+    STATE = 9  # JSON {ready}
+    ANSWERS = 10  # a model's digest, and logits of texts
+    FAILURES = 11  # a model's digest, and errors of texts: JSON
+    ASK = 12  # request for COUNTS: its number
 
 
 class Listing(NamedTuple):
@@ -89,6 +90,17 @@ class Failed(NamedTuple):
     number: int
     error: RequestError
     let_in: bool
+
+
+class Sampled(NamedTuple):
+    """An answered text for shadow scoring. ``score``: the probability of ``label``; ``missed``: texts that could not be sent before it."""
+
+    text: str
+    text_pair: str | None
+    truncation: str | None
+    label: str
+    score: float
+    missed: int
 
 
 class BadFrame(Exception):
@@ -271,6 +283,16 @@ def unpack_failures(body: bytes) -> tuple[list[Failed], float]:
         error: RequestError = Refused(message, *refusal) if refusal is not None else _ERRORS[kind](message)
         failures.append(Failed(number, error, let_in))
     return failures, decoded["backlog_s"]
+
+
+def pack_sampled(sampled: Sampled) -> bytes:
+    """The body of SAMPLE."""
+    return json.dumps(sampled, ensure_ascii=False).encode()
+
+
+def unpack_sampled(body: bytes) -> Sampled:
+    """The inverse of ``pack_sampled``."""
+    return Sampled(*json.loads(body))
 
 
 def _numbers(code: str, block: bytes) -> list[Any]:  # Any: int or float, depending on the code

@@ -6,6 +6,7 @@ The composition root of its process, as ``app`` is for the executor.
 import asyncio
 import gc
 import os
+import random
 import signal
 from collections.abc import Coroutine
 from typing import Any
@@ -14,6 +15,7 @@ from sentiment.api.grpc.calls import CODE_NAMES
 from sentiment.api.grpc.endpoint import GrpcSide
 from sentiment.api.grpc.names import METHODS
 from sentiment.model.classifier import Classifier
+from sentiment.model.scores import Scored
 from sentiment.observability.logs import lines_dropped, logger
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.start import make_tracer
@@ -21,11 +23,12 @@ from sentiment.security.secured import Secured
 from sentiment.serving import event_loop
 from sentiment.serving.front_ends.executor_client import Link, RemoteQueue, connect, watch_deadlines
 from sentiment.serving.front_ends.forward import Forward
-from sentiment.serving.front_ends.frames import Listing
+from sentiment.serving.front_ends.frames import Listing, Sampled
 from sentiment.serving.front_ends.handshake import Start, beat
 from sentiment.serving.front_ends.metric_totals import Counted, Counts
 from sentiment.serving.front_ends.model_copy import classifier_of
 from sentiment.serving.pipeline import Served
+from sentiment.serving.queries import Query
 from sentiment.serving.registry import Models
 
 # Max unanswered rows of a front end and model, as a multiple of the executor's queue. Normally the executor's queue refuses first; this is
@@ -72,6 +75,8 @@ class FrontEnd:
         )
         self._opened = False
         self._link: Link | None = None
+        # Texts for shadow scoring that could not be sent.
+        self._missed = 0
         self._draining = False
         self._executor_ready = False
         self._stop = asyncio.Event()
@@ -162,7 +167,16 @@ class FrontEnd:
         queue = self._queues[digest] = RemoteQueue(digest, ROWS_PER_QUEUE * settings.queue_rows_max)
         manifest = classifier.manifest
         metrics = self._metrics.model(classifier.bundle.id, [], manifest.labels, manifest.signals)
-        self._held[digest] = Served(classifier, queue, metrics, settings.text_bytes_max, settings.call_rows_max)
+        served = self._held[digest] = Served(classifier, queue, metrics, settings.text_bytes_max, settings.call_rows_max)
+        served.sample = self._sample if settings.shadow_share else None
+
+    def _sample(self, served: Served, query: Query, scored: Scored) -> None:
+        """Send an answered text to the executor for shadow scoring, if it is in the sample and there is a version to compare with."""
+        if random.random() >= self._settings.shadow_share or self._models.beside(served) is None:  # noqa: S311  # a sample, not a secret
+            return
+        sampled = Sampled(query.text, query.text_pair, query.truncation, scored.label, scored.score, self._missed)
+        sent = self._link is not None and self._link.sample(bytes.fromhex(served.classifier.bundle.digest), sampled)
+        self._missed = 0 if sent else self._missed + 1
 
     def _list(self, listing: Listing) -> None:
         """Let new calls use these models. Those that have begun keep theirs."""

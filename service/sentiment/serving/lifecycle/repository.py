@@ -23,6 +23,7 @@ from sentiment.observability.tracing.trace import Tracer
 from sentiment.serving import event_loop
 from sentiment.serving.lifecycle.loading import Loaded
 from sentiment.serving.lifecycle.served_model import RunningModel, classifies, fits, make_served, no_room
+from sentiment.serving.lifecycle.shadow import Shadow
 from sentiment.serving.lifecycle.startup import check_beside, load_all, load_beside
 from sentiment.serving.registry import Models
 from sentiment.settings import MODEL, Settings
@@ -102,6 +103,16 @@ class Repository:
         self._tasks: set[asyncio.Task[None]] = set()
         # Set to abandon a load in progress.
         self._load_no_more = threading.Event()
+        # Compares versions; None if it is off.
+        self.shadow: Shadow | None = None
+        if settings.shadow_share:
+            self.shadow = Shadow(
+                models,
+                metrics,
+                settings.shadow_share,
+                settings.text_bytes_max,
+                lambda: settings.explain_share if self.busy() else 1.0,
+            )
 
     @property
     def running(self) -> list[RunningModel]:
@@ -223,6 +234,8 @@ class Repository:
     async def close(self) -> None:
         """Finish the running requests, then end all models. Call it when no new calls can arrive."""
         self.load_no_more()
+        if self.shadow is not None:
+            self.shadow.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=LEAVE_S)
         for running in self.running:
@@ -240,7 +253,8 @@ class Repository:
             return self._failures.get(model) or missing
         if self._models.uses(running):
             return "default" if running.classifier.manifest.name == self._models.default else "in use"
-        return "kept" if running in self._kept else ""
+        compared = self.shadow.verdict(running) if self.shadow is not None else ""
+        return "; ".join(filter(None, ("kept" if running in self._kept else "", compared)))
 
     def _check_device(self) -> None:
         # While a run is captured, nothing else in the process may take the device's memory.
@@ -320,11 +334,13 @@ class Repository:
         try:
             on_gpu = one.devices != (CPU,)
             busy_share = event_loop.running().busy_share if on_gpu else lambda: 0.0
-            return make_served(one, self._settings, self._metrics, self._tracer, self.broken, self.busy, busy_share)
+            running = make_served(one, self._settings, self._metrics, self._tracer, self.broken, self.busy, busy_share)
         except BaseException:
             for runner in one.runners:
                 runner.close(0.0)
             raise
+        running.sample = self.shadow.sample if self.shadow is not None else None
+        return running
 
     async def _use(self, running: RunningModel) -> None:
         before = self._models.use(running)
@@ -371,6 +387,8 @@ class Repository:
         with contextlib.suppress(ValueError):
             self._kept.remove(running)
         self._models.remove(running)
+        if self.shadow is not None:
+            self.shadow.withdraw(running)
 
     async def _leave_all(self, chosen: Iterable[RunningModel]) -> None:
         """Unload models concurrently. A failure of one does not stop the others."""
