@@ -87,16 +87,18 @@ STATUS: dict[Code, tuple[str, str, str]] = {
         "-",
     ),
     Code.UNAUTHENTICATED: ("The call has no valid bearer token and the server wants one (`auth_tokens`).", "no; renew the token", "-"),
-    Code.NOT_FOUND: ("No model of this name and version is loaded.", "no", "-"),
+    Code.NOT_FOUND: ("No model of this name and version is loaded, or the journal has no answer that feedback names.", "no", "-"),
     Code.FAILED_PRECONDITION: (
-        "The model cannot do that, such as read a pair or give gradients without an explain graph; or the server does not explain.",
+        "The model cannot do that, such as read a pair or give gradients without an explain graph; or the server does not explain, or "
+        "keeps no journal for feedback (`journal`).",
         "no",
         "-",
     ),
     Code.RESOURCE_EXHAUSTED: (
         "The work ahead leaves no time before the deadline, the queue is full (`queue_rows_max`), too many "
         "calls are open (`calls_max`), too many "
-        "explanations wait (`explain_calls_max`), or the reader of an explanation is too slow.",
+        "explanations wait (`explain_calls_max`), the reader of an explanation is too slow, or 64 searches for answers that feedback names "
+        "wait.",
         RETRY_PUSHBACK,
         "`RetryInfo` and `grpc-retry-pushback-ms`; -1: not within this deadline",
     ),
@@ -188,6 +190,8 @@ VALUES: dict[tuple[str, str], dict[str, str]] = {
         "queue_full": "too many texts of the sample wait",
         "failed": "the other version refused or failed the text",
     },
+    ("feedback", "right"): {"false": "the right label is another", "true": "it is the answer's"},
+    ("feedback", "abstained"): {"false": "the answer was sure enough", "true": "the answer was marked `abstain`"},
     ("tokens", "kind"): {"real": "tokens of texts", "padded": "padding"},
     ("trace_spans_dropped", "reason"): {"queue_full": "too many waited", "not_exported": "the collector did not take them"},
     ("model_changes", "change"): {
@@ -320,7 +324,8 @@ def metrics_page() -> str:
     metrics.watch_devices({"cuda:0": _Silent()})
     metrics.watch_certificate(float)
     metrics.grpc_opened_anew.labels("grpc")
-    for counted in (metrics.log_lines_dropped, metrics.grpc_calls_started, metrics.grpc_calls_ended):
+    lines = metrics.log_lines_dropped, metrics.journal_lines, metrics.journal_lines_dropped
+    for counted in (*lines, metrics.grpc_calls_started, metrics.grpc_calls_ended):
         counted.watch(float)
     rows, values = [], []
     for family in sorted(metrics.registry.collect(), key=lambda family: family.name):

@@ -28,7 +28,7 @@ from tests.conftest import NO_RETRIES, RunningServer
 from tests.tiny import make_bundle, read_manifest, write_manifest
 
 METHODS = {
-    *("Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel"),
+    *("Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel", "Feedback"),
     *("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelInfer"),
 }
 CODES = {
@@ -84,9 +84,14 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "shadow_flips_total": ("counter", {"from": set(), "to": set(), "model": set(), "shadow": set()}),
     "shadow_shift_total": ("counter", {"direction": set(), "model": set(), "shadow": set()}),
     "shadow_dropped_total": ("counter", {"reason": set(), "model": set(), "shadow": set()}),
+    "feedback_total": ("counter", {"right": {"false", "true"}, "abstained": ABSTAINED, "model": {"tiny/1"}}),
+    "measured_accuracy": ("gauge", {"model": {"tiny/1"}}),
+    "measured_accuracy_texts": ("gauge", {"model": {"tiny/1"}}),
     "runner_busy_seconds_total": ("counter", {"runner": {"cpu-0", "cpu-1"}}),
     "loop_busy_seconds_total": ("counter", {"process": {"server"}}),
     "log_lines_dropped_total": ("counter", {}),
+    "journal_lines_total": ("counter", {}),
+    "journal_lines_dropped_total": ("counter", {}),
     "grpc_calls_started_total": ("counter", {}),
     "grpc_calls_ended_total": ("counter", {}),
     "grpc_opened_anew_total": ("counter", {"port": {"grpc"}}),
@@ -153,6 +158,7 @@ def test_everything_starts_at_zero(fresh: str) -> None:
         "_run_over_predicted",
         *("_expected_accuracy", "_expected_accuracy_low", "_expected_accuracy_high", "_expected_accuracy_error"),
         *("_drift", "_drift_threshold"),
+        "_measured_accuracy",
         "_loop_busy_seconds_total",
         "_model_bytes",
         "_latency_objective_seconds",

@@ -25,6 +25,8 @@ OTHER_VALUES = {
     "admin_listen": "127.0.0.1:3",
     "admin_tokens": "/tokens",
     "cache_dir": "/cache",
+    "journal": "/journal",
+    "journal_share": "0.5",
     "device": "cuda:1,cuda:0",
     "bulk_share": "0.5",
     "explain_share": "0.5",

@@ -66,8 +66,12 @@ class ModelNotFound(RequestError):
     """No loaded model has this name and version."""
 
 
+class AnswerNotFound(RequestError):
+    """The journal has no answer to a request with this id."""
+
+
 class Unsupported(RequestError):
-    """The model does not support what the request asks for, such as a pair."""
+    """The model, or the server, does not support what the request asks for, such as a pair."""
 
 
 class NotBuilt(RequestError):
@@ -83,8 +87,8 @@ class Refused(RequestError):
 
     Args:
         retry_after_s: seconds after which a retry may succeed.
-        reason: queue_full, backlog (the queued work would take until after the deadline), calls (too many calls are open) or explanations
-            (too many are queued, or the client reads too slowly).
+        reason: queue_full, backlog (the queued work would take until after the deadline), calls (too many calls are open), explanations
+            (too many are queued, or the client reads too slowly) or feedback (too many searches for answers wait).
         needs_s: seconds that the request takes after that. A retry with less time left cannot succeed.
     """
 

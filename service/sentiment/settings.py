@@ -214,6 +214,17 @@ class Settings(BaseModel):
         False,
         description="export traces over OTLP/gRPC; OpenTelemetry's OTEL_ variables set endpoint and sampling (needs the extra tracing)",
     )
+    journal: str = Field(
+        "", description="folder for a journal of answers, as JSON lines, created if it does not exist; empty: nothing is kept of an answer"
+    )
+    journal_share: float = Field(1.0, description="share of the answers that the journal keeps, drawn at random", ge=0, le=1)
+    journal_texts: bool = Field(False, description="keep the texts in the journal too, as they were sent")
+    journal_bytes_max: int = Field(
+        2**30, description="max bytes of all files of the journal; the oldest are removed first", ge=2**17, le=2**50
+    )
+    journal_file_bytes_max: int = Field(
+        2**24, description="max bytes of a file of the journal; each process writes its own", ge=2**16, le=2**40
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="lowest level that is logged")
     log_format: Literal["json", "console"] = Field(
         "json", description="json: one JSON object per line; console: coloured text for a terminal"

@@ -13,6 +13,7 @@ import pytest
 from pyarrow import dataset
 
 from sentiment.cli import main
+from sentiment.observability.journal_files import files_of
 from sentiment_models import cli as models_cli
 from tests.conftest import RunningServer, leave_out
 from tests.faults.evidence import Evidence
@@ -135,6 +136,50 @@ def test_a_server_whose_disk_is_full(
     assert front_ends == "2" or all(line.count('{"') <= 1 for line in cut)
     assert set(full.names()) <= {"cache", "log"}
     assert not list(full.folder.glob("cache/*"))
+
+
+def test_a_journal_whose_disk_is_full(
+    disk: Callable[[int], Disk], spawn: Callable[..., OwnProcess], evidence: Evidence, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The journal is on a disk that is full from the start. Under load, the disk twice gets 32 KiB of room, which the journal fills each
+    time, and then as much as the journal may take. SIGTERM ends the server.
+    """
+    full = disk(512 * KIB).fill()
+    folder = full.folder / "journal"
+    folder.mkdir()
+    flags = ("--journal", str(folder), "--journal-bytes-max", str(256 * KIB), "--journal-file-bytes-max", str(64 * KIB))
+    server = spawn(*flags)
+
+    def wait(metric: str, more: int = 100) -> None:
+        before = server.total(metric)
+        until(lambda: server.total(metric) >= before + more, f"{metric} grows by {more}")
+
+    with Callers(server.target, channels=4) as callers:
+        wait("journal_lines_dropped_total")
+        assert server.total("journal_lines_total") == 0
+        for _ in (1, 2):
+            full.make_room(32 * KIB)
+            until(lambda: sum(path.stat().st_size for path in files_of(folder)) % (32 * KIB) > 30 * KIB, "the journal fills the disk")
+            wait("journal_lines_dropped_total")
+        full.make_room()
+        dropped = server.total("journal_lines_dropped_total")
+        wait("journal_lines_total", 2000)
+    server.process.terminate()
+    assert server.finish() == 0
+
+    evidence.judge(callers.fates)
+    evidence.measured |= {
+        "journal lines dropped": int(dropped),
+        "99 % of calls within, ms": round(callers.fates.seconds(0.99) * 1e3, 1),
+    }
+    # No line is torn, and the journal says once in each spell that it cannot write.
+    assert all(is_json(line) for path in files_of(folder) for line in path.read_text().splitlines())
+    assert sum(path.stat().st_size for path in files_of(folder)) <= 256 * KIB
+    logged = [json.loads(line) for line in capfd.readouterr().err.splitlines() if is_json(line)]
+    reasons = [line["reason"] for line in logged if line["event"] == "journal_not_written"]
+    assert 1 <= len(reasons) < 50
+    assert set(reasons) == {FULL}
+    assert "journal_lines_lost" in {line["event"] for line in logged}
 
 
 def test_sentiment_classify_fills_the_disk_and_resumes(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sentiment.observability.journal import ANSWER, FEEDBACK
 from sentiment_models.data.text_files import UNREADABLE, bare, check_text, open_text, unreadable
 from sentiment_models.errors import BadData
 
@@ -107,7 +108,8 @@ def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True) -> I
     the keys label and text. An optional column or key text_pair is the second text of a pair; domain is the kind of text, such as
     restaurants. A label is an index into ``labels`` or one of its names. An object may have ``probabilities``, one per label, with the
     ``teacher`` that gave them, as ``sentiment-models label`` writes them. Its label may then be missing and is the likeliest one. An object
-    with a ``phenomenon`` is a generated text, as ``sentiment-models cases`` writes them.
+    with a ``phenomenon`` is a generated text, as ``sentiment-models cases`` writes them. In the journal of a server, lines of feedback with
+    a text are labelled texts; the others are left out, and their number is written to standard error.
     Without ``pairs``, a second text is refused.
 
     Raises:
@@ -202,10 +204,56 @@ def _csv_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
             yield Line(rows.line_num, row[label], row[text], second, domain=kind)
 
 
+class _Journal:
+    """The lines of a file that a server's journal wrote: those of feedback with a text are labelled texts."""
+
+    def __init__(self) -> None:
+        # By request and place, or by text: the last feedback counts.
+        self._labelled: dict[tuple[str, ...], Line] = {}
+        self.lines = self._answers = self._without_text = self._torn = 0
+
+    def takes(self, number: int, row: dict[str, Any]) -> bool:  # Any: JSON
+        """Read a line; False if it is not a journal's."""
+        if row.get("journal") not in (ANSWER, FEEDBACK):
+            return False
+        self.lines += 1
+        text, pair = row.get("text"), row.get("text_pair")
+        if row["journal"] == ANSWER:
+            self._answers += 1
+        elif not isinstance(text, str):
+            self._without_text += 1
+        else:
+            key = (row["request_id"], str(row["item"])) if row.get("request_id") else (text, *(() if pair is None else (pair,)))
+            self._labelled[key] = Line(number, str(row["label"]), text, pair)
+        return True
+
+    def tear(self) -> None:
+        """Leave out a line that a killed server did not finish."""
+        self._torn += 1
+
+    def rows(self, path: Path) -> Iterator[Line]:
+        """The labelled texts; says on standard error how many lines were left out.
+
+        Raises:
+            BadData: there is none.
+        """
+        left_out = f"{self._answers} answers, {self._without_text} labels without a text, {self._torn} torn lines"
+        if self.lines and not self._labelled:
+            raise BadData(
+                f"{path}: a journal without a labelled text ({left_out}); it needs feedback, and texts (the server's setting journal_texts)"
+            )
+        if self.lines:
+            sys.stderr.write(f"{path}: {len(self._labelled)} labelled texts of a journal; left out: {left_out}\n")
+        yield from self._labelled.values()
+
+
 def _jsonl_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
+    journal = _Journal()
     for number, line in enumerate(stream, 1):
         try:
             row = json.loads(line)
+            if journal.takes(number, row):
+                continue
             target = tuple(map(float, row["probabilities"])) if "probabilities" in row else None
             label = row["label"] if target is None else row.get("label", "")
             text, pair = row["text"], row.get("text_pair")
@@ -215,10 +263,14 @@ def _jsonl_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
             for name, each in (("text", text), ("text_pair", "" if pair is None else pair)):
                 if not isinstance(each, str):
                     raise TypeError(f"{name} is {each!r:.40}")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            if journal.lines and isinstance(error, json.JSONDecodeError):
+                journal.tear()
+                continue
             found = repr(error) if line.strip() else "the line is empty; delete it"
             raise BadData(f"{path}:{number}: expected a JSON object with label and text: {found}") from error
         yield Line(number, str(label), text, pair, target, domain, teacher, made)
+    yield from journal.rows(path)
 
 
 def _made(row: dict[str, Any]) -> Iterator[str]:  # Any: JSON

@@ -4,7 +4,7 @@ from sentiment.client.aio import AsyncClient
 from sentiment.client.explain_options import AttentionOptions, ExplainOptions, NeuronOptions
 from sentiment.client.explanations import Explanation
 from sentiment.client.model_id import ModelId
-from sentiment.client.results import CallFailed, Classification, Result, Timing, Violation
+from sentiment.client.results import CallFailed, Classification, FeedbackTaken, Result, Timing, Violation
 from sentiment.client.sync import Client
 from sentiment.security.client_credentials import Credentials
 from sentiment.viewer.proto_json import json_dict as model_json
@@ -18,6 +18,7 @@ __all__ = [
     "Credentials",
     "ExplainOptions",
     "Explanation",
+    "FeedbackTaken",
     "ModelId",
     "NeuronOptions",
     "Result",

@@ -15,7 +15,7 @@ from sentiment.client.explanation_reader import Reader, explained_of
 from sentiment.client.explanations import Explanation
 from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, backoff_s, channel_options
 from sentiment.client.requests import TextOrPair
-from sentiment.client.results import CallFailed, Classification, Result, failure_of_rpc, result_of
+from sentiment.client.results import REQUEST_ID, CallFailed, Classification, FeedbackTaken, Result, failure_of_rpc, feedback_of, result_of
 from sentiment.client.sync import DEFAULT_TARGET
 from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
@@ -67,13 +67,15 @@ class AsyncClient:
         truncation: str = "",
         priority: str = "",
         explain: ExplainOptions | None = None,
+        request_id: str = "",
         timeout_s: float | None = None,
     ) -> Classification:
         """Classify one text or pair. Cancelling the task removes the request from the server's queue.
 
         ``model``: name or name/version. ``truncation``: refuse, head, head_tail or windows. ``priority``: interactive or bulk. Empty
         strings mean the default. ``explain``: explanation to add to the answer, which must fit one message (``explain`` has no such limit);
-        the default timeout is then 30 s.
+        the default timeout is then 30 s. ``request_id``: names the call in the server's log and journal, in 1 to 128 printable ASCII
+        characters.
 
         Raises:
             CallFailed: the call failed; ``code`` says why.
@@ -82,7 +84,7 @@ class AsyncClient:
         request = requests.one(item, requests.Options(model, truncation, priority), explain)
         if explain is not None and timeout_s is None:
             timeout_s = EXPLAIN_TIMEOUT_S
-        return explained_of(await self._call(self._stub.Classify, request, timeout_s), text, text_pair)
+        return explained_of(await self._call(self._stub.Classify, request, timeout_s, request_id), text, text_pair)
 
     async def explain(
         self,
@@ -113,9 +115,18 @@ class AsyncClient:
         return reader.explanation()
 
     async def classify_batch(
-        self, texts: Sequence[TextOrPair], *, model: str = "", truncation: str = "", priority: str = "", timeout_s: float | None = None
+        self,
+        texts: Sequence[TextOrPair],
+        *,
+        model: str = "",
+        truncation: str = "",
+        priority: str = "",
+        request_id: str = "",
+        timeout_s: float | None = None,
     ) -> list[Result]:
         """Classify up to 1,024 texts in one call. Results are in input order; the result of a failed item is a CallFailed.
+
+        ``request_id``: as in ``classify``.
 
         Raises:
             CallFailed: the whole call failed.
@@ -123,7 +134,7 @@ class AsyncClient:
         batch = requests.Batch(texts, requests.Options(model, truncation, priority))
         if texts and not batch.sent:
             return batch.results([])
-        response = await self._call(self._stub.ClassifyBatch, batch.request, timeout_s)
+        response = await self._call(self._stub.ClassifyBatch, batch.request, timeout_s, request_id)
         return batch.results(map(result_of, response.results))
 
     async def classify_stream(
@@ -200,6 +211,27 @@ class AsyncClient:
         """Get one loaded model with its card."""
         return cast(pb.GetModelResponse, await self._call(self._stub.GetModel, pb.GetModelRequest(model=model), timeout_s)).model
 
+    async def feedback(
+        self,
+        label: str,
+        text: TextOrPair | None = None,
+        *,
+        request_id: str = "",
+        item: int = 0,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> FeedbackTaken:
+        """Tell the right label of a text, or of the answer to the request with this id and, in a batch or a stream, this place.
+
+        The server needs a journal. For an answer or a text the last label counts. ``model``: as in ``classify``, with a text.
+
+        Raises:
+            CallFailed: the call failed: FAILED_PRECONDITION without a journal, NOT_FOUND if it does not have the answer.
+            ValueError: neither or both of text and request_id are given.
+        """
+        request = requests.feedback(label, text, request_id, item, model)
+        return feedback_of(cast(pb.FeedbackResponse, await self._call(self._stub.Feedback, request, timeout_s)))
+
     async def _explained(self, request: pb.ExplainRequest, timeout_s: float) -> AsyncGenerator[pb.ExplainResponse, None]:
         deadline_at = time.monotonic() + timeout_s
         for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -219,11 +251,12 @@ class AsyncClient:
             finally:
                 call.cancel()
 
-    async def _call(self, method: Callable[..., Awaitable[R]], request: object, timeout_s: float | None) -> R:
+    async def _call(self, method: Callable[..., Awaitable[R]], request: object, timeout_s: float | None, request_id: str = "") -> R:
+        headers = {"metadata": ((REQUEST_ID, request_id),)} if request_id else {}
         deadline_at = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                return await method(request, timeout=max(0.0, deadline_at - time.monotonic()))
+                return await method(request, timeout=max(0.0, deadline_at - time.monotonic()), **headers)
             except grpc.aio.AioRpcError as error:
                 # A stopping or overloaded grpc.aio server can drop a new call with CANCELLED. A cancellation by our own caller is an
                 # asyncio.CancelledError instead.

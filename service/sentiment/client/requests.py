@@ -96,6 +96,28 @@ def explanation(text: TextOrPair, options: Options, label: str, explain: Explain
     )
 
 
+def feedback(label: str, text: TextOrPair | None, request_id: str, item: int, model: str) -> pb.FeedbackRequest:
+    """A Feedback request.
+
+    Raises:
+        CallFailed: as in ``explanation``.
+        ValueError: neither or both of text and request_id are given.
+    """
+    if (text is None) is not bool(request_id):
+        raise ValueError("give either the text or the request_id of an answer")
+    request = pb.FeedbackRequest(request_id=request_id, item=item, model=model)
+    if text is not None:
+        named = item_of(text)
+        request.text = named.text
+        if named.HasField("text_pair"):
+            request.text_pair = named.text_pair
+    try:
+        request.label = label
+    except UnicodeEncodeError as error:
+        raise _no_unicode("label", error) from error
+    return request
+
+
 def _no_unicode(field: str, error: UnicodeEncodeError) -> CallFailed:
     reason = f"has a lone surrogate at code point {error.start}; Unicode text has none"
     return CallFailed(grpc.StatusCode.INVALID_ARGUMENT, f"{field}: {reason}", [Violation(field, reason)])

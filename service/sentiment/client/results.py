@@ -16,7 +16,7 @@ from sentiment.errors import SentimentError
 from sentiment.v1 import sentiment_pb2 as pb
 
 _DETAILS = "grpc-status-details-bin"
-_REQUEST_ID = "x-request-id"
+REQUEST_ID = "x-request-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,16 @@ class Classification:
             "tokens": self.tokens,
             "truncated": self.truncated,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackTaken:
+    """What a right label was told for: the answer, whether it was right and whether it abstained, and the model that gave it."""
+
+    predicted: str
+    right: bool
+    abstain: bool
+    model: ModelId
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +124,12 @@ def classification_of(response: pb.ClassifyResponse) -> Classification:
     )
 
 
+def feedback_of(response: pb.FeedbackResponse) -> FeedbackTaken:
+    """Convert the answer to feedback from protobuf."""
+    model = ModelId(response.model.name, response.model.version, response.model.digest)
+    return FeedbackTaken(response.predicted, response.right, response.abstain, model)
+
+
 def result_of(result: pb.ClassifyResult | pb.ClassifyStreamResponse) -> Result:
     """Convert the result of one item of a batch or stream."""
     if result.WhichOneof("result") == "error":
@@ -138,7 +154,7 @@ def failure_of_status(status: Status, request_id: str = "") -> CallFailed:
 def failure_of_rpc(code: grpc.StatusCode, message: str, trailers: Sequence[tuple[str, str | bytes]]) -> CallFailed:
     """Convert status and trailers of a failed call. CANCELLED by the server, not by the caller, counts as UNAVAILABLE."""
     found = dict(trailers)
-    request_id = str(found.get(_REQUEST_ID, ""))
+    request_id = str(found.get(REQUEST_ID, ""))
     details = found.get(_DETAILS)
     if isinstance(details, bytes):
         return failure_of_status(Status.FromString(details), request_id)

@@ -15,7 +15,17 @@ from sentiment.client.explanation_reader import explained_of, explanation_of
 from sentiment.client.explanations import Explanation
 from sentiment.client.policy import ATTEMPTS_MAX, EXPLAIN_TIMEOUT_S, backoff_s, channel_options
 from sentiment.client.requests import TextOrPair
-from sentiment.client.results import CallFailed, Classification, Result, failure_of_rpc, result_of, retryable
+from sentiment.client.results import (
+    REQUEST_ID,
+    CallFailed,
+    Classification,
+    FeedbackTaken,
+    Result,
+    failure_of_rpc,
+    feedback_of,
+    result_of,
+    retryable,
+)
 from sentiment.security.client_credentials import Credentials
 from sentiment.v1 import sentiment_pb2 as pb
 from sentiment.v1 import sentiment_pb2_grpc as pb_grpc
@@ -81,13 +91,15 @@ class Client:
         truncation: str = "",
         priority: str = "",
         explain: ExplainOptions | None = None,
+        request_id: str = "",
         timeout_s: float | None = None,
     ) -> Classification:
         """Classify one text or pair.
 
         ``model``: name or name/version. ``truncation``: refuse, head, head_tail or windows. ``priority``: interactive or bulk. Empty
         strings mean the default. ``explain``: explanation to add to the answer, which must fit one message (``explain`` has no such limit);
-        the default timeout is then 30 s.
+        the default timeout is then 30 s. ``request_id``: names the call in the server's log and journal, in 1 to 128 printable ASCII
+        characters.
 
         Raises:
             CallFailed: the call failed; ``code`` says why.
@@ -96,7 +108,7 @@ class Client:
         request = requests.one(item, requests.Options(model, truncation, priority), explain)
         if explain is not None and timeout_s is None:
             timeout_s = EXPLAIN_TIMEOUT_S
-        return explained_of(self._call(self._stub.Classify, request, timeout_s), text, text_pair)
+        return explained_of(self._call(self._stub.Classify, request, timeout_s, request_id), text, text_pair)
 
     def explain(
         self,
@@ -124,9 +136,18 @@ class Client:
             return explanation_of(messages, text, text_pair)
 
     def classify_batch(
-        self, texts: Sequence[TextOrPair], *, model: str = "", truncation: str = "", priority: str = "", timeout_s: float | None = None
+        self,
+        texts: Sequence[TextOrPair],
+        *,
+        model: str = "",
+        truncation: str = "",
+        priority: str = "",
+        request_id: str = "",
+        timeout_s: float | None = None,
     ) -> list[Result]:
         """Classify up to 1,024 texts in one call. Results are in input order; the result of a failed item is a CallFailed.
+
+        ``request_id``: as in ``classify``.
 
         Raises:
             CallFailed: the whole call failed.
@@ -134,7 +155,7 @@ class Client:
         batch = requests.Batch(texts, requests.Options(model, truncation, priority))
         if texts and not batch.sent:
             return batch.results([])
-        response = self._call(self._stub.ClassifyBatch, batch.request, timeout_s)
+        response = self._call(self._stub.ClassifyBatch, batch.request, timeout_s, request_id)
         return batch.results(map(result_of, response.results))
 
     def classify_all(
@@ -201,6 +222,27 @@ class Client:
         """Get one loaded model with its card."""
         return cast(pb.GetModelResponse, self._call(self._stub.GetModel, pb.GetModelRequest(model=model), timeout_s)).model
 
+    def feedback(
+        self,
+        label: str,
+        text: TextOrPair | None = None,
+        *,
+        request_id: str = "",
+        item: int = 0,
+        model: str = "",
+        timeout_s: float | None = None,
+    ) -> FeedbackTaken:
+        """Tell the right label of a text, or of the answer to the request with this id and, in a batch or a stream, this place.
+
+        The server needs a journal. For an answer or a text the last label counts. ``model``: as in ``classify``, with a text.
+
+        Raises:
+            CallFailed: the call failed: FAILED_PRECONDITION without a journal, NOT_FOUND if it does not have the answer.
+            ValueError: neither or both of text and request_id are given.
+        """
+        request = requests.feedback(label, text, request_id, item, model)
+        return feedback_of(cast(pb.FeedbackResponse, self._call(self._stub.Feedback, request, timeout_s)))
+
     def _explained(self, request: pb.ExplainRequest, timeout_s: float) -> Generator[pb.ExplainResponse, None, None]:
         deadline_at = time.monotonic() + timeout_s
         for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -220,11 +262,12 @@ class Client:
             finally:
                 call.cancel()
 
-    def _call(self, method: Callable[..., R], request: object, timeout_s: float | None) -> R:
+    def _call(self, method: Callable[..., R], request: object, timeout_s: float | None, request_id: str = "") -> R:
+        headers = {"metadata": ((REQUEST_ID, request_id),)} if request_id else {}
         deadline_at = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                return method(request, timeout=max(0.0, deadline_at - time.monotonic()))
+                return method(request, timeout=max(0.0, deadline_at - time.monotonic()), **headers)
             except grpc.RpcError as error:
                 # A stopping or overloaded grpc.aio server can drop a new call with CANCELLED. Nothing here cancels calls.
                 stopped = error.code() is grpc.StatusCode.CANCELLED and attempt < ATTEMPTS_MAX and time.monotonic() < deadline_at

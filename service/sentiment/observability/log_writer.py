@@ -1,18 +1,15 @@
 """Writes a server's standard error in a thread, so that logging never waits for a slow reader."""
 
-import contextlib
 import io
 import os
 import select
 import sys
-import threading
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from sentiment.observability.writing_thread import LAST_LINES_S, WritingThread
 
 # Limit of the buffered text: a few thousand lines, enough for a reader that pauses briefly.
 BYTES_MAX = 2**20
-# How long a process that exits waits for its last lines.
-LAST_LINES_S = 1.0
 
 
 class LogLines(io.TextIOBase):
@@ -31,36 +28,26 @@ class LogLines(io.TextIOBase):
         """
         super().__init__()
         self._descriptor = descriptor
-        self._on_lost = on_lost
-        self._room = bytes_max
-        self._waiting: deque[bytes] = deque()
-        self._changed = threading.Condition()
-        self._dropped = 0
         # Whether the last write ended in the middle of a line.
         self._cut = False
-        threading.Thread(target=self._write_all, name="log", daemon=True).start()
+        # One line a write: several processes may share the reader.
+        self._thread = WritingThread("log", self._wrote, on_lost, bytes_max)
 
     @property
     def dropped(self) -> int:
         """Lines that were not written, or only in part."""
-        return self._dropped
+        return self._thread.dropped
 
     def write(self, text: str, /) -> int:
         """Queue the text. A short text is written with one call, because several processes may share the reader."""
         line = text.encode(errors="backslashreplace")
-        with self._changed:
-            if len(line) > self._room:
-                self._dropped += 1
-            elif line:
-                self._room -= len(line)
-                self._waiting.append(line)
-                self._changed.notify_all()
+        if line:
+            self._thread.put(line, len(line))
         return len(text)
 
     def wait_written(self, within_s: float = LAST_LINES_S) -> None:
         """Wait until everything is written, at most ``within_s``: the reader may hang."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._waiting, within_s)
+        self._thread.wait_written(within_s)
 
     def fileno(self) -> int:
         """The file descriptor."""
@@ -74,28 +61,9 @@ class LogLines(io.TextIOBase):
         """Always True."""
         return True
 
-    def _write_all(self) -> None:
-        reported = 0
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting)
-                line = self._waiting[0]
-            written = self._wrote(line)
-            with self._changed:
-                # Removed only after the write: it takes buffer space until then, and ``wait_written`` waits for it.
-                self._waiting.popleft()
-                self._room += len(line)
-                self._dropped += not written
-                self._changed.notify_all()
-                lost = self._dropped - reported
-            if written and lost:
-                reported += lost
-                # An error must not end this thread. No retry: ``on_lost`` may have written its line before it failed.
-                with contextlib.suppress(Exception):
-                    self._on_lost(lost)
-
-    def _wrote(self, line: bytes) -> bool:
+    def _wrote(self, lines: Sequence[bytes]) -> int:
         """Write the line; returns whether all of it was written. After a failure, the next line is tried: a disk may have room again."""
+        (line,) = lines
         left = b"\n" + line if self._cut else line
         size = len(left)
         try:

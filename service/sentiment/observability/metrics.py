@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from sentiment.observability.drift import FALSE_ALARMS, TEXTS_MIN, WINDOW_TEXTS, Drift, Signal
 from sentiment.observability.expected_accuracy import ExpectedAccuracy
 from sentiment.observability.instruments import Counter, Histogram, Instrument
+from sentiment.observability.measured_accuracy import MeasuredAccuracy
 
 # There is an edge at usual objectives: 10 ms and 100 ms for interactive calls, 500 ms at high load on a CPU.
 REQUEST_EDGES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -39,6 +40,8 @@ EXPLAINED = (
 PRIORITIES = ("interactive", "bulk")
 # Label values by whether the model abstained.
 ABSTAINED = {False: "false", True: "true"}
+# Label values by whether an answer was right.
+RIGHT = ABSTAINED
 REFUSALS = ("queue_full", "backlog", "deadline", "unavailable", "explanations")
 # Events of a model version. "loaded": it passed its golden set here; "failed": it did not, and nothing else changed.
 CHANGES = ("loaded", "failed", "used", "unloaded")
@@ -191,6 +194,18 @@ class Metrics:
         self.score_variance = counter(
             "score_variance", "Sum of p * (1 - p) over the answers that do not abstain, p the probability of the label.", ["model"]
         )
+        read = partial(ReadCounter, registry=self.registry)
+        self.journal_lines = read("journal_lines", "Lines written to the journal.")
+        self.journal_lines_dropped = read("journal_lines_dropped", "Lines of the journal lost to a slow, full or missing disk.")
+        self.feedback = counter(
+            "feedback", "Labels from Feedback, by whether the answer was right and whether it abstained.", ["right", "abstained", "model"]
+        )
+        self.measured_accuracy = gauge(
+            "measured_accuracy",
+            "Share of right answers among the last 1,000 with feedback, without those that abstain; NaN if there are none.",
+            ["model"],
+        )
+        self.measured_accuracy_texts = gauge("measured_accuracy_texts", "Answers that measured_accuracy is the share of.", ["model"])
         # The windows of these gauges, by model.
         self.expected: dict[str, ExpectedAccuracy] = {}
         self.signal_texts = counter(
@@ -321,6 +336,13 @@ class ModelMetrics(CallMetrics):
         self.drift = Drift(reference, lambda signal, name: metrics.signal_texts.labels(signal, name, model)) if reference else None
         if self.drift is not None:
             self._watch_drift(metrics, self.drift, reference)
+        self.measured = measured = MeasuredAccuracy()
+        metrics.measured_accuracy.labels(model).set_function(measured.mean)
+        metrics.measured_accuracy_texts.labels(model).set_function(measured.texts)
+        self.feedback = {
+            (right, abstained): metrics.feedback.labels(RIGHT[right], ABSTAINED[abstained], model).inc
+            for right, abstained in product(RIGHT, ABSTAINED)
+        }
         self.stage = {stage: metrics.stage_seconds.labels(stage, model).observe for stage in STAGES}
         self.batch_rows = metrics.batch_rows.labels(model).observe
         self.batch_tokens = metrics.batch_tokens.labels(model).observe

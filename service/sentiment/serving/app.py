@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -26,6 +27,8 @@ from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.start import make_tracer
 from sentiment.security.secured import Secured
 from sentiment.serving import event_loop
+from sentiment.serving.feedback import Feedback
+from sentiment.serving.journaling import journal_of
 from sentiment.serving.lifecycle.exchange import Exchange
 from sentiment.serving.lifecycle.repository import Repository
 from sentiment.serving.lifecycle.served_model import RunningModel
@@ -48,7 +51,8 @@ class App:
 
         Raises:
             CannotServe: a port cannot be bound.
-            BadSettings: the admin port has no tokens, the tracing variables are invalid, or TLS or token files cannot be used.
+            BadSettings: the admin port has no tokens, the tracing variables are invalid, or TLS or token files or the journal's folder
+                cannot be used.
         """
         self._settings = settings
         self._log = logger()
@@ -62,6 +66,8 @@ class App:
         self._metrics.loop_busy_seconds.watch(lambda: loop.busy_s, process)
         self._metrics.log_lines_dropped.watch(lines_dropped)
         self._tracer = make_tracer(settings.tracing, self._metrics, process)
+        self._journal = journal_of(settings, self._metrics, process)
+        self._feedback = None if self._journal is None else Feedback(self._journal, Path(settings.journal))
         self._models = Models(settings.model)
         self._ready = False
         self._draining = False
@@ -72,7 +78,15 @@ class App:
         self.started = asyncio.Event()
         self.http_port = 0
         self._secured = Secured(settings, self._metrics)
-        self._grpc = GrpcSide(settings, self._metrics, self._models, counts=counts_grpc, tracer=self._tracer, secured=self._secured)
+        self._grpc = GrpcSide(
+            settings,
+            self._metrics,
+            self._models,
+            counts=counts_grpc,
+            tracer=self._tracer,
+            secured=self._secured,
+            feedback=self._feedback,
+        )
         self.grpc_port = self._grpc.bind()
         self._web = Web(
             self._grpc.service,
@@ -86,7 +100,7 @@ class App:
             settings.web == "all",
             self._secured,
         )
-        self._repository = Repository(settings, self._metrics, self._models, self._tracer)
+        self._repository = Repository(settings, self._metrics, self._models, self._tracer, journal=self._journal)
         self._exchange = Exchange(settings, self._repository, self._secured, self._metrics)
         # Extra fields of the log event "ready".
         self._ready_with: dict[str, str] = {}
@@ -234,6 +248,10 @@ class App:
             running.close_runners()
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)
+        if self._feedback is not None:
+            self._feedback.close()
+        if self._journal is not None:
+            await asyncio.to_thread(self._journal.close)
 
 
 def _address(listen: str, port: int) -> str:

@@ -22,6 +22,7 @@ from sentiment.model.lease import InUse
 from sentiment.model.scores import Scored
 from sentiment.model.tokenizer import Windows
 from sentiment.observability.drift import values_of
+from sentiment.observability.journal import Answered, Journal
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import ModelMetrics
 from sentiment.observability.tracing.trace import StageSpan, exemplar_of
@@ -70,11 +71,13 @@ class Served:
         text_bytes_max: int,
         call_rows_max: int,
         explaining: Explaining | None = None,
+        journal: Journal | None = None,
     ) -> None:
-        """``explaining``: None if the server does not explain."""
+        """``explaining``: None if the server does not explain. ``journal``: None if answers are not kept."""
         self.classifier = classifier
         self.explaining = explaining
         self.metrics = metrics
+        self._journal = journal
         self.id = classifier.bundle.id
         self.queue = queue
         # For shadow scoring; None without it.
@@ -283,9 +286,10 @@ class Served:
         metrics.stage["queue"](outcome.queue_s, exemplar_of(query.trace))
         metrics.stage["score"](now - begun)
         metrics.outcome["met"]()
-        self._count_answer(query, reading, scored, now)
-        if self.sample is not None:
-            self.sample(self, query, scored)
+        if query.counted:
+            self._count_answer(query, reading, scored, now)
+            if self.sample is not None:
+                self.sample(self, query, scored)
         return Answer(
             scored, reading.tokens, reading.truncated, now - arrived_at, tokenize_s, outcome.queue_s, outcome.run_s, outcome.batch_rows
         )
@@ -304,6 +308,25 @@ class Served:
             metrics.foreign_texts()
         if metrics.drift is not None:
             metrics.drift.add(values_of(scored.label, scored.abstain, scored.score, reading.tokens, unknown, fragments))
+        if self._journal is not None and self._journal.draws():
+            self._journal.add(self._answered(query, reading, scored))
+
+    def _answered(self, query: Query, reading: Reading, scored: Scored) -> Answered:
+        return Answered(
+            at=time.time(),
+            model=self.id,
+            digest=self.classifier.bundle.digest,
+            request_id=query.source.request_id if query.source is not None else "",
+            item=query.item,
+            priority=query.priority.value,
+            tokens=reading.tokens,
+            truncated=reading.truncated,
+            label=scored.label,
+            abstain=scored.abstain,
+            scores=dict(zip(self.classifier.manifest.labels, scored.scores, strict=True)),
+            text=query.text,
+            text_pair=query.text_pair,
+        )
 
 
 def _chunks(queries: Sequence[Query]) -> Iterator[Sequence[int]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sentiment.batching.row_queue import Reading
 from sentiment.batching.ticket import Priority
@@ -11,10 +12,19 @@ from sentiment.model.tokenizer import Row
 from sentiment.observability.tracing.trace import Trace
 
 
+class Source(Protocol):
+    """The request that a text came with."""
+
+    @property
+    def request_id(self) -> str:
+        """Its id, the same at each read."""
+
+
 @dataclass(slots=True)
 class Query:
     """One text or pair. ``truncation``: refuse, head, head_tail or windows; None for the model's default. ``field``: the request field
-    that errors name. ``trace``: records its stages; None if it is not sampled.
+    that errors name. ``trace``: records its stages; None if it is not sampled. ``source``: its request, for the journal; None for none.
+    ``item``: its place in the request, from 0. ``counted``: whether its answer counts among what the model answers.
     """
 
     text: str
@@ -23,6 +33,9 @@ class Query:
     field: str = "text"
     priority: Priority = Priority.INTERACTIVE
     trace: Trace | None = None
+    source: Source | None = None
+    item: int = 0
+    counted: bool = True
 
 
 class QueryReader:

@@ -9,8 +9,8 @@ text that you sent. Probabilities are calibrated and lie in [0, 1]. Every unset 
 Status codes, the same for every rpc of this service:
   INVALID_ARGUMENT     the request is wrong; google.rpc.BadRequest names field, value and limit. Includes malformed bytes
                        and invalid UTF-8. Do not retry.
-  NOT_FOUND            no such model. Do not retry.
-  FAILED_PRECONDITION  this model cannot do that (no pairs, no explanation graph). Do not retry.
+  NOT_FOUND            no such model or answer. Do not retry.
+  FAILED_PRECONDITION  this model or server cannot do that (no pairs, no explanation graph, no journal). Do not retry.
   DEADLINE_EXCEEDED    not finished in time, or the time is too short even for an idle server.
   RESOURCE_EXHAUSTED   too much work is waiting; google.rpc.RetryInfo and the trailer grpc-retry-pushback-ms say when to
                        retry (-1: a retry within the deadline cannot help).
@@ -768,6 +768,86 @@ class GetModelResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetModelResponse: _TypeAlias = GetModelResponse  # noqa: Y015
+
+@_typing.final
+class FeedbackRequest(_message.Message):
+    """Names either an answer by request_id, or a text."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ITEM_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    TEXT_PAIR_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The x-request-id of the call that was answered, 1 to 128 printable ASCII characters. Unset: text."""
+    item: _builtins.int
+    """The text's place in that call, from 0: 0 for Classify, the item's index in a batch, a stream or an Open Inference
+    request. Unset with text.
+    """
+    text: _builtins.str
+    """As ClassifyRequest.text. The server classifies it anew, without counting the answer. Unset with request_id."""
+    text_pair: _builtins.str
+    """As ClassifyRequest.text_pair."""
+    model: _builtins.str
+    """As ClassifyRequest.model. With request_id: unset, or the model that answered."""
+    label: _builtins.str
+    """The right label, one of Model.labels."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        item: _builtins.int = ...,
+        text: _builtins.str = ...,
+        text_pair: _builtins.str | None = ...,
+        model: _builtins.str = ...,
+        label: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "text_pair", b"text_pair"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair", "item", b"item", "label", b"label", "model", b"model", "request_id", b"request_id", "text", b"text", "text_pair", b"text_pair"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__text_pair: _TypeAlias = _typing.Literal["text_pair"]  # noqa: Y015
+    _WhichOneofArgType__text_pair: _TypeAlias = _typing.Literal["_text_pair", b"_text_pair"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__text_pair) -> _WhichOneofReturnType__text_pair | None: ...
+
+Global___FeedbackRequest: _TypeAlias = FeedbackRequest  # noqa: Y015
+
+@_typing.final
+class FeedbackResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREDICTED_FIELD_NUMBER: _builtins.int
+    RIGHT_FIELD_NUMBER: _builtins.int
+    ABSTAIN_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    predicted: _builtins.str
+    """The model's answer."""
+    right: _builtins.bool
+    """True if it is the right label."""
+    abstain: _builtins.bool
+    """As Prediction.abstain."""
+    @_builtins.property
+    def model(self) -> Global___ModelId:
+        """The model that gave the answer."""
+
+    def __init__(
+        self,
+        *,
+        predicted: _builtins.str = ...,
+        right: _builtins.bool = ...,
+        abstain: _builtins.bool = ...,
+        model: Global___ModelId | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abstain", b"abstain", "model", b"model", "predicted", b"predicted", "right", b"right"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FeedbackResponse: _TypeAlias = FeedbackResponse  # noqa: Y015
 
 @_typing.final
 class Model(_message.Message):

@@ -65,6 +65,11 @@ class SentimentServiceStub:
                 request_serializer=sentiment_dot_v1_dot_sentiment__pb2.GetModelRequest.SerializeToString,
                 response_deserializer=sentiment_dot_v1_dot_sentiment__pb2.GetModelResponse.FromString,
                 _registered_method=True)
+        self.Feedback = channel.unary_unary(
+                '/sentiment.v1.SentimentService/Feedback',
+                request_serializer=sentiment_dot_v1_dot_sentiment__pb2.FeedbackRequest.SerializeToString,
+                response_deserializer=sentiment_dot_v1_dot_sentiment__pb2.FeedbackResponse.FromString,
+                _registered_method=True)
 
 
 class SentimentServiceServicer:
@@ -118,6 +123,16 @@ class SentimentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Feedback(self, request, context):
+        """Tells the right label of an answer or a text, for the server's journal and its measured accuracy.
+        FAILED_PRECONDITION if the server keeps no journal (the setting SENTIMENT_JOURNAL). NOT_FOUND if the journal has no
+        such answer: the server does not keep all answers, nor for ever. OK means that the label is taken; the line is lost
+        if the disk does not take it. Idempotent: for an answer or a text the last label counts, once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SentimentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -150,6 +165,11 @@ def add_SentimentServiceServicer_to_server(servicer, server):
                     servicer.GetModel,
                     request_deserializer=sentiment_dot_v1_dot_sentiment__pb2.GetModelRequest.FromString,
                     response_serializer=sentiment_dot_v1_dot_sentiment__pb2.GetModelResponse.SerializeToString,
+            ),
+            'Feedback': grpc.unary_unary_rpc_method_handler(
+                    servicer.Feedback,
+                    request_deserializer=sentiment_dot_v1_dot_sentiment__pb2.FeedbackRequest.FromString,
+                    response_serializer=sentiment_dot_v1_dot_sentiment__pb2.FeedbackResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -315,6 +335,33 @@ class SentimentService:
             '/sentiment.v1.SentimentService/GetModel',
             sentiment_dot_v1_dot_sentiment__pb2.GetModelRequest.SerializeToString,
             sentiment_dot_v1_dot_sentiment__pb2.GetModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Feedback(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sentiment.v1.SentimentService/Feedback',
+            sentiment_dot_v1_dot_sentiment__pb2.FeedbackRequest.SerializeToString,
+            sentiment_dot_v1_dot_sentiment__pb2.FeedbackResponse.FromString,
             options,
             channel_credentials,
             insecure,

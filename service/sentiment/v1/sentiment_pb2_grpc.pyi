@@ -9,8 +9,8 @@ text that you sent. Probabilities are calibrated and lie in [0, 1]. Every unset 
 Status codes, the same for every rpc of this service:
   INVALID_ARGUMENT     the request is wrong; google.rpc.BadRequest names field, value and limit. Includes malformed bytes
                        and invalid UTF-8. Do not retry.
-  NOT_FOUND            no such model. Do not retry.
-  FAILED_PRECONDITION  this model cannot do that (no pairs, no explanation graph). Do not retry.
+  NOT_FOUND            no such model or answer. Do not retry.
+  FAILED_PRECONDITION  this model or server cannot do that (no pairs, no explanation graph, no journal). Do not retry.
   DEADLINE_EXCEEDED    not finished in time, or the time is too short even for an idle server.
   RESOURCE_EXHAUSTED   too much work is waiting; google.rpc.RetryInfo and the trailer grpc-retry-pushback-ms say when to
                        retry (-1: a retry within the deadline cannot help).
@@ -69,6 +69,12 @@ class SentimentServiceStub:
     """Lists the loaded models, the default model first. Idempotent."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_sentiment_pb2.GetModelRequest, _sentiment_pb2.GetModelResponse]
     """Describes one loaded model. NOT_FOUND if it is not loaded. Idempotent."""
+    Feedback: _grpc.UnaryUnaryMultiCallable[_sentiment_pb2.FeedbackRequest, _sentiment_pb2.FeedbackResponse]
+    """Tells the right label of an answer or a text, for the server's journal and its measured accuracy.
+    FAILED_PRECONDITION if the server keeps no journal (the setting SENTIMENT_JOURNAL). NOT_FOUND if the journal has no
+    such answer: the server does not keep all answers, nor for ever. OK means that the label is taken; the line is lost
+    if the disk does not take it. Idempotent: for an answer or a text the last label counts, once.
+    """
 
 @_typing.type_check_only
 class SentimentServiceAsyncStub(SentimentServiceStub):
@@ -94,6 +100,12 @@ class SentimentServiceAsyncStub(SentimentServiceStub):
     """Lists the loaded models, the default model first. Idempotent."""
     GetModel: _aio.UnaryUnaryMultiCallable[_sentiment_pb2.GetModelRequest, _sentiment_pb2.GetModelResponse]  # type: ignore[assignment]
     """Describes one loaded model. NOT_FOUND if it is not loaded. Idempotent."""
+    Feedback: _aio.UnaryUnaryMultiCallable[_sentiment_pb2.FeedbackRequest, _sentiment_pb2.FeedbackResponse]  # type: ignore[assignment]
+    """Tells the right label of an answer or a text, for the server's journal and its measured accuracy.
+    FAILED_PRECONDITION if the server keeps no journal (the setting SENTIMENT_JOURNAL). NOT_FOUND if the journal has no
+    such answer: the server does not keep all answers, nor for ever. OK means that the label is taken; the line is lost
+    if the disk does not take it. Idempotent: for an answer or a text the last label counts, once.
+    """
 
 class SentimentServiceServicer(metaclass=_abc_1.ABCMeta):
     """Classifies texts with fine-tuned models, and explains its answers."""
@@ -152,5 +164,17 @@ class SentimentServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_sentiment_pb2.GetModelResponse, _abc.Awaitable[_sentiment_pb2.GetModelResponse]]:
         """Describes one loaded model. NOT_FOUND if it is not loaded. Idempotent."""
+
+    @_abc_1.abstractmethod
+    def Feedback(
+        self,
+        request: _sentiment_pb2.FeedbackRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sentiment_pb2.FeedbackResponse, _abc.Awaitable[_sentiment_pb2.FeedbackResponse]]:
+        """Tells the right label of an answer or a text, for the server's journal and its measured accuracy.
+        FAILED_PRECONDITION if the server keeps no journal (the setting SENTIMENT_JOURNAL). NOT_FOUND if the journal has no
+        such answer: the server does not keep all answers, nor for ever. OK means that the label is taken; the line is lost
+        if the disk does not take it. Idempotent: for an answer or a text the last label counts, once.
+        """
 
 def add_SentimentServiceServicer_to_server(servicer: SentimentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

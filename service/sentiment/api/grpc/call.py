@@ -8,6 +8,7 @@ from sentiment.observability.tracing.trace import TEXTS_MAX, Headers, Trace
 from sentiment.serving.pipeline import Served
 
 REQUEST_ID = "x-request-id"
+REQUEST_ID_MAX = 128
 # A call that is cancelled this shortly before its deadline counts as expired.
 DEADLINE_SLACK_S = 0.01
 
@@ -59,6 +60,11 @@ class Call:
 def request_id_in(headers: Headers, new: Callable[[], str]) -> str:
     """The client's x-request-id if it has 1 to 128 printable ASCII characters, else a new id."""
     for key, value in headers:
-        if key.lower() == REQUEST_ID and isinstance(value, str) and value.isascii() and value.isprintable() and 0 < len(value) <= 128:
+        if key.lower() == REQUEST_ID and isinstance(value, str) and is_request_id(value):
             return value
     return new()
+
+
+def is_request_id(value: str) -> bool:
+    """Whether a client's request id is kept: 1 to REQUEST_ID_MAX printable ASCII characters."""
+    return value.isascii() and value.isprintable() and 0 < len(value) <= REQUEST_ID_MAX

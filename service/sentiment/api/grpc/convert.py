@@ -4,13 +4,13 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sentiment.api.grpc.call import REQUEST_ID_MAX, Call, is_request_id
 from sentiment.api.grpc.status import set_seconds, status_of
 from sentiment.batching.ticket import Priority
 from sentiment.errors import InvalidInput, NotBuilt
 from sentiment.model.bundle import GraphSpec, Manifest
 from sentiment.model.scores import Scored
 from sentiment.model.trust import ExplanationsMeasured, MethodTrust
-from sentiment.observability.tracing.trace import Trace
 from sentiment.serving.pipeline import Answer, Outcome, Served
 from sentiment.serving.queries import Query
 from sentiment.v1 import sentiment_pb2 as pb
@@ -59,10 +59,26 @@ def check_options(options: pb.ClassifyRequest | pb.ClassifyBatchRequest | pb.Str
     return Options(TRUNCATIONS[options.truncation], PRIORITIES[options.priority] or priority)
 
 
-def query_of(item: pb.ClassifyRequest | pb.Item, options: Options, field: str = "text", trace: Trace | None = None) -> Query:
-    """The query for one text or pair. ``field`` is the name of the text in errors."""
+def query_of(item: pb.ClassifyRequest | pb.Item, options: Options, call: Call, index: int = 0, field: str = "text") -> Query:
+    """The query for one text or pair, the one with this index in its call. ``field`` is the name of the text in errors."""
     pair = item.text_pair if item.HasField("text_pair") else None
-    return Query(item.text, pair, options.truncation, field, options.priority, trace)
+    return Query(item.text, pair, options.truncation, field, options.priority, call.trace_of(index), call, index)
+
+
+def answer_asked(request: pb.FeedbackRequest) -> str:
+    """The request id of the answer that feedback is for.
+
+    Raises:
+        InvalidInput: the request names more or less than an answer.
+    """
+    name = request.request_id
+    if not is_request_id(name):
+        raise InvalidInput("request_id", f"must have 1 to {REQUEST_ID_MAX} printable ASCII characters, got {len(name)} characters")
+    if request.item < 0:
+        raise InvalidInput("item", f"must be at least 0, got {request.item}")
+    if request.HasField("text_pair"):
+        raise InvalidInput("text_pair", "must be unset with request_id")
+    return name
 
 
 def model_id(served: Served) -> pb.ModelId:

@@ -20,6 +20,7 @@ from sentiment.api.grpc.tls import server_credentials
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.trace import Tracer
 from sentiment.security.secured import Secured
+from sentiment.serving.feedback import Feedback
 from sentiment.serving.registry import Models
 from sentiment.settings import Settings
 
@@ -44,6 +45,7 @@ class GrpcSide:
         counts: bool = True,
         tracer: Tracer | None = None,
         secured: Secured | None = None,
+        feedback: Feedback | None = None,
     ) -> None:
         """Create the servers. Call this in the event loop that will serve.
 
@@ -56,6 +58,7 @@ class GrpcSide:
             counts: whether calls are counted and authenticated here. False if front ends do both and forward the calls.
             tracer: the tracer of this process, if it traces.
             secured: TLS and tokens of the port; with TLS, probes get a plaintext port too. Ignored if ``counts`` is False.
+            feedback: takes right labels; None if there is no journal, or if ``adapt`` replaces the method.
         """
         limits = CallLimits(
             settings.message_bytes_max,
@@ -69,7 +72,7 @@ class GrpcSide:
         )
         self.calls = Calls(metrics, limits, tracer)
         stated = ServiceLimits(settings.text_bytes_max, settings.batch_items_max, settings.message_bytes_max, settings.call_rows_max)
-        self.service = SentimentService(models, self.calls, stated)
+        self.service = SentimentService(models, self.calls, stated, feedback)
         self.health = Health((SERVICE, OIP_SERVICE))
         inference = InferenceService(models, self.calls, self.health, settings.batch_items_max)
         self.streams = Streams(self.service, self.calls, settings.call_rows_max, settings.deadline_default_s)

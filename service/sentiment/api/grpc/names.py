@@ -6,7 +6,7 @@ from sentiment.v1 import sentiment_pb2 as pb
 SERVICE = pb.DESCRIPTOR.services_by_name["SentimentService"].full_name
 OIP_SERVICE = oip.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 OIP_METHODS = ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelInfer")
-METHODS = ("Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel", *OIP_METHODS)
+METHODS = ("Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel", "Feedback", *OIP_METHODS)
 
 
 def path_of(method: str) -> str:

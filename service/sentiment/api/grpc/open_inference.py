@@ -83,7 +83,7 @@ class InferenceService:
         texts = tensors.texts_of(request, self._texts_max)
         priority = parameters.priority or (Priority.INTERACTIVE if len(texts) == 1 else Priority.BULK)
         queries = [
-            Query(text, None, parameters.truncation, tensors.text_field(index), priority, call.trace_of(index))
+            Query(text, None, parameters.truncation, tensors.text_field(index), priority, call.trace_of(index), call, index)
             for index, text in enumerate(texts)
         ]
         if parameters.timeout_s is not None:

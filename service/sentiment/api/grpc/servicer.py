@@ -18,6 +18,7 @@ from sentiment.explain.parts import ExplanationRequest, Header
 from sentiment.explain.queue import Explaining
 from sentiment.observability.metrics import CallMetrics
 from sentiment.observability.tracing.trace import StageSpan
+from sentiment.serving.feedback import Feedback, Kept, key_of
 from sentiment.serving.pipeline import INLINE_CHARACTERS_MAX, Answer, Outcome, Served
 from sentiment.serving.queries import Query
 from sentiment.serving.registry import Models
@@ -42,25 +43,29 @@ class ServiceLimits:
 class SentimentService:
     """The service's methods over the loaded models."""
 
-    def __init__(self, models: Models, calls: Calls, limits: ServiceLimits) -> None:
+    def __init__(self, models: Models, calls: Calls, limits: ServiceLimits, feedback: Feedback | None = None) -> None:
+        """``feedback``: None if the server keeps no journal, or if another process takes it."""
         self.models = models
         self.calls = calls
         self._limits = limits
+        self._feedback = feedback
         self.classify_method = Method("Classify", pb.ClassifyRequest, self.classify)
         self.explain_method = StreamMethod("Explain", pb.ExplainRequest, self.explain)
         self.list_models_method = Method("ListModels", pb.ListModelsRequest, self.list_models)
         self.get_model_method = Method("GetModel", pb.GetModelRequest, self.get_model)
+        self.feedback_method = Method("Feedback", pb.FeedbackRequest, self.feedback)
         self.unary_methods: tuple[Method[Any, Any], ...] = (  # each has its own pair of messages
             self.classify_method,
             Method("ClassifyBatch", pb.ClassifyBatchRequest, self.classify_batch),
             self.list_models_method,
             self.get_model_method,
+            self.feedback_method,
         )
 
     async def classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
         """Classify one text, and explain the answer if the request asks for it."""
         served = call.served = self.models.find(request.model)
-        query = convert.query_of(request, convert.check_options(request, Priority.INTERACTIVE), trace=call.trace)
+        query = convert.query_of(request, convert.check_options(request, Priority.INTERACTIVE), call)
         explaining = _explaining(served) if request.HasField("explain") else None
         explanation = explanation_request(request, explaining.limits.classify_bytes_max) if explaining is not None else None
         served.metrics.stage["receive"](time.monotonic() - call.arrived_at)
@@ -84,7 +89,7 @@ class SentimentService:
             if not 1 <= count <= limit:
                 raise InvalidInput("items", f"must have 1 to {limit} items, got {count}")
             queries = [
-                convert.query_of(item, options, f"items[{index}].text", call.trace_of(index))
+                convert.query_of(item, options, call, index, f"items[{index}].text")
                 async for index, item in in_turns(enumerate(request.items))
             ]
             if call.trace is not None:
@@ -119,6 +124,35 @@ class SentimentService:
         """Describe one loaded model, with its card."""
         call.served = self.models.find(request.model)
         return pb.GetModelResponse(model=self._describe(call.served, with_card=True))
+
+    async def feedback(self, request: pb.FeedbackRequest, call: Call) -> pb.FeedbackResponse:
+        """Take the right label of an answer or a text."""
+        feedback = self._feedback
+        if feedback is None:
+            raise Unsupported("this server keeps no journal, which feedback is written to (setting SENTIMENT_JOURNAL)")
+        if bool(request.request_id) == bool(request.text):
+            raise InvalidInput("request_id", "must be set, or text instead; exactly one of them is needed")
+        if request.request_id:
+            answer = await feedback.answer(convert.answer_asked(request), request.item, call.deadline_at)
+            if request.model not in ("", answer.model, answer.model.partition("/")[0]):
+                raise InvalidInput("model", f"is {request.model[:128]!r}, but {answer.model} answered; leave it unset")
+        else:
+            answer = await self._answer_anew(request, call)
+        served = next((one for one in self.models.all() if one.classifier.bundle.digest == answer.digest), None)
+        right = feedback.take(answer, request.label, None if served is None else served.metrics)
+        name, _, version = answer.model.partition("/")
+        model = pb.ModelId(name=name, version=int(version), digest=answer.digest)
+        return pb.FeedbackResponse(predicted=answer.label, right=right, abstain=answer.abstain, model=model)
+
+    async def _answer_anew(self, request: pb.FeedbackRequest, call: Call) -> Kept:
+        """The answer to a text that somebody labels; no other text has to wait for it, and it is not counted."""
+        served = call.served = self.models.find(request.model)
+        labels, digest = tuple(served.classifier.manifest.labels), served.classifier.bundle.digest
+        pair = request.text_pair if request.HasField("text_pair") else None
+        query = Query(request.text, pair, priority=Priority.BULK, trace=call.trace, counted=False)
+        scored = (await served.classify(query, call.arrived_at, call.deadline_at)).scored
+        key = key_of(digest, request.text, pair)
+        return Kept(key, served.id, digest, labels, scored.label, scored.abstain, text=request.text, text_pair=pair)
 
     def _describe(self, served: Served, with_card: bool) -> pb.Model:
         explained = served.explaining.limits if served.explaining is not None else None

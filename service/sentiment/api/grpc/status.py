@@ -9,6 +9,7 @@ from google.rpc.error_details_pb2 import BadRequest, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from sentiment.errors import (
+    AnswerNotFound,
     Broken,
     Expired,
     InvalidInput,
@@ -28,6 +29,7 @@ CODES: dict[type[RequestError], grpc.StatusCode] = {
     InvalidInput: Code.INVALID_ARGUMENT,
     Unauthenticated: Code.UNAUTHENTICATED,
     ModelNotFound: Code.NOT_FOUND,
+    AnswerNotFound: Code.NOT_FOUND,
     Unsupported: Code.FAILED_PRECONDITION,
     NotBuilt: Code.UNIMPLEMENTED,
     Expired: Code.DEADLINE_EXCEEDED,

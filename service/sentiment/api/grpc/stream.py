@@ -178,7 +178,7 @@ class _Stream:
                 raise InvalidInput("id", f"has {size} bytes; the limit is {convert.STREAM_ID_BYTES_MAX}")
             found = served = self._call.served = self._service.models.find(request.options.model)
             options = convert.check_options(request.options, Priority.BULK, "options.")
-            query = convert.query_of(request.item, options, "item.text", self._call.trace_of(serial - 1))
+            query = convert.query_of(request.item, options, self._call, serial - 1, "item.text")
             deadline_at = self._deadline(request, arrived_at)
             found.metrics.stage["receive"](time.monotonic() - arrived_at)
             pending = await found.begin(query, arrived_at, deadline_at, lambda outcome: self._settle(serial, item_id, found, outcome))

@@ -1,4 +1,4 @@
-"""The aiohttp server: /metrics, /healthz, /readyz, /v1/classify, /v1/explain, /v1/models, and the viewer at /.
+"""The aiohttp server: /metrics, /healthz, /readyz, /v1/classify, /v1/explain, /v1/models, /v1/feedback, and the viewer at /.
 
 It runs in the event loop of gRPC. It installs no signal handlers and never ends the process; only ``app`` does.
 """
@@ -96,6 +96,7 @@ class Web:
     def _add_calls(self, router: web.UrlDispatcher, service: SentimentService) -> None:
         router.add_post("/v1/classify", partial(self._post, service.classify_method))
         router.add_post("/v1/explain", partial(self._post_stream, service.explain_method))
+        router.add_post("/v1/feedback", partial(self._post, service.feedback_method))
         list_models = partial(self._get, service.list_models_method, lambda _: pb.ListModelsRequest())
         get_model = partial(self._get, service.get_model_method, _model_asked)
         router.add_get("/v1/models", list_models)
@@ -145,7 +146,8 @@ class Web:
             response = await self._calls.settle(call, work(call) if wrong is None else _refuse(wrong))
         except RequestError as error:
             return _refusal(call, error)
-        return web.Response(text=await json_of(response) + "\n", content_type="application/json")
+        headers = {REQUEST_ID: call.request_id}
+        return web.Response(text=await json_of(response) + "\n", content_type="application/json", headers=headers)
 
     async def _post_stream(self, method: StreamMethod[Q, A], request: web.Request) -> web.StreamResponse:
         """Answer with one line per message. An error before the first line sets the HTTP status; a later error is the last line."""

@@ -1,4 +1,4 @@
-"""Calls that a front end forwards to the executor: explanations and model information.
+"""Calls that a front end forwards to the executor: explanations, model information and feedback.
 
 Bytes in, bytes out, with the caller's deadline, headers and cancellation, and the executor's status and trailers. Only the model is
 written as the version that its name means here, so that the executor answers by the version that the front end counts. The calls are
@@ -25,14 +25,15 @@ from sentiment.serving.front_ends.executor_client import GONE
 from sentiment.serving.registry import Models
 from sentiment.v1 import sentiment_pb2 as pb
 
-UNARY = ("ListModels", "GetModel")
+UNARY = ("ListModels", "GetModel", "Feedback")
 STREAM = "Explain"
 CLASSIFY = "Classify"
 # Messages of the requests that name a model.
-REQUESTS: dict[str, type[pb.GetModelRequest | pb.ExplainRequest | pb.ClassifyRequest]] = {
+REQUESTS: dict[str, type[pb.GetModelRequest | pb.ExplainRequest | pb.ClassifyRequest | pb.FeedbackRequest]] = {
     "GetModel": pb.GetModelRequest,
     STREAM: pb.ExplainRequest,
     CLASSIFY: pb.ClassifyRequest,
+    "Feedback": pb.FeedbackRequest,
 }
 OPTIONS = [
     ("grpc.enable_retries", 0),
@@ -130,9 +131,11 @@ class Forward:
         used: AbstractContextManager[None] = contextlib.nullcontext()
         if call.method in REQUESTS:
             request = calls.parse(REQUESTS[call.method], data)
-            call.served = self._models.find(request.model)
-            request.model, used = call.served.id, call.served.users
-            data = request.SerializeToString()
+            # Only the executor finds out which model gave an answer.
+            if not (isinstance(request, pb.FeedbackRequest) and request.request_id):
+                call.served = self._models.find(request.model)
+                request.model, used = call.served.id, call.served.users
+                data = request.SerializeToString()
         try:
             with used:
                 return await work(call, data)

@@ -27,6 +27,7 @@ from sentiment.serving.front_ends.frames import Listing, Sampled
 from sentiment.serving.front_ends.handshake import Start, beat
 from sentiment.serving.front_ends.metric_totals import Counted, Counts
 from sentiment.serving.front_ends.model_copy import classifier_of
+from sentiment.serving.journaling import journal_of
 from sentiment.serving.pipeline import Served
 from sentiment.serving.queries import Query
 from sentiment.serving.registry import Models
@@ -45,7 +46,7 @@ class FrontEnd:
         """Not listening yet; must be called in the event loop.
 
         Raises:
-            BadSettings: the tracing variables are invalid, or TLS or token files cannot be used.
+            BadSettings: the tracing variables are invalid, or TLS or token files or the journal's folder cannot be used.
         """
         self._start = start
         self._settings = start.settings
@@ -56,6 +57,7 @@ class FrontEnd:
         self._metrics.log_lines_dropped.watch(lines_dropped)
         self._counted = Counted(self._metrics.registry)
         self._tracer = make_tracer(self._settings.tracing, self._metrics, start.name)
+        self._journal = journal_of(self._settings, self._metrics, start.name)
         self._models = Models(self._settings.model)
         self._metrics.on_forget.append(self._counted.forget)
         # The models that calls use, and their queues, by digest. New calls may use those that are listed.
@@ -107,6 +109,8 @@ class FrontEnd:
                 served.close()
             if self._tracer is not None:
                 await asyncio.to_thread(self._tracer.close)
+            if self._journal is not None:
+                await asyncio.to_thread(self._journal.close)
 
     def _works(self) -> tuple[Coroutine[Any, Any, None], ...]:  # Any: the type that a coroutine is sent, which is unused
         """Background work besides the link, until the process ends."""
@@ -167,7 +171,9 @@ class FrontEnd:
         queue = self._queues[digest] = RemoteQueue(digest, ROWS_PER_QUEUE * settings.queue_rows_max)
         manifest = classifier.manifest
         metrics = self._metrics.model(classifier.bundle.id, [], manifest.labels, manifest.signals)
-        served = self._held[digest] = Served(classifier, queue, metrics, settings.text_bytes_max, settings.call_rows_max)
+        served = self._held[digest] = Served(
+            classifier, queue, metrics, settings.text_bytes_max, settings.call_rows_max, journal=self._journal
+        )
         served.sample = self._sample if settings.shadow_share else None
 
     def _sample(self, served: Served, query: Query, scored: Scored) -> None:

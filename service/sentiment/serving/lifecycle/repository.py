@@ -17,6 +17,7 @@ from sentiment.errors import BadBundle, BadSettings, CannotServe, ModelNotFound,
 from sentiment.model import folders
 from sentiment.model.bundle import bundle_roots, find_bundle
 from sentiment.model.devices import CPU
+from sentiment.observability.journal import Journal
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics
 from sentiment.observability.tracing.trace import Tracer
@@ -72,7 +73,13 @@ class Repository:
     """Owns the loaded models. Runs on one event loop."""
 
     def __init__(
-        self, settings: Settings, metrics: Metrics, models: Models, tracer: Tracer | None = None, broken: asyncio.Event | None = None
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        models: Models,
+        tracer: Tracer | None = None,
+        broken: asyncio.Event | None = None,
+        journal: Journal | None = None,
     ) -> None:
         """Nothing is loaded yet; must be called in the event loop.
 
@@ -82,11 +89,13 @@ class Repository:
             models: the registry in which requests look up models.
             tracer: the process's tracer; None without tracing.
             broken: set when a runner of any model is lost.
+            journal: keeps answers; None for none.
         """
         self.broken = broken or asyncio.Event()
         # Set it before ``start``.
         self.elsewhere: Elsewhere = Nowhere()
         self._settings, self._metrics, self._models, self._tracer = settings, metrics, models, tracer
+        self._journal = journal
         self._roots = bundle_roots(settings.bundles)
         self._log = logger()
         self._running: dict[str, RunningModel] = {}
@@ -334,7 +343,7 @@ class Repository:
         try:
             on_gpu = one.devices != (CPU,)
             busy_share = event_loop.running().busy_share if on_gpu else lambda: 0.0
-            running = make_served(one, self._settings, self._metrics, self._tracer, self.broken, self.busy, busy_share)
+            running = make_served(one, self._settings, self._metrics, self._tracer, self.broken, self.busy, busy_share, self._journal)
         except BaseException:
             for runner in one.runners:
                 runner.close(0.0)

@@ -14,6 +14,7 @@ from sentiment.model.bundle import FileSpec
 from sentiment.model.device_session import providers_of
 from sentiment.model.devices import CPU
 from sentiment.model.lease import InUse
+from sentiment.observability.journal import Journal
 from sentiment.observability.logs import logger
 from sentiment.observability.metrics import Metrics, ModelMetrics
 from sentiment.observability.tracing.trace import Tracer
@@ -32,8 +33,17 @@ RUNNER_WAIT_S = 1.0
 class RunningModel(Served):
     """A model that runs in this process. It answers the requests that began with it, even if another version is put to use."""
 
-    def __init__(self, loaded: Loaded, batcher: Batcher, metrics: ModelMetrics, settings: Settings, explaining: Explaining | None) -> None:
-        super().__init__(loaded.classifier, HereQueue(batcher), metrics, settings.text_bytes_max, settings.call_rows_max, explaining)
+    def __init__(
+        self,
+        loaded: Loaded,
+        batcher: Batcher,
+        metrics: ModelMetrics,
+        settings: Settings,
+        explaining: Explaining | None,
+        journal: Journal | None,
+    ) -> None:
+        queue = HereQueue(batcher)
+        super().__init__(loaded.classifier, queue, metrics, settings.text_bytes_max, settings.call_rows_max, explaining, journal)
         self.batcher = batcher
         self.loaded = loaded
         self._cache = Path(settings.cache_dir) if settings.cache_dir else None
@@ -129,6 +139,7 @@ def make_served(
     broken: asyncio.Event | None = None,
     busy: Callable[[], bool] | None = None,
     busy_share: Callable[[], float] = lambda: 0.0,
+    journal: Journal | None = None,
 ) -> RunningModel:
     """Create a model's queue, metrics and explanations; call it in the event loop that serves it.
 
@@ -140,6 +151,7 @@ def make_served(
         broken: set when a runner is lost; None: an event of its own.
         busy: whether this process is classifying texts; None: whether this model is.
         busy_share: how busy the event loop is, 0 to 1, if batches are to be held for its sake: see ``Scheduler.hold_s``.
+        journal: keeps answers; None for none.
     """
     classifier, runners = loaded.classifier, loaded.runners
     manifest = classifier.manifest
@@ -175,7 +187,7 @@ def make_served(
         on_device = settings.explain_on == "device" and loaded.devices != (CPU,)
         explainer = Explainer(loaded.explained, providers=providers_of(loaded.devices[0]) if on_device else ())
         explaining = Explaining(explainer, counted, limits, lambda: share if others() else 1.0)
-    return RunningModel(loaded, batcher, counted, settings, explaining)
+    return RunningModel(loaded, batcher, counted, settings, explaining, journal)
 
 
 def classifies(batcher: Batcher) -> bool:

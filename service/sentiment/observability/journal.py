@@ -1,0 +1,155 @@
+"""The journal: a line on disk for each answer that is drawn and for each right label that somebody tells, off by default.
+
+A thread writes the lines, so that no call waits for the disk: what the disk does not take in time is dropped and counted. No line holds a
+text unless a setting says so.
+"""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sentiment.observability.journal_files import JournalFiles
+from sentiment.observability.logs import logger
+from sentiment.observability.writing_thread import WritingThread
+
+# What waits for the disk, in bytes of text and what each line takes besides: some thousand lines.
+BYTES_MAX, LINE_BYTES = 2**23, 2**10
+# Lines of one write. A killed process loses those of a write that has not begun.
+LINES_MAX = 256
+
+# The kinds of lines.
+ANSWER, FEEDBACK = "answer", "feedback"
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answered text. ``at``: seconds since 1970; ``item``: its place in the request, from 0; ``scores``: by label.
+
+    ``tokens``: those that were read, special tokens included. ``truncated``: not all of the text was read.
+    """
+
+    at: float
+    model: str
+    digest: str
+    request_id: str
+    item: int
+    priority: str
+    tokens: int
+    truncated: bool
+    label: str
+    abstain: bool
+    scores: Mapping[str, float]
+    text: str
+    text_pair: str | None
+
+    def line(self, with_text: bool) -> bytes:
+        """The line of the journal."""
+        row: dict[str, object] = {
+            "journal": ANSWER,
+            "time": rfc_3339(self.at),
+            "model": self.model,
+            "digest": self.digest,
+            "request_id": self.request_id,
+            "item": self.item,
+            "priority": self.priority,
+            "tokens": self.tokens,
+            "truncated": self.truncated,
+            "label": self.label,
+            "abstain": self.abstain,
+            "scores": {label: round(score, 6) for label, score in self.scores.items()},
+        }
+        return line_of(row | _texts(self, with_text))
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """The right label of an answer. ``at``: seconds since 1970; ``request_id``: empty if a text was named; ``text``: None if unknown."""
+
+    at: float
+    model: str
+    digest: str
+    request_id: str
+    item: int
+    label: str
+    predicted: str
+    abstain: bool
+    text: str | None
+    text_pair: str | None
+
+    def line(self, with_text: bool) -> bytes:
+        """The line of the journal."""
+        row: dict[str, object] = {"journal": FEEDBACK, "time": rfc_3339(self.at), "model": self.model, "digest": self.digest}
+        if self.request_id:
+            row |= {"request_id": self.request_id, "item": self.item}
+        row |= {"label": self.label, "predicted": self.predicted, "abstain": self.abstain}
+        return line_of(row | _texts(self, with_text))
+
+
+Entry = Answered | Labelled
+
+
+class Journal:
+    """The journal of one process."""
+
+    def __init__(self, files: JournalFiles, share: float, texts: bool, draw: Callable[[], float] = random.random) -> None:
+        """Start the writing thread.
+
+        Args:
+            files: takes the lines, in the thread only.
+            share: share of the answers that are written, 0 to 1.
+            texts: whether their texts are written too.
+            draw: a random number, at least 0 and below 1.
+        """
+        self._files = files
+        self._share = share
+        self._texts = texts
+        self._draw = draw
+        self._thread = WritingThread("journal", self._write, _say_lost, BYTES_MAX, LINES_MAX)
+
+    @property
+    def written(self) -> int:
+        """Lines written."""
+        return self._thread.written
+
+    @property
+    def dropped(self) -> int:
+        """Lines that the disk did not take, or not in time."""
+        return self._thread.dropped
+
+    def draws(self) -> bool:
+        """Whether the next answer is to be written."""
+        return self._draw() < self._share
+
+    def add(self, entry: Entry) -> None:
+        """Write a line, soon. Returns at once."""
+        size = LINE_BYTES + (len(entry.text or "") + len(entry.text_pair or "") if self._texts else 0)
+        self._thread.put(entry, size)
+
+    def close(self) -> None:
+        """Write what waits and end the file. Blocks, for a second at most."""
+        if self._thread.end():
+            self._files.close()
+
+    def _write(self, entries: Sequence[Entry]) -> int:
+        return self._files.append([entry.line(self._texts) for entry in entries])
+
+
+def _texts(entry: Entry, with_text: bool) -> dict[str, object]:
+    texts = {"text": entry.text, "text_pair": entry.text_pair} if with_text else {}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def line_of(row: Mapping[str, object]) -> bytes:
+    """A line of the journal, with its line end. ASCII: a torn one is not torn within a character, which would stop a reader."""
+    return json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def rfc_3339(at: float) -> str:
+    """A time in UTC, to the millisecond. ``at``: seconds since 1970."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _say_lost(lines: int) -> None:
+    logger().warning("journal_lines_lost", lines=lines)

@@ -1,0 +1,256 @@
+"""The files of a journal: JSON lines in a folder that several processes share, rotated by size and bounded in total.
+
+Each process appends to a file of its own, which it holds locked (``flock``) until it ends the file. Whoever begins a file removes the
+oldest files that nobody holds, so that those that are left, and the files that are still growing, fit in the limit.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sentiment.errors import BadSettings
+from sentiment.observability.logs import logger
+
+# The time at which it was begun, the process and its id. The names' order is the files' age. Other files in the folder are left alone.
+NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[a-z0-9-]+-\d+\.jsonl")
+# However small they are: a server that is restarted again and again begins a file each time.
+FILES_MAX = 1024
+# What ``find`` reads at once: it holds the interpreter for less than a millisecond.
+BLOCK_BYTES = 2**18
+# For the server's user only.
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
+
+
+class JournalFiles:
+    """The files of one process, the last of which grows. Not thread-safe."""
+
+    def __init__(
+        self, folder: Path, process: str, processes: int, bytes_max: int, file_bytes_max: int, now: Callable[[], datetime] | None = None
+    ) -> None:
+        """Check the folder, and create it if it does not exist. The first file is begun with the first line.
+
+        Args:
+            folder: holds the files of all processes.
+            process: its name, part of the files' names.
+            processes: how many processes of this server write, each a file at a time.
+            bytes_max: limit of all files together.
+            file_bytes_max: limit of a file.
+            now: the time, in UTC; None: the system's.
+
+        Raises:
+            BadSettings: the folder cannot be used, or the limits do not fit together.
+        """
+        _check(folder)
+        if bytes_max < (processes + 1) * file_bytes_max:
+            raise BadSettings(
+                f"journal_bytes_max is {bytes_max}; {processes} processes write files of up to {file_bytes_max} bytes "
+                f"(journal_file_bytes_max) and one finished file is kept: at least {(processes + 1) * file_bytes_max} are needed"
+            )
+        self._folder, self._process, self._processes = folder, process, processes
+        self._bytes_max, self._file_bytes_max = bytes_max, file_bytes_max
+        self._now = now or (lambda: datetime.now(UTC))
+        self._file: int | None = None
+        self._size = 0
+        self._failing = False
+
+    def append(self, lines: Sequence[bytes]) -> int:
+        """Append lines, each with its line end; returns how many were written. Never raises OSError: what fails is not written."""
+        left = [line for line in lines if len(line) <= self._file_bytes_max]
+        written = 0
+        while left:
+            room = self._file_bytes_max - self._size
+            fitting = sum(size <= room for size in accumulate(map(len, left)))
+            if not fitting:
+                self.close()
+                continue
+            if self._append(b"".join(left[:fitting])):
+                written += fitting
+            left = left[fitting:]
+        return written
+
+    def close(self) -> None:
+        """End the file that grows, if there is one. A later line begins another."""
+        file, self._file, self._size = self._file, None, 0
+        if file is not None:
+            with contextlib.suppress(OSError):
+                os.close(file)
+
+    def _append(self, content: bytes) -> bool:
+        try:
+            if self._file is None:
+                self._file = self._begin()
+            file = self._file
+            left = memoryview(content)
+            while left:
+                left = left[os.write(file, left) :]
+            if os.fstat(file).st_nlink == 0:
+                raise FileNotFoundError(errno.ENOENT, "the file was removed")
+        except OSError as error:
+            self._take_back()
+            if not self._failing:
+                # Once until it works again. The lines are counted, see ``WritingThread``.
+                logger().warning("journal_not_written", reason=error.strerror)
+            self._failing = True
+            return False
+        self._failing = False
+        self._size += len(content)
+        return True
+
+    def _take_back(self) -> None:
+        """Remove what a failed write has left. If that fails too, the file ends there, and a reader skips its torn last line."""
+        if self._file is None:
+            return
+        try:
+            os.ftruncate(self._file, self._size)
+            if os.fstat(self._file).st_nlink:
+                return
+        except OSError:
+            pass
+        self.close()
+
+    def _begin(self) -> int:
+        # One process at a time, so that two do not count on the same room.
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            self._make_room()
+            name = f"{self._now():%Y%m%dT%H%M%S.%fZ}-{self._process}-{os.getpid()}.jsonl"
+            file = os.open(self._folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, FILE_MODE)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(file)
+                raise
+            return file
+        finally:
+            os.close(folder)
+
+    def _make_room(self) -> None:
+        """Remove the oldest files that nobody writes."""
+        ended: list[tuple[Path, int]] = []
+        growing = 1
+        for path in files_of(self._folder):
+            with contextlib.suppress(FileNotFoundError):
+                size = _size_if_ended(path)
+                if size is None:
+                    growing += 1
+                else:
+                    ended.append((path, size))
+        # Of other servers in the folder too.
+        room = self._bytes_max - max(self._processes, growing) * self._file_bytes_max
+        if room < 0:
+            raise OSError(errno.EDQUOT, f"{growing} processes write to the folder")
+        total = sum(size for _, size in ended)
+        for place, (path, size) in enumerate(ended):
+            if total <= room and len(ended) - place + growing <= FILES_MAX:
+                break
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files of a journal, the oldest first."""
+    return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name))
+
+
+def find(folder: Path, part: bytes, newest_bytes: int | None = None, stop: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
+    """Lines that have these bytes, from the newest file to the oldest, and from the last line of each to the first.
+
+    ``newest_bytes``: only so many of each file's last bytes are searched. ``stop``: asked between blocks whether to give up.
+
+    Raises:
+        OSError: the folder cannot be read. A file that cannot be read is left out.
+    """
+    for path in reversed(files_of(folder)):
+        # Another process may remove it meanwhile.
+        with contextlib.suppress(OSError), path.open("rb") as stream:
+            end = stream.seek(0, os.SEEK_END)
+            first = 0 if newest_bytes is None else max(0, end - newest_bytes)
+            yield from _found(stream, part, first, end, stop)
+
+
+def _found(stream: BinaryIO, part: bytes, first: int, end: int, stop: Callable[[], bool]) -> Iterator[bytes]:
+    """As ``find``, in the bytes from ``first`` to ``end`` of a file."""
+    beginning = b""
+    while end > first and not stop():
+        start = max(first, end - BLOCK_BYTES)
+        stream.seek(start)
+        block = stream.read(end - start) + beginning
+        end = start
+        # What is before the first line end belongs to a line that begins in the next block; the file begins with a line.
+        cut = block.find(b"\n") + 1 if start else 0
+        if start and not cut:
+            beginning = block
+            continue
+        beginning = block[:cut]
+        last = len(block)
+        while (at := block.rfind(part, cut, last)) >= 0:
+            begin = max(cut, block.rfind(b"\n", cut, at) + 1)
+            over = block.find(b"\n", at)
+            if over >= 0:
+                yield block[begin : over + 1]
+            last = begin
+
+
+def rows_of(lines: Sequence[bytes] | Iterator[bytes]) -> Iterator[dict[str, Any]]:  # Any: JSON
+    """The objects of a journal file's lines. A torn last line, of a process that was killed, is left out.
+
+    Raises:
+        ValueError: another line is no JSON object.
+    """
+    for line in lines:
+        if line.endswith(b"\n"):
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"a line is a {type(row).__name__} and no object")
+            yield row
+
+
+def _size_if_ended(path: Path) -> int | None:
+    """The size of a file that nobody writes, in bytes; None if somebody does, or if it is another user's."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except PermissionError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.fstat(file).st_size
+    except BlockingIOError:
+        return None
+    finally:
+        os.close(file)
+
+
+def _check(folder: Path) -> None:
+    """Find out at the start whether the folder can be used. A full disk is no reason: lines are then dropped, until there is room."""
+
+    def wrong(why: str) -> BadSettings:
+        return BadSettings(f"journal = {str(folder)!r}: {why}")
+
+    try:
+        # Several processes may do so at once.
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(FOLDER_MODE)
+    except OSError as error:
+        raise wrong(f"cannot be created: {error.strerror}") from error
+    if not folder.is_dir():
+        raise wrong("is not a folder")
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise wrong(f"user {os.geteuid()} cannot write there")
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        # Another process that begins a file holds it for a moment.
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        raise wrong(f"its disk has no locks (flock): {error.strerror}") from error
+    finally:
+        os.close(opened)

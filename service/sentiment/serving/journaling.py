@@ -1,0 +1,27 @@
+"""The journal of a process that serves, as the settings want it."""
+
+from pathlib import Path
+
+from sentiment.observability.journal import Journal
+from sentiment.observability.journal_files import JournalFiles
+from sentiment.observability.metrics import Metrics
+from sentiment.settings import Settings
+
+
+def journal_of(settings: Settings, metrics: Metrics, process: str) -> Journal | None:
+    """The journal of a process with this name, and its metrics; None without the setting.
+
+    Raises:
+        BadSettings: the folder cannot be used, or the limits do not fit together.
+    """
+    if not settings.journal:
+        metrics.journal_lines.watch(lambda: 0.0)
+        metrics.journal_lines_dropped.watch(lambda: 0.0)
+        return None
+    # The executor and each front end write.
+    processes = 1 + max(0, settings.front_ends)
+    files = JournalFiles(Path(settings.journal), process, processes, settings.journal_bytes_max, settings.journal_file_bytes_max)
+    journal = Journal(files, settings.journal_share, settings.journal_texts)
+    metrics.journal_lines.watch(lambda: journal.written)
+    metrics.journal_lines_dropped.watch(lambda: journal.dropped)
+    return journal

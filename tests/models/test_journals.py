@@ -1,0 +1,91 @@
+"""A server's journal as labelled texts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentiment.observability.journal import line_of
+from sentiment_models.data.corpus import read_corpus
+from sentiment_models.data.labelled import Example, read_examples
+from sentiment_models.errors import BadData
+from sentiment_models.training.recipe import Recipe
+from tests.models.tiny_bert import LABELS
+
+
+def answer(request_id: str, text: str | None = None) -> bytes:
+    texts = {} if text is None else {"text": text}
+    return line_of({"journal": "answer", "request_id": request_id, "item": 0, "label": "positive", **texts})
+
+
+def feedback(label: str, request_id: str = "", item: int = 0, **texts: str) -> bytes:
+    row: dict[str, Any] = {"journal": "feedback", "label": label, "predicted": "positive", **texts}
+    return line_of(row | ({"request_id": request_id, "item": item} if request_id else {}))
+
+
+def read(path: Path, *lines: bytes) -> list[Example]:
+    path.write_bytes(b"".join(lines))
+    return list(read_examples(path, LABELS))
+
+
+def test_feedback_with_a_text_is_a_labelled_text_and_an_answer_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (
+        answer("one", "good"),
+        feedback("negative", "one", text="good \u2028\U0001f600"),
+        feedback("negative", "two"),
+        feedback("positive", text="a", text_pair="b"),
+        feedback("positive", text="a"),
+        answer("two"),
+    )
+    found = read(tmp_path / "journal.jsonl", *lines)
+
+    assert found == [Example("good \u2028\U0001f600", 0), Example("a", 1, text_pair="b"), Example("a", 1)]
+    assert capsys.readouterr().err == (
+        f"{tmp_path / 'journal.jsonl'}: 3 labelled texts of a journal; left out: 2 answers, 1 labels without a text, 0 torn lines\n"
+    )
+
+
+def test_the_last_label_of_a_request_or_a_text_counts(tmp_path: Path) -> None:
+    lines = [feedback(label, name, item, text="good") for name, item in (("one", 0), ("one", 1)) for label in ("negative", "positive")]
+    lines += [feedback("negative", "one", 1, text="good"), feedback("negative", text="bad"), feedback("positive", text="bad")]
+
+    assert read(tmp_path / "a.jsonl", *lines) == [Example("good", 1), Example("good", 0), Example("bad", 1)]
+
+
+def test_torn_lines_of_files_that_were_put_together_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = feedback("negative", text="caf\u00e9")
+    found = read(
+        tmp_path / "a.jsonl", whole, answer("one")[:-20], whole, feedback("positive", text="good"), whole[: whole.index(b"u00") + 3]
+    )
+
+    assert found == [Example("caf\u00e9", 0), Example("good", 1)]
+    assert "2 torn lines" in capsys.readouterr().err
+
+
+def test_a_journal_without_a_labelled_text_is_refused_and_the_setting_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadData) as caught:
+        read(tmp_path / "a.jsonl", answer("one", "good"), answer("two", "bad"), feedback("negative", "one"))
+
+    assert str(caught.value) == (
+        f"{tmp_path / 'a.jsonl'}: a journal without a labelled text (2 answers, 1 labels without a text, 0 torn lines); "
+        "it needs feedback, and texts (the server's setting journal_texts)"
+    )
+
+
+def test_a_file_of_labelled_texts_that_is_no_journal_is_as_strict_as_before(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=r"a\.jsonl:2: expected a JSON object"):
+        read(tmp_path / "a.jsonl", line_of({"label": 1, "text": "good", "journal": "Nature"}), b'{"label": 1, "te\n')
+
+
+def test_a_label_of_another_model_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match=r"a\.jsonl:2: label must be 0 to 1 or one of negative, positive, got 'neutral'"):
+        read(tmp_path / "a.jsonl", answer("one"), feedback("neutral", text="so so"))
+
+
+def test_a_run_trains_on_the_labels_of_a_journal(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"".join(feedback(LABELS[number % 2], f"id-{number}", text=f"film number {number}") for number in range(200)))
+
+    corpus = read_corpus(Recipe("base", (str(path),), labels=tuple(LABELS)))
+
+    assert len(corpus.split.train) + len(corpus.split.dev) == corpus.files[0]["rows"] == 200

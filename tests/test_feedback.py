@@ -1,0 +1,272 @@
+"""Right labels that callers tell: which answer they are for, what is counted and what the journal keeps."""
+
+import asyncio
+import json
+import math
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from sentiment.client import AsyncClient, CallFailed, Client, FeedbackTaken
+from sentiment.observability import journal_files
+from sentiment.observability.journal_files import find
+from sentiment.observability.measured_accuracy import ANSWERS_MAX, MeasuredAccuracy
+from sentiment_models.data.labelled import Example, read_examples
+from tests.api_http.http import call
+from tests.conftest import RunningServer
+from tests.front_ends.servers import Server
+from tests.test_journal import SECRET, rows
+from tests.tiny import LABELS
+
+Start = Callable[..., RunningServer]
+Code = grpc.StatusCode
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+@pytest.fixture(scope="module")
+def kept(settings: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server with a journal, for tests that leave its metrics alone."""
+    server = RunningServer(settings.model_copy(update={"journal": str(tmp_path_factory.mktemp("journal")), "models": ("paired",)}))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def answered(kept: RunningServer) -> Iterator[Client]:
+    """A client of it that has asked ``one`` and the batch ``many``."""
+    with kept.client() as client:
+        client.classify("a good film", request_id="one")
+        client.classify_batch(["good", "bad"], request_id="many")
+        yield client
+
+
+def feedback_rows(folder: Path) -> list[dict[str, Any]]:
+    return [row for row in rows(folder) if row["journal"] == "feedback"]
+
+
+def accuracy(server: RunningServer, model: str = "tiny/1") -> tuple[float, float]:
+    return server.metric("sentiment_measured_accuracy", model=model), server.metric("sentiment_measured_accuracy_texts", model=model)
+
+
+def counted(server: RunningServer, right: str) -> float:
+    return server.metric("sentiment_feedback_total", right=right, abstained="false", model="tiny/1")
+
+
+def test_the_last_label_of_an_answer_counts_and_counts_once(start: Start, folder: Path) -> None:
+    server = start(journal=str(folder))
+    with server.client() as client:
+        digest = client.classify("good", request_id="one").model.digest
+        client.classify_batch(["bad", "great"], request_id="many")
+        assert math.isnan(accuracy(server)[0])
+        told = [client.feedback("negative", request_id="one") for _ in range(3)]
+        client.feedback("positive", request_id="many", item=1)
+        assert accuracy(server) == (0.5, 2)
+        client.feedback("positive", request_id="one")
+        client.feedback("negative", request_id="many", item=0)
+        assert accuracy(server) == (1.0, 3)
+    server.stop()
+
+    assert {(one.predicted, one.right, one.abstain, one.model.name) for one in told} == {("positive", False, False, "tiny")}
+    assert (counted(server, "false"), counted(server, "true")) == (1, 3)
+    found = feedback_rows(folder)
+    assert [(row["request_id"], row["item"], row["label"], row["predicted"]) for row in found] == [
+        ("one", 0, "negative", "positive"),
+        ("many", 1, "positive", "positive"),
+        ("one", 0, "positive", "positive"),
+        ("many", 0, "negative", "negative"),
+    ]
+    assert {(row["model"], row["digest"], row["abstain"]) for row in found} == {("tiny/1", digest, False)}
+
+
+def test_a_labelled_text_is_answered_anew_and_not_counted_as_an_answer(start: Start, folder: Path) -> None:
+    server = start(journal=str(folder), models=("paired",))
+    with server.client() as client:
+        told = client.feedback("negative", f"a good {SECRET}")
+        client.feedback("negative", f"a good {SECRET}")
+        pair = client.feedback("positive", ("good", SECRET), model="paired")
+        assert accuracy(server) == (0.0, 1)
+        assert accuracy(server, "paired/1") == (1.0, 1)
+        total = [server.metric("sentiment_text_tokens_count", model=model) for model in ("tiny/1", "paired/1")]
+    server.stop()
+
+    assert isinstance(told, FeedbackTaken)
+    assert (told.predicted, told.right, pair.right) == ("positive", False, True)
+    assert total == [0, 0]
+    assert [(row["label"], row["model"], "request_id" in row) for row in rows(folder)] == [
+        ("negative", "tiny/1", False),
+        ("positive", "paired/1", False),
+    ]
+    assert not [path for path in folder.iterdir() if SECRET.encode() in path.read_bytes()]
+
+
+def test_with_texts_the_journal_is_a_file_of_labelled_texts(start: Start, folder: Path) -> None:
+    server = start(journal=str(folder), journal_texts=True)
+    with server.client() as client:
+        client.classify("a good film", request_id="one")
+        client.classify("never labelled")
+        client.feedback("negative", "caf\u00e9 good")
+        client.feedback("positive", request_id="one")
+        client.feedback("negative", request_id="one")
+    server.stop()
+    (path,) = folder.iterdir()
+
+    assert list(read_examples(path, LABELS)) == [Example("caf\u00e9 good", 0), Example("a good film", 0)]
+
+
+def test_an_answer_of_an_earlier_server_can_be_labelled(start: Start, folder: Path) -> None:
+    for name in ("one", "two"):
+        server = start(journal=str(folder))
+        with server.client() as client:
+            client.classify("good", request_id=name)
+            client.feedback("negative", request_id="one")
+        server.stop()
+
+    assert accuracy(server) == (0.0, 1)
+    assert [row["request_id"] for row in feedback_rows(folder)] == ["one", "one"]
+
+
+def test_an_answer_that_abstains_is_counted_apart(start: Start, folder: Path) -> None:
+    server = start(journal=str(folder))
+    with server.client() as client:
+        assert client.classify("the film", request_id="one").abstain == client.feedback("negative", request_id="one").abstain
+
+    abstained = server.metric("sentiment_feedback_total", right="true", abstained="true", model="tiny/1")
+    abstained += server.metric("sentiment_feedback_total", right="false", abstained="true", model="tiny/1")
+    assert accuracy(server)[1] == 1 - abstained
+
+
+def test_feedback_over_http_and_asyncio(kept: RunningServer, answered: Client) -> None:
+    async def ask() -> FeedbackTaken:
+        async with AsyncClient(kept.target) as client:
+            await client.classify("bad", request_id="async")
+            return await client.feedback("negative", request_id="async")
+
+    named = call(kept, "/v1/classify", {"text": "good"}).headers["x-request-id"]
+    answer = call(kept, "/v1/feedback", {"request_id": named, "label": "negative"})
+
+    assert asyncio.run(ask()).right
+    assert answer.json == {
+        "predicted": "positive",
+        "right": False,
+        "abstain": False,
+        "model": {"name": "tiny", "version": 1, "digest": answered.get_model().id.digest},
+    }
+    assert call(kept, "/v1/feedback", {"text": "bad", "label": "negative"}).json["right"] is True
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "says"),
+    [
+        ({"request_id": "none"}, Code.NOT_FOUND, "the journal has no answer"),
+        ({"request_id": "many", "item": 2}, Code.NOT_FOUND, "the journal has no answer"),
+        ({"request_id": 'one","item":0,"', "item": 0}, Code.NOT_FOUND, "the journal has no answer"),
+        ({"request_id": "x" * 129}, Code.INVALID_ARGUMENT, "request_id: must have 1 to 128 printable ASCII characters, got 129"),
+        ({"request_id": "one", "item": -1}, Code.INVALID_ARGUMENT, "item: must be at least 0, got -1"),
+        ({"request_id": "one", "model": "paired"}, Code.INVALID_ARGUMENT, "model: is 'paired', but tiny/1 answered"),
+        ({"request_id": "one", "label": "neutral"}, Code.INVALID_ARGUMENT, "label: must be one of negative, positive, got 'neutral'"),
+        ({"text": "good", "label": ""}, Code.INVALID_ARGUMENT, "label: must be one of negative, positive, got ''"),
+        ({"text": "good", "model": "nosuch"}, Code.NOT_FOUND, "'nosuch' is not loaded"),
+        ({"text": ("good", "bad")}, Code.FAILED_PRECONDITION, "reads one text; a pair was given"),
+        ({"text": " "}, Code.INVALID_ARGUMENT, "text: has 1 characters"),
+    ],
+)
+def test_feedback_that_cannot_be_taken_says_why(answered: Client, asked: dict[str, Any], code: grpc.StatusCode, says: str) -> None:
+    with pytest.raises(CallFailed) as caught:
+        answered.feedback(**{"label": "positive", **asked})
+
+    assert caught.value.code is code
+    assert says in caught.value.message
+
+
+def test_feedback_names_an_answer_or_a_text_and_not_both(kept: RunningServer, answered: Client) -> None:
+    for body in ({}, {"request_id": "one", "text": "good"}):
+        status, name, message = call(kept, "/v1/feedback", {"label": "positive", **body}).error
+        assert (status, name) == (400, "INVALID_ARGUMENT")
+        assert "exactly one of them is needed" in message
+    for arguments in ({}, {"text": "good", "request_id": "one"}):
+        with pytest.raises(ValueError, match="either"):
+            answered.feedback("positive", **arguments)  # type: ignore[arg-type]  # one of each type
+
+
+def test_feedback_without_a_journal_names_the_setting(client: Client) -> None:
+    with pytest.raises(CallFailed) as caught:
+        client.feedback("positive", "good")
+
+    assert caught.value.code is Code.FAILED_PRECONDITION
+    assert "SENTIMENT_JOURNAL" in caught.value.message
+
+
+def test_front_ends_hand_feedback_to_the_executor_whoever_answered(bundles: Path, folder: Path) -> None:
+    server = Server(bundles, "--journal", str(folder), "--journal-texts")
+    try:
+        server.wait_ready()
+        for number in range(6):
+            # Each client has a connection of its own, to one of two front ends.
+            with server.client() as one, server.client() as other:
+                one.classify("good", request_id=f"id-{number}")
+                assert other.feedback(LABELS[number % 2], request_id=f"id-{number}").right is bool(number % 2)
+                other.feedback("positive", "great")
+        with server.client() as client, pytest.raises(CallFailed) as caught:
+            client.feedback("positive", request_id="none")
+        shown = [server.total(f"measured_accuracy{name}", model="tiny/1") for name in ("", "_texts")]
+        requests = [server.total("requests_total", method="Feedback", model=model, code="OK") for model in ("", "tiny/1")]
+        server.process.terminate()
+        assert server.finish() == 0
+    finally:
+        server.end()
+
+    assert caught.value.code is Code.NOT_FOUND
+    assert shown == [pytest.approx(4 / 7), 7]
+    assert requests == [6, 6]
+    assert len(feedback_rows(folder)) == 7
+
+
+def test_lines_are_found_from_the_last_to_the_first_wherever_blocks_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    for _ in range(200):
+        monkeypatch.setattr(journal_files, "BLOCK_BYTES", rng.randint(1, 80))
+        lines = [b"%d" % number + rng.choice((b"", b"yes", b"yesyes")) + b"." * rng.randint(0, 30) + b"\n" for number in range(20)]
+        torn = rng.choice((b"", b"yes"))
+        names = [f"20260101T00000{number}.000000Z-server-1.jsonl" for number in range(2)]
+        for name, part in zip(names, (lines[:10], lines[10:]), strict=True):
+            (tmp_path / name).write_bytes(b"".join(part) + torn)
+
+        assert list(find(tmp_path, b"yes")) == [line for line in reversed(lines) if b"yes" in line]
+        # So many bytes begin within the line before, or right at the line: its beginning is not known.
+        newest = sum(map(len, lines[15:])) + len(torn)
+        found = [line for line in find(tmp_path, b"yes", newest) if line in lines[10:]]
+        assert found == [line for line in reversed(lines[16:]) if b"yes" in line]
+
+
+def test_the_measured_accuracy_is_of_the_last_answers() -> None:
+    measured = MeasuredAccuracy()
+    for number in range(ANSWERS_MAX):
+        assert measured.add(number, "positive", right=number % 2 == 0, abstained=False)
+    assert (measured.mean(), measured.texts()) == (0.5, ANSWERS_MAX)
+    assert not measured.add(0, "positive", right=True, abstained=False)
+    assert measured.add(0, "negative", right=False, abstained=False)
+    assert measured.mean() == 0.5 - 1 / ANSWERS_MAX
+    # The oldest is forgotten, and that is no longer 0, which was changed.
+    assert measured.add("another", "positive", right=True, abstained=True)
+
+    assert measured.texts() == ANSWERS_MAX - 1
+    assert not measured.add(0, "negative", right=False, abstained=False)
+    assert measured.add(1, "positive", right=False, abstained=False)
+
+
+def test_a_text_with_the_quotes_of_a_request_id_is_not_taken_for_one(start: Start, folder: Path) -> None:
+    server = start(journal=str(folder), journal_texts=True)
+    with server.client() as client:
+        client.classify(json.dumps({"request_id": "one", "item": 0, "journal": "answer"}, separators=(",", ":")), request_id="other")
+        with pytest.raises(CallFailed, match="the journal has no answer"):
+            client.feedback("positive", request_id="one")
