@@ -16,9 +16,12 @@ from sentiment.observability.writing_thread import WritingThread
 
 # What waits for the disk, in bytes of text and what each line takes besides: some thousand lines.
 BYTES_MAX, LINE_BYTES = 2**23, 2**10
-# Lines of one write. A killed process loses those of a write that has not begun.
-LINES_MAX = 256
+# Lines of one write, and the pause between two: a thread that woke for each line would cost the event loop more than the line does. A
+# killed process loses the lines of a pause.
+LINES_MAX, PAUSE_S = 2**12, 0.05
 
+# Made once: json.dumps makes an encoder for each call that has options.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 # The kinds of lines.
 ANSWER, FEEDBACK = "answer", "feedback"
 
@@ -106,7 +109,7 @@ class Journal:
         self._share = share
         self._texts = texts
         self._draw = draw
-        self._thread = WritingThread("journal", self._write, _say_lost, BYTES_MAX, LINES_MAX)
+        self._thread = WritingThread("journal", self._write, _say_lost, BYTES_MAX, LINES_MAX, PAUSE_S)
 
     @property
     def written(self) -> int:
@@ -143,7 +146,7 @@ def _texts(entry: Entry, with_text: bool) -> dict[str, object]:
 
 def line_of(row: Mapping[str, object]) -> bytes:
     """A line of the journal, with its line end. ASCII: a torn one is not torn within a character, which would stop a reader."""
-    return json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n"
+    return _encode(row).encode("ascii") + b"\n"
 
 
 def rfc_3339(at: float) -> str:

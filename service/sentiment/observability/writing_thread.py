@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -20,7 +21,13 @@ class WritingThread(Generic[T]):
     """
 
     def __init__(
-        self, name: str, write: Callable[[Sequence[T]], int], on_lost: Callable[[int], None], bytes_max: int, lines_max: int = 1
+        self,
+        name: str,
+        write: Callable[[Sequence[T]], int],
+        on_lost: Callable[[int], None],
+        bytes_max: int,
+        lines_max: int = 1,
+        pause_s: float = 0.0,
     ) -> None:
         """Start the thread.
 
@@ -30,11 +37,12 @@ class WritingThread(Generic[T]):
             on_lost: called in the thread, once writing works again, with the number of lines dropped meanwhile.
             bytes_max: limit of the buffer, in the bytes that callers of ``put`` state.
             lines_max: lines that are written at once, at most.
+            pause_s: how long to gather more lines after a write, unless the thread is to end.
         """
         self._write = write
         self._on_lost = on_lost
         self._room = bytes_max
-        self._lines_max = lines_max
+        self._lines_max, self._pause_s = lines_max, pause_s
         self._waiting: deque[tuple[T, int]] = deque()
         self._changed = threading.Condition()
         self._ending = False
@@ -93,3 +101,5 @@ class WritingThread(Generic[T]):
                 # An error must not end this thread. No retry: ``on_lost`` may have written its line before it failed.
                 with contextlib.suppress(Exception):
                     self._on_lost(lost)
+            if self._pause_s and not self._ending:
+                time.sleep(self._pause_s)

@@ -16,7 +16,7 @@ from sentiment.observability.metrics import ModelMetrics
 # Searches for answers that may wait. Each reads the journal, newest first: 1 GiB takes about half a second.
 WAITING_MAX = 64
 RETRY_S = 1.0
-# An answer of another process may not have been written yet. Its line is then among the last of a file.
+# An answer may not have been written yet (``journal.PAUSE_S``). Its line is then among the last of a file.
 PAUSE_S = 0.1
 NEWEST_BYTES = 2**20
 
