@@ -4,8 +4,10 @@ import asyncio
 import json
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from sentiment.serving.front_ends.frames import (
     Frames,
     Kind,
     Listing,
+    Sampled,
     Text,
     frame,
     frame_of,
@@ -35,6 +38,7 @@ from sentiment.serving.front_ends.frames import (
 )
 from sentiment.serving.front_ends.front_end import FrontEnd
 from sentiment.serving.front_ends.handshake import Start
+from sentiment.serving.queries import Query
 from sentiment.settings import Settings
 from tests.front_ends.test_queue import DIGEST, INTERACTIVE, PATIENCE_S, Heard, Joined, join, joined, row, submit, until
 
@@ -76,6 +80,32 @@ async def test_an_executor_that_does_not_read_gets_a_bounded_amount_and_does_not
 
     assert 16 <= sent < 64
     assert not queue.paused
+    peer.close()
+
+
+async def test_texts_for_shadow_scoring_never_fill_the_buffer_of_live_ones(
+    silent: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "CLOSE_S", 0.05)
+    queue = RemoteQueue(DIGEST, rows_max=100)
+    link = await join(tmp_path / "rows.sock", Heard(), queue)
+    peer, _ = silent.accept()
+    peer.sendall(LISTED + frame_of(Kind.STATE, {"ready": True}))
+    await until(lambda: queue.attached)
+
+    def sampled(characters: int) -> Sampled:
+        return Sampled("a" * characters, None, None, "positive", 0.9, 0)
+
+    assert not link.sample(DIGEST, sampled(2**16))
+    sent = 0
+    while link.sample(DIGEST, sampled(2**15)):
+        sent += 1
+        assert sent < 1000
+    assert link._transport is not None
+    assert link._transport.get_write_buffer_size() < 2**19
+    queue.submit(row(1), time.monotonic() + 60, lambda _: None, INTERACTIVE)
+
+    await link.close()
     peer.close()
 
 
@@ -222,6 +252,34 @@ async def _takes_no_connection_before_it_can_answer(tmp_path: Path) -> None:
     assert (kind, json.loads(body)["name"]) == (Kind.HELLO, "front-0")
     peer.close()
     listening.close()
+
+
+def test_texts_that_were_not_sent_are_counted_for_the_model_that_answered_them() -> None:
+    def answered_by(digest: bytes) -> Any:
+        return SimpleNamespace(classifier=SimpleNamespace(bundle=SimpleNamespace(digest=digest.hex())))
+
+    one, two, sent, full = bytes(32), DIGEST, list[tuple[bytes, int]](), [True]
+
+    def sample(digest: bytes, sampled: Sampled) -> bool:
+        if not full[0]:
+            sent.append((digest, sampled.missed))
+        return not full[0]
+
+    front: Any = SimpleNamespace(
+        _settings=Settings(shadow_share=1.0),
+        _models=SimpleNamespace(beside=lambda _: object()),
+        _missed=Counter(),
+        _link=SimpleNamespace(sample=sample),
+    )
+    scored: Any = SimpleNamespace(label="positive", score=0.9)
+    for digest in (one, one, two):
+        FrontEnd._sample(front, answered_by(digest), Query("good", None, None), scored)
+
+    full[0] = False
+    for digest in (two, one, one, two):
+        FrontEnd._sample(front, answered_by(digest), Query("good", None, None), scored)
+
+    assert sent == [(two, 1), (one, 2), (one, 0), (two, 0)]
 
 
 async def test_many_texts_of_one_turn_are_sent_as_several_frames() -> None:

@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 
 from sentiment.client import Classification, Client
 from sentiment.serving.lifecycle import shadow
+from sentiment.serving.queries import QueryReader
 from sentiment.serving.registry import Models
 from tests.lifecycle.conftest import Exchanging
 from tests.test_metrics import samples, scrape
@@ -197,6 +198,14 @@ def test_live_calls_do_not_wait_for_a_slow_version_and_what_has_no_room_is_dropp
         if sys.platform == "linux":
             assert held.priorities == [os.SCHED_IDLE]
 
+        read = QueryReader.read
+        readers: list[str] = []
+
+        def note(*given: Any) -> Any:
+            readers.append(threading.current_thread().name)
+            return read(*given)
+
+        monkeypatch.setattr(QueryReader, "read", note)
         # It is unloaded although its run has not ended.
         admin.unload("tiny/2")
         assert client.classify("good").model.version == 1
@@ -205,6 +214,8 @@ def test_live_calls_do_not_wait_for_a_slow_version_and_what_has_no_room_is_dropp
             admin.load("tiny/2", use=False)
             client.classify("good")
             until(lambda: compared(server) == 1)
+    # What waited when the version was unloaded is not even tokenized.
+    assert readers.count("shadow") == 1
     assert not [line for line in logs if line["event"] == "shadow_failed"]
     assert {dropped(server, reason) for reason in ("queue_full", "failed")} == {0}
 
@@ -226,6 +237,25 @@ def test_a_version_that_fails_or_refuses_a_text_is_counted_and_logged_once(excha
     assert refused == []
     assert [(line["model"], line["shadow"]) for line in logs if line["event"] == "shadow_failed"] == [("tiny/1", "tiny/2")]
     assert server.states()["tiny/2"] == ("READY", "answered none of 4 texts that tiny/1 answered")
+
+
+def test_a_panic_of_the_tokenizer_fails_one_text_and_the_next_is_compared(server: Exchanging, monkeypatch: pytest.MonkeyPatch) -> None:
+    class PanicException(BaseException):
+        """As pyo3's, which is no Exception either."""
+
+    read, texts = QueryReader.read, iter(range(2))
+
+    def panic(reader: QueryReader, queries: Any) -> Any:
+        if threading.current_thread().name == "shadow" and next(texts) == 0:
+            raise PanicException("called `Option::unwrap()` on a `None` value")
+        return read(reader, queries)
+
+    monkeypatch.setattr(QueryReader, "read", panic)
+    with server.client() as client:
+        client.classify_batch(["good", "bad"])
+
+        until(lambda: compared(server) == 1)
+    assert dropped(server, "failed") == 1
 
 
 def test_while_texts_are_classified_the_thread_rests_for_its_share(server: Exchanging, monkeypatch: pytest.MonkeyPatch) -> None:

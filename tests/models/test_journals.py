@@ -7,7 +7,7 @@ import pytest
 
 from sentiment.observability.journal import line_of
 from sentiment_models.data.corpus import read_corpus
-from sentiment_models.data.labelled import Example, read_examples
+from sentiment_models.data.labelled import Example, read_examples, read_texts
 from sentiment_models.errors import BadData
 from sentiment_models.training.recipe import Recipe
 from tests.models.tiny_bert import LABELS
@@ -80,6 +80,24 @@ def test_a_file_of_labelled_texts_that_is_no_journal_is_as_strict_as_before(tmp_
 def test_a_label_of_another_model_is_refused_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(BadData, match=r"a\.jsonl:2: label must be 0 to 1 or one of negative, positive, got 'neutral'"):
         read(tmp_path / "a.jsonl", answer("one"), feedback("neutral", text="so so"))
+
+
+def test_without_labels_every_answer_with_a_text_is_a_text_and_feedback_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(
+        b"".join([answer("one", "good"), answer("one", "good"), feedback("negative", "one", text="good"), answer("two"), answer("x")[:-9]])
+    )
+
+    assert list(read_texts(path, LABELS)) == ["good", "good"]
+    assert capsys.readouterr().err == f"{path}: 2 texts of a journal; left out: 1 labels, 1 answers without a text, 1 torn lines\n"
+
+
+def test_without_labels_a_journal_without_texts_is_refused_and_the_setting_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(answer("one") + feedback("negative", text="good"))
+
+    with pytest.raises(BadData, match=r"without a text \(1 labels, 1 answers without a text, .*; it needs texts \(.*journal_texts"):
+        list(read_texts(path, LABELS))
 
 
 def test_a_run_trains_on_the_labels_of_a_journal(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A bundle's reference: counts of the service's own answers, printed and recorded by a command."""
 
+import gzip
 import hashlib
 import json
 import shutil
@@ -9,6 +10,7 @@ import pytest
 
 from sentiment.model.bundle import Histogram, load_bundle
 from sentiment.model.classifier import load_classifier
+from sentiment.observability.journal import line_of
 from sentiment_models.cli import main
 from sentiment_models.data.labelled import Example
 from sentiment_models.evaluation.reference import measure_reference, record_reference
@@ -64,6 +66,24 @@ def test_the_command_prints_and_records(bundle: Path, tmp_path: Path, capsys: py
     assert f"  true         {after.manifest.reference.abstained:9} {share:7.2%}" in shown
 
 
+def test_the_texts_need_no_labels(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "usual.txt.gz").write_bytes(gzip.compress(b"A good film.\n\nA dull film.\r\n"))
+    (tmp_path / "usual.jsonl").write_text('{"text": "A good film."}\n{"text": "Bad.", "label": "of another model"}\n')
+    (tmp_path / "journal.jsonl").write_bytes(line_of({"journal": "answer", "request_id": "one", "item": 0, "text": "Cold."}))
+    files = [str(tmp_path / name) for name in ("usual.txt.gz", "usual.jsonl", "journal.jsonl")]
+
+    assert main(["reference", str(bundle), *files, "--threads", "1"]) == 0
+
+    assert capsys.readouterr().out.startswith("5 texts\nlabel\n")
+
+
+def test_a_text_that_cannot_be_used_is_refused_with_its_line(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "usual.jsonl").write_text('{"text": "A good film."}\n{"body": "Bad."}\n')
+
+    assert main(["reference", str(bundle), str(tmp_path / "usual.jsonl")]) == 1
+    assert "usual.jsonl:2: expected a JSON object with text: KeyError('text')" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -73,6 +93,7 @@ def test_the_command_prints_and_records(bundle: Path, tmp_path: Path, capsys: py
         ({"score": {"edges": [0.9, 0.6], "counts": [20, 20, 20]}}, "edges must ascend and counts must have one more"),
         ({"score": {"edges": [0.9], "counts": [20, 20, 20]}}, "edges must ascend and counts must have one more"),
         ({"tokens": {"edges": [4], "counts": [61, -1]}}, "greater than or equal to 0"),
+        ({"tokens": {"edges": [*range(101)], "counts": [60, *[0] * 101]}}, "at most 100 items"),
     ],
 )
 def test_counts_that_cannot_be_are_refused(

@@ -9,7 +9,7 @@ import json
 import random
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,25 +120,50 @@ def read_examples(path: Path, labels: Sequence[str], *, pairs: bool = True) -> I
     if kind not in readers:
         raise BadData(f"{path}: labelled texts must be in a .tsv, .csv or .jsonl file, optionally .gz; got {kind or 'no extension'}")
     names = {name: index for index, name in enumerate(labels)}
-    line = 0
+    for line, label, text, text_pair, target, domain, teacher, made in _checked(path, readers[kind], pairs):
+        judged = bool(label)
+        if target is not None:
+            _check_target(target, labels, f"{path}:{line}")
+            label = label or str(max(range(len(target)), key=target.__getitem__))  # noqa: PLW2901
+        index = names.get(label, int(label) if re.fullmatch(r"\d{1,3}", label) else -1)
+        if not 0 <= index < len(labels):
+            raise BadData(f"{path}:{line}: {_wrong_label(label, text, line, labels)}")
+        yield Example(text, index, target, judged, text_pair, domain, teacher, made)
+
+
+def read_texts(path: Path, labels: Sequence[str], *, pairs: bool = True) -> Iterator[TextOrPair]:
+    """Read texts without their labels from a .txt, .tsv, .csv or .jsonl file, optionally .gz, in UTF-8.
+
+    .txt: one text a line; empty lines are left out. .jsonl: one object a line with the key text and optionally text_pair; in the journal of
+    a server, the answers with a text. Other files: as for ``read_examples``, labels included.
+
+    Raises:
+        BadData: the file cannot be used. Names file and line.
+    """
+    kind = Path(path.name.removesuffix(".gz")).suffix
+    readers = {".txt": _txt_lines, ".jsonl": _text_lines}
+    if kind not in readers:
+        yield from (example.whole for example in read_examples(path, labels, pairs=pairs))
+        return
+    for line in _checked(path, readers[kind], pairs):
+        yield line.text if line.text_pair is None else (line.text, line.text_pair)
+
+
+def _checked(path: Path, reader: Callable[[io.TextIOWrapper, Path], Iterator[Line]], pairs: bool) -> Iterator[Line]:
+    """The lines of a file, whose texts are fit for a tokenizer."""
+    number = 0
     try:
         with open_text(path) as stream:
-            for line, label, text, text_pair, target, domain, teacher, made in readers[kind](stream, path):
-                if text_pair is not None and not pairs:
-                    raise BadData(f"{path}:{line}: text_pair is not supported here (export --pairs makes a bundle that reads pairs)")
-                for each in (text,) if text_pair is None else (text, text_pair):
-                    check_text(each, f"{path}:{line}")
-                judged = bool(label)
-                if target is not None:
-                    _check_target(target, labels, f"{path}:{line}")
-                    label = label or str(max(range(len(target)), key=target.__getitem__))  # noqa: PLW2901
-                index = names.get(label, int(label) if re.fullmatch(r"\d{1,3}", label) else -1)
-                if not 0 <= index < len(labels):
-                    raise BadData(f"{path}:{line}: {_wrong_label(label, text, line, labels)}")
-                yield Example(text, index, target, judged, text_pair, domain, teacher, made)
+            for line in reader(stream, path):
+                number = line.number
+                if line.text_pair is not None and not pairs:
+                    raise BadData(f"{path}:{number}: text_pair is not supported here (export --pairs makes a bundle that reads pairs)")
+                for each in (line.text,) if line.text_pair is None else (line.text, line.text_pair):
+                    check_text(each, f"{path}:{number}")
+                yield line
     except UNREADABLE as error:
-        raise unreadable(path, line, error) from error
-    if line == 0:
+        raise unreadable(path, number, error) from error
+    if number == 0:
         raise BadData(f"{path}: the file has no example")
 
 
@@ -204,13 +229,21 @@ def _csv_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
             yield Line(rows.line_num, row[label], row[text], second, domain=kind)
 
 
-class _Journal:
-    """The lines of a file that a server's journal wrote: those of feedback with a text are labelled texts."""
+def _txt_lines(stream: io.TextIOWrapper, _path: Path) -> Iterator[Line]:
+    for number, line in enumerate(stream, 1):
+        if line.strip():
+            yield Line(number, "", bare(line))
 
-    def __init__(self) -> None:
-        # By request and place, or by text: the last feedback counts.
-        self._labelled: dict[tuple[str, ...], Line] = {}
-        self.lines = self._answers = self._without_text = self._torn = 0
+
+class _Journal:
+    """The lines of a file that a server's journal wrote: feedback with a text is a labelled text, and an answer with one is a text."""
+
+    def __init__(self, kind: str) -> None:
+        """``kind``: of the lines to keep, ANSWER or FEEDBACK."""
+        self._kind = kind
+        # Feedback by request and place, or by text: the last one counts. Answers by line: each is a text of its own.
+        self._kept: dict[tuple[str, ...], Line] = {}
+        self.lines = self._others = self._without_text = self._torn = 0
 
     def takes(self, number: int, row: dict[str, Any]) -> bool:  # Any: JSON
         """Read a line; False if it is not a journal's."""
@@ -218,13 +251,15 @@ class _Journal:
             return False
         self.lines += 1
         text, pair = row.get("text"), row.get("text_pair")
-        if row["journal"] == ANSWER:
-            self._answers += 1
+        if row["journal"] != self._kind:
+            self._others += 1
         elif not isinstance(text, str):
             self._without_text += 1
+        elif self._kind == ANSWER:
+            self._kept[(str(number),)] = Line(number, "", text, pair)
         else:
             key = (row["request_id"], str(row["item"])) if row.get("request_id") else (text, *(() if pair is None else (pair,)))
-            self._labelled[key] = Line(number, str(row["label"]), text, pair)
+            self._kept[key] = Line(number, str(row["label"]), text, pair)
         return True
 
     def tear(self) -> None:
@@ -232,30 +267,37 @@ class _Journal:
         self._torn += 1
 
     def rows(self, path: Path) -> Iterator[Line]:
-        """The labelled texts; says on standard error how many lines were left out.
+        """The texts; says on standard error how many lines were left out.
 
         Raises:
             BadData: there is none.
         """
-        left_out = f"{self._answers} answers, {self._without_text} labels without a text, {self._torn} torn lines"
-        if self.lines and not self._labelled:
-            raise BadData(
-                f"{path}: a journal without a labelled text ({left_out}); it needs feedback, and texts (the server's setting journal_texts)"
-            )
+        texts, others, kept, needs = (
+            ("text", "labels", "answers", "texts")
+            if self._kind == ANSWER
+            else ("labelled text", "answers", "labels", "feedback, and texts")
+        )
+        left_out = f"{self._others} {others}, {self._without_text} {kept} without a text, {self._torn} torn lines"
+        if self.lines and not self._kept:
+            raise BadData(f"{path}: a journal without a {texts} ({left_out}); it needs {needs} (the server's setting journal_texts)")
         if self.lines:
-            sys.stderr.write(f"{path}: {len(self._labelled)} labelled texts of a journal; left out: {left_out}\n")
-        yield from self._labelled.values()
+            sys.stderr.write(f"{path}: {len(self._kept)} {texts}s of a journal; left out: {left_out}\n")
+        yield from self._kept.values()
 
 
-def _jsonl_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
-    journal = _Journal()
+def _text_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
+    return _jsonl_lines(stream, path, labelled=False)
+
+
+def _jsonl_lines(stream: io.TextIOWrapper, path: Path, labelled: bool = True) -> Iterator[Line]:
+    journal = _Journal(FEEDBACK if labelled else ANSWER)
     for number, line in enumerate(stream, 1):
         try:
             row = json.loads(line)
             if journal.takes(number, row):
                 continue
             target = tuple(map(float, row["probabilities"])) if "probabilities" in row else None
-            label = row["label"] if target is None else row.get("label", "")
+            label = row["label"] if labelled and target is None else row.get("label", "")
             text, pair = row["text"], row.get("text_pair")
             # Interned: a file has few different values.
             domain, teacher = (sys.intern("" if row.get(name) is None else str(row[name])) for name in ("domain", "teacher"))
@@ -268,7 +310,7 @@ def _jsonl_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
                 journal.tear()
                 continue
             found = repr(error) if line.strip() else "the line is empty; delete it"
-            raise BadData(f"{path}:{number}: expected a JSON object with label and text: {found}") from error
+            raise BadData(f"{path}:{number}: expected a JSON object with {'label and ' if labelled else ''}text: {found}") from error
         yield Line(number, str(label), text, pair, target, domain, teacher, made)
     yield from journal.rows(path)
 

@@ -10,9 +10,8 @@ import torch
 from tqdm import tqdm
 
 from sentiment_models.data.carving import repeat
-from sentiment_models.data.labelled import Example, Made, Source, TextOrPair, cut_sorted, read_examples
+from sentiment_models.data.labelled import Example, Made, Source, TextOrPair, cut_sorted, read_examples, read_texts
 from sentiment_models.data.sentences import split_sentences
-from sentiment_models.data.text_files import UNREADABLE, bare, check_text, open_text, unreadable
 from sentiment_models.errors import BadData
 from sentiment_models.export.checkpoint import label_names, load_classifier
 from sentiment_models.export.families import FAMILIES
@@ -99,16 +98,9 @@ def read_inputs(source: Source, names: Sequence[str], seed: int) -> Iterator[Tea
                 example.text, names[example.label] if example.judged else None, example.text_pair, example.domain, example.made
             )
         return
-    line = 0
-    try:
-        with open_text(path) as stream:
-            for line, text in enumerate(stream, 1):
-                if text.strip():
-                    check_text(text, f"{path}:{line}")
-                    example = Example(bare(text), 0, judged=False)
-                    yield from (TeacherInput(each.text, None) for each in repeat([example], source.times, seed))
-    except UNREADABLE as error:
-        raise unreadable(path, line, error) from error
+    for text in read_texts(path, names, pairs=False):
+        assert isinstance(text, str)
+        yield from (TeacherInput(each.text, None) for each in repeat([Example(text, 0, judged=False)], source.times, seed))
 
 
 def sentences_of(text: str) -> list[str]:

@@ -131,7 +131,8 @@ class Measured(_Part):
 class Histogram(_Part):
     """Texts by a number: up to each edge, and above the last one."""
 
-    edges: tuple[float, ...] = Field(min_length=1, strict=False)
+    # The longest of `reference` has 13. Each bin is a series of metrics.
+    edges: tuple[float, ...] = Field(min_length=1, max_length=100, strict=False)
     counts: tuple[Annotated[int, Field(ge=0)], ...] = Field(strict=False)
 
     @model_validator(mode="after")

@@ -23,7 +23,6 @@ from sentiment.model.tokenizer import Windows
 from sentiment.observability.logs import logger
 from sentiment.observability.tracing.trace import ROWS_MAX, Trace
 from sentiment.serving.front_ends.frames import (
-    ROWS_BYTES,
     Frames,
     Kind,
     Listing,
@@ -49,6 +48,10 @@ GONE = "the executor process has ended and is being replaced; try again"
 LATE_S = 0.25
 # Bytes that the executor may leave unread before new texts are refused: more than a full queue of texts.
 UNREAD_BYTES_MAX = 2**24
+# Bytes that may wait when a text is sent for shadow scoring, and bytes of such a text: live texts, which have the same buffer, are then
+# never refused because of them.
+SAMPLES_UNREAD_BYTES_MAX = 2**18
+SAMPLE_BYTES_MAX = 2**16
 # How long to wait for an executor that does not read before the connection is aborted.
 CLOSE_S = 1.0
 # How often to try to connect to an executor that is not there.
@@ -293,9 +296,11 @@ class Link(asyncio.Protocol):
     def sample(self, digest: bytes, sampled: Sampled) -> bool:
         """Send a text that this model has answered, for shadow scoring. Returns whether it was sent.
 
-        It is not if the executor does not read, or if it takes more than ROWS_BYTES.
+        It is not if more than SAMPLES_UNREAD_BYTES_MAX wait for the executor, or if it takes more than SAMPLE_BYTES_MAX.
         """
-        if self._transport is None or self._paused or len(packed := pack_sampled(sampled)) > ROWS_BYTES:
+        if self._transport is None or self._transport.get_write_buffer_size() > SAMPLES_UNREAD_BYTES_MAX:
+            return False
+        if len(packed := pack_sampled(sampled)) > SAMPLE_BYTES_MAX:
             return False
         self._transport.write(model_frame(Kind.SAMPLE, digest, packed))
         return True

@@ -93,7 +93,7 @@ class Failed(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """An answered text for shadow scoring. ``score``: the probability of ``label``; ``missed``: texts that could not be sent before it."""
+    """An answered text for shadow scoring. ``score``: the probability of ``label``; ``missed``: texts of the model not sent before it."""
 
     text: str
     text_pair: str | None

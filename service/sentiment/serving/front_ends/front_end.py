@@ -8,6 +8,7 @@ import gc
 import os
 import random
 import signal
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
@@ -77,8 +78,8 @@ class FrontEnd:
         )
         self._opened = False
         self._link: Link | None = None
-        # Texts for shadow scoring that could not be sent.
-        self._missed = 0
+        # Texts for shadow scoring that could not be sent, by the digest of the model that answered them.
+        self._missed: Counter[bytes] = Counter()
         self._draining = False
         self._executor_ready = False
         self._stop = asyncio.Event()
@@ -180,9 +181,12 @@ class FrontEnd:
         """Send an answered text to the executor for shadow scoring, if it is in the sample and there is a version to compare with."""
         if random.random() >= self._settings.shadow_share or self._models.beside(served) is None:  # noqa: S311  # a sample, not a secret
             return
-        sampled = Sampled(query.text, query.text_pair, query.truncation, scored.label, scored.score, self._missed)
-        sent = self._link is not None and self._link.sample(bytes.fromhex(served.classifier.bundle.digest), sampled)
-        self._missed = 0 if sent else self._missed + 1
+        digest = bytes.fromhex(served.classifier.bundle.digest)
+        sampled = Sampled(query.text, query.text_pair, query.truncation, scored.label, scored.score, self._missed[digest])
+        if self._link is not None and self._link.sample(digest, sampled):
+            del self._missed[digest]
+        else:
+            self._missed[digest] += 1
 
     def _list(self, listing: Listing) -> None:
         """Let new calls use these models. Those that have begun keep theirs."""
@@ -203,6 +207,7 @@ class FrontEnd:
         for digest in unused:
             served = self._held.pop(digest)
             self._queues.pop(digest).detach()
+            del self._missed[digest]
             served.close()
             # After a new start the executor may have another model of this id.
             if all(other.id != served.id for other in self._held.values()):

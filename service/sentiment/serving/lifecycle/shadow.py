@@ -160,10 +160,10 @@ class Shadow:
         try:
             while (text := self._inbox.get()) is not None and not self._closed.is_set():
                 begun = time.monotonic()
-                outcome: Scored | Exception | None
+                outcome: Scored | BaseException | None
                 try:
                     outcome = self._score(text)
-                except Exception as error:  # ONNX Runtime's exceptions share no base class
+                except BaseException as error:  # a panic of the tokenizer is no Exception, and would end the thread
                     outcome = error
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads the counts
                     self._loop.call_soon_threadsafe(self._compare, text, outcome)
@@ -175,6 +175,9 @@ class Shadow:
     def _score(self, text: _Text) -> Scored | None:
         """The other version's answer; None if the comparison is over."""
         pair, stop = text.pair, Stop()
+        # The texts that wait when a version is unloaded are not worth tokenizing.
+        if pair.over:
+            return None
         classifier, reader = pair.classifier, pair.reader
         reader.check(text.query)
         (reading,) = reader.read([text.query])
@@ -199,7 +202,7 @@ class Shadow:
             if self._closed.wait(min(left_s, REST_S)):
                 return
 
-    def _compare(self, text: _Text, outcome: Scored | Exception | None) -> None:
+    def _compare(self, text: _Text, outcome: Scored | BaseException | None) -> None:
         """In the event loop: count a text."""
         self._texts -= 1
         self._characters -= text.characters
@@ -207,7 +210,7 @@ class Shadow:
         if pair.over or self._closed.is_set() or outcome is None:
             return
         counted = pair.counted
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, BaseException):
             counted.dropped["failed"].inc()
             # A text that it refuses, such as a pair, is no fault.
             if not isinstance(outcome, RequestError) and not pair.failure_logged:
