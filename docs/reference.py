@@ -114,7 +114,8 @@ STATUS: dict[Code, tuple[str, str, str]] = {
         "at once",
     ),
     Code.UNAVAILABLE: (
-        "The server starts or drains, its last runner or device is lost, or the connection went away.",
+        "The server starts or drains, its last runner or device is lost, the journal that feedback needs cannot be read, or the connection "
+        "went away.",
         "yes, on another server if there is one",
         "0 to 50 ms at random, doubling with each attempt, at most 1 s",
     ),

@@ -3,7 +3,10 @@
 import asyncio
 import json
 import math
+import os
 import random
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,12 @@ import grpc
 import pytest
 
 from sentiment.client import AsyncClient, CallFailed, Client, FeedbackTaken
+from sentiment.errors import Expired, Refused, Unavailable
 from sentiment.observability import journal_files
-from sentiment.observability.journal_files import find
+from sentiment.observability.journal import Journal, line_of
+from sentiment.observability.journal_files import JournalFiles, by_last_write, find
 from sentiment.observability.measured_accuracy import ANSWERS_MAX, MeasuredAccuracy
+from sentiment.serving.feedback import WAITING_MAX, Feedback, Kept, _Search
 from sentiment_models.data.labelled import Example, read_examples
 from tests.api_http.http import call
 from tests.conftest import RunningServer
@@ -133,14 +139,107 @@ def test_an_answer_of_an_earlier_server_can_be_labelled(start: Start, folder: Pa
     assert [row["request_id"] for row in feedback_rows(folder)] == ["one", "one"]
 
 
+def test_a_request_id_that_is_used_again_names_the_newest_answer_and_both_are_counted(start: Start, folder: Path) -> None:
+    server = start(journal=str(folder), journal_texts=True)
+    with server.client() as client:
+        for text in ("good", "bad"):
+            client.classify(text, request_id="one")
+            server.app._journal._thread.wait_written()
+            assert client.feedback("positive", request_id="one").right is (text == "good")
+            client.feedback("positive", request_id="one")
+        counts = accuracy(server)
+    server.stop()
+    (path,) = folder.iterdir()
+
+    assert counts == (0.5, 2)
+    assert list(read_examples(path, LABELS)) == [Example("good", 1), Example("bad", 1)]
+
+
+def test_a_journal_that_cannot_be_read_is_unavailable_and_not_an_unknown_answer(start: Start, folder: Path) -> None:
+    server = start(journal=str(folder))
+    folder.rmdir()
+    with server.client() as client, pytest.raises(CallFailed, match="the journal cannot be read: No such file") as caught:
+        client.feedback("positive", request_id="one", timeout_s=1)
+
+    assert caught.value.code is Code.UNAVAILABLE
+
+
+def test_a_search_that_does_not_end_holds_up_neither_its_caller_nor_the_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, hang = threading.Event(), threading.Event()
+
+    def hanging(_folder: Path) -> list[tuple[float, Path]]:
+        entered.set()
+        hang.wait()
+        return []
+
+    monkeypatch.setattr("sentiment.serving.feedback.by_last_write", hanging)
+    journal = Journal(JournalFiles(tmp_path, "server", 1, 10_000, 1000), 1.0, texts=False)
+
+    async def ask() -> None:
+        feedback = Feedback(journal, tmp_path)
+        first = asyncio.create_task(feedback.answer("one", 0, time.monotonic() + 60))
+        await asyncio.to_thread(entered.wait)
+        first.cancel()
+        for _ in range(WAITING_MAX - 1):
+            with pytest.raises(Expired):
+                await feedback.answer("one", 0, time.monotonic())
+        # They wait for the disk still.
+        with pytest.raises(Refused):
+            await feedback.answer("one", 0, time.monotonic())
+        assert first.cancelled()
+        feedback.close()
+
+    asyncio.run(ask())
+    assert {thread.daemon for thread in threading.enumerate() if thread.name == "feedback"} == {True}
+    hang.set()
+    journal.close()
+
+
+def test_a_search_that_ends_at_its_deadline_is_not_an_unknown_answer(tmp_path: Path) -> None:
+    journal = Journal(JournalFiles(tmp_path, "server", 1, 10_000, 1000), 1.0, texts=False)
+    feedback = Feedback(journal, tmp_path)
+
+    async def find(deadline_at: float) -> Kept | None:
+        return feedback._find(_Search("one", 0, deadline_at, asyncio.get_running_loop().create_future()))
+
+    with pytest.raises(Expired):
+        asyncio.run(find(time.monotonic() - 1))
+    assert asyncio.run(find(time.monotonic() + 60)) is None
+    feedback.close()
+    with pytest.raises(Unavailable):
+        asyncio.run(find(time.monotonic() + 60))
+    journal.close()
+
+
+def test_the_newest_answer_is_found_in_whichever_file_it_is(start: Start, folder: Path) -> None:
+    folder.mkdir()
+    line = {"journal": "answer", "model": "tiny/1", "digest": "d", "request_id": "one", "item": 0}
+    line |= {"scores": {"negative": 0.9, "positive": 0.1}, "abstain": False}
+    # The file that was begun first was written last, though not with this answer.
+    times = {
+        "20260101T000000.000000Z-a-1": ("positive", "00:01:00.000Z", 300),
+        "20260101T000010.000000Z-b-2": ("negative", "00:02:00.000Z", 120),
+    }
+    for name, (label, at, written_at) in times.items():
+        path = folder / f"{name}.jsonl"
+        path.write_bytes(line_of({**line, "label": label, "time": f"1970-01-01T{at}"}))
+        os.utime(path, (written_at, written_at))
+
+    server = start(journal=str(folder))
+    with server.client() as client:
+        assert client.feedback("negative", request_id="one").predicted == "negative"
+
+
 def test_an_answer_that_abstains_is_counted_apart(start: Start, folder: Path) -> None:
     server = start(journal=str(folder))
     with server.client() as client:
-        assert client.classify("the film", request_id="one").abstain == client.feedback("negative", request_id="one").abstain
+        assert client.classify("the film", request_id="one").abstain
+        assert client.feedback("negative", request_id="one").abstain
 
     abstained = server.metric("sentiment_feedback_total", right="true", abstained="true", model="tiny/1")
     abstained += server.metric("sentiment_feedback_total", right="false", abstained="true", model="tiny/1")
-    assert accuracy(server)[1] == 1 - abstained
+    assert abstained == 1
+    assert accuracy(server)[1] == 0
 
 
 def test_feedback_over_http_and_asyncio(kept: RunningServer, answered: Client) -> None:
@@ -175,6 +274,8 @@ def test_feedback_over_http_and_asyncio(kept: RunningServer, answered: Client) -
         ({"text": "good", "label": ""}, Code.INVALID_ARGUMENT, "label: must be one of negative, positive, got ''"),
         ({"text": "good", "model": "nosuch"}, Code.NOT_FOUND, "'nosuch' is not loaded"),
         ({"text": ("good", "bad")}, Code.FAILED_PRECONDITION, "reads one text; a pair was given"),
+        ({"text": "good", "item": 1}, Code.INVALID_ARGUMENT, "item: must be unset with text, got 1"),
+        ({"text": "good", "label": "neutral"}, Code.INVALID_ARGUMENT, "label: must be one of negative, positive, got 'neutral'"),
         ({"text": " "}, Code.INVALID_ARGUMENT, "text: has 1 characters"),
     ],
 )
@@ -241,10 +342,12 @@ def test_lines_are_found_from_the_last_to_the_first_wherever_blocks_end(tmp_path
         for name, part in zip(names, (lines[:10], lines[10:]), strict=True):
             (tmp_path / name).write_bytes(b"".join(part) + torn)
 
-        assert list(find(tmp_path, b"yes")) == [line for line in reversed(lines) if b"yes" in line]
+        assert [line for _, path in by_last_write(tmp_path) for line in find(path, b"yes")] == [
+            line for line in reversed(lines) if b"yes" in line
+        ]
         # So many bytes begin within the line before, or right at the line: its beginning is not known.
         newest = sum(map(len, lines[15:])) + len(torn)
-        found = [line for line in find(tmp_path, b"yes", newest) if line in lines[10:]]
+        found = [line for line in find(tmp_path / names[1], b"yes", newest) if line in lines[10:]]
         assert found == [line for line in reversed(lines[16:]) if b"yes" in line]
 
 

@@ -100,7 +100,7 @@ class Refused(RequestError):
 
 
 class Unavailable(RequestError):
-    """The server is starting or draining."""
+    """The server is starting or draining, or cannot reach what it needs."""
 
 
 class ModelFailed(RequestError):

@@ -52,6 +52,12 @@ def test_the_last_label_of_a_request_or_a_text_counts(tmp_path: Path) -> None:
     assert read(tmp_path / "a.jsonl", *lines) == [Example("good", 1), Example("good", 0), Example("bad", 1)]
 
 
+def test_the_latest_label_counts_in_whichever_order_the_files_were_put_together(tmp_path: Path) -> None:
+    lines = [feedback(label, "one", text="good", time=f"2026-01-01T00:00:0{at}.000Z") for at, label in ((2, "positive"), (1, "negative"))]
+
+    assert read(tmp_path / "a.jsonl", *lines) == [Example("good", 1)]
+
+
 def test_torn_lines_of_files_that_were_put_together_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = feedback("negative", text="caf\u00e9")
     found = read(
@@ -60,6 +66,15 @@ def test_torn_lines_of_files_that_were_put_together_are_left_out(tmp_path: Path,
 
     assert found == [Example("caf\u00e9", 0), Example("good", 1)]
     assert "2 torn lines" in capsys.readouterr().err
+
+
+def test_a_torn_first_line_is_left_out_and_a_line_that_is_not_torn_is_refused(tmp_path: Path) -> None:
+    whole = feedback("negative", text="bad")
+
+    assert read(tmp_path / "a.jsonl", answer("one")[:-20] + b"\n", whole, whole[:5] + b"\n", whole) == [Example("bad", 0)]
+    for wrong in (b"\n", b"so so\n", b'{"label": 1, "te\n'):
+        with pytest.raises(BadData, match=r"a\.jsonl:2: "):
+            read(tmp_path / "a.jsonl", whole, wrong)
 
 
 def test_a_journal_without_a_labelled_text_is_refused_and_the_setting_is_named(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ FIELD_CHARACTERS_MAX = 2**24
 # Probabilities in a file are rounded.
 TARGET_ERROR_MAX = 1e-3
 
+# Of each line of a journal.
+BEGINNING = '{"journal":"'
+
 TextOrPair = str | tuple[str, str]
 
 
@@ -241,8 +244,9 @@ class _Journal:
     def __init__(self, kind: str) -> None:
         """``kind``: of the lines to keep, ANSWER or FEEDBACK."""
         self._kind = kind
-        # Feedback by request and place, or by text: the last one counts. Answers by line: each is a text of its own.
-        self._kept: dict[tuple[str, ...], Line] = {}
+        # With their times. Answers by line: each is a text of its own. Feedback by text, and by request and place if it named them: the
+        # latest counts. By text too because callers may use a request id again.
+        self._kept: dict[tuple[object, ...], tuple[str, Line]] = {}
         self.lines = self._others = self._without_text = self._torn = 0
 
     def takes(self, number: int, row: dict[str, Any]) -> bool:  # Any: JSON
@@ -256,15 +260,20 @@ class _Journal:
         elif not isinstance(text, str):
             self._without_text += 1
         elif self._kind == ANSWER:
-            self._kept[(str(number),)] = Line(number, "", text, pair)
+            self._kept[(number,)] = "", Line(number, "", text, pair)
         else:
-            key = (row["request_id"], str(row["item"])) if row.get("request_id") else (text, *(() if pair is None else (pair,)))
-            self._kept[key] = Line(number, str(row["label"]), text, pair)
+            key: tuple[object, ...] = (row.get("request_id"), row.get("item"), text, pair)
+            # As RFC 3339 in UTC, to the millisecond. Files that were put together need not be in the order of time.
+            at = str(row.get("time", ""))
+            if key not in self._kept or at >= self._kept[key][0]:
+                self._kept[key] = at, Line(number, str(row["label"]), text, pair)
         return True
 
-    def tear(self) -> None:
-        """Leave out a line that a killed server did not finish."""
-        self._torn += 1
+    def tears(self, line: str) -> bool:
+        """Leave out a line that is no JSON because a killed server did not finish it; False if it is another line."""
+        torn = line.startswith(BEGINNING) or (self.lines > 0 and line != "" and BEGINNING.startswith(line))
+        self._torn += torn
+        return torn
 
     def rows(self, path: Path) -> Iterator[Line]:
         """The texts; says on standard error how many lines were left out.
@@ -282,7 +291,7 @@ class _Journal:
             raise BadData(f"{path}: a journal without a {texts} ({left_out}); it needs {needs} (the server's setting journal_texts)")
         if self.lines:
             sys.stderr.write(f"{path}: {len(self._kept)} {texts}s of a journal; left out: {left_out}\n")
-        yield from self._kept.values()
+        yield from (line for _, line in self._kept.values())
 
 
 def _text_lines(stream: io.TextIOWrapper, path: Path) -> Iterator[Line]:
@@ -306,8 +315,7 @@ def _jsonl_lines(stream: io.TextIOWrapper, path: Path, labelled: bool = True) ->
                 if not isinstance(each, str):
                     raise TypeError(f"{name} is {each!r:.40}")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            if journal.lines and isinstance(error, json.JSONDecodeError):
-                journal.tear()
+            if isinstance(error, json.JSONDecodeError) and journal.tears(line.rstrip("\n")):
                 continue
             found = repr(error) if line.strip() else "the line is empty; delete it"
             raise BadData(f"{path}:{number}: expected a JSON object with {'label and ' if labelled else ''}text: {found}") from error

@@ -221,9 +221,10 @@ class AsyncClient:
         model: str = "",
         timeout_s: float | None = None,
     ) -> FeedbackTaken:
-        """Tell the right label of a text, or of the answer to the request with this id and, in a batch or a stream, this place.
+        """Tell the right label of a text, or of the answer to the request with this id.
 
-        The server needs a journal. For an answer or a text the last label counts. ``model``: as in ``classify``, with a text.
+        The server needs a journal. For an answer or a text the last label counts. ``item``: the text's place in a batch, from 0,
+        among those that were sent: a text that is not valid Unicode is not. ``model``: as in ``classify``, with a text.
 
         Raises:
             CallFailed: the call failed: FAILED_PRECONDITION without a journal, NOT_FOUND if it does not have the answer.

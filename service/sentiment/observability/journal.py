@@ -6,6 +6,7 @@ text unless a setting says so.
 
 import json
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from sentiment.observability.journal_files import JournalFiles
 from sentiment.observability.logs import logger
 from sentiment.observability.writing_thread import WritingThread
 
-# What waits for the disk, in bytes of text and what each line takes besides: some thousand lines.
+# What waits for the disk, in bytes of its texts and what each line takes besides: some thousand lines.
 BYTES_MAX, LINE_BYTES = 2**23, 2**10
 # Lines of one write, and the pause between two: a thread that woke for each line would cost the event loop more than the line does. A
 # killed process loses the lines of a pause.
@@ -30,7 +31,8 @@ ANSWER, FEEDBACK = "answer", "feedback"
 class Answered:
     """An answered text. ``at``: seconds since 1970; ``item``: its place in the request, from 0; ``scores``: by label.
 
-    ``tokens``: those that were read, special tokens included. ``truncated``: not all of the text was read.
+    ``tokens``: those that were read, special tokens included. ``truncated``: not all of the text was read. ``text``: None if it is not
+    kept, see ``Journal.texts``.
     """
 
     at: float
@@ -44,7 +46,7 @@ class Answered:
     label: str
     abstain: bool
     scores: Mapping[str, float]
-    text: str
+    text: str | None
     text_pair: str | None
 
     def line(self, with_text: bool) -> bytes:
@@ -68,7 +70,10 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """The right label of an answer. ``at``: seconds since 1970; ``request_id``: empty if a text was named; ``text``: None if unknown."""
+    """The right label of an answer. ``at``: seconds since 1970; ``request_id``: empty if a text was named.
+
+    ``text``: None if it is unknown or not kept.
+    """
 
     at: float
     model: str
@@ -107,7 +112,8 @@ class Journal:
         """
         self._files = files
         self._share = share
-        self._texts = texts
+        # Without it, give entries no text: they may wait longer than their request lasts.
+        self.texts = texts
         self._draw = draw
         self._thread = WritingThread("journal", self._write, _say_lost, BYTES_MAX, LINES_MAX, PAUSE_S)
 
@@ -127,8 +133,7 @@ class Journal:
 
     def add(self, entry: Entry) -> None:
         """Write a line, soon. Returns at once."""
-        size = LINE_BYTES + (len(entry.text or "") + len(entry.text_pair or "") if self._texts else 0)
-        self._thread.put(entry, size)
+        self._thread.put(entry, LINE_BYTES + sum(sys.getsizeof(text) for text in (entry.text, entry.text_pair) if text is not None))
 
     def close(self) -> None:
         """Write what waits and end the file. Blocks, for a second at most."""
@@ -136,7 +141,7 @@ class Journal:
             self._files.close()
 
     def _write(self, entries: Sequence[Entry]) -> int:
-        return self._files.append([entry.line(self._texts) for entry in entries])
+        return self._files.append([entry.line(self.texts) for entry in entries])
 
 
 def _texts(entry: Entry, with_text: bool) -> dict[str, object]:

@@ -7,14 +7,13 @@ oldest files that nobody holds, so that those that are left, and the files that 
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from sentiment.errors import BadSettings
 from sentiment.observability.logs import logger
@@ -60,10 +59,16 @@ class JournalFiles:
         self._file: int | None = None
         self._size = 0
         self._failing = False
+        # Whether a line that is longer than a file may be was logged.
+        self._too_long = False
 
     def append(self, lines: Sequence[bytes]) -> int:
         """Append lines, each with its line end; returns how many were written. Never raises OSError: what fails is not written."""
         left = [line for line in lines if len(line) <= self._file_bytes_max]
+        if len(left) < len(lines) and not self._too_long:
+            # Once: a text sets its line's length, and there may be many.
+            logger().warning("journal_line_too_long", bytes=max(map(len, lines)), limit=self._file_bytes_max)
+            self._too_long = True
         written = 0
         while left:
             room = self._file_bytes_max - self._size
@@ -161,20 +166,29 @@ def files_of(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if NAME.fullmatch(path.name))
 
 
-def find(folder: Path, part: bytes, newest_bytes: int | None = None, stop: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
-    """Lines that have these bytes, from the newest file to the oldest, and from the last line of each to the first.
-
-    ``newest_bytes``: only so many of each file's last bytes are searched. ``stop``: asked between blocks whether to give up.
+def by_last_write(folder: Path) -> list[tuple[float, Path]]:
+    """The files of a journal with the times of their last writes, in seconds since 1970, the latest first.
 
     Raises:
-        OSError: the folder cannot be read. A file that cannot be read is left out.
+        OSError: the folder cannot be read.
     """
-    for path in reversed(files_of(folder)):
+    found = []
+    for path in files_of(folder):
         # Another process may remove it meanwhile.
-        with contextlib.suppress(OSError), path.open("rb") as stream:
-            end = stream.seek(0, os.SEEK_END)
-            first = 0 if newest_bytes is None else max(0, end - newest_bytes)
-            yield from _found(stream, part, first, end, stop)
+        with contextlib.suppress(FileNotFoundError):
+            found.append((path.stat().st_mtime, path))
+    return sorted(found, reverse=True)
+
+
+def find(path: Path, part: bytes, newest_bytes: int | None = None, stop: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
+    """Lines of a file that have these bytes, from the last to the first; none if it cannot be read, as when another process has removed it.
+
+    ``newest_bytes``: only so many of the last bytes are searched. ``stop``: asked between blocks whether to give up.
+    """
+    with contextlib.suppress(OSError), path.open("rb") as stream:
+        end = stream.seek(0, os.SEEK_END)
+        first = 0 if newest_bytes is None else max(0, end - newest_bytes)
+        yield from _found(stream, part, first, end, stop)
 
 
 def _found(stream: BinaryIO, part: bytes, first: int, end: int, stop: Callable[[], bool]) -> Iterator[bytes]:
@@ -198,20 +212,6 @@ def _found(stream: BinaryIO, part: bytes, first: int, end: int, stop: Callable[[
             if over >= 0:
                 yield block[begin : over + 1]
             last = begin
-
-
-def rows_of(lines: Sequence[bytes] | Iterator[bytes]) -> Iterator[dict[str, Any]]:  # Any: JSON
-    """The objects of a journal file's lines. A torn last line, of a process that was killed, is left out.
-
-    Raises:
-        ValueError: another line is no JSON object.
-    """
-    for line in lines:
-        if line.endswith(b"\n"):
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError(f"a line is a {type(row).__name__} and no object")
-            yield row
 
 
 def _size_if_ended(path: Path) -> int | None:

@@ -196,7 +196,9 @@ class Metrics:
         )
         read = partial(ReadCounter, registry=self.registry)
         self.journal_lines = read("journal_lines", "Lines written to the journal.")
-        self.journal_lines_dropped = read("journal_lines_dropped", "Lines of the journal lost to a slow, full or missing disk.")
+        self.journal_lines_dropped = read(
+            "journal_lines_dropped", "Lines of the journal lost to a slow, full or missing disk, or longer than a file."
+        )
         self.feedback = counter(
             "feedback", "Labels from Feedback, by whether the answer was right and whether it abstained.", ["right", "abstained", "model"]
         )

@@ -309,9 +309,9 @@ class Served:
         if metrics.drift is not None:
             metrics.drift.add(values_of(scored.label, scored.abstain, scored.score, reading.tokens, unknown, fragments))
         if self._journal is not None and self._journal.draws():
-            self._journal.add(self._answered(query, reading, scored))
+            self._journal.add(self._answered(query, reading, scored, self._journal.texts))
 
-    def _answered(self, query: Query, reading: Reading, scored: Scored) -> Answered:
+    def _answered(self, query: Query, reading: Reading, scored: Scored, with_text: bool) -> Answered:
         return Answered(
             at=time.time(),
             model=self.id,
@@ -324,8 +324,8 @@ class Served:
             label=scored.label,
             abstain=scored.abstain,
             scores=dict(zip(self.classifier.manifest.labels, scored.scores, strict=True)),
-            text=query.text,
-            text_pair=query.text_pair,
+            text=query.text if with_text else None,
+            text_pair=query.text_pair if with_text else None,
         )
 
 

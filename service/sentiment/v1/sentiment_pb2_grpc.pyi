@@ -73,7 +73,8 @@ class SentimentServiceStub:
     """Tells the right label of an answer or a text, for the server's journal and its measured accuracy.
     FAILED_PRECONDITION if the server keeps no journal (the setting SENTIMENT_JOURNAL). NOT_FOUND if the journal has no
     such answer: the server does not keep all answers, nor for ever. OK means that the label is taken; the line is lost
-    if the disk does not take it. Idempotent: for an answer or a text the last label counts, once.
+    if the disk does not take it. Idempotent: for an answer or a text the last label counts, once. Repeats
+    are recognized among the last 1,000 labels of a model that is loaded; older ones are counted and written again.
     """
 
 @_typing.type_check_only
@@ -104,7 +105,8 @@ class SentimentServiceAsyncStub(SentimentServiceStub):
     """Tells the right label of an answer or a text, for the server's journal and its measured accuracy.
     FAILED_PRECONDITION if the server keeps no journal (the setting SENTIMENT_JOURNAL). NOT_FOUND if the journal has no
     such answer: the server does not keep all answers, nor for ever. OK means that the label is taken; the line is lost
-    if the disk does not take it. Idempotent: for an answer or a text the last label counts, once.
+    if the disk does not take it. Idempotent: for an answer or a text the last label counts, once. Repeats
+    are recognized among the last 1,000 labels of a model that is loaded; older ones are counted and written again.
     """
 
 class SentimentServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -174,7 +176,8 @@ class SentimentServiceServicer(metaclass=_abc_1.ABCMeta):
         """Tells the right label of an answer or a text, for the server's journal and its measured accuracy.
         FAILED_PRECONDITION if the server keeps no journal (the setting SENTIMENT_JOURNAL). NOT_FOUND if the journal has no
         such answer: the server does not keep all answers, nor for ever. OK means that the label is taken; the line is lost
-        if the disk does not take it. Idempotent: for an answer or a text the last label counts, once.
+        if the disk does not take it. Idempotent: for an answer or a text the last label counts, once. Repeats
+        are recognized among the last 1,000 labels of a model that is loaded; older ones are counted and written again.
         """
 
 def add_SentimentServiceServicer_to_server(servicer: SentimentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -18,7 +18,7 @@ from sentiment.explain.parts import ExplanationRequest, Header
 from sentiment.explain.queue import Explaining
 from sentiment.observability.metrics import CallMetrics
 from sentiment.observability.tracing.trace import StageSpan
-from sentiment.serving.feedback import Feedback, Kept, key_of
+from sentiment.serving.feedback import Feedback, Kept, check_label, key_of
 from sentiment.serving.pipeline import INLINE_CHARACTERS_MAX, Answer, Outcome, Served
 from sentiment.serving.queries import Query
 from sentiment.serving.registry import Models
@@ -132,6 +132,8 @@ class SentimentService:
             raise Unsupported("this server keeps no journal, which feedback is written to (setting SENTIMENT_JOURNAL)")
         if bool(request.request_id) == bool(request.text):
             raise InvalidInput("request_id", "must be set, or text instead; exactly one of them is needed")
+        if request.text and request.item:
+            raise InvalidInput("item", f"must be unset with text, got {request.item}")
         if request.request_id:
             answer = await feedback.answer(convert.answer_asked(request), request.item, call.deadline_at)
             if request.model not in ("", answer.model, answer.model.partition("/")[0]):
@@ -149,6 +151,7 @@ class SentimentService:
         served = call.served = self.models.find(request.model)
         labels, digest = tuple(served.classifier.manifest.labels), served.classifier.bundle.digest
         pair = request.text_pair if request.HasField("text_pair") else None
+        check_label(request.label, labels)
         query = Query(request.text, pair, priority=Priority.BULK, trace=call.trace, counted=False)
         scored = (await served.classify(query, call.arrived_at, call.deadline_at)).scored
         key = key_of(digest, request.text, pair)
