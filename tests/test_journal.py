@@ -6,7 +6,12 @@ import os
 import random
 import re
 import signal
+<<<<<<< ours
 from collections.abc import Callable, Iterable, Iterator
+=======
+import threading
+from collections.abc import Callable, Iterator
+>>>>>>> theirs
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -157,10 +162,15 @@ def test_a_share_of_the_answers_is_kept(start: Start, folder: Path) -> None:
     assert 60 <= len(rows(folder)) <= 140
 
 
-def test_without_the_setting_there_is_no_thread_and_no_count(server: RunningServer) -> None:
+def test_without_the_setting_there_is_no_thread_and_no_count(start: Start) -> None:
+    before = {thread.ident for thread in threading.enumerate()}
+    server = start()
     with server.client() as client:
         client.classify("good")
 
+    started = {thread.name for thread in threading.enumerate() if thread.ident not in before}
+    assert started
+    assert "journal" not in started
     assert server.app._journal is None
     assert server.metric("sentiment_journal_lines_total") == server.metric("sentiment_journal_lines_dropped_total") == 0
 

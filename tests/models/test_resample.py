@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sentiment_models.evaluation.metrics import calibration_error, reliability_bins, wilson
+from sentiment_models.evaluation.metrics import calibration_error, reliability_bins
 from sentiment_models.evaluation.resample import accuracy_and_f1_intervals, calibration_test, difference_interval, mcnemar
 
 
@@ -113,10 +113,3 @@ def test_bins_hold_all_rows_and_give_the_calibration_error() -> None:
     assert all(one.low < one.confidence <= one.high for one in bins)
     error = sum(one.rows * abs(one.accuracy - one.confidence) for one in bins) / 500
     assert error == pytest.approx(calibration_error(confidence, right))
-
-
-def test_wilsons_interval_is_correct_at_the_ends() -> None:
-    low, high = wilson(np.array([0.0, 0.5, 1.0]), np.array([10, 100, 10]))
-
-    assert low == pytest.approx([0, 0.4038, 0.7225], abs=1e-3)
-    assert high == pytest.approx([0.2775, 0.5962, 1], abs=1e-3)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sentiment.model.bundle import load_bundle
 from sentiment.model.classifier import Classifier, load_classifier
 from sentiment.model.cores import cores_granted
+from sentiment.observability.agreement import wilson
 from sentiment_models.data.labelled import Example, TextOrPair, read_examples
 from sentiment_models.errors import BadData, ModelsError
 from sentiment_models.evaluation.expected import Answers, expected, leave_one_out
@@ -26,7 +27,7 @@ from sentiment_models.evaluation.findings import (
     PairsFound,
     Slice,
 )
-from sentiment_models.evaluation.metrics import Labels, calibration_error, class_scores, confusion, figures_of, reliability_bins, wilson
+from sentiment_models.evaluation.metrics import Labels, calibration_error, class_scores, confusion, figures_of, reliability_bins
 from sentiment_models.evaluation.probes import PERTURBATIONS, behave, catch, perturb, read_kinds
 from sentiment_models.evaluation.resample import SEED, accuracy_and_f1_intervals, calibration_test
 from sentiment_models.export.inference import Served, serve
@@ -289,12 +290,7 @@ def _pairs(run: Measured, examples: Sequence[Example]) -> dict[str, PairsFound]:
 
 
 def _pairs_found(both: Sequence[bool]) -> PairsFound:
-    return PairsFound(pairs=len(both), right=sum(both), interval=_wilson(sum(both) / len(both), len(both)))
-
-
-def _wilson(share: float, rows: int) -> tuple[float, float]:
-    low, high = wilson(np.array(share), np.array(rows))
-    return _rounded((float(low), float(high)))
+    return PairsFound(pairs=len(both), right=sum(both), interval=_rounded(wilson(sum(both), len(both))))
 
 
 def _slices(run: Measured, masks: Mapping[str, NDArray[np.bool_]]) -> dict[str, Slice]:
@@ -305,7 +301,7 @@ def _slices(run: Measured, masks: Mapping[str, NDArray[np.bool_]]) -> dict[str, 
         name: Slice(
             rows=int(mask.sum()),
             accuracy=round(float(right[mask].mean()), 5),
-            accuracy_interval=_wilson(float(right[mask].mean()), int(mask.sum())),
+            accuracy_interval=_rounded(wilson(int(right[mask].sum()), int(mask.sum()))),
             ece=round(calibration_error(confidence[mask], right[mask]), 5),
         )
         for name, mask in masks.items()

@@ -117,14 +117,6 @@ def bins_of(confidence: NDArray[np.float64], bins: int = ECE_BINS) -> Labels:
     return np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
 
 
-def wilson(share: NDArray[np.float64], rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the ends of the 95 % Wilson interval (1927) of a share counted in ``rows`` rows; also valid at 0 and 1."""
-    z = 1.959964
-    middle = (share + z**2 / (2 * rows)) / (1 + z**2 / rows)
-    half = z * np.sqrt(share * (1 - share) / rows + z**2 / (4 * rows**2)) / (1 + z**2 / rows)
-    return middle - half, middle + half
-
-
 def negative_log_likelihood(logits: Logits, labels: Labels, temperature: float = 1.0, weights: NDArray[np.float64] | None = None) -> float:
     """Mean negative log-likelihood over the rows, in nats. ``weights``: of each row, [rows]; None: equal."""
     scaled = logits.astype(np.float64) / temperature

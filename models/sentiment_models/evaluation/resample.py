@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sentiment_models.evaluation.metrics import Labels, Probabilities, bins_of, calibration_error, class_scores, confusion, wilson
+from sentiment.observability.agreement import wilson
+from sentiment_models.evaluation.metrics import Labels, Probabilities, bins_of, calibration_error, class_scores, confusion
 
 RESAMPLES = 2000
 SEED = 20
@@ -45,8 +46,7 @@ def accuracy_and_f1_intervals(answers: Labels, labels: Labels, classes: int, see
     share = np.trace(counts) / len(labels)
     # All resamples of all-correct rows are all-correct: the bootstrap interval would have width 0.
     if share in (0, 1):
-        low, high = wilson(np.array(share), np.array(len(labels)))
-        return (float(low), float(high)), _interval(class_scores(drawn)[2].mean(axis=1))
+        return wilson(int(np.trace(counts)), len(labels)), _interval(class_scores(drawn)[2].mean(axis=1))
     return _interval(accuracy), _interval(class_scores(drawn)[2].mean(axis=1))
 
 

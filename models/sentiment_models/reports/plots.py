@@ -13,7 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from sentiment_models.evaluation.metrics import Bin, wilson
+from sentiment.observability.agreement import wilson
+from sentiment_models.evaluation.metrics import Bin
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 LINES = ("-", "--", "-.", ":")
@@ -104,7 +105,7 @@ def reliability(bins: Sequence[Bin], title: str) -> bytes:
     upper.plot([low, 1], [low, 1], "--", color=GREY, linewidth=1.2, label="calibrated")
     middles, widths = [(one.low + one.high) / 2 for one in bins], [0.9 * (one.high - one.low) for one in bins]
     accuracy = np.array([one.accuracy for one in bins])
-    below, above = wilson(accuracy, np.array([one.rows for one in bins]))
+    below, above = np.array([wilson(one.accuracy * one.rows, one.rows) for one in bins]).reshape(-1, 2).T
     upper.errorbar(
         [one.confidence for one in bins],
         accuracy,

@@ -12,7 +12,7 @@ QUANTILE = 1.959964
 FLIPS_SHOWN = 4
 
 
-def interval(part: float, whole: float) -> tuple[float, float]:
+def wilson(part: float, whole: float) -> tuple[float, float]:
     """Wilson's interval (1927) of a share, 95 %. ``whole`` is at least 1. Valid also where the share is 0 or 1."""
     share, square = part / whole, QUANTILE**2 / whole
     middle, half = share + square / 2, math.sqrt(square * (share * (1 - share) + square / 4))
@@ -32,7 +32,7 @@ def verdict(used: str, texts: float, flips: Mapping[tuple[str, str], float], shi
     if not texts:
         return f"answered none of {failed:,.0f} texts that {used} answered" if failed else ""
     differ = sum(flips.values())
-    low, high = interval(differ, texts)
+    low, high = wilson(differ, texts)
     said = f"differs from {used} on {100 * differ / texts:.1f} % ({100 * low:.1f} to {100 * high:.1f}) of {texts:,.0f} texts"
     most = sorted((count, pair) for pair, count in flips.items() if count)[::-1]
     shown = [f"{before} to {after} {count:,.0f}" for count, (before, after) in most[:FLIPS_SHOWN]]
