@@ -6,12 +6,8 @@ import os
 import random
 import re
 import signal
-<<<<<<< ours
-from collections.abc import Callable, Iterable, Iterator
-=======
 import threading
-from collections.abc import Callable, Iterator
->>>>>>> theirs
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any

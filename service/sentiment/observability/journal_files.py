@@ -76,8 +76,7 @@ class JournalFiles:
             if not fitting:
                 self.close()
                 continue
-            if self._append(b"".join(left[:fitting])):
-                written += fitting
+            written += self._append(b"".join(left[:fitting]))
             left = left[fitting:]
         return written
 
@@ -88,38 +87,43 @@ class JournalFiles:
             with contextlib.suppress(OSError):
                 os.close(file)
 
-    def _append(self, content: bytes) -> bool:
+    def _append(self, content: bytes) -> int:
+        """Append whole lines; returns how many the disk took, from the first on."""
+        done = 0
         try:
             if self._file is None:
                 self._file = self._begin()
-            file = self._file
-            left = memoryview(content)
-            while left:
-                left = left[os.write(file, left) :]
+            file, left = self._file, memoryview(content)
+            while done < len(content):
+                done += os.write(file, left[done:])
             if os.fstat(file).st_nlink == 0:
                 raise FileNotFoundError(errno.ENOENT, "the file was removed")
         except OSError as error:
-            self._take_back()
             if not self._failing:
                 # Once until it works again. The lines are counted, see ``WritingThread``.
                 logger().warning("journal_not_written", reason=error.strerror)
             self._failing = True
-            return False
+            return self._keep(content[: content.rfind(b"\n", 0, done) + 1])
         self._failing = False
         self._size += len(content)
-        return True
+        return content.count(b"\n")
 
-    def _take_back(self) -> None:
-        """Remove what a failed write has left. If that fails too, the file ends there, and a reader skips its torn last line."""
+    def _keep(self, lines: bytes) -> int:
+        """Keep of a failed write these whole lines only; returns their number.
+
+        If that fails too, or the file was removed, the file ends, and none counts. A reader skips a torn last line.
+        """
         if self._file is None:
-            return
+            return 0
         try:
-            os.ftruncate(self._file, self._size)
+            os.ftruncate(self._file, self._size + len(lines))
             if os.fstat(self._file).st_nlink:
-                return
+                self._size += len(lines)
+                return lines.count(b"\n")
         except OSError:
             pass
         self.close()
+        return 0
 
     def _begin(self) -> int:
         # One process at a time, so that two do not count on the same room.
