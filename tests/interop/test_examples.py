@@ -28,13 +28,13 @@ BLOCKS = list(
 )
 TOKEN = "an-example-s-token"
 # What a block needs beside the server that all tests share.
-TRITON, SECURED, EXPLAINED = "import tritonclient", "Credentials(", ".explain("
+TRITON, SECURED, EXPLAINED, JOURNALLED = "import tritonclient", "Credentials(", ".explain(", ".feedback("
 
 
 def python_examples(*needs: str) -> list[str]:
     """The blocks in Python with one of these words; without any, those that need nothing."""
     python = [text for _, language, text in BLOCKS if language == "python"]
-    special = (TRITON, SECURED, EXPLAINED)
+    special = (TRITON, SECURED, EXPLAINED, JOURNALLED)
     return [text for text in python if (any(need in text for need in needs) if needs else not any(need in text for need in special))]
 
 
@@ -83,6 +83,13 @@ def test_python_explains(text: str, start: Callable[..., RunningServer], tmp_pat
     said = run([sys.executable, "-c", code], tmp_path)
 
     assert re.search(r"^(BETTER_THAN_RANDOM|INCONCLUSIVE|NOT_FAITHFUL|FLAT)$", said, re.MULTILINE)
+
+
+@each(python_examples(JOURNALLED))
+def test_python_with_a_journal(text: str, start: Callable[..., RunningServer], tmp_path: Path) -> None:
+    server = start(journal=str(tmp_path / "journal"))
+
+    assert run([sys.executable, "-c", at(server, text)], tmp_path) == "positive False\n"
 
 
 @pytest.fixture
@@ -171,6 +178,6 @@ def test_the_command_line_takes_every_command(text: str) -> None:
 
 
 def test_every_example_in_python_is_run() -> None:
-    run_here = python_examples() + python_examples(EXPLAINED) + python_examples(SECURED) + python_examples(TRITON)
+    run_here = python_examples() + python_examples(EXPLAINED, SECURED, TRITON, JOURNALLED)
 
     assert sorted(run_here) == sorted(text for _, language, text in BLOCKS if language == "python")
