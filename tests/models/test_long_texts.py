@@ -155,5 +155,7 @@ def test_the_command_prints_writes_and_records(bundle: Path, data: Path, tmp_pat
     assert f"best: {found.best().name}" in shown
     assert load_bundle(bundle).manifest.default_truncation == found.best().truncation
     assert isinstance(load_bundle(bundle).manifest.windows, WindowsSpec)
+    assert main(["long-texts", str(bundle), str(data), *options, "--record", "--default", "head_tail"]) == 0
+    assert load_bundle(bundle).manifest.default_truncation == "head_tail"
     assert main(["long-texts", str(bundle), str(data), "--default"]) == 1
     assert "--default needs --record" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from sentiment_models.errors import ModelsError
 from sentiment_models.evaluation.long_texts import Choice, measure_long_texts, record_long_texts
 from sentiment_models.reports.report import check_writable, write_text
 
+BEST = "best"
 DESCRIPTION = (
     "Measure how a bundle answers texts that are too long for it: from their head, from head and tail, and in overlapping "
     "windows, with each stride and each rule for combining their answers."
@@ -39,7 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads of the session (default: the available cores)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.add_argument("--record", action="store_true", help="write the best windows into the bundle's manifest, which changes its digest")
-    parser.add_argument("--default", action="store_true", help="with --record: make the best truncation the bundle's default")
+    parser.add_argument(
+        "--default",
+        nargs="?",
+        const=BEST,
+        choices=(BEST, "head", "head_tail", "windows"),
+        help="with --record: make this truncation the bundle's default (without a name: the best one)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -53,4 +60,5 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         write_text(arguments.json, found.model_dump_json(indent=1) + "\n")
     if arguments.record:
-        record_long_texts(arguments.bundle, found, arguments.default)
+        default = found.best().truncation if arguments.default == BEST else arguments.default
+        record_long_texts(arguments.bundle, found, default)

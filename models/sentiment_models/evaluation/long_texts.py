@@ -199,10 +199,10 @@ def long_examples(classifier: Classifier, files: Sequence[Path], choice: Choice)
     return long
 
 
-def record_long_texts(bundle: Path, found: LongTexts, default: bool = False) -> None:
+def record_long_texts(bundle: Path, found: LongTexts, default: str | None = None) -> None:
     """Write the best windows, the head_tail split and the accuracies they were chosen by into the manifest. Its digest changes.
 
-    ``default``: also make the truncation of the best way the bundle's default.
+    ``default``: also make this truncation the bundle's default.
 
     Raises:
         ModelsError: the figures belong to a graph that is not served first, or to another temperature.
@@ -220,7 +220,7 @@ def record_long_texts(bundle: Path, found: LongTexts, default: bool = False) -> 
         )
     path = bundle / MANIFEST_FILE
     whole = read_object(path)
-    windows, head_tail, best = found.best("windows").windows, found.best("head_tail").head_tail, found.best()
+    windows, head_tail = found.best("windows").windows, found.best("head_tail").head_tail
     assert windows and head_tail
     provenance = whole.get("provenance")
     chosen: dict[str, Json] = {
@@ -231,7 +231,7 @@ def record_long_texts(bundle: Path, found: LongTexts, default: bool = False) -> 
     whole["windows"], whole["head_tail"] = windows.model_dump(), head_tail.model_dump()
     whole["provenance"] = {**(provenance if isinstance(provenance, dict) else {}), "long_texts": chosen}
     if default:
-        whole["default_truncation"] = best.truncation
+        whole["default_truncation"] = default
     write_object(path, whole)
 
 
