@@ -1,8 +1,10 @@
 """The script that measures a GPU, on a CPU: it measures all of its figures, and the graphs that it measures compute the same logits."""
 
 import dataclasses
+import gc
 import json
 import math
+import re
 import subprocess
 import sys
 import threading
@@ -17,6 +19,7 @@ import onnxruntime
 import pytest
 
 from sentiment.model.bundle import CHECKOUT_BUNDLES
+from sentiment.model.devices import Accelerator, Device
 from sentiment.model.session import Session
 from sentiment.model.tensors import pad
 from sentiment.model.tokenizer import Row
@@ -30,6 +33,7 @@ from tests.bench.gpu import run, tensorrt_peer
 from tests.bench.gpu.bench import Bench, plan_of
 from tests.bench.gpu.bert import SIZES, Size, load_weights, make_graph, make_weights, save_weights
 from tests.bench.gpu.child import Child, Gone
+from tests.bench.gpu.inside import Inside
 from tests.bench.gpu.report import LOADS, SHARES, STEADY, TARGETS, UNITS, capped_rows, expected, served_rows, tokenize_rows
 from tests.bench.gpu.rows import BATCHES, MIXES, draw_rows, measure, packed_batches, padded_batches
 from tests.bench.gpu.spread import median
@@ -85,6 +89,8 @@ def test_every_stage_measures_all_its_figures_without_a_gpu_with_512_calls_in_fl
                 for figure in [f"{size}_{mix}_packed_texts_per_s" for size in LOADS for mix in LOADS[size]]:
                     bench.found.setdefault(figure, 1.0)
             stage(bench, time.monotonic() + (2.4 if name.startswith("in-process") else 60.0))
+            if name == "probes":
+                assert "inside" not in bench._children
     finally:
         bench.close()
 
@@ -200,6 +206,25 @@ def test_a_packed_batch_has_no_more_rows_than_its_limit() -> None:
     assert [len(batch) for batch in packed_batches(rows, 2048, rows_max=4)] == [4, 4, 2]
 
 
+def test_memory_that_copies_are_measured_from_stays_mapped_since_nothing_unpins_it(tmp_path: Path) -> None:
+    pinned: list[tuple[int, int, int]] = []
+
+    def pin(address: int, size: int, index: int) -> bool:
+        pinned.append((address, size, index))
+        return True
+
+    inside = Inside(tmp_path, tmp_path, "cpu")
+    inside.device = Device("cuda:0", 0, Accelerator("CPUExecutionProvider", "cpu", pin=pin))
+
+    found = [inside.copies(2**20, 0.03) for _ in range(2)]
+    gc.collect()
+
+    ((address, size, _),) = pinned
+    maps = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
+    assert any(int(begin, 16) <= address and address + size <= int(end, 16) for begin, end in maps)
+    assert all(each["pinned"] and min(each["to_device"]) > 0 for each in found)
+
+
 def test_the_products_of_a_layer_are_the_operations_of_its_texts_without_attention() -> None:
     size = SIZES["bert-base"]
 
@@ -260,6 +285,27 @@ def test_a_failed_request_an_ended_process_and_a_late_one_have_different_errors(
     assert not child.alive
 
 
+@pytest.mark.parametrize(
+    ("said", "ends"),
+    [
+        ("CUDA failure 700: an illegal memory access was encountered", True),
+        ("onnxruntime/core/providers/cuda/cuda_call.cc:154 " + "x" * 900 + " CUBLAS failure 14", True),
+        ("bfc_arena.cc:360 Failed to allocate memory for requested buffer of size 4718592", True),
+        ("TensorRT is not measured without a GPU, on CUDAExecutionProvider", False),
+    ],
+)
+def test_a_process_in_which_cuda_failed_is_ended_so_that_the_next_request_starts_another(tmp_path: Path, said: str, ends: bool) -> None:
+    (tmp_path / "texts.json").write_text('["a"]')
+    child = Child("client", tmp_path / "log", "127.0.0.1:1", str(tmp_path / "texts.json"))
+
+    # Its error names the request that it does not know.
+    with pytest.raises(Gone, match=re.escape(said[-18:])):
+        child.ask(time.monotonic() + 30, said)
+
+    assert child.alive is not ends
+    child.close()
+
+
 def test_a_failure_in_a_stage_costs_no_figure_of_another_stage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def first(bench: Bench, until: float) -> None:
         bench.attempt(["probe_square_tflops"], until, 0, lambda: {"probe_square_tflops": median([9.0, 7.0, 5.0])})
@@ -272,6 +318,7 @@ def test_a_failure_in_a_stage_costs_no_figure_of_another_stage(monkeypatch: pyte
     delivered: list[tuple[dict[str, Any], str]] = []
     monkeypatch.setattr(run, "STAGES", {"first": (first, 0.5), "second": (second, 1.0)})
     monkeypatch.setattr(run, "_sensors", lambda bench: (None, "no GPU"))
+    monkeypatch.setattr(run, "_start_torch", lambda bench: None)
 
     assert run.run("cpu", 5.0, None, 7, lambda *found: delivered.append(found))
 
@@ -285,6 +332,25 @@ def test_a_failure_in_a_stage_costs_no_figure_of_another_stage(monkeypatch: pyte
     assert "ZeroDivisionError: in the stage" in said["meta"]["stage_faults"]["first"]
     assert "first: ZeroDivisionError: in the stage" in capsys.readouterr().out
     json.dumps(said, allow_nan=False)
+
+
+def test_the_time_that_processes_take_to_start_is_taken_from_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[float] = []
+
+    def start(bench: Bench) -> None:
+        # As if 4 of the 10 seconds had gone by.
+        bench.begun -= 4.0
+
+    def stage(bench: Bench, until: float) -> None:
+        ends.append(until - bench.begun)
+
+    monkeypatch.setattr(run, "STAGES", {"half": (stage, 0.5), "whole": (stage, 1.0)})
+    monkeypatch.setattr(run, "_sensors", lambda bench: (None, "no GPU"))
+    monkeypatch.setattr(run, "_start_torch", start)
+
+    run.run("cpu", 10.0, None, 7, lambda *found: None)
+
+    assert ends == pytest.approx([7.0, 10.0], abs=0.5)
 
 
 def test_a_stage_that_hangs_loses_nothing_that_was_found_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,6 +368,7 @@ def test_a_stage_that_hangs_loses_nothing_that_was_found_before_it(monkeypatch: 
     delivered: list[tuple[dict[str, Any], str]] = []
     monkeypatch.setattr(run, "STAGES", {"hang": (hang, 1.0)})
     monkeypatch.setattr(run, "_sensors", lambda bench: (None, "no GPU"))
+    monkeypatch.setattr(run, "_start_torch", lambda bench: None)
     monkeypatch.setattr(run, "LATE_S", 0.0)
 
     run.run("cpu", 0.3, None, 7, lambda *found: delivered.append(found), leave)

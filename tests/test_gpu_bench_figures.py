@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ from tests.bench.gpu import limits, sensors, versions
 from tests.bench.gpu.child import Gone
 from tests.bench.gpu.client import Load
 from tests.bench.gpu.sensors import NoSensors, Sample, Sensors, summary
-from tests.bench.gpu.serving import answered_of, read_metrics
+from tests.bench.gpu.serving import answered_of, read_metrics, tree_cpu_s
 from tests.bench.gpu.spread import median, slices_of
 
 ANSWER = {"failed": {}, "failure": "", "seconds": 1.0, "cpu_s": 0.1}
@@ -91,6 +93,20 @@ def test_the_limit_is_the_side_that_was_busy_and_the_clients_count_first() -> No
     assert limits.server_busy(busy) == 0.95
     assert limits.host_limit(950.0, busy) == pytest.approx(1000)
     assert limits.host_limit(950.0, {}) == 0
+
+
+def test_the_cpu_time_of_a_server_has_that_of_processes_in_sessions_of_their_own() -> None:
+    spin = "import sys, time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\nsys.stdin.read()"
+    nest = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {spin!r}], start_new_session=True)"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", nest], stdin=pipe, stdout=pipe, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+
+        assert tree_cpu_s(process.pid) >= 0.2
+
+        # Both end with their input.
+        process.communicate()
 
 
 def test_metrics_are_summed_over_all_labels_but_kind_and_process() -> None:

@@ -31,6 +31,7 @@ class Accelerator:
         options: of the provider; the device index and the memory limit are added to them.
         graphs: whether the provider can capture a run and replay it.
         pin: pins host memory (address, bytes, device index), so that the device can copy from it directly. Returns False on failure.
+            Nothing unpins it: the memory must stay mapped as long as the process lives.
     """
 
     provider: str

@@ -117,7 +117,8 @@ class Bench:
         self.bundles = folder / "bundles"
         self.bundles.mkdir()
         self.rng = random.Random(seed)
-        self.begun = time.monotonic()
+        # ``run`` moves the second one to when the processes have started.
+        self.begun = self.stages_from = time.monotonic()
         self.budget_s = budget_s
         self.found: dict[str, float] = {}
         self.spreads: dict[str, dict[str, float]] = {}
@@ -133,8 +134,8 @@ class Bench:
         return self.begun + self.budget_s
 
     def by(self, share: float) -> float:
-        """The instant at which this share of the budget is spent."""
-        return self.begun + share * self.budget_s
+        """The instant at which this share of the stages' time is spent."""
+        return self.stages_from + share * (self.ends_at - self.stages_from)
 
     def attempt(self, names: Iterable[str], until: float, needs_s: float, measure: Callable[[], Figures]) -> None:
         """Measure some figures, or record why not. ``measure`` may return fewer figures, or others."""
@@ -192,6 +193,9 @@ class Bench:
             raise Gone(self._broken[module])
         child = self._children.get(module)
         if child is None or not child.alive:
+            if child is not None:
+                again = self.meta.setdefault("started_again", {})
+                again[module] = again.get(module, 0) + 1
             child = self._children[module] = Child(module, self.folder / f"{module}.log", *arguments, environment=environment)
             now = time.monotonic()
             try:

@@ -6,6 +6,7 @@ Code that may crash, hang or use up a device runs in a child, so that the other 
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,10 @@ from typing import Any
 GRACE_S = 3.0
 # A killed process ends within this time, or never: a call into a faulty driver cannot be interrupted.
 KILLED_S = 5.0
+# How ONNX Runtime, PyTorch and the driver say that CUDA failed.
+FAULT = re.compile(r"CUDA (failure|error|out of memory)|CUBLAS|CUDNN|cuda_call|bfc_arena", re.IGNORECASE)
+# The characters of an error's text that are kept from its beginning and from its end. ONNX Runtime puts a long signature between them.
+ERROR_BEGIN, ERROR_END = 300, 200
 # All processes of the run, for ``end_all``.
 _started: list["subprocess.Popen[str]"] = []
 
@@ -64,6 +69,8 @@ class Child:
     def answer(self, until: float) -> dict[str, Any]:  # Any: JSON
         """Wait for the answer. The process is killed GRACE_S after the monotonic instant ``until``.
 
+        It is also killed if its answer says that CUDA failed, since further requests might fail too.
+
         Raises:
             Gone: the process ended or was killed, or the request failed.
         """
@@ -85,6 +92,8 @@ class Child:
             raise Gone(f"{self.module} was ended because its time was up" if late.is_set() else self._why())
         found: dict[str, Any] = json.loads(line)
         if "error" in found:
+            if FAULT.search(found["error"]):
+                self.close()
             raise Gone(found["error"])
         return found
 
@@ -133,6 +142,11 @@ def end_all() -> None:
                     process.kill()
 
 
+def shortened(text: str) -> str:
+    """The beginning and the end of a long text."""
+    return text if len(text) <= ERROR_BEGIN + ERROR_END else f"{text[:ERROR_BEGIN]} ... {text[-ERROR_END:]}"
+
+
 def serve(commands: object) -> None:
     """Read requests from standard input and call the methods of ``commands``, until the input ends."""
     # Libraries print to standard output, some of them from native code.
@@ -144,6 +158,6 @@ def serve(commands: object) -> None:
             found = getattr(commands, asked.pop("do"))(**asked)
         except Exception as error:  # the parent waits for an answer
             traceback.print_exc()
-            found = {"error": f"{type(error).__name__}: {str(error).strip()[:300]}"}
+            found = {"error": f"{type(error).__name__}: {shortened(str(error).strip())}"}
         out.write(json.dumps(found) + "\n")
         out.flush()

@@ -54,6 +54,8 @@ from tests.bench.texts import make_texts
 from tests.packed_twin import save_twin
 
 PRODUCTS = 4
+# Random numbers of a matrix; larger ones repeat them. Odd, so that rows differ.
+DRAWN_MAX = 2**20 + 7
 # The greatest difference of a logit between a captured run and an uncaptured one, which may use other kernels.
 CELL_ERROR_MAX = 0.01
 CAPTURES = {"padded": False, "packed": False, "padded_captured": True, "packed_captured": True}
@@ -70,6 +72,9 @@ class Inside:
         self.twin = device == "cpu"
         self.session = cache(self._session)
         self._runs: dict[tuple[str, str], Run] = {}
+        # Host memory by size, and whether it is pinned. Nothing unpins it, so it must stay mapped as long as the process lives: for the
+        # driver its addresses are taken, also where the next allocation of device memory would have them.
+        self._host: dict[int, tuple[npt.NDArray[np.uint8], bool]] = {}
 
     def about(self) -> dict[str, Any]:  # Any: JSON
         """The versions and the device."""
@@ -101,7 +106,9 @@ class Inside:
         random = np.random.default_rng(1)
 
         def draw(*shape: int) -> npt.NDArray[np.float16]:
-            return (random.standard_normal(shape, np.float32) / math.sqrt(inner)).astype(np.float16)
+            # Repeated: drawing all of the largest ones would take seconds.
+            few = (random.standard_normal(min(math.prod(shape), DRAWN_MAX), np.float32) / math.sqrt(inner)).astype(np.float16)
+            return np.resize(few, shape)
 
         # Each with weights of its own: ONNX Runtime computes a product once that is written twice.
         drawn = {"x": draw(rows, inner), **{f"w{number}": draw(inner, columns) for number in range(PRODUCTS)}}
@@ -114,8 +121,10 @@ class Inside:
     def copies(self, size: int, seconds: float) -> dict[str, Any]:  # Any: JSON
         """GB/s of each copy from the host to the device, back, and within the device, where both reading and writing count."""
         accelerator, index = self._accelerator(), self.device.index
-        host = np.frombuffer(mmap.mmap(-1, size), np.uint8)
-        pinned = accelerator.pin is not None and accelerator.pin(host.ctypes.data, size, index)
+        if size not in self._host:
+            memory = np.frombuffer(mmap.mmap(-1, size), np.uint8)
+            self._host[size] = memory, accelerator.pin is not None and accelerator.pin(memory.ctypes.data, size, index)
+        host, pinned = self._host[size]
         value = onnxruntime.OrtValue.ortvalue_from_numpy(host, accelerator.memory, index)
         there = timed(lambda: value.update_inplace(host), seconds / 3)
         back = timed(value.numpy, seconds / 3)

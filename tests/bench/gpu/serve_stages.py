@@ -19,7 +19,7 @@ from tests.bench.gpu.bert import LABELS, SIZES
 from tests.bench.gpu.child import Gone
 from tests.bench.gpu.report import CALLS, IN_PROCESS, LOADS, OURS, SHARES, STEADY, call_rows, front_ends_rows, server_rows, triton_rows
 from tests.bench.gpu.rows import lengths_of
-from tests.bench.gpu.serving import Answered, Clients, Server, Triton, session_cpu_s
+from tests.bench.gpu.serving import Answered, Clients, Server, Triton, tree_cpu_s
 from tests.bench.gpu.spread import Rounds
 from tests.bench.gpu.wheels import with_libraries, with_peer
 from tests.bench.texts import texts_of
@@ -103,7 +103,7 @@ class Watch:
 
     def __init__(self, bench: Bench, server: Server, seconds: float) -> None:
         self._bench, self._server = bench, server
-        self._cpu, self._before = session_cpu_s(server.process.pid), server.metrics()
+        self._cpu, self._before = tree_cpu_s(server.process.pid), server.metrics()
         self.under_load: dict[str, float] = {}
         # The driver reports recent utilization only, so it is read during the load.
         self._timer = threading.Timer(0.7 * seconds, self._read)
@@ -128,7 +128,7 @@ class Watch:
         took_s = said.seconds
         self.grown = {key: after[key] - self._before.get(key, 0.0) for key in after}
         # CPU seconds a second of all processes of the server.
-        self.server_cpu = (session_cpu_s(self._server.process.pid) - self._cpu) / took_s
+        self.server_cpu = (tree_cpu_s(self._server.process.pid) - self._cpu) / took_s
         loops = [grown for key, grown in self.grown.items() if key.startswith(LOOPS)]
         shares = {
             limits.CLIENT: said.client_busy,

@@ -44,15 +44,19 @@ def stop(process: "subprocess.Popen[str]") -> None:
         process.wait(KILLED_S)
 
 
-def session_cpu_s(leader: int) -> float:
-    """CPU seconds of all running processes of a session, user and system."""
-    ticks = 0
+def tree_cpu_s(root: int) -> float:
+    """CPU seconds of a running process and all that descend from it, user and system. Front ends have sessions of their own."""
+    parents, ticks = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
-            if int(fields[3]) == leader:
-                ticks += int(fields[11]) + int(fields[12])
-    return ticks * _TICK_S
+            pid = int(stat.parent.name)
+            parents[pid], ticks[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
+    tree, more = set[int](), {root}
+    while more:
+        tree |= more
+        more = {pid for pid, parent in parents.items() if parent in more} - tree
+    return sum(ticks.get(pid, 0) for pid in tree) * _TICK_S
 
 
 class Server:

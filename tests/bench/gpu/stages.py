@@ -38,7 +38,10 @@ Shape = tuple[int, int, int]
 
 
 def probe(bench: Bench, until: float) -> None:
-    """Measure products and copies, the references of the other figures. Of two libraries the faster one counts, for each shape."""
+    """Measure products and copies, the references of the other figures. Of two libraries the faster one counts, for each shape.
+
+    What measured them ends with them: it keeps device memory of the largest matrices, and pinned memory.
+    """
     plan = bench.plan
     width = plan.gemm_width
     shapes = {"square": {"square": (width, width, width)}}
@@ -52,6 +55,7 @@ def probe(bench: Bench, until: float) -> None:
         return {**{name: median(said[key]) for key, name in names.items()}, "probe_memory_pinned": said["pinned"]}
 
     bench.attempt([*names.values(), "probe_memory_pinned"], until, 0.5, copies)
+    bench.close("inside")
 
 
 def _products(bench: Bench, probed: str, products: Mapping[str, Shape], until: float) -> dict[str, float]:
