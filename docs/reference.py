@@ -314,7 +314,7 @@ def _said(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 def metrics_page() -> str:
     """Every metric, from a registry in which a model, a GPU and a certificate are watched."""
     metrics = Metrics(METHODS, CODE_NAMES)
-    signals = [Signal.of_values(name, {"": ""}, [1]) for name in VALUES["drift", "signal"]]
+    signals = [Signal.of_values(name, {"": ""}, {"reviews": [1]}) for name in VALUES["drift", "signal"]]
     model = metrics.model("english/1", ["cpu-0"], ["positive"], signals)
     model.describe(0, 0.0, name="", version="", digest="", precision="", provider="")
     model.watch_queue(float, float, float)
@@ -349,7 +349,7 @@ def metrics_page() -> str:
         "the first text. Histograms have `_bucket`, `_sum` and `_count`. The process's own\n"
         "metrics (`process_*`, `python_info`, `python_gc_*`) stand beside them. Series of devices are there "
         "with a GPU (and `nvidia-ml-py`),\n"
-        "that of the certificate with TLS, those of drift for models whose bundle has a reference.\n\n"
+        "that of the certificate with TLS, those of drift for models whose bundle has references.\n\n"
         + table(["metric", "type", "labels", "what it is"], rows)
         + "\n## Label values\n\n"
         "`model` is `name/version` of a loaded model, and empty where a request named none. `method` is the rpc: "

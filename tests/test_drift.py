@@ -13,10 +13,14 @@ from sentiment.observability.drift import (
     TEXTS_MIN,
     WINDOW_TEXTS,
     Drift,
+    Fit,
     Signal,
     chance_index,
     chi_square_quantile,
     chi_square_tail,
+    likeliest_shares,
+    mixed,
+    nearest,
     stability_index,
     values_of,
 )
@@ -76,12 +80,97 @@ def test_with_common_bins_the_false_alarms_are_any_rate_that_is_asked_for() -> N
     assert sum(alarms) / windows == pytest.approx(0.1, abs=0.015)
 
 
+# Two kinds of texts that share bins, by signal.
+KINDS = {
+    "score": {"sentences": [0.2, 0.3, 0.3, 0.2, 0], "reviews": [0.05, 0.15, 0.3, 0.45, 0.05]},
+    "tokens": {"sentences": [0.3, 0.5, 0.19, 0.01, 0], "reviews": [0, 0.02, 0.28, 0.5, 0.2]},
+}
+
+
+def drawn(rng: np.random.Generator, texts: int, share: float) -> dict[str, list[int]]:
+    """The counts of texts of which about so many are sentences."""
+    kinds = {signal: share * np.array(of["sentences"]) + (1 - share) * np.array(of["reviews"]) for signal, of in KINDS.items()}
+    return {signal: rng.multinomial(texts, shares).tolist() for signal, shares in kinds.items()}
+
+
+def known(rng: np.random.Generator, sentences: int, reviews: int) -> dict[str, dict[str, list[int]]]:
+    one, other = drawn(rng, sentences, 1), drawn(rng, reviews, 0)
+    return {signal: {"sentences": one[signal], "reviews": other[signal]} for signal in KINDS}
+
+
+@pytest.mark.parametrize("share", [1, 0.97, 0.5, 0.07, 0])
+def test_a_window_of_known_kinds_alarms_as_seldom_as_one_of_a_single_reference(share: float) -> None:
+    rng, windows = np.random.default_rng(11), 1000
+
+    fits = [nearest(drawn(rng, TEXTS_MIN, share), known(rng, 400, 3000)) for _ in range(windows)]
+
+    alarms = sum(fit.excess > 1 for fit in fits) / windows
+    print(f"{alarms:.2%} of the windows with {share:.0%} sentences alarm")
+    assert alarms < 1.8 * FALSE_ALARMS
+    # A window that chance explains by one reference is not mixed.
+    assert np.mean([fit.shares["sentences"] for fit in fits]) == pytest.approx(share, abs=0.04)
+
+
+def test_a_kind_that_no_reference_has_is_drift_against_each_mixture() -> None:
+    rng = np.random.default_rng(12)
+    references = known(rng, 2000, 2000)
+    window = drawn(rng, TEXTS_MIN, 0.5) | {"score": [0, 0, 100, 300, 600]}
+
+    fit = nearest(window, references)
+
+    assert fit.indexes["score"] > 0.25 > fit.thresholds["score"]
+    for sentences in np.linspace(0, 1, 21).tolist():
+        counts = {signal: mixed(of, {"sentences": sentences, "reviews": 1 - sentences}) for signal, of in references.items()}
+        assert max(stability_index(window[signal], one) for signal, one in counts.items()) > 0.25
+
+
+def test_the_nearest_is_never_worse_than_the_reference_that_fits() -> None:
+    rng = np.random.default_rng(13)
+
+    for _ in range(100):
+        window, references = drawn(rng, TEXTS_MIN, rng.choice([0, 0.5, 1])), known(rng, 1000, 1000)
+        alone = [nearest(window, {signal: {name: of[name]} for signal, of in references.items()}) for name in ("sentences", "reviews")]
+        assert nearest(window, references).excess <= min(fit.excess for fit in alone)
+        assert [fit.shares for fit in alone] == [{"sentences": 1}, {"reviews": 1}]
+
+
+def test_the_shares_of_a_mixture_are_the_likeliest() -> None:
+    rng = np.random.default_rng(14)
+    window, references = drawn(rng, WINDOW_TEXTS, 0.3), known(rng, 5000, 5000)
+
+    def likelihood(sentences: float) -> float:
+        shares = {"sentences": sentences, "reviews": 1 - sentences}
+        expected = {signal: mixed(of, shares) for signal, of in references.items()}
+        pairs = [
+            (here, there / sum(expected[signal])) for signal in KINDS for here, there in zip(window[signal], expected[signal], strict=True)
+        ]
+        return math.fsum(here * math.log(there) for here, there in pairs if here)
+
+    found = likeliest_shares(window, references)["sentences"]
+
+    assert found == pytest.approx(max(np.linspace(0, 1, 1001)[1:-1].tolist(), key=likelihood), abs=0.001)
+
+
+def test_a_mixture_counts_as_many_texts_as_estimate_it_as_well() -> None:
+    assert mixed({"one": [100, 0], "other": [100, 300]}, {"one": 0, "other": 1}) == pytest.approx([100, 300])
+    assert mixed({"one": [100, 0], "other": [0, 100]}, {"one": 0.5, "other": 0.5}) == pytest.approx([100, 100])
+
+
+def test_bins_that_no_reference_has_do_not_stop_the_fit() -> None:
+    nowhere = {"coin": {"one": [10, 0, 0], "other": [0, 10, 0]}}
+
+    fit: Fit = nearest({"coin": [0, 0, TEXTS_MIN]}, nowhere)
+
+    assert fit.excess > 1
+    assert sum(fit.shares.values()) == pytest.approx(1)
+
+
 def counted(*signals: Signal) -> Drift:
     return Drift(signals, lambda *_: SimpleNamespace(value=0.0))
 
 
 def coin(heads: int, tails: int) -> Signal:
-    return Signal.of_values("coin", {"heads": "heads", "tails": "tails"}, [heads, tails])
+    return Signal.of_values("coin", {"heads": "heads", "tails": "tails"}, {"usual": [heads, tails]})
 
 
 def test_the_window_has_the_last_texts_in_bounded_memory_however_they_come() -> None:
@@ -130,7 +219,7 @@ def test_too_few_texts_have_no_index() -> None:
 
 
 def test_a_number_is_in_the_bin_up_to_whose_edge_it_goes() -> None:
-    signal = Signal.of_numbers("tokens", (4, 8), [1, 2, 3])
+    signal = Signal.of_numbers("tokens", (4, 8), {"usual": [1, 2, 3]})
 
     assert signal.bins == ("4.0", "8.0", "+Inf")
     assert [signal.place(tokens) for tokens in (2, 4, 5, 8, 9)] == [0, 0, 1, 1, 2]

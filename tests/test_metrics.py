@@ -25,7 +25,7 @@ from sentiment.oip import inference_pb2_grpc as oip_grpc
 from sentiment.settings import Settings
 from tests.api_grpc.test_oip import asked
 from tests.conftest import NO_RETRIES, RunningServer
-from tests.tiny import make_bundle, read_manifest, write_manifest
+from tests.tiny import REFERENCE, make_bundle, read_manifest, write_manifest
 
 METHODS = {
     *("Classify", "ClassifyBatch", "ClassifyStream", "Explain", "ListModels", "GetModel", "Feedback"),
@@ -78,6 +78,7 @@ EXPECTED: dict[str, tuple[str, dict[str, set[str]]]] = {
     "signal_texts_total": ("counter", {"signal": SIGNALS, "model": {"tiny/1"}}),
     "drift": ("gauge", {"signal": SIGNALS, "model": {"tiny/1"}}),
     "drift_threshold": ("gauge", {"signal": SIGNALS, "model": {"tiny/1"}}),
+    "drift_reference_share": ("gauge", {"reference": {"usual"}, "model": {"tiny/1"}}),
     "drift_texts": ("gauge", {"model": {"tiny/1"}}),
     # A pair's series come with its first text.
     "shadow_texts_total": ("counter", {"model": set(), "shadow": set()}),
@@ -157,7 +158,7 @@ def test_everything_starts_at_zero(fresh: str) -> None:
         "_info",
         "_run_over_predicted",
         *("_expected_accuracy", "_expected_accuracy_low", "_expected_accuracy_high", "_expected_accuracy_error"),
-        *("_drift", "_drift_threshold"),
+        *("_drift", "_drift_threshold", "_drift_reference_share"),
         "_measured_accuracy",
         "_loop_busy_seconds_total",
         "_model_bytes",
@@ -296,16 +297,40 @@ def test_drift_is_told_of_texts_that_are_not_the_references(start: Callable[...,
     for signal in load_bundle(server.settings.bundles[0] / "tiny/1").manifest.signals:
         window = [total(after, "signal_texts_total", signal=signal.name, bin=name) for name in signal.bins]
         assert sum(window) == 1080
-        assert total(after, "drift", signal=signal.name) == pytest.approx(stability_index(window, signal.counts)), signal.name
+        assert total(after, "drift", signal=signal.name) == pytest.approx(stability_index(window, signal.counts["usual"])), signal.name
         assert total(after, "drift", signal=signal.name) > total(after, "drift_threshold", signal=signal.name) > 0 or signal.name == "label"
     assert total(after, "signal_texts_total", signal="unknown", bin="0.5") == 100
     assert total(after, "signal_texts_total", signal="label", bin="negative") == 490 + 100
 
 
+def test_drift_is_told_against_the_nearest_reference_or_a_mixture(start: Callable[..., RunningServer], tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path)
+    sure = {"label": {"negative": 2000, "positive": 0}, "abstained": 0, "score": {"edges": [0.6, 0.9], "counts": [0, 0, 2000]}}
+    chats = REFERENCE | sure | {"tokens": {"edges": [4, 8], "counts": [2000, 0, 0]}, "unknown": {"edges": [0, 0.5], "counts": [2000, 0, 0]}}
+    essays = chats | {"tokens": {"edges": [4, 8], "counts": [0, 0, 2000]}}
+    for one in (chats, essays):
+        one["fragments"] = one["unknown"]
+    write_manifest(bundle, read_manifest(bundle) | {"references": {"chats": chats, "essays": essays}})
+    server = start(bundles=(tmp_path,), call_rows_max=1000)
+    with server.client() as client:
+        client.classify_batch(["awful"] * 1000, timeout_s=60)
+        alone = scrape(server)[0]
+        client.classify_batch(["awful and the film and the film and awful"] * 1000, timeout_s=60)
+        both = scrape(server)[0]
+        client.classify_batch(["good film and a great film"] * 1000, timeout_s=60)
+        neither = scrape(server)[0]
+
+    assert (total(alone, "drift_reference_share", reference="chats"), total(alone, "drift_reference_share", reference="essays")) == (1, 0)
+    assert total(both, "drift_reference_share", reference="chats") == pytest.approx(0.5)
+    for text in (alone, both):
+        assert total(text, "drift", signal="tokens") == pytest.approx(0, abs=1e-6)
+    assert total(neither, "drift", signal="label") > 0.25 > total(neither, "drift_threshold", signal="label")
+
+
 def test_a_model_without_a_reference_has_no_drift(start: Callable[..., RunningServer], tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path)
     manifest = read_manifest(bundle)
-    write_manifest(bundle, {key: value for key, value in manifest.items() if key != "reference"})
+    write_manifest(bundle, {key: value for key, value in manifest.items() if key != "references"})
     server = start(bundles=(tmp_path,))
     with server.client() as client:
         client.classify("good")

@@ -79,7 +79,7 @@ def make_bundle(root: Path, name: str = "tiny", version: int = 1, *, pairs: bool
         "windows": None,
         "golden": golden,
         "accuracy": {"made-up": {"accuracy": 0.5, "macro_f1": 0.5, "ece": 0.1, "rows": 2}},
-        "reference": REFERENCE,
+        "references": {"usual": REFERENCE},
         "provenance": {},
     }
     write_manifest(path, manifest)

@@ -49,8 +49,8 @@ def make_version(root: Path, version: int, *, name: str = "tiny", scale: float =
     onnx.save(model, part / "fp32.onnx")
     manifest = read_manifest(part)
     manifest["labels"] = [*LABELS, *neutral]
-    # It counts the labels of version 1.
-    del manifest["reference"]
+    # They count the labels of version 1.
+    del manifest["references"]
     golden = {"text": "a good film", "label": "positive", "logits": [-scale, scale, *(0.0 for _ in neutral)]}
     write_manifest(part, manifest | {"golden": [golden]})
     (root / name).mkdir(parents=True, exist_ok=True)

@@ -81,7 +81,7 @@ def test_the_expected_accuracy_is_of_the_answers_of_all_processes() -> None:
 
 def test_drift_is_of_the_answers_of_all_processes() -> None:
     here, front = Metrics((), ()), Metrics((), ())
-    reference = Signal.of_values("label", {label: label for label in LABELS}, [500, 500])
+    reference = Signal.of_values("label", {label: label for label in LABELS}, {"usual": [500, 500]})
     own, theirs = (metrics.model("tiny/1", [], LABELS, [reference]) for metrics in (here, front))
     executor: Any = SimpleNamespace(_metrics=here, _totals=Totals(here.registry, dict))
     counted = Counted(front.registry)
@@ -95,6 +95,7 @@ def test_drift_is_of_the_answers_of_all_processes() -> None:
 
     found = shown(executor._totals)
     assert found["sentiment_drift_texts,tiny/1"] == 1000
+    assert found["sentiment_drift_reference_share,usual,tiny/1"] == 1
     assert found["sentiment_signal_texts_total,label,positive,tiny/1"] == 750
     assert found["sentiment_drift,label,tiny/1"] == pytest.approx(stability_index([250, 750], [500, 500]))
 

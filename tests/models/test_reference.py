@@ -1,4 +1,4 @@
-"""A bundle's reference: counts of the service's own answers, printed and recorded by a command."""
+"""A bundle's references: counts of the service's own answers, printed and recorded by a command."""
 
 import gzip
 import hashlib
@@ -12,7 +12,8 @@ from sentiment.model.bundle import Histogram, load_bundle
 from sentiment.model.classifier import load_classifier
 from sentiment.observability.journal import line_of
 from sentiment_models.cli import main
-from sentiment_models.data.labelled import Example
+from sentiment_models.data.carving import carve
+from sentiment_models.data.labelled import Example, read_examples
 from sentiment_models.evaluation.reference import measure_reference, record_reference
 from sentiment_models.export.export import Exported
 from tests.models.tiny_bert import sentences, write_tsv
@@ -22,7 +23,7 @@ from tests.models.tiny_bert import sentences, write_tsv
 def bundle(exported: tuple[Path, Exported], dev: list[Example], tmp_path: Path) -> Path:
     """A copy that a test may change, with a reference of the development set."""
     path = Path(shutil.copytree(exported[0], tmp_path / "tiny" / "1"))
-    record_reference(path, measure_reference(load_classifier(path), [example.whole for example in dev]))
+    record_reference(path, "usual", measure_reference(load_classifier(path), [example.whole for example in dev]))
     return path
 
 
@@ -32,8 +33,7 @@ def up_to(histogram: Histogram, value: float) -> int:
 
 
 def test_a_reference_counts_the_services_answers(bundle: Path, dev: list[Example]) -> None:
-    reference, classifier = load_bundle(bundle).manifest.reference, load_classifier(bundle)
-    assert reference is not None
+    reference, classifier = load_bundle(bundle).manifest.references["usual"], load_classifier(bundle)
     rows = [classifier.tokenizer.encode(example.text) for example in dev]
     answers = [classifier.score(classifier.run([row])[0]) for row in rows]
 
@@ -53,17 +53,69 @@ def test_the_command_prints_and_records(bundle: Path, tmp_path: Path, capsys: py
 
     assert main(["reference", str(bundle), str(file), "--threads", "1"]) == 0
     assert load_bundle(bundle).digest == before.digest
-    assert main(["reference", str(bundle), str(file), "--threads", "1", "--record"]) == 0
+    assert main(["reference", str(bundle), str(file), "--threads", "1", "--name", "short", "--record"]) == 0
 
     after = load_bundle(bundle)
-    assert after.manifest.reference is not None
-    assert after.manifest.reference.texts == 40
-    assert after.manifest.reference.files == {"texts.tsv": hashlib.sha256(file.read_bytes()).hexdigest()}
-    assert after.manifest.model_copy(update={"reference": before.manifest.reference}) == before.manifest
+    short = after.manifest.references["short"]
+    assert short.texts == 40
+    assert short.files == {"texts.tsv": hashlib.sha256(file.read_bytes()).hexdigest()}
+    assert after.manifest == before.manifest.model_copy(update={"references": {**before.manifest.references, "short": short}})
     shown = capsys.readouterr().out
     assert shown.startswith("40 texts\nlabel\n")
-    share = after.manifest.reference.abstained / 40
-    assert f"  true         {after.manifest.reference.abstained:9} {share:7.2%}" in shown
+    assert f"  true         {short.abstained:9} {short.abstained / 40:7.2%}" in shown
+
+
+def test_a_reference_of_the_same_name_is_replaced_and_one_is_removed(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = load_bundle(bundle)
+    file = write_tsv(tmp_path / "texts.tsv", sentences(40, seed=2))
+
+    assert main(["reference", str(bundle), str(file), "--threads", "1", "--name", "usual", "--record"]) == 0
+    assert {name: one.texts for name, one in load_bundle(bundle).manifest.references.items()} == {"usual": 40}
+    assert main(["reference", str(bundle), "--remove", "usual"]) == 0
+    assert load_bundle(bundle).manifest == before.manifest.model_copy(update={"references": {}})
+    assert main(["reference", str(bundle), "--remove", "usual"]) == 1
+
+    assert "has no reference 'usual'; it has none" in capsys.readouterr().err
+
+
+def test_only_what_training_held_out_is_counted(bundle: Path, tmp_path: Path) -> None:
+    file = write_tsv(tmp_path / "texts.tsv", sentences(60, seed=2))
+    held_out = carve([(list(read_examples(file, load_bundle(bundle).manifest.labels)), 1)], 0.4, 7).dev
+
+    arguments = ["--dev", "0.4", "--seed", "7", "--threads", "1", "--name", "held-out", "--record"]
+    assert main(["reference", str(bundle), str(file), *arguments]) == 0
+
+    assert load_bundle(bundle).manifest.references["held-out"] == measure_reference(
+        load_classifier(bundle), [example.whole for example in held_out], [file]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["{file}", "--record"], 1, "--record needs --name"),
+        (["{file}", "--remove", "usual"], 1, "--remove goes without FILE"),
+        ([], 1, "FILE is needed"),
+        (["{file}", "--name", "Ours", "--record"], 2, "got 'Ours'"),
+        (["{file}", "--name", "other", "--record"], 1, "different signals or edges; --remove others first"),
+    ],
+)
+def test_what_cannot_be_recorded_changes_nothing(
+    bundle: Path, arguments: list[str], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_tsv(tmp_path / "texts.tsv", sentences(5))
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    score = manifest["references"]["usual"]["score"]
+    score.update(edges=[0.5], counts=[0, sum(score["counts"])])
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    before = load_bundle(bundle).digest
+
+    assert main(["reference", str(bundle), *(one.format(file=file) for one in arguments)]) == code
+
+    assert said in capsys.readouterr().err
+    assert load_bundle(bundle).digest == before
 
 
 def test_the_texts_need_no_labels(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +141,7 @@ def test_a_text_that_cannot_be_used_is_refused_with_its_line(bundle: Path, tmp_p
     [
         ({"texts": 61}, "label counts 60 texts; texts is 61"),
         ({"abstained": 61}, "abstained is 61; texts is 60"),
-        ({"label": {"positive": 60}}, "reference.label counts ['positive']"),
+        ({"label": {"positive": 60}}, "references.usual.label counts ['positive']"),
         ({"score": {"edges": [0.9, 0.6], "counts": [20, 20, 20]}}, "edges must ascend and counts must have one more"),
         ({"score": {"edges": [0.9], "counts": [20, 20, 20]}}, "edges must ascend and counts must have one more"),
         ({"tokens": {"edges": [4], "counts": [61, -1]}}, "greater than or equal to 0"),
@@ -100,7 +152,7 @@ def test_counts_that_cannot_be_are_refused(
     bundle: Path, change: dict[str, object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = json.loads((bundle / "manifest.json").read_bytes())
-    manifest["reference"].update(change)
+    manifest["references"]["usual"].update(change)
     (bundle / "manifest.json").write_text(json.dumps(manifest))
 
     assert main(["reference", str(bundle), str(write_tsv(tmp_path / "texts.tsv", sentences(5)))]) == 3

@@ -1,16 +1,20 @@
 """``sentiment-models reference``."""
 
 import argparse
+import re
 from pathlib import Path
 
+from sentiment.model.bundle import NAME
 from sentiment.model.classifier import load_classifier
 from sentiment_models.commands.arguments import positive
-from sentiment_models.data.labelled import read_texts
-from sentiment_models.evaluation.reference import measure_reference, record_reference, table
+from sentiment_models.data.carving import carve
+from sentiment_models.data.labelled import TextOrPair, read_examples, read_texts
+from sentiment_models.errors import ModelsError
+from sentiment_models.evaluation.reference import measure_reference, record_reference, remove_reference, table
 
 DESCRIPTION = (
     "Count how a bundle answers texts that it knows: winning label, abstention, score, tokens, unknown tokens and fragments of words. A "
-    "server compares its own texts with these counts and reports drift."
+    "server compares its own texts with these counts and reports drift. A bundle may have several references, one for each kind of texts."
 )
 
 
@@ -19,22 +23,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle folder")
     parser.add_argument(
         "files",
-        nargs="+",
+        nargs="*",
         type=Path,
         metavar="FILE",
         help="texts: .txt (one a line), .jsonl (key text) or a server's journal of answers with their texts; "
         "or labelled texts as for train, whose labels are not used; also .gz",
     )
     parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads of the session (default: the available cores)")
-    parser.add_argument("--record", action="store_true", help="write the counts into the bundle's manifest, which changes its digest")
+    parser.add_argument(
+        "--dev",
+        type=float,
+        metavar="FRACTION",
+        help="count only what train --dev-fraction FRACTION holds out of these files, which must be labelled",
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of --dev (default: 1)")
+    parser.add_argument("--name", type=_name, metavar="NAME", help="the reference's name, such as reviews")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="with --name: write the counts into the bundle's manifest, in the place of the reference of this name; changes the digest",
+    )
+    parser.add_argument("--remove", metavar="NAME", help="remove this reference from the bundle's manifest, and do nothing else")
+
+
+def _name(value: str) -> str:
+    if not re.fullmatch(NAME, value):
+        raise argparse.ArgumentTypeError(f"must match {NAME}, got {value!r}")
+    return value
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
+    if arguments.remove is not None:
+        if arguments.files or arguments.record or arguments.name is not None:
+            raise ModelsError("--remove goes without FILE, --name and --record")
+        remove_reference(arguments.bundle, arguments.remove)
+        return
+    if not arguments.files:
+        raise ModelsError("FILE is needed, or --remove NAME")
+    if arguments.record and arguments.name is None:
+        raise ModelsError("--record needs --name")
     classifier = load_classifier(arguments.bundle)
     manifest = classifier.manifest
-    texts = [text for file in arguments.files for text in read_texts(file, manifest.labels, pairs=manifest.pairs)]
+    texts: list[TextOrPair]
+    if arguments.dev is None:
+        texts = [text for file in arguments.files for text in read_texts(file, manifest.labels, pairs=manifest.pairs)]
+    else:
+        examples = [example for file in arguments.files for example in read_examples(file, manifest.labels, pairs=manifest.pairs)]
+        texts = [example.whole for example in carve([(examples, 1)], arguments.dev, arguments.seed).dev]
     found = measure_reference(classifier, texts, arguments.files, arguments.threads)
     print(table(found))
     if arguments.record:
-        record_reference(arguments.bundle, found)
+        record_reference(arguments.bundle, arguments.name, found)

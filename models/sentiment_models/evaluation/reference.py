@@ -1,18 +1,21 @@
-"""Count how a bundle answers texts that it knows: the reference with which its server compares the texts of today."""
+"""Count how a bundle answers texts that it knows: a reference with which its server compares the texts of today."""
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sentiment.model.bundle import Histogram, Reference
+from pydantic import ValidationError
+
+from sentiment.model.bundle import Histogram, Manifest, Reference
 from sentiment.model.classifier import Classifier
 from sentiment.observability.drift import SHARE_EDGES
 from sentiment.observability.metrics import SCORE_EDGES, TEXT_TOKENS_EDGES
 from sentiment_models.data.labelled import TextOrPair
+from sentiment_models.errors import ModelsError
 from sentiment_models.export.inference import serve
 from sentiment_models.export.manifest import MANIFEST_FILE, read_object, sha256, write_object
-from sentiment_models.export.provenance import distinct_names
+from sentiment_models.export.provenance import Json, distinct_names
 
 BAR_CHARACTERS = 40
 
@@ -40,10 +43,44 @@ def measure_reference(classifier: Classifier, texts: Sequence[TextOrPair], files
     )
 
 
-def record_reference(bundle: Path, reference: Reference) -> None:
-    """Write a reference into a bundle's manifest. Its digest changes."""
+def record_reference(bundle: Path, name: str, reference: Reference) -> None:
+    """Write a reference into a bundle's manifest, in the place of that of the same name. The manifest's digest changes.
+
+    Raises:
+        ModelsError: the manifest would not be valid, and is left as it was: too many references, or others with other edges.
+    """
     path = bundle / MANIFEST_FILE
-    write_object(path, {**read_object(path), "reference": reference.model_dump(mode="json")})
+    manifest = read_object(path)
+    manifest["references"] = {**_recorded(manifest), name: reference.model_dump(mode="json")}
+    try:
+        Manifest.model_validate(manifest)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ModelsError(
+            f"reference {name!r} cannot be recorded: {where + ': ' if where else ''}{first['msg']}; --remove others first"
+        ) from error
+    write_object(path, manifest)
+
+
+def remove_reference(bundle: Path, name: str) -> None:
+    """Take a reference out of a bundle's manifest, whose digest changes.
+
+    Raises:
+        ModelsError: there is none of this name.
+    """
+    path = bundle / MANIFEST_FILE
+    manifest = read_object(path)
+    recorded = _recorded(manifest)
+    if name not in recorded:
+        raise ModelsError(f"{path}: has no reference {name!r}; it has {', '.join(sorted(recorded)) or 'none'}")
+    manifest["references"] = {other: reference for other, reference in recorded.items() if other != name}
+    write_object(path, manifest)
+
+
+def _recorded(manifest: Mapping[str, Json]) -> dict[str, Json]:
+    recorded = manifest.get("references", {})
+    return recorded if isinstance(recorded, dict) else {}
 
 
 def table(reference: Reference) -> str:

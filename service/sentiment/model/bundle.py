@@ -26,6 +26,10 @@ CONFIG = "config.json"
 MANIFEST_BYTES_MAX = 2**22
 # Each window is a row, so 16 windows cost as much as 16 texts. With 512 tokens every 256 they cover about 20,000 characters of English.
 WINDOWS_MAX = 16
+# Of a bundle and of a reference. A reference's name is a value of a label in metrics.
+NAME = r"^[a-z0-9][a-z0-9_-]{0,62}$"
+# The server compares its texts with each at each scrape.
+REFERENCES_MAX = 8
 # Each version has one spelling: no leading zero, no Unicode digits.
 VERSION = re.compile(r"[1-9][0-9]{0,8}")
 # Entry points of packages that hold bundles as NAME/VERSION, made by ``sentiment-models pack``.
@@ -131,7 +135,7 @@ class Measured(_Part):
 class Histogram(_Part):
     """Texts by a number: up to each edge, and above the last one."""
 
-    # The longest of `reference` has 13. Each bin is a series of metrics.
+    # The longest of a reference has 13. Each bin is a series of metrics.
     edges: tuple[float, ...] = Field(min_length=1, max_length=100, strict=False)
     counts: tuple[Annotated[int, Field(ge=0)], ...] = Field(strict=False)
 
@@ -166,6 +170,11 @@ class Reference(_Part):
         found = {"score": self.score, "tokens": self.tokens, "unknown": self.unknown}
         return found if self.fragments is None else {**found, "fragments": self.fragments}
 
+    @property
+    def edges(self) -> dict[str, tuple[float, ...]]:
+        """The edges of these, by name."""
+        return {name: one.edges for name, one in self.histograms.items()}
+
     @model_validator(mode="after")
     def _agree(self) -> "Reference":
         sums = {"label": sum(self.label.values()), **{name: sum(one.counts) for name, one in self.histograms.items()}}
@@ -188,7 +197,7 @@ class Manifest(_Part):
     """manifest.json, format 1."""
 
     format: int = Field(ge=1, le=1)
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
+    name: str = Field(pattern=NAME)
     version: int = Field(ge=1, lt=2**31)
     labels: tuple[str, ...] = Field(min_length=2, strict=False)
     architecture: str
@@ -205,8 +214,8 @@ class Manifest(_Part):
     accuracy: dict[str, Measured] = {}
     # None: not measured.
     explanations: ExplanationsMeasured | None = None
-    # None: the server does not tell drift.
-    reference: Reference | None = None
+    # By name. Empty: the server does not tell drift.
+    references: dict[Annotated[str, Field(pattern=NAME)], Reference] = Field({}, max_length=REFERENCES_MAX)
     files: dict[str, FileSpec]
 
     @property
@@ -232,8 +241,13 @@ class Manifest(_Part):
                 f"windows.stride must be less than windows.size, and windows.size at most max_tokens ({self.max_tokens}); got stride "
                 f"{self.windows.stride} and size {self.windows.size}"
             )
-        if self.reference and set(self.reference.label) != labels:
-            raise ValueError(f"reference.label counts {sorted(self.reference.label)}; the labels are {list(self.labels)}")
+        edges = {name: one.edges for name, one in self.references.items()}
+        for name, one in self.references.items():
+            if set(one.label) != labels:
+                raise ValueError(f"references.{name}.label counts {sorted(one.label)}; the labels are {list(self.labels)}")
+            first = next(iter(edges))
+            if edges[name] != edges[first]:
+                raise ValueError(f"references.{name} and references.{first} have different signals or edges")
         graphs = [*self.graphs.classify, *([self.graphs.explain] if self.graphs.explain else ())]
         for wanted in ("tokenizer.json", *(graph.file for graph in graphs)):
             if wanted not in self.files:
@@ -245,14 +259,20 @@ class Manifest(_Part):
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """The reference in the order of ``values_of``; empty if there is none."""
-        found = self.reference
-        if found is None:
+        """What the references count, in the order of ``values_of``; empty if there are none."""
+        found = self.references
+        by_label = {name: [one.label[label] for label in self.labels] for name, one in found.items()}
+        by_abstention = {name: [one.texts - one.abstained, one.abstained] for name, one in found.items()}
+        edges = next((one.edges for one in found.values()), None)
+        if edges is None:
             return ()
         return (
-            Signal.of_values("label", {label: label for label in self.labels}, [found.label[label] for label in self.labels]),
-            Signal.of_values("abstained", {False: "false", True: "true"}, [found.texts - found.abstained, found.abstained]),
-            *(Signal.of_numbers(name, one.edges, one.counts) for name, one in found.histograms.items()),
+            Signal.of_values("label", {label: label for label in self.labels}, by_label),
+            Signal.of_values("abstained", {False: "false", True: "true"}, by_abstention),
+            *(
+                Signal.of_numbers(signal, at, {name: one.histograms[signal].counts for name, one in found.items()})
+                for signal, at in edges.items()
+            ),
         )
 
 

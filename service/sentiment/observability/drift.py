@@ -1,4 +1,4 @@
-"""Compares the texts and answers of today with a reference: the population stability index of each signal over the last texts. Pure.
+"""Compares the texts and answers of today with references: the population stability index of each signal over the last texts. Pure.
 
 PSI is the sum over bins of (p - q) ln(p / q), where p is the window's share of a bin and q the reference's (Siddiqi 2006, "Credit Risk
 Scorecards"). Window and reference are both samples. Without drift, PSI over 1/n + 1/m is distributed as chi-square with one degree of
@@ -7,6 +7,10 @@ population stability index", Journal of Risk Model Validation 14).
 
 A reference has the edges of the Prometheus histograms, and shares by tenths (``SHARE_EDGES``). At equal false alarms quantiles of the
 reference detect less: they leave no bins where the reference has no texts, and other texts are there.
+
+A model may have several references, one for each kind of texts. The window is compared with the nearest: one of them, or their likeliest
+mixture. Near is what has a small largest ratio of index to threshold, so that a window like one of the references is above the thresholds
+no more often than with this reference alone.
 """
 
 import math
@@ -33,30 +37,35 @@ EXPECTED_MIN = 5
 # Texts added to each bin, so that an empty one has a logarithm: to window and reference in proportion to their texts, so that they make no
 # difference by themselves.
 PRIOR_TEXTS = 3
+# The search for the shares of a mixture ends when a step moves none by so much, or after so many steps: references that are much alike
+# need more, but their shares then matter less.
+MIXTURE_MOVE = 1e-4
+MIXTURE_STEPS = 50
 ABOVE = "+Inf"
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What is compared, its bins, and the reference's number of texts in each.
+    """What is compared, its bins, and the number of texts in each by reference.
 
-    ``bins``: names, unique in a signal. ``place``: the bin's index of a value (Any: signals have different types).
+    ``bins``: names, unique in a signal. ``counts``: by name of the reference, the same names in each signal, at least one. ``place``: the
+    bin's index of a value (Any: signals have different types).
     """
 
     name: str
     bins: tuple[str, ...]
-    counts: tuple[int, ...]
+    counts: Mapping[str, Sequence[int]]
     place: Callable[[Any], int]
 
     @classmethod
-    def of_values(cls, name: str, values: Mapping[Hashable, str], counts: Sequence[int]) -> "Signal":
+    def of_values(cls, name: str, values: Mapping[Hashable, str], counts: Mapping[str, Sequence[int]]) -> "Signal":
         """A bin for each value. ``values`` names them, in the order of ``counts``."""
-        return cls(name, tuple(values.values()), tuple(counts), {value: place for place, value in enumerate(values)}.__getitem__)
+        return cls(name, tuple(values.values()), counts, {value: place for place, value in enumerate(values)}.__getitem__)
 
     @classmethod
-    def of_numbers(cls, name: str, edges: Sequence[float], counts: Sequence[int]) -> "Signal":
-        """Bins of numbers, up to each edge and above the last one. ``edges`` ascend; ``counts`` has one more."""
-        return cls(name, (*(str(float(edge)) for edge in edges), ABOVE), tuple(counts), partial(bisect_left, tuple(edges)))
+    def of_numbers(cls, name: str, edges: Sequence[float], counts: Mapping[str, Sequence[int]]) -> "Signal":
+        """Bins of numbers, up to each edge and above the last one. ``edges`` ascend; each of ``counts`` has one more."""
+        return cls(name, (*(str(float(edge)) for edge in edges), ABOVE), counts, partial(bisect_left, tuple(edges)))
 
 
 def values_of(label: str, abstained: bool, score: float, tokens: int, unknown: int, fragments: tuple[int, int]) -> tuple[Hashable, ...]:
@@ -72,6 +81,24 @@ def values_of(label: str, abstained: bool, score: float, tokens: int, unknown: i
     """
     pieces = fragments[0] + fragments[1]
     return label, abstained, score, tokens, unknown / (tokens or 1), fragments[0] / (pieces or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What a window is compared with: a mixture of references, and how far the window is from it.
+
+    ``shares``: of each reference in the mixture, by name, with sum 1. ``indexes``: the population stability index by signal.
+    ``thresholds``: the index that chance alone exceeds in FALSE_ALARMS of the windows, of any signal.
+    """
+
+    shares: Mapping[str, float]
+    indexes: Mapping[str, float]
+    thresholds: Mapping[str, float]
+
+    @property
+    def excess(self) -> float:
+        """The largest ratio of index to threshold; over 1: chance hardly explains it."""
+        return max(index / self.thresholds[signal] for signal, index in self.indexes.items())
 
 
 class Tally(Protocol):
@@ -99,6 +126,8 @@ class Drift:
         self._added = 0
         self._slots: deque[list[float]] = deque()
         self._open = [0.0] * len(names)
+        # Of the window as it is; None: not known.
+        self._fit: Fit | None = None
 
     def add(self, values: Sequence[Hashable]) -> None:
         """Count a text by ``values_of`` it."""
@@ -122,14 +151,24 @@ class Drift:
         return self._texts()
 
     def index(self, signal: str) -> float:
-        """The population stability index of a signal; NaN with fewer than TEXTS_MIN texts."""
-        return stability_index(self._window(signal), self._signals[signal].counts) if self.texts() >= TEXTS_MIN else math.nan
+        """The population stability index of a signal against the nearest mixture; NaN with fewer than TEXTS_MIN texts."""
+        return fit.indexes[signal] if (fit := self._nearest()) else math.nan
 
     def threshold(self, signal: str) -> float:
         """The index that chance alone exceeds in FALSE_ALARMS of the windows, of any signal; NaN with fewer than TEXTS_MIN texts."""
-        if self.texts() < TEXTS_MIN:
-            return math.nan
-        return chance_index(self._window(signal), self._signals[signal].counts, FALSE_ALARMS / len(self._signals))
+        return fit.thresholds[signal] if (fit := self._nearest()) else math.nan
+
+    def share(self, reference: str) -> float:
+        """The share of a reference in the nearest mixture, 0 to 1; NaN with fewer than TEXTS_MIN texts."""
+        return fit.shares[reference] if (fit := self._nearest()) else math.nan
+
+    def _nearest(self) -> Fit | None:
+        """Once for a window: a scrape asks for each signal and reference."""
+        if self.texts() >= TEXTS_MIN and self._fit is None:
+            self._fit = nearest(
+                {name: self._window(name) for name in self._signals}, {name: one.counts for name, one in self._signals.items()}
+            )
+        return self._fit
 
     def _window(self, signal: str) -> list[float]:
         """The window's texts in each bin."""
@@ -147,6 +186,7 @@ class Drift:
 
     def _move(self) -> None:
         """Close the open slot if it is full, and drop the slots that the window does without."""
+        self._fit = None
         if self._texts_of(self._open) >= SLOT_TEXTS:
             self._slots.append(self._open)
             self._open = [0.0] * len(self._open)
@@ -158,6 +198,78 @@ class Drift:
 
     def _texts_of(self, slot: Sequence[float]) -> float:
         return sum(slot[self._texts_span])
+
+
+def nearest(window: Mapping[str, Sequence[float]], references: Mapping[str, Mapping[str, Sequence[float]]]) -> Fit:
+    """Fit a window: the reference with the smallest ``excess``, or the likeliest mixture of all if chance does not explain that and it is
+    smaller.
+
+    Args:
+        window: texts in each bin, by signal.
+        references: the same by signal and name of the reference.
+    """
+    names = list(next(iter(references.values())))
+    singles = (_fit(window, references, {name: float(name == alone) for name in names}) for alone in names)
+    found = min(singles, key=_excess)
+    if len(names) == 1 or found.excess <= 1:
+        return found
+    return min(found, _fit(window, references, likeliest_shares(window, references)), key=_excess)
+
+
+def _excess(fit: Fit) -> float:
+    return fit.excess
+
+
+def _fit(
+    window: Mapping[str, Sequence[float]], references: Mapping[str, Mapping[str, Sequence[float]]], shares: Mapping[str, float]
+) -> Fit:
+    expected = {signal: mixed(counts, shares) for signal, counts in references.items()}
+    tail = FALSE_ALARMS / len(window)
+    return Fit(
+        shares,
+        {signal: stability_index(window[signal], counts) for signal, counts in expected.items()},
+        {signal: chance_index(window[signal], counts, tail) for signal, counts in expected.items()},
+    )
+
+
+def mixed(counts: Mapping[str, Sequence[float]], shares: Mapping[str, float]) -> list[float]:
+    """The counts by bin of a mixture of references, of so many texts that its shares of bins vary as little as those of the mixture.
+
+    The variances of the references add up by the squares of their shares.
+    """
+    texts = {name: sum(of) for name, of in counts.items()}
+    whole = 1 / sum(share**2 / texts[name] for name, share in shares.items())
+    parts = ([count * share * whole / texts[name] for count in counts[name]] for name, share in shares.items())
+    return [math.fsum(column) for column in zip(*parts, strict=True)]
+
+
+def likeliest_shares(window: Mapping[str, Sequence[float]], references: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, float]:
+    """The shares of the references in the mixture that makes a window likeliest, its signals taken as independent.
+
+    By expectation and maximization (Dempster, Laird and Rubin 1977).
+    """
+    names = list(next(iter(references.values())))
+    # Texts of the window in each bin that holds some, and the bin's share in each reference.
+    bins: list[tuple[float, list[float]]] = []
+    for signal, counts in references.items():
+        texts = [sum(counts[name]) for name in names]
+        for here, *there in zip(window[signal], *(counts[name] for name in names), strict=True):
+            if here and any(there):
+                bins.append((here, [count / whole for count, whole in zip(there, texts, strict=True)]))
+    shares = [1 / len(names)] * len(names)
+    for _ in range(MIXTURE_STEPS):
+        found = [0.0] * len(names)
+        for here, likely in bins:
+            parts = [share * one for share, one in zip(shares, likely, strict=True)]
+            texts_each = here / sum(parts)
+            found = [so_far + part * texts_each for so_far, part in zip(found, parts, strict=True)]
+        before, whole = shares, sum(found)
+        if not whole:  # no text is in a bin of any reference
+            break
+        shares = [one / whole for one in found]
+        if max(abs(one - other) for one, other in zip(shares, before, strict=True)) < MIXTURE_MOVE:
+            break
+    return dict(zip(names, shares, strict=True))
 
 
 def stability_index(window: Sequence[float], reference: Sequence[float]) -> float:

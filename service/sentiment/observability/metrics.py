@@ -211,17 +211,23 @@ class Metrics:
         # The windows of these gauges, by model.
         self.expected: dict[str, ExpectedAccuracy] = {}
         self.signal_texts = counter(
-            "signal_texts", "Answered texts, by the bin of the model's reference that each signal is in.", ["signal", "bin", "model"]
+            "signal_texts", "Answered texts, by the bin of the model's references that each signal is in.", ["signal", "bin", "model"]
         )
         self.drift = gauge(
             "drift",
-            f"Population stability index of the last {WINDOW_TEXTS:,} texts against the model's reference; NaN below {TEXTS_MIN:,} texts.",
+            f"Population stability index of the last {WINDOW_TEXTS:,} texts against the nearest of the model's references or mixture of "
+            f"them; NaN below {TEXTS_MIN:,} texts.",
             ["signal", "model"],
         )
         self.drift_threshold = gauge(
             "drift_threshold",
             f"Drift that chance explains: without any, some signal exceeds it in {FALSE_ALARMS:.0%} of windows.",
             ["signal", "model"],
+        )
+        self.drift_reference_share = gauge(
+            "drift_reference_share",
+            f"Share of a reference in what drift is measured against: 1 if it is this one alone; NaN below {TEXTS_MIN:,} texts.",
+            ["reference", "model"],
         )
         self.drift_texts = gauge("drift_texts", "Texts that drift is measured on.", ["model"])
         # The windows of these, by model.
@@ -262,11 +268,11 @@ class Metrics:
         )
         expiration.set_function(expires_at)
 
-    def model(self, model: str, runners: Sequence[str], labels: Sequence[str], reference: Sequence[Signal] = ()) -> "ModelMetrics":
-        """Create every series of a loaded model, at zero. ``labels``: those that it predicts; ``reference``: empty if it has none."""
+    def model(self, model: str, runners: Sequence[str], labels: Sequence[str], signals: Sequence[Signal] = ()) -> "ModelMetrics":
+        """Create every series of a loaded model, at zero. ``labels``: those that it predicts; ``signals``: empty without a reference."""
         for runner in runners:
             self.runner_busy_seconds.labels(runner)
-        return ModelMetrics(self, model, labels, reference)
+        return ModelMetrics(self, model, labels, signals)
 
     def shadow(self, model: str, shadow: str, labels: Sequence[str]) -> "ShadowMetrics":
         """Create every series of a comparison, at zero. They go with either version. ``labels``: those of both."""
@@ -317,7 +323,7 @@ class CallMetrics:
 class ModelMetrics(CallMetrics):
     """The metrics of one loaded model, with the labels resolved."""
 
-    def __init__(self, metrics: Metrics, model: str, labels: Sequence[str], reference: Sequence[Signal]) -> None:
+    def __init__(self, metrics: Metrics, model: str, labels: Sequence[str], signals: Sequence[Signal]) -> None:
         super().__init__(metrics, model)
         self.model = model
         self._predictions = {
@@ -335,9 +341,9 @@ class ModelMetrics(CallMetrics):
         metrics.expected_accuracy_low.labels(model).set_function(lambda: expected.interval(time.monotonic())[0])
         metrics.expected_accuracy_high.labels(model).set_function(lambda: expected.interval(time.monotonic())[1])
         self._score_variance = metrics.score_variance.labels(model).inc
-        self.drift = Drift(reference, lambda signal, name: metrics.signal_texts.labels(signal, name, model)) if reference else None
+        self.drift = Drift(signals, lambda signal, name: metrics.signal_texts.labels(signal, name, model)) if signals else None
         if self.drift is not None:
-            self._watch_drift(metrics, self.drift, reference)
+            self._watch_drift(metrics, self.drift, signals)
         self.measured = measured = MeasuredAccuracy()
         metrics.measured_accuracy.labels(model).set_function(measured.mean)
         metrics.measured_accuracy_texts.labels(model).set_function(measured.texts)
@@ -370,11 +376,13 @@ class ModelMetrics(CallMetrics):
             self._expected.add(now, 1, score, variance)
             self._score_variance(variance)
 
-    def _watch_drift(self, metrics: Metrics, drift: Drift, reference: Sequence[Signal]) -> None:
+    def _watch_drift(self, metrics: Metrics, drift: Drift, signals: Sequence[Signal]) -> None:
         """Read the gauges of drift at each scrape."""
         metrics.drifts[self.model] = drift
         metrics.drift_texts.labels(self.model).set_function(drift.texts)
-        for signal in reference:
+        for reference in signals[0].counts:
+            metrics.drift_reference_share.labels(reference, self.model).set_function(partial(drift.share, reference))
+        for signal in signals:
             metrics.drift.labels(signal.name, self.model).set_function(partial(drift.index, signal.name))
             metrics.drift_threshold.labels(signal.name, self.model).set_function(partial(drift.threshold, signal.name))
 
