@@ -77,10 +77,10 @@ def main() -> None:
                 after = []
                 for _ in range(arguments.windows):
                     window = draw(usual, WINDOW_TEXTS)
-                    for texts in range(SLOT_TEXTS, TEXTS_AFTER + 1, SLOT_TEXTS):
+                    for come in range(SLOT_TEXTS, TEXTS_AFTER + 1, SLOT_TEXTS):
                         window = [*window[SLOT_TEXTS:], *draw(mixture, SLOT_TEXTS)]
                         if fires(fit(window, recorded)):
-                            after.append(texts)
+                            after.append(come)
                             break
                 found = f", after {median(after):.0f} texts, at most {max(after)}" if after else ""
                 names = " and ".join(one.name for one in before)

@@ -1,10 +1,11 @@
-"""Types of command-line arguments (times, shares, percentiles, counts, numbers), and the arguments for credentials."""
+"""Types of command-line arguments (times, shares, percentiles, counts, numbers), and the arguments for credentials and bundles."""
 
 import argparse
 import math
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
@@ -29,6 +30,11 @@ def credentials_of(options: argparse.Namespace) -> dict[str, Any]:
     token = "" if options.token_file else os.environ.get(TOKEN_VARIABLE, "").strip()
     files = {"ca_file": options.ca, "cert_file": options.cert, "key_file": options.key, "token_file": options.token_file}
     return {"tls": options.tls, "token": token, **files}
+
+
+def bundles_of(options: argparse.Namespace) -> tuple[Path, ...]:
+    """The folders of --bundles, or of the environment."""
+    return tuple(Path(part) for part in (options.bundles or os.environ.get("SENTIMENT_BUNDLES", "")).split(os.pathsep) if part)
 
 
 def seconds(value: str) -> float:

@@ -70,7 +70,7 @@ def classify(job: Job) -> int:
         if output:
             output.begin({"column": job.column, "truncation": job.truncation, "model digest": model.digest}, job.restart)
             failed = _skip_done(output, source, job)
-        progress = _Progress(output.lines if output else 0)
+        progress = Progress(output.lines if output else 0)
         digests = {model.digest} if output else set()
         for_results, for_lines = itertools.tee(source)
         for text, result in zip(for_lines, model.answer(for_results), strict=True):
@@ -171,10 +171,11 @@ def _json_line(text: str, result: Result) -> str:
     return json.dumps({"text": text, "error": {"code": result.code.name, "message": _reason(result)}})
 
 
-class _Progress:
+class Progress:
     """Shows the progress of long work as a line on standard error."""
 
-    def __init__(self, skipped: int) -> None:
+    def __init__(self, skipped: int = 0) -> None:
+        """``skipped``: texts that an earlier run has processed."""
         self._begun_at = time.monotonic()
         self._next_at = self._begun_at + PROGRESS_AFTER_S
         self._skipped = skipped
@@ -182,13 +183,15 @@ class _Progress:
         self._shown = False
 
     def advance(self) -> None:
+        """Count a text."""
         self._rows += 1
         now = time.monotonic()
         if now >= self._next_at:
             self._next_at = now + PROGRESS_EVERY_S
             self._show("\r" if sys.stderr.isatty() else "\n")
 
-    def close(self, failed: int) -> None:
+    def close(self, failed: int = 0) -> None:
+        """Show the end. ``failed``: texts without an answer."""
         if self._shown:
             self._show("\n")
         if failed:

@@ -1,4 +1,4 @@
-"""The command line: ``sentiment serve | classify | explain | check | loadtest | plan | models | settings``.
+"""The command line: ``sentiment serve | classify | explain | check | loadtest | plan | watch | models | settings``.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 bad bundle.
 """
@@ -12,10 +12,11 @@ from pathlib import Path
 
 import shtab
 
-from sentiment.cli.arguments import add_credentials, credentials_of
+from sentiment.cli.arguments import add_credentials, bundles_of, credentials_of
 from sentiment.cli.loadtest import add_loadtest
 from sentiment.cli.models import add_models
 from sentiment.cli.plan import add_plan
+from sentiment.cli.watch import add_watch
 from sentiment.errors import BadBundle, BadSettings, SentimentError
 from sentiment.files.texts import DISK_FULL, BadFile, reason
 from sentiment.settings import Settings, add_flags, front_ends_of, load_settings, markdown_table, settings_table
@@ -102,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_loadtest(commands)
     add_plan(commands)
+    add_watch(commands)
     add_models(commands)
 
     settings = commands.add_parser("settings", help="list the settings", description="List every setting of serve with its default.")
@@ -235,7 +237,7 @@ def _classify(options: argparse.Namespace) -> int:
         timeout_s=options.timeout,
         local=options.local,
         restart=options.restart,
-        bundles=_bundles(options),
+        bundles=bundles_of(options),
         credentials=Credentials(**credentials_of(options)),
     )
     return FAILED if classify(job) else DONE
@@ -276,7 +278,7 @@ def _explain(options: argparse.Namespace) -> int:
             json=options.json,
             local=options.local,
             color=options.color,
-            bundles=_bundles(options),
+            bundles=bundles_of(options),
             html=options.html,
             encoding=options.encoding,
             credentials=Credentials(**credentials_of(options)),
@@ -290,10 +292,6 @@ def _log_local(options: argparse.Namespace) -> None:
         from sentiment.observability import logs  # noqa: PLC0415  # only model runs write logs
 
         logs.configure("warning", "console")  # on standard error: the answers are on standard output
-
-
-def _bundles(options: argparse.Namespace) -> tuple[Path, ...]:
-    return tuple(Path(part) for part in (options.bundles or os.environ.get("SENTIMENT_BUNDLES", "")).split(os.pathsep) if part)
 
 
 def _check(options: argparse.Namespace) -> int:

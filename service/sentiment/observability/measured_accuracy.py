@@ -9,9 +9,11 @@ ANSWERS_MAX = 1000
 
 
 class MeasuredAccuracy:
-    """The last ``ANSWERS_MAX`` labelled answers of one model."""
+    """The last labelled answers of one model."""
 
-    def __init__(self) -> None:
+    def __init__(self, answers_max: int = ANSWERS_MAX) -> None:
+        """``answers_max``: so many are kept; the oldest are forgotten."""
+        self._answers_max = answers_max
         # By answer: its right label, whether it was right and whether it abstained.
         self._answers: OrderedDict[Hashable, tuple[str, bool, bool]] = OrderedDict()
 
@@ -22,7 +24,7 @@ class MeasuredAccuracy:
             return False
         self._answers.pop(answer, None)
         self._answers[answer] = told
-        if len(self._answers) > ANSWERS_MAX:
+        if len(self._answers) > self._answers_max:
             self._answers.popitem(last=False)
         return True
 

@@ -12,6 +12,7 @@ from sentiment.api.grpc import convert
 from sentiment.api.grpc.explain_request import explanation_request
 from sentiment.api.grpc.explain_response import Messages
 from sentiment.api.grpc.status import code_of, status_of
+from sentiment.batching.row_queue import Reading
 from sentiment.batching.ticket import Priority
 from sentiment.client import CallFailed, Classification, ExplainOptions, Explanation, ModelId, Result, Timing, requests
 from sentiment.client.explanation_reader import Reader
@@ -19,11 +20,12 @@ from sentiment.client.policy import EXPLAIN_TIMEOUT_S
 from sentiment.client.results import failure_of_status
 from sentiment.errors import RequestError
 from sentiment.explain.engine import Explainer
+from sentiment.model.classifier import Classifier
 from sentiment.observability.metrics import Metrics
 from sentiment.serving.lifecycle.loading import load
 from sentiment.serving.lifecycle.served_model import make_served
 from sentiment.serving.pipeline import Answer, Outcome
-from sentiment.serving.queries import Query
+from sentiment.serving.queries import Query, QueryReader
 from sentiment.settings import load_settings
 from sentiment.v1 import sentiment_pb2 as pb
 
@@ -60,6 +62,7 @@ class LocalClassifier:
         self._loop.run_until_complete(build())
         # In the calling thread: there is no event loop to keep free.
         self._explainer = Explainer(loaded.explained)
+        self._reader = QueryReader(loaded.classifier, settings.text_bytes_max)
 
     def __enter__(self) -> Self:
         return self
@@ -71,9 +74,14 @@ class LocalClassifier:
         self._loop.close()
 
     @property
+    def classifier(self) -> Classifier:
+        """The loaded bundle. Only this object may run it."""
+        return self._served.classifier
+
+    @property
     def digest(self) -> str:
         """The bundle's digest."""
-        return self._served.classifier.bundle.digest
+        return self.classifier.bundle.digest
 
     def get_model(self) -> pb.Model:
         """The model with its card, as ``Client.get_model`` gives it."""
@@ -87,6 +95,10 @@ class LocalClassifier:
             now = time.monotonic()
             outcomes = self._loop.run_until_complete(self._served.classify_many(queries, now, now + DEADLINE_S))
             yield from map(self._result, outcomes)
+
+    def readings(self, texts: Iterable[str], *, truncation: str = "") -> list[Reading]:
+        """What the model reads of texts that it has answered, with the same truncation."""
+        return self._reader.read([Query(text, truncation=truncation or None) for text in texts])
 
     def explain(
         self,

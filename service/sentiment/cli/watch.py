@@ -1,0 +1,83 @@
+"""The arguments of ``sentiment watch``. What reads and reports is imported only when it runs."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from sentiment.cli.arguments import bundles_of, count
+from sentiment.observability.drift import TEXTS_MIN, WINDOW_TEXTS
+
+
+def add_watch(commands: Any) -> None:  # Any: argparse names the type of its subparsers in private
+    """Register the command."""
+    parser = commands.add_parser(
+        "watch",
+        help="compare texts and answers with those of before",
+        description="Show what a model answers to a file of texts, or answered in a journal: the numbers of a server's metrics, in all and "
+        "over the texts, and how far they drifted from a reference. Needs no server.",
+    )
+    parser.add_argument(
+        "--input",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="a journal (a folder or one of its files), or texts to answer in this process: .txt (one per line), or a column of a .tsv, "
+        ".csv, .jsonl or .parquet",
+    )
+    parser.add_argument(
+        "--reference", type=Path, metavar="PATH", help="usual texts, or a journal of the same model (default: the bundle's reference)"
+    )
+    parser.add_argument("--column", default="text", metavar="NAME", help="column of a file that holds the text (default: text)")
+    parser.add_argument("--labels", default="", metavar="NAME", help="column of --input that holds the right label, by name or number")
+    parser.add_argument(
+        "--model",
+        default="",
+        metavar="NAME[/VERSION]",
+        help="the model (default: of texts the default bundle, of a journal the one that answered last)",
+    )
+    parser.add_argument("--bundles", default=None, metavar="FOLDERS", help="folders that hold bundles, separated by ':'")
+    parser.add_argument(
+        "--truncation",
+        default="",
+        choices=("", "refuse", "head", "head_tail", "windows"),
+        help="what to read of texts that are too long (default: the model's)",
+    )
+    parser.add_argument(
+        "--window",
+        type=count(10_000_000, least=TEXTS_MIN),
+        default=WINDOW_TEXTS,
+        metavar="N",
+        help=f"texts of a window, at least {TEXTS_MIN} (default: {WINDOW_TEXTS})",
+    )
+    parser.add_argument("--fail-on-drift", action="store_true", help="exit with 1 if a signal of all texts together drifted")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots here; it needs no network")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from sentiment.cli.classify import Progress  # noqa: PLC0415  # importing gRPC takes 0.1 s, which other commands do not need
+    from sentiment.observability import logs  # noqa: PLC0415  # only model runs write logs
+    from sentiment.watch.run import Job, run  # noqa: PLC0415  # as above
+
+    logs.configure("warning", "console")
+    progress = Progress()
+    shown, failed = run(
+        Job(
+            input=options.input,
+            column=options.column,
+            labels=options.labels,
+            reference=options.reference,
+            model=options.model,
+            bundles=bundles_of(options),
+            truncation=options.truncation,
+            window_texts=options.window,
+            json=options.json,
+            html=options.html,
+            fail_on_drift=options.fail_on_drift,
+        ),
+        progress.advance,
+    )
+    progress.close()
+    print(shown)
+    return int(failed)

@@ -1,0 +1,81 @@
+"""Reads texts from files and answers them in this process, as the server would.
+
+Not by a server: its answers do not say how many tokens are unknown or fragments, and it would count these texts among those of its callers.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sentiment.client import CallFailed
+from sentiment.errors import BadSettings
+from sentiment.files.texts import BadFile, read_texts
+from sentiment.serving.local import CHUNK, LocalClassifier
+from sentiment.watch.counts import OF_ANSWERS, OF_TEXTS, Entry, Seen, Told
+
+
+class TextSource:
+    """A bundle that answers texts. ``left_out``: texts without an answer, by the reason."""
+
+    def __init__(self, local: LocalClassifier, column: str, labels_column: str, truncation: str) -> None:
+        """``column``: of the texts; ``labels_column``: of their right labels, empty for none."""
+        bundle = local.classifier.bundle
+        self.id, self.digest, self.labels, self.manifest = bundle.id, bundle.digest, bundle.manifest.labels, bundle.manifest
+        self.signals = (*OF_ANSWERS, *(OF_TEXTS if local.classifier.tokenizer.has_fragments else OF_TEXTS[:1]))
+        self.left_out: Counter[str] = Counter()
+        self._local, self._truncation = local, truncation
+        self._column, self._labels_column = column, labels_column
+
+    def entries(self, path: Path, labelled: bool = True) -> Iterator[Entry]:
+        """The answers to a file's texts in order and, if they are ``labelled``, the right label before each.
+
+        Raises:
+            BadFile: the file cannot be read, or a label is none of the model's.
+        """
+        column = self._labels_column if labelled else ""
+        if column and path.suffix == ".txt":
+            raise BadSettings(f"--labels {column}: {path} has no columns")
+        texts = read_texts(path, self._column)
+        told = self._told(path, column) if column else itertools.repeat("")
+        number = 0
+        while chunk := list(itertools.islice(texts, CHUNK)):
+            right = list(itertools.islice(told, len(chunk)))
+            for seen, label in zip(self._seen(chunk), right, strict=True):
+                number += 1
+                if seen is not None:
+                    if label:
+                        yield Told(number, label, label == seen.label, seen.abstained)
+                    yield seen
+
+    def _seen(self, texts: Sequence[str]) -> Iterator[Seen | None]:
+        """The answers; None where there is none."""
+        results = list(self._local.classify_all(texts, truncation=self._truncation))
+        answered = [text for text, result in zip(texts, results, strict=True) if not isinstance(result, CallFailed)]
+        readings = iter(self._local.readings(answered, truncation=self._truncation))
+        tokenizer = self._local.classifier.tokenizer
+        for result in results:
+            if isinstance(result, CallFailed):
+                self.left_out[f"texts without an answer ({result.code.name})"] += 1
+                yield None
+                continue
+            reading = next(readings)
+            yield Seen(
+                label=result.label,
+                abstained=result.abstain,
+                score=result.score,
+                tokens=result.tokens,
+                truncated=result.truncated,
+                unknown=tokenizer.unknown_tokens(reading),
+                fragments=tokenizer.fragments(reading),
+            )
+
+    def _told(self, path: Path, column: str) -> Iterator[str]:
+        """The right label of each text, a label's name or its number; empty for those without."""
+        for number, value in enumerate(read_texts(path, column), 1):
+            label = self.labels[int(value)] if value.isdecimal() and int(value) < len(self.labels) else value
+            if label and label not in self.labels:
+                raise BadFile(
+                    f"{path}: the label of text {number} is {label[:40]!r}; must be one of {', '.join(self.labels)} or its number"
+                )
+            yield label
