@@ -172,7 +172,7 @@ class Watch:
         self._settle(self.whole, self._all_told)
 
     def fit(self, counts: Counts) -> Fit | None:
-        """What the texts are compared with, the nearest; None without a reference, and with fewer than TEXTS_MIN texts. Call after ``end``."""
+        """What the texts are nearest to, after ``end``; None without a reference, and with fewer than TEXTS_MIN texts."""
         if counts.texts < TEXTS_MIN or not self.has_reference:
             return None
         if id(counts) not in self._fits:

@@ -18,10 +18,7 @@ def without_reference(labels: Sequence[str], names: Sequence[str]) -> list[Signa
         "label": {label: label for label in labels},
         "abstained": {False: "false", True: "true"},
     }
-    return [
-        Signal.of_values(name, values[name], {}) if name in values else Signal.of_numbers(name, EDGES[name], {})
-        for name in names
-    ]
+    return [Signal.of_values(name, values[name], {}) if name in values else Signal.of_numbers(name, EDGES[name], {}) for name in names]
 
 
 def of_entries(labels: Sequence[str], names: Sequence[str], entries: Iterable[Entry]) -> list[Signal]:
@@ -32,7 +29,10 @@ def of_entries(labels: Sequence[str], names: Sequence[str], entries: Iterable[En
         if not isinstance(entry, Told):
             watch.add(entry)
     watch.end()
-    return [Signal(signal.name, signal.bins, {GIVEN: tuple(counts)}, signal.place) for signal, counts in zip(signals, watch.whole.bins, strict=True)]
+    return [
+        Signal(signal.name, signal.bins, {GIVEN: tuple(counts)}, signal.place)
+        for signal, counts in zip(signals, watch.whole.bins, strict=True)
+    ]
 
 
 def of_bundle(manifest: Manifest, names: Sequence[str]) -> list[Signal]:
