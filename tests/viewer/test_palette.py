@@ -1,4 +1,4 @@
-"""Head colours are distinguishable, with each kind of colour blindness, in both themes."""
+"""Head colours are distinguishable, with each kind of colour blindness, and words on their values' colours readable, in both themes."""
 
 import re
 from pathlib import Path
@@ -10,6 +10,8 @@ import pytest
 Floats = npt.NDArray[np.float64]
 ASSETS = Path(__file__).parents[2] / "service/sentiment/viewer/assets"
 CONTRAST_MIN = 3.0
+# Of a text with what is behind it (WCAG 2.2, 1.4.3).
+TEXT_CONTRAST_MIN = 4.5
 # The least CIEDE2000 between two colours of a table, over normal vision and the three simulations, that the search came to.
 LEAST = {("LIGHT", 8): 19.1, ("LIGHT", 12): 14.3, ("LIGHT", 16): 11.4, ("DARK", 8): 20.4, ("DARK", 12): 15.3, ("DARK", 16): 12.3}
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
@@ -103,3 +105,12 @@ def test_head_colours_contrast_with_the_background(theme: str, count: int) -> No
 
     assert len(behind) == 2
     assert least >= CONTRAST_MIN
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_words_contrast_with_the_colour_of_every_value(theme: str) -> None:
+    source = (ASSETS / "theme.js").read_text(encoding="utf-8").split("VALUE_STEPS = {")[1].split(f"  {theme}: {{")[1].split("  },")[0]
+    *behind, text = re.findall(r"#[0-9a-f]{6}", source)
+
+    assert len(behind) == 12
+    assert min(contrast(text, colour) for colour in behind) >= TEXT_CONTRAST_MIN

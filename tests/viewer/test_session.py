@@ -161,7 +161,7 @@ def test_title_legend_and_announcement_describe_the_shown_text(visit: Visit, eng
 
     expect(page.locator(".answer .label")).to_have_text("positive")
     assert legend(page) != first
-    assert re.fullmatch(r"positive, probability 0\.\d\d: a wonderful, moving, gorgeous film", page.title())
+    assert re.fullmatch(r"positive, probability 0\.\d{3}: a wonderful, moving, gorgeous film", page.title())
 
 
 def legend(page: Page) -> str:

@@ -24,7 +24,7 @@ export function answerLine({session, announce}) {
 }
 
 function answerSaid({label, score, abstain}) {
-  return `${label}, probability ${score.toFixed(2)}${abstain ? ", undecided" : ""}`;
+  return `${label}, probability ${score.toFixed(3)}${abstain ? ", undecided" : ""}`;
 }
 
 function answerTitle({label, score, abstain}) {

@@ -14,7 +14,7 @@ const VALUE_STEPS = {
     text: "#10151c",
   },
   dark: {
-    positive: ["#3a2a18", "#52371a", "#6b441a", "#855118", "#9f5f14", "#b96c0c"],
+    positive: ["#3a2a18", "#52371a", "#6b441a", "#855118", "#9f5f14", "#ac630b"],
     negative: ["#182a3e", "#1b3654", "#1d436c", "#1e5184", "#1d5f9e", "#1b6db8"],
     text: "#ffffff",
   },
